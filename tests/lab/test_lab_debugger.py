@@ -47,11 +47,14 @@ def until_calls(page: LabPage, *expected: str) -> None:
 
 def until_variables(page: LabPage, expected: dict[str, str]) -> None:
     """Those of the frame that is chosen."""
-    shown = page.page.locator(".jp-debuggerVariables-local .jp-TreeItem.nested")
+    local = ".jp-debuggerVariables-local"
+    shown = page.page.locator(
+        f"{local} .jp-TreeItem.nested, {local} .jp-DebuggerVariables-branch li"
+    )
 
     def told() -> dict[str, str]:
-        lines = [text.split("\n") for text in shown.all_inner_texts()]
-        return {line[0].strip(): line[-1].strip() for line in lines}
+        words = [re.split(r"[:\s]+", text.strip()) for text in shown.all_inner_texts()]
+        return {one[0]: one[-1] for one in words}
 
     page.wait(lambda: told() == expected, f"the variables {expected}")
 
@@ -64,7 +67,7 @@ def test_the_debugger_stops_the_ranks_and_shows_the_chosen_one(page: LabPage) ->
     page.run(2)
     until_calls(page, "rank 0: scale:4", "rank 0: <module>:6", "rank 1: scale:4")
     until_variables(page, {"m": "21", "n": "21"})
-    line = page.page.locator(".jp-DebuggerEditor-highlight")
+    line = page.page.locator(".jp-DebuggerEditor-highlight").first
     assert line.inner_text().strip() == "return m"
     page.page.locator(".jp-DebuggerCallstackFrame", has_text="rank 1: scale").click()
     until_calls(page, "rank 1: scale:4", "rank 1: <module>:6", "rank 0: scale:4")
