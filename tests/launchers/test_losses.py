@@ -175,14 +175,7 @@ def small(host: Host, place: str, size: str) -> Iterator[None]:
 def test_an_agent_is_killed_during_a_restart(ssh: Rig, notebook: HostNotebook, step: str) -> None:
     """What its ranks had saved is gone with it. The others' comes back."""
     cell = notebook.begin(LOSING.format(step=step))
-    notebook.until(lambda: "now\n" in cell.stdout, "the step")
-    (pid,) = agents(ssh, "h2")
-    ssh["h2"].kill(pid)
-    notebook.until(lambda: not agents(ssh, "h2"), "the agent's end")
-    ssh["h0"].path("/tmp/go").touch()
-    notebook.wait(cell, 90)
-    ssh["h0"].path("/tmp/go").unlink()
-    print(cell.text)
+    lose_h2(ssh, notebook, cell)
     if cell.error:  # as it is lost while the values come back, so are the new processes
         assert "are saved: %jaxcluster restart restores them" in cell.text
         cell = shown_after(notebook, "%jaxcluster restart", 90)
@@ -199,6 +192,16 @@ def test_an_agent_is_killed_while_copies_come_back(ssh: Rig, notebook: HostNoteb
     pids = notebook.ok("import jaxcluster; print(*jaxcluster.current().record.pids)").stdout
     ssh["h2"].kill(int(pids.split()[3]))
     cell = notebook.begin(LOSING.format(step="restoring the"))
+    lose_h2(ssh, notebook, cell)
+    if cell.error:
+        cell = shown_after(notebook, "%jaxcluster restart", 90)
+    assert "x (its only copy died with the rank)" in cell.text
+    check_whole(notebook)
+    notebook.ok("%%spmd\nassert float(large[-1]) == 99_999")
+
+
+def lose_h2(ssh: Rig, notebook: HostNotebook, cell: Cell) -> None:
+    """Kill its agent while ``LOSING`` waits, and let that go on to its end."""
     notebook.until(lambda: "now\n" in cell.stdout, "the step")
     (pid,) = agents(ssh, "h2")
     ssh["h2"].kill(pid)
@@ -207,11 +210,6 @@ def test_an_agent_is_killed_while_copies_come_back(ssh: Rig, notebook: HostNoteb
     notebook.wait(cell, 90)
     ssh["h0"].path("/tmp/go").unlink()
     print(cell.text)
-    if cell.error:
-        cell = shown_after(notebook, "%jaxcluster restart", 90)
-    assert "x (its only copy died with the rank)" in cell.text
-    check_whole(notebook)
-    notebook.ok("%%spmd\nassert float(large[-1]) == 99_999")
 
 
 LOSING = """
