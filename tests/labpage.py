@@ -164,13 +164,20 @@ class LabPage:
 
     def until(self, expression: str, what: str, deadline_s: float = DEADLINE_S) -> None:
         """Wait for a JavaScript expression to be true."""
-        deadline = Deadline(deadline_s)
-        while not self.page.evaluate(
-            f"() => {{ try {{ return !!({expression}); }} catch {{ return false; }} }}"
-        ):
-            if deadline.is_over:
-                raise AssertionError(f"not within {deadline}: {what}")
-            self.page.wait_for_timeout(20)
+        self.wait(
+            # The page itself looks for a second: a look from here costs three processes' time.
+            lambda: self.page.evaluate(
+                f"""async () => {{
+                    for (let look = 0; look < 25; look++) {{
+                        try {{ if ({expression}) return true; }} catch {{}}
+                        await new Promise(done => setTimeout(done, 40));
+                    }}
+                    return false;
+                }}"""
+            ),
+            what,
+            deadline_s,
+        )
 
     def wait(self, condition: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:
         """Wait for a condition of this side, while the page goes on."""
@@ -178,7 +185,7 @@ class LabPage:
         while not (found := condition()):
             if deadline.is_over:
                 raise AssertionError(f"not within {deadline}: {what}")
-            self.page.wait_for_timeout(20)
+            self.page.wait_for_timeout(50)
         return found
 
     def state(self) -> dict[str, Any] | None:

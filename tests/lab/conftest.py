@@ -48,10 +48,17 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Iterator[None]:
 FAILED = pytest.StashKey[bool]()
 
 
+@pytest.fixture(scope="session")
+def context(chromium: Any) -> Iterator[Any]:
+    """One for all pages: what it has loaded and compiled of the Lab is a fifth of a test's work."""
+    made = chromium.new_context(viewport={"width": 1500, "height": 950})
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def page(request: pytest.FixtureRequest, chromium: Any, lab: Lab) -> Iterator[LabPage]:
+def page(request: pytest.FixtureRequest, context: Any, lab: Lab) -> Iterator[LabPage]:
     """A page of the Lab; whatever its console calls an error fails the test."""
-    context = chromium.new_context(viewport={"width": 1500, "height": 950})
     opened = LabPage(context.new_page(), lab)
     yield opened
     failed = request.node.stash.get(FAILED, False)
@@ -59,7 +66,20 @@ def page(request: pytest.FixtureRequest, chromium: Any, lab: Lab) -> Iterator[La
         FAILURES.mkdir(parents=True, exist_ok=True)
         opened.page.screenshot(path=str(FAILURES / f"{request.node.name}.png"))
     opened.end_kernels()
-    context.close()
+    forget(context)
     if not failed:
         assert opened.errors == []
         until(lambda: not lab.kernels_processes(), "end of all that the kernels have started", 30)
+
+
+def forget(context: Any) -> None:
+    """Close its pages, and clear what they have stored: settings of the form, what was chosen."""
+    first, *others = context.pages
+    for other in others:
+        other.close()
+    origin = first.evaluate("window.origin")
+    first.goto("about:blank")  # a Lab that ends stores more
+    stored = {"origin": origin, "storageTypes": "cookies,indexeddb,local_storage"}
+    context.new_cdp_session(first).send("Storage.clearDataForOrigin", stored)
+    first.close()
+    context.clear_permissions()

@@ -830,15 +830,14 @@ def lines(to: int) -> str:
     return "".join(f"line {n}\n" for n in range(to))
 
 
-@pytest.mark.parametrize("way", ["reload", "close"])
-def test_a_page_that_has_missed_a_cell_has_its_output(page: LabPage, way: str) -> None:
+def test_a_page_that_has_missed_a_cell_has_its_output(page: LabPage) -> None:
     """The cell goes on while there is no page, and where there is a new one."""
     fails = counting(40, "if jax.process_index() == 1: [][n]")
     page.open(
         "missed.ipynb", START, SETUP, counting(200, "n"), fails, counting(40, options="--all")
     )
     page.do(0, 1)
-    for index in (2, 3, 4):
+    for index, way in ((2, "reload"), (3, "close"), (4, "reload")):
         page.run(index)
         page.wait(lambda i=index: "line 3" in page.output(i), "the cell runs")
         page.page.evaluate("() => window.jaxcluster.currentPanel.context.save()")

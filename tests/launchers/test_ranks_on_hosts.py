@@ -16,13 +16,17 @@ CHECKOUT = Path(__file__).parents[2]
 RANKS = "tests/ranks"
 LOCKSTEP = f"{RANKS}/test_lockstep.py::test"
 DEATHS = f"{RANKS}/test_deaths.py::test"
+SHARDS = f"{RANKS}/test_shards.py::test"
 OPERATION = f"{RANKS}/test_operation.py::test"
 CHOICE = (
     f"{RANKS}/test_where.py",
     f"{RANKS}/test_cells.py",
     f"{RANKS}/test_values.py",
-    f"{RANKS}/test_shards.py",
     f"{RANKS}/test_stop_button.py",
+    f"{SHARDS}_a_layout_says_what_every_rank_says_of_its_shards",
+    f"{SHARDS}_a_stopped_rank_is_shown_by_its_last_report_and_its_age",
+    f"{SHARDS}_a_dead_ranks_part_is_named",
+    f"{SHARDS}_looking_launches_nothing",
     f"{LOCKSTEP}_a_skipped_sum_names_rank_line_and_branch",
     f"{LOCKSTEP}_a_max_against_sums_of_one_shape_never_passes_as_right",
     f"{LOCKSTEP}_whatever_they_wait_in_ranks_are_released",
