@@ -29,7 +29,7 @@ from jaxcluster.engine.history import History
 from jaxcluster.engine.interrupts import Interrupts
 from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.leftovers import Leftovers
-from jaxcluster.engine.mending import mend, mend_builtins
+from jaxcluster.engine.mending import mend, mend_builtins, mend_modules
 from jaxcluster.engine.names import Names
 from jaxcluster.engine.paused import Paused
 from jaxcluster.engine.private import coordination
@@ -160,7 +160,17 @@ class CellRunner:
 
     def _begin(self, request: Request, cell: wire.CellRequest) -> None:
         task = asyncio.ensure_future(self._run_in_turn(request, cell))
-        task.add_done_callback(lambda t: t.exception())
+        task.add_done_callback(lambda t: self._answer_failed(t.exception(), request, cell))
+
+    def _answer_failed(
+        self, error: BaseException | None, request: Request, cell: wire.CellRequest
+    ) -> None:
+        """Something of ours has failed around the cell: whoever waits for its reply gets one."""
+        if error is not None:
+            mend_modules()
+            self.current, self.ended = None, cell.seq
+            self.gate.ended(cell, request.ident, self.end_of(cell, "error"))
+            request.reply(wire.CellReply(self.rank, cell.seq, "error", 0.0, self._outside(error)))
 
     def in_turn(self, handler: Handler) -> Handler:
         """A ``main`` handler that keeps its turn among cells: whoever asks later, is later."""
@@ -191,7 +201,7 @@ class CellRunner:
             try:
                 reply = await self._run(running)
             except BaseException as error:  # of ours: it must not cost the reply
-                mend_builtins()
+                mend_modules()
                 self.current, self.ended = None, cell.seq
                 self.gate.ended(cell, request.ident, self.end_of(cell, "error"))
                 told = self._outside(error)
@@ -238,6 +248,8 @@ class CellRunner:
         attempt(lambda: self.profiler.begin(cell))
         await self._execute(running)
         running.has_left = running.over = True
+        if running.error is not None:
+            attempt(mend_modules)
         if not self.is_child():
             attempt(lambda: self.profiler.end(cell))
         self.asking.end()
@@ -314,7 +326,7 @@ class CellRunner:
                 if running.escaped is not None:
                     raise running.escaped
         except BaseException as error:
-            mend_builtins()
+            mend_modules()
             failed = _error_of(running.result)
             if not running.interrupted:
                 running.error = self._outside(error)

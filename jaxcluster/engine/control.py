@@ -31,7 +31,7 @@ from jaxcluster import wire
 from jaxcluster.engine import log
 from jaxcluster.engine.background import is_own
 from jaxcluster.engine.failures import message_of
-from jaxcluster.engine.mending import mend_builtins
+from jaxcluster.engine.mending import mend_modules
 from jaxcluster.host import procfs
 
 Handler = Callable[["Request"], Any]
@@ -247,7 +247,7 @@ class ControlChannel:
             try:
                 self._turn(socket, poller)
             except Exception as error:  # a rank whose thread had ended would not be heard of again
-                mend_builtins()
+                mend_modules()
                 log.write("".join(traceback.format_exception(error)))
                 self._wake()  # for what stands behind the message that can't be sent
 
@@ -413,8 +413,9 @@ class ControlChannel:
         except StopJobs:
             raise
         except Exception as error:
-            if not hasattr(error, "hint"):
-                log.write("".join(traceback.format_exception(error)))  # nobody expected it
+            if not hasattr(error, "hint"):  # nobody expected it
+                mend_modules()
+                log.write("".join(traceback.format_exception(error)))
             request.fail(error)
             return
         if result is DEFERRED:

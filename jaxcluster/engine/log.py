@@ -34,7 +34,19 @@ def watch_again() -> None:
         faulthandler.enable(file=_fd, all_threads=True)
 
 
+def reopen_streams() -> None:
+    """Have descriptors 1 and 2 be open: what native code prints would go to the next socket."""
+    for fd in (1, 2):
+        try:
+            os.get_inheritable(fd)  # the cheapest question, for between cells
+        except OSError:
+            if _fd > 2:
+                os.dup2(_fd, fd)
+
+
 def write(text: str) -> None:
     """Add to the log. Never raises."""
-    with contextlib.suppress(Exception):
+    try:
         os.write(_fd, f"{text}\n".encode(errors="backslashreplace"))
+    except Exception:  # not ``contextlib``, which a cell may have broken
+        pass

@@ -1,6 +1,8 @@
 """Puts right after a cell what it has broken and all that comes after needs.
 
-What a cell changes on purpose stays as it is, as in a notebook: streams, hooks, ``print``.
+What a cell changes on purpose stays as it is, as in a notebook: streams, hooks, ``print``, and a
+``len`` of its own that answers as the old one does. One that answers otherwise does not: all of
+Python's code and ours counts on it.
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ import _signal  # type: ignore[import-not-found]  # see ``mend``
 import builtins
 import operator
 import signal
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from jaxcluster.engine import log
@@ -17,20 +21,76 @@ from jaxcluster.engine import log
 _builtins: dict[str, Any] = dict(builtins.__dict__)
 _whole: tuple[list[str], list[Any]] = ([], [])  # names and values when they were last found whole
 _all, _callable, _len, _list, _map = all, callable, len, list, map
+_bool, _int, _iter, _next, _tuple, _type = bool, int, iter, next, tuple, type
+
+# Of a function that has another in its place: whether this one answers as it did.
+_ANSWERS: dict[str, Callable[[Any], bool]] = {
+    "all": lambda f: f([1, 1]) is True and f([1, 0]) is False,
+    "any": lambda f: f([0, 1]) is True and f([0, 0]) is False,
+    "callable": lambda f: f(_len) is True and f(()) is False,
+    "chr": lambda f: f(97) == "a",
+    "enumerate": lambda f: _list(f("a")) == [(0, "a")],
+    "filter": lambda f: _list(f(None, [0, 1])) == [1],
+    "getattr": lambda f: f(1j, "imag") == 1.0 and f((), "none", 5) == 5,
+    "hasattr": lambda f: f((), "count") is True and f((), "none") is False,
+    "hash": lambda f: f(1) == 1,
+    "id": lambda f: f(_len) == f(_len) != f(_list),
+    "isinstance": lambda f: f((), _tuple) is True and f((), (_list, _int)) is False,
+    "issubclass": lambda f: f(_bool, _int) is True and f(_int, _bool) is False,
+    "iter": lambda f: _next(f((5,))) == 5,
+    "len": lambda f: f(()) == 0 and f((1, 1)) == 2,
+    "map": lambda f: _list(f(_len, [(), (1,)])) == [0, 1],
+    "max": lambda f: f(1, 2) == 2 and f([], default=3) == 3,
+    "min": lambda f: f(1, 2) == 1 and f([], default=3) == 3,
+    "next": lambda f: f(_iter((5,))) == 5 and f(_iter(()), 6) == 6,
+    "ord": lambda f: f("a") == 97,
+    "range": lambda f: _list(f(1, 3)) == [1, 2],
+    "repr": lambda f: f("a") == "'a'",
+    "reversed": lambda f: _list(f([1, 2])) == [2, 1],
+    "sorted": lambda f: f([2, 1]) == [1, 2] and f([1, 2], reverse=True) == [2, 1],
+    "sum": lambda f: f([1, 2]) == 3,
+    "zip": lambda f: _list(f("ab", "c")) == [("a", "c")],
+}
+
+# What ranks need of Python's own modules.
+_functions: dict[ModuleType, dict[str, Any]] = {
+    module: {name: value for name, value in vars(module).items() if callable(value)}
+    for name, module in sys.modules.items()
+    if name.partition(".")[0] in sys.stdlib_module_names - {"builtins", "__main__"}
+}
+
+
+def _is_in_its_place(name: str, old: Any, new: Any) -> bool:
+    """Whether what a cell has put in the place of one does what that did.
+
+    It is called for it, once: what raises or never returns would do so to everybody else.
+    """
+    if not _callable(new):
+        return False
+    if (answers := _ANSWERS.get(name)) is not None:
+        try:
+            return answers(new)
+        except BaseException:
+            return False
+    return _type(old) is not _type  # in a class's place no other thing serves: values are of it
 
 
 def mend(on_sigint: Callable[..., Any]) -> None:
-    """On the main thread: SIGINT's handler as in every Jupyter kernel, builtins, faulthandler."""
+    """On the main thread: what each Jupyter kernel has between cells.
+
+    SIGINT's handler, builtins, faulthandler, and open descriptors for output.
+    """
     mend_builtins()
     # ``signal.getsignal`` looks for the answer in an enum first: 18 us between cells, this takes 1.
     if _signal.getsignal(signal.SIGINT) != on_sigint:
         signal.signal(signal.SIGINT, on_sigint)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
     log.watch_again()
+    log.reopen_streams()
 
 
 def mend_builtins() -> None:
-    """Bring back what is gone from ``builtins``, or can't be called any more. Any thread; 5 us.
+    """Bring back what is gone from ``builtins``, or does not do its work. Any thread; 5 us.
 
     Mostly nothing has changed since the last look, not even the order: then no name is looked up.
     """
@@ -43,7 +103,33 @@ def mend_builtins() -> None:
         and _all(_map(operator.is_, names, _whole[0]))
     ):
         return
+    back = []
     for name, value in _builtins.items():
-        if now.get(name) is not value and (name not in now or not _callable(now[name])):
+        new = now.get(name)
+        if new is not value and (name not in now or not _is_in_its_place(name, value, new)):
             now[name] = value
+            back.append(name)
     _whole = (_list(now), _list(now.values()))
+    if back:
+        log.write(f"A cell had changed these builtins, which were put back: {', '.join(back)}")
+
+
+def mend_modules() -> bool:
+    """Bring back functions and classes of Python's modules that are gone, or can't be called.
+
+    That takes a moment: it is for where a cell or something of ours has failed. Any thread.
+
+    Returns:
+      Whether there were such.
+    """
+    mend_builtins()
+    back = []
+    for module, functions in _functions.items():
+        now = vars(module)
+        for name, value in functions.items():
+            if now.get(name) is not value and not callable(now.get(name)):
+                now[name] = value
+                back.append(f"{module.__name__}.{name}")
+    if back:
+        log.write(f"A cell had broken these, which were put back: {', '.join(back)}")
+    return bool(back)

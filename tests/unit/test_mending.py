@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -75,13 +79,72 @@ def test_one_that_has_another_name_now_comes_back(looked: Looked) -> None:
     assert name in builtins.__dict__
 
 
+def passing_on(own: Callable[..., Any]) -> Callable[..., Any]:
+    def mine(*args: Any, **more: Any) -> Any:
+        return own(*args, **more)
+
+    return mine
+
+
 def test_what_a_cell_puts_in_the_place_of_one_stays(looked: Looked) -> None:
     mending.mend_builtins()
-    mine = builtins.__dict__["sorted"] = lambda *args: []
+    mine = builtins.__dict__["sorted"] = passing_on(sorted)
     for _ in range(3):
         mending.mend_builtins()
         assert builtins.sorted is mine
     assert looked.looks == 2
+
+
+def raises(*args: Any) -> Any:
+    raise RuntimeError("mine")
+
+
+@pytest.mark.parametrize(
+    ("name", "mine"),
+    [
+        ("isinstance", lambda *args: False),
+        ("isinstance", lambda *args: True),
+        ("len", lambda value: 0),
+        ("getattr", raises),
+        ("sorted", lambda *args: []),
+        ("range", lambda *args: ()),
+        ("dict", lambda *args, **more: {}),
+        ("OSError", Exception),
+    ],
+)
+def test_what_does_not_do_the_work_of_the_one_before_does_not_stay(
+    looked: Looked, name: str, mine: Any
+) -> None:
+    was = builtins.__dict__[name]
+    builtins.__dict__[name] = mine
+    mending.mend_builtins()
+    now = builtins.__dict__[name]
+    builtins.__dict__[name] = was
+    assert now is was
+
+
+@pytest.mark.parametrize("name", sorted(mending._ANSWERS))
+def test_each_one_and_what_calls_it_is_in_its_place(name: str) -> None:
+    own = builtins.__dict__[name]
+    assert mending._is_in_its_place(name, own, own)
+    assert mending._is_in_its_place(name, own, passing_on(own))
+    assert not mending._is_in_its_place(name, own, lambda *args, **more: None)
+
+
+def test_functions_of_modules_that_can_not_be_called_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    was = contextlib.suppress, os.path.exists, threading.Lock
+    own = monkeypatch.setattr
+    own(contextlib, "suppress", None)
+    own(os.path, "exists", 5)
+    monkeypatch.delattr(threading, "Lock")
+    fast = lambda seconds: None  # noqa: E731
+    own(time, "sleep", fast)
+    assert mending.mend_modules()
+    assert (contextlib.suppress, os.path.exists, threading.Lock) == was
+    assert time.sleep is fast
+    assert not mending.mend_modules()
 
 
 def test_a_value_is_not_compared_by_its_own_rules(looked: Looked) -> None:
