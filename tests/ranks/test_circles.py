@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from helpers import Home
+from helpers import DEVICES, Home
 
 import jaxcluster
 from jaxcluster.errors import Divergence
@@ -43,7 +43,7 @@ else:
 """
 
 
-@pytest.fixture(params=[1, 2], ids=["D=1", "D=2"])
+@pytest.fixture(params=DEVICES)
 def ranks(request: pytest.FixtureRequest, home: Home) -> Iterator[jaxcluster.Cluster]:
     with jaxcluster.start(
         3, devices_per_process=request.param, name=f"circle-{request.param}"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers import Home, until
+from helpers import DEVICES, Home, until
 from overhosts import send_signal
 
 import jaxcluster
@@ -57,7 +57,7 @@ rng_state = rng.bit_generator.state
 """
 
 
-@pytest.fixture(params=[1, 2], ids=["D=1", "D=2"])
+@pytest.fixture(params=DEVICES)
 def ranks(request: pytest.FixtureRequest, home: Home) -> Iterator[jaxcluster.Cluster]:
     with jaxcluster.start(3, devices_per_process=request.param, name="copies") as cluster:
         assert cluster.copies() > 0

@@ -14,7 +14,7 @@ from typing import Any
 
 import overhosts
 import pytest
-from helpers import Home, until
+from helpers import DEVICES, Home, until
 from overhosts import (
     Process,
     coordinator_of,
@@ -51,7 +51,7 @@ float(total(g))
 CHECK = "print(float(total(w)), history, jax.process_index(), mesh.devices.size)"
 
 
-@pytest.fixture(params=[1, 2], ids=["D=1", "D=2"])
+@pytest.fixture(params=DEVICES)
 def ranks(request: pytest.FixtureRequest, home: Home) -> Iterator[jaxcluster.Cluster]:
     with jaxcluster.start(4, devices_per_process=request.param, name="deaths") as cluster:
         cluster.run(SETUP)

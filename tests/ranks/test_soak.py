@@ -2,7 +2,7 @@
 
 After each the invariant is checked against numpy: whatever a cell says without an error is right on
 every rank, the rank that skipped a program is named, what a broken cell assigned is undone, and the
-session goes on with its variables. JAXCLUSTER_SOAK_S sets how long (20 s by default, 45 in
+session goes on with its variables. JAXCLUSTER_SOAK_S sets how long (20 s by default, 30 in
 .ci/run, 3600 for a nightly run), JAXCLUSTER_SOAK_SEED repeats a session, and JAXCLUSTER_SOAK_KINDS
 ("skip,death") has it made of these cells alone.
 """

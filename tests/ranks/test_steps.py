@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers import Home, until
+from helpers import DEVICES, Home, until
 from overhosts import send_signal
 
 import jaxcluster
@@ -71,7 +71,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("steps")
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["D=1", "D=2"])
+@pytest.fixture(scope="module", params=DEVICES)
 def running(
     request: pytest.FixtureRequest, home: Home, folder: Path
 ) -> Iterator[jaxcluster.Cluster]:
