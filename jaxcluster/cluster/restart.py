@@ -231,16 +231,19 @@ def _snapshots(
 def _not_saved(failed: Mapping[int, Event | None], folder: StateFolder) -> RecoveryError:
     """That ranks which live could not be saved. They are not given up for that."""
     whys: dict[str, list[int]] = {}
+    again = "Try again: %jaxcluster restart"
     for rank, event in sorted(failed.items()):
         why = f"no answer within {SAVE_S:g} s"
         if event is not None:
             why = str(event.body.get("message") or event.body.get("why") or event.body)
+            if event.body.get("ename") in ("CannotSave", "OSError"):
+                again = folder.hint
         whys.setdefault(why, []).append(rank)
     told = "; ".join(f"{name_ranks(ranks)}: {why}" for why, ranks in whys.items())
     return RecoveryError(
         f"The variables of {name_ranks(failed)} could not be saved, so nothing was ended or lost "
         f"({told}).",
-        f"{folder.hint}\n%jaxcluster restart --clean gives you empty ranks instead.",
+        f"{again}\n%jaxcluster restart --clean gives you empty ranks instead.",
     )
 
 
