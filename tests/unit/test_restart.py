@@ -405,7 +405,13 @@ def test_a_rank_that_lives_and_can_not_be_saved_ends_the_restart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     no_room = Event(1, "error", "", {"message": "no room", "ename": "CannotSave"})
-    for answer, why in ((no_room, "no room"), (None, "no answer within 300 s")):
+    broken = Event(1, "error", "", {"message": "its dumps is None", "ename": "TypeError"})
+    again = "Try again: %jaxcluster restart"
+    for answer, why, hint in (
+        (no_room, "no room", "Make room."),
+        (broken, "its dumps is None", again),
+        (None, "no answer within 300 s", again),
+    ):
         world = Saving()
         world.answers = [{1: answer}]
         with pytest.raises(RecoveryError) as caught:
@@ -414,4 +420,4 @@ def test_a_rank_that_lives_and_can_not_be_saved_ends_the_restart(
             "The variables of rank 1 could not be saved, so nothing was ended or lost (rank "
             f"1: {why})."
         )
-        assert caught.value.hint.startswith("Make room.\n%jaxcluster restart --clean")
+        assert caught.value.hint.startswith(f"{hint}\n%jaxcluster restart --clean")
