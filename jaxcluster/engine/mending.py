@@ -22,6 +22,7 @@ _builtins: dict[str, Any] = dict(builtins.__dict__)
 _whole: tuple[list[str], list[Any]] = ([], [])  # names and values when they were last found whole
 _all, _callable, _len, _list, _map = all, callable, len, list, map
 _bool, _int, _iter, _next, _tuple, _type = bool, int, iter, next, tuple, type
+_HIDDEN = ("exit", "quit")  # by IPython, while a cell runs
 
 # Of a function that has another in its place: whether this one answers as it did.
 _ANSWERS: dict[str, Callable[[Any], bool]] = {
@@ -108,7 +109,8 @@ def mend_builtins() -> None:
         new = now.get(name)
         if new is not value and (name not in now or not _is_in_its_place(name, value, new)):
             now[name] = value
-            back.append(name)
+            if name not in _HIDDEN:
+                back.append(name)
     _whole = (_list(now), _list(now.values()))
     if back:
         log.write(f"A cell had changed these builtins, which were put back: {', '.join(back)}")

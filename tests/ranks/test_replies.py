@@ -394,6 +394,20 @@ def test_a_cell_may_break_what_it_runs_in(own: jaxcluster.Cluster, source: str) 
     works_on(own)
 
 
+def test_what_a_cell_has_broken_is_put_back_and_told(own: jaxcluster.Cluster) -> None:
+    source = (
+        "import builtins, contextlib\nbuiltins.len = lambda value: 0\ncontextlib.suppress = 5\n1/0"
+    )
+    with pytest.raises(CellFailed):
+        own.run(source, show=False)
+    told = own.last.records[0].text()
+    assert "A cell had changed these builtins, which were put back: len\n" in told
+    assert "A cell had broken these, which were put back: contextlib.suppress\n" in told
+    with pytest.raises(CellFailed):
+        own.run("1/0", show=False)
+    assert not own.last.records[0].text()
+
+
 @pytest.mark.parametrize("name", ["showtraceback", "_showtraceback", "display_pub", "events"])
 def test_an_ipython_that_is_broken_answers_until_it_is_replaced(
     start: Callable[..., jaxcluster.Cluster], name: str
