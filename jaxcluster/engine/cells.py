@@ -170,7 +170,11 @@ class CellRunner:
             mend_modules()
             self.current, self.ended = None, cell.seq
             self.gate.ended(cell, request.ident, self.end_of(cell, "error"))
-            request.reply(wire.CellReply(self.rank, cell.seq, "error", 0.0, self._outside(error)))
+            told = (
+                f"{type(error).__name__}: {error}"  # plainly: what tells it better may have failed
+            )
+            info = wire.ErrorInfo("InternalError", told, [f"InternalError: {told}"])
+            request.reply(wire.CellReply(self.rank, cell.seq, "error", 0.0, info))
 
     def in_turn(self, handler: Handler) -> Handler:
         """A ``main`` handler that keeps its turn among cells: whoever asks later, is later."""

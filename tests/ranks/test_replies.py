@@ -439,6 +439,20 @@ def test_an_ipython_that_is_gone_is_told_as_what_it_is(
     works_on(cluster)
 
 
+def test_what_fails_where_errors_are_told_ends_the_cell(
+    start: Callable[..., jaxcluster.Cluster],
+) -> None:
+    cluster = start(4, devices_per_process=1)
+    cluster.run(SETUP)
+    breaks = "import jaxcluster.engine.failures as f; f.of_ours = f.line_of = None"
+    cluster.run(f"{breaks}; get_ipython().run_cell = None")
+    error = fails(cluster, "print(1)")
+    assert error.ename == "InternalError"
+    assert "TypeError: 'NoneType' object is not callable" in plain("\n".join(error.traceback))
+    cluster.restart()
+    works_on(cluster)
+
+
 @pytest.mark.parametrize("event", ["pre_run_cell", "post_run_cell", "pre_execute", "post_execute"])
 @pytest.mark.parametrize("error", ["ValueError('hook')", "SystemExit(1)", "KeyboardInterrupt()"])
 def test_hooks_that_raise_cost_no_reply(
