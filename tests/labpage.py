@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import subprocess
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
@@ -164,20 +165,25 @@ class LabPage:
 
     def until(self, expression: str, what: str, deadline_s: float = DEADLINE_S) -> None:
         """Wait for a JavaScript expression to be true."""
-        self.wait(
-            # The page itself looks for a second: a look from here costs three processes' time.
-            lambda: self.page.evaluate(
-                f"""async () => {{
-                    for (let look = 0; look < 25; look++) {{
-                        try {{ if ({expression}) return true; }} catch {{}}
-                        await new Promise(done => setTimeout(done, 40));
-                    }}
-                    return false;
-                }}"""
-            ),
-            what,
-            deadline_s,
-        )
+        end = time.monotonic() + deadline_s
+
+        def look() -> bool:
+            """The page itself looks for a second: a look from here costs three processes' time."""
+            looks = max(1, min(25, int((end - time.monotonic()) / 0.04)))
+            return bool(
+                self.page.evaluate(
+                    f"""async looks => {{
+                        for (;;) {{
+                            try {{ if ({expression}) return true; }} catch {{}}
+                            if (--looks <= 0) return false;
+                            await new Promise(done => setTimeout(done, 40));
+                        }}
+                    }}""",
+                    looks,
+                )
+            )
+
+        self.wait(look, what, deadline_s)
 
     def wait(self, condition: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:
         """Wait for a condition of this side, while the page goes on."""

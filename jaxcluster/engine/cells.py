@@ -160,21 +160,27 @@ class CellRunner:
 
     def _begin(self, request: Request, cell: wire.CellRequest) -> None:
         task = asyncio.ensure_future(self._run_in_turn(request, cell))
-        task.add_done_callback(lambda t: self._answer_failed(t.exception(), request, cell))
+        task.add_done_callback(lambda t: self._answer_failed(t, request, cell))
 
     def _answer_failed(
-        self, error: BaseException | None, request: Request, cell: wire.CellRequest
+        self, task: asyncio.Task[None], request: Request, cell: wire.CellRequest
     ) -> None:
-        """Something of ours has failed around the cell: whoever waits for its reply gets one."""
-        if error is not None:
-            mend_modules()
-            self.current, self.ended = None, cell.seq
+        """Something of ours has failed around the cell: whoever waits for its reply gets one.
+
+        Its turn is over, so the next one may have begun.
+        """
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is None:
+            return
+        mend_modules()
+        if self.current is not None and self.current.cell is cell:
+            self.current = None
+        if self.ended < cell.seq:
+            self.ended = cell.seq
             self.gate.ended(cell, request.ident, self.end_of(cell, "error"))
-            told = (
-                f"{type(error).__name__}: {error}"  # plainly: what tells it better may have failed
-            )
-            info = wire.ErrorInfo("InternalError", told, [f"InternalError: {told}"])
-            request.reply(wire.CellReply(self.rank, cell.seq, "error", 0.0, info))
+        told = f"{type(error).__name__}: {error}"  # plainly: what tells errors may have failed
+        info = wire.ErrorInfo("InternalError", told, [f"InternalError: {told}"])
+        request.reply(wire.CellReply(self.rank, cell.seq, "error", 0.0, info))
 
     def in_turn(self, handler: Handler) -> Handler:
         """A ``main`` handler that keeps its turn among cells: whoever asks later, is later."""

@@ -56,8 +56,9 @@ _ANSWERS: dict[str, Callable[[Any], bool]] = {
 # What ranks need of Python's own modules.
 _functions: dict[ModuleType, dict[str, Any]] = {
     module: {name: value for name, value in vars(module).items() if callable(value)}
-    for name, module in sys.modules.items()
-    if name.partition(".")[0] in sys.stdlib_module_names - {"builtins", "__main__"}
+    for name, module in list(sys.modules.items())  # another thread may import
+    if hasattr(module, "__dict__")  # None, where somebody forbids it
+    and name.partition(".")[0] in sys.stdlib_module_names - {"builtins", "__main__"}
 }
 
 
@@ -116,13 +117,10 @@ def mend_builtins() -> None:
         log.write(f"A cell had changed these builtins, which were put back: {', '.join(back)}")
 
 
-def mend_modules() -> bool:
+def mend_modules() -> None:
     """Bring back functions and classes of Python's modules that are gone, or can't be called.
 
     That takes a moment: it is for where a cell or something of ours has failed. Any thread.
-
-    Returns:
-      Whether there were such.
     """
     mend_builtins()
     back = []
@@ -134,4 +132,3 @@ def mend_modules() -> bool:
                 back.append(f"{module.__name__}.{name}")
     if back:
         log.write(f"A cell had broken these, which were put back: {', '.join(back)}")
-    return bool(back)
