@@ -5,6 +5,8 @@ from __future__ import annotations
 import builtins
 import contextlib
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -144,6 +146,23 @@ def test_functions_of_modules_that_can_not_be_called_come_back(
     mending.mend_modules()
     assert (contextlib.suppress, os.path.exists, threading.Lock) == was
     assert time.sleep is fast
+
+
+CLOSES = """
+import os
+from jaxcluster.engine import log
+log.keep()
+os.close(1), os.close(2)
+log.reopen_streams()
+os.write(1, b"one "), os.write(2, b"two")
+"""
+
+
+def test_closed_descriptors_lead_to_the_log_again() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CLOSES], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == "one two"
 
 
 def test_a_value_is_not_compared_by_its_own_rules(looked: Looked) -> None:
