@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from IPython.core.extensions import ExtensionManager
 from IPython.core.magic import (
@@ -112,6 +112,9 @@ def list_commands() -> str:
     return "\n".join(
         ["%jaxcluster COMMAND", *lines, "", "%jaxcluster COMMAND --help says what it takes."]
     )
+
+
+T = TypeVar("T")
 
 
 def shows_help(magic: Callable[..., Any]) -> Callable[..., Any]:
@@ -639,35 +642,25 @@ class JaxClusterMagics(Magics):
     def _compare(self, line: str) -> None:
         if line.strip() in ("-h", "--help"):
             raise arguments.Help(arguments.compare_help())
-        source = compared.check_expression(line)
-        running = cluster.current()
-        rewrite.check_syntax(self.shell, source)
-        display = CellDisplay(self.shell, running)
-        try:
-            found = running.compare(
-                source,
-                execution_count=self.shell.displayhook.prompt_count,
-                on_output=display.on_output,
-                on_notice=display.on_notice,
-                prompt=display.prompt,
-            )
-        finally:
-            display.close()
-        bundle = compared_view.bundle(found)
-        if self.rich:
-            self.shell.display_pub.publish(bundle)
-        else:
-            print(bundle["text/plain"])
+        self._show_found(
+            compared.check_expression(line), cluster.Cluster.compare, compared_view.bundle
+        )
 
     def _cost(self, line: str) -> None:
         if line.strip() in ("", "-h", "--help"):
             raise arguments.Help(arguments.cost_help())
-        source = cost.check_call(line)
+        self._show_found(cost.check_call(line), cluster.Cluster.cost, cost_view.bundle)
+
+    def _show_found(
+        self, source: str, find: Callable[..., T], draw: Callable[[T], dict[str, Any]]
+    ) -> None:
+        """Have the ranks look into an expression, and show what they found below their output."""
         running = cluster.current()
         rewrite.check_syntax(self.shell, source)
         display = CellDisplay(self.shell, running)
         try:
-            found = running.cost(
+            found = find(
+                running,
                 source,
                 execution_count=self.shell.displayhook.prompt_count,
                 on_output=display.on_output,
@@ -676,7 +669,7 @@ class JaxClusterMagics(Magics):
             )
         finally:
             display.close()
-        bundle = cost_view.bundle(found)
+        bundle = draw(found)
         if self.rich:
             self.shell.display_pub.publish(bundle)
         else:

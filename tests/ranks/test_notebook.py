@@ -313,9 +313,9 @@ def test_variables_are_put_into_a_command_and_nothing_is_computed(
 
 
 def test_html_markdown_and_dataframes_are_shown_as_such(notebook: Notebook) -> None:
+    notebook.ok("%spmd import pandas as pd")  # which may take long enough for a line about it
     cell = notebook.ok(
-        "%%spmd\nimport pandas as pd\n"
-        "display(HTML('<b>bold</b>'), Markdown('*leaning*'))\npd.DataFrame({'a': [1, 2]})"
+        "%%spmd\ndisplay(HTML('<b>bold</b>'), Markdown('*leaning*'))\npd.DataFrame({'a': [1, 2]})"
     )
     html, markdown, frame = cell.bundles
     assert html["text/html"] == "<b>bold</b>"
@@ -327,7 +327,8 @@ def test_html_markdown_and_dataframes_are_shown_as_such(notebook: Notebook) -> N
 
 @pytest.mark.parametrize("magic", ["", "%matplotlib inline\n"])
 def test_matplotlib_figures_are_pictures(notebook: Notebook, magic: str) -> None:
-    cell = notebook.ok(f"%%spmd\n{magic}import matplotlib.pyplot as plt\nplt.plot([1, 2], [3, 4]);")
+    notebook.ok("%spmd import matplotlib.pyplot as plt")  # which may take long enough for a line
+    cell = notebook.ok(f"%%spmd\n{magic}plt.plot([1, 2], [3, 4]);")
     (figure,) = cell.bundles
     assert figure["image/png"].startswith("iVBORw0KGgo")
     assert cell.stderr == ""
