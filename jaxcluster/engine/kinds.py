@@ -23,7 +23,7 @@ import random
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from operator import is_
 from typing import Any
@@ -626,6 +626,8 @@ def _classify(cls: type) -> Kind:
         return WEAK
     if cls in _BUILTIN or dataclasses.is_dataclass(cls) or pytree_functions(cls) is not None:
         return _composed(cls)
+    if _is_value(cls) or module in _OF_VALUES:
+        return _composed(cls)
     if module in ("collections", "weakref", "_weakrefset") and cls.__flags__ & _HEAP_TYPE:
         return _composed(cls)
     if issubclass(cls, functools.partial):
@@ -635,6 +637,15 @@ def _classify(cls: type) -> Kind:
     if issubclass(cls, tuple):
         return TUPLE
     return ITERATOR if module in _OF_ITERATORS else OPAQUE
+
+
+_OF_VALUES = ("ml_collections",)  # libraries whose objects are their attributes alone
+
+
+def _is_value(cls: type) -> bool:
+    """Whether it is a mapping that is hashed by what it holds, as flax's models have."""
+    is_fixed_mapping = issubclass(cls, Mapping) and not issubclass(cls, MutableMapping)
+    return is_fixed_mapping and cls.__hash__ not in (None, object.__hash__)
 
 
 _OF_ITERATORS = ("builtins", "itertools", "collections", "_collections", "types")

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxcluster import wire
-from jaxcluster.model import lockstep
+from jaxcluster.model import lockstep, signatures
 from jaxcluster.model.findings import Crossed, Mismatch, Missing, Suspicion, place_of
 from jaxcluster.ranks import (
     MOST_GROUPS,
@@ -117,12 +117,12 @@ def _tell_launched(seq: int, found: Mismatch, scene: Scene) -> list[str]:
     made = {ranks: scene.launches[ranks[0]][seq] for ranks in found.groups}
     first = next(iter(made.values()))
     alike = {(e.name, e.cell, e.line, e.within) for e in made.values()}
-    inputs = {e.signature for e in made.values()}
-    if len(alike) == 1 and len(inputs) == len(made) <= MOST_IN_LINE and "" not in inputs:
-        each = "; ".join(
-            f"{name_ranks(ranks, scene.hosts)}: {e.signature}" for ranks, e in made.items()
-        )
-        what = _what_differs(inputs)
+    inputs = {ranks: e.signature for ranks, e in made.items()}
+    different = set(inputs.values())
+    if len(alike) == 1 and len(different) == len(made) <= MOST_IN_LINE and "" not in different:
+        told = signatures.apart(inputs)
+        each = "; ".join(f"{name_ranks(r, scene.hosts)}: {what}" for r, what in told.items())
+        what = _what_differs(different)
         place = _place(first)
         return [
             f"The ranks launched {first.name} with different {what}, as launch {seq + 1}: "
@@ -138,11 +138,11 @@ def _tell_launched(seq: int, found: Mismatch, scene: Scene) -> list[str]:
 MOST_IN_LINE = 3  # groups of ranks whose inputs one line tells
 
 
-def _what_differs(signatures: Collection[str]) -> str:
+def _what_differs(inputs: Collection[str]) -> str:
     """``shapes`` or ``shardings``, if only these differ between inputs; else ``inputs``."""
-    if len({re.sub(r"@(\([^)]*\)|[^,\]]*)", "", one) for one in signatures}) == 1:
+    if len({re.sub(r"@(\([^)]*\)|[^,\]]*)", "", one) for one in inputs}) == 1:
         return "shardings"
-    return "shapes" if len({re.sub(r"\[.*?\]", "", one) for one in signatures}) == 1 else "inputs"
+    return "shapes" if len({re.sub(r"\[.*?\]", "", one) for one in inputs}) == 1 else "inputs"
 
 
 def _extra(seq: int, found: Mismatch, scene: Scene) -> wire.Launch | None:
@@ -217,7 +217,7 @@ def tell_crossed(found: Crossed, hosts: Mapping[int, str]) -> Told:
 
 
 def program_line(entry: wire.Launch) -> str:
-    signature = f"  {entry.signature}" if entry.signature else ""
+    signature = f"  {signatures.brief(entry.signature)}" if entry.signature else ""
     return f"{entry.name}{_place(entry)}{signature}"
 
 

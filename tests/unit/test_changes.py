@@ -12,6 +12,7 @@ import random
 import threading
 import types
 import weakref
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -207,6 +208,48 @@ def test_what_a_librarys_object_holds_is_not_put_back_by_half() -> None:
     ns["x"].history.append(1)
     assert ns["x"].history in [one.value for one in found.put_back()]
     assert ns["x"].history == [1]
+
+
+class Hashed(Mapping[str, Any]):
+    """As flax's models have one."""
+
+    def __init__(self, held: dict[str, Any]) -> None:
+        self._mapping = held
+
+    def __getitem__(self, key: str) -> Any:
+        return self._mapping[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._mapping)
+
+    def __len__(self) -> int:
+        return len(self._mapping)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._mapping))
+
+
+def test_a_librarys_hashable_mapping_is_a_value() -> None:
+    own = type("HashableMapping", (Hashed,), {"__module__": "flax.typing"})
+    cached = type("Store", (Hashed,), {"__module__": "store", "__hash__": object.__hash__})
+    ns: dict[str, Any] = {"x": own({"history": []})}
+    found = watch(ns, "x")
+    assert not found.opaque
+    ns["x"]["history"].append(1)
+    ns["x"]._mapping = {}
+    assert found.put_back() == []
+    assert ns["x"]._mapping == {"history": []}
+    assert watch({"x": cached({})}, "x").opaque == {"x": "a Store"}
+
+
+def test_a_configuration_of_ml_collections_is_put_back() -> None:
+    config = type("ConfigDict", (), {"__module__": "ml_collections.config_dict"})()
+    config._fields = {"lr": 0.1}
+    found = watch({"config": config}, "config")
+    config._fields["lr"] = 3.0
+    assert found.put_back() == []
+    assert config._fields == {"lr": 0.1}
+    assert not found.opaque
 
 
 def test_a_mutable_reference_of_jax_is_opaque() -> None:
