@@ -111,8 +111,9 @@ class Fleet:
         self.on_event: Callable[[Event], None] | None = None
         self.path = Path()  # no socket of this machine's
         self._agents, self._reason = Agents(keys), reason
-        self._events: wire.Inbox[tuple[Place | None, Event]] = wire.Inbox()
-        self._ending: dict[int, tuple[float, str]] = {}  # number: (not later than, why)
+        self._events: wire.Inbox[tuple[Place | None, Event, Host | None]] = wire.Inbox()
+        # number: (not later than, why, which agent): another may have taken its place by then
+        self._ending: dict[int, tuple[float, str, Host]] = {}
         self._refusing: dict[int, float] = {}  # number: since when
         self._closed = False
         self._thread = threading.Thread(target=self._tell, name="jaxcluster-hosts", daemon=True)
@@ -232,7 +233,7 @@ class Fleet:
 
         def tell(event: Event) -> None:
             if place.agent is agent:  # not of one that another has taken the place of
-                self._events.put((place, event))
+                self._events.put((place, event, agent))
 
         agent.fork.on_event = tell
 
@@ -247,7 +248,7 @@ class Fleet:
         for number in numbers:
             if number < len(self.places):
                 event = {"event": "ended", "why": why.message, "gone": why.has_ended}
-                self._events.put((self.places[number], event))
+                self._events.put((self.places[number], event, None))
 
     # ------------------------------------------------------------------ as one fork server
 
@@ -292,7 +293,7 @@ class Fleet:
     def close(self) -> None:
         """Let go of the connections; agents without their owner end after their lease."""
         self._closed = True
-        self._events.put((None, {}))
+        self._events.put((None, {}, None))
         self._agents.close()
         if threading.current_thread() is not self._thread:
             self._thread.join(2)
@@ -308,12 +309,14 @@ class Fleet:
     def _tell(self) -> None:
         while not self._closed:
             with contextlib.suppress(queue.Empty):
-                place, event = self._events.get(timeout=LOOK_S)
-                if place is not None:
-                    self._take(place, event)
+                place, event, agent = self._events.get(timeout=LOOK_S)
+                if place is not None and agent in (None, place.agent):
+                    self._take(place, event, agent)
             now = time.monotonic()
-            for number, (until, why) in list(self._ending.items()):
-                if now > until:
+            for number, (until, why, agent) in list(self._ending.items()):
+                if agent is not self.places[number].agent:
+                    del self._ending[number]
+                elif now > until:
                     self._lose(self.places[number], why, True)
             self._look_at_cuts(now)
 
@@ -333,14 +336,15 @@ class Fleet:
                 why = "its agent has ended: nothing answers at its port there"
                 self._lose(place, why, True)
 
-    def _take(self, place: Place, event: Event) -> None:
+    def _take(self, place: Place, event: Event, agent: Host | None = None) -> None:
         if event["event"] == "lost":  # the agent has said that it ends, or has
-            why = place.agent.why or "its fork server has ended"
+            agent = agent or place.agent
+            why = agent.why or "its fork server has ended"
             if self.owns and ENDED_BY_OTHERS.search(why):  # its launcher may know who, and why
-                self._ending[place.number] = time.monotonic() + REASON_S, why
+                self._ending[place.number] = time.monotonic() + REASON_S, why, agent
                 if len(self._ending) == 1 and self._reason is not None:
                     threading.Thread(target=self._ask_reason, daemon=True).start()
-            else:
+            elif agent is place.agent:
                 self._lose(place, why, True)
         elif event["event"] == "ended":
             why = re.sub(r'\.("?)\.?$', r"\1", event["why"])  # no sentence's end

@@ -644,8 +644,9 @@ _OF_VALUES = ("ml_collections",)  # libraries whose objects are their attributes
 
 def _is_value(cls: type) -> bool:
     """Whether it is a mapping that is hashed by what it holds, as flax's models have."""
+    hash_of: Any = cls.__hash__  # None: of none
     is_fixed_mapping = issubclass(cls, Mapping) and not issubclass(cls, MutableMapping)
-    return is_fixed_mapping and cls.__hash__ not in (None, object.__hash__)
+    return is_fixed_mapping and hash_of not in (None, object.__hash__)
 
 
 _OF_ITERATORS = ("builtins", "itertools", "collections", "_collections", "types")

@@ -18,6 +18,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -193,6 +194,7 @@ def main(path: str) -> None:
 
 async def _serve(task: Mapping[str, Any]) -> int:
     folder = Path(task["folder"])
+    tempfile.tempdir = str(folder)  # it may be killed while it fetches what engines have written
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, over.set)

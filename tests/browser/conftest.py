@@ -8,22 +8,42 @@ from typing import Any
 import pytest
 from fitting import fits
 
+SIZE = {"width": 1000, "height": 800}
+
+
+@pytest.fixture(scope="session")
+def tab(chromium: Any) -> Iterator[Any]:
+    """A tab for all tests: to open one takes most of a test's time."""
+    context = chromium.new_context(viewport=SIZE)
+    tab = context.new_page()
+    tab.set_default_timeout(10_000)
+    yield tab
+    context.close()
+
 
 @pytest.fixture
-def page(chromium: Any) -> Iterator[Any]:
-    """A page on which any error fails the test."""
-    context = chromium.new_context(viewport={"width": 1000, "height": 800})
-    page = context.new_page()
+def page(tab: Any) -> Iterator[Any]:
+    """An empty page on which any error fails the test."""
     errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)
-    page.set_default_timeout(10_000)
-    page.set_content(
+
+    def take(message: Any) -> None:
+        if message.type == "error":
+            errors.append(message.text)
+
+    def fail(error: Any) -> None:
+        errors.append(str(error))
+
+    tab.goto("about:blank")  # a new window, with nothing of the last test's
+    tab.set_viewport_size(SIZE)
+    tab.on("pageerror", fail)
+    tab.on("console", take)
+    tab.set_content(
         "<!doctype html><html lang=en><title>view</title>"
         "<body><main><h1>View</h1><div id=view></div></main>"
     )
-    yield page
-    context.close()
+    yield tab
+    tab.remove_listener("pageerror", fail)
+    tab.remove_listener("console", take)
     assert errors == []
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import layouts
 import pytest
+from accessible import violations
+from pace import slowness
 
 from jaxcluster import wire
 from jaxcluster.cluster import array_queries
@@ -435,7 +437,7 @@ def test_what_no_process_holds_is_a_tile_that_says_so(page: Any) -> None:
 def test_4096_devices_are_joined_by_host_at_once_and_can_be_drawn_apart(page: Any) -> None:
     doc = ALL["many"]()
     show(page, doc)
-    assert drawing_ms(page) < 1000
+    assert drawing_ms(page) < 1000 * slowness()
     shoot(page, "many")
     assert page.locator(".jxc-tile").count() == 64
     assert "host-03" in page.locator(".jxc-tile").nth(3).get_attribute("aria-label")
@@ -483,7 +485,7 @@ def test_a_tree_is_searched_by_path_and_sorted_by_bytes(page: Any) -> None:
 def test_2000_leaves_open_within_a_second_and_few_rows_are_drawn(page: Any) -> None:
     doc = ALL["big-tree"]()
     show(page, doc)
-    assert drawing_ms(page) < 1000
+    assert drawing_ms(page) < 1000 * slowness()
     page.get_by_role("tree").focus()
     page.keyboard.press("End")
     assert page.get_by_role("treeitem").count() < 60
@@ -531,14 +533,9 @@ def test_axe_finds_nothing(page: Any, axe: str, name: str, theme: str) -> None:
     if page.locator(".jxc-tile").count():
         page.locator(".jxc-tile").first.click()
     shoot(page, f"{name}-{theme.replace(' ', '-')}")
-    page.evaluate(axe)
     for width in (900, 300) if theme == "light" else (900,):  # of one theme: rows become lines
         resize(page, width)
         page.wait_for_function(
             "w => !!document.querySelector('.jxc-narrow') === (w < 560)", arg=width
         )
-        found = page.evaluate(
-            """async () => (await axe.run('#view')).violations.map(
-                 v => [v.id, v.help, v.nodes.slice(0, 3).map(n => n.html.slice(0, 200))])"""
-        )
-        assert found == []
+        assert violations(page, axe, contrast_alone=theme != "light") == []

@@ -104,3 +104,37 @@ def test_what_a_replaced_agent_says_late_is_not_of_the_new_one(
     until(lambda: told, "the new one's event", 10)
     until(fleet._events.empty, "all were looked at", 10)
     assert told == [{**exit_of(1), "host": "h1"}] and not place.lost
+
+
+@pytest.mark.parametrize("is_taken", [True, False], ids=["before", "after"])
+def test_a_new_agent_is_not_given_up_for_the_old_one_that_it_has_ended(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, is_taken: bool
+) -> None:
+    """It ends what is left of the old one by SIGTERM, and that still tells us."""
+    monkeypatch.setattr("jaxcluster.allocation.fleet.REASON_S", 0.0)
+    place = fleet.places[0]
+    old, new = place.agent, agent()
+    place.lost, old.why = "it was not reached", "SIGTERM"
+    monkeypatch.setattr(fleet, "_connect", lambda name, started: new)
+    if is_taken:
+        fleet._take(place, {"event": "lost"})
+        fleet.replace(place, SimpleNamespace(facts={"folder": "/g"}))  # type: ignore[arg-type]
+    else:
+        fleet.replace(place, SimpleNamespace(facts={"folder": "/g"}))  # type: ignore[arg-type]
+        fleet._events.put((place, {"event": "lost"}, old))
+    told = listen(fleet)
+    fleet._ending.setdefault(0, (0.0, "SIGTERM", old))
+    until(lambda: not fleet._ending and fleet._events.empty(), "all were looked at", 10)
+    assert not told and not place.lost
+
+
+def test_an_agent_that_others_have_ended_is_lost(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jaxcluster.allocation.fleet.REASON_S", 0.0)
+    told = listen(fleet)
+    place = fleet.places[0]
+    place.agent.why = "SIGTERM"
+    place.agent.fork.on_event({"event": "lost"})
+    until(lambda: told, "its loss", 10)
+    assert place.lost == "SIGTERM"

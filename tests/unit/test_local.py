@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import Home
 
 from jaxcluster import wire
 from jaxcluster.allocation import local
@@ -180,10 +182,11 @@ def test_the_fork_server_is_told_what_a_process_has(plan: ProcessPlan) -> None:
 
 
 @pytest.fixture
-def runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setenv("JAXCLUSTER_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.delenv("JAXCLUSTER_COORDINATOR", raising=False)
-    return registry.runtime_root()
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with Home.make() as home:
+        monkeypatch.setenv("JAXCLUSTER_RUNTIME_DIR", home.variables["JAXCLUSTER_RUNTIME_DIR"])
+        monkeypatch.delenv("JAXCLUSTER_COORDINATOR", raising=False)
+        yield registry.runtime_root()
 
 
 def test_a_dry_run_shows_where_the_coordinator_will_listen(runtime: Path) -> None:
