@@ -100,9 +100,10 @@ def offer(spec: wire.ClusterSpec) -> str:
 def _leave_ended() -> None:
     """Let go of clusters that have ended with the notebook that had started them."""
     for one in connected().values():
-        is_lost = len(one.dead) == one.num_processes and not one.owned and not one.world.way
+        # Its ranks die one after the other, and all of them without their notebook.
+        may_be_lost = one.dead and not one.owned and not one.world.way
         # While its notebook gives it new processes it has no record, and then another one.
-        if is_lost and not claims.holds(one.name, one.record.claim):
+        if may_be_lost and not claims.holds(one.name, one.record.claim):
             one.close()
 
 
