@@ -39,8 +39,10 @@ def circle(
       Empty where there is no circle. Each rank waits for the next one, the last for the first.
     """
     # A rank also calls what others' devices compute alone: none of it runs there, or waits.
-    sets = {e.processes for made in launches.values() for e in made}
-    members = {processes: frozenset(lockstep.members(processes)) for processes in sets}
+    kinds = {(e.processes, e.collective) for made in launches.values() for e in made}
+    if len(kinds) < 2:  # of one set in one order, as it mostly is
+        return {}
+    members = {processes: frozenset(lockstep.members(processes)) for processes, _ in kinds}
     known = {
         r: {_key(e): e for e in made if r in members[e.processes]} for r, made in launches.items()
     }

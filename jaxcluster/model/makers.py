@@ -82,7 +82,7 @@ def after(makers: Makers, source: str, cell: int) -> dict[str, tuple[int, ...]]:
 def before(makers: Makers, source: str) -> Makers:
     """What is known still once a cell has failed: nothing of what it may have bound by then."""
     try:
-        made, changed = _bound(ast.parse(source))
+        made, changed = _bound(source)
     except (SyntaxError, ValueError):
         return after(makers, source, 0)
     return {name: cells for name, cells in makers.items() if name not in made | changed}

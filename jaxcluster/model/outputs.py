@@ -200,9 +200,8 @@ class CellRecord:
 
     @property
     def ok(self) -> bool:
-        return len(self.replies) == len(self.ranks) and all(
-            reply.status == "ok" for reply in self.replies.values()
-        )
+        replies = self.replies
+        return len(replies) == len(self.ranks) and all(r.status == "ok" for r in replies.values())
 
     def __repr__(self) -> str:
         state = "ok" if self.ok else "failed"

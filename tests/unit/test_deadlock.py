@@ -55,6 +55,13 @@ def test_it_is_one_before_the_second_programs_are_launched() -> None:
     assert Journals("A012", "B01", "A012").circle() == [0, 1]
 
 
+def test_in_one_set_alone_a_program_without_collectives_can_hold_up_another() -> None:
+    journals = Journals("A01", "A01 B01")
+    journals.launches[1][0] = dataclasses.replace(journals.launches[1][0], collective=False)
+    assert journals.circle() == [0, 1]
+    assert Journals("A01", "B01 A01").circle() == []
+
+
 def test_who_calls_a_program_of_others_devices_is_not_one_of_those_who_make_it() -> None:
     """As in JAX's guide to shard_map, whose meshes of 4 devices leave ranks 2 and 3 out."""
     assert Journals("A12 B012", "A12 B012", "A12 B012").circle() == []

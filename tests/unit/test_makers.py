@@ -57,6 +57,15 @@ def test_many_cells_are_not_told() -> None:
     assert makers.tell(made, ["x"]) == ""
 
 
+def test_a_cell_that_fails_again_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    parse = makers.ast.parse
+    monkeypatch.setattr(makers.ast, "parse", lambda source: parsed.append(source) or parse(source))
+    for _ in range(3):
+        assert makers.before({"y": (1,), "z": (2,)}, "y = fails(again)") == {"z": (2,)}
+    assert parsed == ["y = fails(again)"]
+
+
 def session(*cells: tuple[str, bool]) -> makers.Making:
     """A notebook whose cells were sent and have ended, whole or not."""
     made = makers.Making()
