@@ -71,6 +71,7 @@ def virtual(hub: Hub) -> Iterator[None]:
     put(selfcheck, "CHECK_S", sim_ranks.CHECK_S)
     put(strict, "time", PatientTime(hub))
     put(gates, "asyncio", SimpleNamespace(sleep=sim_ranks.pause, CancelledError=TimeoutError))
+    put(gates, "json", SimpleNamespace(dumps=dict, loads=dict))
     put(dispatch, "who_we_are", lambda: "sim")
     put(dispatch.stopbutton, "held", lambda: contextlib.nullcontext([]))
     try:

@@ -31,8 +31,9 @@ class Actor:
     def __init__(self, hub: Hub, name: str, work: Callable[[], object]) -> None:
         self.hub, self.name = hub, name
         self.rank: Any = None  # whose main thread it is
+        self.of: int | None = None  # the rank whose thread it is
         self.ready: Callable[[], object] | None = None
-        self.deadline = math.inf
+        self.deadline = 0.0
         self.is_over = False
         self._work = work
         self._greenlet: greenlet.greenlet | None = None  # once it runs, until it is over
@@ -85,11 +86,14 @@ class Hub:
         self._events: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = itertools.count()
         self.running: Actor | None = None
+        self.is_over = False  # nothing is waited for any more
+        self.ranks = range(0)
+        self.stirred: set[int] = set()  # ranks whose threads may find what they wait for
         self.writes = 0  # to JAX's coordination service
 
-    def start(self, name: str, work: Callable[[], object]) -> Actor:
+    def start(self, name: str, work: Callable[[], object], of: int | None = None) -> Actor:
         actor = Actor(self, name, work)
-        actor.ready = _always
+        actor.of = of
         self.actors.append(actor)
         return actor
 
@@ -101,6 +105,10 @@ class Hub:
         """Have it go on, whatever it waits for."""
         actor.deadline = 0.0
 
+    def stir_all(self) -> None:
+        """Something has changed that all ranks see."""
+        self.stirred.update(self.ranks)
+
     def block(self, ready: Callable[[], object] | None, seconds: float | None = None) -> None:
         """Have the running actor wait until ``ready``, or for so long."""
         actor = self.running
@@ -110,27 +118,44 @@ class Hub:
         actor.deadline = math.inf if seconds is None else self.now + seconds
         self.greenlet.switch()
 
-    def run(self, until: Callable[[], bool], limit: float) -> None:
-        """Let everything run until this is so.
+    def run(self, limit: float) -> None:
+        """Let everything run until it ``is_over``.
+
+        What a rank's thread waits for is looked at only when something has stirred that rank: it
+        stays once it has come. What others wait for may be gone before their turn.
 
         Raises:
           Stuck: it never will be, or not before ``limit``.
         """
-        while not until():
+        actors, stirred = self.actors, self.stirred
+        while not self.is_over:
             now, able, soonest = self.now, [], math.inf
-            for each in self.actors:
+            for each in actors:
                 deadline = each.deadline
-                if deadline <= now or ((ready := each.ready) is not None and ready()):
+                if deadline <= now:
                     able.append(each)
-                elif deadline < soonest:
+                    continue
+                if (ready := each.ready) is not None:
+                    if (of := each.of) is None:
+                        if ready():
+                            able.append(each)
+                            continue
+                    elif of in stirred and ready():
+                        each.deadline = 0.0
+                        able.append(each)
+                        continue
+                if deadline < soonest:
                     soonest = deadline
+            stirred.clear()
             if able:
                 actor = able[0 if len(able) == 1 else int(len(able) * self.chance.random())]
                 self.running = actor
                 actor.resume()
                 self.running = None
                 if actor.is_over:
-                    self.actors.remove(actor)
+                    actors.remove(actor)
+                if actor.of is not None:
+                    stirred.add(actor.of)
                 continue
             self._let_time_pass(soonest, limit)
 
@@ -151,10 +176,6 @@ class Hub:
                 actor.kill()
         self.actors.clear()
         self._events.clear()
-
-
-def _always() -> bool:
-    return True
 
 
 class Time:

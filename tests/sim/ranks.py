@@ -12,8 +12,7 @@ import sys
 import types
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from journals import launched
 
@@ -67,7 +66,7 @@ class Journal(journals.Journal):
         self.is_apart = False  # the main thread runs a task or a timer
         self.line: Any = None  # of the step that launches
         self._told_at = 0, 0
-        self._told: dict[object, object] = {}
+        self._told: dict[object, Any] = {}
 
     def _place_of(self, frame: Any) -> Any:
         return self.line, 0, None, 0
@@ -79,22 +78,28 @@ class Journal(journals.Journal):
         return None, None
 
     def launches(self) -> dict[str, list[int]]:
-        return cast(dict[str, list[int]], self._once("launches", super().launches))
+        if self._begun or self._made or self.broken:
+            return super().launches()
+        told = self._told_now()
+        if "launches" not in told:
+            told["launches"] = super().launches()
+        return told["launches"]
 
     def tail(self, count: int) -> list[wire.Launch]:
-        return cast(list[wire.Launch], self._once(count, partial(super().tail, count)))
-
-    def _once(self, key: object, tell: Callable[[], object]) -> object:
-        """What is told, which is asked often, and changes by launches alone."""
         if self._begun or self._made or self.broken:
-            return tell()
+            return super().tail(count)
+        told = self._told_now()
+        if count not in told:
+            told[count] = super().tail(count)
+        return told[count]
+
+    def _told_now(self) -> dict[object, Any]:
+        """What was told since the last launch: it is asked often, and changes by them alone."""
         now = self._entered[0], self.restarts
         if now != self._told_at:
             self._told_at = now
-            self._told.clear()
-        if key not in self._told:
-            self._told[key] = tell()
-        return self._told[key]
+            self._told = {}
+        return self._told
 
     def _prepare_with_care(self, program: Any, ident: int, caller: Any) -> Any:
         """Frames of greenlets are not seen from others, so a launch has none."""
@@ -109,13 +114,15 @@ class Journal(journals.Journal):
 class Store:
     """What all ranks of one generation can read."""
 
-    def __init__(self) -> None:
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
         self.found: dict[str, str] = {}
         self.writes = 0
 
     def write(self, key: str, value: str) -> None:
         self.found[key] = value
         self.writes += 1
+        self.hub.stir_all()
 
     def read(self, folder: str) -> dict[str, str]:
         start = folder + "/"
@@ -135,6 +142,7 @@ class Service:
     def key_value_set(self, key: str, value: str, allow_overwrite: bool = False) -> None:
         self.found[key] = value
         self.hub.writes += 1
+        self.hub.stir_all()
 
     def key_value_delete(self, key: str) -> None:
         self.found.pop(key, None)
@@ -200,7 +208,7 @@ class Rank:
         self.before: Before | None = None
         self.is_dead = False
         self.programs: dict[str, wire.Launch] = {}
-        self.main = self.hub.start(f"rank {number}", self._run)
+        self.main = self.hub.start(f"rank {number}", self._run, number)
         self.main.rank = self
 
     # ------------------------------------------------------------------ the control channel
@@ -210,7 +218,11 @@ class Rank:
         if self.is_dead:
             return CALM
         getattr(self, f"_on_{request.op}")(request)
-        return CALM if request.op in LOOKS and not self.jobs else None
+        return CALM if request.op in LOOKS and not self.jobs else self._stir()
+
+    def _stir(self) -> None:
+        """Its threads may find what they wait for."""
+        self.hub.stirred.add(self.number)
 
     def reply(self, request: Request, body: Any, op: str = "reply", soon: float = 0.0) -> None:
         if not self.is_dead:
@@ -486,7 +498,7 @@ class Rank:
                         self._work_beside()
                 case Late(seconds, inner):
                     self.tasks.append((self.hub.now + seconds, inner))
-                    self.hub.at(self.hub.now + seconds, _nothing)  # then it can be heard
+                    self.hub.at(self.hub.now + seconds, self._stir)  # then it can be heard
         self.heed()
 
     def _take_steps_apart(self, steps: Sequence[Step]) -> None:
@@ -516,7 +528,7 @@ class Rank:
                     if self.cluster.inline:
                         self.hub.block(lambda v=value: v.is_ready)
 
-        self.threads.add(self.hub.start("loader", work))
+        self.threads.add(self.hub.start("loader", work, self.number))
 
     def _launch(self, step: Launch) -> Value:
         inputs = tuple(
@@ -611,10 +623,6 @@ class Rank:
                 self.hub.actors.remove(actor)
 
 
-def _nothing() -> None:
-    """The clock stops here."""
-
-
 def _refuse() -> None:
     raise Refused("INVALID_ARGUMENT")
 
@@ -650,8 +658,9 @@ class Cluster:
         self.hub, self.num_ranks, self.inline = hub, num_ranks, inline
         self.is_strict, self.service = is_strict, Service(hub)
         self.everybody = ",".join(map(str, range(num_ranks)))
-        self.devices = Devices(num_ranks)
-        self.store = Store()
+        hub.ranks = range(num_ranks)
+        self.devices = Devices(num_ranks, hub.stirred)
+        self.store = Store(hub)
         self.printed: list[tuple[str, int, Any]] = []
         self.known: dict[int, tuple[str, int]] = {}
         self._programs = programs
@@ -701,7 +710,7 @@ class Cluster:
             rank.die()
         self.past += self.ranks
         self.devices.restart_counts()
-        self.store, self.service = Store(), Service(self.hub)
+        self.store, self.service = Store(self.hub), Service(self.hub)
         self.last = {}
         self.ranks = [
             Rank(self, n, {k: v for k, v in names.items() if k not in gone})

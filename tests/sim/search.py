@@ -55,16 +55,17 @@ def run(schedule: Schedule) -> Course:
         clients = [Client(cluster, n, schedule.lateness) for n in range(2)]
         for client in clients:
             client.others = [c for c in clients if c is not client]
+        number = len(schedule.programs)
         for client in clients:
             own = [p for p in schedule.programs if p.client == client.number]
             if own:
-                hub.start(f"client {client.number}", lambda c=client, o=own: use(c, o, course, hub))
+                hub.start(f"client {client.number}", partial(use, client, own, course, hub, number))
+        hub.is_over = not schedule.programs
         if schedule.death is not None:
             at, rank = schedule.death
             hub.at(at, lambda: die(cluster, clients, rank))
         try:
-            hub.run(lambda: len(course.ended) == len(schedule.programs), LIMIT_S)
-            hub.run(lambda: hub.now > 0, LIMIT_S)
+            hub.run(LIMIT_S)
         except Stuck as stuck:
             missing = sorted({p.number for p in schedule.programs} - course.ended.keys())
             if not _is_explained(schedule, course, missing):
@@ -92,15 +93,19 @@ def _take_apart(cluster: Cluster, clients: Sequence[Client], course: Course) -> 
     vars(cluster).clear()
 
 
-def use(client: Client, programs: Sequence[Program], course: Course, hub: Hub) -> None:
+def use(client: Client, programs: Sequence[Program], course: Course, hub: Hub, number: int) -> None:
     """What the user of one notebook does."""
     left, own, is_waiting = 0, hub.running, False
     assert own is not None
 
+    def become_known(program: Program, error: BaseException | None) -> None:
+        course.ended[program.number] = error
+        hub.is_over = len(course.ended) == number
+
     def end(program: Program, cell: Any) -> None:
         error = outcome(cell)
         course.reports[program.number] = cell.report
-        course.ended[program.number] = error
+        become_known(program, error)
         nonlocal left
         left -= 1
         if is_waiting and not left:
@@ -117,7 +122,7 @@ def use(client: Client, programs: Sequence[Program], course: Course, hub: Hub) -
         try:
             cell = client.submit(program.source, program.ranks, program.timeout_s)
         except Exception as error:  # it was refused
-            course.ended[program.number] = error
+            become_known(program, error)
             continue
         course.seqs[program.number] = cell.record.seq
         course.said[program.number] = ""

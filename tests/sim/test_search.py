@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -24,7 +25,7 @@ from jaxcluster.engine import strict
 from jaxcluster.errors import CellInterrupted
 from jaxcluster.lockstep import actions, polls
 from jaxcluster.lockstep.cell import Cell
-from sim import clients, ranks
+from sim import clients, hub, ranks
 from sim.clients import World
 from sim.found import FOUND
 from sim.hub import Sink
@@ -77,7 +78,10 @@ def origin_in_strict_mode(journal: Journal) -> int:
 
 
 REAL = SimpleNamespace(
-    confirmations=Journal.confirmations, origin=Journal.origin, take_reply=Cell._take_reply
+    confirmations=Journal.confirmations,
+    origin=Journal.origin,
+    take_reply=Cell._take_reply,
+    begin=hub.Hub.__init__,
 )
 
 
@@ -108,6 +112,18 @@ def courses(first: int, count: int) -> list[str]:
     return [f"{sorted(course.ended.items())} {course.said} {course.broken}" for course in ran]
 
 
+class Everybody(set[int]):
+    """All ranks, at any time."""
+
+    def __contains__(self, rank: object) -> bool:
+        return True
+
+
+def stir_everybody(self: hub.Hub, chance: random.Random) -> None:
+    REAL.begin(self, chance)
+    self.stirred = Everybody()
+
+
 def test_what_makes_a_search_fast_changes_no_course(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a process that does nothing else, and where each event is thought to change something."""
     usual = courses(0, 60)
@@ -115,7 +131,13 @@ def test_what_makes_a_search_fast_changes_no_course(monkeypatch: pytest.MonkeyPa
         assert pool.submit(courses, 0, 60).result() == usual
     for module in (ranks, clients):
         monkeypatch.setattr(module, "CALM", None)
+    monkeypatch.setattr(hub.Hub, "__init__", stir_everybody)
     assert courses(0, 60) == usual
+
+
+def test_a_schedule_without_cells_breaks_nothing() -> None:
+    """Else each one that is broken would be shrunk to it."""
+    assert run(Schedule(0, 3, True, ())).broken == []
 
 
 def test_zeros_behind_a_stop_that_was_heard_are_told() -> None:

@@ -56,10 +56,14 @@ class Made:
 
 
 class Devices:
-    """All ranks' devices, and what they were given to run."""
+    """All ranks' devices, and what they were given to run.
 
-    def __init__(self, num_ranks: int) -> None:
-        self.num_ranks = num_ranks
+    Args:
+      stirred: where ranks are put one of whose values is there, or lost.
+    """
+
+    def __init__(self, num_ranks: int, stirred: set[int]) -> None:
+        self.num_ranks, self.stirred = num_ranks, stirred
         self.queues: list[deque[Made]] = [deque() for _ in range(num_ranks)]
         self.numbers: list[defaultdict[str, int]] = []
         self.numbers = [defaultdict(int) for _ in range(num_ranks)]
@@ -88,8 +92,9 @@ class Devices:
             went_on = False
             for queue in self.queues:
                 if queue and self._is_cut(queue[0]):
-                    value = queue.popleft().value
-                    value.tainted, value.failed, went_on = False, True, True
+                    made = queue.popleft()
+                    made.value.tainted, made.value.failed, went_on = False, True, True
+                    self.stirred.add(made.rank)
                 elif queue and (met := self._met(queue[0])) is not None:
                     self._end(met)
                     went_on = True
@@ -122,3 +127,4 @@ class Devices:
         for made in met:
             made.value.tainted, made.met = wrong, met
             self.queues[made.rank].popleft()
+            self.stirred.add(made.rank)
