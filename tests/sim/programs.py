@@ -138,6 +138,7 @@ class Schedule:
         return "\n".join(lines)
 
 
+NUM_CELLS = (1, 2, 2, 3, 3, 4)  # one alone shows little
 FAULTS = ("skip", "extra", "shift", "other", "swap", "raise", "caught", "refused", "partial")
 
 
@@ -153,31 +154,37 @@ class Writer:
         self.sets: Sequence[str] = ("0,1,2", "0,1,2", "0,1")
         self.queued = chance.choice([0.2, 0.6, 1.0])
         self.others = chance.choice([0.0, 0.2, 0.5])  # of the other notebook
-        self.stopped = chance.choice([0.05, 0.05, 0.6])
+        self.stopped = chance.choice([0.05, 0.3, 0.6])
         self.empty = chance.choice([0.0, 0.0, 0.4])
         self.lateness = chance.choice([0.02, 0.02, 0.3])
 
     def schedule(self, seed: int, faults: Sequence[str], with_life: bool = True) -> Schedule:
-        chance = self.chance
-        kind = chance.random() if with_life else 1.0
-        if kind < 0.15:
-            programs = self.beside_cells()
-        elif kind < 0.2:
-            programs = self.endless()
-        else:
-            programs = tuple(self.cell(n, with_life) for n in range(1, chance.randint(1, 4) + 1))
+        chance, fault = self.chance, self.chance.choice(faults)
+        programs = self.programs(with_life, bool(fault))
         is_inline = chance.random() < 0.5
         made = Schedule(seed, self.num_ranks, is_inline, programs, lateness=self.lateness)
         made = replace(made, is_strict=with_life and chance.random() < 0.15)
         if with_life and chance.random() < 0.15:
             made = self.harmless(made)
-        fault = chance.choice(faults)
         if fault:
             made = self.spoil(made, fault)
         is_stopped = any(p.is_stopped for p in programs)
         if with_life and not is_stopped and chance.random() < self.stopped:
             made = self.stop(made)
         return made
+
+    def programs(self, with_life: bool, with_launch: bool) -> tuple[Program, ...]:
+        """What the cells of a notebook are to do, ``with_launch`` so that a mistake can be made."""
+        kind = self.chance.random() if with_life else 1.0
+        if kind < 0.15:
+            return self.beside_cells()
+        if kind < 0.2:
+            return self.endless()
+        numbers = range(1, self.chance.choice(NUM_CELLS) + 1)
+        while True:
+            made = tuple(self.cell(number, with_life) for number in numbers)
+            if not with_launch or any(_launches(program) for program in made):
+                return made
 
     def beside_cells(self) -> tuple[Program, ...]:
         """A thread, or a timer, that launches beside cells which launch nothing, and its end.
@@ -222,7 +229,7 @@ class Writer:
             for rank in range(self.num_ranks)
         }
         loop = Program(1, 0, each, chance.random() < self.queued)
-        at = chance.uniform(0.1, 2.0)
+        at = chance.uniform(0.1, chance.choice([0.6, 0.6, 2.0]))  # each turn costs
         how = chance.choice(["stop_at", "timeout_s", "interrupt_at", "interrupt_at"])
         changed: dict[str, Any] = {how: at}
         after = [self.cell(number, True) for number in range(2, chance.randint(2, 4))]
@@ -231,13 +238,7 @@ class Writer:
     def harmless(self, made: Schedule) -> Schedule:
         """What goes wrong in it on one rank is heard, and made good there."""
         chance = self.chance
-        at = [
-            (p, r, i)
-            for p in made.programs
-            for r in p.steps
-            for i, step in enumerate(p.steps[r])
-            if isinstance(step, Launch)
-        ]
+        at = [(p, *place) for p in made.programs for place in _launches(p)]
         if not at:
             return made
         program, rank, index = chance.choice(at)
@@ -262,7 +263,7 @@ class Writer:
     def cell(self, number: int, with_life: bool) -> Program:
         chance = self.chance
         steps: list[Step] = []
-        length = 0 if chance.random() < self.empty else chance.randint(0, 4)
+        length = 0 if chance.random() < self.empty else chance.randint(1, 4)
         for index in range(length):
             steps += self.some_steps((number, index), with_life)
         sleeps = {r: chance.choice([0, 0, 0, 0.01, 0.5, 1.5]) for r in range(self.num_ranks)}
@@ -302,9 +303,8 @@ class Writer:
         at = [
             (p, r, i)
             for p in made.programs
-            for r in p.steps
-            for i, step in enumerate(p.steps[r])
-            if isinstance(step, Launch) and not (fault == "swap" and not _can_swap(p.steps[r], i))
+            for r, i in _launches(p)
+            if fault != "swap" or _can_swap(p.steps[r], i)
         ]
         if not at:
             return made
@@ -351,7 +351,7 @@ class Writer:
         chance = self.chance
         program = chance.choice(made.programs)
         guilty = [p for p in made.programs if any(p.number == number for number, _ in made.guilty)]
-        if guilty and chance.random() < 0.7:
+        if guilty and chance.random() < 0.85:
             program = chance.choice(guilty)
         at = chance.uniform(0, chance.choice([0.1, 2.0]))
         if chance.random() < 0.7:
@@ -382,6 +382,16 @@ def _bound(steps: Sequence[Step]) -> Iterator[str]:
             yield step.name
         elif isinstance(step, (Catch, Repeat, Thread, Late)):
             yield from _bound(step.steps)
+
+
+def _launches(program: Program) -> list[tuple[int, int]]:
+    """Where it launches by itself: rank, and place among that rank's steps."""
+    return [
+        (rank, at)
+        for rank, steps in program.steps.items()
+        for at, step in enumerate(steps)
+        if isinstance(step, Launch)
+    ]
 
 
 def _is_of(step: Step, rank: int) -> bool:
