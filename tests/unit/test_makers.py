@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+from types import SimpleNamespace
+
 import pytest
 
 from jaxcluster.model import makers
@@ -59,8 +62,12 @@ def test_many_cells_are_not_told() -> None:
 
 def test_a_cell_that_fails_again_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[str] = []
-    parse = makers.ast.parse
-    monkeypatch.setattr(makers.ast, "parse", lambda source: parsed.append(source) or parse(source))
+
+    def parse(source: str) -> ast.Module:
+        parsed.append(source)
+        return ast.parse(source)
+
+    monkeypatch.setattr(makers, "ast", SimpleNamespace(**{**vars(ast), "parse": parse}))
     for _ in range(3):
         assert makers.before({"y": (1,), "z": (2,)}, "y = fails(again)") == {"z": (2,)}
     assert parsed == ["y = fails(again)"]
