@@ -16,7 +16,8 @@ first frame of a message says to whom:
             answers go to who has asked
     agent   a JSON request for the agent itself, data behind it: facts, quit, listen
             and ways (to see whether hosts reach each other), turn, turn_done and turns (whose turn
-            it is to hand out a cell), and what ``requests`` does with files
+            it is to hand out a cell), mirrors (to take in copies of another host's ranks, see
+            ``mirrors``), and what ``requests`` does with files
 
 A process to be spawned with ``"inherit": true`` gets the host's own environment under its ``env``;
 what this agent's own launcher set to number its processes is left out.
@@ -53,6 +54,7 @@ from jaxcluster.agent import folder as folders
 from jaxcluster.agent import report, requests, transport
 from jaxcluster.agent.forklines import ForkLines
 from jaxcluster.agent.messages import Session, new_name, sender_of
+from jaxcluster.agent.mirrors import Mirrors
 from jaxcluster.agent.turns import AWAY_S, Asked, Turns
 from jaxcluster.agent.visit import is_guest
 from jaxcluster.host.processes import (
@@ -73,6 +75,7 @@ QUIT_S = 0.5
 LOOK_S = 1.0  # how often it is looked who is there
 FORK_SERVER_S = 60.0  # until it listens, on a busy host
 RANK_HWM = 16  # messages of a rank that wait in its socket here, of up to 1 MiB of text each
+MIRRORS_AT_ONCE = 4  # of up to 1 MiB each
 AT_ONCE = 64  # messages that are taken from one socket before the others have their turn
 
 # What would make a rank believe that it is a task of a job: it is the agent that is.
@@ -117,6 +120,7 @@ class Agent:
         self.has_failed = self.is_cut_short = False
         self.doors = report.Doors()
         self.turns = Turns()
+        self.mirrors: Mirrors | None = None
         self.fork_server: subprocess.Popen[bytes] | None = None
         self._handlers: dict[Any, Callable[[], None]] = {}
         self._looked_at = time.monotonic()
@@ -134,9 +138,10 @@ class Agent:
         self.doorkeeper = transport.Doorkeeper(
             self.context, options.owner_key, lambda key: is_guest(self.folder.path, key)
         )
-        keys = transport.new_keys()
+        keys = self.keys = transport.new_keys()
         said = report.host_report(options.notebook)
-        bind = options.bind or anywhere_for(said["address"])
+        self.address = str(said["address"])
+        bind = options.bind or anywhere_for(self.address)
         self.router, endpoint = transport.open_router(self.context, bind, keys)
         for anywhere in ("0.0.0.0", "[::]"):
             endpoint = endpoint.replace(f"//{anywhere}:", f"//{_in_url(said['address'])}:")
@@ -493,6 +498,8 @@ class Agent:
                 body, found = {"port": self.doors.open(request["address"])}, b""
             elif request["cmd"] == "ways":  # the others wait for 2 s where nobody answers
                 body, found = {"ways": ways([(a, int(p)) for a, p in request["to"]])}, b""
+            elif request["cmd"] == "mirrors":
+                body, found = {"endpoint": self._take_mirrors(**request)}, b""
             elif request["cmd"] in ("turn", "turn_done", "turns"):
                 self._take_turns(client, request)
                 return
@@ -507,6 +514,21 @@ class Agent:
             body, found = {"error": f"{type(error).__name__}: {error}"}, b""
         frames = [b"agent", json.dumps({**body, "id": request.get("id")}).encode()]
         self._post(client, [*frames, found] if found else frames)
+
+    def _take_mirrors(self, key: str, folder: str, **rest: Any) -> str:
+        """From now on ranks that have this key may write below a folder; returns where they come.
+
+        Raises:
+          OSError: the folder is not this agent's, or it can't listen.
+        """
+        if self.mirrors is None:
+            bind = mirrors_at(self.options.bind, self.address)
+            self.mirrors = Mirrors(self.context, self.folder, self.keys, bind)
+            receive = self.mirrors.receive
+            self._watch(self.mirrors.socket, lambda: receive(MIRRORS_AT_ONCE))
+        self.mirrors.take_for(folder)
+        self.doorkeeper.mirrors = key
+        return self.mirrors.endpoint
 
     def _take_turns(self, client: Client, request: Mapping[str, Any]) -> None:
         """``turn`` is answered when it is granted; ``turn_done`` gives it, or the wish, back."""
@@ -575,6 +597,12 @@ def own_environment(host: Mapping[str, str], settings: Iterable[str]) -> dict[st
 def anywhere_for(address: str) -> str:
     """Where to listen so that this host's address leads here: on its family's, any port."""
     return "tcp://[::]:*" if ":" in address else "tcp://0.0.0.0:*"
+
+
+def mirrors_at(bind: str, address: str) -> str:
+    """Where to listen for mirrors: at the host's address, in the range of ports that there is."""
+    port = bind.rpartition(":")[2] if bind.startswith("tcp:") and "-" in bind else "*"
+    return f"tcp://{_in_url(address)}:{port}"
 
 
 def _in_url(address: str) -> str:

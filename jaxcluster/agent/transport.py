@@ -31,6 +31,7 @@ DEAD_AFTER_MS = 6000  # without an answer to one
 HANDSHAKE_MS = 10_000  # a connection that has not said who it is by then is closed
 LARGE = 1 << 16  # bytes: a packet of more is sent from where it lies
 ZAP = "inproc://zeromq.zap.01"
+SERVICE, MIRRORS = b"jaxcluster", b"mirrors"  # an agent's sockets, as ZAP calls them
 OWNER, GUEST = b"owner", b"guest"  # who has sent a message, by his key: zmq's User-Id of it
 
 _RANGE = re.compile(r"(tcp://.+):(\d+)-(\d+)")
@@ -59,6 +60,9 @@ class Doorkeeper:
     Args:
       owner: the public key that may.
       is_guest: whether another one may, too.
+
+    Attributes:
+      mirrors: the public key that may come to the socket for mirrors; "": none.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class Doorkeeper:
     ) -> None:
         self.owner = bytes.fromhex(owner)
         self.is_guest = is_guest
+        self.mirrors = ""
         self.refused = 0
         self.socket = context.socket(zmq.REP)
         self.socket.linger = 0
@@ -77,23 +82,31 @@ class Doorkeeper:
     def answer(self) -> None:
         """Answer one question; nothing happens where there is none."""
         try:
-            version, question, _, _, _, mechanism, *keys = self.socket.recv_multipart(zmq.NOBLOCK)
+            found = self.socket.recv_multipart(zmq.NOBLOCK)
+            version, question, domain, _, _, mechanism, *keys = found
         except zmq.Again:
             return
         who = b""
         if version == b"1.0" and mechanism == b"CURVE" and len(keys) == 1:
-            who = OWNER if keys == [self.owner] else GUEST if self.is_guest(keys[0].hex()) else b""
+            who = self._who(keys[0]) if domain == SERVICE else self._who_mirrors(keys[0])
         self.refused += not who
         status = [b"200", b"OK", who] if who else [b"400", b"not the owner's key", b""]
         self.socket.send_multipart([b"1.0", question, *status, b""])
 
+    def _who(self, key: bytes) -> bytes:
+        return OWNER if key == self.owner else GUEST if self.is_guest(key.hex()) else b""
+
+    def _who_mirrors(self, key: bytes) -> bytes:
+        return MIRRORS if self.mirrors and key.hex() == self.mirrors else b""
+
 
 def open_router(
-    context: zmq.Context[zmq.Socket[bytes]], bind: str, keys: Keys
+    context: zmq.Context[zmq.Socket[bytes]], bind: str, keys: Keys, domain: bytes = SERVICE
 ) -> tuple[zmq.Socket[bytes], str]:
     """An agent's socket, and where it listens.
 
     Args:
+      domain: which one it is for who lets others in.
       bind: ``tcp://ADDRESS:PORT``, where the port may be ``*`` or a range ``5000-5100``; or
         ``ipc://PATH``.
 
@@ -106,7 +119,7 @@ def open_router(
     router.setsockopt(zmq.ROUTER_MANDATORY, 1)
     router.setsockopt(zmq.ROUTER_HANDOVER, 1)
     router.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
-    router.setsockopt(zmq.ZAP_DOMAIN, b"jaxcluster")
+    router.setsockopt(zmq.ZAP_DOMAIN, domain)
     router.curve_server = True
     router.curve_secretkey = bytes.fromhex(keys.secret)
     if bind.startswith("tcp://["):

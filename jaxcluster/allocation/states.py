@@ -6,11 +6,13 @@ import contextlib
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
+from jaxcluster.agent.transport import Keys
 from jaxcluster.allocation.fleet import Fleet, Place
 from jaxcluster.errors import LaunchError
-from jaxcluster.records.kept import Report
+from jaxcluster.records.kept import Mirror, Report
 
 ASK_S = 10.0
 LOOK_S = 3.0  # whether files are still there; a host that says nothing may have lost them
@@ -28,7 +30,8 @@ class HostStates:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._name = f"state-{secrets.token_hex(4)}"
-        self._brought: dict[tuple[int, str], str] = {}  # whose file, to which agent: its folder
+        # What was brought: from which agent, whose, from where there, to which agent; its folder.
+        self._brought: dict[tuple[str, int, str, str], str] = {}
         self._rooms = {str(b["path"]): b.get("room") for b in self._each("mkdir", own=True)}
 
     def _paths(self, where: Place) -> list[str]:
@@ -50,11 +53,11 @@ class HostStates:
         """The ranks whose files can't be read now, each with the reason."""
         found, asked = {}, []
         for rank, report in reports.items():
-            where = self._fleet.place_of(rank)
+            where = self._place(rank, report.get("host"))
             path = f"{report['folder']}/rank-{rank}.state"
             if where.lost:
                 found[rank] = f"host {where.name} is lost: {where.lost}"
-            elif not f"{report['folder']}/".startswith(tuple(f"{p}/" for p in self._paths(where))):
+            elif not path.startswith((f"{where.memory}/", f"{where.folder}/")):
                 found[rank] = f"host {where.name} was lost, and has another agent now"
             else:
                 ask = where.agent.begin("get", path=path, nbytes=1)
@@ -76,27 +79,52 @@ class HostStates:
         Raises:
           LaunchError: a host does not answer, or has no room.
         """
-        here, there = self._fleet.place_of(rank), self._fleet.place_of(donor)
-        if near := [r for r in reports if r in here.ranks]:
-            return min(near), str(reports[min(near)]["folder"])
-        key = donor, here.folder
+        here = self._fleet.place_of(rank)
+        near = [r for r, report in reports.items() if self._place(r, report.get("host")) is here]
+        if near:
+            donor = min(near)
+        return donor, self._bring_to(here, donor, reports[donor])
+
+    def bring(self, rank: int, report: Report) -> str:
+        """The folder in which ``rank`` finds the files that it has saved itself.
+
+        Raises:
+          LaunchError: a host does not answer, or has no room.
+        """
+        return self._bring_to(self._fleet.place_of(rank), rank, report)
+
+    def is_gone(self, rank: int) -> bool:
+        """Whether the host of a rank is lost, with all that is there."""
+        return bool(self._fleet.place_of(rank).lost)
+
+    def _place(self, rank: int, host: int | None) -> Place:
+        """Where a rank's files are: on the host of this number, or on its own."""
+        return self._fleet.place_of(rank) if host is None else self._fleet.places[host]
+
+    def _bring_to(self, here: Place, rank: int, report: Report) -> str:
+        """The folder on a host that has a rank's files; they are brought there if need be."""
+        there, source = self._place(rank, report.get("host")), str(report["folder"])
+        if there is here:
+            return source
+        key = there.folder, rank, source, here.folder
         if key not in self._brought:
-            report = reports[donor]
-            names = [f"rank-{donor}.state", *report.get("files", ())]  # a copy has several
+            names = [f"rank-{rank}.state", *report.get("files", ())]  # a copy has several
             nbytes = max(report["file_nbytes"], report["nbytes"])
-            self._brought[key] = self._bring(there, report["folder"], names, here, nbytes)
-        return donor, self._brought[key]
+            self._brought[key] = self._bring(there, source, names, here, nbytes)
+        return self._brought[key]
 
     def _bring(
         self, there: Place, source: str, names: Sequence[str], here: Place, nbytes: int
     ) -> str:
         """Copy a folder's files to where another host has room for them; returns the folder."""
         refused: LaunchError | None = None
-        for folder in self._paths(here):
+        for root in self._paths(here):
+            folder = f"{root}/brought-{len(self._brought)}"
             try:
-                body, _ = here.agent.ask("mkdir", ASK_S, path=folder, own=True)
+                here.agent.ask("mkdir", ASK_S, path=root, own=True)
+                body, _ = here.agent.ask("mkdir", ASK_S, path=folder)
                 room = body.get("room")
-                if room is not None and nbytes > room and folder != self._paths(here)[-1]:
+                if room is not None and nbytes > room and root != self._paths(here)[-1]:
                     continue
                 for name in names:
                     self._copy(there, f"{source}/{name}", here, f"{folder}/{name}")
@@ -114,17 +142,53 @@ class HostStates:
         for at, data in there.agent.chunks(source):
             here.agent.ask("put", FILE_S, path=target, at=at, data=data)
 
+    def open_mirrors(self, keys: Keys) -> tuple[dict[int, Mirror], dict[int, dict[str, str]]]:
+        """Have each host take in copies of the ranks of the host before it.
+
+        Args:
+          keys: of those ranks; who has them may write copies there, and nothing else.
+
+        Returns:
+          (by rank where, by rank what it needs to be told), of those that there is a place for.
+
+        Raises:
+          LaunchError: a host does not answer, or can't listen.
+        """
+        places = [where for where in self._fleet.places if len(where.ranks)]
+        mirrors: dict[int, Mirror] = {}
+        told: dict[int, dict[str, str]] = {}
+        for where, there in pairwise([*places, places[0]]):
+            if there is where or where.facts["host_key"] == there.facts["host_key"]:
+                continue
+            folder = f"{self._paths(there)[0]}/mirrors"
+            there.agent.ask("mkdir", ASK_S, path=folder)
+            body, _ = there.agent.ask("mirrors", ASK_S, key=keys.public, folder=folder)
+            for rank in where.ranks:
+                mirrors[rank] = Mirror(there.number, there.name, folder)
+                told[rank] = {
+                    "endpoint": body["endpoint"],
+                    "server": there.agent.key,
+                    "public": keys.public,
+                    "secret": keys.secret,
+                    "folder": folder,
+                    "host": there.name,
+                }
+        return mirrors, told
+
     def held_by(self, path: str) -> str:
         """The agent alone removes it."""
         return ""
 
-    def read(self, rank: int, path: str) -> bytes:
+    def read(self, rank: int, path: str, host: int | None = None) -> bytes:
         """A small file that a rank has written.
+
+        Args:
+          host: the number of the one where it is; None: the rank's own.
 
         Raises:
           OSError: it can't be read, or its host is out of reach.
         """
-        where = self._fleet.place_of(rank)
+        where = self._place(rank, host)
         if where.lost:
             raise OSError(where.lost)
         try:
@@ -132,7 +196,9 @@ class HostStates:
         except LaunchError as error:
             raise OSError(error.message) from None
 
-    def check(self, rank: int, folder: str, sums: Mapping[str, int]) -> None:
+    def check(
+        self, rank: int, folder: str, sums: Mapping[str, int], host: int | None = None
+    ) -> None:
         """Whether the files of a copy are there.
 
         Their numbers don't cross the network for it: the rank that takes them looks at them.
@@ -140,7 +206,7 @@ class HostStates:
         Raises:
           OSError: one can't be read, or its host is out of reach.
         """
-        where = self._fleet.place_of(rank)
+        where = self._place(rank, host)
         if where.lost:
             raise OSError(where.lost)
         asked = [where.agent.begin("get", path=f"{folder}/{name}", nbytes=1) for name in sums]

@@ -124,6 +124,7 @@ class Dispatcher:
             cell_id=cell_id,
             sent_ns=sent_ns,
             shown=options.shown_ranks or (),
+            after=seq.after,
         )
         if message is None and not options.post_mortem:
             self._failed, self.last = self.last_failed, record

@@ -3,6 +3,10 @@
 Each rank keeps a copy of its variables in its host's memory (``engine.state.keeper``). When a rank
 has died, and all ranks have a copy of the same moment, that is what comes back: nothing has to be
 saved then, and nothing is lost.
+
+With several hosts each copy is also brought on to the next host's memory (``engine.state.mirror``),
+and is taken from there where its own host is lost. It is late there. So ranks tell of what changes
+their variables besides cells (``World.outside``), and a mirror that may be older is not taken.
 """
 
 from __future__ import annotations
@@ -14,12 +18,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcluster import wire
+from jaxcluster.agent.transport import new_keys
+from jaxcluster.allocation.states import HostStates
 from jaxcluster.cluster.world import World
-from jaxcluster.errors import JaxClusterError, NoCluster, UsageError
+from jaxcluster.errors import JaxClusterError, LaunchError, NoCluster, UsageError
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import kept
-from jaxcluster.records.kept import Copies
+from jaxcluster.records.kept import Copies, Mirror, StateFolder
 from jaxcluster.text import format_nbytes, format_seconds
 
 SHARE = 4  # by default a quarter of the machine's free memory may be taken
@@ -50,19 +56,36 @@ def switch_on(world: World, nbytes: int | None = None) -> int:
             "hosts.",
             "%jaxcluster checkpoint NAME saves the variables to disk.",
         )
-    room = min(rooms.values())
-    most = room // SHARE if nbytes is None else min(nbytes // len(ranks), room)  # of each rank
-    world.copies = Copies(folder, {r: path for r, (path, _) in places.items()}, most * len(ranks))
+    mirrors, told, why_not = _open_mirrors(world, folder)
+    times = 2 if mirrors else 1
+    room = min(rooms.values()) // times
+    most = room // SHARE if nbytes is None else min(nbytes // len(ranks) // times, room)  # of each
+    paths = {rank: path for rank, (path, _) in places.items()}
+    world.copies = Copies(folder, paths, most * len(ranks) * times, mirrors, why_not)
     bodies = {
         rank: {"folder": path, "nbytes": most, "hold": folder.held_by(path)}
-        for rank, (path, _) in places.items()
+        for rank, path in paths.items()
     }
+    for rank, where in told.items():
+        bodies[rank]["mirror"] = where
     try:
         world.ask(ranks, "keep", bodies=bodies, timeout_s=ASK_S)
     except BaseException:
         switch_off(world)
         raise
     return world.copies.nbytes
+
+
+def _open_mirrors(
+    world: World, folder: StateFolder
+) -> tuple[dict[int, Mirror], dict[int, dict[str, str]], str]:
+    """Where ranks' copies are to be a second time, what they need to know, and why none is."""
+    if not isinstance(folder, HostStates):
+        return {}, {}, ""
+    try:
+        return *folder.open_mirrors(new_keys()), ""
+    except LaunchError as error:
+        return {}, {}, error.message.rstrip(".")
 
 
 def switch_off(world: World) -> None:
@@ -170,12 +193,13 @@ def find(
     copies = world.copies
     if copies is None or not world.dead:
         return Found()
-    versions = _versions(world, copies, cells, undone, check)
+    versions, mirrored = _versions(world, copies, cells, undone, check)
     reports = {}
     for rank, version in versions.items():
         if version:
+            report = copies.mirrored_report if rank in mirrored else copies.report
             with contextlib.suppress(OSError, ValueError):
-                reports[rank] = copies.report(rank, version)
+                reports[rank] = report(rank, version)
     if not reports:
         return Found()
     is_whole = reports.keys() == versions.keys()
@@ -186,31 +210,53 @@ def find(
 def _versions(
     world: World,
     copies: Copies,
-    cells: Iterable[CellRecord],
+    cells: Sequence[CellRecord],
     undone: int,
     check: Callable[[], None],
-) -> dict[int, int]:
-    """The version of each rank's copy that is to come back; 0: it has none."""
-    last, first = _last_cells(world), world.record.last_seq
+) -> tuple[dict[int, int], set[int]]:
+    """The version of each rank's copy that is to come back, 0: it has none; and whose are mirrors'.
+
+    Those are of ranks whose hosts are lost.
+    """
+    last, first = _last_cells(world, copies, cells), world.record.last_seq
     ran = {rank for cell in cells if cell.seq == undone for rank in cell.ranks}
     deadline = time.monotonic() + COMING_S
     while True:
-        marks = {rank: copies.mark(rank) for rank in range(world.num_processes)}
+        mirrored = {r for r in range(world.num_processes) if copies.folder.is_gone(r)}
+        own = sorted(set(range(world.num_processes)) - mirrored)
+        marks = {rank: copies.mark(rank) for rank in own}
         found = {
             rank: mark.version_for(undone if rank in ran else 0, last.get(rank, 0), first)
             for rank, mark in marks.items()
         }
-        late = [r for r, n in found.items() if not n and r not in world.dead and marks[r].coming]
-        lacking = [r for r, n in found.items() if not n and r not in late]
+        late = [r for r in own if not found[r] and r not in world.dead and marks[r].coming]
+        lacking = [r for r in own if not found[r] and r not in late]
         if lacking or not late or time.monotonic() > deadline:
-            return found
+            break
         check()
         time.sleep(LOOK_S)
+    before = {rank: n for cell in cells if cell.seq == undone for rank, n in cell.after.items()}
+    for rank in sorted(mirrored):
+        since = wire.Since(*world.outside.get(rank, (0, 0)), tuple(marks.values()), undone)
+        is_undone = rank in ran
+        after = before.get(rank, -1) if is_undone else last.get(rank, 0)
+        mark = copies.mirrored_mark(rank)
+        found[rank] = mark.mirror_for(undone if is_undone else 0, after, first, since)
+    return found, mirrored
 
 
-def _last_cells(world: World) -> Mapping[int, int]:
+def _last_cells(world: World, copies: Copies, cells: Sequence[CellRecord]) -> Mapping[int, int]:
+    """For each rank the last cell that any notebook has sent to it."""
     try:
         with world.turns.quiet() as last:
             return last
-    except NoCluster:
+    except NoCluster:  # the first host is lost
+        pass
+    if not copies.mirrors:
         return {}
+    # Ranks with mirrors tell of other notebooks' cells.
+    found = {rank: begun for rank, (begun, _) in world.outside.items()}
+    for cell in cells:
+        for rank in cell.ranks:
+            found[rank] = max(found.get(rank, 0), cell.seq)
+    return found

@@ -614,7 +614,7 @@ def restore(
             bodies[rank] |= {"texts": found.own[rank], "skip": own}
             bodies[rank] |= {"path": folder, "from_rank": donor}
         else:
-            bodies[rank] = {**body, "path": saved.reports[rank]["folder"]}
+            bodies[rank] = {**body, "path": saved.folder.bring(rank, saved.reports[rank])}
     heard = ask(world, "restore", bodies, RESTORE_S, check)
     damaged = {
         int(bodies[rank].get("from_rank", rank)): str(event.body["message"])
@@ -664,7 +664,8 @@ def restore(
 
 def _of_copy(saved: Kept, found: Plan, rank: int) -> dict[str, Any]:
     """What a rank is to take from its copy."""
-    return {"names": sorted(found.copied[rank]), "path": saved.copied[rank]["folder"]}
+    folder = saved.folder.bring(rank, saved.copied[rank])
+    return {"names": sorted(found.copied[rank]), "path": folder}
 
 
 def _restore_more(

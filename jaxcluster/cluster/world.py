@@ -71,6 +71,8 @@ class World:
       stays: how long launches have lasted.
       turns: whose turn it is to hand out a cell to them.
       copies: where the ranks' copies of themselves are (``cluster.keeping``); None: they keep none.
+      outside: what ranks with copies on another host told last: the last cell that has begun, and
+        how often something else than a cell has changed variables since (see ``wire.Mark``).
       check: called before ranks are asked anything; raises where they can't be.
       on_death: called when a rank, or the coordinator, has died. Any thread.
       on_stopping: called when another process stops the cluster. Any thread.
@@ -113,6 +115,8 @@ class World:
         self.on_stopping: Callable[[], None] = _nothing
         self.on_message: Callable[[Mapping[str, Any]], None] = lambda message: None
         self.copies: kept.Copies | None = None
+        self.outside: dict[int, tuple[int, int]] = {}
+        link.on_outside = self._hear_outside
         self._oom_kills = OomKills()
         self._client: Any = None
         self._is_ending = False
@@ -485,6 +489,11 @@ class World:
         """Take in that names are unbound on a rank."""
         if rank in self.told:
             self.told[rank].hear_unbound(names)
+
+    def _hear_outside(self, event: Event) -> None:
+        """On the link's thread, before what the same rank replies later."""
+        told = int(event.body["begun"]), int(event.body["outside"])
+        self.outside[event.rank] = max(told, self.outside.get(event.rank, (0, 0)))
 
     def hear_undo(self, seq: int, in_doubt: Iterable[str]) -> None:
         """Take in that a cell was taken back, but perhaps for these names."""

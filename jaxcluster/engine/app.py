@@ -231,7 +231,7 @@ class Rank:
         RankDebugger(self.runner, self.control)
         handle("undo_look", "side", lambda request: undo.on_look(self.runner.undo, request.body))
         handle("undo", "side", self._undo)
-        handle("keep", "side", lambda request: state.on_keep(self.runner.keeper, request.body))
+        handle("keep", "side", lambda request: state.on_keep(self.runner.keeper, request))
         handle("kept", "now", lambda request: self.runner.keeper.told())
         handle("steps", "side", lambda request: self.runner.steps.on_request(request.body))
         handle("undo_limit", "side", lambda request: undo.on_limit(self.runner.undo, request.body))

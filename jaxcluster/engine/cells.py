@@ -142,6 +142,7 @@ class CellRunner:
         self.settings.context.run(is_own.set, False)
         self.control.on_tick = out.tick
         self.keeper.attach(shell.user_ns, self.settings, loop.call_soon_threadsafe)
+        self.keeper.tell = self._tell_outside
         self.background.attach(loop)
         # Looked up at each call: the main thread is in this loop from now on.
         self.control.call_main = loop.call_soon_threadsafe  # type: ignore[assignment]
@@ -222,9 +223,13 @@ class CellRunner:
 
     def _keep(self, running: Running, reply: wire.CellReply) -> None:
         """What the cell has changed is copied, when there is time."""
-        if self.keeper.is_on:
-            is_same = self.undo.is_untouched(running.course)
-            self.keeper.end(reply.seq, reply.seconds, is_same)
+        is_same = self.keeper.is_on and self.undo.is_untouched(running.course)
+        self.keeper.end(reply.seq, reply.seconds, is_same)
+
+    def _tell_outside(self, begun: int, outside: int) -> None:
+        """For who judges what another host has of this rank's copy."""
+        body = {"begun": begun, "outside": outside}
+        self.control.post(self.keeper.owner, wire.encode("outside", "", body))
 
     async def _wait_at_gate(self, request: Request, cell: wire.CellRequest) -> None:
         """It raises nothing: a cell that can't be compared is compared at its end alone."""
@@ -249,7 +254,7 @@ class CellRunner:
             attempt(lambda: self.history.begin(cell))
         self.journal.enter(cell.seq, cell.execution_count, tuple(cell.ranks))
         self.journal.interrupted = False
-        attempt(lambda: self.keeper.begin(cell.seq))
+        attempt(lambda: self.keeper.begin(cell.seq, running.request.ident))
         if not cell.post_mortem:  # else the cell that failed can be undone after it
             attempt(lambda: self.undo.begin(cell.seq, cell.source))
         self.control.ticking = running.shown

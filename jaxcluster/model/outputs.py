@@ -127,6 +127,8 @@ class CellRecord:
       sent_ns: when it was sent, by its notebook's clock.
       undone: what it did to the ranks' variables was taken back.
       shown: the ranks whose output is shown in its place; none: the first one's.
+      after: for each of these ranks the seq of its cell before, of any notebook; not where it is
+        not known.
       error: what its notebook has raised at its end.
       is_over: nothing more comes of it, and ``error`` is set where it has failed.
     """
@@ -142,6 +144,7 @@ class CellRecord:
     sent_ns: int = 0
     undone: bool = False
     shown: Sequence[int] = ()
+    after: Mapping[int, int] = field(default_factory=dict)
     error: wire.ErrorInfo | None = None
     is_over: bool = False
 

@@ -47,18 +47,36 @@ class StateFolder(Protocol):
     def donor_for(self, rank: int, donor: int, reports: Mapping[int, Report]) -> tuple[int, str]:
         """Whose file ``rank`` is to take values from, where ``donor``'s would do; its folder."""
 
+    def bring(self, rank: int, report: Report) -> str:
+        """The folder in which ``rank`` finds the files that it has saved itself.
+
+        Raises:
+          LaunchError: they can't be brought to it.
+        """
+
+    def is_gone(self, rank: int) -> bool:
+        """Whether the host of a rank is lost, with all that is there."""
+
     def held_by(self, path: str) -> str:
         """The file that ranks lock as long as they use a folder; "" where none is needed."""
 
-    def read(self, rank: int, path: str) -> bytes:
+    def read(self, rank: int, path: str, host: int | None = None) -> bytes:
         """A small file that a rank has written.
+
+        Args:
+          host: the number of the one where it is; None: the rank's own.
 
         Raises:
           OSError: it can't be read.
         """
 
-    def check(self, rank: int, folder: str, sums: Mapping[str, int]) -> None:
+    def check(
+        self, rank: int, folder: str, sums: Mapping[str, int], host: int | None = None
+    ) -> None:
         """Look at the files of a copy, whose sums (``quick_sum``) are as given.
+
+        Args:
+          host: as in ``read``.
 
         Raises:
           OSError, ValueError: one can't be read, or is not what was written.
@@ -143,15 +161,25 @@ class Folder:
         """Whose file ``rank`` is to take values from: all see all files."""
         return donor, str(reports[donor]["folder"])
 
+    def bring(self, rank: int, report: Report) -> str:
+        """The folder in which ``rank`` finds the files that it has saved itself."""
+        return str(report["folder"])
+
+    def is_gone(self, rank: int) -> bool:
+        """This machine is there."""
+        return False
+
     def held_by(self, path: str) -> str:
         """Whoever comes later sees by the lock that ranks still use it."""
         return f"{path}/{ALIVE}"
 
-    def read(self, rank: int, path: str) -> bytes:
+    def read(self, rank: int, path: str, host: int | None = None) -> bytes:
         """A small file that a rank has written."""
         return Path(path).read_bytes()
 
-    def check(self, rank: int, folder: str, sums: Mapping[str, int]) -> None:
+    def check(
+        self, rank: int, folder: str, sums: Mapping[str, int], host: int | None = None
+    ) -> None:
         """Look at the files of a copy."""
         for name, checksum in sums.items():
             if quick_sum(Path(folder, name).read_bytes()) != checksum:
@@ -175,6 +203,20 @@ class Folder:
 
 
 @dataclass(frozen=True)
+class Mirror:
+    """Where a rank's copy is brought on to, in the memory of another host.
+
+    Attributes:
+      host: the number of that host, and what messages call it.
+      folder: there, of all copies that are brought there.
+    """
+
+    host: int
+    name: str
+    folder: str
+
+
+@dataclass(frozen=True)
 class Copies:
     """The copies that ranks keep of themselves (``engine.state.keeper``).
 
@@ -182,16 +224,29 @@ class Copies:
       folder: on this machine, or on each host.
       paths: by rank, where in it.
       nbytes: the memory that they may take, of all ranks.
+      mirrors: by rank, where its copy is a second time.
+      why_not: why none is.
     """
 
     folder: StateFolder
     paths: Mapping[int, str]
     nbytes: int
+    mirrors: Mapping[int, Mirror] = field(default_factory=dict)
+    why_not: str = ""
 
     def mark(self, rank: int) -> wire.Mark:
         """Which versions a rank has."""
+        return self._mark(rank, self._path(rank))
+
+    def mirrored_mark(self, rank: int) -> wire.Mark:
+        """Which of them are whole on another host, as they were once."""
+        if (mirror := self.mirrors.get(rank)) is None:
+            return wire.Mark()
+        return self._mark(rank, f"{mirror.folder}/copy-{rank}", mirror.host)
+
+    def _mark(self, rank: int, folder: str, host: int | None = None) -> wire.Mark:
         try:
-            return wire.Mark.unpack(self.folder.read(rank, f"{self._path(rank)}/{MARK}"))
+            return wire.Mark.unpack(self.folder.read(rank, f"{folder}/{MARK}", host))
         except OSError:
             return wire.Mark()
 
@@ -201,10 +256,22 @@ class Copies:
         Raises:
           OSError, ValueError: it can't be read, or is not what was written.
         """
-        folder = f"{self._path(rank)}/v{version}"
-        report: dict[str, Any] = json.loads(self.folder.read(rank, f"{folder}/report.json"))
+        return self._report(rank, f"{self._path(rank)}/v{version}")
+
+    def mirrored_report(self, rank: int, version: int) -> dict[str, Any]:
+        """The same of a version on another host.
+
+        Raises:
+          OSError, ValueError: as ``report``.
+        """
+        mirror = self.mirrors[rank]
+        folder = f"{mirror.folder}/copy-{rank}/v{version}"
+        return {**self._report(rank, folder, mirror.host), "folder": folder, "host": mirror.host}
+
+    def _report(self, rank: int, folder: str, host: int | None = None) -> dict[str, Any]:
+        report: dict[str, Any] = json.loads(self.folder.read(rank, f"{folder}/report.json", host))
         parts = report.pop("parts")
-        self.folder.check(rank, folder, parts)
+        self.folder.check(rank, folder, parts, host)
         return {**report, "files": sorted(parts)}
 
     def _path(self, rank: int) -> str:
@@ -285,7 +352,9 @@ class Kept:
 
         Those ranks are as if they had died before.
         """
-        return self.without(self.folder.lost(self.reports))
+        gone = self.folder.lost(self.copied)
+        copied = {rank: one for rank, one in self.copied.items() if rank not in gone}
+        return replace(self, copied=copied).without(self.folder.lost(self.reports))
 
     def without(self, gone: Mapping[int, str]) -> Kept:
         """The same where the files of these ranks can't be read, each with the reason."""

@@ -30,7 +30,7 @@ from jaxcluster.wire.codec import (
 from jaxcluster.wire.comms import VIEW_MIME, WIDGET, CommState, opening_order
 from jaxcluster.wire.inbox import Inbox
 from jaxcluster.wire.journals import parse_launches, parse_polls
-from jaxcluster.wire.marks import Mark
+from jaxcluster.wire.marks import Mark, Since
 from jaxcluster.wire.messages import (
     BROKEN_OFF,
     COLLECTIVE_COLUMNS,
@@ -125,6 +125,7 @@ __all__ = [
     "Script",
     "ShardCheck",
     "ShardInfo",
+    "Since",
     "StepCost",
     "StepsReport",
     "ValueLook",

@@ -56,11 +56,13 @@ class Link(ABC):
 
     Attributes:
       on_push: called on the link's thread with what a rank sends unasked.
+      on_outside: the same with what it tells of its variables (``engine.state.keeper``).
     """
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self.ranks = sorted(ranks)
         self.on_push: Callable[[Event], None] | None = None
+        self.on_outside: Callable[[Event], None] | None = None
         self._ids = itertools.count(1)
         self._prefix = os.urandom(4).hex()
         self._waiting: dict[str, tuple[int, Sink]] = {}
@@ -173,9 +175,10 @@ class Link(ABC):
             return
         id, op = envelope["id"], envelope["op"]
         buffers = [frame.buffer for frame in frames[1:]]
-        if op == "push":
-            if self.on_push is not None:
-                self.on_push(Event(rank, op, id, envelope.get("body"), buffers))
+        if op in ("push", "outside"):
+            hear = self.on_push if op == "push" else self.on_outside
+            if hear is not None:
+                hear(Event(rank, op, id, envelope.get("body"), buffers))
             return
         with self._lock:
             waiting = self._waiting.get(id)

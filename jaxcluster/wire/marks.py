@@ -2,15 +2,19 @@
 
 A mark is one write of some bytes, into one of two places in turn. The process may be killed in the
 middle of it: the last whole one counts.
+
+The mark beside a mirror, in another host's memory, names only what is whole there. It arrives late:
+it is an earlier mark of the rank's, and what has happened since is told by others.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from zlib import crc32
 
-_NUMBERS = struct.Struct("<6Q")
+_NUMBERS = struct.Struct("<9Q")
 _SUM = struct.Struct("<I")
 NBYTES = _NUMBERS.size + _SUM.size
 
@@ -25,6 +29,9 @@ class Mark:
       before: the version of what the variables were before the last cell that has begun; 0: none.
       after: the version of what they are, between cells; 0: none.
       coming: another version is pinned, and being written.
+      outside: how often something else than a cell has changed them since that cell has begun.
+      entered: how often a client's own code has run since; ``outside`` counts it, too.
+      entered_before: the same of the cell before, when that cell began.
     """
 
     number: int = 0
@@ -33,6 +40,9 @@ class Mark:
     before: int = 0
     after: int = 0
     coming: int = 0
+    outside: int = 0
+    entered: int = 0
+    entered_before: int = 0
 
     def pack(self) -> tuple[bytes, int]:
         """The bytes, and where in the file they go."""
@@ -63,3 +73,45 @@ class Mark:
         if is_between and (self.begun < undone if undone else is_last):
             return self.after
         return 0
+
+    def mirror_for(self, undone: int, after: int, first: int, since: Since) -> int:
+        """The version of a mirror that has what is to come back; 0: none, or it may be older.
+
+        Args:
+          undone: as in ``version_for``.
+          after: the last cell that the rank was sent, but for that one; -1: not known.
+          first: as in ``version_for``.
+        """
+        if undone and self.begun == undone:
+            return self.before  # nothing can have changed that since
+        is_last = self.begun == after or (not self.begun and 0 <= after <= first)
+        is_between = self.begun == self.ended
+        return self.after if is_between and is_last and not since.has_changed(self) else 0
+
+
+@dataclass(frozen=True)
+class Since:
+    """What is known of a lost rank but by its mirror.
+
+    Attributes:
+      begun, outside: what it told last of these (see ``Mark``).
+      living: the marks of ranks whose hosts are not lost: what a client's code has run on one of
+        them, it may have run on this one.
+      undone: the cell that is taken back, which some of these may have begun.
+    """
+
+    begun: int = 0
+    outside: int = 0
+    living: tuple[Mark, ...] = ()
+    undone: int = 0
+
+    def has_changed(self, mark: Mark) -> bool:
+        """Whether the variables may have changed since a mark of the rank's, in no cell."""
+        if self.begun > mark.begun or (self.begun == mark.begun and self.outside > mark.outside):
+            return True
+        return any(n > mark.entered for n in self._entered())
+
+    def _entered(self) -> Iterable[int]:
+        for one in self.living:
+            has_begun = self.undone and one.begun == self.undone
+            yield one.entered + (one.entered_before if has_begun else 0)

@@ -9,6 +9,9 @@ meanwhile. Nothing here launches a program.
 The file ``mark`` says which version is what the names were before the last cell that has begun,
 and which is what they are after the last one that has ended. Both are there until the next cell
 begins: it may have to be taken back on all ranks.
+
+With several hosts a copy is brought on to the memory of another one (``mirror``). What is there
+may be late, so whoever is to judge it hears of each change that no cell has made (``tell``).
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from jaxcluster import wire
 from jaxcluster.engine import log
 from jaxcluster.engine.background import is_own
 from jaxcluster.engine.state.aside import Aside, GivenUp
+from jaxcluster.engine.state.mirror import Mirror
 from jaxcluster.engine.state.saved import Part, Saved, private, state_path, write
 from jaxcluster.engine.state.saving import save
 from jaxcluster.engine.state.settings import Settings
@@ -49,11 +53,16 @@ class Keeper:
     Attributes:
       namespace: the user's variables.
       lost: names that were lost earlier, and how.
+      owner: the notebook that has switched it on.
+      tell: told of each change that no cell has made, and of each cell of another notebook's, for
+        the owner: the last cell that has begun, and how many changes there have been since.
     """
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.namespace: dict[str, Any] = {}
+        self.owner = b""
+        self.tell: Callable[[int, int], object] = lambda begun, outside: None
         self.lost: Mapping[str, str] = {}
         self.settings: Settings | None = None
         self._shelf: Shelf | None = None
@@ -66,6 +75,9 @@ class Keeper:
         self._versions: dict[int, int] = {}  # by state
         self._version = 0
         self._begun = self._ended = 0
+        self._outside = self._entered = self._entered_before = 0  # as in a mark
+        self._mirror: Mirror | None = None
+        self._held = 0  # the version that is being brought to another host
         self._is_running = self._is_touched = False
         self._seconds = self._ended_at = 0.0
         self._marks = 0
@@ -89,14 +101,20 @@ class Keeper:
     def is_on(self) -> bool:
         return self._shelf is not None
 
-    def switch(self, folder: str, nbytes: int) -> None:
-        """Keep a copy in a folder of this rank's own; "": keep none. Any thread but a cell's."""
+    def switch(self, folder: str, nbytes: int, mirror: Mapping[str, str] | None = None) -> None:
+        """Keep a copy in a folder of this rank's own; "": keep none. Any thread but a cell's.
+
+        Args:
+          mirror: where it is brought on to (see ``Mirror``); None: nowhere.
+        """
         with self._lock:
             if self._file >= 0:
                 os.close(self._file)
             self._file, shelf = -1, self._shelf
-            self._shelf = None
+            self._shelf, former, self._mirror = None, self._mirror, None
             self._versions, self._told = {}, {}
+        if former is not None:
+            former.stop()
         if shelf is not None and str(shelf.folder) != folder:
             shelf.remove()
         if not folder:
@@ -106,6 +124,8 @@ class Keeper:
             self._shelf = made
             self._file = private(f"{folder}/{MARK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
             self._state += 1
+            if mirror is not None:
+                self._mirror = Mirror(self, mirror, nbytes)
             self._mark()
         self._wake.set()
 
@@ -119,16 +139,18 @@ class Keeper:
 
     # ------------------------------------------------------------------ a cell's course
 
-    def begin(self, seq: int) -> None:
+    def begin(self, seq: int, whose: bytes = b"") -> None:
         """On the main thread, before a cell. Some microseconds, but for the wait."""
-        if self._shelf is None:
-            return
-        if self._state != self._pinned and self._state not in self._versions:
+        is_on = self._shelf is not None
+        if is_on and self._state != self._pinned and self._state not in self._versions:
             self._wait()
         with self._lock:
             self._is_running, self._is_touched = True, False
             self._before, self._begun = self._state, seq
+            self._entered_before, self._entered, self._outside = self._entered, 0, 0
             self._mark()
+        if whose != self.owner:
+            self._tell((seq, 0))
 
     def _wait(self) -> None:
         patience = min(WAIT_S, self._seconds / WAIT_SHARE)
@@ -152,10 +174,10 @@ class Keeper:
 
     def end(self, seq: int, seconds: float, is_same: bool) -> None:
         """On the main thread, after the cell's reply: whether all variables are what they were."""
-        if self._shelf is None:
-            return
         with self._lock:
             self._is_running, self._ended = False, seq
+            if self._shelf is None:
+                return
             if self._is_touched or not is_same:
                 self._change()
             self._seconds, self._ended_at = seconds, time.monotonic()
@@ -168,7 +190,10 @@ class Keeper:
         """Code runs that belongs to no cell, until ``leave``. On the main thread."""
         with self._lock:
             self._is_running = True
+            self._entered += 1
+            told = self._count()
             self._mark()
+        self._tell(told)
 
     def leave(self) -> None:
         with self._lock:
@@ -184,9 +209,22 @@ class Keeper:
         with self._lock:
             self._is_touched = True
             if not self._is_running:
+                told = self._count()
                 self._change()
                 self._mark()
+            else:
+                told = None
+        self._tell(told)
         self._wake.set()
+
+    def _count(self) -> tuple[int, int]:
+        """That something else than a cell changes variables; what is told of it."""
+        self._outside += 1
+        return self._begun, self._outside
+
+    def _tell(self, told: tuple[int, int] | None) -> None:
+        if told is not None and self._mirror is not None:
+            self.tell(*told)
 
     def _change(self) -> None:
         self._state += 1
@@ -197,12 +235,46 @@ class Keeper:
         if self._file < 0:
             return
         self._marks += 1
-        after = self._versions.get(self._state, 0) if not self._is_running else 0
-        before = self._versions.get(self._before, 0)
-        coming = int(self._pinned in (self._state, self._before))
-        mark = wire.Mark(self._marks, self._begun, self._ended, before, after, coming)
-        data, at = mark.pack()
+        data, at = self._as_mark().pack()
         os.pwrite(self._file, data, at)
+        if self._mirror is not None:
+            self._mirror.wake()
+
+    def _as_mark(self) -> wire.Mark:
+        return wire.Mark(
+            number=self._marks,
+            begun=self._begun,
+            ended=self._ended,
+            before=self._versions.get(self._before, 0),
+            after=self._versions.get(self._state, 0) if not self._is_running else 0,
+            coming=int(self._pinned in (self._state, self._before)),
+            outside=self._outside,
+            entered=self._entered,
+            entered_before=self._entered_before,
+        )
+
+    # ------------------------------------------------------------------ for the mirror
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether code of the user's runs."""
+        return self._is_running
+
+    def mark(self) -> wire.Mark:
+        """How things are now. Any thread."""
+        with self._lock:
+            return self._as_mark()
+
+    def hold_version(self, number: int) -> Path | None:
+        """A version's folder, which stays as it is while it is held; None where it is gone."""
+        with self._lock:
+            self._held = number if number in self._versions.values() else 0
+            return self._shelf.version(number) if self._held and self._shelf is not None else None
+
+    def is_wanted(self, number: int) -> bool:
+        """Whether a version is of a moment that may have to come back."""
+        versions = self._versions
+        return number in (versions.get(self._before), versions.get(self._state))
 
     # ------------------------------------------------------------------ the thread
 
@@ -295,7 +367,7 @@ class Keeper:
         with self._lock:
             kept = (self._before, self._state)
             self._versions = {s: n for s, n in self._versions.items() if s in kept}
-            numbers = list(self._versions.values())
+            numbers = [*self._versions.values(), self._held]
         shelf.begin(numbers)
 
     def _give_way(self, shelf: Shelf, state: int) -> None:
@@ -311,7 +383,9 @@ class Keeper:
         """How things are: see ``on_look``."""
         with self._lock:
             is_current = not self._is_running and self._state in self._versions
-            return {"is_on": self._shelf is not None, "is_current": is_current, **self._told}
+            told = {"is_on": self._shelf is not None, "is_current": is_current, **self._told}
+            mark, mirror = self._as_mark(), self._mirror
+        return told | ({"mirror": mirror.told(mark)} if mirror is not None else {})
 
 
 def needed(saved: Saved) -> list[Part]:
@@ -330,13 +404,14 @@ def needed(saved: Saved) -> list[Part]:
     return list(found.values())
 
 
-def on_keep(keeper: Keeper, body: Any) -> Any:
+def on_keep(keeper: Keeper, request: Any) -> Any:
     """``keep`` {"folder": of all ranks' copies, "" for none, "nbytes", "hold": file to be locked}.
 
-    Replies as ``Keeper.told``.
+    With several hosts also {"mirror": see ``Mirror``}. Replies as ``Keeper.told``.
     """
+    body, keeper.owner = request.body, request.ident
     if body.get("hold"):
         keeper.hold(body["hold"])
-    folder = body["folder"]
-    keeper.switch(f"{folder}/copy-{keeper.rank}" if folder else "", body.get("nbytes", 0))
+    folder, nbytes = body["folder"], body.get("nbytes", 0)
+    keeper.switch(f"{folder}/copy-{keeper.rank}" if folder else "", nbytes, body.get("mirror"))
     return keeper.told()

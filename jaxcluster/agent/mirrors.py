@@ -1,0 +1,106 @@
+"""Takes in copies of what ranks of another host have, into this host's memory.
+
+They come on a socket of its own, from the ranks themselves (``engine.state.mirror``), which show a
+key that the notebook has made for them. It opens no other door: who has it may write below one
+folder, and read nothing.
+
+    mkdir path -> room      put path at + data      link path to      mark path + data
+    remove path
+
+``mark`` makes or replaces a whole file. ``copy`` says for whose copy a request is, and ``number``
+on which of its connections it was made: those of a former one are passed over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from jaxcluster.agent import requests, transport
+from jaxcluster.agent.folder import Folder
+
+COMMANDS = ("mkdir", "put", "link", "mark", "remove")
+
+
+class Mirrors:
+    """The socket, and what is done for who comes there.
+
+    Args:
+      keys: the agent's own.
+      bind: where it listens.
+
+    Raises:
+      OSError: it can't listen there.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        folder: Folder,
+        keys: transport.Keys,
+        bind: str,
+    ) -> None:
+        self._folder = folder
+        self._root = folder.memory
+        self._connections: dict[str, int] = {}
+        self.socket, self.endpoint = transport.open_router(context, bind, keys, transport.MIRRORS)
+
+    def take_for(self, root: str) -> None:
+        """From now on take in what lies below this folder.
+
+        Raises:
+          OSError: it is not one of the agent's.
+        """
+        self._root, self._connections = self._folder.inside(root), {}
+
+    def receive(self, most: int) -> None:
+        """Do what has come, of so many requests."""
+        for _ in range(most):
+            try:
+                name, head, *data = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+                request = json.loads(head.buffer.tobytes())
+                if self._is_late(request):
+                    continue
+                answer = self._answer(request, data[0].buffer if data else b"")
+                answer["id"] = request["id"]
+                transport.send(self.socket, [name.bytes, json.dumps(answer).encode()])
+
+    def _is_late(self, request: Mapping[str, Any]) -> bool:
+        copy, number = str(request["copy"]), int(request["number"])
+        is_late = number < self._connections.get(copy, 0)
+        self._connections[copy] = max(number, self._connections.get(copy, 0))
+        return is_late
+
+    def _answer(self, request: Mapping[str, Any], data: Any) -> dict[str, Any]:
+        command, path = request["cmd"], self._inside(request["path"])
+        try:
+            if command not in COMMANDS:
+                raise ValueError(f"there is no {command!r}")
+            if command == "link":
+                to = self._inside(request["to"])
+                to.unlink(missing_ok=True)
+                os.link(path, to)
+            elif command == "mark":
+                draft = path.with_name(f"{path.name}{requests.DRAFT}")
+                requests.answer(self._folder, {"cmd": "put", "path": draft}, data)
+                draft.replace(path)
+            else:
+                return requests.answer(self._folder, {**request, "path": path}, data)[0]
+        except OSError as error:
+            return {"error": error.strerror or str(error)}
+        return {}
+
+    def _inside(self, name: str) -> Path:
+        path = self._folder.inside(name)
+        if not path.is_relative_to(self._root):
+            raise ValueError(f"{path} is not for mirrors")
+        return path
