@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -237,7 +237,7 @@ def _versions(
         time.sleep(LOOK_S)
     before = {rank: n for cell in cells if cell.seq == undone for rank, n in cell.after.items()}
     for rank in sorted(mirrored):
-        since = wire.Since(*world.outside.get(rank, (0, 0)), tuple(marks.values()), undone)
+        since = wire.Since(world.outside.get(rank, (0, 0))[1], tuple(marks.values()), undone)
         is_undone = rank in ran
         after = before.get(rank, -1) if is_undone else last.get(rank, 0)
         mark = copies.mirrored_mark(rank)

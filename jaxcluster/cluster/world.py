@@ -72,7 +72,7 @@ class World:
       turns: whose turn it is to hand out a cell to them.
       copies: where the ranks' copies of themselves are (``cluster.keeping``); None: they keep none.
       outside: what ranks with copies on another host told last: the last cell that has begun, and
-        how often something else than a cell has changed variables since (see ``wire.Mark``).
+        how often something else than a cell has changed variables (see ``wire.Mark``).
       check: called before ranks are asked anything; raises where they can't be.
       on_death: called when a rank, or the coordinator, has died. Any thread.
       on_stopping: called when another process stops the cluster. Any thread.
@@ -492,8 +492,9 @@ class World:
 
     def _hear_outside(self, event: Event) -> None:
         """On the link's thread, before what the same rank replies later."""
-        told = int(event.body["begun"]), int(event.body["outside"])
-        self.outside[event.rank] = max(told, self.outside.get(event.rank, (0, 0)))
+        begun, outside = self.outside.get(event.rank, (0, 0))  # two threads may have told
+        told = max(begun, event.body["begun"]), max(outside, event.body["outside"])
+        self.outside[event.rank] = told
 
     def hear_undo(self, seq: int, in_doubt: Iterable[str]) -> None:
         """Take in that a cell was taken back, but perhaps for these names."""

@@ -29,9 +29,9 @@ class Mark:
       before: the version of what the variables were before the last cell that has begun; 0: none.
       after: the version of what they are, between cells; 0: none.
       coming: another version is pinned, and being written.
-      outside: how often something else than a cell has changed them since that cell has begun.
-      entered: how often a client's own code has run since; ``outside`` counts it, too.
-      entered_before: the same of the cell before, when that cell began.
+      outside: how often something else than a cell has changed them, ever.
+      entered: how often that was a client's own code, since the last cell has begun.
+      entered_before: the same of the cell before it, when it began.
     """
 
     number: int = 0
@@ -94,22 +94,19 @@ class Since:
     """What is known of a lost rank but by its mirror.
 
     Attributes:
-      begun, outside: what it told last of these (see ``Mark``).
+      outside: what it told last of this (see ``Mark``).
       living: the marks of ranks whose hosts are not lost: what a client's code has run on one of
         them, it may have run on this one.
       undone: the cell that is taken back, which some of these may have begun.
     """
 
-    begun: int = 0
     outside: int = 0
     living: tuple[Mark, ...] = ()
     undone: int = 0
 
     def has_changed(self, mark: Mark) -> bool:
         """Whether the variables may have changed since a mark of the rank's, in no cell."""
-        if self.begun > mark.begun or (self.begun == mark.begun and self.outside > mark.outside):
-            return True
-        return any(n > mark.entered for n in self._entered())
+        return self.outside > mark.outside or any(n > mark.entered for n in self._entered())
 
     def _entered(self) -> Iterable[int]:
         for one in self.living:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 
 import pytest
-from helpers import Cell, until
+from helpers import until
 from rig import HostNotebook, Rig
 
 pytestmark = pytest.mark.any_jax

@@ -55,7 +55,7 @@ class Keeper:
       lost: names that were lost earlier, and how.
       owner: the notebook that has switched it on.
       tell: told of each change that no cell has made, and of each cell of another notebook's, for
-        the owner: the last cell that has begun, and how many changes there have been since.
+        the owner: the last cell that has begun, and how many changes there have been.
     """
 
     def __init__(self, rank: int) -> None:
@@ -147,10 +147,10 @@ class Keeper:
         with self._lock:
             self._is_running, self._is_touched = True, False
             self._before, self._begun = self._state, seq
-            self._entered_before, self._entered, self._outside = self._entered, 0, 0
+            self._entered_before, self._entered = self._entered, 0
             self._mark()
-        if whose != self.owner:
-            self._tell((seq, 0))
+            told = (seq, self._outside) if whose != self.owner else None
+        self._tell(told)
 
     def _wait(self) -> None:
         patience = min(WAIT_S, self._seconds / WAIT_SHARE)
