@@ -237,7 +237,7 @@ def _versions(
         time.sleep(LOOK_S)
     before = {rank: n for cell in cells if cell.seq == undone for rank, n in cell.after.items()}
     for rank in sorted(mirrored):
-        since = wire.Since(world.outside.get(rank, (0, 0))[1], tuple(marks.values()), undone)
+        since = wire.Since(world.outside.get(rank, (0, 0))[1], tuple(marks.values()))
         is_undone = rank in ran
         after = before.get(rank, -1) if is_undone else last.get(rank, 0)
         mark = copies.mirrored_mark(rank)

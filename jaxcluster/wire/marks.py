@@ -10,7 +10,6 @@ it is an earlier mark of the rank's, and what has happened since is told by othe
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from zlib import crc32
 
@@ -30,8 +29,8 @@ class Mark:
       after: the version of what they are, between cells; 0: none.
       coming: another version is pinned, and being written.
       outside: how often something else than a cell has changed them, ever.
-      entered: how often that was a client's own code, since the last cell has begun.
-      entered_before: the same of the cell before it, when it began.
+      entered: how often that was a client's own code.
+      lately: how many of these since the cell before the last one has begun.
     """
 
     number: int = 0
@@ -42,7 +41,7 @@ class Mark:
     coming: int = 0
     outside: int = 0
     entered: int = 0
-    entered_before: int = 0
+    lately: int = 0
 
     def pack(self) -> tuple[bytes, int]:
         """The bytes, and where in the file they go."""
@@ -97,18 +96,12 @@ class Since:
       outside: what it told last of this (see ``Mark``).
       living: the marks of ranks whose hosts are not lost: what a client's code has run on one of
         them, it may have run on this one.
-      undone: the cell that is taken back, which some of these may have begun.
     """
 
     outside: int = 0
     living: tuple[Mark, ...] = ()
-    undone: int = 0
 
     def has_changed(self, mark: Mark) -> bool:
         """Whether the variables may have changed since a mark of the rank's, in no cell."""
-        return self.outside > mark.outside or any(n > mark.entered for n in self._entered())
-
-    def _entered(self) -> Iterable[int]:
-        for one in self.living:
-            has_begun = self.undone and one.begun == self.undone
-            yield one.entered + (one.entered_before if has_begun else 0)
+        has_client = any(one.lately and one.entered > mark.entered for one in self.living)
+        return has_client or self.outside > mark.outside

@@ -44,7 +44,7 @@ class LateMark:
         before, after = (n if n in self.there else 0 for n in (now.before, now.after))
         self.mark = wire.Mark(
             now.number, now.begun, now.ended, before, after, 0,
-            now.outside, now.entered, now.entered_before,
+            now.outside, now.entered, now.lately,
         )  # fmt: skip
 
     def hear(self) -> None:
@@ -134,7 +134,7 @@ class Course:
         """(what the variables are to be, what they would be); None: they are named as lost."""
         lost, living = self.lost, self.living.keeper.mark()
         undone = self.seq if is_undone else 0
-        since = wire.Since(self.told.get(0, (0, 0))[1], (living,), undone)
+        since = wire.Since(self.told.get(0, (0, 0))[1], (living,))
         after = self.after if is_undone else self.seq
         if not is_undone and self.rng.random() < 0.5:  # the first host can't be asked
             after = max(self.own, self.told.get(0, (0, 0))[0])

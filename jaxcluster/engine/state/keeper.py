@@ -75,7 +75,8 @@ class Keeper:
         self._versions: dict[int, int] = {}  # by state
         self._version = 0
         self._begun = self._ended = 0
-        self._outside = self._entered = self._entered_before = 0  # as in a mark
+        self._outside = self._entered = 0  # as in a mark
+        self._entered_at = (0, 0)  # that, as the last two cells began
         self._mirror: Mirror | None = None
         self._held = 0  # the version that is being brought to another host
         self._is_running = self._is_touched = False
@@ -147,7 +148,7 @@ class Keeper:
         with self._lock:
             self._is_running, self._is_touched = True, False
             self._before, self._begun = self._state, seq
-            self._entered_before, self._entered = self._entered, 0
+            self._entered_at = self._entered_at[1], self._entered
             self._mark()
             told = (seq, self._outside) if whose != self.owner else None
         self._tell(told)
@@ -250,7 +251,7 @@ class Keeper:
             coming=int(self._pinned in (self._state, self._before)),
             outside=self._outside,
             entered=self._entered,
-            entered_before=self._entered_before,
+            lately=self._entered - self._entered_at[0],
         )
 
     # ------------------------------------------------------------------ for the mirror
