@@ -14,6 +14,7 @@ on which of its connections it was made: those of a former one are passed over.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -81,8 +82,9 @@ class Mirrors:
         return is_late
 
     def _answer(self, request: Mapping[str, Any], data: Any) -> dict[str, Any]:
-        command, path = request["cmd"], self._inside(request["path"])
+        command = request["cmd"]
         try:
+            path = self._inside(request["path"])
             if command not in COMMANDS:
                 raise ValueError(f"there is no {command!r}")
             if command == "link":
@@ -102,5 +104,5 @@ class Mirrors:
     def _inside(self, name: str) -> Path:
         path = self._folder.inside(name)
         if not path.is_relative_to(self._root):
-            raise ValueError(f"{path} is not for mirrors")
+            raise PermissionError(errno.EPERM, "it is not for mirrors")
         return path

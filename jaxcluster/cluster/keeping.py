@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,11 +57,10 @@ def switch_on(world: World, nbytes: int | None = None) -> int:
             "%jaxcluster checkpoint NAME saves the variables to disk.",
         )
     mirrors, told, why_not = _open_mirrors(world, folder)
-    times = 2 if mirrors else 1
-    room = min(rooms.values()) // times
-    most = room // SHARE if nbytes is None else min(nbytes // len(ranks) // times, room)  # of each
+    room, number = _room_for_each(world, rooms, mirrors), len(ranks) + len(mirrors)
+    most = room // SHARE if nbytes is None else min(nbytes // number, room)
     paths = {rank: path for rank, (path, _) in places.items()}
-    world.copies = Copies(folder, paths, most * len(ranks) * times, mirrors, why_not)
+    world.copies = Copies(folder, paths, most * number, mirrors, why_not)
     bodies = {
         rank: {"folder": path, "nbytes": most, "hold": folder.held_by(path)}
         for rank, path in paths.items()
@@ -74,6 +73,20 @@ def switch_on(world: World, nbytes: int | None = None) -> int:
         switch_off(world)
         raise
     return world.copies.nbytes
+
+
+def _room_for_each(world: World, rooms: Mapping[int, int], mirrors: Mapping[int, Mirror]) -> int:
+    """What each copy may take, so that all have room: a host has its ranks', and some mirrors.
+
+    Args:
+      rooms: what each rank may, were there its host's ranks' own alone.
+    """
+    held = [mirror.host for mirror in mirrors.values()]
+    found = []
+    for rank, where in world.places(list(rooms)).items():
+        own = len(where.ranks)
+        found.append(rooms[rank] * own // (own + held.count(where.number)))
+    return min(found, default=min(rooms.values()))
 
 
 def _open_mirrors(
@@ -122,15 +135,38 @@ def tell(world: World, now: float) -> str:
     nbytes = format_nbytes(sum(one.get("nbytes", 0) for one in told.values()))
     text = f"Copies: {nbytes} of variables"
     text += f", {format_seconds(max(0.0, *ages))} old" if ages else ""
-    if behind:
-        text += f"; {name_ranks(behind)} {'has' if len(behind) == 1 else 'have'} none of now"
-        whys = {told[rank].get("behind", "") for rank in behind} - {""}
-        text += f" ({'; '.join(sorted(whys))})" if whys else ""
+    text += _tell_behind(behind, [told[rank].get("behind", "") for rank in behind])
+    text += _tell_mirrors(world.copies, told, now)
     left_out = {name: why for one in told.values() for name, why in one.get(LEFT_OUT, {}).items()}
     if not left_out:
         return f"{text}."
     names = ", ".join(f"{name} ({why})" for name, why in sorted(left_out.items()))
     return f"{text}. Not in them: {names}."
+
+
+def _tell_behind(ranks: Sequence[int], whys: Iterable[str]) -> str:
+    if not ranks:
+        return ""
+    why = "; ".join(sorted(set(whys) - {""}))
+    have = "has" if len(ranks) == 1 else "have"
+    return f"; {name_ranks(ranks)} {have} none of now" + (f" ({why})" if why else "")
+
+
+def _tell_mirrors(copies: Copies, told: Mapping[int, dict[str, Any]], now: float) -> str:
+    """How much is on another host, too; "" where ranks are on one."""
+    if copies.why_not:
+        return (
+            f". None is on another host ({copies.why_not}): a host's loss takes its ranks' copies"
+        )
+    mirrors = {rank: one["mirror"] for rank, one in told.items() if "mirror" in one}
+    if not mirrors:
+        return ""
+    behind = [rank for rank, one in mirrors.items() if not one["is_current"]]
+    ages = [now - one["at"] for rank, one in mirrors.items() if rank not in behind]
+    nbytes = format_nbytes(sum(one.get("nbytes", 0) for one in mirrors.values()))
+    text = f". On another host, too: {nbytes}"
+    text += f", {format_seconds(max(0.0, *ages))} old" if ages else ""
+    return text + _tell_behind(behind, [mirrors[rank].get("behind", "") for rank in behind])
 
 
 def tell_steps(world: World, forget: bool = False) -> str:

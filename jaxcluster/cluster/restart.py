@@ -20,7 +20,7 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.cluster import keeping
 from jaxcluster.cluster.world import World
-from jaxcluster.errors import NoCluster, RankHung, RecoveryError
+from jaxcluster.errors import LaunchError, NoCluster, RankHung, RecoveryError
 from jaxcluster.model import makers
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.told import Told
@@ -605,16 +605,21 @@ def restore(
     own = [n for n in RANDOM if len(drawn) == 1 or any(d[n] != drawn[0][n] for d in drawn)]
     bodies: dict[int, dict[str, Any]] = {}
     for rank in range(world.num_processes):
-        if rank in missing and rank in found.copied:
-            bodies[rank] = _of_copy(saved, found, rank)
-        elif rank in missing:
-            donor, folder = saved.folder.donor_for(rank, found.donor, saved.reports)
-            shared = found.shared[rank]
-            bodies[rank] = {"names": sorted(shared), "before": sorted(found.older & shared)}
-            bodies[rank] |= {"texts": found.own[rank], "skip": own}
-            bodies[rank] |= {"path": folder, "from_rank": donor}
-        else:
-            bodies[rank] = {**body, "path": saved.folder.bring(rank, saved.reports[rank])}
+        try:
+            if rank in missing and rank in found.copied:
+                bodies[rank] = _of_copy(saved, found, rank)
+            elif rank not in missing:
+                folder = saved.folder.bring(rank, saved.reports[rank])
+                bodies[rank] = {**body, "path": folder}
+        except LaunchError as error:  # the host that has it is lost, too
+            why = error.message.rstrip(".")
+            return restore(world, saved.without({rank: why}), when, check, made_by)
+    for rank in set(missing) - set(found.copied):
+        donor, folder = saved.folder.donor_for(rank, found.donor, saved.reports)
+        shared = found.shared[rank]
+        bodies[rank] = {"names": sorted(shared), "before": sorted(found.older & shared)}
+        bodies[rank] |= {"texts": found.own[rank], "skip": own}
+        bodies[rank] |= {"path": folder, "from_rank": donor}
     heard = ask(world, "restore", bodies, RESTORE_S, check)
     damaged = {
         int(bodies[rank].get("from_rank", rank)): str(event.body["message"])

@@ -485,10 +485,15 @@ class JaxClusterMagics(Magics):
             return
         most = running.copies(undoing.parse_limit(word, "copies"))
         if most:
-            lost = " The loss of a host takes its ranks' copies." if running.world.hosts else ""
+            copies = running.world.copies
+            what, lost = "A rank's death costs", ""
+            if copies is not None and copies.mirrors:
+                what = "A rank's death, or a host's loss, costs"
+            elif running.world.hosts:
+                lost = " The loss of a host takes its ranks' copies."
             print(
                 f"The ranks' copies of their variables take at most {format_nbytes(most)} of "
-                f"memory. A rank's death costs the running cell, and no variable.{lost}"
+                f"memory. {what} the running cell, and no variable.{lost}"
             )
         else:
             print(NO_COPIES)

@@ -97,24 +97,26 @@ def test_a_killed_agent_gets_a_successor_and_the_values_come_back(
 def test_copies_on_hosts_outlive_ranks_and_come_back_with_a_lost_host(
     ssh: Rig, notebook: HostNotebook
 ) -> None:
-    """A host's loss takes its ranks' copies; the others' and its successor's go on."""
+    """Its ranks' copies are on the other host, too; the others' and its successor's go on."""
     sum_of_x = "%%spmd --all\nprint(float(process_allgather(x, tiled=True).sum()))"
     kill_3 = "%%spmd\nimport os, signal\nif rank == 3: os.kill(os.getpid(), signal.SIGKILL)"
     notebook.ok(SUM)
     told = notebook.ok("%jaxcluster copies on").text
-    assert "no variable. The loss of a host takes its ranks' copies." in told
+    assert "A rank's death, or a host's loss, costs the running cell, and no variable." in told
 
     until_copied(notebook)
     cell = shown_after(notebook, kill_3)
     assert "Lost" not in cell.text
     assert "rank 3 replaced" in cell.text
     assert "6.0" in notebook.ok(sum_of_x).text
+    until_copied(notebook)
     (pid,) = agents(ssh, "h2")
     ssh["h2"].kill(pid)
     cell = shown_after(notebook, SUM)
-    assert "x (its only copy died with the rank)" in cell.text
+    assert "Lost" not in cell.text
+    assert "ranks 2, 3 replaced" in cell.text
+    assert "6.0" in notebook.ok(sum_of_x).text
     check_whole(notebook)
-    notebook.ok(SETUP)
     until_copied(notebook)
     assert "Lost" not in shown_after(notebook, kill_3).text
     assert "6.0" in notebook.ok(sum_of_x).text

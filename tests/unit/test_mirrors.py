@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import random
+import stat
+import threading
 from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
+from helpers import until
 
 from jaxcluster import wire
+from jaxcluster.agent import transport
+from jaxcluster.agent.folder import Folder
+from jaxcluster.agent.mirrors import Mirrors
+from jaxcluster.engine.state import mirror
 from jaxcluster.engine.state.keeper import Keeper
+from jaxcluster.engine.state.mirror import Mirror
 
 # --------------------------------------------------------------------------- too old, or not
 
@@ -163,3 +175,259 @@ def test_a_mirror_is_taken_only_where_nothing_has_changed_since(first: int) -> N
             assert found == wanted, f"course {seed}: refused, though it is of now"
         seen["taken" if found is not None else "refused"] += 1
     assert min(seen["taken"], seen["refused"]) > 50
+
+
+# --------------------------------------------------------------------------- what is there
+
+
+class Host:
+    """An agent, as far as it takes in mirrors."""
+
+    def __init__(self, path: Path) -> None:
+        self.folder = Folder(path, path)
+        self.path = path / "mirrors"
+        self.path.mkdir()
+        self.keys, self.owner, self.ranks = (transport.new_keys() for _ in range(3))
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.doorkeeper = transport.Doorkeeper(self.context, self.owner.public)
+        self.doorkeeper.mirrors = self.ranks.public
+        self.router, self.endpoint = transport.open_router(
+            self.context, "tcp://127.0.0.1:*", self.keys
+        )
+        self.mirrors = Mirrors(self.context, self.folder, self.keys, "tcp://127.0.0.1:*")
+        self.mirrors.take_for(str(self.path))
+        self.asked: list[dict[str, Any]] = []
+        self.is_deaf: Callable[[dict[str, Any]], bool] = lambda request: False
+        self._answer, self.mirrors._answer = self.mirrors._answer, self._note  # type: ignore[method-assign]
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _note(self, request: Any, data: Any) -> dict[str, Any]:
+        self.asked.append({**request, "nbytes": len(data)})
+        if self.is_deaf(request):
+            raise ValueError("it is not answered")
+        return self._answer(request, data)
+
+    def _serve(self) -> None:
+        poller = zmq.Poller()
+        for socket in (self.doorkeeper.socket, self.mirrors.socket):
+            poller.register(socket, zmq.POLLIN)
+        while not self._over.is_set():
+            events = dict(poller.poll(10))
+            if self.doorkeeper.socket in events:
+                self.doorkeeper.answer()
+            if self.mirrors.socket in events:
+                self.mirrors.receive(4)
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join(10)
+        self.context.destroy(0)
+
+    def mark(self) -> wire.Mark:
+        path = self.path / "copy-3" / "mark"
+        return wire.Mark.unpack(path.read_bytes()) if path.exists() else wire.Mark()
+
+    def sent(self) -> dict[str, int]:
+        """How many bytes of each file have come, by name."""
+        puts = [one for one in self.asked if one["cmd"] == "put"]
+        found: Counter[str] = Counter()
+        for one in puts:
+            found["/".join(one["path"].split("/")[-2:])] += one["nbytes"]
+        return dict(found)
+
+
+class Source:
+    """A keeper whose versions the test writes."""
+
+    rank = 3
+    is_busy = False
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.now, self.held = path, wire.Mark(), 0
+
+    def mark(self) -> wire.Mark:
+        return self.now
+
+    def hold_version(self, number: int) -> Path | None:
+        self.held = number
+        folder = self.path / f"v{number}"
+        return folder if number and folder.exists() else None
+
+    def is_wanted(self, number: int) -> bool:
+        return number in (self.now.before, self.now.after)
+
+    def write(self, number: int, **files: bytes) -> None:
+        (self.path / f"v{number}").mkdir(parents=True)
+        for name, data in files.items():
+            (self.path / f"v{number}" / name).write_bytes(data)
+
+    def become(self, brought: Mirror, **numbers: int) -> None:
+        self.now = wire.Mark(number=self.now.number + 1, **numbers)
+        brought.wake()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    (tmp_path / "host").mkdir()
+    made = Host(tmp_path / "host")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    return Source(tmp_path / "own")
+
+
+def where(host: Host) -> dict[str, str]:
+    return {
+        "endpoint": host.mirrors.endpoint,
+        "server": host.keys.public,
+        "public": host.ranks.public,
+        "secret": host.ranks.secret,
+        "folder": str(host.path),
+        "host": "h1",
+    }
+
+
+@pytest.fixture
+def brought(host: Host, source: Source, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
+    monkeypatch.setattr(mirror, "SILENT_S", 0.5)
+    monkeypatch.setattr(mirror, "RETRY_S", 0.05)
+    made = Mirror(source, where(host), 1 << 24)
+    yield made
+    made.stop()
+    made._thread.join(10)
+
+
+LARGE = bytes(range(256)) * (10 << 10)  # 2.5 parts
+
+
+def until_there(host: Host, source: Source) -> None:
+    def is_there() -> bool:
+        found, now = host.mark(), source.now
+        return (found.before, found.after, found.begun) == (now.before, now.after, now.begun)
+
+    until(is_there, "the mirror", 10)
+
+
+def test_what_is_the_same_is_sent_once(host: Host, source: Source, brought: Mirror) -> None:
+    source.write(1, s1=LARGE, rank=b"one")
+    source.become(brought, begun=1, ended=1, after=1)
+    until_there(host, source)
+    assert host.sent() == {"v1/s1": len(LARGE), "v1/rank": 3}
+    source.write(2, s1=LARGE, s2=b"new", rank=b"two")
+    source.become(brought, begun=2, ended=2, before=1, after=2)
+    until_there(host, source)
+    assert host.sent().keys() == {"v1/s1", "v1/rank", "v2/s2", "v2/rank"}
+    there = host.path / "copy-3" / "v2"
+    assert {p.name: p.read_bytes() for p in there.iterdir()} == {
+        "s1": LARGE,
+        "s2": b"new",
+        "rank": b"two",
+    }
+    for path in [*there.iterdir(), host.path / "copy-3" / "mark"]:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    source.become(brought, begun=3, ended=2, before=2)
+    until(lambda: not (host.path / "copy-3" / "v1").exists(), "its removal", 10)
+    assert (there / "s1").read_bytes() == LARGE
+    kinds = [one["cmd"] for one in host.asked]
+    assert kinds[-2:] == ["mark", "remove"]  # first it is named no more
+
+
+def test_a_mark_names_only_what_is_whole(host: Host, source: Source, brought: Mirror) -> None:
+    """The other host is cut off in the middle of a version, and comes back."""
+    source.write(1, s1=b"old", rank=b"one")
+    source.become(brought, begun=1, ended=1, after=1)
+    until_there(host, source)
+    host.is_deaf = lambda request: request["cmd"] == "put" and request["at"] > 0
+    source.write(2, s1=b"old", s2=LARGE, rank=b"two")
+    source.become(brought, begun=2, ended=2, before=1, after=2)
+    until(lambda: "does not answer" in brought.told(source.now).get("behind", ""), "the cut", 10)
+    found = host.mark()
+    assert (found.begun, found.before, found.after) == (2, 1, 0)
+    assert not brought.told(source.now)["is_current"]
+    host.is_deaf = lambda request: False
+    until_there(host, source)
+    assert (host.path / "copy-3" / "v2" / "s2").read_bytes() == LARGE
+    until(lambda: brought.told(source.now)["is_current"], "what is told", 10)
+    assert "behind" not in brought.told(source.now)
+
+
+def test_a_version_that_nobody_needs_any_more_is_given_up(
+    host: Host, source: Source, brought: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What of its arrays is there whole is not sent again."""
+    go_on = mirror.Mirror._give_way
+
+    def give_way(self: Mirror, number: int, seconds: float) -> None:
+        if number == 1 and any(one["path"].endswith("v1/s2") for one in host.asked):
+            source.now = wire.Mark(9, begun=3, ended=3, after=2)
+        go_on(self, number, seconds)
+
+    monkeypatch.setattr(mirror.Mirror, "_give_way", give_way)
+    source.write(1, s1=LARGE, s2=LARGE * 3, rank=b"one")
+    source.write(2, s1=LARGE, s3=b"new", rank=b"two")
+    source.become(brought, begun=2, ended=2, after=1)
+    until_there(host, source)
+    assert host.mark().after == 2
+    until(lambda: not (host.path / "copy-3" / "v1").exists(), "the removal of v1", 10)
+    assert "v2/s1" not in host.sent()
+    assert (host.path / "copy-3" / "v2" / "s1").read_bytes() == LARGE
+
+
+def test_what_has_no_room_there_is_told(host: Host, source: Source, brought: Mirror) -> None:
+    brought._nbytes = 1 << 20
+    source.write(1, s1=LARGE, rank=b"one")
+    source.become(brought, begun=1, ended=1, after=1)
+    until(lambda: "1 MiB there" in brought.told(source.now).get("behind", ""), "the reason", 10)
+    assert host.mark().after == 0
+
+
+def request(host: Host, keys: transport.Keys, endpoint: str, **fields: Any) -> dict[str, Any]:
+    """What is answered; {}: nothing is."""
+    socket = transport.open_dealer(host.context, b"x", host.keys.public, keys)
+    socket.setsockopt(zmq.IMMEDIATE, 0)
+    socket.setsockopt(zmq.RCVTIMEO, 400)
+    socket.connect(endpoint)
+    try:
+        socket.send_multipart([json.dumps({"id": 1, "copy": "c", "number": 1, **fields}).encode()])
+        found: dict[str, Any] = json.loads(socket.recv())
+        return found
+    except zmq.Again:
+        return {}
+    finally:
+        socket.close(0)
+
+
+def test_the_ranks_key_opens_the_mirrors_alone_and_no_other_key_does(host: Host) -> None:
+    inside = {"cmd": "mkdir", "path": str(host.path / "copy-3")}
+    assert "room" in request(host, host.ranks, host.mirrors.endpoint, **inside)
+    for keys in (host.owner, transport.new_keys()):
+        assert request(host, keys, host.mirrors.endpoint, **inside) == {}
+    assert request(host, host.ranks, host.endpoint, **inside) == {}
+    assert host.doorkeeper.refused >= 3
+
+
+def test_nothing_is_read_or_written_but_mirrors(host: Host) -> None:
+    (host.path.parent / "secret").write_text("x")
+    for fields in (
+        {"cmd": "get", "path": str(host.path / "copy-3")},
+        {"cmd": "mkdir", "path": str(host.path.parent / "other")},
+        {"cmd": "link", "path": str(host.path.parent / "secret"), "to": str(host.path / "s")},
+        {"cmd": "remove", "path": str(host.path / ".." / "secret")},
+        {"cmd": "put", "path": "/tmp/mirror-of-a-stranger", "at": 0},
+    ):
+        assert "room" not in request(host, host.ranks, host.mirrors.endpoint, **fields)
+    assert {p.name for p in host.path.parent.iterdir()} == {"mirrors", "secret"}
+    assert not [*host.path.iterdir()]
+    assert not Path("/tmp/mirror-of-a-stranger").exists()
+
+
+def test_what_comes_late_from_a_former_connection_is_passed_over(host: Host) -> None:
+    inside = {"cmd": "mkdir", "path": str(host.path / "copy-3")}
+    assert "room" in request(host, host.ranks, host.mirrors.endpoint, **inside, number=2)
+    assert request(host, host.ranks, host.mirrors.endpoint, **inside, number=1) == {}
+    assert "room" in request(host, host.ranks, host.mirrors.endpoint, **inside, number=2)

@@ -177,6 +177,7 @@ class Mirror:
         files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
         have = self._partial.setdefault(number, {})
         self._make_room(number, files)
+        # An array's file has a name of its own, and is the same in all versions (``Shelf``).
         there = {name: n for n, names in self._all().items() for name in names if name[0] == "s"}
         new = sum(size for name, size in files.items() if name not in there)
         if new > self._room:
