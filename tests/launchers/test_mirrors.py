@@ -88,3 +88,51 @@ def test_a_hosts_loss_costs_no_variable(ssh: Rig, notebook: HostNotebook, host: 
     print(cell.text)
     assert "Lost" not in cell.text
     assert values(notebook) == before
+
+
+def test_a_hosts_loss_in_a_cell_costs_the_cell(ssh: Rig, notebook: HostNotebook) -> None:
+    """What it has bound, changed in place and donated is what it was before it, on all ranks."""
+    before = values(notebook)
+    until_mirrored(notebook)
+    cell = notebook.begin(
+        "%%spmd\nparams = step(params); own.append(1); view[:] = 7; local = 1; new = 5\n"
+        "rng.integers(5)\nprint('on', flush=True)\n"
+        "if r < 2: time.sleep(1000)\nfloat(params['b'].sum())"
+    )
+    notebook.until(lambda: "on" in cell.text, "the cell runs")
+    kill_agent(ssh, "h2")
+    notebook.wait(cell, 90)
+    print(cell.text)
+    assert "ranks 2, 3 replaced" in cell.text
+    assert "Lost" not in cell.text
+    assert values(notebook) == before
+    assert "NameError" in notebook.run("%%spmd\nnew").text
+
+
+def test_what_was_changed_right_before_a_loss_is_there_or_named(
+    ssh: Rig, notebook: HostNotebook
+) -> None:
+    """A push, and code of an ipyparallel client, which are no cells."""
+    client = "import jaxcluster\nview = jaxcluster.current().client[:]\nview.block = True\n"
+    for number, change in enumerate(
+        ["pushed = {n}\n%push pushed", f"{client}view.execute('pushed = {{n}}')"]
+    ):
+        notebook.ok("%%spmd\npushed, mine = 0, [r]")
+        until_mirrored(notebook)
+        notebook.ok(change.replace("{n}", str(number + 7)))
+        kill_agent(ssh, "h2")
+        cell = notebook.run("%%spmd\npass", 90)
+        print(cell.text)
+        assert "ranks 2, 3 replaced" in cell.text
+        found = notebook.run("%%spmd --all\nprint('pushed is', pushed)").text
+        is_there = found.count(f"pushed is {number + 7}") == 1 and "pushed is 0" not in found
+        assert is_there or "mine (" in cell.text, found
+
+
+def test_what_is_not_on_another_host_is_said(ssh: Rig, notebook: HostNotebook) -> None:
+    """Its memory is too small, or it can't be reached from there."""
+    until_mirrored(notebook)
+    told = notebook.ok("%jaxcluster copies").text
+    assert ". On another host, too: " in told and "none of now" not in told
+    notebook.ok("%jaxcluster copies off")
+    assert "keep no copies" in notebook.ok("%jaxcluster copies").text
