@@ -102,7 +102,8 @@ class Mirrors:
         return {}
 
     def _inside(self, name: str) -> Path:
+        """A path that is for mirrors, as long as these are wanted: their folder is there."""
         path = self._folder.inside(name)
-        if not path.is_relative_to(self._root):
+        if not path.is_relative_to(self._root) or not self._root.is_dir():
             raise PermissionError(errno.EPERM, "it is not for mirrors")
         return path

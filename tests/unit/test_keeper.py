@@ -123,6 +123,24 @@ def test_it_has_what_the_names_were_before_the_cell_and_after_it(
     assert mark(rank).after == 0
 
 
+def test_copies_that_are_switched_on_in_a_cell_begin_at_its_end(
+    rank: Keeper, tmp_path: Path
+) -> None:
+    """What the variables are in the middle of it is neither before it nor after it."""
+    rank.switch("", 0)
+    rank.begin(4)
+    rank.switch(str(tmp_path / "copy-0"), 1 << 24)
+    with pytest.raises(aside.GivenUp):
+        copy(rank)
+    found = mark(rank)
+    assert (found.begun, found.before, found.after) == (4, 0, 0)
+    rank.end(4, 0.01, False)
+    copy(rank)
+    found = mark(rank)
+    assert (found.begun, found.ended) == (4, 4)
+    assert back(rank, found.version_for(undone=0, last=4, first=0))["own"] == [1, {"a": 2}]
+
+
 def test_a_cell_that_changes_nothing_costs_no_copy(rank: Keeper) -> None:
     run(rank, 1)
     copy(rank)

@@ -431,3 +431,11 @@ def test_what_comes_late_from_a_former_connection_is_passed_over(host: Host) -> 
     assert "room" in request(host, host.ranks, host.mirrors.endpoint, **inside, number=2)
     assert request(host, host.ranks, host.mirrors.endpoint, **inside, number=1) == {}
     assert "room" in request(host, host.ranks, host.mirrors.endpoint, **inside, number=2)
+
+
+def test_nothing_is_taken_in_once_the_folder_is_removed(host: Host) -> None:
+    """What was on its way when copies were switched off."""
+    host.path.rmdir()
+    put = {"cmd": "put", "path": str(host.path / "copy-3" / "s1"), "at": 0}
+    assert "error" in request(host, host.ranks, host.mirrors.endpoint, **put)
+    assert not host.path.exists()
