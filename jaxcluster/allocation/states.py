@@ -6,7 +6,6 @@ import contextlib
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 from jaxcluster.agent.transport import Keys
@@ -157,16 +156,20 @@ class HostStates:
         places = [where for where in self._fleet.places if len(where.ranks)]
         mirrors: dict[int, Mirror] = {}
         told: dict[int, dict[str, str]] = {}
-        for where, there in pairwise([*places, places[0]]):
-            if there is where or where.facts["host_key"] == there.facts["host_key"]:
+        endpoints: dict[int, str] = {}
+        for number, where in enumerate(places):
+            ring = [*places[number + 1 :], *places[:number]]
+            key = where.facts["host_key"]  # several agents may be on one machine
+            there = next((one for one in ring if one.facts["host_key"] != key), None)
+            if there is None:
                 continue
             folder = f"{self._paths(there)[0]}/mirrors"
-            there.agent.ask("mkdir", ASK_S, path=folder)
-            body, _ = there.agent.ask("mirrors", ASK_S, key=keys.public, folder=folder)
+            if there.number not in endpoints:
+                endpoints[there.number] = self._open_mirrors(there, folder, keys.public)
             for rank in where.ranks:
                 mirrors[rank] = Mirror(there.number, there.name, folder)
                 told[rank] = {
-                    "endpoint": body["endpoint"],
+                    "endpoint": endpoints[there.number],
                     "server": there.agent.key,
                     "public": keys.public,
                     "secret": keys.secret,
@@ -174,6 +177,13 @@ class HostStates:
                     "host": there.name,
                 }
         return mirrors, told
+
+    @staticmethod
+    def _open_mirrors(there: Place, folder: str, key: str) -> str:
+        """Have a host take in copies from now on; returns where they come."""
+        there.agent.ask("mkdir", ASK_S, path=folder)
+        body, _ = there.agent.ask("mirrors", ASK_S, key=key, folder=folder)
+        return str(body["endpoint"])
 
     def held_by(self, path: str) -> str:
         """The agent alone removes it."""

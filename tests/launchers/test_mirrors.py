@@ -136,3 +136,18 @@ def test_what_is_not_on_another_host_is_said(ssh: Rig, notebook: HostNotebook) -
     assert ". On another host, too: " in told and "none of now" not in told
     notebook.ok("%jaxcluster copies off")
     assert "keep no copies" in notebook.ok("%jaxcluster copies").text
+
+
+def test_what_both_hosts_had_is_lost_with_them(ssh: Rig, notebook: HostNotebook) -> None:
+    until_mirrored(notebook)
+    for host in ("h1", "h2"):
+        kill_agent(ssh, host)
+    cell = notebook.run("%%spmd\npass", 90)
+    print(cell.text)
+    if "no rank survived" not in cell.text:  # it was told of one of them first
+        cell = notebook.run("%jaxcluster restart", 90)
+        print(cell.text)
+    assert "all variables are lost" in cell.text
+    assert "NameError" in notebook.run("%%spmd\ng").text
+    notebook.ok(SETUP)
+    until_mirrored(notebook)
