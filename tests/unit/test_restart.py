@@ -11,10 +11,10 @@ import pytest
 from jaxcluster import wire
 from jaxcluster.cluster import restart
 from jaxcluster.cluster.restart import OWN, Restored, _dead, bound_names, plan, successors
-from jaxcluster.errors import RecoveryError
+from jaxcluster.errors import LaunchError, RecoveryError
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.told import Told
-from jaxcluster.records.kept import Dead
+from jaxcluster.records.kept import Dead, Kept
 from jaxcluster.wire.link import Event
 
 
@@ -421,3 +421,61 @@ def test_a_rank_that_lives_and_can_not_be_saved_ends_the_restart(
             f"1: {why})."
         )
         assert caught.value.hint.startswith(f"{hint}\n%jaxcluster restart --clean")
+
+
+# --------------------------------------------------------------------------- copies elsewhere
+
+
+class Places:
+    """Files of ranks on hosts. A copy of rank 1 is on another host than its own."""
+
+    def __init__(self, why: str = "") -> None:
+        self.why = why
+
+    def bring(self, rank: int, report: Any) -> str:
+        if "host" in report and self.why:
+            raise LaunchError(self.why)
+        return f"brought {report['folder']}" if "host" in report else str(report["folder"])
+
+    def donor_for(self, rank: int, donor: int, reports: Any) -> tuple[int, str]:
+        return donor, f"from {donor}"
+
+
+@pytest.mark.parametrize("why", ["", "Host h0 is lost: its agent was killed."])
+def test_a_copy_on_another_host_is_brought_or_named_where_that_is_lost_too(
+    monkeypatch: pytest.MonkeyPatch, why: str
+):
+    asked: list[dict[int, Any]] = []
+
+    def answer(world: Any, op: str, bodies: Any, *rest: Any) -> dict[int, Event]:
+        asked.append(bodies)
+        reply = {"lost": {}, "left": {}, "values": {}}
+        return {
+            rank: Event(rank, "reply", "", reply | {"restored": list(body["names"])})
+            for rank, body in bodies.items()
+        }
+
+    monkeypatch.setattr(restart, "ask", answer)
+    more = {"random": dict.fromkeys([*restart.RANDOM, "seeded"]), "left": {}, "folder": "own 0"}
+    kept = Kept(
+        Places(why),  # type: ignore[arg-type]
+        {0: report("a", digests={"a": "equal", "mine": "0"}) | more},
+        False,
+        {1: dead({"a": "equal"}, more=["mine"])},
+        2,
+        copied={1: copied(["a", "mine"]) | {"folder": "v7", "host": 0}},
+    )
+    world = SimpleNamespace(
+        num_processes=2,
+        turns=SimpleNamespace(last_cells=dict),
+        record=SimpleNamespace(last_seq=0),
+        told={},
+    )
+    found = restart.restore(world, kept, "in a restart", lambda: None)  # type: ignore[arg-type]
+    if why:
+        assert asked[0][1]["path"] == "from 0"
+        assert (found.kept, set(found.lost)) == (("a",), {"mine"})
+        assert found.gone == "rank 1: Host h0 is lost: its agent was killed"
+    else:
+        assert asked[0][1] == {"names": ["a", "mine"], "path": "brought v7"}
+        assert (found.kept, found.lost) == (("a", "mine"), {})
