@@ -124,6 +124,8 @@ class Mirror:
             self._bring()
             self._told.pop("behind", None)
         except Exception as error:
+            if self._over.is_set():
+                return  # the copies themselves are gone
             if not isinstance(error, Behind):
                 log.write("".join(traceback.format_exception(error)))
             self._told["behind"] = str(error) or type(error).__name__
@@ -146,6 +148,7 @@ class Mirror:
             try:
                 self._send(missing[0])
             except Unwanted:
+                self._told["behind"] = "cells change more than can be sent"
                 self._settle()
 
     def _write_mark(self, now: wire.Mark) -> None:
