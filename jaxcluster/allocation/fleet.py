@@ -27,6 +27,7 @@ from jaxcluster.errors import LaunchError
 from jaxcluster.host.ways import ways
 from jaxcluster.launchers.base import Reason
 from jaxcluster.launchers.commands import StartedAgent
+from jaxcluster.launchers.hosts import ranks_by_host
 from jaxcluster.records.registry import HostRecord
 
 CUT_S = 15.0  # without a connection before a host is given up; its agent ends by itself after 20
@@ -56,6 +57,7 @@ class Place:
       ranks: those of the present generation.
       lost: why it is lost; "" while it is not.
       gone: whether its agent has ended, or will; else its end is not known here.
+      left_out: whether it was lost, and the cluster goes on without it.
     """
 
     number: int
@@ -65,6 +67,7 @@ class Place:
     ranks: range = field(default_factory=lambda: range(0))
     lost: str = ""
     gone: bool = False
+    left_out: bool = False
 
     @property
     def folder(self) -> str:
@@ -181,12 +184,13 @@ class Fleet:
 
     def place_ranks(self, hosts: Sequence[HostRecord]) -> None:
         """Take in which ranks are on which host."""
-        for place, host in zip(self.places, hosts, strict=True):
-            place.ranks = range(host.ranks[0], host.ranks[-1] + 1)
+        counts = [len(host.ranks) for host in hosts]
+        for place, ranks in zip(self.places, ranks_by_host(counts), strict=True):
+            place.ranks = ranks
 
     def losses(self) -> list[Event]:
         """What there is to tell of hosts that were lost before anybody listened."""
-        return [_host_lost(place) for place in self.places if place.lost]
+        return [self._host_lost(place) for place in self.places if place.lost]
 
     def out_of_reach(self) -> list[str]:
         """The names of the hosts that can't be reached now and are not known to have ended."""
@@ -209,7 +213,7 @@ class Fleet:
                 place.address,
                 list(place.ranks),
             )
-            for place in self.places
+            for place in self.in_use
         ]
 
     def replace(self, place: Place, agent: StartedAgent) -> None:
@@ -249,6 +253,18 @@ class Fleet:
             if number < len(self.places):
                 event = {"event": "ended", "why": why.message, "gone": why.has_ended}
                 self._events.put((self.places[number], event, None))
+
+    @property
+    def in_use(self) -> list[Place]:
+        """Those that were not left out; some may have no ranks now. The first one has rank 0."""
+        return [place for place in self.places if not place.left_out]
+
+    def leave_out_lost(self) -> None:
+        """Go on without the hosts that are lost."""
+        for place in self.places:
+            if place.lost and not place.left_out:
+                place.left_out = True
+                place.agent.close()
 
     # ------------------------------------------------------------------ as one fork server
 
@@ -367,18 +383,17 @@ class Fleet:
             return
         place.lost, place.gone = why, gone
         if self.on_event is not None:
-            self.on_event(_host_lost(place))
+            self.on_event(self._host_lost(place))
 
-
-def _host_lost(place: Place) -> Event:
-    return {
-        "event": "host_lost",
-        "host": place.name,
-        "number": place.number,
-        "ranks": list(place.ranks),
-        "why": place.lost,
-        "gone": place.gone,
-    }
+    def _host_lost(self, place: Place) -> Event:
+        return {
+            "event": "host_lost",
+            "host": place.name,
+            "is_first": place is self.in_use[0],
+            "ranks": list(place.ranks),
+            "why": place.lost,
+            "gone": place.gone,
+        }
 
 
 def _refusing(endpoints: Iterable[str]) -> set[str]:

@@ -69,14 +69,18 @@ def place(
 ) -> wire.ClusterSpec:
     """The spec with what the hosts' devices decide; each place gets its ranks.
 
+    Args:
+      counts: how many ranks each host gets that is not left out; None: its devices decide.
+
     Raises:
       UsageError: what was asked for does not fit the hosts.
       LaunchError: the first one has no address at which ipyparallel's controller can listen.
     """
-    facts = [place.facts for place in places]
-    if ":" in (address := places[0].address):
+    used = [place for place in places if not place.left_out]
+    facts = [place.facts for place in used]
+    if ":" in (address := used[0].address):
         raise LaunchError(
-            f"Host {places[0].name} has only an IPv6 address ({address}), and ipyparallel's "
+            f"Host {used[0].name} has only an IPv6 address ({address}), and ipyparallel's "
             "controller, which runs there, needs one of IPv4.",
             "Give it one, or name first a host that has one.",
         )
@@ -89,13 +93,13 @@ def place(
             for f in facts
         }
         if len(chosen) > 1:
-            told = "; ".join(f"{one.name}: {_devices(one.facts)}" for one in places)
+            told = "; ".join(f"{one.name}: {_devices(one.facts)}" for one in used)
             raise UsageError(
                 f"The hosts have different devices: {told}.",
                 _how_to_install(facts) + "Or choose one platform: --platform cpu",
             )
         (platform,) = chosen
-    bare = [one.name for one in places if not one.facts["gpu_plugin"]]
+    bare = [one.name for one in used if not one.facts["gpu_plugin"]]
     if platform in GPU_PLATFORMS and bare:
         raise UsageError(
             f"The jax on {join_words(bare)} has no {platform.upper()} plugin.",
@@ -103,8 +107,10 @@ def place(
         )
     if counts is None:
         each = spec.devices_per_process
-        counts = [_default_ranks(platform, f, len(places), each) for f in facts]
-    for one, ranks in zip(places, ranks_by_host(counts), strict=True):
+        counts = [_default_ranks(platform, f, len(used), each) for f in facts]
+    left = iter(counts)
+    of_all = [0 if one.left_out else next(left) for one in places]
+    for one, ranks in zip(places, ranks_by_host(of_all), strict=True):
         one.ranks = ranks
     ids = spec.local_device_ids
     if ids is not None and len(ids) == 1:  # the same for each
@@ -114,8 +120,25 @@ def place(
     )
     check_spec(placed)
     check_wishes(placed)
-    check_reach(placed, places[0].address, [one.name for one in places[1:]])
+    check_reach(placed, used[0].address, [one.name for one in used[1:]])
     return placed
+
+
+def share_out(num_processes: int, shares: Sequence[int]) -> list[int]:
+    """How many ranks each host gets where there are others than at the start.
+
+    As many as its share of all; one at least, as long as there are enough. What is over goes to the
+    hosts that come first.
+
+    Args:
+      shares: how many each had at the start.
+    """
+    counts = [int(at < num_processes) for at in range(len(shares))]
+    for _ in range(num_processes - len(shares)):
+        most = max(share / (count + 1) for share, count in zip(shares, counts, strict=True))
+        pairs = enumerate(zip(shares, counts, strict=True))
+        counts[next(at for at, (share, count) in pairs if share / (count + 1) == most)] += 1
+    return counts
 
 
 def _devices(facts: Mapping[str, Any]) -> str:

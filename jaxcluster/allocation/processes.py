@@ -98,7 +98,7 @@ class HostProcesses:
 
     @property
     def _places(self) -> Sequence[Place]:
-        return self.supervisor.places
+        return self.supervisor.in_use
 
     def start(self) -> list[int]:
         """Start controller and ranks; returns the ranks' pids, each on its own host.
@@ -276,7 +276,7 @@ class HostProcesses:
             wanted.setdefault(self.host_of(rank).number, []).append(rank)
         asked = []
         for number, there in wanted.items():
-            where = self._places[number]
+            where = self.supervisor.places[number]
             if not where.lost and where.agent.cut_s == 0:
                 pids = {self._pids[rank]: rank for rank in there}
                 asked.append((pids, where.agent.begin("look", pids=list(pids))))

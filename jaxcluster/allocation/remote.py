@@ -21,7 +21,7 @@ from jaxcluster.agent.transport import Keys, new_keys
 from jaxcluster.allocation.fleet import Event, Fleet, Place, ask_each
 from jaxcluster.allocation.keys import KEYS, LAUNCH, launch_folder
 from jaxcluster.allocation.local import check_files
-from jaxcluster.allocation.placing import check_versions, in_order, place
+from jaxcluster.allocation.placing import check_versions, in_order, place, share_out
 from jaxcluster.allocation.processes import HostProcesses
 from jaxcluster.allocation.supervisor import import_time_settings
 from jaxcluster.allocation.sync import Sync
@@ -110,6 +110,7 @@ class HostAllocation:
         self.spent = ""
         self.folder = registry.folder(claim.name)
         self.fleet: Fleet | None = None
+        self._shares: list[int] = []  # how many ranks each host had first
         self._launch: Launch | None = None
         self._sync: Sync | None = None
         self._keys: Keys | None = None
@@ -159,10 +160,18 @@ class HostAllocation:
             self._bring_back(say, deadline, stopped)
         assert self.fleet is not None
         self.fleet.on_event = on_event
-        placed = place(spec, self.fleet.places, self._counts)
+        placed = self._place(spec, self.fleet.places)
         self._sync = self._sync or Sync(wish_of(spec.options))
-        self._sync.bring(self.fleet.places)
+        self._sync.bring(self.fleet.in_use)
         return HostProcesses(placed, self.fleet, self.folder, self._sync)
+
+    def _place(self, spec: wire.ClusterSpec, places: Sequence[Place]) -> wire.ClusterSpec:
+        if not self._shares:
+            placed = place(spec, places, self._counts)
+            self._shares = [len(one.ranks) for one in places]
+            return placed
+        shares = [n for n, one in zip(self._shares, places, strict=True) if not one.left_out]
+        return place(spec, places, share_out(spec.num_processes, shares))
 
     def examine(
         self,
@@ -236,7 +245,7 @@ class HostAllocation:
         old one, and waits for its end: two would share a GPU or TPU."""
         assert self.fleet is not None and self._launch is not None
         self.spent = ""
-        for lost in [p for p in self.fleet.places if p.lost]:
+        for lost in [p for p in self.fleet.in_use if p.lost]:
             say(f"waiting for another agent on host {lost.name} ...")
             agent = self._launch.successor(
                 lost.number, lost.name, max(1.0, deadline - time.monotonic()), stopped
@@ -252,7 +261,7 @@ class HostAllocation:
           LaunchError: a host is lost, and there is no way to another.
         """
         if self.fleet is not None and self._launch is not None:
-            for lost in [p for p in self.fleet.places if p.lost]:
+            for lost in [p for p in self.fleet.in_use if p.lost]:
                 if not self._launch.can_succeed(lost.number, lost.name):
                     raise self._no_other(lost)
 

@@ -16,6 +16,7 @@ from jaxcluster.records.kept import Mirror, Report
 ASK_S = 10.0
 LOOK_S = 3.0  # whether files are still there; a host that says nothing may have lost them
 FILE_S = 30.0  # for a part of a file
+BROUGHT = "brought"
 
 
 class HostStates:
@@ -29,6 +30,9 @@ class HostStates:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._name = f"state-{secrets.token_hex(4)}"
+        # Of these ranks: the next ones may be on other hosts, and on fewer.
+        self._hosts = {place.number: place for place in fleet.places}
+        self._homes = {rank: place for place in fleet.places for rank in place.ranks}
         # What was brought: from which agent, whose, from where there, to which agent; its folder.
         self._brought: dict[tuple[str, int, str, str], str] = {}
         self._rooms = {str(b["path"]): b.get("room") for b in self._each("mkdir", own=True)}
@@ -39,7 +43,7 @@ class HostStates:
 
     def places_for(self, rank: int) -> list[tuple[str, int | None]]:
         """The folders that a rank may write to, the best one first; of memory, how much of it."""
-        where = self._fleet.place_of(rank)
+        where = self._homes[rank]
         paths = self._paths(where)
         if len(paths) == 1:
             return [(paths[0], None)]
@@ -84,6 +88,15 @@ class HostStates:
             donor = min(near)
         return donor, self._bring_to(here, donor, reports[donor])
 
+    def folders_for(self, rank: int, reports: Mapping[int, Report]) -> dict[int, str]:
+        """Where ``rank`` finds the file of each of these ranks, brought to its host for it.
+
+        Raises:
+          LaunchError: a host does not answer, or has no room.
+        """
+        here = self._fleet.place_of(rank)
+        return {one: self._bring_to(here, one, report) for one, report in reports.items()}
+
     def bring(self, rank: int, report: Report) -> str:
         """The folder in which ``rank`` finds the files that it has saved itself.
 
@@ -94,11 +107,11 @@ class HostStates:
 
     def is_gone(self, rank: int) -> bool:
         """Whether the host of a rank is lost, with all that is there."""
-        return bool(self._fleet.place_of(rank).lost)
+        return bool(self._homes[rank].lost)
 
     def _place(self, rank: int, host: int | None) -> Place:
         """Where a rank's files are: on the host of this number, or on its own."""
-        return self._fleet.place_of(rank) if host is None else self._fleet.places[host]
+        return self._homes[rank] if host is None else self._hosts[host]
 
     def _bring_to(self, here: Place, rank: int, report: Report) -> str:
         """The folder on a host that has a rank's files; they are brought there if need be."""
@@ -118,7 +131,7 @@ class HostStates:
         """Copy a folder's files to where another host has room for them; returns the folder."""
         refused: LaunchError | None = None
         for root in self._paths(here):
-            folder = f"{root}/brought-{len(self._brought)}"
+            folder = f"{root}/{BROUGHT}-{len(self._brought)}"
             try:
                 here.agent.ask("mkdir", ASK_S, path=root, own=True)
                 body, _ = here.agent.ask("mkdir", ASK_S, path=folder)

@@ -39,12 +39,6 @@ def resized(spec: wire.ClusterSpec, num_processes: int, mesh: Mapping[str, int])
         )
     if num_processes == before:
         raise UsageError(f"It has {plural(before, 'rank')} already.", "%jaxcluster restart")
-    if not spec.is_here:
-        raise UsageError(
-            "Only a cluster on this machine can be resized.",
-            "%jaxcluster checkpoint NAME, then stop, start it with more or fewer ranks, and "
-            "%jaxcluster restore NAME, in a folder that all hosts share.",
-        )
     if spec.local_device_ids is not None:
         raise UsageError(
             "Its ranks were given their devices one by one (local_device_ids).",
@@ -69,10 +63,14 @@ def restore(
       UsageError: it is not clear what becomes of a mesh.
       RecoveryError, RankDied, RankError, RankHung: a rank could not read it. Nothing was bound.
     """
-    folders = {str(rank): report["folder"] for rank, report in saved.reports.items()}
-    body = {"token": uuid.uuid4().hex, "folders": folders, "mesh": dict(saved.mesh)}
+    body = {"token": uuid.uuid4().hex, "mesh": dict(saved.mesh)}
     ranks = range(world.num_processes)
-    looks = ask_all(world, "restore_look", dict.fromkeys(ranks, body), RESTORE_S, check)
+    bodies = {}
+    for rank in ranks:
+        check()
+        found = saved.folder.folders_for(rank, saved.reports)
+        bodies[rank] = {**body, "folders": {str(one): path for one, path in found.items()}}
+    looks = ask_all(world, "restore_look", bodies, RESTORE_S, check)
     lost = {name: why for one in looks.values() for name, why in one["lost"].items()}
     reasons = reasons_of(looks, saved.num_processes)
     for report in saved.reports.values():

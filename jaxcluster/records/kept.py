@@ -57,6 +57,9 @@ class StateFolder(Protocol):
     def is_gone(self, rank: int) -> bool:
         """Whether the host of a rank is lost, with all that is there."""
 
+    def folders_for(self, rank: int, reports: Mapping[int, Report]) -> dict[int, str]:
+        """Where ``rank`` finds the file of each of these ranks, brought to its host for it."""
+
     def held_by(self, path: str) -> str:
         """The file that ranks lock as long as they use a folder; "" where none is needed."""
 
@@ -168,6 +171,10 @@ class Folder:
     def is_gone(self, rank: int) -> bool:
         """This machine is there."""
         return False
+
+    def folders_for(self, rank: int, reports: Mapping[int, Report]) -> dict[int, str]:
+        """Where ``rank`` finds the file of each of these ranks."""
+        return {one: str(report["folder"]) for one, report in reports.items()}
 
     def held_by(self, path: str) -> str:
         """Whoever comes later sees by the lock that ranks still use it."""
