@@ -29,6 +29,7 @@ from jaxcluster.launchers.base import Reason
 from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.launchers.hosts import ranks_by_host
 from jaxcluster.records.registry import HostRecord
+from jaxcluster.text import join_words
 
 CUT_S = 15.0  # without a connection before a host is given up; its agent ends by itself after 20
 LOOK_S = 0.5
@@ -83,6 +84,30 @@ class Place:
     def address(self) -> str:
         """At which other hosts reach it."""
         return str(self.facts["address"])
+
+
+@dataclass(frozen=True)
+class Left:
+    """What is left where some of a cluster's hosts are lost; nothing where none is, or all are.
+
+    Attributes:
+      num_ranks: how many the others have.
+      hosts: their names.
+    """
+
+    num_ranks: int = 0
+    hosts: tuple[str, ...] = ()
+
+    @property
+    def offer(self) -> str:
+        """What to type to go on with it; "" where there is nothing."""
+        if not self.hosts:
+            return ""
+        where = "host " if len(self.hosts) == 1 else "hosts "
+        return (
+            f"%jaxcluster resize -n {self.num_ranks} goes on with what is left, "
+            f"{where}{join_words(self.hosts)}"
+        )
 
 
 class Fleet:
@@ -258,6 +283,15 @@ class Fleet:
     def in_use(self) -> list[Place]:
         """Those that were not left out; some may have no ranks now. The first one has rank 0."""
         return [place for place in self.places if not place.left_out]
+
+    @property
+    def left(self) -> Left:
+        """What is left where some of them are lost."""
+        there = [place for place in self.in_use if not place.lost]
+        if len(there) == len(self.in_use):
+            return Left()
+        num_ranks = sum(len(place.ranks) for place in there)
+        return Left(max(num_ranks, len(there)), tuple(place.name for place in there))
 
     def leave_out_lost(self) -> None:
         """Go on without the hosts that are lost."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxcluster import wire
+from jaxcluster.allocation.fleet import Left
 from jaxcluster.allocation.supervisor import (
     Supervisor,
     import_time_settings,
@@ -247,6 +248,10 @@ class Allocation:
         release_warm(self._supervisor)
 
     spent = ""  # of hosts: why no new processes can be started on them
+    left = Left()
+
+    def leave_out_lost(self) -> None:
+        """Go on without the hosts that are lost: here none is."""
 
     def check_returns(self) -> None:
         """Whether there can be new processes: on this machine there can."""

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from jaxcluster import wire
 from jaxcluster.agent.transport import Keys, new_keys
-from jaxcluster.allocation.fleet import Event, Fleet, Place, ask_each
+from jaxcluster.allocation.fleet import Event, Fleet, Left, Place, ask_each
 from jaxcluster.allocation.keys import KEYS, LAUNCH, launch_folder
 from jaxcluster.allocation.local import check_files
 from jaxcluster.allocation.placing import check_versions, in_order, place, share_out
@@ -245,7 +245,7 @@ class HostAllocation:
         old one, and waits for its end: two would share a GPU or TPU."""
         assert self.fleet is not None and self._launch is not None
         self.spent = ""
-        for lost in [p for p in self.fleet.in_use if p.lost]:
+        for lost in self._wanted_back(self.fleet):
             say(f"waiting for another agent on host {lost.name} ...")
             agent = self._launch.successor(
                 lost.number, lost.name, max(1.0, deadline - time.monotonic()), stopped
@@ -261,16 +261,34 @@ class HostAllocation:
           LaunchError: a host is lost, and there is no way to another.
         """
         if self.fleet is not None and self._launch is not None:
-            for lost in [p for p in self.fleet.in_use if p.lost]:
+            for lost in self._wanted_back(self.fleet):
                 if not self._launch.can_succeed(lost.number, lost.name):
                     raise self._no_other(lost)
 
+    @staticmethod
+    def _wanted_back(fleet: Fleet) -> list[Place]:
+        """The lost hosts that have ranks. The others are not needed any more."""
+        for one in fleet.in_use:
+            one.left_out = bool(one.lost and not one.ranks)
+        return [one for one in fleet.in_use if one.lost]
+
     def _no_other(self, lost: Place) -> LaunchError:
         self.spent = f"host {lost.name} is lost ({lost.lost}), and its launcher can't replace it"
+        offer = f"{self.left.offer}. Or: " if self.left.hosts else ""
         return LaunchError(
             f"{self.spent[0].upper()}{self.spent[1:]}.",
-            "%jaxcluster stop, then start again with the hosts that are up.",
+            f"{offer}%jaxcluster stop, then start again with the hosts that are up.",
         )
+
+    @property
+    def left(self) -> Left:
+        """What is left where some of its hosts are lost."""
+        return self.fleet.left if self.fleet is not None else Left()
+
+    def leave_out_lost(self) -> None:
+        """Go on without the hosts that are lost."""
+        if self.fleet is not None:
+            self.fleet.leave_out_lost()
 
     def _launch_folder(self, launcher: Launcher) -> Path:
         if not launcher.shares_folder:

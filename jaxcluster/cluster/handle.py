@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
+from jaxcluster.allocation.fleet import Left
 from jaxcluster.allocation.local import Allocation
 from jaxcluster.allocation.remote import HostAllocation
 from jaxcluster.cluster import (
@@ -372,7 +373,8 @@ class Cluster:
 
         As ``restart``, with all variables: arrays that span processes are cut for the meshes of the
         devices that there are then, with the same axis names. Ranks that were there keep their own
-        values; new ones get those that were equal on all. On this machine only.
+        values; new ones get those that were equal on all. Hosts that are lost are left out, with
+        what only their ranks had.
 
         Args:
           num_processes: how many ranks it is to have.
@@ -386,8 +388,9 @@ class Cluster:
 
         def make() -> Respawn:
             # Under the lock: what there is now can't change any more.
-            found = resizing.resized(self.spec, num_processes, mesh or {})
-            if self.world.dead and not self.down:
+            without_lost = bool(self.left.hosts)
+            found = resizing.resized(self.spec, num_processes, mesh or {}, without_lost)
+            if self.world.dead and not self.down and not without_lost:
                 raise RecoveryError(
                     f"{name_ranks(self.world.dead).capitalize()} died, so the cluster can't be "
                     "resized.",
@@ -398,10 +401,12 @@ class Cluster:
         return self._renew(progress, make)
 
     def become(self, spec: wire.ClusterSpec) -> None:
-        """Have its next processes be as ``spec`` says."""
+        """Have its next processes be as ``spec`` says, on the hosts that are there."""
         self.spec = spec
         if self.asked.num_processes:
             self.asked = replace(self.asked, num_processes=spec.num_processes)
+        if self._allocation is not None:
+            self._allocation.leave_out_lost()
 
     def ask_restart(self, *, clean: bool = False) -> str:
         """Have the process that has started it restart it; returns what was kept.
@@ -469,6 +474,11 @@ class Cluster:
         """Why it can get no new processes; "" while nobody knows better."""
         return self._allocation.spent if self._allocation is not None else ""
 
+    @property
+    def left(self) -> Left:
+        """What is left of its hosts where some are lost, but not all."""
+        return self._allocation.left if self._allocation is not None else Left()
+
     def leave_down(self, why: str) -> None:
         """After a restart that was not carried through: no processes, and what was saved is kept.
 
@@ -496,7 +506,7 @@ class Cluster:
     @property
     def down_hint(self) -> str:
         """What to type where it has no processes, and what is still there."""
-        return telling.down_hint(self.kept, self.spent)
+        return telling.down_hint(self.kept, self.spent, self.left)
 
     @property
     def standing(self) -> Standing:

@@ -12,7 +12,17 @@ from dataclasses import replace
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.cluster.restart import RESTORE_S, Check, Resize, Restored, ask_all
+from jaxcluster.cluster.restart import (
+    RESTORE_S,
+    Check,
+    Resize,
+    Restored,
+    as_chosen,
+    ask_all,
+    lost_with_dead,
+    may_be_own,
+    taken_back,
+)
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import UsageError
 from jaxcluster.model import makers
@@ -23,11 +33,17 @@ from jaxcluster.records.kept import Kept
 from jaxcluster.text import plural
 
 
-def resized(spec: wire.ClusterSpec, num_processes: int, mesh: Mapping[str, int]) -> Resize:
+def resized(
+    spec: wire.ClusterSpec,
+    num_processes: int,
+    mesh: Mapping[str, int],
+    without_lost: bool = False,
+) -> Resize:
     """What becomes of a cluster with another number of ranks. Pure.
 
     Args:
       mesh: the sizes of the meshes' axes that were named.
+      without_lost: hosts are lost, and it goes on without them.
 
     Raises:
       UsageError: there can't be so many.
@@ -37,17 +53,23 @@ def resized(spec: wire.ClusterSpec, num_processes: int, mesh: Mapping[str, int])
         raise UsageError(
             f"A cluster has at least one rank, not {num_processes}.", "%jaxcluster resize -n 2"
         )
-    if num_processes == before:
+    if num_processes == before and not without_lost:
         raise UsageError(f"It has {plural(before, 'rank')} already.", "%jaxcluster restart")
     if spec.local_device_ids is not None:
         raise UsageError(
             "Its ranks were given their devices one by one (local_device_ids).",
             "Stop it, and start it with other lists.",
         )
+    if spec.platform == "tpu" and not spec.is_here:
+        raise UsageError(
+            "The hosts of a TPU slice belong together, so their ranks can't be others in number.",
+            "Stop it, and start it on another slice.",
+        )
     wanted = replace(spec, num_processes=num_processes)
     check_spec(wanted)
     each = spec.devices_per_process or 1
-    return Resize(wanted, num_processes * each if spec.platform == "cpu" else 0, mesh)
+    devices = num_processes * each if spec.platform == "cpu" else 0
+    return Resize(wanted, devices, mesh, without_lost)
 
 
 def restore(
@@ -63,18 +85,24 @@ def restore(
       UsageError: it is not clear what becomes of a mesh.
       RecoveryError, RankDied, RankError, RankHung: a rank could not read it. Nothing was bound.
     """
-    body = {"token": uuid.uuid4().hex, "mesh": dict(saved.mesh)}
+    choice, chosen, lost = choose(saved)
+    body = {"token": uuid.uuid4().hex, "mesh": dict(saved.mesh), **choice}
     ranks = range(world.num_processes)
+    if not saved.reports:
+        return Restored(
+            (), ranks=world.num_processes, nothing_lived=not saved.gone, gone=saved.why_gone
+        )
     bodies = {}
     for rank in ranks:
         check()
-        found = saved.folder.folders_for(rank, saved.reports)
+        found = _folders_for(saved, rank)
         bodies[rank] = {**body, "folders": {str(one): path for one, path in found.items()}}
     looks = ask_all(world, "restore_look", bodies, RESTORE_S, check)
-    lost = {name: why for one in looks.values() for name, why in one["lost"].items()}
+    lost |= {name: why for one in looks.values() for name, why in one["lost"].items()}
     reasons = reasons_of(looks, saved.num_processes)
-    for report in saved.reports.values():
+    for report in chosen.values():
         lost |= {n: why for n, why in report["lost"].items() if n not in lost}
+    for report in saved.reports.values():
         reasons |= report["unbound"]
     for name, why in lost.items():
         cells = makers.tell(made_by or {}, [name])
@@ -92,7 +120,42 @@ def restore(
     return Restored(
         tuple(sorted(back)), lost | left, gone=saved.why_gone, ranks=world.num_processes,
         cells=makers.tell(made_by or {}, lost), notes=tell(looks, saved.num_processes),
+        older=tuple(sorted(back.intersection(choice["older"]))),
     )  # fmt: skip
+
+
+def _folders_for(saved: Kept, rank: int) -> dict[int, str]:
+    """Where a new rank finds what each rank has saved, and the copies of dead ones."""
+    found = saved.folder.folders_for(rank, saved.reports)
+    if saved.copies is not None:
+        copied = {one: report for one, report in saved.copied.items() if one in saved.dead}
+        found = saved.copies.folder.folders_for(rank, copied) | found
+    return found
+
+
+def choose(saved: Kept) -> tuple[dict[str, Any], dict[int, dict[str, Any]], dict[str, str]]:
+    """Which values come back, where ranks have died or a cell is taken back. Pure.
+
+    Returns:
+      What the ranks are to know of it (``engine.state.resizing.Choice``), what ranks say of these
+      values, and the names that are lost with dead ranks.
+    """
+    older, absent = taken_back(saved.reports, saved.cell_is_undone)
+    chosen = as_chosen(saved.reports, older)
+    dead = {rank: one for rank, one in saved.dead.items() if rank not in saved.copied}
+    names = {name for report in chosen.values() for name in report["kept"]}
+    told = {
+        str(rank): {n: one.values.get(n, "") for n in names if one.names is None or n in one.names}
+        for rank, one in dead.items()
+    }
+    choice = {
+        "older": sorted(older),
+        "absent": sorted(absent),
+        "doubtful": sorted(name for name in names if may_be_own(name, chosen, dead)),
+        "told": told,
+    }
+    lost = {name: why for name, (_, why) in lost_with_dead(chosen, dead, absent).items()}
+    return choice, chosen, lost
 
 
 def reasons_of(looks: Mapping[int, Mapping[str, Any]], before: int) -> dict[str, str]:

@@ -221,7 +221,7 @@ class Respawn:
 
     def _replace(self, say: Say) -> None:
         cluster = self.cluster
-        if not self._nothing_to_lose:
+        if not self._nothing_to_lose and self.resize is None:
             cluster.check_returns()
         if not self.clean and self._kept is None and not self._nothing_to_lose:
             say("saving the ranks' variables ...")
@@ -241,8 +241,9 @@ class Respawn:
             raise GivenUp
         if self.resize is not None:
             cluster.become(self.resize.spec)
-            if self._kept is not None and self.resize.mesh:
-                self._kept = replace(self._kept, mesh=self.resize.mesh)
+            if self._kept is not None:
+                mesh = self.resize.mesh or self._kept.mesh
+                self._kept = replace(self._kept, mesh=mesh, is_resized=True)
         if self._kept is not None:
             cluster.kept = self._kept
             if self._kept.copies is not None:
@@ -272,12 +273,14 @@ class Respawn:
           RecoveryError: a rank has died.
         """
         unclear = next(filter(None, (r.get("unclear") for r in kept.reports.values())), None)
-        if unclear or kept.dead:
+        assert self.resize is not None
+        is_short = bool(kept.dead) and not self.resize.without_lost
+        if unclear or is_short:
             kept.give_up()
         if unclear:
             message, hint = unclear
             raise UsageError(f"{message} Nothing was changed.", hint)
-        if kept.dead:
+        if is_short:
             raise RecoveryError(
                 f"{name_ranks(kept.dead).capitalize()} died, so the cluster was not resized.",
                 "%jaxcluster restart replaces the dead; then resize it.",
@@ -300,7 +303,7 @@ class Respawn:
             self._kept = self._kept.looked_at()  # a host may have been lost with what it had
             if self._kept.reports:
                 say("restoring the variables ...")
-            is_other = self._kept.num_processes != cluster.world.num_processes
+            is_other = self._kept.is_resized
             bring = resizing.restore if is_other else restart.restore
             when = self.when or ("when it was resized" if is_other else "in a restart")
             made_by = cluster.makers.known(cluster.world.record.last_seq)

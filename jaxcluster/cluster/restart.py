@@ -120,11 +120,13 @@ class Resize:
       spec: what the cluster is then.
       devices: how many these have; 0: not known yet.
       mesh: the sizes of the meshes' axes that were named.
+      without_lost: hosts are lost, and it goes on without them and their ranks.
     """
 
     spec: wire.ClusterSpec
     devices: int
     mesh: Mapping[str, int]
+    without_lost: bool = False
 
 
 def save(
@@ -377,21 +379,8 @@ def plan(
     what was before the cell where one of them lost it in there, or where the cell is to be undone.
     Where a rank does not know what was before the cell (it had to let go of it), none goes back.
     """
-    then = {rank: _as_before(report) for rank, report in reports.items()}
-    changed = {n for r in reports.values() for n in _all_names(r["before"])}
-    changed |= {n for r in reports.values() for n in r["before"]["absent"]}
-    if not all(report["before"].get("known", True) for report in reports.values()):
-        changed = set()
-    lost = _lost_in(reports.values())
-    lost_then = _lost_in(then.values())
-    there = {n for report in then.values() for n in _all_names(report)}
-    older, gone = set(), set()
-    for name in changed:
-        if cell_is_undone and name not in there:
-            gone.add(name)
-        elif (cell_is_undone or name in lost) and name in there and name not in lost_then:
-            older.add(name)
-    chosen = {rank: _mixed(report, then[rank], older) for rank, report in reports.items()}
+    older, gone = taken_back(reports, cell_is_undone)
+    chosen = as_chosen(reports, older)
     copies = _from_copies(chosen, copied or {})
     dead = {rank: _beside(one, (copied or {}).get(rank)) for rank, one in dead.items()}
     lost = {n: why for n, why in _lost_in(chosen.values()).items() if n not in gone}
@@ -399,17 +388,9 @@ def plan(
     if dead:
         found = successors(chosen, dead)
         lost |= {name: why for name, why in found.lost.items() if name not in gone}
-        known = {n for report in chosen.values() for n in _all_names(report)}
-        had: dict[str, list[int]] = {}
-        for rank, one in sorted(dead.items()):
-            for name in (one.names or frozenset()) - known - gone:
-                had.setdefault(name, []).append(rank)
-        # Of a cell that nobody has ended it is known only what it may have bound, on each of them.
-        for name, ranks in had.items():
-            is_sure = len(ranks) == 1 and name not in dead[ranks[0]].maybe
-            can = "had it" if is_sure else "may have had it"
-            why = copied[ranks[0]]["lost"].get(name) if copied and ranks[0] in copied else None
-            lost.setdefault(name, why or f"only {name_ranks(ranks)} {can}, and died")
+        for name, (rank, why) in lost_with_dead(chosen, dead, gone).items():
+            told = copied[rank]["lost"].get(name) if copied and rank in copied else None
+            lost.setdefault(name, told or why)
     lost |= _lost_beside(reports, chosen, copies, lost)
     names = frozenset(n for report in chosen.values() for n in report["kept"])
     names |= {name for rank in copies for name in copies[rank]}
@@ -424,6 +405,50 @@ def plan(
         min(reports),
         {rank: names & mine for rank, mine in copies.items()},
     )
+
+
+def taken_back(
+    reports: Mapping[int, dict[str, Any]], cell_is_undone: bool
+) -> tuple[set[str], set[str]]:
+    """The names that are taken from before the cell, and those that were not there before it."""
+    then = {rank: _as_before(report) for rank, report in reports.items()}
+    changed = {n for r in reports.values() for n in _all_names(r["before"])}
+    changed |= {n for r in reports.values() for n in r["before"]["absent"]}
+    if not all(report["before"].get("known", True) for report in reports.values()):
+        changed = set()
+    lost = _lost_in(reports.values())
+    lost_then = _lost_in(then.values())
+    there = {n for report in then.values() for n in _all_names(report)}
+    older, gone = set(), set()
+    for name in changed:
+        if cell_is_undone and name not in there:
+            gone.add(name)
+        elif (cell_is_undone or name in lost) and name in there and name not in lost_then:
+            older.add(name)
+    return older, gone
+
+
+def as_chosen(reports: Mapping[int, dict[str, Any]], older: Set[str]) -> dict[int, dict[str, Any]]:
+    """What ranks have saved, with ``older`` as it was before the cell."""
+    return {rank: _mixed(one, _as_before(one), older) for rank, one in reports.items()}
+
+
+def lost_with_dead(
+    chosen: Mapping[int, Mapping[str, Any]], dead: Mapping[int, Dead], gone: Set[str]
+) -> dict[str, tuple[int, str]]:
+    """The names that only ranks had which have died: the first of them, and what is said of it."""
+    known = {n for report in chosen.values() for n in _all_names(report)}
+    had: dict[str, list[int]] = {}
+    for rank, one in sorted(dead.items()):
+        for name in (one.names or frozenset()) - known - gone:
+            had.setdefault(name, []).append(rank)
+    found = {}
+    # Of a cell that nobody has ended it is known only what it may have bound, on each of them.
+    for name, ranks in had.items():
+        is_sure = len(ranks) == 1 and name not in dead[ranks[0]].maybe
+        can = "had it" if is_sure else "may have had it"
+        found[name] = ranks[0], f"only {name_ranks(ranks)} {can}, and died"
+    return found
 
 
 def _from_copies(
@@ -537,7 +562,7 @@ def successors(saved: Mapping[int, dict[str, Any]], dead: Mapping[int, Dead]) ->
                 found.shared[rank].add(name)
             elif own := _own_text(rank, name, dead[rank], texts):
                 found.own[rank][name] = own
-            elif not told and _is_common(name, list(saved.values())):
+            elif not told and is_common(name, list(saved.values())):
                 found.shared[rank].add(name)
             else:
                 found.lost[name] = _why_lost(rank, name, told, list(saved.values()))
@@ -546,6 +571,16 @@ def successors(saved: Mapping[int, dict[str, Any]], dead: Mapping[int, Dead]) ->
 
 
 OWN = "each rank had its own, and one rank died"
+
+
+def may_be_own(name: str, saved: Mapping[int, Mapping[str, Any]], dead: Mapping[int, Dead]) -> bool:
+    """Whether a rank that has died may have had another value than those that were saved."""
+    texts = {body["texts"].get(name, "") for body in saved.values()}
+    for one in dead.values():
+        told = one.values.get(name, "")
+        if texts != {told} if told else not is_common(name, list(saved.values())):
+            return True
+    return False
 
 
 def _may_have_had(one: Dead, name: str) -> bool:
@@ -567,7 +602,7 @@ def _own_text(rank: int, name: str, one: Dead, texts: Mapping[int, str]) -> str:
     return ""
 
 
-def _is_common(name: str, bodies: Sequence[Mapping[str, Any]]) -> bool:
+def is_common(name: str, bodies: Sequence[Mapping[str, Any]]) -> bool:
     return all(name in body["common"] for body in bodies) and _is_equal(name, bodies)
 
 

@@ -76,7 +76,7 @@ def start_once(spec: wire.ClusterSpec, progress: Progress | None = None) -> str:
     if found := again.differences(known.asked, spec):
         as_many = replace(known.asked, num_processes=spec.num_processes)
         resize = ""
-        if known.spec.is_here and not again.differences(as_many, spec):
+        if spec.num_processes and not again.differences(as_many, spec):
             n = spec.num_processes
             resize = f"To keep its variables: %jaxcluster resize -n {n}. "
         raise ClusterExists(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jaxcluster.allocation.fleet import Left
 from jaxcluster.lockstep.recourse import Standing
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records.kept import Kept
@@ -37,21 +38,24 @@ def _unchecked(record: ClusterRecord) -> str:
     )
 
 
-def down_hint(kept: Kept | None, spent: str) -> str:
+def down_hint(kept: Kept | None, spent: str, left: Left = Left()) -> str:  # noqa: B008
     """What to type where it has no processes, and what can still be read of what was saved.
 
     Args:
       spent: why it can get no new ones; "" while nobody knows better.
+      left: the hosts that are left, where others are lost.
     """
     kept = kept.looked_at() if kept is not None else None
     gone = ""
     if kept is not None and kept.gone:
         gone = f"The saved variables are gone: {kept.why_gone}. "
+    if left.hosts:
+        return _down_with_some(kept, spent, left, gone)
     if spent:
-        left = ""
+        told = ""
         if kept is not None and kept.reports:
-            left = f"The variables of {name_ranks(kept.reports)} can't be restored: "
-        return f"{left}{spent}. {gone}%jaxcluster stop ends the cluster."
+            told = f"The variables of {name_ranks(kept.reports)} can't be restored: "
+        return f"{told}{spent}. {gone}%jaxcluster stop ends the cluster."
     if kept is None or not kept.reports:
         return (
             f"{gone}%jaxcluster restart starts them again, with empty ranks; %jaxcluster stop "
@@ -61,3 +65,14 @@ def down_hint(kept: Kept | None, spent: str) -> str:
         f"The variables of {name_ranks(kept.reports)} are saved: %jaxcluster restart restores "
         f"them, %jaxcluster stop discards them. {gone}".rstrip()
     )
+
+
+def _down_with_some(kept: Kept | None, spent: str, left: Left, gone: str) -> str:
+    """The same where some hosts are left."""
+    again = "" if spent else "%jaxcluster restart tries again with all hosts; "
+    their, ends = "", "ends the cluster"
+    if kept is not None and kept.reports:
+        their = f"The variables of {name_ranks(kept.reports)} are saved: "
+        ends = "discards them"
+    why = f"{spent[0].upper()}{spent[1:]}. " if spent else ""
+    return f"{why}{their}{left.offer}; {again}%jaxcluster stop {ends}. {gone}".rstrip()

@@ -341,6 +341,7 @@ class Kept:
         ranks have what these had, those of others what they have lost.
       copies: where these are.
       mesh: for another number of ranks: the sizes of the meshes' axes that were named.
+      is_resized: it is for other ranks than have saved it: others in number, or on other hosts.
     """
 
     folder: StateFolder
@@ -353,6 +354,7 @@ class Kept:
     copied: Mapping[int, dict[str, Any]] = field(default_factory=dict)
     copies: Copies | None = None
     mesh: Mapping[str, int] = field(default_factory=dict)
+    is_resized: bool = False
 
     def looked_at(self) -> Kept:
         """What of it can be read now: a host may be lost since, with what its ranks had saved.

@@ -87,7 +87,6 @@ def test_a_start_with_other_options_is_refused_and_says_what_to_type(
     assert notebook.processes() == before
 
 
-@pytest.mark.one_machine("a cluster on hosts can't be resized")
 def test_a_start_with_another_number_of_ranks_says_how_to_get_them(notebook: Notebook) -> None:
     cell = notebook.run("%jaxcluster start -n 2 --devices-per-process 2")
     assert cell.ename == "ClusterExists"

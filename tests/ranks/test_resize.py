@@ -157,7 +157,6 @@ def test_what_can_not_be_done_is_refused_and_nothing_is_changed(
 
 
 @pytest.mark.any_jax
-@pytest.mark.one_machine("a cluster on hosts can't be resized")
 def test_the_magics_say_what_has_become_of_it(open_notebook: Callable[..., Notebook]) -> None:
     notebook = open_notebook()
     notebook.ok("%jaxcluster start -n 2 --devices-per-process 1 --platform cpu")

@@ -110,7 +110,7 @@ def test_what_can_not_be_resized_is_refused_with_what_to_type() -> None:
     for spec, n, says in (
         (here, 0, "at least one rank, not 0"),
         (here, 4, "It has 4 ranks already"),
-        (wire.ClusterSpec("main", 4, launcher="ssh"), 8, "Only a cluster on this machine"),
+        (wire.ClusterSpec("main", 4, launcher="tpu", platform="tpu"), 8, "of a TPU slice belong"),
         (wire.ClusterSpec("main", 2, local_device_ids=[[0], [1]]), 3, "given their devices one by"),
     ):
         with pytest.raises(UsageError, match=says) as caught:

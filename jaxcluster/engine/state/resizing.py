@@ -11,7 +11,8 @@ from __future__ import annotations
 import ast
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from jaxcluster.engine.arrays import bounds
 from jaxcluster.engine.state.loading import Loaded, Loader, load
 from jaxcluster.engine.state.saved import (
     CannotRestore,
+    Generation,
     Glance,
     Saved,
     SavedArray,
@@ -35,6 +37,48 @@ from jaxcluster.engine.state.unplaced import Unplaced
 LITERAL = "="  # what begins the text of a value that Python reads (engine.digests)
 RANDOM = ("np.random's state", "random's state")  # as engine.state.randomness calls them
 Bounds = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is known of what was saved besides the files that there are.
+
+    Attributes:
+      older: names that are taken from before the cell, as it is undone or has lost them.
+      absent: names that were not there before it, and are not to be there now.
+      doubtful: names of which a rank that has no file may have had a value of its own.
+      told: what ranks without a file, which have died, have told of their values: texts by name.
+    """
+
+    older: frozenset[str] = frozenset()
+    absent: frozenset[str] = frozenset()
+    doubtful: frozenset[str] = frozenset()
+    told: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, body: Mapping[str, Any]) -> Choice:
+        """That of a request."""
+        sets = {name: frozenset(body.get(name, ())) for name in ("older", "absent", "doubtful")}
+        return cls(**sets, told={int(r): texts for r, texts in body.get("told", {}).items()})
+
+    def generation(self, saved: Saved) -> Generation:
+        """A rank's values: those of now, and those before the cell of ``older``."""
+        now, before = saved.now, saved.before
+        older = self.older.intersection([*before.names, *before.lost, *saved.absent])
+        out = older | self.absent
+        if not out:
+            return now
+
+        def mixed(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
+            found = {name: one for name, one in new.items() if name not in out}
+            return found | {name: one for name, one in old.items() if name in older}
+
+        return Generation(
+            mixed(now.names, before.names),
+            mixed(now.lost, before.lost),
+            mixed(now.digests, before.digests),
+            texts=mixed(now.texts, before.texts),
+        )
 
 
 class Unfit(CannotRestore):
@@ -119,12 +163,14 @@ def look(
     wanted: Mapping[str, int],
     settings: Settings | None,
     check: Callable[[], None],
+    choice: Choice = Choice(),
 ) -> tuple[Loaded, dict[str, Any]]:
     """What this rank is to have of it. Nothing is bound.
 
     Args:
       folders: of each rank that has saved, where its file is.
       wanted: the sizes of the meshes' axes, where they were named.
+      choice: which values are meant, where ranks have died.
 
     Returns:
       What was read, and what is to be said of it: names that this rank, as a new one, has no value
@@ -142,49 +188,52 @@ def look(
     is_new = rank not in headers
     source = min(headers) if is_new else rank
     saved = read(Path(state_path(folders[source], source)), check)
-    loader = Refitting(saved, namespace, check, others, wanted)
-    equal = {name for name in saved.now.names if _is_equal(name, headers.values())}
-    names, numbers, skip = None, set(), set()
+    had = {one: choice.generation(header) for one, header in headers.items()}
+    loader = Refitting(saved, namespace, check, others, wanted, choice)
+    equal = {name for name in had[source].names if _is_equal(name, had.values())} - choice.doubtful
+    names, numbers, skip = set(had[source].names), set(), set()
     if is_new:
-        numbers = {name for name in saved.now.names if _is_number(name, headers)}
+        numbers = {name for name in names if _is_number(name, had, choice.told)}
         names = equal - numbers
         drawn = [one.random for one in headers.values()]
         skip = {n for n in RANDOM if any(d.get(n) != drawn[0].get(n) for d in drawn)}
-    loaded = load(saved, namespace, names, settings=settings, skip=skip, loader=loader)
+        skip |= {*RANDOM} if choice.told and len(drawn) == 1 else set()
+    older = names & choice.older
+    loaded = load(saved, namespace, names, older, settings, skip, loader=loader)
     loaded.values |= {name: ast.literal_eval(str(rank)) for name in numbers}
     count = jax.process_count()
-    left = {one: saved for one, saved in headers.items() if one < count}
-    gone = {one: saved for one, saved in headers.items() if one >= count}
-    for name in {name for one in gone.values() for name in one.now.names}:
-        if not any(name in one.now.names for one in left.values()):
+    left = {one: mine for one, mine in had.items() if one < count}
+    gone = {name for one, mine in had.items() if one >= count for name in mine.names}
+    for name in gone:
+        others = [*(one.names for one in left.values()), *choice.told.values(), equal]
+        if not any(name in one for one in others):
             loaded.lost[name] = "only ranks that are gone had it"
+    gone |= {name for one in choice.told.values() for name in one if name in had[source].names}
     told = {
         "before": len(headers),
-        "own": sorted(saved.now.names.keys() - equal - numbers) if is_new else [],
+        "own": sorted(had[source].names.keys() - equal - numbers) if is_new else [],
         "gone": sorted(
             name
-            for name in {name for one in gone.values() for name in one.now.names}
-            if name not in equal and name not in loaded.lost and not _is_number(name, headers)
+            for name in gone
+            if name not in {*equal, *loaded.lost} and not _is_number(name, had, choice.told)
         ),
-        "unplaced": sorted({n for n in loaded.values for n in _unplaced_in(loader, saved, n)}),
+        "unplaced": sorted({n for n in loaded.values if loader.is_unplaced(n)}),
     }
     return loaded, told
 
 
-def _is_equal(name: str, headers: Any) -> bool:
-    digests = {one.now.digests.get(name) for one in headers}
+def _is_equal(name: str, had: Iterable[Generation]) -> bool:
+    digests = {one.digests.get(name) for one in had}
     return len(digests) == 1 and None not in digests
 
 
-def _is_number(name: str, headers: Mapping[int, Saved]) -> bool:
+def _is_number(
+    name: str, had: Mapping[int, Generation], told: Mapping[int, Mapping[str, str]]
+) -> bool:
     """Whether it was each rank's own number."""
-    texts = {one: saved.now.texts.get(name) for one, saved in headers.items()}
+    texts = {rank: one[name] for rank, one in told.items() if one.get(name)}
+    texts |= {rank: one.texts.get(name, "") for rank, one in had.items()}
     return len(texts) > 1 and all(text == f"{LITERAL}{one}" for one, text in texts.items())
-
-
-def _unplaced_in(loader: Refitting, saved: Saved, name: str) -> Iterator[str]:
-    if name in saved.now.names and loader.unplaced.intersection(saved.now.names[name].arrays):
-        yield name
 
 
 # ------------------------------------------------------------------------------------- arrays
@@ -204,15 +253,21 @@ class Refitting(Loader):
         check: Callable[[], None],
         others: Mapping[int, Glance],
         wanted: Mapping[str, int],
+        choice: Choice,
     ) -> None:
         super().__init__(saved, namespace, check)
         self.unplaced: set[int] = set()
-        self._others = others
+        self._others = {rank: (one, choice.generation(one.saved)) for rank, one in others.items()}
         self._wanted = wanted
+        self._mine = choice.generation(saved)
         self._uses: dict[int, tuple[str, int]] = {}  # where an array is first met
-        for name, one in saved.now.names.items():
+        for name, one in self._mine.names.items():
             for at, number in enumerate(one.arrays):
                 self._uses.setdefault(number, (name, at))
+
+    def is_unplaced(self, name: str) -> bool:
+        """Whether an array of this name waits to be placed."""
+        return not self.unplaced.isdisjoint(self._mine.names[name].arrays)
 
     def mesh_devices(
         self, local: bool, places: Sequence[int], shape: Sequence[int], axes: Sequence[str]
@@ -270,9 +325,9 @@ class Refitting(Loader):
         saved = self.saved.arrays[number]
         name, at = self._uses[number]
         found: dict[str, tuple[Bounds, Glance, int]] = {}
-        for glance in self._others.values():
-            one = glance.saved.now.names.get(name)
-            if one is None or not self._is_alike(name, one, glance.saved):
+        for glance, had in self._others.values():
+            one = had.names.get(name)
+            if one is None or not self._is_alike(name, one, glance.saved, had):
                 continue
             theirs = glance.saved.arrays[one.arrays[at]]
             if (theirs.shape, theirs.dtype) == (saved.shape, saved.dtype):
@@ -280,15 +335,15 @@ class Refitting(Loader):
                     found.setdefault(str(where), (where, glance, section))
         return list(found.values())
 
-    def _is_alike(self, name: str, one: SavedPickle, saved: Saved) -> bool:
+    def _is_alike(self, name: str, one: SavedPickle, saved: Saved, had: Generation) -> bool:
         """Whether the arrays of a name are the same ones, in the same order, on another rank.
 
         They are where the name is equal there. Else, where no two can be taken for one another.
         """
-        mine = self.saved.now
-        if mine.digests.get(name) == saved.now.digests.get(name):
+        digest = self._mine.digests.get(name)
+        if digest is not None and digest == had.digests.get(name):
             return True
-        kinds = [_kind(self.saved.arrays[n]) for n in mine.names[name].arrays]
+        kinds = [_kind(self.saved.arrays[n]) for n in self._mine.names[name].arrays]
         theirs = [_kind(saved.arrays[n]) for n in one.arrays]
         return kinds == theirs and len(set(kinds)) == len(kinds)
 

@@ -33,7 +33,8 @@ class Restoring:
         thread.
 
         It may be of another number of ranks (see ``resizing``). In place of ``path`` there may be
-        ``folders``: of each rank that has saved, where its file is.
+        ``folders``: of each rank that has saved, where its file is; with it stands which values are
+        meant (``resizing.Choice``).
 
         Replies with what would be ``restored``, what is ``lost`` (why), and what was ``unsaved``;
         where it is of another number of ranks, also with what ``resizing.look`` says.
@@ -53,7 +54,8 @@ class Restoring:
         told: dict[str, Any] = {}
         if folders := folders or _folders_of_others(body["path"]):
             wanted = body.get("mesh") or {}
-            loaded, told = resizing.look(namespace, rank, folders, wanted, settings, check)
+            choice = resizing.Choice.of(body)
+            loaded, told = resizing.look(namespace, rank, folders, wanted, settings, check, choice)
             saved = loaded.loader.saved
         else:
             saved = read(state_path(body["path"], rank), check)
