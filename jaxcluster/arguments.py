@@ -183,6 +183,7 @@ def run_parser() -> Parser:
     add("--strict", action="store_true")
     add("--stall", type=seconds, dest="stall_s", metavar="S")
     add("--trace", metavar="FOLDER")
+    add("--elastic", action="store_true")
     add("--retries", type=int, default=0, metavar="N")
     return parser
 

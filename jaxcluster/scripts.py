@@ -24,10 +24,17 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from jaxcluster import arguments, cluster, errors, wire
 from jaxcluster.cluster.prompts import Labelled, here
-from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError, UsageError
+from jaxcluster.errors import (
+    CellFailed,
+    CellInterrupted,
+    JaxClusterError,
+    LaunchError,
+    UsageError,
+)
 from jaxcluster.model.outputs import ANSI, CellRecord
 from jaxcluster.plan.spec import check_seconds
 from jaxcluster.ranks import name_ranks
+from jaxcluster.text import join_words, plural
 from jaxcluster.views.live import StartDisplay
 from jaxcluster.views.statusline import InLog, OnTerminal, StatusLine, can_write_over
 
@@ -94,26 +101,59 @@ def run(words: list[str]) -> int:
     retries = options.pop("retries")
     if retries < 0:
         raise UsageError(f"--retries {retries}: that is not a number of times.", RETRIES)
+    elastic = options.pop("elastic")
     if parsed.launcher != "local":
         check_alone(os.environ)
     parsed.name = parsed.name or f"run-{os.getpid()}"
     wanted = cluster.make_spec(**arguments.start_options(parsed, say))
     spec = bring_folder(dataclasses.replace(wanted, detach=False), script.folder)
+    if elastic and spec.is_here:
+        raise UsageError(
+            "--elastic goes on without hosts that are lost, and these ranks are on this machine.",
+            RETRIES,
+        )
     if parsed.dry_run:
         print(cluster.dry_run(spec))
         return 0
     if (status := _check_syntax(script, source)) is not None:
         return status
     outputs = Outputs(make_folder(logs, script), everything)
+    again = Again(retries, elastic)
     with Signals() as signals:
         try:
-            return _run(spec, script, source, outputs, signals, strict, stall_s, trace, retries)
+            return _run(spec, script, source, outputs, signals, strict, stall_s, trace, again)
         except KeyboardInterrupt:  # during the start
             return 128 + (signals.received or signal.SIGINT)
         finally:
             if logs is None:
                 with contextlib.suppress(OSError):  # not empty, once there are ranks
                     outputs.folder.rmdir()
+
+
+@dataclasses.dataclass(frozen=True)
+class Again:
+    """When a script is run again.
+
+    Attributes:
+      retries: how often at most, whatever has failed.
+      elastic: also each time that a host was lost, on what is left where there is no other.
+    """
+
+    retries: int
+    elastic: bool = False
+
+    def is_due(self, tried: int, dead: Mapping[int, Mapping[str, Any]]) -> bool:
+        """Whether it is, after so many tries.
+
+        Args:
+          dead: the ranks that have died, and what is known of it.
+        """
+        is_lost = any(facts.get("host_lost") for facts in dead.values())
+        return tried <= self.retries or (self.elastic and is_lost)
+
+    def which(self, number: int) -> str:
+        """What a try is called."""
+        return f"try {number}" if self.elastic else f"try {number} of {self.retries + 1}"
 
 
 def _run(
@@ -125,7 +165,7 @@ def _run(
     strict: bool,
     stall_s: float | None,
     trace: str | None,
-    retries: int,
+    again: Again,
 ) -> int:
     display = StartDisplay(rich=False)
     try:
@@ -167,10 +207,10 @@ def _run(
                 _show_profile(profiling, started, cell.record.seq, script)
             if outputs.is_closed:
                 return 128 + signal.SIGPIPE
-            if error is None or signals.received or tried > retries:
+            if error is None or signals.received or not again.is_due(tried, started.dead):
                 break
-            which = f"try {tried + 1} of {retries + 1}"
-            if not _renew(started, cell.core.stepping.kept, which, display, signals):
+            kept = cell.core.stepping.kept
+            if not _renew(started, kept, again.which(tried + 1), display, signals, again.elastic):
                 break
             outputs.failed = None
         return exit_status(outputs.failed, started.dead, error, signals.received)
@@ -196,12 +236,14 @@ def _renew(
     which: str,
     display: StartDisplay,
     signals: Signals,
+    elastic: bool = False,
 ) -> bool:
     """New processes, for another try; False: it was stopped meanwhile.
 
     Args:
       kept: the step at which the script goes on.
       which: try it is, as in "try 2 of 4".
+      elastic: go on with what is left where a host is lost and there is no other.
 
     Raises:
       JaxClusterError: there are none.
@@ -211,9 +253,38 @@ def _renew(
     say(f"jaxcluster: {which}, with new processes. The script goes on {where}.")
     try:
         started.restart(display.progress, clean=True)
+    except LaunchError as error:
+        display.clear()
+        if not elastic:
+            raise
+        _go_on_with_left(started, error, display)
     finally:
         display.clear()
     return not signals.received
+
+
+def _go_on_with_left(started: cluster.Cluster, error: LaunchError, display: StartDisplay) -> None:
+    """New processes on the hosts that are left.
+
+    Args:
+      error: why there are none on all.
+
+    Raises:
+      LaunchError: none is left, or they don't come up there either.
+    """
+    while True:
+        left = started.left
+        if not left.hosts:
+            raise error
+        where = f"{plural(left.num_ranks, 'rank')} on {join_words(left.hosts)}"
+        say(f"jaxcluster: {error.message}")
+        say(f"jaxcluster: the script goes on with what is left: {where}.")
+        try:
+            started.resize(left.num_ranks, progress=display.progress, clean=True)
+        except LaunchError as other:
+            error = other  # another host may be lost since
+        else:
+            return
 
 
 def _wait(cell: cluster.RunningCell) -> BaseException | None:

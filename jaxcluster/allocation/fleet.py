@@ -38,6 +38,7 @@ ENDED_BY_OTHERS = re.compile("SIGTERM|SIGHUP|standard input")
 CONNECT_S = 20.0
 QUIT_S = 5.0  # all agents together; who has not heard it ends with its input, or its lease
 JOIN_S = 5.0  # for an agent that is there already
+FILE_S = 30.0  # for a part of a file
 REFUSAL_S = 0.3  # for the answer
 REFUSED_S = (
     2.0  # that a host refuses connections to its agent's port before the agent is known gone
@@ -46,7 +47,7 @@ REFUSED_S = (
 Event = dict[str, Any]
 
 
-@dataclass
+@dataclass(eq=False)
 class Place:
     """One host's place in a cluster, whoever is its agent.
 
@@ -272,6 +273,10 @@ class Fleet:
         assert rank in self.places[at].ranks
         return self.places[at]
 
+    def homes(self) -> dict[int, Place]:
+        """The host of each rank."""
+        return {rank: place for place in self.places for rank in place.ranks}
+
     def ended(self, numbers: Iterable[int], why: Reason) -> None:
         """The launcher's command for these hosts has ended. Any thread."""
         for number in numbers:
@@ -441,6 +446,16 @@ def _refusing(endpoints: Iterable[str]) -> set[str]:
     whys = ways([*targets.values()], REFUSAL_S)
     refused = os.strerror(errno.ECONNREFUSED)
     return {endpoint for endpoint, why in zip(targets, whys, strict=True) if why == refused}
+
+
+def copy_file(there: Place, source: str, here: Place, target: str) -> None:
+    """Bring a file of one agent's folder into another's.
+
+    Raises:
+      LaunchError: a host does not answer, or has no room.
+    """
+    for at, data in there.agent.chunks(source):
+        here.agent.ask("put", FILE_S, path=target, at=at, data=data)
 
 
 def ask_each(

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from jaxcluster import wire
 from jaxcluster.agent.transport import Keys, new_keys
+from jaxcluster.allocation import loops
 from jaxcluster.allocation.fleet import Event, Fleet, Left, Place, ask_each
 from jaxcluster.allocation.keys import KEYS, LAUNCH, launch_folder
 from jaxcluster.allocation.local import check_files
@@ -154,13 +155,17 @@ class HostAllocation:
           LaunchError: an agent did not come up, or the hosts' versions differ.
         """
         deadline = time.monotonic() + timeout_s
+        is_other = False
         if self.fleet is None:
             self._bring_up(spec, say, deadline, stopped or threading.Event())
         else:
-            self._bring_back(say, deadline, stopped)
+            is_other = self._bring_back(say, deadline, stopped)
         assert self.fleet is not None
         self.fleet.on_event = on_event
+        homes = self.fleet.homes()
         placed = self._place(spec, self.fleet.places)
+        if homes and (is_other or self.fleet.homes() != homes):
+            loops.bring(homes, self.fleet.in_use)
         self._sync = self._sync or Sync(wish_of(spec.options))
         self._sync.bring(self.fleet.in_use)
         return HostProcesses(placed, self.fleet, self.folder, self._sync)
@@ -240,12 +245,13 @@ class HostAllocation:
         with open(os.open(path / KEYS, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump({"public": keys.public, "secret": keys.secret}, file)
 
-    def _bring_back(self, say: Say, deadline: float, stopped: threading.Event | None) -> None:
-        """Another agent for each host that is lost. On the host it first ends what is left of the
-        old one, and waits for its end: two would share a GPU or TPU."""
+    def _bring_back(self, say: Say, deadline: float, stopped: threading.Event | None) -> bool:
+        """Another agent for each host that is lost; whether there was one. On the host it first
+        ends what is left of the old one, and waits for its end: two would share a GPU or TPU."""
         assert self.fleet is not None and self._launch is not None
         self.spent = ""
-        for lost in self._wanted_back(self.fleet):
+        wanted = self._wanted_back(self.fleet)
+        for lost in wanted:
             say(f"waiting for another agent on host {lost.name} ...")
             agent = self._launch.successor(
                 lost.number, lost.name, max(1.0, deadline - time.monotonic()), stopped
@@ -253,6 +259,7 @@ class HostAllocation:
             if agent is None:
                 raise self._no_other(lost)
             self.fleet.replace(lost, agent)
+        return bool(wanted)
 
     def check_returns(self) -> None:
         """Whether there can be new processes on all hosts: before the old ones are ended for them.

@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxcluster.agent.transport import Keys
-from jaxcluster.allocation.fleet import Fleet, Place
+from jaxcluster.allocation.fleet import Fleet, Place, copy_file
 from jaxcluster.errors import LaunchError
 from jaxcluster.records.kept import Mirror, Report
 
 ASK_S = 10.0
 LOOK_S = 3.0  # whether files are still there; a host that says nothing may have lost them
-FILE_S = 30.0  # for a part of a file
 BROUGHT = "brought"
 
 
@@ -32,7 +31,7 @@ class HostStates:
         self._name = f"state-{secrets.token_hex(4)}"
         # Of these ranks: the next ones may be on other hosts, and on fewer.
         self._hosts = {place.number: place for place in fleet.places}
-        self._homes = {rank: place for place in fleet.places for rank in place.ranks}
+        self._homes = fleet.homes()
         # What was brought: from which agent, whose, from where there, to which agent; its folder.
         self._brought: dict[tuple[str, int, str, str], str] = {}
         self._rooms = {str(b["path"]): b.get("room") for b in self._each("mkdir", own=True)}
@@ -139,7 +138,7 @@ class HostStates:
                 if room is not None and nbytes > room and root != self._paths(here)[-1]:
                     continue
                 for name in names:
-                    self._copy(there, f"{source}/{name}", here, f"{folder}/{name}")
+                    copy_file(there, f"{source}/{name}", here, f"{folder}/{name}")
             except LaunchError as error:
                 refused = error
                 with contextlib.suppress(LaunchError):
@@ -148,11 +147,6 @@ class HostStates:
                 return folder
         assert refused is not None
         raise refused
-
-    @staticmethod
-    def _copy(there: Place, source: str, here: Place, target: str) -> None:
-        for at, data in there.agent.chunks(source):
-            here.agent.ask("put", FILE_S, path=target, at=at, data=data)
 
     def open_mirrors(self, keys: Keys) -> tuple[dict[int, Mirror], dict[int, dict[str, str]]]:
         """Have each host take in copies of the ranks of the host before it.

@@ -368,6 +368,8 @@ class Cluster:
         num_processes: int,
         mesh: Mapping[str, int] | None = None,
         progress: Progress | None = None,
+        *,
+        clean: bool = False,
     ) -> str:
         """Give it another number of ranks; returns in a line what was kept and what was lost.
 
@@ -379,6 +381,7 @@ class Cluster:
         Args:
           num_processes: how many ranks it is to have.
           mesh: the sizes of the meshes' axes by name, where several could take the change.
+          clean: keep nothing.
 
         Raises:
           UsageError: it can't have so many, or ``mesh`` must say which axis takes the change.
@@ -396,7 +399,7 @@ class Cluster:
                     "resized.",
                     "%jaxcluster restart replaces the dead; then resize it.",
                 )
-            return Respawn(self, resize=found)
+            return Respawn(self, clean=clean, resize=found)
 
         return self._renew(progress, make)
 

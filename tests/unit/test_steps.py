@@ -239,7 +239,7 @@ def test_older_versions_go_once_all_ranks_have_a_new_one(tmp_path: Path) -> None
     make(keeping, 2, {"a": array}, loop="4-0")
     keeping.settle(("4-0", 2))
     assert not (keeping.folder / "3-0").exists()
-    keeping.forget()
+    keeping.forget(1)
     assert {path.name for path in keeping.folder.iterdir()} == {"kept.json"}
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from jaxcluster.engine.state.unplaced import Unplaced
 LITERAL = "="  # what begins the text of a value that Python reads (engine.digests)
 RANDOM = ("np.random's state", "random's state")  # as engine.state.randomness calls them
 Bounds = Sequence[Sequence[int]]
+Meshes = Mapping[tuple[str, ...], np.ndarray[Any, Any]]  # devices, by the axes' names
 
 
 @dataclass(frozen=True)
@@ -205,8 +207,8 @@ def look(
     left = {one: mine for one, mine in had.items() if one < count}
     gone = {name for one, mine in had.items() if one >= count for name in mine.names}
     for name in gone:
-        others = [*(one.names for one in left.values()), *choice.told.values(), equal]
-        if not any(name in one for one in others):
+        known = [*(one.names for one in left.values()), *choice.told.values(), equal]
+        if not any(name in one for one in known):
             loaded.lost[name] = "only ranks that are gone had it"
     gone |= {name for one in choice.told.values() for name in one if name in had[source].names}
     told = {
@@ -254,11 +256,13 @@ class Refitting(Loader):
         others: Mapping[int, Glance],
         wanted: Mapping[str, int],
         choice: Choice,
+        meshes: Meshes = MappingProxyType({}),
     ) -> None:
         super().__init__(saved, namespace, check)
         self.unplaced: set[int] = set()
         self._others = {rank: (one, choice.generation(one.saved)) for rank, one in others.items()}
         self._wanted = wanted
+        self._meshes = meshes  # that are there
         self._mine = choice.generation(saved)
         self._uses: dict[int, tuple[str, int]] = {}  # where an array is first met
         for name, one in self._mine.names.items():
@@ -276,6 +280,8 @@ class Refitting(Loader):
         is_of_all = len(places) == saved.device_count and (not local or saved.process_count == 1)
         if not is_of_all:
             return super().mesh_devices(local, places, shape, axes)
+        if (there := self._meshes.get(tuple(axes))) is not None:
+            return there
         fitted = fit_mesh(shape, [str(name) for name in axes], len(self.devices), self._wanted)
         devices = np.empty(len(self.devices), object)
         devices[:] = list(self.devices.values())

@@ -126,5 +126,5 @@ class Board:
         """``steps`` {"forget": bool}: what was kept; with ``forget`` nothing is from now on."""
         found = self.told()
         if body.get("forget") and self.keeping is not None and not self.loops:
-            self.keeping.forget()
+            self.keeping.forget(self.share)
         return found

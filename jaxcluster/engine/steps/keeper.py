@@ -23,7 +23,15 @@ from jaxcluster.engine.state.saved import CannotRestore, CannotSave
 from jaxcluster.engine.steps import names
 from jaxcluster.engine.steps.agreement import Agreement
 from jaxcluster.engine.steps.board import REPORT_S, Board
-from jaxcluster.engine.steps.keeping import ITERABLE, Entry, common, texts_of, unfinished
+from jaxcluster.engine.steps.keeping import (
+    ITERABLE,
+    RANDOM,
+    Entry,
+    common,
+    of_others,
+    texts_of,
+    unfinished,
+)
 
 if TYPE_CHECKING:
     from jaxcluster.engine.steps.loop import Steps
@@ -40,7 +48,7 @@ IN_FUNCTION = (
     "what it changes in a dict or a list, and name that: steps(..., keep=..., state=state). Or "
     "write the loop at the top level of the cell."
 )
-Job = Callable[[], Entry]
+Job = Callable[[], tuple[Entry, dict[str, str]]]  # with hashes of the values
 
 
 class StepKeeper:
@@ -88,6 +96,7 @@ class StepKeeper:
         self._is_busy = False  # a version is being made
         self._taken: wire.Inbox[tuple[int, Job | str]] = wire.Inbox()
         self._said: set[str] = set()
+        self._own: dict[int, list[str]] = {}  # names that ranks get nothing of, which are new
         self._given_up = False
         self._told: list[str] = []  # subjects that nobody comes to any more
 
@@ -112,9 +121,14 @@ class StepKeeper:
                 return entry.step, values.pop(ITERABLE, None)
             rank, why = next((r, w) for r, w in whys.items() if w)
             self._say(f"Step {entry.step:,} can't be put back (rank {rank}: {why}).")
-        left = unfinished(heard)
+        others = self._of_others()
+        for entry in others:
+            if entry.key == self._source.key and self._load_of_others(entry, frame):
+                assert self._values is not None
+                return entry.step, self._values.pop(ITERABLE, None)
+        left = unfinished(heard) or others
         if not left:
-            keeping.forget()
+            keeping.forget(self._board.share)
         elif not any(one.key == self._source.key for one in left):
             last = max(left, key=lambda one: one.at)
             self._say(
@@ -122,6 +136,37 @@ class StepKeeper:
                 "edited since: it begins at 0."
             )
         return 0, None
+
+    def _of_others(self) -> list[Entry]:
+        """Versions of other ranks that there were; all ranks hear the same, the first one's."""
+        found = self._keeping.of_all()
+        is_there = str(int(any(found.values())))
+        if "1" not in self._agreement.ask_all("others", is_there).values():
+            return []
+        text = json.dumps([asdict(one) for one in of_others(found)])
+        heard = self._agreement.ask_all("theirs", text if self._agreement.leads else "")
+        return [wire.parse(Entry, one) for one in json.loads(heard[self._agreement.leader])]
+
+    def _load_of_others(self, entry: Entry, frame: types.FrameType) -> bool:
+        """Whether all ranks have read what others have kept, each what it is to have of it."""
+        values, why = None, ""
+        own: list[str] = []
+        try:
+            values, own = self._keeping.load_of_others(
+                entry, frame.f_globals, lambda name: names.is_there(frame, name),
+                names.meshes(frame),
+            )  # fmt: skip
+        except (CannotRestore, OSError) as error:
+            why = str(error) or type(error).__name__
+        told = self._agreement.ask_all(f"loads-{entry.loop}-{entry.number}", json.dumps([why, own]))
+        answers = {rank: json.loads(text) for rank, text in told.items()}
+        if bad := {rank: why for rank, (why, _) in answers.items() if why}:
+            rank, why = min(bad.items())
+            self._say(f"Step {entry.step:,} can't be put back (rank {rank}: {why}).")
+            return False
+        self._values, self._entry = values, entry
+        self._own = {rank: own for rank, (_, own) in answers.items() if own}
+        return True
 
     def begin(self, frame: types.FrameType, ours: type) -> None:
         """Put back what was found, when the iterable is where it was.
@@ -160,6 +205,13 @@ class StepKeeper:
             + f"Put back: {', '.join(back[:FEW])}{more}."
             + ("" if script else " To begin at 0: %jaxcluster steps forget")
         )
+        if self._own:
+            own = sorted({name for one in self._own.values() for name in one} - {RANDOM, ITERABLE})
+            told = [name.removeprefix(names.LOCAL) for name in own]
+            told += [RANDOM] if any(RANDOM in one for one in self._own.values()) else []
+            ranks = ", ".join(map(str, sorted(self._own)))
+            them = "ranks" if len(self._own) > 1 else "rank"
+            self._say(f"Each rank had its own {', '.join(told)}: not put back on {them} {ranks}.")
 
     def is_wanted(self, step: int) -> bool:
         """Whether all ranks keep this step, at which the loop is. Waits for their word."""
@@ -210,10 +262,10 @@ class StepKeeper:
             cell.ranks, end, sorted(found.fixed | same), self._loop.run,
         )  # fmt: skip
 
-        def fill() -> Entry:
+        def fill() -> tuple[Entry, dict[str, str]]:
             self._board.curve.write_until_now()
             self._keeping.fill(taken, entry)
-            return entry
+            return entry, taken.saved.now.digests
 
         self._taken.put((step, fill))
 
@@ -310,17 +362,18 @@ class StepKeeper:
             return
         step, job = self._taken.get()
         agreement, entry, why = self._agreement, None, ""
+        digests: dict[str, str] = {}
         try:
             if isinstance(job, str):
                 why = job
             else:
-                entry = job()
+                entry, digests = job()
         except (OSError, CannotSave) as error:
             why = getattr(error, "strerror", None) or str(error)
         del job  # and the arrays with it
         end = vars(entry.end) if entry is not None else {}
         subject = f"whole-{step}"
-        agreement.tell(subject, json.dumps([why, end]))
+        agreement.tell(subject, json.dumps([why, end, digests]))
         late = [0.0]
 
         def go_on() -> bool:
@@ -338,11 +391,12 @@ class StepKeeper:
         self._is_busy = False
 
     def _settle(self, step: int, entry: Entry | None, told: dict[int, Any]) -> None:
-        whys = {rank: why for rank, (why, _) in told.items() if why}
+        whys = {rank: why for rank, (why, _, _) in told.items() if why}
         if not whys and entry is not None:
-            ends = {rank: wire.ends.End(**end) for rank, (_, end) in told.items()}
+            ends = {rank: wire.ends.End(**end) for rank, (_, end, _) in told.items()}
             if wire.ends.may_go_on(ends):
-                self._keeping.settle(entry.name)
+                found = [{*digests.items()} for _, _, digests in told.values()]
+                self._keeping.settle(entry.name, dict(set.intersection(*found)))
                 self._board.kept(self._cell.seq, step)
                 return
             whys = {self._agreement.rank: "the ranks have not launched the same"}

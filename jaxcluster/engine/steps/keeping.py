@@ -3,6 +3,9 @@
 A *version* is what the loop's variables were at one step: a folder as ``engine.state.shelf`` makes
 them, whose arrays are written while the loop goes on. ``kept.json`` lists the versions, and is
 replaced as a whole. A version counts only if all ranks have it, and have launched the same.
+
+Other ranks than have kept it, fewer or more or on other hosts, go on from it by the folders of all
+that lie on their host (see ``engine.state.resizing``).
 """
 
 from __future__ import annotations
@@ -11,10 +14,11 @@ import contextlib
 import hashlib
 import json
 import os
+import pickle
 import random
 import shutil
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +28,12 @@ from jaxcluster.engine.state import randomness
 from jaxcluster.engine.state.aside import Aside
 from jaxcluster.engine.state.keeper import needed
 from jaxcluster.engine.state.loading import load
+from jaxcluster.engine.state.memory import View
+from jaxcluster.engine.state.resizing import Choice, Meshes, Refitting
 from jaxcluster.engine.state.saved import (
     CannotRestore,
     CannotSave,
+    Glance,
     Part,
     Saved,
     private,
@@ -40,6 +47,7 @@ from jaxcluster.host.room import memory_room
 
 KEPT = "kept.json"
 LIMITS_S = (10.0, 30.0)  # of the main thread: what one name may take, and all
+RANK = "rank-"  # what a rank's folder is called, with its number
 RANDOM, ITERABLE = "the random states", "the iterable"  # kept beside the variables
 
 
@@ -56,6 +64,9 @@ class Entry:
       fixed: names that are put back only where they are missing.
       run: of the curve.
       over: what it had launched at the cell's end, where that came without an error.
+      files: those beside the state, for who brings it to another host.
+      is_settled: all ranks have it whole, and had launched the same.
+      equal: the names that had equal values on all ranks then.
     """
 
     loop: str
@@ -69,6 +80,14 @@ class Entry:
     fixed: list[str] = field(default_factory=list)
     run: str = ""
     over: wire.ends.End | None = None
+    files: list[str] = field(default_factory=list)
+    is_settled: bool = False
+    equal: list[str] = field(default_factory=list)
+
+    @property
+    def seq(self) -> int:
+        """That of the cell whose loop it is."""
+        return int(self.loop.partition("-")[0])
 
     @property
     def name(self) -> tuple[str, int]:
@@ -103,6 +122,37 @@ def _texts(saved: Saved) -> dict[str, bytes]:
     }
 
 
+def digests_of(saved: Saved) -> dict[str, str]:
+    """Hashes by which ranks tell whose values are equal. Any thread, once all parts are written.
+
+    Of an array that spans processes only what it is counts: its numbers are in the parts of all.
+    """
+    table: list[View] = pickle.loads(saved.sections[saved.views])
+    known: dict[int, bytes] = {}
+
+    def section(number: int) -> bytes:
+        if number not in known:
+            one = saved.sections[number]
+            is_part = isinstance(one, Part)
+            data = f"{one.nbytes} {one.checksum}".encode() if is_part else one
+            known[number] = hashlib.blake2b(data, digest_size=12).digest()
+        return known[number]
+
+    found = {}
+    for name, one in saved.now.names.items():
+        digest = hashlib.blake2b(section(one.section), digest_size=12)
+        for array in (saved.arrays[number] for number in one.arrays):
+            digest.update(repr((array.shape, array.dtype, array.text, array.key_impl)).encode())
+            for where, place in array.shards if array.local else ():
+                digest.update(repr(where).encode() + section(place))
+        for buffer in one.buffers:
+            digest.update(section(buffer))
+        for view in (table[number] for number in one.views):
+            digest.update(repr(view).encode() + section(saved.memories[view.memory]))
+        found[name] = digest.hexdigest()
+    return found
+
+
 class Keeping:
     """The versions of one rank.
 
@@ -112,15 +162,12 @@ class Keeping:
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.folder, self.rank = folder, rank
-        self.entries: list[Entry] = []
         self._shelf: Shelf | None = None
-        self._noting = (
-            threading.RLock()
-        )  # a loop's thread does, and the main thread at a cell's end
+        # A loop's thread does, and the main thread at a cell's end.
+        self._noting = threading.RLock()
+        self._random: tuple[Any, Any] | None = None
         self._ends: dict[str, wire.ends.End] = {}  # of the loops of the last cell that has ended
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-            found = json.loads((folder / KEPT).read_text())
-            self.entries = [wire.parse(Entry, one) for one in found]
+        self.entries = _entries(folder)
 
     # ------------------------------------------------------------------ making versions
 
@@ -181,20 +228,28 @@ class Keeping:
         assert shelf is not None
         try:
             folder = shelf.make(entry.number)
-            shelf.fill(entry.number, needed(taken.saved), lambda: None)
+            parts = needed(taken.saved)
+            shelf.fill(entry.number, parts, lambda: None)
+            taken.saved.now.digests = digests_of(taken.saved)
             write(taken.saved, state_path(folder, self.rank), read_back=False)
         finally:
             shelf.abandon()
+        entry = replace(entry, files=[part.name for part in parts])
         with self._noting:
             if (end := self._ends.get(entry.loop)) is not None:  # its cell was sooner
                 entry = replace(entry, over=end)
             self._note([*self.entries, entry])
 
-    def settle(self, name: tuple[str, int]) -> None:
-        """All ranks have this version: no other one is needed."""
+    def settle(self, name: tuple[str, int], equal: Collection[str] = ()) -> None:
+        """All ranks have this version: no other one is needed.
+
+        Args:
+          equal: the names that have equal values on all of them.
+        """
         with self._noting:
             gone = {entry.loop for entry in self.entries} - {name[0]}
-            self._note([entry for entry in self.entries if entry.name == name])
+            left = [entry for entry in self.entries if entry.name == name]
+            self._note([replace(one, is_settled=True, equal=sorted(equal)) for one in left])
         for loop in gone:
             shutil.rmtree(self.folder / loop, ignore_errors=True)
 
@@ -211,14 +266,30 @@ class Keeping:
             if found != self.entries:
                 self._note(found)
 
-    def forget(self) -> None:
-        """Keep nothing of earlier loops."""
+    def forget(self, num_ranks: int) -> None:
+        """Keep nothing of earlier loops, nor have ranks that are gone.
+
+        Args:
+          num_ranks: how many there are.
+        """
         with self._noting:
             loops = {entry.loop for entry in self.entries}
             if loops:
                 self._note([])
         for loop in loops:
             shutil.rmtree(self.folder / loop, ignore_errors=True)
+        for rank in self._folders():
+            if rank >= num_ranks:  # whom nobody else could ask
+                shutil.rmtree(self.folder.with_name(f"{RANK}{rank}"), ignore_errors=True)
+
+    def _folders(self) -> list[int]:
+        """The ranks of which there are folders on this host."""
+        names = [path.name.removeprefix(RANK) for path in self.folder.parent.glob(f"{RANK}*")]
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def of_all(self) -> dict[int, list[Entry]]:
+        """What each rank has, whose folder is on this host."""
+        return {rank: _entries(self.folder.with_name(f"{RANK}{rank}")) for rank in self._folders()}
 
     def _note(self, entries: list[Entry]) -> None:
         draft = self.folder / f"{KEPT}.part"
@@ -246,15 +317,92 @@ class Keeping:
         loaded = load(saved, namespace, wanted)
         for name, why in loaded.lost.items():
             raise CannotRestore(f"{name}: {why}")
-        numpy, python = loaded.values.pop(RANDOM)
-        self._random = numpy, python
+        self._random = loaded.values.pop(RANDOM)
         return loaded.values
+
+    def load_of_others(
+        self,
+        entry: Entry,
+        namespace: dict[str, Any],
+        is_there: Callable[[str], bool],
+        meshes: Meshes,
+    ) -> tuple[dict[str, Any], list[str]]:
+        """The same of a version that other ranks have kept, by the folders of theirs on this host.
+
+        A rank that has none of its own gets what was equal on all.
+
+        Args:
+          meshes: of all devices that there are now, by their axes.
+
+        Returns:
+          The values, and the names that this rank gets none of.
+
+        Raises:
+          CannotRestore: as ``load``; also where an array fits no mesh.
+        """
+        have = {rank for rank, mine in self.of_all().items() if entry.name in names_of(mine)}
+        if not have:
+            raise CannotRestore("it is not on this host")
+        version = f"{entry.loop}/v{entry.number}"
+        folders = {rank: self.folder.with_name(f"{RANK}{rank}") / version for rank in have}
+        glances = {rank: Glance(state_path(folder, rank)) for rank, folder in folders.items()}
+        source = self.rank if self.rank in have else min(have)
+        saved = read(state_path(folders[source], source))
+        there = {name for name in entry.fixed if is_there(name)}
+        wanted = {name for name in saved.now.names if name not in there}
+        own = wanted - {*entry.equal} if source != self.rank else set()
+        loader = Refitting(saved, namespace, lambda: None, glances, {}, Choice(), meshes)
+        loaded = load(saved, namespace, wanted - own, loader=loader)
+        for name, why in loaded.lost.items():
+            raise CannotRestore(f"{name}: {why}")
+        for name in loaded.values:
+            if loader.is_unplaced(name):
+                raise CannotRestore(f"{name}: it fits no mesh of {len(loader.devices)} devices")
+        self._random = loaded.values.pop(RANDOM, None)
+        return loaded.values, sorted(own)
 
     def put_back_random(self) -> None:
         """The random states of the version that was read."""
+        if self._random is None:
+            return
         numpy, python = self._random
         randomness.set_numpy_state(numpy)
         random.setstate(python)
+
+
+def _entries(folder: Path) -> list[Entry]:
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        return [wire.parse(Entry, one) for one in json.loads((folder / KEPT).read_text())]
+    return []
+
+
+def names_of(entries: Iterable[Entry]) -> set[tuple[str, int]]:
+    """Which versions these are."""
+    return {entry.name for entry in entries}
+
+
+def of_others(entries: Mapping[int, list[Entry]]) -> list[Entry]:
+    """The versions from which other ranks can go on than have kept them, newest first.
+
+    All ranks must have had one, some of which may be gone now: then one that is left knows it.
+
+    Args:
+      entries: what ranks have whose folders are there, also of worlds that are gone.
+    """
+    last = max((one.seq for mine in entries.values() for one in mine), default=0)
+    found: dict[tuple[str, int], dict[int, Entry]] = {}
+    for rank, mine in entries.items():
+        for one in mine:
+            if one.seq == last:
+                found.setdefault(one.name, {})[rank] = one
+    whole = []
+    for have in found.values():
+        entry = next((one for one in have.values() if one.is_settled), next(iter(have.values())))
+        ends = {rank: one.end for rank, one in have.items()}
+        is_whole = {*have} == {*entry.ranks} and wire.ends.may_go_on(ends)
+        if (is_whole or entry.is_settled) and not are_over(have):
+            whole.append(entry)
+    return sorted(whole, key=lambda one: (one.at, one.number), reverse=True)
 
 
 def are_over(entries: Mapping[int, Entry]) -> bool:

@@ -191,6 +191,17 @@ def is_there(frame: types.FrameType, name: str) -> bool:
     return name in frame.f_globals
 
 
+def meshes(frame: types.FrameType) -> dict[tuple[str, ...], Any]:
+    """The devices of the meshes of all devices that its variables are, by the axes' names."""
+    import jax
+
+    found: dict[tuple[str, ...], Any] = {}
+    for value in [*frame.f_globals.values(), *frame.f_locals.values()]:
+        if isinstance(value, jax.sharding.Mesh) and value.size == jax.device_count():
+            found[tuple(value.axis_names)] = value.devices
+    return found
+
+
 def bind(frame: types.FrameType, values: Mapping[str, Any]) -> None:
     """Put kept values back.
 
