@@ -249,6 +249,8 @@ def _renew(
       JaxClusterError: there are none.
     """
     where = "at its beginning" if kept is None else f"at step {kept:,}"
+    if elastic and kept is not None:
+        where += ", if what is left has all of it"
     signals.cell = None
     say(f"jaxcluster: {which}, with new processes. The script goes on {where}.")
     try:

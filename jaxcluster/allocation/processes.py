@@ -221,6 +221,11 @@ class HostProcesses:
         return self.supervisor.place_of(rank)
 
     @property
+    def idle_hosts(self) -> list[str]:
+        """The hosts that have no ranks now."""
+        return [place.name for place in self._places if not place.ranks]
+
+    @property
     def addresses(self) -> tuple[str, ...]:
         """Each rank's own socket, on its host."""
         ranks = range(self.spec.num_processes)

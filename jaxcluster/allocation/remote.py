@@ -112,6 +112,7 @@ class HostAllocation:
         self.folder = registry.folder(claim.name)
         self.fleet: Fleet | None = None
         self._shares: list[int] = []  # how many ranks each host had first
+        self._platform: str | None = None
         self._launch: Launch | None = None
         self._sync: Sync | None = None
         self._keys: Keys | None = None
@@ -166,6 +167,7 @@ class HostAllocation:
         placed = self._place(spec, self.fleet.places)
         if homes and (is_other or self.fleet.homes() != homes):
             loops.bring(homes, self.fleet.in_use)
+        self._platform = placed.platform
         self._sync = self._sync or Sync(wish_of(spec.options))
         self._sync.bring(self.fleet.in_use)
         return HostProcesses(placed, self.fleet, self.folder, self._sync)
@@ -290,7 +292,8 @@ class HostAllocation:
     @property
     def left(self) -> Left:
         """What is left where some of its hosts are lost."""
-        return self.fleet.left if self.fleet is not None else Left()
+        # A TPU slice's hosts belong together.
+        return self.fleet.left if self.fleet is not None and self._platform != "tpu" else Left()
 
     def leave_out_lost(self) -> None:
         """Go on without the hosts that are lost."""

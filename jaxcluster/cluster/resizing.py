@@ -7,7 +7,7 @@ when all have done so, all bind it.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,7 @@ from jaxcluster.model.told import Told
 from jaxcluster.plan.spec import check_spec
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records.kept import Kept
-from jaxcluster.text import plural
+from jaxcluster.text import join_words, plural
 
 
 def resized(
@@ -88,9 +88,10 @@ def restore(
     choice, chosen, lost = choose(saved)
     body = {"token": uuid.uuid4().hex, "mesh": dict(saved.mesh), **choice}
     ranks = range(world.num_processes)
+    idle = tell_idle(world.idle_hosts)
     if not saved.reports:
         return Restored(
-            (), ranks=world.num_processes, nothing_lived=not saved.gone, gone=saved.why_gone
+            (), ranks=len(ranks), nothing_lived=not saved.gone, gone=saved.why_gone, notes=idle
         )
     bodies = {}
     for rank in ranks:
@@ -119,7 +120,8 @@ def restore(
     back = {name for answer in answers.values() for name in answer["restored"]}
     return Restored(
         tuple(sorted(back)), lost | left, gone=saved.why_gone, ranks=world.num_processes,
-        cells=makers.tell(made_by or {}, lost), notes=tell(looks, saved.num_processes),
+        cells=makers.tell(made_by or {}, lost),
+        notes=" ".join(filter(None, [tell(looks, saved.num_processes), idle])),
         older=tuple(sorted(back.intersection(choice["older"]))),
     )  # fmt: skip
 
@@ -165,6 +167,13 @@ def reasons_of(looks: Mapping[int, Mapping[str, Any]], before: int) -> dict[str,
         for one in looks.values()
         for name in one.get("own", ())
     }
+
+
+def tell_idle(hosts: Sequence[str]) -> str:
+    """What is to be said of hosts that have no ranks now; "" where there are none."""
+    if not hosts:
+        return ""
+    return f"No rank is on {join_words(hosts)} now; the next resize can use it again."
 
 
 def tell(looks: Mapping[int, Mapping[str, Any]], before: int) -> str:

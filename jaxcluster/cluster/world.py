@@ -368,6 +368,11 @@ class World:
             return {}
         return {rank: self._remote.host_of(rank) for rank in ranks}
 
+    @property
+    def idle_hosts(self) -> list[str]:
+        """The hosts that have none of its ranks."""
+        return self._remote.idle_hosts if self._remote is not None else []
+
     def state_folder(self) -> kept.StateFolder:
         """A place for what its ranks save."""
         if self._remote is not None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +13,7 @@ from rig import HostNotebook, Rig
 pytestmark = [pytest.mark.any_jax, pytest.mark.timeout(300)]
 
 SETUP = """%%spmd
-import jax, jax.numpy as jnp, numpy as np, socket, time
+import jax, jax.numpy as jnp, numpy as np, jaxcluster, socket, time
 from jax.sharding import NamedSharding, PartitionSpec as P
 from jax.experimental.multihost_utils import process_allgather
 rank = jax.process_index()
@@ -48,15 +46,101 @@ def notebook(ssh: Rig, open_notebook: Callable[..., HostNotebook]) -> HostNotebo
     return opened
 
 
+LOOP = """%%spmd
+add = jax.jit(lambda x: x + 1)
+y, n, done = on(np.zeros(12), P("i")), 0, []
+for step in jaxcluster.steps(range(20), keep=5):
+    y, n = add(y), n + 1
+    done.append(step)
+    if not over and step == 12:
+        raise ValueError("here")
+print(n, np.unique(process_allgather(y, tiled=True)), len(done))
+"""
+
+
+def test_ranks_on_hosts_become_fewer_and_more_with_all_values(notebook: HostNotebook) -> None:
+    """Bit for bit, whichever host a rank is on then; a loop goes on where it was kept."""
+    notebook.ok(f"{START}")
+    notebook.ok(SETUP)
+    notebook.ok("%spmd over = False")
+    assert "Kept at step 10" in shown_after(notebook, LOOP).text
+    began = time.monotonic()
+    told = notebook.ok("%jaxcluster resize -n 2").text
+    print(f"{told} {time.monotonic() - began:.1f} s")
+    assert "2 ranks after" in told and "Lost" not in told
+    assert "Gone with ranks 2, 3: their own mine." in told
+    assert lines_of(shown_after(notebook, WHOLE)) == [
+        "3.0 15.0 0.5 0 of rank 0 h1", "3.0 15.0 0.5 1 of rank 1 h2"
+    ]  # fmt: skip
+    notebook.ok("%spmd over = True")
+    cell = shown_after(notebook, LOOP)
+    assert "Going on at step 10" in cell.text and "20 [20.] 20" in cell.text
+    told = shown_after(notebook, "%jaxcluster resize -n 5").text
+    assert "Each rank had its own mine: ranks 2-4 have none." in told
+    assert "Lost" not in told and "Not on any device yet: x, y. Place each:" in told
+    told = shown_after(notebook, "%jaxcluster restart -n 1").text
+    assert "No rank is on h2 now; the next resize can use it again." in told
+    told = shown_after(notebook, "%jaxcluster resize -n 4").text
+    assert "Lost" not in told
+    assert [line.split()[-1] for line in lines_of(shown_after(notebook, WHOLE))] == [
+        "h1", "h1", "h2", "h2"
+    ]  # fmt: skip
+    notebook.ok(
+        "%%spmd\nassert (process_allgather(x, tiled=True) == np.arange(12)).all()\n"
+        "assert (process_allgather(y, tiled=True) == 20).all()"
+    )
+    notebook.ok("%jaxcluster stop")
+
+
+def lines_of(cell: Cell) -> list[str]:
+    """What ranks print, without whose it is; equal lines of several ranks stand once."""
+    assert not cell.error, cell.text
+    return [line for line in cell.text.splitlines() if line and "──" not in line]
+
+
+@pytest.mark.parametrize("lost", ["h2", "h1"])
+def test_a_host_that_is_gone_is_left_out(ssh: Rig, notebook: HostNotebook, lost: str) -> None:
+    """What is on the others comes back. Ranks that were on it have no values of other ones."""
+    left, dead = ("h1", "2, 3") if lost == "h2" else ("h2", "0, 1")
+    notebook.ok(START)
+    notebook.ok(SETUP)
+    cell = notebook.begin("%%spmd\nprint('on', flush=True)\ntime.sleep(1000)")
+    notebook.until(lambda: "on" in cell.text, "the cell runs")
+    with ssh[lost].cut_off():
+        notebook.wait(cell, 200)
+        print(cell.text)
+        offer = f"%jaxcluster resize -n 2 goes on with what is left, host {left}"
+        assert f"are saved: {offer}; %jaxcluster restart tries again with all hosts" in cell.text
+        cell = shown_after(notebook, "%jaxcluster resize -n 2")
+        assert (
+            f" of an array of shape (12,) was on ranks that are gone: {dead}). To make" in cell.text
+        )
+        assert "Gone with ranks 2, 3: their own mine." in cell.text
+        own = "None" if lost == "h1" else "of rank {}"
+        assert lines_of(shown_after(notebook, WHOLE)) == [
+            f"3.0 15.0 0.5 {rank} {own.format(rank)} {left}" for rank in (0, 1)
+        ]
+        assert "run cell [3] again to make it" in shown_after(notebook, "%spmd x").text
+        notebook.ok(SETUP)
+        told = shown_after(notebook, "%jaxcluster resize -n 3").text
+        assert "Lost" not in told and "No rank is on" not in told
+        assert lines_of(shown_after(notebook, WHOLE))[2] == f"6.0 15.0 0.5 2 None {left}"
+        assert f"{lost} " not in shown_after(notebook, "%jaxcluster status").text
+        notebook.ok("%jaxcluster stop")
+
+
 SCRIPT = """
-import jax, jax.numpy as jnp, numpy as np, socket, sys, time
+import sys, time
+import jax, jax.numpy as jnp, numpy as np
 import jaxcluster
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 mesh = jax.make_mesh((jax.process_count(),), ("i",))
-where = NamedSharding(mesh, P())
-w = jax.make_array_from_callback((3,), where, lambda at: np.zeros(3, np.float32)[at])
-rows = jax.make_array_from_callback((12,), NamedSharding(mesh, P("i")), lambda at: np.arange(12.)[at])
+def on(values, spec):
+    where = NamedSharding(mesh, spec)
+    return jax.make_array_from_callback(values.shape, where, lambda at: values[at])
+w = on(np.zeros(12, np.float32), P("i") if sys.argv[1] == "split" else P())
+rows = on(np.arange(12.0), P("i"))
 step = jax.jit(lambda w, rows: w + rows.sum())
 n = 0
 for i in jaxcluster.steps(range(40), keep=5):
@@ -65,7 +149,7 @@ for i in jaxcluster.steps(range(40), keep=5):
     jax.block_until_ready(w)
     time.sleep(0.1)
     print("at", i, flush=True)
-print("end", n, np.asarray(w.addressable_data(0)).tolist(), jax.process_count(), flush=True)
+print("end", n, np.unique(w.addressable_data(0)).tolist(), jax.process_count(), flush=True)
 """
 
 
@@ -80,16 +164,30 @@ def script(hosts: Rig) -> Iterator[Path]:
     folder.rmdir()
 
 
-@pytest.mark.parametrize("lost", ["h2", "h1"])
-def test_a_script_goes_on_with_what_is_left(ssh: Rig, script: Path, lost: str) -> None:
+@pytest.mark.parametrize(("kind", "lost", "left"), [("whole", "h1", "h2"), ("split", "h2", "h1")])
+def test_a_script_goes_on_with_what_is_left(
+    ssh: Rig, script: Path, kind: str, lost: str, left: str
+) -> None:
+    """At the step that all had kept, if all of it is on the hosts that are left."""
     words = ("run", "--launcher", "ssh", "--hosts", "h1:2,h2:2", "--elastic", "--logs", "logs")
-    command = (ssh.python, "-m", "jaxcluster.cli", *words, "train.py")
+    command = (ssh.python, "-m", "jaxcluster.cli", *words, "train.py", kind)
     out, err = script.with_name("out"), script.with_name("err")
     with open(out, "w") as stdout, open(err, "w") as stderr:
         running = ssh["h0"].popen(*command, cwd=script.parent, stdout=stdout, stderr=stderr)
-        until(lambda: "at 12" in out.read_text(), "the loop", 60)
-        t = time.time()
+        until(lambda: "at 12\n" in out.read_text(), "the loop", 60)
+        began = time.monotonic()
         with ssh[lost].cut_off():
             code = running.wait(200)
-    print(out.read_text(), err.read_text(), code, time.time() - t)
+    told = err.read_text()
+    print(told, code, f"{time.monotonic() - began:.0f} s")
+    assert "The script goes on at step 10, if what is left has all of it." in told
+    assert f"jaxcluster: the script goes on with what is left: 2 ranks on {left}." in told
+    if kind == "whole":
+        assert "Going on at step 10, kept at " in told and "Put back: i, n, w." in told
+    else:
+        assert "Step 10 can't be put back (rank 1: w: a part of [6:12] of" in told
+        assert "was on ranks that are gone: 2, 3)." in told
+    again = out.read_text().rpartition("at 12\n")[0].count("at 0\n")
+    assert again == (1 if kind == "whole" else 2)
+    assert "end 40 [2640.0] 2\n" in out.read_text()
     assert code == 0

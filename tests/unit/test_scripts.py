@@ -58,7 +58,15 @@ def test_every_option_of_start_stands_before_a_script() -> None:
     """But for --detach, which is refused: a run has an end."""
     start = {o for a in arguments.start_parser("x")._actions for o in a.option_strings}
     run = {o for a in arguments.run_parser()._actions for o in a.option_strings}
-    assert run - start == {"--all", "--elastic", "--logs", "--retries", "--stall", "--strict", "--trace"}
+    assert run - start == {
+        "--all",
+        "--elastic",
+        "--logs",
+        "--retries",
+        "--stall",
+        "--strict",
+        "--trace",
+    }
     assert start < run
     assert "--detach" not in arguments.run_parser().format_help()
 

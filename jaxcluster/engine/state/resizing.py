@@ -263,6 +263,7 @@ class Refitting(Loader):
         self._others = {rank: (one, choice.generation(one.saved)) for rank, one in others.items()}
         self._wanted = wanted
         self._meshes = meshes  # that are there
+        self._dead = choice.told.keys()
         self._mine = choice.generation(saved)
         self._uses: dict[int, tuple[str, int]] = {}  # where an array is first met
         for name, one in self._mine.names.items():
@@ -380,9 +381,9 @@ class Refitting(Loader):
         if sum(_size(meet) for meet in there if meet is not None) != _size(wanted):
             places = ", ".join(f"{start}:{stop}" for start, stop in wanted)
             shape = tuple(self.saved.arrays[number].shape)
-            raise CannotRestore(
-                f"a part of [{places}] of an array of shape {shape} was saved by no rank"
-            )
+            dead = ", ".join(map(str, sorted(self._dead)))
+            whose = f"was on ranks that are gone: {dead}" if dead else "was saved by no rank"
+            raise CannotRestore(f"a part of [{places}] of an array of shape {shape} {whose}")
 
 
 def _meet(one: Bounds, other: Bounds) -> list[tuple[int, int]] | None:

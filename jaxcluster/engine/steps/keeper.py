@@ -208,7 +208,7 @@ class StepKeeper:
         if self._own:
             own = sorted({name for one in self._own.values() for name in one} - {RANDOM, ITERABLE})
             told = [name.removeprefix(names.LOCAL) for name in own]
-            told += [RANDOM] if any(RANDOM in one for one in self._own.values()) else []
+            told += ["random states"] if any(RANDOM in one for one in self._own.values()) else []
             ranks = ", ".join(map(str, sorted(self._own)))
             them = "ranks" if len(self._own) > 1 else "rank"
             self._say(f"Each rank had its own {', '.join(told)}: not put back on {them} {ranks}.")

@@ -351,7 +351,8 @@ class Keeping:
         there = {name for name in entry.fixed if is_there(name)}
         wanted = {name for name in saved.now.names if name not in there}
         own = wanted - {*entry.equal} if source != self.rank else set()
-        loader = Refitting(saved, namespace, lambda: None, glances, {}, Choice(), meshes)
+        choice = Choice(told={rank: {} for rank in entry.ranks if rank not in have})
+        loader = Refitting(saved, namespace, lambda: None, glances, {}, choice, meshes)
         loaded = load(saved, namespace, wanted - own, loader=loader)
         for name, why in loaded.lost.items():
             raise CannotRestore(f"{name}: {why}")
