@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 from helpers import until
 
+from jaxcluster import wire
 from jaxcluster.agent.client import State
 from jaxcluster.agent.transport import new_keys
-from jaxcluster.allocation.fleet import Fleet, Place, _refusing
+from jaxcluster.allocation.fleet import Fleet, Left, Place, _refusing
+from jaxcluster.allocation.placing import place, share_out
+from jaxcluster.launchers.hosts import ranks_by_host
 
 
 def test_only_an_answer_tells_that_nothing_listens() -> None:
@@ -138,3 +141,81 @@ def test_an_agent_that_others_have_ended_is_lost(
     place.agent.fork.on_event({"event": "lost"})
     until(lambda: told, "its loss", 10)
     assert place.lost == "SIGTERM"
+
+
+# --------------------------------------------------------------------------- hosts left out
+
+
+def hosts(fleet: Fleet, *counts: int) -> None:
+    """Hosts h1, h2, ... with so many ranks."""
+    fleet.places[:] = [
+        Place(number, f"h{number + 1}", agent(), {"folder": "/f"}, ranks)
+        for number, ranks in enumerate(ranks_by_host(counts))
+    ]
+
+
+def test_a_rank_is_on_the_host_that_has_it_whichever_have_none(fleet: Fleet) -> None:
+    hosts(fleet, 0, 2, 0, 1, 0)
+    assert [fleet.place_of(rank).name for rank in range(3)] == ["h2", "h2", "h4"]
+    assert {rank: one.name for rank, one in fleet.homes().items()} == {0: "h2", 1: "h2", 2: "h4"}
+
+
+def test_what_is_left_is_offered_where_some_hosts_are_lost(fleet: Fleet) -> None:
+    hosts(fleet, 2, 2, 3)
+    assert fleet.left == Left() and not fleet.left.offer
+    fleet.places[0].lost = "gone"
+    assert fleet.left == Left(5, ("h2", "h3"))
+    assert fleet.left.offer == (
+        "%jaxcluster resize -n 5 goes on with what is left, hosts h2 and h3"
+    )
+    fleet.places[1].lost = "gone"
+    assert fleet.left.offer == "%jaxcluster resize -n 3 goes on with what is left, host h3"
+    fleet.leave_out_lost()
+    assert [place.name for place in fleet.in_use] == ["h3"]
+    assert fleet.left == Left()
+    fleet.places[2].lost = "gone"
+    assert fleet.left == Left()  # nothing is
+
+
+def test_a_hosts_loss_tells_whether_the_coordinator_was_there(fleet: Fleet) -> None:
+    hosts(fleet, 2, 2, 2)
+    fleet.places[0].lost = "gone"
+    fleet.leave_out_lost()
+    told = listen(fleet)
+    fleet._lose(fleet.places[2], "gone", True)
+    fleet._lose(fleet.places[1], "gone", True)
+    assert [(one["host"], one["is_first"]) for one in told] == [("h3", False), ("h2", True)]
+
+
+@pytest.mark.parametrize(
+    ("num_processes", "shares", "counts"),
+    [
+        (4, [2, 2], [2, 2]),
+        (2, [2, 2], [1, 1]),
+        (3, [2, 2], [2, 1]),
+        (8, [2, 2], [4, 4]),
+        (1, [2, 2, 2], [1, 0, 0]),
+        (2, [1, 8, 8], [1, 1, 0]),
+        (4, [3, 1], [3, 1]),
+        (8, [3, 1], [6, 2]),
+        (5, [8, 1, 1], [3, 1, 1]),
+        (4, [2], [4]),
+        (64, [8] * 8, [8] * 8),
+    ],
+)
+def test_ranks_are_shared_out_as_at_the_start(
+    num_processes: int, shares: list[int], counts: list[int]
+) -> None:
+    assert share_out(num_processes, shares) == counts
+
+
+def test_a_host_that_is_left_out_gets_no_ranks(fleet: Fleet) -> None:
+    hosts(fleet, 2, 2, 2)
+    facts = {"address": "10.0.0.1", "gpus": [], "tpu_chips": 0, "gpu_plugin": True}
+    for one in fleet.places:
+        one.facts = facts | {"gpu_platform": "cuda"}
+    fleet.places[1].left_out = True
+    placed = place(wire.ClusterSpec("c", 6, platform="cpu", launcher="ssh"), fleet.places, [1, 2])
+    assert placed.num_processes == 3
+    assert [one.ranks for one in fleet.places] == [range(1), range(1, 1), range(1, 3)]
+    assert fleet.place_of(1).name == "h3"

@@ -10,11 +10,21 @@ import numpy as np
 import pytest
 
 from jaxcluster import arguments, wire
-from jaxcluster.cluster.resizing import resized, tell
-from jaxcluster.engine.state.resizing import Unclear, Unfit, fit_mesh
-from jaxcluster.engine.state.saved import CannotRestore, Glance, Saved, write
+from jaxcluster.allocation.fleet import Left
+from jaxcluster.cluster.resizing import choose, resized, tell, tell_idle
+from jaxcluster.cluster.telling import down_hint
+from jaxcluster.engine.state.resizing import Choice, Unclear, Unfit, _is_number, fit_mesh
+from jaxcluster.engine.state.saved import (
+    CannotRestore,
+    Generation,
+    Glance,
+    Saved,
+    SavedPickle,
+    write,
+)
 from jaxcluster.engine.state.unplaced import NotPlaced, Unplaced, place
 from jaxcluster.errors import UsageError
+from jaxcluster.records.kept import Dead, Kept
 
 
 @pytest.mark.parametrize(
@@ -138,3 +148,105 @@ def test_it_is_said_who_has_no_value_and_what_waits() -> None:
     )
     assert tell({0: {"gone": ["mine"]}}, 3) == "Gone with ranks 1, 2: their own mine."
     assert tell({0: {}}, 2) == ""
+
+
+# --------------------------------------------------------------------------- dead ranks
+
+
+def report(**texts: str) -> dict[str, Any]:
+    """What a rank has saved: names with what it tells of their values."""
+    found = {"kept": sorted(texts), "lost": {}, "spanning": {}, "common": [], "texts": texts}
+    then = {**found, "kept": [], "texts": {}, "digests": {}, "absent": []}
+    return {**found, "digests": texts, "before": then, "unbound": {}, "left": {}}
+
+
+def kept(reports: dict[int, Any], dead: dict[int, Dead], **more: Any) -> Kept:
+    folder: Any = None
+    return Kept(folder, reports, more.pop("undone", False), dead, len(reports) + len(dead), **more)
+
+
+def test_a_value_is_in_doubt_where_a_dead_rank_may_have_had_its_own() -> None:
+    reports = {2: report(lr="=0.5", is_main="=False", cfg="#a"), 3: report(lr="=0.5", cfg="#a")}
+    reports[3]["texts"]["is_main"] = "=False"
+    reports[2]["common"] = reports[3]["common"] = ["cfg"]
+    told = {"lr": "=0.5", "is_main": "=True", "only": "=1"}
+    dead = {0: Dead(frozenset({*told, "cfg"}), True, told), 1: Dead()}
+    choice, _, lost = choose(kept(reports, {0: dead[0]}))
+    assert choice["doubtful"] == ["is_main"]
+    assert choice["told"] == {"0": {"cfg": "", "is_main": "=True", "lr": "=0.5"}}
+    assert lost == {"only": "only rank 0 had it, and died"}
+    assert choose(kept(reports, dead))[0]["doubtful"] == ["is_main", "lr"]  # rank 1 told nothing
+
+
+def test_a_lone_survivors_values_are_its_own_unless_they_are_known_not_to_be() -> None:
+    one = {1: report(mine="=1", w="")}
+    one[1]["common"], one[1]["digests"] = ["w"], {"mine": "x", "w": "y"}
+    assert choose(kept(one, {0: Dead()}))[0]["doubtful"] == ["mine"]
+
+
+def test_what_dead_ranks_copies_have_is_no_ranks_loss() -> None:
+    one = {1: report(mine="=1")}
+    copied = {0: report(mine="=0")}
+    choice, _, lost = choose(kept(one, {0: Dead(frozenset({"mine", "x"}))}, copied=copied))
+    assert (choice["doubtful"], choice["told"], lost) == ([], {}, {})
+
+
+def test_a_cell_that_is_taken_back_is_so_on_other_ranks_too() -> None:
+    reports = {rank: report(a="=2", b="=1", new="=1") for rank in (0, 1)}
+    for one in reports.values():
+        one["before"] |= {"kept": ["a"], "texts": {"a": "=1"}, "digests": {"a": "=1"}}
+        one["before"]["absent"] = ["new"]
+    choice, chosen, _ = choose(kept(reports, {}, undone=True))
+    assert (choice["older"], choice["absent"]) == (["a"], ["new"])
+    assert chosen[0]["texts"]["a"] == "=1"
+    assert choose(kept(reports, {}))[0]["older"] == []
+    saved = Saved(0, 2, 2, {})
+    for generation, number in ((saved.now, 1), (saved.before, 2)):
+        generation.names = {"a": SavedPickle(number, [], [])}
+        generation.digests = generation.texts = {"a": str(number)}
+    saved.now.names["new"] = saved.now.names["b"] = SavedPickle(3, [], [])
+    saved.absent = ["new"]
+    found = Choice.of(choice).generation(saved)
+    assert {name: one.section for name, one in found.names.items()} == {"a": 2, "b": 3}
+    assert found.texts == {"a": "2"}
+    assert Choice().generation(saved) is saved.now
+    other = Saved(1, 2, 2, {})  # a rank that has not run the cell has what it had
+    other.now.names = {"a": SavedPickle(5, [], [])}
+    assert Choice.of(choice).generation(other).names["a"].section == 5
+
+
+def test_a_ranks_own_number_is_known_by_what_dead_ranks_told() -> None:
+    def had(text: str) -> Generation:
+        return Generation(texts={"rank": text})
+
+    assert _is_number("rank", {3: had("=3")}, {0: {"rank": "=0"}})
+    assert not _is_number("rank", {3: had("=3")}, {0: {"rank": "=7"}})
+    assert not _is_number("rank", {3: had("=3")}, {0: {"rank": ""}})
+    assert _is_number("rank", {2: had("=2"), 3: had("=3")}, {0: {"rank": ""}})
+
+
+def test_as_many_ranks_as_before_are_refused_unless_hosts_are_left_out() -> None:
+    spec = wire.ClusterSpec("main", 4, platform="cpu", launcher="ssh")
+    with pytest.raises(UsageError, match="It has 4 ranks already"):
+        resized(spec, 4, {})
+    assert resized(spec, 4, {}, without_lost=True).without_lost
+
+
+def test_hosts_without_ranks_are_named() -> None:
+    assert tell_idle([]) == ""
+    assert tell_idle(["h2", "h3"]) == (
+        "No rank is on h2 and h3 now; the next resize can use it again."
+    )
+
+
+def test_what_can_be_done_without_lost_hosts_is_said() -> None:
+    left = Left(2, ("h1",))
+    offer = "%jaxcluster resize -n 2 goes on with what is left, host h1"
+    assert down_hint(None, "", left) == (
+        f"{offer}; %jaxcluster restart tries again with all hosts; %jaxcluster stop ends the "
+        "cluster."
+    )
+    assert down_hint(None, "host h2 is lost", left) == (
+        f"Host h2 is lost. {offer}; %jaxcluster stop ends the cluster."
+    )
+    assert "can't be restored" not in down_hint(None, "host h2 is lost", left)

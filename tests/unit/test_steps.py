@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -19,10 +20,18 @@ import pytest
 
 import jaxcluster
 from jaxcluster import wire
+from jaxcluster.engine.state.saved import CannotRestore
 from jaxcluster.engine.steps import names, picture, position
 from jaxcluster.engine.steps.agreement import Agreement
 from jaxcluster.engine.steps.curve import check
-from jaxcluster.engine.steps.keeping import Entry, Keeping, common, texts_of, unfinished
+from jaxcluster.engine.steps.keeping import (
+    Entry,
+    Keeping,
+    common,
+    of_others,
+    texts_of,
+    unfinished,
+)
 from jaxcluster.engine.steps.loop import Steps, parse_keep
 from jaxcluster.model.stepping import Stepping
 
@@ -212,7 +221,9 @@ def test_a_version_comes_back(tmp_path: Path) -> None:
     make(keeping, 1, {"a": shared, "b": shared, "c": 1}, fixed=["c"])
     drawn = np.random.uniform()
     again = Keeping(tmp_path / "steps" / "rank-0", 0)
-    assert again.entries == [entry(1, fixed=["c"])]
+    assert [replace(one, files=[]) for one in again.entries] == [entry(1, fixed=["c"])]
+    version = again.folder / "3-0" / "v1"
+    assert {*again.entries[0].files} == {path.name for path in version.iterdir()} - {"rank-0.state"}
     values = again.load(again.entries[0], {}, lambda name: True)
     assert values.keys() == {"a", "b"}
     assert values["a"] is values["b"]
@@ -241,6 +252,10 @@ def test_older_versions_go_once_all_ranks_have_a_new_one(tmp_path: Path) -> None
     assert not (keeping.folder / "3-0").exists()
     keeping.forget(1)
     assert {path.name for path in keeping.folder.iterdir()} == {"kept.json"}
+    gone = Keeping(tmp_path / "steps" / "rank-1", 1)
+    gone.begin("4-0", 1)
+    keeping.forget(1)
+    assert not gone.folder.exists()
 
 
 def test_only_what_all_ranks_have_alike_counts() -> None:
@@ -256,6 +271,61 @@ def test_only_what_all_ranks_have_alike_counts() -> None:
     for one in (entry(1), entry(1, over=other)):  # a rank has failed, or skipped a launch
         assert len(common({**over, 1: [one]}, "k")) == 1
         assert len(unfinished({**over, 1: [one]})) == 1
+
+
+def names_in(entries: dict[int, list[Entry]]) -> list[tuple[str, int]]:
+    return [one.name for one in of_others(entries)]
+
+
+def test_other_ranks_go_on_from_what_all_had() -> None:
+    """Of ranks that are gone nobody could ask: one that is left must know that all had it."""
+    both = {0: [entry(1)], 1: [entry(1), entry(2)]}
+    assert names_in(both) == [("3-0", 1)]
+    assert names_in({0: [entry(1)]}) == []
+    assert names_in({0: [entry(1, is_settled=True), entry(2)]}) == [("3-0", 1)]
+    diverged = wire.ends.End("ok", own={"0,1": [1, 8]})
+    assert names_in({0: [entry(1)], 1: [entry(1, end=diverged)]}) == []
+
+
+def test_only_the_last_loop_counts_for_other_ranks() -> None:
+    """Ranks that were left out earlier still have their own: it must not come back."""
+    old = {one: [entry(1, loop="3-0", is_settled=True)] for one in (2, 3)}
+    end = entry(9).end
+    new = [entry(5, loop="12-0", is_settled=True)]
+    assert names_in({**old, 0: new}) == [("12-0", 5)]
+    assert names_in({**old, 0: [replace(new[0], over=end)]}) == []
+
+
+def test_a_new_rank_gets_what_was_equal_on_all(tmp_path: Path) -> None:
+    (tmp_path / "steps").mkdir()
+    told = []
+    for rank in (0, 1):
+        keeping = Keeping(tmp_path / "steps" / f"rank-{rank}", rank)
+        keeping.begin("3-0", 1)
+        table = np.arange(4)
+        values = {
+            "lr": 0.5, "table": table, "rows": table[:2], "mine": rank,
+            "cut": np.arange(4)[rank:], "own": jnp.full(3, rank), "same": jnp.ones(3),
+        }  # fmt: skip
+        taken = keeping.take(1, values, {})
+        keeping.fill(taken, entry(1, fixed=["lr"]))
+        told.append({*taken.saved.now.digests.items()})
+    equal = [name for name, _ in told[0] & told[1]]
+    assert {*equal} >= {"lr", "table", "rows", "same"}
+    assert {*equal}.isdisjoint({"mine", "own", "cut"})
+    keeping.settle(("3-0", 1), equal)
+    new = Keeping(tmp_path / "steps" / "rank-2", 2)
+    (found,) = of_others(new.of_all())
+    assert (found.is_settled, {*found.equal}) == (True, {*equal})
+    values, own = new.load_of_others(found, {}, lambda name: True, {})
+    assert {*values} - {"the random states"} == {*equal} - {"lr", "the random states"}
+    assert {"mine", "own"} <= {*own}
+    values, own = Keeping(tmp_path / "steps" / "rank-1", 1).load_of_others(
+        found, {}, lambda name: False, {}
+    )
+    assert (values["mine"], values["lr"], own) == (1, 0.5, [])
+    with pytest.raises(CannotRestore, match="it is not on this host"):
+        Keeping(tmp_path / "other" / "rank-0", 0).load_of_others(found, {}, bool, {})
 
 
 # ---------------------------------------------------------------------------------- they all agree
