@@ -128,6 +128,56 @@ def test_a_host_that_is_gone_is_left_out(ssh: Rig, notebook: HostNotebook, lost:
         notebook.ok("%jaxcluster stop")
 
 
+def test_a_mesh_loses_the_host_in_the_middle(ssh: Rig, notebook: HostNotebook) -> None:
+    """Shards that are on each host come back; ranks that move get the files of all that are left."""
+    notebook.ok(f"{START},h3:1 --devices-per-process 2".replace(":2", ":1"))
+    notebook.ok(SETUP.replace('(jax.process_count(),), ("i",)', '(3, 2), ("i", "j")'))
+    notebook.ok('%%spmd\nshards = {"a": on(np.arange(12.0), P("j"))}\nsame = dict(lr=lr)')
+    cell = notebook.begin("%%spmd\nprint('on', flush=True)\ntime.sleep(1000)")
+    notebook.until(lambda: "on" in cell.text, "the cell runs")
+    with ssh["h2"].cut_off():
+        notebook.wait(cell, 200)
+        print(cell.text)
+        assert "resize -n 2 goes on with what is left, hosts h1 and h3;" in cell.text
+        told = shown_after(notebook, "%jaxcluster resize -n 2").text
+        assert "Lost: x (a part of [" in told and "Gone with rank 2: their own mine." in told
+        assert "Each rank had its own mine: rank 1 has none." in told
+        assert lines_of(shown_after(notebook, WHOLE)) == [
+            "3.0 15.0 0.5 0 of rank 0 h1", "3.0 15.0 0.5 1 None h3"
+        ]  # fmt: skip
+        notebook.ok(
+            "%%spmd\nassert dict(mesh.shape) == {'i': 2, 'j': 2} and same == {'lr': 0.5}\n"
+            "assert shards['a'].sharding.mesh is mesh and shards['a'].sharding.spec == P('j')\n"
+            "for one in shards['a'].addressable_shards:\n"
+            "    assert (np.asarray(one.data) == np.arange(12.0)[one.index]).all()"
+        )
+        notebook.ok("%jaxcluster stop")
+
+
+def test_a_loop_goes_on_with_a_hosts_successor_by_what_others_have(
+    ssh: Rig, notebook: HostNotebook
+) -> None:
+    loop = LOOP.replace(
+        'raise ValueError("here")', "print('here', flush=True); time.sleep(1000)"
+    ).replace('on(np.zeros(12), P("i"))', "on(np.zeros(12), P())")
+    notebook.ok(START.replace(":2", ":1"))
+    notebook.ok(SETUP)
+    notebook.ok("%spmd over = False")
+    cell = notebook.begin(loop)
+    notebook.until(lambda: "here" in cell.text, "the loop")
+    agents = [p for p, line in ssh["h2"].processes().items() if "-m jaxcluster.agent" in line]
+    ssh["h2"].kill(agents[-1])
+    notebook.wait(cell, 120)
+    print(cell.text)
+    assert "rank 1 replaced" in cell.text
+    notebook.ok(SETUP)
+    notebook.ok("%spmd over = True")
+    cell = shown_after(notebook, loop)
+    assert "Going on at step 10, kept at " in cell.text
+    assert "20 [20.] 20" in cell.text
+    notebook.ok("%jaxcluster stop")
+
+
 SCRIPT = """
 import sys, time
 import jax, jax.numpy as jnp, numpy as np

@@ -13,8 +13,11 @@ from helpers import until
 from jaxcluster import wire
 from jaxcluster.agent.client import State
 from jaxcluster.agent.transport import new_keys
+from jaxcluster.allocation import loops
 from jaxcluster.allocation.fleet import Fleet, Left, Place, _refusing
 from jaxcluster.allocation.placing import place, share_out
+from jaxcluster.allocation.remote import HostAllocation
+from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.hosts import ranks_by_host
 
 
@@ -219,3 +222,84 @@ def test_a_host_that_is_left_out_gets_no_ranks(fleet: Fleet) -> None:
     assert placed.num_processes == 3
     assert [one.ranks for one in fleet.places] == [range(1), range(1, 1), range(1, 3)]
     assert fleet.place_of(1).name == "h3"
+
+
+@pytest.mark.parametrize(("platform", "offered"), [("cpu", True), ("tpu", False)])
+def test_a_lost_host_that_cant_be_replaced_leaves_the_others(
+    fleet: Fleet, platform: str, offered: bool
+) -> None:
+    hosts(fleet, 2, 2)
+    fleet.places[1].lost = "its agent has ended"
+    claim: Any = SimpleNamespace(name="c", id="1")
+    allocation = HostAllocation(claim)
+    allocation._launch = SimpleNamespace(can_succeed=lambda *_: False)  # type: ignore[assignment]
+    allocation.fleet, allocation._platform = fleet, platform
+    with pytest.raises(LaunchError) as caught:
+        allocation.check_returns()
+    assert caught.value.message == (
+        "Host h2 is lost (its agent has ended), and its launcher can't replace it."
+    )
+    offer = "%jaxcluster resize -n 2 goes on with what is left, host h1. Or: "
+    assert caught.value.hint == (
+        f"{offer * offered}%jaxcluster stop, then start again with the hosts that are up."
+    )
+    allocation.leave_out_lost()
+    allocation.check_returns()
+    assert allocation.left == Left()
+    hosts(fleet, 2, 0)
+    fleet.places[1].lost = "its agent has ended"
+    allocation.check_returns()  # nobody needs it
+    assert [place.name for place in fleet.in_use] == ["h1"]
+
+
+def test_what_is_kept_of_loops_is_brought_to_hosts_that_lack_it(fleet: Fleet) -> None:
+    """What a lost host had is left out, and what is there already; the list of all comes last."""
+    hosts(fleet, 1, 1, 1)
+    log: list[tuple[str, str, str]] = []
+    files = {
+        "h1": {"steps/rank-0/kept.json": b'[{"loop": "3-0", "number": 5, "files": ["s1"]}]'},
+        "h2": {"steps/rank-1/kept.json": b"[]"},
+        "h3": {},
+    }
+    version = "steps/rank-0/3-0/v5"
+    files["h1"] |= {f"{version}/rank-0.state": b"state", f"{version}/s1": b"numbers"}
+
+    def at(host: str) -> Any:
+        def ask(cmd: str, timeout_s: float = 0, data: Any = b"", **fields: Any) -> Any:
+            path = fields["path"]
+            if cmd == "get":
+                if path not in files[host]:
+                    raise LaunchError("no such file")
+                return {}, files[host][path]
+            log.append((cmd, host, path))
+            if cmd == "put" and host == "h3":
+                raise LaunchError("no room")
+            files[host][path] = bytes(data)
+            return {}, b""
+
+        def begin(cmd: str, **fields: Any) -> Any:
+            return SimpleNamespace(wait=lambda timeout_s: ask(cmd, timeout_s, **fields))
+
+        def chunks(path: str) -> Any:
+            return [(0, files[host][path])]
+
+        fake = agent()
+        fake.ask, fake.begin, fake.chunks = ask, begin, chunks
+        return fake
+
+    for place_ in fleet.places:
+        place_.agent = at(place_.name)
+    fleet.places[1].lost = "gone"
+    loops.bring(fleet.homes(), [one for one in fleet.places if not one.lost])
+    assert log == [
+        ("remove", "h3", "steps/rank-0"),
+        ("put", "h3", f"{version}/rank-0.state"),
+        ("remove", "h3", "steps/rank-0"),
+    ]
+    log.clear()
+    fleet.places[1].lost = ""
+    loops.bring({0: fleet.places[0]}, fleet.places[:2])
+    assert [path for cmd, _, path in log if cmd == "put"] == [
+        f"{version}/rank-0.state", f"{version}/s1", "steps/rank-0/kept.json",
+    ]  # fmt: skip
+    assert files["h2"][f"{version}/s1"] == b"numbers"
