@@ -129,7 +129,7 @@ def test_a_host_that_is_gone_is_left_out(ssh: Rig, notebook: HostNotebook, lost:
 
 
 def test_a_mesh_loses_the_host_in_the_middle(ssh: Rig, notebook: HostNotebook) -> None:
-    """Shards that are on each host come back; ranks that move get the files of all that are left."""
+    """Shards that are on each host come back; ranks that move get all files that are left."""
     notebook.ok(f"{START},h3:1 --devices-per-process 2".replace(":2", ":1"))
     notebook.ok(SETUP.replace('(jax.process_count(),), ("i",)', '(3, 2), ("i", "j")'))
     notebook.ok('%%spmd\nshards = {"a": on(np.arange(12.0), P("j"))}\nsame = dict(lr=lr)')
