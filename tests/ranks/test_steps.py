@@ -304,7 +304,7 @@ def test_what_can_not_be_kept_is_named(ranks: jaxcluster.Cluster) -> None:
     assert lines_of(record) == ["39", "39"]
     record = ranks.run(
         "from jaxcluster.engine.steps import board\n"
-        f"if r: board.board.keeping.settle = lambda name: 1 / 0\ngiven = 0\n{source}\n"
+        f"if r: board.board.keeping.settle = lambda *_: 1 / 0\ngiven = 0\n{source}\n"
         "if r: del board.board.keeping.settle",
         show=False,
     )
