@@ -99,10 +99,9 @@ def restore(
         found = _folders_for(saved, rank)
         bodies[rank] = {**body, "folders": {str(one): path for one, path in found.items()}}
     looks = ask_all(world, "restore_look", bodies, RESTORE_S, check)
-    lost |= {name: why for one in looks.values() for name, why in one["lost"].items()}
+    for one in (*chosen.values(), *looks.values()):  # what could not be saved is why parts lack
+        lost |= {name: why for name, why in one["lost"].items() if name not in lost}
     reasons = reasons_of(looks, saved.num_processes)
-    for report in chosen.values():
-        lost |= {n: why for n, why in report["lost"].items() if n not in lost}
     for report in saved.reports.values():
         reasons |= report["unbound"]
     for name, why in lost.items():

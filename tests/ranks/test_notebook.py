@@ -87,6 +87,7 @@ def test_a_start_with_other_options_is_refused_and_says_what_to_type(
     assert notebook.processes() == before
 
 
+@pytest.mark.one_machine("over hosts the number is in --hosts, too")
 def test_a_start_with_another_number_of_ranks_says_how_to_get_them(notebook: Notebook) -> None:
     cell = notebook.run("%jaxcluster start -n 2 --devices-per-process 2")
     assert cell.ename == "ClusterExists"
