@@ -156,7 +156,7 @@ def save(
         folder, replaced = found.copies.folder, tuple(sorted(world.dead))
         return Kept(
             folder, found.reports, False, {}, world.num_processes,
-            replaced=replaced, copies=found.copies,
+            replaced=replaced, copies=found.copies, mesh=resize.mesh if resize is not None else {},
         )  # fmt: skip
     return _save(world, cells, check, undone, found, resize)
 

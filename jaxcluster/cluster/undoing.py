@@ -58,7 +58,26 @@ def undo(
                 return Undone("another cell has been sent since")
             return _undo(link, seq, number, ranks, answer_s)
     except (NoCluster, OSError):
-        return Undone("the cluster is stopped")
+        # The first host is lost, or all are: nobody hands out a cell any more.
+        if (why := _what_was_sent_since(link, seq, ranks, holds_others, answer_s)) is not None:
+            return Undone(why)
+        return _undo(link, seq, number, ranks, answer_s)
+
+
+def _what_was_sent_since(
+    link: Link, seq: int, ranks: Sequence[int], holds_others: bool, answer_s: float
+) -> str | None:
+    """Why cell ``seq`` can't be taken back, by what has come to its ranks; None where it can."""
+    time.sleep(IN_FLIGHT_S)
+    answers = link.gather(ranks, "state", timeout_s=answer_s)
+    states = [wire.parse(wire.RankState, e.body) for e in answers.values() if e.op == "reply"]
+    if not states:
+        return "the cluster is stopped"
+    for state in states:
+        is_held = holds_others and bool(state.gate) and state.gate[0] <= seq
+        if state.taken > seq or (state.queued and not is_held):
+            return "another cell has been sent since"
+    return None
 
 
 def _are_held(link: Link, seq: int, later: Mapping[int, int]) -> bool:

@@ -78,11 +78,15 @@ def test_a_refusal_says_what_is_not_to_be_trusted() -> None:
 class FakeLink:
     """Ranks that answer a look and an undo."""
 
-    def __init__(self, looks: dict[int, Any], undone: dict[int, Any]) -> None:
-        self.answers = {"undo_look": looks, "undo": undone}
+    def __init__(
+        self, looks: dict[int, Any], undone: dict[int, Any], states: dict[int, Any] | None = None
+    ) -> None:
+        self.answers = {"undo_look": looks, "undo": undone, "state": states or {}}
         self.asked: list[tuple[str, Any]] = []
 
-    def gather(self, ranks: Any, op: str, body: Any, *, timeout_s: float) -> dict[int, Event]:
+    def gather(
+        self, ranks: Any, op: str, body: Any = None, *, timeout_s: float
+    ) -> dict[int, Event]:
         self.asked.append((op, body))
         found = {}
         for rank in ranks:
@@ -174,6 +178,29 @@ def test_a_stopped_cluster_refuses_it(name: str) -> None:
         undoing.undo(FakeLink({}, {}), LocalTurns("gone"), 1, 9, [0]).refused
         == "the cluster is stopped"
     )  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("states", "holds", "refused"),
+    [
+        ({0: {"taken": 4}, 1: {"taken": 5}}, False, ""),
+        ({0: {"taken": 5}, 1: {"taken": 6}}, False, "another cell has been sent since"),
+        ({0: {"taken": 5, "queued": 1}}, False, "another cell has been sent since"),
+        ({0: {"taken": 5, "queued": 1, "gate": [5, 0]}}, False, "another cell has been sent since"),
+        ({0: {"taken": 5, "queued": 1, "gate": [5, 0]}}, True, ""),
+        ({0: {"taken": 5, "queued": 1, "gate": [6, 0]}}, True, "another cell has been sent since"),
+    ],
+)
+def test_where_the_turns_are_lost_with_the_first_host_the_ranks_know_what_has_come(
+    monkeypatch: pytest.MonkeyPatch, states: dict[int, Any], holds: bool, refused: str
+) -> None:
+    monkeypatch.setattr(undoing, "IN_FLIGHT_S", 0.0)
+    known = {"pid": 7, "hostname": "h2", "state": "idle"}
+    answers = {rank: {"rank": rank, **known, **one} for rank, one in states.items()}
+    looks, done = {r: look(back=["a"]) for r in states}, {r: {"failed": []} for r in states}
+    link: Any = FakeLink(looks, done, answers)
+    undone = undoing.undo(link, LocalTurns("gone"), 5, 9, [*states], holds)
+    assert undone == (Undone(refused) if refused else Undone(back=("a",)))
 
 
 @pytest.mark.parametrize(

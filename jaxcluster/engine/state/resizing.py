@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from jaxcluster.engine.arrays import bounds
+from jaxcluster.engine.state.alike import with_digests
 from jaxcluster.engine.state.loading import Loaded, Loader, load
 from jaxcluster.engine.state.saved import (
     CannotRestore,
@@ -190,7 +191,7 @@ def look(
     is_new = rank not in headers
     source = min(headers) if is_new else rank
     saved = read(Path(state_path(folders[source], source)), check)
-    had = {one: choice.generation(header) for one, header in headers.items()}
+    had = with_digests({r: choice.generation(one) for r, one in headers.items()}, others)
     loader = Refitting(saved, namespace, check, others, wanted, choice)
     equal = {name for name in had[source].names if _is_equal(name, had.values())} - choice.doubtful
     names, numbers, skip = set(had[source].names), set(), set()

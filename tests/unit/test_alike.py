@@ -1,0 +1,50 @@
+"""Which names have equal values on several ranks, by the files of saved ranks and of copies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxcluster.engine.state.alike import with_digests
+from jaxcluster.engine.state.saved import Generation, Glance, write
+from jaxcluster.engine.state.saving import save
+
+COMMON = {
+    "lr": 0.5,
+    "names": ["a", "b"],
+    "table": np.arange(100_000.0).reshape(2, -1).T,
+    "raw": bytearray(b"raw" * 5),
+}
+OWN = {"rank": (0, 1), "mine": ("of 0", "of 1"), "seeds": (np.arange(3), np.arange(1, 4))}
+
+
+def files_of(folder: Path, digests: bool) -> tuple[dict[int, Generation], dict[int, Glance]]:
+    """Of two ranks, the second one's as a copy has it."""
+    found = {}
+    for rank in (0, 1):
+        own: dict[str, Any] = {name: values[rank] for name, values in OWN.items()}
+        saved = save({**COMMON, **own}, rank, digests=digests and not rank)
+        path = folder / f"rank-{rank}.state"
+        write(saved, path)
+        found[rank] = Glance(path)
+    return {rank: file.saved.now for rank, file in found.items()}, found
+
+
+@pytest.mark.parametrize("digests", [True, False])
+def test_values_of_a_copy_are_compared_by_what_is_in_its_file(
+    tmp_path: Path, digests: bool
+) -> None:
+    had = with_digests(*files_of(tmp_path, digests))
+    first, second = had[0].digests, had[1].digests
+    assert {name for name in first if first[name] == second[name]} == {*COMMON}
+    assert {*first} == {*second} == {*COMMON, *OWN}
+    assert [had[rank].texts["rank"] for rank in (0, 1)] == ["=0", "=1"]
+    assert had[1].texts["lr"] == "=0.5"
+
+
+def test_where_all_have_digests_no_file_is_read() -> None:
+    had = {0: Generation({}, digests={"lr": "d"}), 1: Generation()}
+    assert with_digests(had, {}) == had
