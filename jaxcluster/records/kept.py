@@ -377,6 +377,11 @@ class Kept:
         return replace(self, reports=left, dead=dead, gone={**self.gone, **gone}, copied=copied)
 
     @property
+    def ranks(self) -> list[int]:
+        """Those of which there is anything: what they have saved, or a copy."""
+        return sorted({*self.reports, *self.copied})
+
+    @property
     def why_gone(self) -> str:
         """The ranks whose files can't be read any more, and why; "" where all can."""
         whys: dict[str, list[int]] = {}

@@ -150,6 +150,7 @@ def test_with_copies_nothing_is_lost_with_a_host_that_is_gone(
     with ssh[lost].cut_off():
         notebook.wait(cell, 200)
         print(cell.text)
+        assert "The variables of ranks 0-3 are saved: %jaxcluster resize -n 2 goes on" in cell.text
         told = shown_after(notebook, "%jaxcluster resize -n 2").text
         assert "2 ranks after" in told and "Lost" not in told
         assert "Gone with ranks 2, 3: their own mine." in told
