@@ -247,7 +247,11 @@ def test_looking_for_circles_takes_each_launch_once(monkeypatch: pytest.MonkeyPa
         return members(entry)
 
     monkeypatch.setattr(deadlock, "_members", count)
-    reports = {r: report(r, launches(50, 16)) for r in range(16)}
+    made = launches(50, 16)
+    reports = {r: report(r, made) for r in range(16)}
+    assert deadlock.find(reports) == (None, [])
+    assert not asked  # of one set there can be none
+    made[49] = dataclasses.replace(made[49], collective=not made[49].collective)
     assert deadlock.find(reports) == (None, [])
     assert asked == dict.fromkeys(range(50), 1)
 
