@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
+from zlib import crc32
 
 import pytest
 
@@ -38,10 +39,26 @@ NOT_LIVE = {Path(__file__).parent / name for name in ("unit", "sim", "packaging"
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m is looked at
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if NOT_LIVE.isdisjoint(item.path.parents):
             item.add_marker("live")
+    if os.environ.get("JAXCLUSTER_TEST_CASES") == "one":
+        kept = one_case(items)
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
+
+
+def one_case(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Of each test one of its cases, where all of them run with another jax, or beside it.
+
+    Those that are the same with every jax run once, so they are all kept.
+    """
+    cases: dict[str, list[pytest.Item]] = {}
+    kept = {item for item in items if item.get_closest_marker("any_jax")}
+    for item in items:
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    return kept | {found[crc32(name.encode()) % len(found)] for name, found in cases.items()}
 
 
 @pytest.fixture
