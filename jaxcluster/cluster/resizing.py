@@ -169,7 +169,7 @@ def reasons_of(looks: Mapping[int, Mapping[str, Any]], before: int) -> dict[str,
 
 
 def tell_idle(hosts: Sequence[str]) -> str:
-    """What is to be said of hosts that have no ranks now; "" where there are none."""
+    """What to say about hosts without ranks; "" where there are none."""
     if not hosts:
         return ""
     return f"No rank is on {join_words(hosts)} now; the next resize can use it again."

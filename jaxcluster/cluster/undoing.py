@@ -73,6 +73,8 @@ def _what_was_sent_since(
     states = [wire.parse(wire.RankState, e.body) for e in answers.values() if e.op == "reply"]
     if not states:
         return "the cluster is stopped"
+    if silent := [rank for rank in ranks if rank not in answers]:  # one may have come to these
+        return f"{name_ranks(silent)}: no answer within {answer_s:g} s ({_AGAIN})"
     for state in states:
         is_held = holds_others and bool(state.gate) and state.gate[0] <= seq
         if state.taken > seq or (state.queued and not is_held):

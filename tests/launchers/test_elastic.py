@@ -1,4 +1,4 @@
-"""Clusters of hosts that get another number of ranks, also when a host is lost for good."""
+"""Resizing clusters on several hosts, also when a host is lost for good."""
 
 from __future__ import annotations
 

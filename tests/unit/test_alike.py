@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxcluster.engine.state.alike import with_digests
-from jaxcluster.engine.state.saved import Generation, Glance, write
+from jaxcluster.engine.state.saved import Generation, Glance, SavedArray, array_digest, write
 from jaxcluster.engine.state.saving import save
 
 COMMON = {
@@ -48,3 +48,13 @@ def test_values_of_a_copy_are_compared_by_what_is_in_its_file(
 def test_where_all_have_digests_no_file_is_read() -> None:
     had = {0: Generation({}, digests={"lr": "d"}), 1: Generation()}
     assert with_digests(had, {}) == had
+
+
+def test_of_an_array_that_spans_processes_the_metadata_count_and_of_another_the_numbers() -> None:
+    def digest(local: bool, text: str, data: bytes) -> bytes:
+        array = SavedArray([4], "float32", 0, local, True, [([[0, 4]], 0)], text=text)
+        return array_digest(array, [data].__getitem__)
+
+    assert digest(True, "", b"a") != digest(True, "", b"b")
+    assert digest(False, "P('i')", b"a") == digest(False, "P('i')", b"b")
+    assert digest(False, "P('i')", b"a") != digest(False, "P()", b"a")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.cluster import restart
+from jaxcluster.cluster import keeping, restart
 from jaxcluster.cluster.restart import OWN, Restored, _dead, bound_names, plan, successors
 from jaxcluster.errors import LaunchError, RecoveryError
 from jaxcluster.model.outputs import CellRecord
@@ -479,3 +479,15 @@ def test_a_copy_on_another_host_is_brought_or_named_where_that_is_lost_too(
     else:
         assert asked[0][1] == {"names": ["a", "mine"], "path": "brought v7"}
         assert (found.kept, found.lost) == (("a", "mine"), {})
+
+
+def test_meshes_that_were_named_count_where_all_comes_from_copies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copies: Any = SimpleNamespace(folder="folder")
+    found = keeping.Found(copies, {0: {}, 1: {}}, True)
+    monkeypatch.setattr(keeping, "find", lambda *args: found)
+    world: Any = SimpleNamespace(dead={0: "", 1: ""}, num_processes=2, hosts=["h1", "h2"])
+    resize: Any = restart.Resize(wire.ClusterSpec("main", num_processes=1), 1, {"data": 1})
+    kept = restart.save(world, [], lambda: None, resize=resize)
+    assert (kept.mesh, kept.replaced) == ({"data": 1}, (0, 1))

@@ -189,6 +189,12 @@ def test_a_stopped_cluster_refuses_it(name: str) -> None:
         ({0: {"taken": 5, "queued": 1, "gate": [5, 0]}}, False, "another cell has been sent since"),
         ({0: {"taken": 5, "queued": 1, "gate": [5, 0]}}, True, ""),
         ({0: {"taken": 5, "queued": 1, "gate": [6, 0]}}, True, "another cell has been sent since"),
+        (
+            {0: {"taken": 5}, 1: None},
+            False,
+            "rank 1: no answer within 5 s (nothing was changed: try %jaxcluster undo again)",
+        ),
+        ({0: {"taken": 5}, 1: "died"}, False, ""),
     ],
 )
 def test_where_the_turns_are_lost_with_the_first_host_the_ranks_know_what_has_come(
@@ -196,7 +202,10 @@ def test_where_the_turns_are_lost_with_the_first_host_the_ranks_know_what_has_co
 ) -> None:
     monkeypatch.setattr(undoing, "IN_FLIGHT_S", 0.0)
     known = {"pid": 7, "hostname": "h2", "state": "idle"}
-    answers = {rank: {"rank": rank, **known, **one} for rank, one in states.items()}
+    answers = {
+        rank: {"rank": rank, **known, **one} if isinstance(one, dict) else one
+        for rank, one in states.items()
+    }
     looks, done = {r: look(back=["a"]) for r in states}, {r: {"failed": []} for r in states}
     link: Any = FakeLink(looks, done, answers)
     undone = undoing.undo(link, LocalTurns("gone"), 5, 9, [*states], holds)

@@ -18,7 +18,7 @@ import numpy as np
 
 from jaxcluster.engine.digests import LITERAL, is_literal
 from jaxcluster.engine.state import memory
-from jaxcluster.engine.state.saved import Generation, Glance, SavedPickle
+from jaxcluster.engine.state.saved import Generation, Glance, SavedPickle, array_digest
 
 MOST_NBYTES = 256  # of the pickle of a value that is told as it is
 
@@ -54,13 +54,7 @@ def _digest(one: SavedPickle, file: Glance, views: list[memory.View]) -> str:
         array = np.ndarray(view.shape, view.dtype, section, view.offset, view.strides)
         digest.update(np.ascontiguousarray(array).tobytes())
     for known in (saved.arrays[n] for n in one.arrays):
-        digest.update(f"{known.shape} {known.dtype} {known.key_impl}".encode())
-        if known.local:
-            for where, number in known.shards:
-                digest.update(str(where).encode())
-                digest.update(file.section(number))
-        else:
-            digest.update(known.text.encode())
+        digest.update(array_digest(known, file.section))
     return digest.hexdigest()
 
 

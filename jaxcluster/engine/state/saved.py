@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import mmap
 import os
@@ -79,6 +80,21 @@ class SavedArray:
     weak_type: bool = False
     key_impl: str | None = None
     text: str = ""
+
+
+def array_digest(array: SavedArray, section: Callable[[int], Any]) -> bytes:
+    """What is equal on ranks where an array is: of one that spans processes its metadata alone.
+
+    Args:
+      section: the bytes of a section, by its number.
+    """
+    digest = hashlib.blake2b(f"{array.shape} {array.dtype} {array.key_impl}".encode())
+    if not array.local:
+        digest.update(array.text.encode())
+    for where, number in array.shards if array.local else ():
+        digest.update(str(where).encode())
+        digest.update(section(number))
+    return digest.digest()
 
 
 @dataclass

@@ -46,7 +46,14 @@ from jaxcluster.engine.digests import Room, Unknown, digest, is_imported
 from jaxcluster.engine.private.arrays import pytree_functions
 from jaxcluster.engine.state import memory, randomness
 from jaxcluster.engine.state.aside import Aside
-from jaxcluster.engine.state.saved import CannotSave, Generation, Saved, SavedArray, SavedPickle
+from jaxcluster.engine.state.saved import (
+    CannotSave,
+    Generation,
+    Saved,
+    SavedArray,
+    SavedPickle,
+    array_digest,
+)
 from jaxcluster.engine.state.settings import Settings
 from jaxcluster.engine.usernames import is_users
 
@@ -235,13 +242,7 @@ class _Saver:
             digest.update(f"{view.shape} {view.dtype}".encode())
             digest.update(np.ascontiguousarray(view).tobytes())
         for array in (saved.arrays[n] for n in one.arrays):
-            digest.update(f"{array.shape} {array.dtype} {array.key_impl}".encode())
-            if array.local:
-                for where, number in array.shards:
-                    digest.update(str(where).encode())
-                    digest.update(saved.sections[number])
-            else:
-                digest.update(array.text.encode())
+            digest.update(array_digest(array, saved.sections.__getitem__))
         return digest.hexdigest()
 
     def generation(self, into: Generation, values: dict[str, Any]) -> dict[str, Any]:
