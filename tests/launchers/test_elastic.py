@@ -52,7 +52,9 @@ y, n, done = on(np.zeros(12), P("i")), 0, []
 for step in jaxcluster.steps(range(20), keep=5):
     y, n = add(y), n + 1
     done.append(step)
+    time.sleep(0.1)
     if not over and step == 12:
+        time.sleep(1)  # step 10 is whole by then
         raise ValueError("here")
 print(n, np.unique(process_allgather(y, tiled=True)), len(done))
 """
@@ -229,8 +231,8 @@ for i in jaxcluster.steps(range(40), keep=5):
     w = step(w, rows)
     n += 1
     jax.block_until_ready(w)
-    time.sleep(0.1)
     print("at", i, flush=True)
+    time.sleep(5 if i == 12 and jax.process_count() == 4 else 0.1)  # step 10 is whole by then
 print("end", n, np.unique(w.addressable_data(0)).tolist(), jax.process_count(), flush=True)
 """
 
