@@ -47,6 +47,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = one_case(items)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = [item for item in items if item in kept]
+    if part := os.environ.get("JAXCLUSTER_TEST_PART"):
+        here = "JAXCLUSTER_TEST_HOSTS" not in os.environ  # those of any jax run once
+        mine = [
+            item
+            for item in items
+            if (here and item.get_closest_marker("any_jax")) or in_part(part, item.path.name)
+        ]
+        config.hook.pytest_deselected(items=[item for item in items if item not in mine])
+        items[:] = mine
+
+
+def in_part(part: str, name: str) -> bool:
+    """Whether a file is in a part such as ``2/3`` of them: each is in one, the same each time.
+
+    A part of what is tested otherwise with another jax, or on one machine, is enough at a time.
+    """
+    which, parts = map(int, part.split("/"))
+    return crc32(name.encode()) % parts == which % parts
 
 
 def one_case(items: list[pytest.Item]) -> set[pytest.Item]:

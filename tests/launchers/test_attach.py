@@ -160,19 +160,23 @@ def test_a_cluster_whose_notebook_was_killed_is_gone(
 
 
 def test_another_machine_attaches_while_cells_run_and_takes_turns(
-    first: HostNotebook, elsewhere: HostNotebook
+    ssh: Rig, first: HostNotebook, elsewhere: HostNotebook
 ) -> None:
+    go = ssh.shared / "go-on"
     first.ok(START)
     remember(first)
     running = first.begin(
-        "%%spmd --all\nimport time\nprint('on', flush=True)\ntime.sleep(4)\nkept += 50\nprint(kept)"
+        "%%spmd --all\nimport os, time\nprint('on', flush=True)\n"
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.1)\nkept += 50\nprint(kept)"
     )
     first.until(lambda: "on" in running.text, "the cell runs")
     assert "main" in elsewhere.ok("%jaxcluster list --hosts h2").text
     attached = elsewhere.ok("%jaxcluster attach main --hosts h1")
     assert "ranks 0, 1" in attached.text
+    go.touch()
     ended = re.compile(r"Cell 2\b.* has ended")  # the second, if the first machine was quicker
     elsewhere.until(lambda: ended.search(attached.text), "the cell's end, shown there")
+    go.unlink()
     assert "── ranks 0, 1 ──\non\n91\n" in attached.text
     assert "process" in elsewhere.ok("%jaxcluster history").text
     added = elsewhere.begin("%%spmd --all\nfor _ in range(50): kept += 1\nprint(kept)")

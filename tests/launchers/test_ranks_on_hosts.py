@@ -5,6 +5,7 @@ All of them run there by the command that ``tests/overhosts`` gives.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -44,9 +45,10 @@ CHOICE = (
     f"{OPERATION}_the_folder_may_have_any_name",
 )
 AT_LEAST = 110  # tests; fewer: some were not found, or left out
+PART = os.environ.get("JAXCLUSTER_TEST_HOSTS_PART", "1/1")  # ``2/3``: that third of the files
 
 
-@pytest.mark.any_jax  # it takes 1 to 2 minutes where nothing else runs
+@pytest.mark.any_jax  # all of it takes 1 to 2 minutes where nothing else runs
 @pytest.mark.timeout(900)
 def test_what_is_true_of_ranks_on_one_machine_is_true_of_them_on_two_hosts(ssh: Rig) -> None:
     variables = {
@@ -55,6 +57,7 @@ def test_what_is_true_of_ranks_on_one_machine_is_true_of_them_on_two_hosts(ssh: 
         "PATH": f"{ssh.python.parent}:{ssh['h0'].environ['PATH']}",
         "PYTHONDONTWRITEBYTECODE": "1",
         "JAXCLUSTER_TEST_CASES": "one",
+        "JAXCLUSTER_TEST_PART": PART,
     }
     command = ("-m", "pytest", "-p", "no:cacheprovider", "--durations=8")
     try:
@@ -70,4 +73,4 @@ def test_what_is_true_of_ranks_on_one_machine_is_true_of_them_on_two_hosts(ssh: 
     shown = done.stdout[-6000:] + done.stderr[-2000:]
     closing = re.search(r"=+ (\d+) passed(, \d+ deselected)? in [^=]* =+\s*$", done.stdout)
     assert done.returncode == 0 and closing, shown
-    assert int(closing[1]) >= AT_LEAST, shown
+    assert int(closing[1]) >= (AT_LEAST if PART == "1/1" else 10), shown

@@ -12,6 +12,7 @@ import nbformat
 import pytest
 from helpers import plain
 from overhosts import send_signal
+from pace import slowness
 
 import jaxcluster
 from jaxcluster.errors import CellFailed, CellInterrupted
@@ -522,18 +523,19 @@ def test_interrupts_at_any_moment_cost_no_reply_and_no_lock(cluster: jaxcluster.
     ]
     draw = random.Random(5)
     stop = threading.Event()
+    pause_s = 0.004 * slowness()  # more often than a slow machine can end them, no cell would end
 
     def shoot() -> None:
         while not stop.is_set():
             send_signal(cluster, draw.randrange(4), signal.SIGINT)
-            stop.wait(draw.random() * 0.004)
+            stop.wait(draw.random() * pause_s)
 
     shooter = threading.Thread(target=shoot)
     shooter.start()
     began = time.monotonic()
     cells = 0
     try:
-        while cells < 100 or (cells < 400 and time.monotonic() - began < 20):
+        while cells < 40 or (cells < 400 and time.monotonic() - began < 20):
             try:
                 cluster.run(draw.choice(sources), show=False, timeout_s=LONG_S)
             except (CellFailed, CellInterrupted) as error:

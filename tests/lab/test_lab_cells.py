@@ -1,0 +1,582 @@
+"""Cells in a real JupyterLab, with real clusters of 2 ranks: badges, output, reports, reloads."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import nbformat
+import pytest
+from labpage import SETUP, START, LabPage
+from labparts import (
+    BUSY_S,
+    HANG,
+    SHOTS,
+    SLEEP,
+    badges,
+    marks,
+    show_sidebar,
+    sources,
+    statuses,
+    until_ranks,
+)
+from nbclient import NotebookClient
+
+from jaxcluster.views.cell_outputs import MIME as OUTPUTS_MIME
+
+# ------------------------------------------------------------------------------- cells
+
+
+def test_badges_follow_a_cell_from_busy_to_done(page: LabPage) -> None:
+    page.open(
+        "badges.ipynb",
+        START,
+        SETUP,
+        "%%spmd\ntime.sleep(1 + 1.5 * rank)\nprint('this is rank', rank)",
+        "%%spmd\nassert rank == 0, 'not here'",
+    )
+    page.do(0, 1)
+    show_sidebar(page)
+    page.run(2)
+    page.wait(lambda: statuses(page, 2) == ["running", "running"], "both run")
+    until_ranks(page, ["running", "running"])
+    page.wait(lambda: statuses(page, 2) == ["done", "running"], "rank 0 is done")
+    page.wait(lambda: statuses(page, 2) == ["done", "done"], "both are done")
+    until_ranks(page, ["idle", "idle"])
+    assert page.finish(2) == "this is rank 0\nRank 1 was 1.5 s behind.\n"
+    assert " s behind" in badges(page, 2).nth(1).get_attribute("title")
+    # The strip says the same, and it is no error.
+    strip = page.page.locator(".jxl-badges", has_text="behind")
+    assert "Rank 1 was 1.5 s behind." in strip.inner_text()
+    assert [o["output_type"] for o in page.outputs(2)] == ["stream", "display_data"]
+    badges(page, 2).nth(1).click()
+    page.page.wait_for_selector("text=this is rank 1")
+    page.page.keyboard.press("Escape")
+    page.page.wait_for_selector("text=this is rank 1", state="detached")
+    page.run(3)
+    page.wait(lambda: statuses(page, 3) == ["done", "failed"], "rank 1 has failed")
+    page.finish(3)
+    # Those of the cell before are still there, and a second run takes the first one's place.
+    assert statuses(page, 2) == ["done", "done"]
+    page.run(2)
+    page.wait(lambda: statuses(page, 2) == ["running", "running"], "both run again")
+    page.finish(2)
+
+
+def test_a_rank_is_opened_once_for_all_cells(page: LabPage) -> None:
+    fails = "assert rank == 0, 'not here'"
+    page.open(
+        "opened.ipynb", START, SETUP,
+        "%%spmd\nprint('first of', rank)", f"%%spmd\nprint('second of', rank)\n{fails}",
+        "%%spmd\nprint('third of', rank)", f"%%spmd --all\nprint('all of', rank)\n{fails}",
+        "%%spmd --all\nprint('more of', rank)",
+    )  # fmt: skip
+    page.do(0, 1, 2, 3)
+    assert [one.inner_text()[1:] for one in badges(page, 2).all()] == ["rank 0", "rank 1"]
+    assert [one.get_attribute("data-tone") for one in badges(page, 3).all()] == ["good", "bad"]
+    badges(page, 2).nth(1).click()
+    page.page.get_by_text("first of 1").wait_for()
+    page.page.get_by_text("second of 1").wait_for()
+    assert page.page.get_by_label("Output of rank").count() == 2  # the cell before has none
+    page.do(4)
+    page.page.get_by_text("third of 1").wait_for()  # of cells that run later, too
+    if SHOTS:
+        page.shot(SHOTS / "opened.png")
+    page.page.locator(".jxl-outputHead button").first.click()
+    page.page.get_by_label("Output of rank").first.wait_for(state="detached")
+    page.do(5, 6)
+    views = page.page.locator(".jxl-ranksOutputs")
+    views.nth(1).get_by_role("button", name="Tabs").click()
+    failed = views.nth(0).get_by_role("tab", name="rank 1")
+    assert (failed.inner_text(), failed.get_attribute("data-tone")) == ("! rank 1", "bad")
+    failed.click()
+    page.page.get_by_text("more of 1").wait_for()
+    assert views.nth(1).get_by_role("tab", name="rank 1").inner_text() == "rank 1"
+    if SHOTS:
+        page.shot(SHOTS / "opened-tabs.png")
+
+
+def test_all_ranks_are_shown_as_groups_tabs_and_grid_and_kept(page: LabPage) -> None:
+    page.open(
+        "all.ipynb",
+        START.replace("-n 2", "-n 3"),
+        "%%spmd\nimport jax, os, time\nrank = jax.process_index()",
+        "%%spmd --all\nfor step in range(3):\n    print('step', step, 'of', rank // 2)\n"
+        "print('the end')",
+        "%%spmd\nprint('only', rank)",
+        "%%spmd --ranks 1,2\nfrom IPython.display import HTML, display\n"
+        "display(HTML(f'<b class=ours>bold {rank}</b>'))\nprint('go', flush=True)\n"
+        "while not os.path.exists('enough'): time.sleep(0.05)",
+    )
+    page.do(0, 1)
+    assert page.do(2).count("the end") == 2  # in both groups' text
+    at = page.page.locator
+    view = at(".jxl-ranksOutputs")
+    heads = view.locator(".jxl-groupHead")
+    assert heads.all_inner_texts() == ["ranks 0, 1", "rank 2"]
+    heads.nth(0).locator("button").click()
+    assert heads.nth(0).locator("button").get_attribute("aria-expanded") == "false"
+    assert not view.get_by_text("step 0 of 0").is_visible()
+    heads.nth(0).locator("button").click()
+    view.get_by_role("button", name="Tabs").click()
+    view.get_by_role("tab", name="rank 2").click()
+    view.get_by_text("step 0 of 1").wait_for()
+    assert not view.get_by_text("step 0 of 0").is_visible()
+    page.page.keyboard.press("ArrowLeft")
+    view.get_by_text("step 0 of 0").wait_for()
+    view.get_by_role("button", name="Grid").click()
+    assert view.get_by_text("step 0 of 0").is_visible()
+    assert view.get_by_text("step 0 of 1").is_visible()
+    view.get_by_role("button", name="Differences from rank 0").click()
+    changes = view.locator(".jxl-changes:visible")
+    assert changes.count() == 1
+    assert changes.locator("[data-sign='+']").count() == 3
+    assert changes.locator("[data-sign=' ']").all_inner_texts() == ["  the end\n"]
+    page.do(3)
+    # Live: they are shown while the cell goes on, with their HTML.
+    page.run(4)
+    at(".jxl-ranksOutputs b.ours", has_text="bold 2").wait_for()
+    at(".jxl-ranksOutputs b.ours", has_text="bold 1").wait_for()
+    page.wait(lambda: "running" in statuses(page, 4), "it runs")
+    (page.lab.root / "enough").touch()
+    page.finish(4)
+    page.wait(lambda: statuses(page, 4) == ["done", "done"], "it is done")
+    page.until(f"{META.format(3)}?.run?.done === '0-2'", "how it went is kept with the cell")
+    page.until(f"{META.format(4)}?.run?.done === '1, 2'", "how it went is kept with the cell")
+    page.page.evaluate("() => window.jaxcluster.currentPanel.context.save()")
+    page.wait(lambda: "'1, 2'" in str(saved(page, "all.ipynb").cells[4].metadata), "it is saved")
+    # Reopened, with another kernel: what was shown is there, and of the rest it is said.
+    page.end_kernels()
+    page.open("all.ipynb")
+    page.wait(lambda: statuses(page, 2) == ["done"] * 3, "the strips are back")
+    view.nth(0).locator(".jxl-group").nth(1).wait_for()
+    badges(page, 2).nth(2).click()
+    at(".jxl-rankOutput").get_by_text("step 2 of 1").wait_for()
+    page.page.keyboard.press("Escape")
+    badges(page, 3).nth(0).click()
+    at(".jxl-rankOutput").get_by_text("only 0").wait_for()
+    badges(page, 3).nth(1).click()
+    at(".jxl-rankOutput").get_by_text("The output of rank 1 was not kept").wait_for()
+    if SHOTS:
+        page.shot(SHOTS / "all.png")
+    # Run again, not on ranks, it has none.
+    page.page.evaluate(
+        "() => window.jaxcluster.currentPanel.content.widgets[3].model.sharedModel.setSource('1')"
+    )
+    page.do(3)
+    page.wait(lambda: statuses(page, 3) == [], "the strip goes")
+
+
+META = "window.jaxcluster.currentPanel.content.widgets[{}].model.getMetadata('jaxcluster')"
+
+
+def saved(page: LabPage, name: str) -> Any:
+    return nbformat.read(page.lab.root / name, 4)
+
+
+def test_badges_come_back_when_a_cell_is_scrolled_away_and_back(page: LabPage) -> None:
+    page.open("scroll.ipynb", START, SETUP, *[f"print({i})\n" + "# \n" * 30 for i in range(40)])
+    page.do(0, 1)
+    page.wait(lambda: statuses(page, 1) == ["done", "done"], "badges are there")
+    page.page.evaluate("() => window.jaxcluster.currentPanel.content.scrollToItem(40)")
+    page.page.wait_for_timeout(500)
+    page.page.evaluate("() => window.jaxcluster.currentPanel.content.scrollToItem(0)")
+    page.wait(
+        lambda: page.page.locator(".jxl-badge[data-status=done]").count() >= 2, "they are back"
+    )
+
+
+def test_the_switch_runs_plain_cells_on_the_ranks(page: LabPage) -> None:
+    page.open(
+        "switch.ipynb",
+        START,
+        SETUP,
+        "print('hello from', rank)",
+        "%jaxcluster auto off",
+        "print('hello from the notebook')",
+    )
+    switch = page.page.get_by_role("switch", name="SPMD")
+    assert switch.get_attribute("aria-disabled") == "true"
+    page.do(0, 1)
+    page.wait(lambda: switch.get_attribute("aria-disabled") == "false", "it can be used")
+    assert switch.get_attribute("aria-checked") == "false"
+    switch.click()
+    page.wait(lambda: switch.get_attribute("aria-checked") == "true", "it is on")
+    assert page.do(2) == "hello from 0\n"
+    page.wait(lambda: statuses(page, 2) == ["done", "done"], "it ran on both")
+    # The kernel is the source of truth.
+    page.do(3)
+    page.wait(lambda: switch.get_attribute("aria-checked") == "false", "it is off")
+    assert page.do(4) == "hello from the notebook\n"
+    page.until_state("s.spmd === false", "the page knows")
+    assert marks(page) == [None, "2 ranks", None, None, None]
+
+
+def test_the_mode_comes_back_with_restart_and_run_all(page: LabPage) -> None:
+    page.open(
+        "mode.ipynb",
+        "where = 'notebook'",
+        START,
+        "import jax\nwhere = jax.process_index()",
+        "print('ran on', where)",
+        "%%spmd --ranks 1\nprint('ran on', where)",
+    )
+    page.do(0, 1)
+    switch = page.page.get_by_role("switch", name="SPMD")
+    page.wait(lambda: switch.get_attribute("aria-disabled") == "false", "it can be used")
+    page.wait(lambda: marks(page)[4] == "ranks 1", "the last cell says where")
+    assert marks(page)[:4] == [None] * 4
+    switch.click()
+    page.wait(lambda: marks(page) == ["2 ranks", None, "2 ranks", "2 ranks", "ranks 1"], "marks")
+    assert page.do(2, 3) == "ran on 0\n"
+    page.page.evaluate("() => window.jaxcluster.currentPanel.context.save()")
+    kept = page.wait(lambda: read_if_kept(page, "mode.ipynb"), "the mode is in the file")
+    assert kept.metadata["jaxcluster"] == {"spmd": True}
+    assert kept.cells[1].source == START.replace("\n", "\n%jaxcluster auto on\n")
+    page.command("notebook:restart-run-all")
+    page.page.locator(".jp-Dialog .jp-mod-accept").click()
+    page.until(
+        "window.jaxcluster.currentPanel.content.widgets[4].model.executionCount === 5"
+        " && s()?.spmd === true".replace("s()", "window.jaxcluster.current.state"),
+        "all cells have run again",
+    )
+    assert page.finish(3) == "ran on 0\n"
+    assert "ran on 1\n" in page.finish(4)
+    assert switch.get_attribute("aria-checked") == "true"
+    # The cell above the start ran in the notebook, as it did at first.
+    assert [cell.metadata["jaxcluster"].get("spmd") for cell in kept.cells[2:4]] == [True] * 2
+    switch.click()
+    page.wait(lambda: marks(page) == [None, None, None, None, "ranks 1"], "the marks go")
+    page.until(
+        "window.jaxcluster.currentPanel.content.model.getMetadata('jaxcluster') === undefined",
+        "it is not kept any more",
+    )
+    page.wait(lambda: sources(page)[1] == START, "nor in the text")
+    check_without_a_page(kept, page)
+
+
+def check_without_a_page(kept: Any, page: LabPage) -> None:
+    """nbclient, and so nbconvert and papermill, tell a kernel of no metadata."""
+    for cell in kept.cells:
+        cell.metadata.clear()
+    kept.metadata.pop("jaxcluster")
+    client = NotebookClient(kept, timeout=120, kernel_name="python3")
+    client.execute(env=page.lab.home.environ(JAX_PLATFORMS="cpu"))
+    ran = ["".join(output.get("text", "") for output in cell.outputs) for cell in kept.cells]
+    assert (ran[0], ran[2], ran[3]) == ("", "", "ran on 0\n")
+    assert "ran on 1\n" in ran[4]
+
+
+def read_if_kept(page: LabPage, name: str) -> Any:
+    found = saved(page, name)
+    return found if "jaxcluster" in found.metadata else None
+
+
+def test_spmd_can_be_written_into_the_cells(page: LabPage) -> None:
+    page.open("write.ipynb", START, "x = 1", "%%time\ny = 2", "!true", "%%spmd\nz = 3")
+    page.do(0)
+    page.until_state("!!s", "the page knows of jaxcluster")
+    page.page.get_by_role("switch", name="SPMD").click()
+    page.until_state("s.spmd", "auto mode is on")
+    page.wait(lambda: "auto on" in sources(page)[0], "the text says so")
+    page.command("jaxcluster:write-spmd")
+    page.until(
+        "window.jaxcluster.currentPanel.content.widgets[1].model.sharedModel.getSource()"
+        ".startsWith('%%spmd')",
+        "it is written",
+    )
+    written = sources(page)
+    assert written[0] == START
+    assert written[1] == "%%spmd\nx = 1"
+    assert written[3:] == ["!true", "%%spmd\nz = 3"]
+    page.until_state("!s.spmd", "auto mode is off")
+
+
+# ------------------------------------------------------------------------------- interrupts
+
+
+@pytest.mark.parametrize("way", ["sidebar", "stop button"])
+def test_a_busy_cell_is_interrupted(page: LabPage, way: str) -> None:
+    page.open("interrupt.ipynb", START, SETUP, SLEEP, "%%spmd\nrank")
+    page.do(0, 1)
+    sidebar = show_sidebar(page)
+    page.run(2)
+    page.wait(lambda: "running" in page.output(2), "the cell runs")
+    until_ranks(page, ["running", "running"])
+    pressed = time.monotonic()
+    if way == "sidebar":
+        sidebar.get_by_role("button", name="Interrupt").click()
+    else:
+        page.command("notebook:interrupt-kernel")
+    text = page.finish(2)
+    took = time.monotonic() - pressed
+    assert "was stopped on ranks 0, 1." in text
+    assert took < 0.5 + BUSY_S, took
+    page.wait(lambda: statuses(page, 2) == ["interrupted", "interrupted"], "the badges say so")
+    assert page.do(3) == "0\n"
+
+
+# ------------------------------------------------------------------------------- hangs, deaths
+
+
+def test_a_hang_is_reported_with_its_stacks(page: LabPage) -> None:
+    last = "%%spmd\nprint(float(jnp.sum(x)))"
+    page.open("hang.ipynb", START, SETUP, HANG, last, "%jaxcluster journal")
+    page.do(0, 1)
+    assert "waited in jnp.sum at cell" in page.do(2)
+    report = page.page.locator(".jxl-report")
+    report.wait_for()
+    assert "rank 0 waited" in report.inner_text().lower()
+    page.wait(lambda: "Back in lockstep" in report.inner_text(), "what was done about it")
+    report.locator("summary").click()
+    assert "jnp.sum" in report.locator(".jxl-stacks").inner_text()
+    assert report.locator(".jxl-launch.jxl-mod-none").count() == 1
+    # In a narrow window it is below the notebook, not beside it.
+    notebook, box = page.page.locator(".jp-NotebookPanel"), page.page.locator(".jxl-report")
+    assert box.bounding_box()["x"] > notebook.bounding_box()["x"] + 100
+    page.page.evaluate(
+        "() => { const panels = [...window.jupyterapp.shell.widgets('main')];"
+        " panels.find(one => one.id.startsWith('jaxcluster-report')).close(); }"
+    )
+    page.page.set_viewport_size({"width": 1300, "height": 950})
+    page.command("jaxcluster:show-report")
+    report.wait_for()
+    assert abs(box.bounding_box()["x"] - notebook.bounding_box()["x"]) < 20
+    assert box.bounding_box()["y"] > notebook.bounding_box()["y"] + 100
+    # The line in the cell carries the rank, and the report leads to it.
+    line = page.page.locator(".jxl-markedLine")
+    line.wait_for()
+    assert "jnp.sum(x)" in line.inner_text()
+    assert line.locator(".jxl-rankChip").all_inner_texts() == ["0"]
+    assert "rank 0 waited here" in line.locator(".jxl-lineMark").get_attribute("title")
+    report.get_by_role("button", name="line 3").first.click()
+    page.until(
+        "window.jaxcluster.currentPanel.content.activeCell.editor.getCursorPosition().line === 2",
+        "the cursor is in that line",
+    )
+    assert page.do(3) == "28.0\n"
+    # The last launches, in a panel that follows, and in a cell.
+    page.command("jaxcluster:journal")
+    panel = page.page.locator(".jp-MainAreaWidget .jxl-journal")
+    marks = panel.locator(".jxl-timeline tbody tr").first.locator(".jxl-launch")
+    marks.first.wait_for()
+    before = marks.count()
+    page.do(3)
+    page.wait(lambda: marks.count() > before, "it has the cell's launches")
+    page.do(4)
+    shown = page.page.locator(".jp-OutputArea .jxl-journal")
+    shown.locator("tbody tr").nth(1).locator(".jxl-launch").last.click()
+    page.until(
+        "window.jaxcluster.currentPanel.content.activeCellIndex === 3"
+        " && window.jaxcluster.currentPanel.content.activeCell.editor"
+        ".getCursorPosition().line === 1",
+        "the cursor is in the line that launched it",
+    )
+    if SHOTS:
+        page.shot(SHOTS / "journal.png")
+    page.run(2)  # with the cell's next run the marks of the last one are gone, and new ones come
+    page.finish(2)
+    page.wait(lambda: line.count() == 1, "the new finding's mark")
+
+
+def test_a_failed_cell_is_undone_from_its_strip_and_from_the_menu(page: LabPage) -> None:
+    page.open(
+        "undo.ipynb",
+        START,
+        "%%spmd\nn = 1",
+        "%%spmd\nn = 2\n1 / 0",
+        "%spmd n",
+        "import jaxcluster; jaxcluster.current().limit_undo(0)",
+        "import jaxcluster; jaxcluster.current().client[:].execute('m = 3', block=True)",
+    )
+    page.do(0, 1)
+    enabled = "window.jupyterapp.commands.isEnabled('jaxcluster:undo')"
+    page.until(enabled, "the last cell can be undone")
+    button = page.page.get_by_role("button", name="Undo cell")
+    assert button.count() == 0  # the cell is as it is meant to be
+    page.do(2)
+    page.wait(lambda: button.count() == 1, "the failed cell can be undone")
+    assert button.get_attribute("aria-disabled") == "false"
+    if SHOTS:
+        page.shot(SHOTS / "undo.png")
+    button.click()
+    strip = page.page.locator(".jxl-badges").nth(1)
+    page.wait(lambda: strip.inner_text().endswith("undone"), "it says so")
+    page.page.locator(".Toastify__toast", has_text="is undone. Restored n.").wait_for()
+    assert page.do(3) == "1\n"
+    # From the menu; and where it can't be, why.
+    page.do(2)
+    page.wait(lambda: button.count() == 1, "again")
+    page.command("jaxcluster:undo")
+    page.wait(lambda: strip.inner_text().endswith("undone"), "it is undone again")
+    page.do(2)
+    page.do(5)  # a %%px cell, of which only the ranks know
+    button.press("Enter")
+    toast = page.page.locator(".Toastify__toast--error", has_text="can't be undone")
+    toast.wait_for()
+    if SHOTS:
+        page.shot(SHOTS / "undo-toast.png")
+    assert button.get_attribute("aria-disabled") == "false"
+    page.do(2)
+    page.do(4)
+    page.until(f"!({enabled})", "it knows that nothing is kept")
+    page.wait(lambda: button.get_attribute("aria-disabled") == "true", "the button, too")
+    assert "Undo is switched off" in button.get_attribute("title")
+    if SHOTS:
+        page.shot(SHOTS / "undo-refused.png")
+    button.press("Enter")
+    page.page.wait_for_timeout(300)
+    assert toast.count() <= 1  # nothing was asked
+    refused = page.page.evaluate(
+        "async () => { const link = window.jaxcluster.current;"
+        " return link.call('undo', { seq: 1 }).then(() => '', error => error.message); }"
+    )
+    assert refused.startswith("That is no longer the last cell: cell [")
+
+
+def test_a_death_is_shown(page: LabPage) -> None:
+    page.open(
+        "death.ipynb",
+        START,
+        SETUP,
+        "%jaxcluster recovery never",
+        "%%spmd\nimport signal\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(30)",
+        "%jaxcluster restart",
+        "%%spmd\nprint(float(jnp.sum(x)))",
+    )
+    page.do(0, 1, 2)
+    show_sidebar(page)
+    said = page.do(3)
+    assert said.count("killed by SIGKILL") <= 2  # the error's name and text, and nothing before it
+    page.until_state("s.ranks[1].status === 'dead'", "rank 1 is dead")
+    page.wait(
+        lambda: page.page.locator(".jxl-rank[data-rank='1'][data-status=dead]").count(),
+        "the sidebar says so",
+    )
+    assert "1 dead" in page.page.locator(".jxl-chip").inner_text()
+    report = page.page.locator(".jxl-report")
+    report.wait_for()
+    assert report.get_by_role("heading", level=2).inner_text().startswith("Rank 1 died")
+    assert "rank 1 died" in report.locator(".jxl-sides").inner_text()
+    assert "wait" not in report.locator(".jxl-sides").inner_text()
+    assert report.get_by_role("button", name="Restart …").count() == 1
+    page.do(4)
+    until_ranks(page, ["idle", "idle"])
+    page.do(5)
+
+
+# ------------------------------------------------------------------------------- reload, restart
+
+
+def test_a_reload_during_a_cell_restores_everything(page: LabPage) -> None:
+    page.open("reload.ipynb", START, SETUP, SLEEP)
+    page.do(0, 1)
+    show_sidebar(page)
+    page.run(2)
+    page.wait(lambda: "running" in page.output(2), "the cell runs")
+    page.page.evaluate("() => window.jaxcluster.currentPanel.context.save()")
+    page.page.reload()
+    page.until(
+        "window.jaxcluster?.currentPanel?.sessionContext?.session?.kernel?.connectionStatus"
+        " === 'connected'",
+        "the page is back",
+    )
+    began = time.monotonic()
+    page.until_state("s.ranks.length === 2", "the state is back", 3 + BUSY_S)
+    show_sidebar(page)
+    until_ranks(page, ["running", "running"])
+    page.wait(lambda: statuses(page, 2) == ["running", "running"], "the badges are back")
+    assert time.monotonic() - began < 3 + BUSY_S
+    pressed = time.monotonic()
+    page.page.locator(".jxl-sidebar").get_by_role("button", name="Interrupt").click()
+    until_ranks(page, ["idle", "idle"])
+    assert time.monotonic() - pressed < 0.5 + BUSY_S
+
+
+def counting(to: int, last: str = "", options: str = "") -> str:
+    loop = 'for n in range({}):\n    print("line", n, flush=True)\n    time.sleep(0.1)'
+    return f"%%spmd {options}\n{loop.format(to)}\n{last}"
+
+
+def lines(to: int) -> str:
+    return "".join(f"line {n}\n" for n in range(to))
+
+
+def test_a_page_that_has_missed_a_cell_has_its_output(page: LabPage) -> None:
+    """The cell goes on while there is no page, and where there is a new one."""
+    fails = counting(40, "if jax.process_index() == 1: [][n]")
+    page.open(
+        "missed.ipynb", START, SETUP, counting(200, "n"), fails, counting(40, options="--all")
+    )
+    page.do(0, 1)
+    for index, way in ((2, "reload"), (3, "close"), (4, "reload")):
+        page.run(index)
+        page.wait(lambda i=index: "line 3" in page.output(i), "the cell runs")
+        page.page.evaluate("() => window.jaxcluster.currentPanel.context.save()")
+        if way == "reload":
+            page.page.reload()
+        else:
+            page.page.goto("about:blank")
+            time.sleep(1)
+            page.page.goto(f"{page.lab.url}/lab/tree/missed.ipynb")
+        page.until("window.jaxcluster?.current?.state", "the page is back")
+        page.wait(lambda i=index: "line 3" in page.output(i), "its output is back")
+        if index == 2:
+            assert lines(200) not in page.output(index)  # it goes on
+        page.finish(index)
+    kinds = [output["output_type"] for output in page.outputs(2)]
+    assert kinds == ["stream", "execute_result"]
+    assert page.output(2) == f"{lines(200)}199\n"
+    assert [output["output_type"] for output in page.outputs(3)] == ["stream", "error"]
+    assert page.output(3).startswith(lines(40))
+    assert "IndexError" in page.output(3)
+    (shown,) = page.outputs(4)
+    assert [g["ranks"] for g in shown["data"][OUTPUTS_MIME]["groups"]] == [[0, 1]]
+    # What its user has cleared stays so.
+    page.command("notebook:clear-all-cell-outputs")
+    page.wait(lambda: page.outputs(2) == [], "it is cleared")
+    page.page.evaluate("() => window.jaxcluster.currentPanel.context.save()")
+    page.page.reload()
+    page.until_state("s.ranks.length === 2", "the state is back")
+    page.page.wait_for_timeout(2000)
+    assert [page.outputs(index) for index in (2, 3, 4)] == [[], [], []]
+    page.do(4)  # and they run here, as ever
+    (shown,) = page.outputs(4)
+    assert [g["ranks"] for g in shown["data"][OUTPUTS_MIME]["groups"]] == [[0, 1]]
+
+
+def test_a_restarted_kernel_has_no_cluster(page: LabPage) -> None:
+    page.open("restart.ipynb", START, SETUP, "%%spmd\nprint(float(jnp.sum(x)))")
+    page.do(0, 1, 2)
+    show_sidebar(page)
+    until_ranks(page, ["idle", "idle"])
+    page.command("jaxcluster:journal")
+    launches = page.page.locator(".jxl-journal .jxl-launch")
+    launches.first.wait_for()
+    page.page.evaluate(
+        "() => { void window.jaxcluster.currentPanel.sessionContext.session.kernel.restart(); }"
+    )
+    page.until("window.jaxcluster.current.state === null", "the state is gone", 2 + BUSY_S)
+    page.page.wait_for_selector("text=not loaded in the kernel")
+    page.wait(lambda: statuses(page, 1) == ["done", "done"], "how the cell went is still told")
+    page.wait(lambda: launches.count() == 0, "what ranks that are gone launched is not shown")
+    page.page.get_by_text("The notebook has no ranks now.").wait_for()
+    page.ready()
+    page.do(0, 1)
+    until_ranks(page, ["idle", "idle"])
+    page.do(2)
+    launches.first.wait_for()
+
+
+def test_a_killed_kernel_has_no_cluster(page: LabPage) -> None:
+    page.open("killed.ipynb", START, "import os\nprint(os.getpid())")
+    page.do(0)
+    pid = int(page.do(1))
+    show_sidebar(page)
+    until_ranks(page, ["idle", "idle"])
+    os.kill(pid, signal.SIGKILL)
+    # The server sees it within some seconds and starts another one.
+    page.until("window.jaxcluster.current.state === null", "the state is gone", 15 + BUSY_S)
+    page.ready()

@@ -1,0 +1,85 @@
+"""What the tests of the extension look at and press on a page."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from labpage import LabPage
+
+# A start that goes on until it is cancelled, as one does that waits for a busy host.
+SLOW_START = (
+    "import time\n"
+    "from jaxcluster.cluster import events, starting\n"
+    "asked = starting.Starting._ask\n"
+    "def ask(self, op, *rest):\n"
+    "    while op == 'facts' and not events.course.is_cancelled:\n"
+    "        time.sleep(0.05)\n"
+    "    return asked(self, op, *rest)\n"
+    "starting.Starting._ask = ask\n"
+    "%jaxcluster start -n 2"
+)
+BUSY_S = 10.0  # what a busy machine may add to each of the issue's figures
+SOURCES = (
+    "() => window.jaxcluster.currentPanel.content.widgets.map(c => c.model.sharedModel.getSource())"
+)
+HANG = "%%spmd\nif rank != 1:\n    print(float(jnp.sum(x)))"
+SHOTS = Path(os.environ["SCREENSHOTS"]) if "SCREENSHOTS" in os.environ else None
+SLEEP = "%%spmd\nprint('running', flush=True)\ntime.sleep(60)"
+
+
+def show_sidebar(page: LabPage) -> Any:
+    page.command("jaxcluster:show-clusters")
+    page.page.wait_for_selector(".jxl-sidebar")
+    return page.page.locator(".jxl-sidebar")
+
+
+def badges(page: LabPage, index: int) -> Any:
+    return (
+        page.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook .jp-Cell")
+        .nth(index)
+        .locator(".jxl-badge")
+    )
+
+
+def statuses(page: LabPage, index: int) -> list[str]:
+    return [b.get_attribute("data-status") for b in badges(page, index).all()]
+
+
+def until_ranks(page: LabPage, statuses: list[str], deadline_s: float = 60) -> None:
+    """Until the sidebar, which the user looks at, shows these."""
+    rows = page.page.locator(".jxl-sidebar .jxl-rank")
+    page.wait(
+        lambda: [row.get_attribute("data-status") for row in rows.all()] == statuses,
+        f"ranks are {statuses}",
+        deadline_s,
+    )
+
+
+def sources(page: LabPage) -> list[str]:
+    found: list[str] = page.page.evaluate(
+        "() => window.jaxcluster.currentPanel.content.widgets.map("
+        "c => c.model.sharedModel.getSource())"
+    )
+    return found
+
+
+def marks(page: LabPage) -> list[str | None]:
+    """What stands beside each cell's number."""
+    found: list[str | None] = page.page.evaluate(
+        "() => window.jaxcluster.currentPanel.content.widgets.map("
+        "c => c.inputArea.promptNode.dataset.jxlWhere ?? null)"
+    )
+    return found
+
+
+def stop(page: LabPage) -> None:
+    own = page.page.locator(".jxl-sidebar .jxl-clusters li", has_text="this notebook's")
+    own.get_by_role("button", name="Stop").click()
+    confirm(page, "Stop")
+    page.until_state("s.current === null", "the cluster is stopped")
+
+
+def confirm(page: LabPage, button: str) -> None:
+    page.page.locator(".jp-Dialog").get_by_role("button", name=button, exact=True).click()
