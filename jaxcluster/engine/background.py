@@ -30,16 +30,14 @@ import functools
 import inspect
 import multiprocessing.pool
 import operator
-import os
 import selectors
 import signal
 import threading
 from collections.abc import Iterator
-from itertools import pairwise
 from types import CodeType
 from typing import Any
 
-from jaxcluster.engine.foreign import INSTALLED, is_library_file
+from jaxcluster.engine.foreign import installed_name, is_library_file
 from jaxcluster.engine.stacks import Place, stack_of
 
 # Packages whose own code launches no program, and that call nothing which they are given.
@@ -318,5 +316,4 @@ def _is_users_file(file: str) -> bool:
 
 @functools.lru_cache(4096)
 def _is_harmless_file(file: str) -> bool:
-    parts = file.split(os.sep)
-    return any(above in INSTALLED and _is_of(name) for above, name in pairwise(parts))
+    return _is_of(installed_name(file))

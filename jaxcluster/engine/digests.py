@@ -360,6 +360,15 @@ def _object(walk: _Walk, value: Any, depth: int) -> None:
     _dict_of(walk, object.__getattribute__(value, "__dict__"), depth)
 
 
+def _cached(walk: _Walk, value: Any, depth: int) -> None:
+    """A function with ``functools.lru_cache``: what it has cached is no part of it."""
+    if is_imported(value):
+        walk.put(_name_of(value))
+        return
+    walk.put(f"cached {sorted(value.cache_parameters().items())}")
+    walk.feed(value.__wrapped__, depth + 1)
+
+
 def _import(walk: _Walk, value: Any, depth: int) -> None:
     walk.put(f"import {_name_of(value)}")
 
@@ -471,6 +480,7 @@ _HANDLERS: dict[type, Handler] = {
     types.FunctionType: _function,
     types.MethodType: _method,
     types.BuiltinFunctionType: _builtin,
+    functools._lru_cache_wrapper: _cached,
     staticmethod: _wrapped("staticmethod"),
     classmethod: _wrapped("classmethod"),
     property: _property,

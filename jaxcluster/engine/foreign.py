@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
 import sys
 import sysconfig
 from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
 from types import CodeType
 
 JAX = ("jax", "jaxlib")
@@ -79,7 +82,36 @@ def is_library_file(file: str) -> bool:
 
 
 def _is_installed(file: str) -> bool:
-    return any(folder in file.split(os.sep) for folder in INSTALLED)
+    return installed_name(file) is not None
+
+
+@functools.lru_cache(4096)
+def installed_name(file: str) -> str | None:
+    """The package that a file belongs to, where that is installed: None where it is not.
+
+    Installed is what lies in a ``site-packages``, and what ``pip install --target`` has put into
+    any folder of ``sys.path``: each package's record there names it.
+    """
+    for above, name in pairwise(file.split(os.sep)):
+        if above in INSTALLED:
+            return name.removesuffix(".py")
+    for folder in filter(os.path.isabs, sys.path):
+        if file.startswith(_as_folder(folder)):
+            top = file[len(_as_folder(folder)) :].partition(os.sep)[0]
+            if top in _recorded(folder):
+                return top.removesuffix(".py")
+    return None
+
+
+@functools.cache
+def _recorded(folder: str) -> frozenset[str]:
+    """The files and folders in a folder that belong to packages which were installed into it."""
+    found = set()
+    for record in Path(folder).glob("*.dist-info/RECORD"):
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            rows = record.read_text("utf-8").splitlines()
+            found |= {row.partition(",")[0].partition("/")[0] for row in rows}
+    return frozenset(found)
 
 
 @functools.lru_cache(4096)

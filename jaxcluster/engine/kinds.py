@@ -626,7 +626,7 @@ def _classify(cls: type) -> Kind:
         return WEAK
     if cls in _BUILTIN or dataclasses.is_dataclass(cls) or pytree_functions(cls) is not None:
         return _composed(cls)
-    if _is_value(cls) or module in _OF_VALUES:
+    if _is_value(cls) or f"{cls.__module__}.".startswith(_OF_VALUES):
         return _composed(cls)
     if module in ("collections", "weakref", "_weakrefset") and cls.__flags__ & _HEAP_TYPE:
         return _composed(cls)
@@ -639,7 +639,16 @@ def _classify(cls: type) -> Kind:
     return ITERATOR if module in _OF_ITERATORS else OPAQUE
 
 
-_OF_VALUES = ("ml_collections",)  # libraries whose objects are their attributes alone
+# Of libraries whose objects are their attributes alone: none stands for something outside.
+_OF_VALUES = tuple(
+    f"{name}."
+    for name in (
+        "ml_collections",
+        *("flax.core", "flax.ids", "flax.linen", "flax.nnx"),
+        *("haiku", "jmp", "optax", "equinox", "chex"),
+        *("numpyro.distributions", "numpyro.handlers", "numpyro.infer", "numpyro.optim"),
+    )
+)
 
 
 def _is_value(cls: type) -> bool:

@@ -67,6 +67,8 @@ def reachable_from(values: Iterable[Any], most_s: float = LOOK_S) -> tuple[dict[
             pass
     except TimeoutError:
         are_all = False
+    # An empty one is everybody's. What others hold has been met as well.
+    found = {at: one for at, one in found.items() if type(one) not in (tuple, frozenset)}
     unknown = [one for one in found.values() if kind_of(type(one)).opaque]
     return found | {id(d): d for one in unknown for d in kinds.attributes_of(one)}, are_all
 

@@ -173,6 +173,45 @@ def test_arrays_on_a_users_bytes(tmp_path: Path) -> None:
     assert found["b"][0] == 9.0
 
 
+class Tagged(np.ndarray):
+    tag: list[str]
+
+
+def test_arrays_of_a_users_class_keep_their_attributes_and_their_memory(again: Any) -> None:
+    base = np.arange(6.0)
+    tagged, alone = base[2:].view(Tagged), np.zeros(3).view(Tagged)
+    tagged.tag = ["a"]
+    found = again(base=base, tagged=tagged, alone=alone, empty=tagged[:0])
+    found["base"][2] = 7
+    assert type(found["tagged"]) is Tagged and found["tagged"].tolist() == [7, 3, 4, 5]
+    assert found["tagged"].tag == ["a"]
+    assert type(found["alone"]) is Tagged and found["alone"].tolist() == [0] * 3
+    assert type(found["empty"]) is Tagged and found["empty"].shape == (0,)
+
+
+def test_a_memoryview_is_lost_and_not_bytes() -> None:
+    buffer = bytearray(b"abc")
+    lost = save({"buffer": buffer, "seen": memoryview(buffer)}, 0).now.lost
+    assert lost == {"seen": "a memoryview can't be saved"}
+
+
+def test_functions_with_a_cache_come_back_without_what_it_held(tmp_path: Path) -> None:
+    calls: list[int] = []
+    names: dict[str, Any] = {"__name__": "__main__", "calls": calls}
+    source = (
+        "import functools\n"
+        "@functools.lru_cache(maxsize=4, typed=True)\n"
+        "def twice(n): calls.append(n); return 2 * n\n"
+        "twice.unit = 'm'\n"
+    )
+    exec(source, names)
+    assert names["twice"](3) == 6
+    found = back(tmp_path, {"twice": names["twice"], "calls": calls})
+    twice = found["twice"]
+    assert twice.cache_parameters() == {"maxsize": 4, "typed": True} and twice.unit == "m"
+    assert twice.cache_info().currsize == 0
+
+
 def test_an_array_that_lies_in_a_file_lies_in_it_again(tmp_path: Path) -> None:
     path = tmp_path / "numbers"
     disk = np.memmap(path, "f8", "w+", shape=(100,))

@@ -190,6 +190,30 @@ def _nbytes(view: View) -> int:
 # --------------------------------------------------------------------------- other kinds
 
 
+def reduce_subclass(obj: Any) -> tuple[Any, ...] | None:
+    """How to pickle an array of a user's class: a plain one of its memory, and its attributes.
+
+    numpy's own way copies the memory and drops the attributes. None where the class has a way of
+    its own, and for plain arrays.
+    """
+    cls = type(obj)
+    if cls in SIMPLE or any(getattr(cls, name) is not way for name, way in _NUMPYS_WAY.items()):
+        return None
+    plain = np.ndarray.view(obj, np.ndarray)
+    return make_of_class, (plain, cls), vars(obj), None, None, set_attributes
+
+
+_NUMPYS_WAY = {n: getattr(np.ndarray, n) for n in ("__reduce__", "__reduce_ex__", "__setstate__")}
+
+
+def make_of_class(array: Any, cls: type) -> Any:
+    return array.view(cls)
+
+
+def set_attributes(obj: Any, attributes: dict[str, Any]) -> None:
+    vars(obj).update(attributes)
+
+
 def reduce(obj: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
     """How to pickle an array that is more than a place in a memory, or on a user's bytes."""
     if type(obj) is np.memmap:

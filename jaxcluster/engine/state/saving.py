@@ -396,6 +396,13 @@ class _Pickler(cloudpickle.Pickler):
             return _code_of_file, (obj.co_filename, make, arguments)
         if isinstance(obj, np.ndarray) and (how := memory.reduce(obj)) is not None:
             return how
+        if isinstance(obj, np.ndarray) and (how := memory.reduce_subclass(obj)) is not None:
+            return how
+        if isinstance(obj, memoryview):  # cloudpickle would save bytes, which view nothing
+            raise CannotSave("a memoryview can't be saved")
+        if isinstance(obj, functools._lru_cache_wrapper) and not is_imported(obj):
+            made = _make_cached, (obj.__wrapped__, obj.cache_parameters())
+            return *made, {k: v for k, v in vars(obj).items() if k not in _OF_LRU_CACHE}
         reduced = super().reducer_override(obj)
         if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) == 6:
             functions = pytree_functions(obj)
@@ -493,6 +500,14 @@ _OWN_PICKLING = (
 
 def _code_of_file(path: str, make: Callable[..., CodeType], arguments: Any) -> CodeType:
     return make(*arguments).replace(co_filename=path)
+
+
+_OF_LRU_CACHE = {"__wrapped__", "cache_parameters"}
+
+
+def _make_cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
+    """By ``functools.lru_cache``, with nothing cached yet."""
+    return functools.lru_cache(**parameters)(function)
 
 
 def _find_imported(module: str, name: str) -> Any:
