@@ -92,6 +92,7 @@ class Descriptor(Library):
 
 
 Library.__module__ = Descriptor.__module__ = "somelibrary"
+__file__ = "/lib/site-packages/undographs.py"  # what is made here is a library's
 
 
 def wraps(function: Any) -> Any:

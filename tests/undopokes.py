@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from undopicture import CLASS_VARS, FIXED, LRU, edges, get, has, is_own, is_users_function
 
+__file__ = "/lib/site-packages/undopokes.py"  # a library's, and no module of the user's
+
 
 def poke(value: Any = None, seed: int = 0) -> Any:
     """Change something that ``value`` leads to, whatever that takes. A library's function."""

@@ -637,7 +637,12 @@ def restore(
     found = plan(saved.reports, saved.dead, saved.cell_is_undone, saved.copied)
     body = {"names": sorted(found.names), "before": sorted(found.older)}
     drawn = [report["random"] for report in saved.reports.values()]
-    own = [n for n in RANDOM if len(drawn) == 1 or any(d[n] != drawn[0][n] for d in drawn)]
+    compared = {name for one in drawn for name in one} - {"seeded"}
+    own = [
+        name
+        for name in sorted(compared)
+        if len(drawn) == 1 or any(one.get(name) != drawn[0].get(name) for one in drawn)
+    ]
     bodies: dict[int, dict[str, Any]] = {}
     for rank in range(world.num_processes):
         try:
@@ -655,6 +660,10 @@ def restore(
         bodies[rank] = {"names": sorted(shared), "before": sorted(found.older & shared)}
         bodies[rank] |= {"texts": found.own[rank], "skip": own}
         bodies[rank] |= {"path": folder, "from_rank": donor}
+        for (
+            others
+        ) in bodies.values():  # a module's variable is what it was on all ranks, or on none
+            others.setdefault("skip", [name for name in own if name not in RANDOM])
     heard = ask(world, "restore", bodies, RESTORE_S, check)
     damaged = {
         int(bodies[rank].get("from_rank", rank)): str(event.body["message"])

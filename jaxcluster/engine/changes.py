@@ -4,7 +4,9 @@ Names are the smaller half of a cell's effects: ``state["step"] += 1`` and ``los
 none. So shallow copies are kept of the mutable values that a cell can reach by the names in its
 source, and by those in the functions behind them (``kinds`` has how each is kept). Of what is
 *opaque* (generators, open files, data frames) and what is too large nothing is claimed: it is
-named, and so is what other names share with it (``reach``).
+named, and so is what other names share with it (``reach``). What installed modules hold is left
+alone. Of the user's own modules that a cell can reach all is kept but what is opaque, which is not
+named: their logger is not what a cell was to change.
 
 Nothing here calls a user's code or compares values: two values are the same if they are one object.
 """
@@ -14,7 +16,6 @@ from __future__ import annotations
 import dis
 import functools
 import re
-import sys
 import types
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -31,10 +32,11 @@ from jaxcluster.engine.kinds import (
     Kind,
     kind_of,
 )
-from jaxcluster.engine.usernames import is_users
+from jaxcluster.engine.usernames import is_of_module, is_of_own_module, is_users
 
 MOST_ELEMENTS = 10_000  # that are looked at before a cell: some 0.2 ms
 MOST_BENEATH = 1_000  # more, of what opaque values lead to
+MOST_OF_MODULES = 5_000  # more, of what the user's own modules hold
 ONE_VALUE = 25  # elements that a container costs beside its own
 MOST_NBYTES = 1 << 19  # of numpy arrays that are copied before a cell: some 0.05 ms
 SMALL_NBYTES = 1 << 16  # a numpy array beyond it is not copied
@@ -150,25 +152,29 @@ def watch(namespace: Mapping[str, Any], source: str) -> Watch:
     names = found.mentioned = sorted(mine, key=lambda name: (length(namespace[name]), name))
     # The values too: another one that is made on the way may get a dead one's id.
     seen: dict[int, Any] = {id(namespace): namespace}
-    rooms, bytes_left = [MOST_ELEMENTS, MOST_BENEATH], MOST_NBYTES
+    rooms, bytes_left = [MOST_ELEMENTS, MOST_BENEATH, MOST_OF_MODULES], MOST_NBYTES
     # What iterators and libraries' functions hold; names come first, as it may be too much.
     later: list[tuple[str, Any]] = []
     beneath: list[tuple[str, Any]] = []  # what opaque values lead to
+    modules: list[tuple[str, Any]] = []  # all that the user's own ones have
     at, fixed = 0, kinds.fixed_types
     while True:
-        is_beneath = False
+        is_beneath = is_of_own = False
         if at < len(names):  # it grows
             root = names[at]
             stack, at = [namespace[root]], at + 1
         elif later:
             root, value = later.pop()
             stack = [value]
+        elif modules:
+            root, value = modules.pop()
+            stack, is_of_own = [value], True
         elif beneath:
             root, value = beneath.pop()
             stack, is_beneath = [value], True
         else:
             return found
-        room = rooms[is_beneath]
+        room = rooms[part := 1 if is_beneath else 2 if is_of_own else 0]
         while stack:
             value = stack.pop()
             cls = type(value)
@@ -178,6 +184,8 @@ def watch(namespace: Mapping[str, Any], source: str) -> Watch:
             if kind is FIXED:
                 continue
             seen[id(value)] = value
+            if kind.opaque and is_of_own:
+                continue
             if kind.opaque:
                 behind = kinds.referents(value)
                 if hasattr(cls, "__get__"):  # as functions in C: named if what it holds changes
@@ -194,21 +202,28 @@ def watch(namespace: Mapping[str, Any], source: str) -> Watch:
                     later += [(root, one) for one in behind]
                 continue
             try:
-                if (
-                    (kind is CLASS and not kinds.is_users_class(value))
-                    or (kind is MODULE and is_imported(value))
-                    or (cls is dict and "__name__" in value and is_of_module(value))
-                ):
+                if kind is CLASS and not kinds.is_users_class(value):
                     continue
+                if kind is MODULE and is_imported(value):
+                    modules += [(root, vars(value))] if is_of_own_module(vars(value)) else []
+                    continue
+                if cls is dict and "__name__" in value and is_of_module(value):
+                    if not is_of_own_module(value):
+                        continue
+                    if not is_of_own:  # its turn comes
+                        modules.append((root, seen.pop(id(value))))
+                        continue
                 if kind is FUNCTION and (names_of := value.__globals__) is not namespace:
                     if not is_of_module(names_of):
                         stack.append(names_of)
+                    elif is_of_own_module(names_of):
+                        modules += [(root, names_of)] if id(names_of) not in seen else []
                     elif is_in_module(value):
                         continue
                     else:
                         copy = kind.copy(value)
                         found.watched.append(Watched(root, value, kind, copy, cls, is_beneath))
-                        after = beneath if is_beneath else later
+                        after = beneath if is_beneath else modules if is_of_own else later
                         after += [(root, one) for one in kind.inside(copy)]
                         continue
                 size = kind.size(value)
@@ -218,15 +233,16 @@ def watch(namespace: Mapping[str, Any], source: str) -> Watch:
                         bytes_left += nbytes
                         size = room + 1
                 if size > room:
-                    if not is_beneath:
+                    if not (is_beneath or is_of_own):
                         found.too_large.add(root)
                         found.unwatched.append(value)
                     continue
                 copy = kind.copy(value)
                 inside = kind.inside(copy)
             except Exception:  # a thread of the user's changes it at this moment
-                found.opaque.setdefault(root, describe(value))
-                found.unwatched.append(value)
+                if not is_of_own:
+                    found.opaque.setdefault(root, describe(value))
+                    found.unwatched.append(value)
                 continue
             room -= size + ONE_VALUE
             if kind.is_watched:
@@ -237,11 +253,11 @@ def watch(namespace: Mapping[str, Any], source: str) -> Watch:
                 stack.append(cls)  # what its methods may reach
             elif kind is CLASS:
                 stack.append(cls)  # its metaclass
-            elif kind is FUNCTION:
+            elif kind is FUNCTION and value.__globals__ is namespace:
                 more = {n for n in known_names(value.__code__) if n in namespace} - known
                 known |= more
                 names += sorted(n for n in more if is_users(n, namespace[n]))
-        rooms[is_beneath] = room
+        rooms[part] = room
 
 
 def length(value: Any) -> int:
@@ -251,13 +267,6 @@ def length(value: Any) -> int:
 
 def is_imported(module: Any) -> bool:
     return vars(module).get("__spec__") is not None or is_of_module(vars(module))
-
-
-def is_of_module(names: Mapping[str, Any]) -> bool:
-    """Whether they are all that a module has, in which case they are left alone."""
-    name = names.get("__name__")
-    module = sys.modules.get(name) if type(name) is str else None
-    return module is not None and getattr(module, "__dict__", None) is names
 
 
 def is_in_module(function: Any) -> bool:

@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from jaxcluster.engine.private.arrays import pytree_functions
+from jaxcluster.engine.usernames import is_own_module
 
 MISSING: Any = object()
 
@@ -418,8 +419,9 @@ def _refill_class(value: Any, copy: tuple[Any, ...]) -> None:
 
 
 def is_users_class(cls: type) -> bool:
-    """Whether it was defined in a cell."""
-    return _vars_of_class(cls).get("__module__") == "__main__"
+    """Whether it was defined in a cell, or in a module of the user's own."""
+    module = _vars_of_class(cls).get("__module__")
+    return module == "__main__" or is_own_module(module)
 
 
 def library_of(cls: type) -> str:

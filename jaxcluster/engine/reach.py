@@ -18,9 +18,9 @@ import numpy as np
 
 from jaxcluster.engine import kinds
 from jaxcluster.engine.arrays import is_tracer
-from jaxcluster.engine.changes import is_imported, is_in_module, is_of_module, length
+from jaxcluster.engine.changes import is_imported, is_in_module, length
 from jaxcluster.engine.kinds import FIXED, WEAK, WRAPPER, kind_of
-from jaxcluster.engine.usernames import is_users
+from jaxcluster.engine.usernames import is_of_module, is_users
 
 LOOK_S = 0.7  # for how long values are looked through
 MAY_CHANGE_S = 0.02  # and one alone, for what of it may change

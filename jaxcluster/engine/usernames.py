@@ -1,9 +1,13 @@
-"""Which names in a namespace are the user's."""
+"""Which names in a namespace are the user's, and which modules."""
 
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Mapping
 from typing import Any
+
+from jaxcluster.engine.foreign import OURS, is_library_file
 
 # What IPython, the engine and Python keep in a namespace; it comes with the process.
 _SYSTEM_NAME = re.compile(r"_+|_i{1,3}|_i?\d+|_[iod]h|__\w+__|In|Out")
@@ -19,3 +23,28 @@ def is_users(name: Any, value: Any) -> bool:
     if name in ("get_ipython", "exit", "quit", "open", "input"):
         return not str(getattr(value, "__module__", "")).startswith(_SYSTEM_MODULES)
     return True
+
+
+def is_of_module(names: Mapping[str, Any]) -> bool:
+    """Whether they are all that an imported module has."""
+    name = names.get("__name__")
+    module = sys.modules.get(name) if type(name) is str else None
+    return module is not None and getattr(module, "__dict__", None) is names
+
+
+def is_own_module(name: Any) -> bool:
+    """Whether a module is the user's own: imported, and of a file that is not installed."""
+    module = sys.modules.get(name) if type(name) is str and name != "__main__" else None
+    return module is not None and is_of_own_module(getattr(module, "__dict__", {}))
+
+
+def is_of_own_module(names: Mapping[str, Any]) -> bool:
+    """Whether they are all that a module of the user's own has."""
+    file = names.get("__file__")
+    return (
+        type(file) is str
+        and names.get("__name__") != "__main__"
+        and not is_library_file(file)
+        and not file.startswith(OURS)
+        and is_of_module(names)
+    )

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import copy
 import dataclasses
 import decimal
 import enum
 import functools
+import importlib
 import random
+import sys
 import threading
 import types
 import weakref
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -250,6 +254,73 @@ def test_a_configuration_of_ml_collections_is_put_back() -> None:
     assert found.put_back() == []
     assert config._fields == {"lr": 0.1}
     assert not found.opaque
+
+
+OWN = """
+import logging, threading
+log, lock, rate, options, steps = logging.getLogger("x"), threading.Lock(), 0.1, {"on": [1]}, 0
+class Model:
+    made = 0
+    def __init__(self):
+        self.w = [1]
+        Model.made += 1
+    def step(self):
+        global steps
+        steps += 1
+        self.w.append(steps)
+        options["on"].append(2)
+def train(seen=[]):
+    seen.append(1)
+    options["off"] = 2
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A module of the user's own: a file beside the notebook."""
+    (tmp_path / "ownmodule.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield importlib.import_module("ownmodule")
+    del sys.modules["ownmodule"]
+
+
+@pytest.mark.parametrize(
+    ("bound", "change"),
+    [
+        ("import ownmodule as x", "x.rate = 5; x.new = 1; x.options['on'] = 0; del x.steps"),
+        ("import ownmodule as x", "x.Model(); x.Model.more = 1; x.train()"),
+        ("import ownmodule; x = ownmodule.Model()", "x.step()"),
+        ("from ownmodule import train as x", "x()"),
+        ("import jax, ownmodule; x = jax.jit(ownmodule.train)", "x()"),
+        ("import ownmodule\ndef x(): ownmodule.options.clear()", "x()"),
+    ],
+)
+def test_what_the_users_own_modules_hold_is_put_back(own: Any, bound: str, change: str) -> None:
+    def now() -> Any:
+        names = {n: v for n, v in vars(own).items() if not n.startswith("__")}
+        w = getattr(scope.get("x"), "w", None)
+        return copy.deepcopy((names["options"], own.train.__defaults__, w)), {
+            **{n: id(v) for n, v in names.items()},
+            **{n: id(v) for n, v in vars(own.Model).items() if n in ("made", "more")},
+        }
+
+    scope: dict[str, Any] = {"__name__": "__main__"}
+    exec(bound, scope)
+    before = now()
+    seen = watch(scope, change)
+    assert (seen.opaque, seen.too_large) == ({}, set())  # its logger and lock are not named
+    exec(change, scope)
+    assert now() != before
+    assert {one.root for one in seen.changed()} <= {"x", "ownmodule"} and seen.changed()
+    assert seen.put_back() == []
+    assert now() == before
+
+
+def test_what_installed_modules_hold_is_left_alone(own: Any, tmp_path: Path) -> None:
+    own.__file__ = str(tmp_path / "site-packages" / "ownmodule.py")
+    seen = watch({"x": own, "y": own.train}, "x, y")
+    own.options["on"].append(3)
+    assert seen.changed() == []
 
 
 def test_a_mutable_reference_of_jax_is_opaque() -> None:

@@ -123,6 +123,9 @@ class Awkward:
     __hash__ = None  # type: ignore[assignment]
 
 
+Awkward.__module__ = "somelibrary"
+
+
 def test_nothing_is_said_of_what_only_its_own_code_could_tell() -> None:
     for value in (
         Awkward(),

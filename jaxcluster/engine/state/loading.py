@@ -19,7 +19,7 @@ import numpy as np
 
 from jaxcluster.engine.arrays import bounds
 from jaxcluster.engine.private.arrays import uncommitted
-from jaxcluster.engine.state import memory
+from jaxcluster.engine.state import memory, ownmodules
 from jaxcluster.engine.state.saved import CannotRestore, Saved, SavedArray, SavedPickle
 from jaxcluster.engine.state.settings import Settings
 from jaxcluster.engine.state.surroundings import Surroundings
@@ -205,11 +205,14 @@ class Loader:
 
     def set_settings(self, settings: Settings, skip: set[str]) -> dict[str, str]:
         """Set what cells had changed; returns what could not be, and why."""
-        left = {}
+        left: dict[str, str] = {}
         for name, one in self.saved.settings.items():
             if name not in skip:
                 try:
-                    settings.restore(name, self.unpickle(one))
+                    value = self.unpickle(one)
+                    if name.partition(" ")[0] == ownmodules.GROUP:
+                        left |= ownmodules.take_out(name, value, skip)
+                    settings.restore(name, value)
                 except Exception as error:
                     text = str(error).partition("\n")[0][:200]
                     left[name] = f"{type(error).__name__}: {text}"

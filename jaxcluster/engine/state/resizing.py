@@ -199,8 +199,9 @@ def look(
         numbers = {name for name in names if _is_number(name, had, choice.told)}
         names = equal - numbers
         drawn = [one.random for one in headers.values()]
-        skip = {n for n in RANDOM if any(d.get(n) != drawn[0].get(n) for d in drawn)}
-        skip |= {*RANDOM} if choice.told and len(drawn) == 1 else set()
+        compared = {n for one in drawn for n in one} - {"seeded"}
+        skip = {n for n in compared if any(d.get(n) != drawn[0].get(n) for d in drawn)}
+        skip |= compared if choice.told and len(drawn) == 1 else set()
     older = names & choice.older
     loaded = load(saved, namespace, names, older, settings, skip, loader=loader)
     loaded.values |= {name: ast.literal_eval(str(rank)) for name in numbers}

@@ -136,7 +136,8 @@ class Saved:
     is one pickle of both, ({name: value}, {name: value}), which keeps what is aliased between them.
     ``memories`` are the sections of numpy's arrays, and ``views`` that of the arrays on them.
     ``settings`` are those of the process that cells have changed, ``left`` those that can't be
-    saved, and ``random`` tells random states apart (see ``randomness``).
+    saved, and ``random`` tells random states apart, and the user's own
+    modules (see ``randomness`` and ``ownmodules``).
     ``unbound`` are names that were lost earlier, and how (see ``engine.lost``). ``meshes`` are the
     shapes and axis names of the meshes of all ``device_count`` devices.
     """

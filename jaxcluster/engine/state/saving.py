@@ -44,7 +44,7 @@ from jaxcluster.engine.arrays import (
 )
 from jaxcluster.engine.digests import Room, Unknown, digest, is_imported
 from jaxcluster.engine.private.arrays import pytree_functions
-from jaxcluster.engine.state import memory, randomness
+from jaxcluster.engine.state import memory, ownmodules, randomness
 from jaxcluster.engine.state.aside import Aside
 from jaxcluster.engine.state.saved import (
     CannotSave,
@@ -106,7 +106,7 @@ def save(
     except Exception:
         # The main thread changes something at this moment: what is alone must do.
         saved.together = None
-    saved.random = randomness.digests()
+    saved.random = randomness.digests() | ownmodules.digests()
     if settings is not None:
         changed = Generation()
         saver.generation(changed, settings.changed())

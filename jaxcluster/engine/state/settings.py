@@ -2,7 +2,8 @@
 
 Each setting is read once when the rank is ready, and again when its variables are saved. What a
 cell has changed in between is saved and set on the new process; what can't be is named. Settings
-inside of other libraries' modules are not known here: matplotlib's alone is.
+inside of other libraries' modules are not known here: matplotlib's alone is. Those of the user's
+own modules are in ``ownmodules``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import numpy as np
 
 from jaxcluster.engine.leftovers import unwrapped
 from jaxcluster.engine.private import options
-from jaxcluster.engine.state import randomness, sources
+from jaxcluster.engine.state import ownmodules, randomness, sources
 from jaxcluster.engine.state.sources import CellSources
 
 # Where jax.config does not tell its values: those that change what a user's programs compute.
@@ -78,6 +79,7 @@ class Settings:
         self.mesh: Any = None
         self.set_handler: Callable[[int, Any], object] = signal.signal
         self._sources = CellSources({}, None)
+        self._own = ownmodules.OwnModules()
         self._settings: dict[str, Setting] = {}
         self._at_start: dict[str, Any] = {}
         self._kept: dict[str, Any] | None = None  # what cells had changed, while others are set
@@ -100,6 +102,7 @@ class Settings:
     def note(self) -> None:
         """After each cell: what only its own thread can read."""
         self.mesh = context_mesh()
+        self._own.note()
 
     @contextlib.contextmanager
     def others(self) -> Iterator[None]:
@@ -189,6 +192,7 @@ class Settings:
             "gc": Setting(lambda: (gc.isenabled(), gc.get_threshold()), _write_gc),
             "socket.setdefaulttimeout": Setting(socket.getdefaulttimeout, socket.setdefaulttimeout),
             "matplotlib": Setting(_read_matplotlib, _write_matplotlib),
+            ownmodules.GROUP: Setting(self._own.read, self._own.write),
             sources.NAME: Setting(self._sources.read, self._sources.write),
         }
 
@@ -243,7 +247,10 @@ class Settings:
 
 
 # Of these each part is a setting of its own, as in "os.environ PATH".
-_PARTED = ("os.environ", "jax.config", "logging", "signal", "IPython", "matplotlib")
+_PARTED = (
+    *("os.environ", "jax.config", "logging", "signal", "IPython", "matplotlib"),
+    ownmodules.GROUP,
+)
 
 
 def _parted(found: Mapping[str, Any]) -> dict[str, Any]:

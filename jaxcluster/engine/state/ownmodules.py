@@ -1,0 +1,165 @@
+"""What the user's own modules hold: variables of files that are not installed.
+
+A new process imports them anew, so it has what their files make: ``config.rate = 0.5`` of a cell
+would be gone without a word. Plain values are saved and set again where they differ from those of
+the file; of functions, classes, arrays of JAX and what nothing is known of nothing is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib
+import sys
+import types
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jaxcluster.engine.arrays import is_array
+from jaxcluster.engine.digests import Room, Unknown, digest, is_imported
+from jaxcluster.engine.reach import arrays_within
+from jaxcluster.engine.usernames import is_of_own_module, is_own_module
+
+GROUP = "module"  # of the settings; "module config" is one
+MOST_ELEMENTS, MOST_NBYTES = 20_000, 1 << 22  # of all of them: some 10 ms
+LOOK_S = 0.05
+_NEVER = (types.ModuleType, types.FunctionType, type)
+
+
+@dataclass(frozen=True)
+class Variables:
+    """A module's variables that can be compared.
+
+    Attributes:
+      source: a hash of its file, when it was imported.
+      values: the variables by their names.
+      set_later: those that are not what they were when it was imported.
+    """
+
+    source: str = ""
+    values: dict[str, Any] = field(default_factory=dict)
+    set_later: set[str] = field(default_factory=set)
+
+
+class OwnModules:
+    """The modules of one rank."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, tuple[str, dict[str, str]]] = {}
+        self._count = 0  # of all modules, when they were looked through
+
+    def note(self) -> None:
+        """After each cell: what modules are that it has imported. Some 0.1 us if none."""
+        if len(sys.modules) == self._count:
+            return
+        self._count = len(sys.modules)
+        for module, names in _own():
+            if module not in self._first:
+                room = Room(MOST_ELEMENTS, MOST_NBYTES)
+                texts = {name: text for name, _, text in _compared(names, room)}
+                self._first[module] = _source_of(names), texts
+
+    def read(self) -> dict[str, Variables]:
+        """By each module's name its variables. Any thread."""
+        found: dict[str, Variables] = {}
+        room = Room(MOST_ELEMENTS, MOST_NBYTES)
+        for module, names in _own():
+            source, first = self._first.get(module, ("", {}))
+            found[module] = Variables(source)
+            for name, value, text in _compared(names, room):
+                found[module].values[name] = value
+                if first.get(name) != text:
+                    found[module].set_later.add(name)
+        return {module: one for module, one in found.items() if one.values}
+
+    @staticmethod
+    def write(found: Mapping[str, Variables]) -> None:
+        """Set what ``read`` had found, where the module's file makes something else.
+
+        Where the file was edited since, what it makes is taken, but for what was set later.
+        """
+        for module, one in found.items():
+            # What could not be imported is lost with the names that need it, which say why.
+            with contextlib.suppress(ImportError):
+                names = vars(importlib.import_module(module))
+                is_edited = _source_of(names) != one.source
+                wanted = one.set_later & one.values.keys() if is_edited else {*one.values}
+                for name in [n for n in wanted if differs(module, n, one.values[n])]:
+                    names[name] = one.values[name]
+
+
+def digests() -> dict[str, str]:
+    """By "module config.rate" what is equal on ranks that have equal values."""
+    room = Room(MOST_ELEMENTS, MOST_NBYTES)
+    return {
+        f"{GROUP} {module}.{name}": text
+        for module, names in _own()
+        for name, _, text in _compared(names, room)
+    }
+
+
+def take_out(setting: str, found: Variables, skip: Collection[str]) -> dict[str, str]:
+    """Leave those in ``skip`` as the file makes them; says of which this means another value."""
+    module, told = setting.partition(" ")[2], {}
+    for name in [n for n in found.values if f"{setting}.{n}" in skip]:
+        value = found.values.pop(name)
+        with contextlib.suppress(ImportError):
+            if differs(module, name, value):
+                told[f"{setting}.{name}"] = "the rank that died may have had its own value"
+    return told
+
+
+def differs(module: str, name: str, value: Any) -> bool:
+    """Whether a variable is another one now than ``value``; its module is imported.
+
+    Where they are equal the module's own object stays: other parts of it may have it, too.
+
+    Raises:
+      ImportError: the module can't be.
+    """
+    made = vars(importlib.import_module(module))
+    room = Room(MOST_ELEMENTS, MOST_NBYTES)
+    try:
+        now = digest(made[name], room).text
+        return not now or now != digest(value, room).text
+    except (KeyError, Unknown):
+        return True
+
+
+def _own() -> Iterator[tuple[str, dict[str, Any]]]:
+    for name in _own_names(len(sys.modules)):
+        names = getattr(sys.modules.get(name), "__dict__", {})
+        if is_of_own_module(names):
+            yield name, names
+
+
+@functools.lru_cache(maxsize=1)
+def _own_names(count: int) -> list[str]:
+    """Of so many modules the user's own: thousands are looked through when one has come."""
+    return [name for name in list(sys.modules) if is_own_module(name)]
+
+
+def _source_of(names: Mapping[str, Any]) -> str:
+    try:
+        return hashlib.blake2b(Path(names["__file__"]).read_bytes(), digest_size=12).hexdigest()
+    except (KeyError, OSError):
+        return ""
+
+
+def _compared(names: Mapping[str, Any], room: Room) -> Iterator[tuple[str, Any, str]]:
+    """A module's variables that can be compared: names, values, and their digests."""
+    for name, value in list(names.items()):
+        if name.startswith("__") or isinstance(value, _NEVER):
+            continue
+        with contextlib.suppress(Exception):  # too large, or changed at this moment
+            if is_imported(value) or _has_arrays(value):
+                continue
+            if text := digest(value, room).text:
+                yield name, value, text
+
+
+def _has_arrays(value: Any) -> bool:
+    return any(map(is_array, arrays_within([value], {}, most_s=LOOK_S)))

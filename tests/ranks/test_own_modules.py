@@ -1,0 +1,115 @@
+"""What a cell sets in a module of the user's own is undone, kept and named like a variable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from helpers import Home, until
+from overhosts import send_signal
+
+import jaxcluster
+from jaxcluster.errors import Divergence, RankDied
+
+SOURCE = """
+import dataclasses, logging, threading
+import numpy as np
+log, lock = logging.getLogger("own"), threading.Lock()
+rate, options, also_none, rank = 0.1, {"on": [1]}, 3, -1
+same = options
+@dataclasses.dataclass
+class Config:
+    steps: int = 1
+config, numbers = Config(), np.zeros(3)
+def count():
+    config.steps += 1
+    options["on"].append(config.steps)
+"""
+CHANGE = """
+own.rate, own.also_none, own.numbers[1], own.rank = 5, None, 4, jax.process_index()
+own.count()
+"""
+SHOW = (
+    "print(own.rate, own.options, own.also_none, own.config.steps, own.numbers.tolist(), own.rank,"
+    " own.same is own.options)"
+)
+OF_FILE = "0.1 {'on': [1]} 3 1 [0.0, 0.0, 0.0] -1 True\n"
+CHANGED = "5 {{'on': [1, 2]}} None 2 [0.0, 4.0, 0.0] {} True\n"
+EACH = [CHANGED.format(rank) for rank in range(3)]
+
+
+@pytest.fixture
+def ranks(home: Home, tmp_path: Path) -> Iterator[jaxcluster.Cluster]:
+    (tmp_path / "own.py").write_text(SOURCE)
+    with jaxcluster.start(3, name="own") as cluster:
+        cluster.run(
+            f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n"
+            "import own, jax, jax.numpy as jnp\n"
+            "from jax.sharding import NamedSharding, PartitionSpec as P\n"
+            "split = NamedSharding(jax.make_mesh((jax.device_count(),), 'i'), P('i'))\n"
+            "ones = jax.jit(lambda: jnp.ones(jax.device_count()), out_shardings=split)()"
+        )
+        yield cluster
+
+
+def shown(cluster: jaxcluster.Cluster) -> list[str]:
+    record = cluster.run(SHOW, show=False)
+    return [record.stdout(rank) for rank in range(3)]
+
+
+def killed(cluster: jaxcluster.Cluster, *ranks: int) -> str:
+    for rank in ranks:
+        send_signal(cluster, rank, 9)
+    with pytest.raises(RankDied) as caught:
+        cluster.run("pass", show=False)
+    return str(caught.value)
+
+
+def test_a_cell_that_diverges_takes_back_what_it_has_set(ranks: jaxcluster.Cluster) -> None:
+    with pytest.raises(Divergence, match=r"This cell is undone. Restored own\."):
+        ranks.run(CHANGE + "if own.rank: jnp.sum(ones).block_until_ready()", show=False)
+    assert shown(ranks) == [OF_FILE] * 3
+
+
+def test_new_processes_have_it(ranks: jaxcluster.Cluster) -> None:
+    ranks.run(CHANGE)
+    ranks.restart()
+    assert shown(ranks) == EACH
+
+
+def test_an_edited_file_is_taken_but_for_what_was_set_after_its_import(
+    ranks: jaxcluster.Cluster, tmp_path: Path
+) -> None:
+    ranks.run("own.config.steps = 9")
+    edited = SOURCE.replace("0.1, ", "0.25, ").replace("steps: int = 1", "steps: int = 4")
+    (tmp_path / "own.py").write_text(edited)
+    ranks.restart()
+    record = ranks.run("print(own.rate, own.config.steps, own.Config().steps)", show=False)
+    assert [record.stdout(rank) for rank in range(3)] == ["0.25 9 4\n"] * 3
+
+
+def test_after_a_death_it_is_what_it_was_on_all_ranks_or_what_the_file_makes(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    ranks.run(CHANGE)
+    told = killed(ranks, 1)
+    assert "Lost: module own.rank (the rank that died may have had its own value)" in told
+    assert "own.rate" not in told
+    assert shown(ranks) == [CHANGED.format(-1)] * 3
+    told = killed(ranks, 1, 2)  # nobody else says what these had
+    assert "module own.rate (" in told and "own.lock" not in told and "own.rank" not in told
+    assert shown(ranks) == [OF_FILE] * 3
+
+
+def test_with_copies_each_rank_has_its_own(ranks: jaxcluster.Cluster) -> None:
+    ranks.copies()
+    ranks.run(CHANGE)
+
+    def all_are_copied() -> bool:
+        answers = ranks.link.gather(range(3), "kept", timeout_s=2.0)
+        return all(event.body["is_current"] for event in answers.values())
+
+    until(all_are_copied, "the ranks' copies", 20)
+    assert "Lost" not in killed(ranks, 1)
+    assert shown(ranks) == EACH
