@@ -44,6 +44,7 @@ SMALL_NBYTES = 1 << 16  # a numpy array beyond it is not copied
 _WORD = re.compile(r"[^\W\d]\w*")
 _APART = bytes(c if chr(c).isalnum() or c == ord("_") else ord(" ") for c in range(128)).ljust(256)
 _CONTAINERS = (dict, list, set, tuple)
+_DEFINED = (types.FunctionType, type)
 # A function that uses one of these may mean a name by a string.
 _BY_STRINGS = frozenset(
     ("eval", "exec", "globals", "locals", "vars", "getattr", "setattr", "get_ipython", "__dict__")
@@ -175,7 +176,7 @@ def watch(namespace: Mapping[str, Any], source: str) -> Watch:
         else:
             return found
         room = rooms[part := 1 if is_beneath else 2 if is_of_own else 0]
-        while stack:
+        while stack and not (is_of_own and room < ONE_VALUE):
             value = stack.pop()
             cls = type(value)
             if cls in fixed or id(value) in seen:
@@ -248,7 +249,10 @@ def watch(namespace: Mapping[str, Any], source: str) -> Watch:
             if kind.is_watched:
                 found.watched.append(Watched(root, value, kind, copy, cls, is_beneath))
             if not fixed.issuperset(map(type, inside)):
-                stack += [v for v in kind.inside(copy) if type(v) not in fixed]
+                more_values = [v for v in kind.inside(copy) if type(v) not in fixed]
+                if is_of_own:  # what else a module has comes before its functions and classes
+                    more_values.sort(key=lambda one: not isinstance(one, _DEFINED))
+                stack += more_values
             if kind.has_class:
                 stack.append(cls)  # what its methods may reach
             elif kind is CLASS:
