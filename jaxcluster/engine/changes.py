@@ -32,7 +32,7 @@ from jaxcluster.engine.kinds import (
     Kind,
     kind_of,
 )
-from jaxcluster.engine.usernames import is_of_module, is_of_own_module, is_users
+from jaxcluster.engine.usernames import is_of_module, is_of_own_module, is_users, spec_of
 
 MOST_ELEMENTS = 10_000  # that are looked at before a cell: some 0.2 ms
 MOST_BENEATH = 1_000  # more, of what opaque values lead to
@@ -60,6 +60,8 @@ class Watched(NamedTuple):
     Attributes:
       root: the name that led to it.
       beneath: an opaque value led to it, and to it alone: to put it back might be half the work.
+      spec: the import that it is of. Where its module was imported anew since, as ``%autoreload``
+        does, it stays what that has made of it: the file is not read again.
     """
 
     root: str
@@ -68,6 +70,7 @@ class Watched(NamedTuple):
     copy: Any
     cls: type
     beneath: bool
+    spec: Any = None
 
 
 @dataclass
@@ -80,6 +83,7 @@ class Watch:
       opaque: names that lead to values of which nothing can be said, and what those are.
       too_large: names that lead to more than is looked at.
       unwatched: the values because of which names are opaque or too large.
+      is_partial: a module of the user's own has more than is looked at.
     """
 
     mentioned: list[str] = field(default_factory=list)
@@ -87,6 +91,7 @@ class Watch:
     opaque: dict[str, str] = field(default_factory=dict)
     too_large: set[str] = field(default_factory=set)
     unwatched: list[Any] = field(default_factory=list)
+    is_partial: bool = False
 
     def changed(self) -> list[Watched]:
         """Those that are not any more what they were."""
@@ -127,9 +132,22 @@ _class_of: Any = object.__dict__["__class__"]
 
 def can_put_back(one: Watched) -> bool:
     try:
-        return not one.beneath and one.kind.can_put_back(one.value, one.copy)
+        return (
+            not one.beneath
+            and (one.spec is None or one.spec is _spec_of(one.kind, one.value))
+            and one.kind.can_put_back(one.value, one.copy)
+        )
     except Exception:  # the main thread changes it at this moment
         return False
+
+
+def _spec_of(kind: Kind, value: Any) -> Any:
+    """The import that a module's names, a function or a class are of."""
+    if kind is FUNCTION:
+        value = value.__globals__
+    elif kind is CLASS:
+        return spec_of(kinds.module_of(value))
+    return value.get("__spec__") if type(value) is dict else None
 
 
 def _is_same(one: Watched) -> bool:
@@ -234,6 +252,7 @@ def watch(namespace: Mapping[str, Any], source: str) -> Watch:
                         bytes_left += nbytes
                         size = room + 1
                 if size > room:
+                    found.is_partial = found.is_partial or is_of_own
                     if not (is_beneath or is_of_own):
                         found.too_large.add(root)
                         found.unwatched.append(value)
@@ -241,13 +260,15 @@ def watch(namespace: Mapping[str, Any], source: str) -> Watch:
                 copy = kind.copy(value)
                 inside = kind.inside(copy)
             except Exception:  # a thread of the user's changes it at this moment
+                found.is_partial = found.is_partial or is_of_own
                 if not is_of_own:
                     found.opaque.setdefault(root, describe(value))
                     found.unwatched.append(value)
                 continue
             room -= size + ONE_VALUE
             if kind.is_watched:
-                found.watched.append(Watched(root, value, kind, copy, cls, is_beneath))
+                spec = _spec_of(kind, value)
+                found.watched.append(Watched(root, value, kind, copy, cls, is_beneath, spec))
             if not fixed.issuperset(map(type, inside)):
                 more_values = [v for v in kind.inside(copy) if type(v) not in fixed]
                 if is_of_own:  # what else a module has comes before its functions and classes
@@ -261,6 +282,7 @@ def watch(namespace: Mapping[str, Any], source: str) -> Watch:
                 more = {n for n in known_names(value.__code__) if n in namespace} - known
                 known |= more
                 names += sorted(n for n in more if is_users(n, namespace[n]))
+        found.is_partial = found.is_partial or bool(stack)
         rooms[part] = room
 
 

@@ -420,8 +420,13 @@ def _refill_class(value: Any, copy: tuple[Any, ...]) -> None:
 
 def is_users_class(cls: type) -> bool:
     """Whether it was defined in a cell, or in a module of the user's own."""
-    module = _vars_of_class(cls).get("__module__")
+    module = module_of(cls)
     return module == "__main__" or is_own_module(module)
+
+
+def module_of(cls: type) -> Any:
+    """The name of a class's module, mostly a str. Without its metaclass's code."""
+    return _vars_of_class(cls).get("__module__")
 
 
 def library_of(cls: type) -> str:

@@ -194,7 +194,7 @@ class Undo:
                     n for n in both if before.get(n, _MISSING) is not now.get(n, _MISSING)
                 )
             watch = kept.watch
-            if watch.opaque or watch.too_large:
+            if watch.opaque or watch.too_large or watch.is_partial:
                 return Course(rebound, None)
             return Course(rebound, frozenset(id(one.value) for one in watch.changed()))
 

@@ -316,6 +316,24 @@ def test_what_the_users_own_modules_hold_is_put_back(own: Any, bound: str, chang
     assert now() == before
 
 
+def test_a_module_that_was_imported_anew_stays_so(own: Any) -> None:
+    """As by ``%autoreload``, which does not read a file twice."""
+    train = own.train
+    seen = watch({"x": own, "y": train}, "x, y")
+    Path(own.__file__).write_text(OWN.replace("0.1", "0.25").replace("= 2", "= 3"))
+    importlib.reload(own)
+    train.__code__ = own.train.__code__  # what autoreload does with those that others hold
+    assert {one.kind.name for one in seen.put_back()} == {"dict", "function"}
+    assert own.rate == 0.25 and train.__code__ is own.train.__code__
+
+
+def test_of_a_large_module_of_the_users_a_part_is_looked_at(own: Any) -> None:
+    assert not watch({"x": own}, "x").is_partial
+    own.table = {n: [n] for n in range(changes.MOST_OF_MODULES)}
+    seen = watch({"x": own}, "x")
+    assert seen.is_partial and seen.too_large == set()
+
+
 def test_what_installed_modules_hold_is_left_alone(own: Any, tmp_path: Path) -> None:
     own.__file__ = str(tmp_path / "site-packages" / "ownmodule.py")
     seen = watch({"x": own, "y": own.train}, "x, y")
