@@ -60,7 +60,7 @@ class Watched(NamedTuple):
     Attributes:
       root: the name that led to it.
       beneath: an opaque value led to it, and to it alone: to put it back might be half the work.
-      spec: the import that it is of. Where its module was imported anew since, as ``%autoreload``
+      spec: the import that it is of. Where its module was imported again since, as ``%autoreload``
         does, it stays what that has made of it: the file is not read again.
     """
 

@@ -316,7 +316,7 @@ def test_what_the_users_own_modules_hold_is_put_back(own: Any, bound: str, chang
     assert now() == before
 
 
-def test_a_module_that_was_imported_anew_stays_so(own: Any) -> None:
+def test_a_module_that_was_imported_again_stays_so(own: Any) -> None:
     """As by ``%autoreload``, which does not read a file twice."""
     train = own.train
     seen = watch({"x": own, "y": train}, "x, y")

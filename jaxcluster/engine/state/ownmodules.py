@@ -1,6 +1,6 @@
 """What the user's own modules hold: variables of files that are not installed.
 
-A new process imports them anew, so it has what their files make: ``config.rate = 0.5`` of a cell
+A new process imports them again, so it has what their files make: ``config.rate = 0.5`` of a cell
 would be gone without a word. Plain values are saved and set again where they differ from those of
 the file; of functions, classes, arrays of JAX and what nothing is known of nothing is kept.
 """
