@@ -1,6 +1,6 @@
-"""Takes in copies of what ranks of another host have, into this host's memory.
+"""What ranks of other hosts do with files here, on a socket of its own, by themselves.
 
-They come on a socket of its own, from the ranks themselves (``engine.state.mirror``), which show a
+They bring copies of what they have into this host's memory (``engine.state.mirror``), and show a
 key that the notebook has made for them. It opens no other door: who has it may write below one
 folder, and read nothing.
 
@@ -9,6 +9,11 @@ folder, and read nothing.
 
 ``mark`` makes or replaces a whole file. ``copy`` says for whose copy a request is, and ``number``
 on which of its connections it was made: those of a former one are passed over.
+
+Or they read what ranks here have saved, or have brought (``engine.state.far``). Each key for that
+opens some folders, as long as they are there, and nothing can be written with it.
+
+    get path at nbytes -> size + data
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ import contextlib
 import errno
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +55,7 @@ class Mirrors:
         self._folder = folder
         self._root = folder.memory
         self._connections: dict[str, int] = {}
+        self.readers: dict[str, list[Path]] = {}  # by key, what may be read
         self.socket, self.endpoint = transport.open_router(context, bind, keys, transport.MIRRORS)
 
     def take_for(self, root: str) -> None:
@@ -60,6 +66,17 @@ class Mirrors:
         """
         self._root, self._connections = self._folder.inside(root), {}
 
+    def give_out(self, key: str, roots: Sequence[str]) -> None:
+        """From now on who has a key may read what lies below these folders.
+
+        Raises:
+          OSError: one is not the agent's.
+        """
+        self.readers = {
+            k: paths for k, paths in self.readers.items() if any(map(Path.is_dir, paths))
+        }
+        self.readers[key] = [self._folder.inside(root) for root in roots]
+
     def receive(self, most: int) -> None:
         """Do what has come, of so many requests."""
         for _ in range(most):
@@ -68,12 +85,29 @@ class Mirrors:
             except zmq.Again:
                 return
             with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-                request = json.loads(head.buffer.tobytes())
-                if self._is_late(request):
+                request, who = json.loads(head.buffer.tobytes()), head.get("User-Id")
+                found: list[bytes] = []
+                if who in self.readers:
+                    answer, found = self._give(request, self.readers[who])
+                elif self._is_late(request):
                     continue
-                answer = self._answer(request, data[0].buffer if data else b"")
+                else:
+                    answer = self._answer(request, data[0].buffer if data else b"")
                 answer["id"] = request["id"]
-                transport.send(self.socket, [name.bytes, json.dumps(answer).encode()])
+                transport.send(self.socket, [name.bytes, json.dumps(answer).encode(), *found])
+
+    def _give(
+        self, request: Mapping[str, Any], roots: Sequence[Path]
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """A part of a file that may be read."""
+        try:
+            path = self._folder.inside(request["path"])
+            if request["cmd"] != "get" or not any(map(path.is_relative_to, roots)):
+                raise PermissionError(errno.EPERM, "it is not given out")
+            answer, data = requests.answer(self._folder, {**request, "path": path}, b"")
+        except OSError as error:
+            return {"error": error.strerror or str(error)}, []
+        return answer, [data]
 
     def _is_late(self, request: Mapping[str, Any]) -> bool:
         copy, number = str(request["copy"]), int(request["number"])

@@ -16,8 +16,9 @@ first frame of a message says to whom:
             answers go to who has asked
     agent   a JSON request for the agent itself, data behind it: facts, quit, listen
             and ways (to see whether hosts reach each other), turn, turn_done and turns (whose turn
-            it is to hand out a cell), mirrors (to take in copies of another host's ranks, see
-            ``mirrors``), and what ``requests`` does with files
+            it is to hand out a cell), mirrors and give_out (to take in copies of another host's
+            ranks, and to let those read files, see ``mirrors``), and what ``requests`` does with
+            files
 
 A process to be spawned with ``"inherit": true`` gets the host's own environment under its ``env``;
 what this agent's own launcher set to number its processes is left out.
@@ -500,6 +501,8 @@ class Agent:
                 body, found = {"ways": ways([(a, int(p)) for a, p in request["to"]])}, b""
             elif request["cmd"] == "mirrors":
                 body, found = {"endpoint": self._take_mirrors(**request)}, b""
+            elif request["cmd"] == "give_out":
+                body, found = {"endpoint": self._give_out(**request)}, b""
             elif request["cmd"] in ("turn", "turn_done", "turns"):
                 self._take_turns(client, request)
                 return
@@ -521,14 +524,29 @@ class Agent:
         Raises:
           OSError: the folder is not this agent's, or it can't listen.
         """
+        mirrors = self._open_mirrors()
+        mirrors.take_for(folder)
+        self.doorkeeper.mirrors = key
+        return mirrors.endpoint
+
+    def _give_out(self, key: str, folders: Sequence[str], **rest: Any) -> str:
+        """From now on ranks that have this key may read below some folders; returns where.
+
+        Raises:
+          OSError: a folder is not this agent's, or it can't listen.
+        """
+        mirrors = self._open_mirrors()
+        mirrors.give_out(key, folders)
+        self.doorkeeper.readers = mirrors.readers
+        return mirrors.endpoint
+
+    def _open_mirrors(self) -> Mirrors:
         if self.mirrors is None:
             bind = mirrors_at(self.options.bind, self.address)
             self.mirrors = Mirrors(self.context, self.folder, self.keys, bind)
             receive = self.mirrors.receive
             self._watch(self.mirrors.socket, lambda: receive(MIRRORS_AT_ONCE))
-        self.mirrors.take_for(folder)
-        self.doorkeeper.mirrors = key
-        return self.mirrors.endpoint
+        return self.mirrors
 
     def _take_turns(self, client: Client, request: Mapping[str, Any]) -> None:
         """``turn`` is answered when it is granted; ``turn_done`` gives it, or the wish, back."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,6 +63,7 @@ class Doorkeeper:
 
     Attributes:
       mirrors: the public key that may come to the socket for mirrors; "": none.
+      readers: those that may come there to read.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Doorkeeper:
         self.owner = bytes.fromhex(owner)
         self.is_guest = is_guest
         self.mirrors = ""
+        self.readers: Collection[str] = ()
         self.refused = 0
         self.socket = context.socket(zmq.REP)
         self.socket.linger = 0
@@ -97,6 +99,8 @@ class Doorkeeper:
         return OWNER if key == self.owner else GUEST if self.is_guest(key.hex()) else b""
 
     def _who_mirrors(self, key: bytes) -> bytes:
+        if key.hex() in self.readers:
+            return key.hex().encode()
         return MIRRORS if self.mirrors and key.hex() == self.mirrors else b""
 
 

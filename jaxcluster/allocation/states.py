@@ -1,4 +1,8 @@
-"""What ranks on hosts have saved: it stays on each host until new processes have it."""
+"""What ranks on hosts have saved: it stays on each host until new processes have it.
+
+These read what they need from the host that has it, where theirs reaches that one. Else whole files
+are brought through the notebook.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxcluster.agent.transport import Keys
+from jaxcluster.agent.client import Asked
+from jaxcluster.agent.transport import Keys, new_keys
 from jaxcluster.allocation.fleet import Fleet, Place, copy_file
 from jaxcluster.errors import LaunchError
-from jaxcluster.records.kept import Mirror, Report
+from jaxcluster.records.kept import Mirror, Report, Where
 
 ASK_S = 10.0
 LOOK_S = 3.0  # whether files are still there; a host that says nothing may have lost them
@@ -34,6 +39,11 @@ class HostStates:
         self._homes = fleet.homes()
         # What was brought: from which agent, whose, from where there, to which agent; its folder.
         self._brought: dict[tuple[str, int, str, str], str] = {}
+        self._keys = new_keys()  # who has them may read it
+        # From one agent to another: what ranks of the one need to read from the other.
+        self._ways: dict[tuple[str, str], dict[str, str]] = {}
+        self._asked_ways: set[str] = set()  # of which agents' hosts it is known
+        self._is_direct = True
         self._rooms = {str(b["path"]): b.get("room") for b in self._each("mkdir", own=True)}
 
     def _paths(self, where: Place) -> list[str]:
@@ -75,7 +85,7 @@ class HostStates:
                     found[rank] = f"host {where.name} has a different file there"
         return found
 
-    def donor_for(self, rank: int, donor: int, reports: Mapping[int, Report]) -> tuple[int, str]:
+    def donor_for(self, rank: int, donor: int, reports: Mapping[int, Report]) -> tuple[int, Where]:
         """Whose file ``rank`` is to take values from: one on its host, or brought there.
 
         Raises:
@@ -87,8 +97,8 @@ class HostStates:
             donor = min(near)
         return donor, self._bring_to(here, donor, reports[donor])
 
-    def folders_for(self, rank: int, reports: Mapping[int, Report]) -> dict[int, str]:
-        """Where ``rank`` finds the file of each of these ranks, brought to its host for it.
+    def folders_for(self, rank: int, reports: Mapping[int, Report]) -> dict[int, Where]:
+        """Where ``rank`` finds the file of each of these ranks, brought to its host if need be.
 
         Raises:
           LaunchError: a host does not answer, or has no room.
@@ -96,7 +106,7 @@ class HostStates:
         here = self._fleet.place_of(rank)
         return {one: self._bring_to(here, one, report) for one, report in reports.items()}
 
-    def bring(self, rank: int, report: Report) -> str:
+    def bring(self, rank: int, report: Report) -> Where:
         """The folder in which ``rank`` finds the files that it has saved itself.
 
         Raises:
@@ -112,17 +122,55 @@ class HostStates:
         """Where a rank's files are: on the host of this number, or on its own."""
         return self._homes[rank] if host is None else self._hosts[host]
 
-    def _bring_to(self, here: Place, rank: int, report: Report) -> str:
-        """The folder on a host that has a rank's files; they are brought there if need be."""
+    def bring_all(self) -> None:
+        """Have hosts read nothing from each other: it is brought through the notebook."""
+        self._is_direct = False
+
+    def _bring_to(self, here: Place, rank: int, report: Report) -> Where:
+        """Where ranks of a host find a rank's files; they are brought there if need be."""
         there, source = self._place(rank, report.get("host")), str(report["folder"])
         if there is here:
             return source
+        if self._is_direct and (way := self._way(here, there)):
+            return {**way, "folder": source, "host": there.name}
         key = there.folder, rank, source, here.folder
         if key not in self._brought:
             names = [f"rank-{rank}.state", *report.get("files", ())]  # a copy has several
             nbytes = max(report["file_nbytes"], report["nbytes"])
             self._brought[key] = self._bring(there, source, names, here, nbytes)
         return self._brought[key]
+
+    def _way(self, here: Place, there: Place) -> dict[str, str]:
+        """How ranks of a host read from another one; {} where they don't reach it."""
+        if not self._asked_ways.issuperset((here.folder, there.folder)):
+            self._find_ways()
+        return self._ways.get((here.folder, there.folder), {})
+
+    def _find_ways(self) -> None:
+        """Have all hosts give out what they have, and see which of the others reach them."""
+        places = [where for where in self._fleet.places if not where.lost]
+        self._asked_ways = {where.folder for where in places}
+        public, secret = self._keys.public, self._keys.secret
+        asked = [
+            where.agent.begin("give_out", key=public, folders=self._paths(where))
+            for where in places
+        ]
+        doors = {
+            where.folder: {
+                "endpoint": str(body["endpoint"]),
+                "server": where.agent.key,
+                "public": public,
+                "secret": secret,
+            }
+            for where, body in zip(places, _answers(asked), strict=True)
+            if body
+        }
+        targets = [_target(door["endpoint"]) for door in doors.values()]
+        asked = [where.agent.begin("ways", to=targets) for where in places]
+        for where, body in zip(places, _answers(asked), strict=True):
+            for (folder, door), why in zip(doors.items(), body.get("ways", ()), strict=False):
+                if not why:
+                    self._ways[where.folder, folder] = door
 
     def _bring(
         self, there: Place, source: str, names: Sequence[str], here: Place, nbytes: int
@@ -249,3 +297,20 @@ class HostStates:
                 body, _ = asked.wait(max(0.0, deadline - time.monotonic()))
                 found.append({**body, "path": path})
         return found
+
+
+def _answers(asked: Sequence[Asked]) -> list[dict[str, Any]]:
+    """What agents answer that are asked at once; {} of one that does not, or refuses."""
+    deadline = time.monotonic() + ASK_S
+    found: list[dict[str, Any]] = []
+    for one in asked:
+        found.append({})
+        with contextlib.suppress(LaunchError):
+            found[-1] = one.wait(max(0.0, deadline - time.monotonic()))[0]
+    return found
+
+
+def _target(endpoint: str) -> tuple[str, int]:
+    """The address and the port of a TCP endpoint."""
+    address, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    return address.strip("[]"), int(port)

@@ -29,7 +29,7 @@ from jaxcluster.model import makers
 from jaxcluster.model.told import Told
 from jaxcluster.plan.spec import check_spec
 from jaxcluster.ranks import name_ranks
-from jaxcluster.records.kept import Kept
+from jaxcluster.records.kept import Kept, Where
 from jaxcluster.text import join_words, plural
 
 
@@ -83,6 +83,7 @@ def restore(
 
     Raises:
       UsageError: it is not clear what becomes of a mesh.
+      NotBrought: as ``restart.restore``.
       RecoveryError, RankDied, RankError, RankHung: a rank could not read it. Nothing was bound.
     """
     choice, chosen, lost = choose(saved)
@@ -125,7 +126,7 @@ def restore(
     )  # fmt: skip
 
 
-def _folders_for(saved: Kept, rank: int) -> dict[int, str]:
+def _folders_for(saved: Kept, rank: int) -> dict[int, Where]:
     """Where a new rank finds what each rank has saved, and the copies of dead ones."""
     found = saved.folder.folders_for(rank, saved.reports)
     if saved.copies is not None:

@@ -304,12 +304,21 @@ class Respawn:
             if self._kept.reports:
                 say("restoring the variables ...")
             is_other = self._kept.is_resized
-            bring = resizing.restore if is_other else restart.restore
             when = self.when or ("when it was resized" if is_other else "in a restart")
-            made_by = cluster.makers.known(cluster.world.record.last_seq)
-            restored = bring(cluster.world, self._kept, when, self._check, made_by)
+            restored = self._restore(self._kept, when)
             self.restored = replace(restored, seconds=time.perf_counter() - self._began)
         self._watch(None)  # from here on a stop comes too late: it would end what is done
+
+    def _restore(self, kept: Kept, when: str) -> restart.Restored:
+        """Bring back what was saved; by way of the notebook, where hosts don't reach each other."""
+        world = self.cluster.world
+        bring = resizing.restore if kept.is_resized else restart.restore
+        made_by = self.cluster.makers.known(world.record.last_seq)
+        try:
+            return bring(world, kept, when, self._check, made_by)
+        except restart.NotBrought:
+            kept.bring_all()
+            return bring(world, kept, when, self._check, made_by)
 
     def _watch(self, starting: Starting | None) -> None:
         """The start that goes on now; None while it waits for its turn, and when it is done."""

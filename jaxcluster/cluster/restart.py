@@ -20,7 +20,7 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.cluster import keeping
 from jaxcluster.cluster.world import World
-from jaxcluster.errors import LaunchError, NoCluster, RankHung, RecoveryError
+from jaxcluster.errors import LaunchError, NoCluster, RankError, RankHung, RecoveryError
 from jaxcluster.model import makers
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.told import Told
@@ -37,6 +37,10 @@ _WORD = re.compile(r"[^\W\d]\w*")
 LITERAL = "="  # what begins the text of a value that Python reads (engine.digests)
 LOOK_S = 0.05  # between two looks whether it is still wanted
 Check = Callable[[], None]  # raises where what goes on is to end
+
+
+class NotBrought(RankError):
+    """A rank could not read another host's files from there (the engine's error of that name)."""
 
 
 @dataclass(frozen=True)
@@ -630,6 +634,10 @@ def restore(
     Args:
       when: when names were lost that are lost, as in "in cell [3]".
       made_by: the cells that have made names.
+
+    Raises:
+      NotBrought: a rank could not read what another host has. It can be brought to it.
+      RecoveryError, RankDied, RankError, RankHung: a rank could not read it.
     """
     missing = tuple(r for r in range(world.num_processes) if r not in saved.reports)
     if not saved.reports:
@@ -754,6 +762,9 @@ def _all(
     answers: Mapping[int, Event], bodies: Mapping[int, Any], op: str, timeout_s: float
 ) -> dict[int, Any]:
     """What all ranks have replied; raises as ``ask_all``."""
+    for event in answers.values():
+        if event.op == "error" and event.body.get("ename") == NotBrought.__name__:
+            raise NotBrought(str(event.body["message"]), ranks=[event.rank])
     bodies_back = {rank: unwrap(event) for rank, event in sorted(answers.items())}
     if missing := sorted(set(bodies) - set(answers)):
         raise RankHung(

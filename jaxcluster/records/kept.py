@@ -31,6 +31,7 @@ ALIVE = "alive"
 MARK = "mark"
 
 Report = Mapping[str, Any]  # what a rank says of its file: ``Saved.report``, and where it is
+Where = str | Mapping[str, str]  # a folder that a rank reads: here, or another host's, and the way
 
 
 class StateFolder(Protocol):
@@ -44,10 +45,10 @@ class StateFolder(Protocol):
     def lost(self, reports: Mapping[int, Report]) -> dict[int, str]:
         """The ranks whose files can't be read now, each with the reason."""
 
-    def donor_for(self, rank: int, donor: int, reports: Mapping[int, Report]) -> tuple[int, str]:
+    def donor_for(self, rank: int, donor: int, reports: Mapping[int, Report]) -> tuple[int, Where]:
         """Whose file ``rank`` is to take values from, where ``donor``'s would do; its folder."""
 
-    def bring(self, rank: int, report: Report) -> str:
+    def bring(self, rank: int, report: Report) -> Where:
         """The folder in which ``rank`` finds the files that it has saved itself.
 
         Raises:
@@ -57,8 +58,11 @@ class StateFolder(Protocol):
     def is_gone(self, rank: int) -> bool:
         """Whether the host of a rank is lost, with all that is there."""
 
-    def folders_for(self, rank: int, reports: Mapping[int, Report]) -> dict[int, str]:
-        """Where ``rank`` finds the file of each of these ranks, brought to its host for it."""
+    def folders_for(self, rank: int, reports: Mapping[int, Report]) -> dict[int, Where]:
+        """Where ``rank`` finds the file of each of these ranks, brought to its host if need be."""
+
+    def bring_all(self) -> None:
+        """Have ranks read nothing from other hosts: all that they need is brought to theirs."""
 
     def held_by(self, path: str) -> str:
         """The file that ranks lock as long as they use a folder; "" where none is needed."""
@@ -160,11 +164,11 @@ class Folder:
                     found[rank] = f"{path}: another file"
         return found
 
-    def donor_for(self, rank: int, donor: int, reports: Mapping[int, Report]) -> tuple[int, str]:
+    def donor_for(self, rank: int, donor: int, reports: Mapping[int, Report]) -> tuple[int, Where]:
         """Whose file ``rank`` is to take values from: all see all files."""
         return donor, str(reports[donor]["folder"])
 
-    def bring(self, rank: int, report: Report) -> str:
+    def bring(self, rank: int, report: Report) -> Where:
         """The folder in which ``rank`` finds the files that it has saved itself."""
         return str(report["folder"])
 
@@ -172,9 +176,12 @@ class Folder:
         """This machine is there."""
         return False
 
-    def folders_for(self, rank: int, reports: Mapping[int, Report]) -> dict[int, str]:
+    def folders_for(self, rank: int, reports: Mapping[int, Report]) -> dict[int, Where]:
         """Where ``rank`` finds the file of each of these ranks."""
         return {one: str(report["folder"]) for one, report in reports.items()}
+
+    def bring_all(self) -> None:
+        """All see all files."""
 
     def held_by(self, path: str) -> str:
         """Whoever comes later sees by the lock that ranks still use it."""
@@ -388,6 +395,12 @@ class Kept:
         for rank, why in sorted(self.gone.items()):
             whys.setdefault(why, []).append(rank)
         return "; ".join(f"{name_ranks(ranks)}: {why}" for why, ranks in whys.items())
+
+    def bring_all(self) -> None:
+        """Have ranks read nothing from other hosts: all that they need is brought to theirs."""
+        self.folder.bring_all()
+        if self.copies is not None:
+            self.copies.folder.bring_all()
 
     def remove(self) -> None:
         self.give_up()

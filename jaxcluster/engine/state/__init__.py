@@ -7,11 +7,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from jaxcluster.engine.state.far import Hosts
 from jaxcluster.engine.state.keeper import on_keep
 from jaxcluster.engine.state.loading import bind, load
 from jaxcluster.engine.state.resizing import Unclear, check_meshes
 from jaxcluster.engine.state.restoring import check_fits
-from jaxcluster.engine.state.saved import Place, read, state_path, write_where_room
+from jaxcluster.engine.state.saved import Place, read, write_where_room
 from jaxcluster.engine.state.saving import save
 from jaxcluster.engine.state.settings import Settings
 
@@ -62,9 +63,10 @@ def on_restore(
 ) -> Any:
     """``restore``: bind what was saved.
 
-    The body has the ``path`` of the folder, and may have ``from_rank`` (another rank's state is
-    taken), ``skip`` (settings that are not set), ``names`` (only these), ``before``
-    (these as they were before the cell) and ``texts`` (names: what Python writes for their values).
+    The body has the ``path`` of the folder (of one on another host ``far.Where``), and may have
+    ``from_rank`` (another rank's state is taken), ``skip`` (settings that are not set), ``names``
+    (only these), ``before`` (these as they were before the cell) and ``texts`` (names: what Python
+    writes for their values).
     With ``settings`` false no setting is set.
 
     Replies with ``restored``, ``lost`` and ``left`` (a name's, or a setting's: why), ``unsaved``
@@ -73,7 +75,8 @@ def on_restore(
     started = time.perf_counter()
     source = body.get("from_rank")
     settings = settings if body.get("settings", True) else None
-    saved = read(state_path(body["path"], rank if source is None else source))
+    with Hosts() as hosts:
+        saved = read(hosts.state(body["path"], rank if source is None else source))
     check_fits(saved)
     names, before, skip = body.get("names"), body.get("before", ()), body.get("skip", ())
     loaded = load(saved, namespace, names, before, settings, skip)

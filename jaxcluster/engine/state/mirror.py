@@ -28,6 +28,7 @@ from jaxcluster import wire
 from jaxcluster.engine import log
 from jaxcluster.engine.background import is_own
 from jaxcluster.engine.held import format_nbytes
+from jaxcluster.engine.state.far import connect
 
 PART = 1 << 20
 AHEAD = 4  # parts that are on their way
@@ -241,17 +242,8 @@ class Mirror:
     # ------------------------------------------------------------------ the connection
 
     def _connect(self) -> zmq.Socket[bytes]:
-        if self._context is None:
-            self._context = zmq.Context()
-        socket = self._context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.IPV6, 1)
-        socket.setsockopt(zmq.SNDTIMEO, int(SILENT_S * 1000))
-        socket.setsockopt(zmq.RCVTIMEO, int(SILENT_S * 1000))
-        socket.curve_serverkey = bytes.fromhex(self._where["server"])
-        socket.curve_publickey = bytes.fromhex(self._where["public"])
-        socket.curve_secretkey = bytes.fromhex(self._where["secret"])
-        socket.connect(self._where["endpoint"])
+        self._context = self._context or zmq.Context()
+        socket = connect(self._context, self._where, SILENT_S)
         self._connection += 1
         return socket
 

@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -30,8 +29,6 @@ from jaxcluster.engine.state.saved import (
     Saved,
     SavedArray,
     SavedPickle,
-    read,
-    state_path,
 )
 from jaxcluster.engine.state.settings import Settings
 from jaxcluster.engine.state.unplaced import Unplaced
@@ -162,7 +159,7 @@ def check_meshes(saved: Saved, devices: int, wanted: Mapping[str, int]) -> None:
 def look(
     namespace: dict[str, Any],
     rank: int,
-    folders: Mapping[int, str],
+    others: Mapping[int, Glance],
     wanted: Mapping[str, int],
     settings: Settings | None,
     check: Callable[[], None],
@@ -171,7 +168,7 @@ def look(
     """What this rank is to have of it. Nothing is bound.
 
     Args:
-      folders: of each rank that has saved, where its file is.
+      others: the file of each rank that has saved.
       wanted: the sizes of the meshes' axes, where they were named.
       choice: which values are meant, where ranks have died.
 
@@ -185,12 +182,11 @@ def look(
     """
     import jax
 
-    others = {one: Glance(state_path(folder, one)) for one, folder in folders.items()}
     headers = {one: glance.saved for one, glance in others.items()}
     check_meshes(headers[min(headers)], jax.device_count(), wanted)
     is_new = rank not in headers
     source = min(headers) if is_new else rank
-    saved = read(Path(state_path(folders[source], source)), check)
+    saved = others[source].all_but_arrays(check)
     had = with_digests({r: choice.generation(one) for r, one in headers.items()}, others)
     loader = Refitting(saved, namespace, check, others, wanted, choice)
     equal = {name for name in had[source].names if _is_equal(name, had.values())} - choice.doubtful
@@ -223,6 +219,8 @@ def look(
         ),
         "unplaced": sorted({n for n in loaded.values if loader.is_unplaced(n)}),
     }
+    for glance in others.values():
+        glance.let_go()
     return loaded, told
 
 
@@ -300,6 +298,8 @@ class Refitting(Loader):
             why = str(error)
         parts = self._parts_of(number)
         self._check_whole(number, [[0, size] for size in saved.shape], parts)
+        for _, glance, section in parts:
+            glance.hold(section)  # it is read when the array is placed
         read = partial(self._cut, number, parts=parts)
         self.unplaced.add(number)
         dtype = np.dtype(_dtype(saved))

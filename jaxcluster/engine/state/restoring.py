@@ -11,6 +11,7 @@ from typing import Any
 
 from jaxcluster.engine.lost import LostNames
 from jaxcluster.engine.state import resizing
+from jaxcluster.engine.state.far import Hosts
 from jaxcluster.engine.state.loading import Loaded, bind, load
 from jaxcluster.engine.state.saved import CannotRestore, Glance, Saved, read, state_path
 from jaxcluster.engine.state.saving import versions
@@ -33,8 +34,8 @@ class Restoring:
         thread.
 
         It may be of another number of ranks (see ``resizing``). In place of ``path`` there may be
-        ``folders``: of each rank that has saved, where its file is; with it stands which values are
-        meant (``resizing.Choice``).
+        ``folders``: of each rank that has saved, where its file is, here or on another host
+        (``far``); with it stands which values are meant (``resizing.Choice``).
 
         Replies with what would be ``restored``, what is ``lost`` (why), and what was ``unsaved``;
         where it is of another number of ranks, also with what ``resizing.look`` says.
@@ -55,7 +56,11 @@ class Restoring:
         if folders := folders or _folders_of_others(body["path"]):
             wanted = body.get("mesh") or {}
             choice = resizing.Choice.of(body)
-            loaded, told = resizing.look(namespace, rank, folders, wanted, settings, check, choice)
+            with Hosts() as hosts:
+                files = {one: Glance(hosts.state(folder, one)) for one, folder in folders.items()}
+                loaded, told = resizing.look(
+                    namespace, rank, files, wanted, settings, check, choice
+                )
             saved = loaded.loader.saved
         else:
             saved = read(state_path(body["path"], rank), check)

@@ -18,11 +18,12 @@ import os
 import stat
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 from zlib import crc32
 
+from jaxcluster.engine.state.far import FarPath
 from jaxcluster.engine.state.memory import Section
 from jaxcluster.host.room import free_nbytes, memory_room
 from jaxcluster.host.sums import quick_sum
@@ -31,6 +32,7 @@ MAGIC = b"jaxcluster-state-4\n"
 HEADER = struct.Struct("<QQI")  # where the header is, its size and its checksum
 ALIGN = 64
 CHUNK = 4 << 20
+Source = str | Path | FarPath  # a file, here or on another host
 
 
 class CannotSave(Exception):
@@ -370,7 +372,7 @@ def check(path: Path) -> None:
             _compare(found, checksum, path)
 
 
-def read(path: Path, go_on: Callable[[], None] = _nothing) -> Saved:
+def read(path: Source, go_on: Callable[[], None] = _nothing) -> Saved:
     """What ``write`` wrote. Unpickles nothing.
 
     Args:
@@ -385,7 +387,7 @@ def read(path: Path, go_on: Callable[[], None] = _nothing) -> Saved:
             go_on()
             data = Section(nbytes)
             if name:
-                _fill_from(data, checksum, path.with_name(os.path.basename(name[0])))
+                _fill_from(data, checksum, _beside(path, name[0]))
             else:
                 file.seek(at)
                 _fill(data, file, path)
@@ -410,6 +412,7 @@ class Glance:
     """A file of which only what is asked for is read: its header, and single sections.
 
     Its memory is the file's, as long as any section is used, also when the file has been removed.
+    Of a file on another host it is what was asked for, until ``let_go``.
 
     Attributes:
       saved: what the header says; it has no sections.
@@ -418,12 +421,15 @@ class Glance:
       CannotRestore: as ``read``.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Source) -> None:
         self._path = path
         self._read: dict[int, memoryview] = {}
+        self._map: mmap.mmap | None = None
+        self._held: set[int] = set()
         with _opened(path) as (file, header):
             self._places = header.pop("places")
-            self._map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+            if not isinstance(path, FarPath):
+                self._map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
         self.saved = _made_of(header, [])
 
     def section(self, number: int) -> memoryview:
@@ -434,35 +440,97 @@ class Glance:
         """
         if number not in self._read:
             at, nbytes, checksum, *name = self._places[number]
-            if name:
-                path = self._path.with_name(os.path.basename(name[0]))
-                data = memoryview(Section(nbytes))
-                _fill_from(data, checksum, path)
+            if name or self._map is None:
+                data = memoryview(self.own_section(number))
             else:
                 data = memoryview(self._map)[at : at + nbytes]
                 _compare(crc32(data), checksum, self._path)
             self._read[number] = data
         return self._read[number]
 
+    def own_section(self, number: int) -> Section:
+        """The bytes of a section, in memory of their own.
+
+        Raises:
+          CannotRestore: as ``section``.
+        """
+        at, nbytes, checksum, *name = self._places[number]
+        data = Section(nbytes)
+        if name:
+            _fill_from(data, checksum, _beside(self._path, name[0]))
+        elif self._map is not None:
+            data[:] = self.section(number)
+        else:
+            with _open(self._path) as file:
+                file.seek(at)
+                _fill(data, file, self._path)
+            _compare(crc32(data), checksum, self._path)
+        return data
+
+    def hold(self, number: int) -> None:
+        """Have a section also when its host is out of reach."""
+        if isinstance(self._path, FarPath):
+            self.section(number)
+            self._held.add(number)
+
+    def let_go(self) -> None:
+        """What was read of another host's file is not needed any more, but for what is held."""
+        if isinstance(self._path, FarPath):
+            self._read = {n: data for n, data in self._read.items() if n in self._held}
+
+    def all_but_arrays(self, go_on: Callable[[], None] = _nothing) -> Saved:
+        """The file, without the numbers of the arrays that another rank may have parts of.
+
+        Raises:
+          CannotRestore: as ``read``.
+        """
+        saved = self.saved
+        arrays = [a for a in saved.arrays if not a.local or saved.process_count == 1]
+        left_out = {number for array in arrays for _, number in array.shards}
+        sections = []
+        for number in range(len(self._places)):
+            go_on()
+            sections.append(Section() if number in left_out else self.own_section(number))
+        return replace(saved, sections=sections)
+
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[tuple[BinaryIO, dict[str, Any]]]:
-    """A saved file, and its header. To unpickle what is in it runs code, so nobody else's is."""
+def _opened(path: Source) -> Iterator[tuple[BinaryIO, dict[str, Any]]]:
+    """A saved file, and its header."""
     try:
-        with open(path, "rb", opener=_own) as file:
-            if file.read(len(MAGIC)) != MAGIC:
-                raise Unreadable(f"{path} is not a saved state of this version of jaxcluster")
-            start = bytearray(HEADER.size)
+        with _open(path) as file:
+            start = bytearray(len(MAGIC) + HEADER.size)
             _fill(start, file, path)
-            at, nbytes, checksum = HEADER.unpack(start)
-            if at + nbytes > os.fstat(file.fileno()).st_size:
-                raise Unreadable(f"{path} is truncated")
+            if not start.startswith(MAGIC):
+                _refuse(path, "is not a saved state of this version of jaxcluster")
+            at, nbytes, checksum = HEADER.unpack_from(start, len(MAGIC))
+            if at + nbytes > file.seek(0, os.SEEK_END):
+                _refuse(path, "is truncated")
             file.seek(at)
-            plain = file.read(nbytes)
+            plain = bytearray(nbytes)
+            _fill(plain, file, path)
             _compare(crc32(plain), checksum, path)
             yield file, json.loads(plain)
     except OSError as error:
         raise Unreadable(f"{path} can't be read: {error.strerror}") from None
+
+
+def _open(path: Source) -> Any:
+    """Open a file. To unpickle what is in it runs code, so nobody else's is."""
+    return path.open() if isinstance(path, FarPath) else open(path, "rb", opener=_own)
+
+
+def _beside(path: Source, name: str) -> Source:
+    """A section's own file, beside the one that names it."""
+    path = Path(path) if isinstance(path, str) else path
+    return path.with_name(os.path.basename(name))
+
+
+def _refuse(path: Source, why: str) -> NoReturn:
+    """Say what is wrong with a file. Another host's may be whole there."""
+    if isinstance(path, FarPath):
+        path.refuse(f"{path} {why}")
+    raise Unreadable(f"{path} {why}")
 
 
 def _own(path: str, flags: int) -> int:
@@ -499,19 +567,19 @@ def _check_own(path: str, found: os.stat_result) -> None:
         )
 
 
-def _fill_from(data: Section | memoryview, checksum: int, path: Path) -> None:
+def _fill_from(data: Section, checksum: int, path: Source) -> None:
     """Read a section that is a file of its own."""
     if len(data):
-        with open(path, "rb", opener=_own) as file:
+        with _open(path) as file:
             _fill(data, file, path)
         _compare(quick_sum(data), checksum, path)
 
 
-def _fill(buffer: bytearray | memoryview, file: BinaryIO, path: Path) -> None:
+def _fill(buffer: bytearray | memoryview, file: BinaryIO, path: Source) -> None:
     if file.readinto(buffer) != len(buffer):  # type: ignore[attr-defined]
-        raise Unreadable(f"{path} is truncated")
+        _refuse(path, "is truncated")
 
 
-def _compare(found: int, wanted: int, path: Path) -> None:
+def _compare(found: int, wanted: int, path: Source) -> None:
     if found != wanted:
-        raise Unreadable(f"{path} is damaged: its contents are not what was written")
+        _refuse(path, "is damaged: its contents are not what was written")
