@@ -500,9 +500,11 @@ def _opened(path: Source) -> Iterator[tuple[BinaryIO, dict[str, Any]]]:
     try:
         with _open(path) as file:
             start = bytearray(len(MAGIC) + HEADER.size)
-            _fill(start, file, path)
+            filled = file.readinto(start)
             if not start.startswith(MAGIC):
                 _refuse(path, "is not a saved state of this version of jaxcluster")
+            if filled < len(start):
+                _refuse(path, "is truncated")
             at, nbytes, checksum = HEADER.unpack_from(start, len(MAGIC))
             if at + nbytes > file.seek(0, os.SEEK_END):
                 _refuse(path, "is truncated")
