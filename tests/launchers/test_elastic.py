@@ -93,6 +93,46 @@ def test_ranks_on_hosts_become_fewer_and_more_with_all_values(notebook: HostNote
     notebook.ok("%jaxcluster stop")
 
 
+COUNTED = """
+import jaxcluster.allocation.states as states
+brought, copy_file = [], states.copy_file
+def counted(there, source, here, target):
+    brought.append(f"{there.name}-{here.name}")
+    copy_file(there, source, here, target)
+states.copy_file = counted
+way = states.HostStates._way
+"""
+WAYS = {
+    "direct": "",
+    "no way": "states.HostStates._way = lambda self, here, there: {}",
+    # It ends, and is not known to, before a rank asks: nobody listens at that port.
+    "cut": "states.HostStates._way = lambda *at: {**way(*at), 'endpoint': 'tcp://127.0.0.1:1'}",
+}
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_ranks_read_from_the_host_that_has_it_or_it_goes_through_the_notebook(
+    notebook: HostNotebook, how: str
+) -> None:
+    """Bit for bit either way; an array that waits has all of its numbers, too."""
+    notebook.ok(START)
+    notebook.ok(SETUP)
+    notebook.ok('%%spmd\nz = {"z": on(np.arange(20.0), P("i"))}\nview = table[1:]')
+    notebook.ok(f"{COUNTED}\n{WAYS[how]}")
+    told = shown_after(notebook, "%jaxcluster resize -n 3").text
+    assert "Lost" not in told and "Not on any device yet: z" in told
+    said = shown_after(notebook, "print('brought', sorted(set(brought)))").text
+    assert ("brought []" in said) == (how == "direct")
+    assert ("['h1-h2', 'h2-h1']" in said) == (how != "direct")
+    notebook.ok(
+        "%%spmd\nassert view.base is table and view.tolist() == [1, 2]\n"
+        "assert (process_allgather(x, tiled=True) == np.arange(12)).all()\n"
+        "z = jaxcluster.place(z, NamedSharding(mesh, P()))\n"
+        "assert (np.asarray(z['z'].addressable_data(0)) == np.arange(20)).all()"
+    )
+    notebook.ok("%jaxcluster stop")
+
+
 def lines_of(cell: Cell) -> list[str]:
     """What ranks print, without whose it is; equal lines of several ranks stand once."""
     assert not cell.error, cell.text
