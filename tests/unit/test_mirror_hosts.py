@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from jaxcluster.agent.transport import new_keys
-from jaxcluster.allocation.fleet import Fleet
+from jaxcluster.allocation.fleet import Fleet, Place
 from jaxcluster.allocation.states import HostStates
+from jaxcluster.errors import LaunchError
 
 
 class Agent:
@@ -51,3 +53,61 @@ def test_a_copy_is_brought_to_the_next_machine(machines: str, found: dict[int, i
     for rank, host in found.items():
         assert told[rank]["folder"] == f"/m{host}/state-1/mirrors"
         assert places[host].agent.asked == ["mkdir", "mirrors"]
+
+
+class Door:
+    """An agent's, which says what it is to say to each request, and how often it was asked."""
+
+    def __init__(self, name: str, **says: Any) -> None:
+        self.key, self.says, self.asked = f"key of {name}", says, list[str]()
+
+    def begin(self, cmd: str, **fields: Any) -> Any:
+        self.asked.append(cmd)
+
+        def wait(timeout_s: float) -> tuple[dict[str, Any], bytes]:
+            if cmd not in self.says:
+                raise LaunchError("it refuses")
+            return self.says[cmd], b""
+
+        return SimpleNamespace(wait=wait)
+
+
+def test_ranks_read_from_hosts_that_theirs_reach() -> None:
+    """Others' files are brought to them; so is all once a rank could not read."""
+    agents = [
+        Door("h0", give_out={"endpoint": "tcp://10.0.0.1:5"}, ways={"ways": ["", "", "no"]}),
+        Door("h1", give_out={"endpoint": "tcp://[::1]:6"}, ways={"ways": ["", "", ""]}),
+        Door("h2", give_out={"endpoint": "tcp://10.0.0.3:7"}),
+        Door("h3", ways={"ways": ["", "", ""]}),
+    ]
+    places = [
+        cast(Place, SimpleNamespace(
+            number=n, name=f"h{n}", agent=agent, lost="", memory=f"/m{n}", folder=f"/f{n}",
+        ))
+        for n, agent in enumerate(agents)
+    ]  # fmt: skip
+    fleet = SimpleNamespace(places=places, homes=lambda: dict(enumerate(places)))
+    states = HostStates.__new__(HostStates)
+    states._fleet, states._name, states._keys = cast(Fleet, fleet), "state-1", new_keys()
+    states._ways, states._asked_ways, states._is_direct = {}, set(), True
+    states._homes, states._brought = dict(enumerate(places)), {}
+    states._bring = lambda *at: "brought"  # type: ignore[method-assign]
+    found: dict[tuple[int, int], str] = {}
+    for here, there in itertools.product(range(4), range(4)):
+        report = {"folder": f"/m{there}/state-1", "file_nbytes": 1, "nbytes": 1}
+        where = states._bring_to(places[here], there, report)
+        if isinstance(where, str):
+            found[here, there] = where
+        else:
+            assert where["server"] == f"key of h{there}"
+            assert where["folder"] == report["folder"]
+            found[here, there] = where["endpoint"]
+    at = ["tcp://10.0.0.1:5", "tcp://[::1]:6", "tcp://10.0.0.3:7"]
+    here_and = {0: at[:2], 1: at, 2: [], 3: at}  # of the third nobody knows whom it reaches
+    for (here, there), where in found.items():
+        own = f"/m{here}/state-1"
+        assert where == (own if here == there else [*here_and[here], *["brought"] * 4][there])
+    assert all(agent.asked == ["give_out", "ways"] for agent in agents)
+    states.bring_all()
+    report = {"folder": "/m1/state-1", "file_nbytes": 1, "nbytes": 1}
+    assert states._bring_to(places[0], 1, report) == "brought"
