@@ -143,8 +143,9 @@ class Kill:
 class Course:
     """A cluster of 4 ranks whose variables change, and who is killed."""
 
-    def __init__(self, cluster: jaxcluster.Cluster, seed: int, hosts: bool) -> None:
-        self.cluster, self.rng, self.hosts = cluster, random.Random(seed), hosts
+    def __init__(self, cluster: jaxcluster.Cluster, args: argparse.Namespace) -> None:
+        self.cluster, self.rng, self.hosts = cluster, random.Random(args.seed), args.inside
+        self.waits = args.waits
         self.number = 0
 
     def begin(self) -> None:
@@ -186,7 +187,7 @@ class Course:
         for _ in range(rng.randrange(2)):
             self.cluster.run(self.changes(), show=False)
         before = self.told(self.changes())
-        found = Kill("", rng.choice(WAITS))
+        found = Kill("", rng.choice(self.waits))
         self.wait(found.wait)
         source = f"print('on', flush=True)\n{self.changes()}\n{self.changes()}\ntime.sleep(600)"
         cell = self.cluster.submit(source)
@@ -254,7 +255,7 @@ def run(args: argparse.Namespace) -> None:
     where = {"launcher": "ssh", "hosts": "h1:2,h2:2"} if args.inside else {}
     with jaxcluster.start(4, devices_per_process=1, **where) as cluster:
         cluster.copies()
-        course = Course(cluster, args.seed, args.inside)
+        course = Course(cluster, args)
         course.begin()
         kills, began = [], time.monotonic()
         while len(kills) < args.kills and time.monotonic() - began < args.minutes * 60:
@@ -295,6 +296,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=60.0, help="begin no more after that")
+    parser.add_argument("--waits", nargs="+", choices=WAITS, default=WAITS, metavar="WAIT")
     parser.add_argument("--hosts", action="store_true", help="2 ranks on each of two hosts")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
