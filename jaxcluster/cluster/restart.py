@@ -721,7 +721,8 @@ def restore(
 
 def _of_copy(saved: Kept, found: Plan, rank: int) -> dict[str, Any]:
     """What a rank is to take from its copy."""
-    folder = saved.folder.bring(rank, saved.copied[rank])
+    assert saved.copies is not None
+    folder = saved.copies.folder.bring(rank, saved.copied[rank])
     return {"names": sorted(found.copied[rank]), "path": folder}
 
 
