@@ -246,6 +246,7 @@ class Carrier:
         if not undone.refused:
             world.hear_undo(record.seq, undone.in_doubt)
             record.undone = True
+            record.missed = tuple({*record.ranks} - {*ranks} | {*undone.missed})
         return undone
 
     def _recover(self, said: str, told: str, undo: bool) -> Recovered:

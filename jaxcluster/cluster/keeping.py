@@ -256,13 +256,17 @@ def _versions(
     """
     last, first = _last_cells(world, copies, cells), world.record.last_seq
     ran = {rank for cell in cells if cell.seq == undone for rank in cell.ranks}
+    # Of a cell that was taken back before: what had died by then still has it.
+    taken = {rank: cell.seq for cell in cells if cell.undone for rank in cell.missed}
+    taken = {rank: seq for rank, seq in taken.items() if rank in world.dead}
+    taken |= dict.fromkeys(ran, undone)
     deadline = time.monotonic() + COMING_S
     while True:
         mirrored = {r for r in range(world.num_processes) if copies.folder.is_gone(r)}
         own = sorted(set(range(world.num_processes)) - mirrored)
         marks = {rank: copies.mark(rank) for rank in own}
         found = {
-            rank: mark.version_for(undone if rank in ran else 0, last.get(rank, 0), first)
+            rank: mark.version_for(taken.get(rank, 0), last.get(rank, 0), first)
             for rank, mark in marks.items()
         }
         late = [r for r in own if not found[r] and r not in world.dead and marks[r].coming]
@@ -271,13 +275,13 @@ def _versions(
             break
         check()
         time.sleep(LOOK_S)
-    before = {rank: n for cell in cells if cell.seq == undone for rank, n in cell.after.items()}
+    before = {r: n for c in cells for r, n in c.after.items() if c.seq == taken.get(r)}
     for rank in sorted(mirrored):
         since = wire.Since(world.outside.get(rank, (0, 0))[1], tuple(marks.values()))
-        is_undone = rank in ran
+        is_undone = rank in taken
         after = before.get(rank, -1) if is_undone else last.get(rank, 0)
         mark = copies.mirrored_mark(rank)
-        found[rank] = mark.mirror_for(undone if is_undone else 0, after, first, since)
+        found[rank] = mark.mirror_for(taken.get(rank, 0), after, first, since)
     return found, mirrored
 
 

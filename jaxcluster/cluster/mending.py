@@ -97,4 +97,5 @@ def undo(cluster: Patient) -> str:
     cluster.world.hear_undo(cluster.last.seq, undone.in_doubt)
     cluster.makers.undone(cluster.last.seq, undone.in_doubt)
     cluster.last.undone = True
+    cluster.last.missed = tuple({*cluster.last.ranks} - {*ranks} | {*undone.missed})
     return undone.told(cell)

@@ -149,8 +149,7 @@ def save(
     Raises:
       RecoveryError: a rank that lives could not be saved, and why.
     """
-    last = max(cells, key=lambda cell: cell.seq, default=None)
-    undone = last.seq if last is not None and (cell_is_undone or _died_with(world, last)) else 0
+    undone = _undone(world, cells, cell_is_undone)
     found = keeping.find(world, cells, undone, check)
     nothing_else = found.reports.keys() == world.dead.keys() == set(range(world.num_processes))
     # One of several hosts may yet be lost: what the others had in common is known by the hashes of
@@ -163,6 +162,13 @@ def save(
             replaced=replaced, copies=found.copies, mesh=resize.mesh if resize is not None else {},
         )  # fmt: skip
     return _save(world, cells, check, undone, found, resize)
+
+
+def _undone(world: World, cells: Sequence[CellRecord], cell_is_undone: bool) -> int:
+    """The seq of the cell that is taken back; 0: none is. Cells may be queued behind it."""
+    taken = [cell for cell in cells if cell.undone] if cell_is_undone else []
+    last = max(taken or cells, key=lambda cell: cell.seq, default=None)
+    return last.seq if last is not None and (cell_is_undone or _died_with(world, last)) else 0
 
 
 def _died_with(world: World, cell: CellRecord) -> bool:

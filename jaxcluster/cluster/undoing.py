@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 from jaxcluster import wire
 from jaxcluster.allocation.turns import Turns
@@ -121,7 +122,8 @@ def _undo(link: Link, seq: int, number: int, ranks: Sequence[int], answer_s: flo
         return Undone(why)
     replies = (event.body for event in answers.values() if event.op == "reply")
     failed = {name for body in replies for name in body["failed"]}
-    return plan.with_failed(failed)
+    missed = tuple(rank for rank, event in sorted(answers.items()) if event.op == "died")
+    return replace(plan.with_failed(failed), missed=missed)
 
 
 _AGAIN = "nothing was changed: try %jaxcluster undo again"

@@ -18,6 +18,7 @@ class Undone:
       lost: names whose old values were donated or deleted; they are unbound.
       failed: names whose values have changed in place and could not be put back.
       unknown: names whose values may have changed in place: what they are.
+      missed: ranks that died before they were told to.
     """
 
     refused: str = ""
@@ -26,6 +27,7 @@ class Undone:
     lost: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
     unknown: Mapping[str, str] = field(default_factory=dict)
+    missed: tuple[int, ...] = ()
 
     def without(self, names: Iterable[str]) -> Undone:
         """The same, with nothing said of these names."""

@@ -24,20 +24,44 @@ class Told:
     _before: dict[str, tuple[str, int] | None] = field(default_factory=dict)
     _gone: set[str] = field(default_factory=set)
     _made: set[str] = field(default_factory=set)
+    _at: dict[str, int] = field(default_factory=dict)  # the cell that has changed a name last
 
     def hear(self, seq: int, changes: wire.NameChanges) -> None:
-        """A cell has ended."""
+        """A cell has ended. What is heard of queued ones may come in any order."""
+        if seq < self.seq:
+            self._hear_late(seq, changes)
+            return
         if changes.is_first:
             self.names, self.values = set(), {}
         self.seq = seq
         self._gone = self.names.intersection(changes.gone)
-        self._made = set(changes.bound) - self.names
+        # What was there before a first cell is not known: none of it is taken for the cell's.
+        self._made = set() if changes.is_first else set(changes.bound) - self.names
         self._before = {name: self.values.pop(name, None) for name in changes.gone}
         self.names.difference_update(changes.gone)
         self.names.update(changes.bound)
         for name, text in changes.values.items():
             self._before[name] = self.values.get(name)
             self.values[name] = text, seq
+        self._at |= dict.fromkeys([*changes.bound, *changes.gone, *changes.values], seq)
+
+    def _hear_late(self, seq: int, changes: wire.NameChanges) -> None:
+        """A cell has ended before the last one that was heard of: that one's changes stay."""
+        for name in {*changes.bound, *changes.values}:
+            text = changes.values.get(name)
+            if (at := self._at.get(name, 0)) < seq:
+                self._at[name] = seq
+                self.names.add(name)
+                if text is not None:
+                    self.values[name] = text, seq
+            elif at == self.seq:
+                self._made.discard(name)
+                self._before[name] = None if text is None else (text, seq)
+        for name in changes.gone:
+            if self._at.get(name, 0) < seq:
+                self._at[name] = seq
+                self.names.discard(name)
+                self.values.pop(name, None)
 
     def hear_bound(self, values: Mapping[str, str]) -> None:
         """Something else than a cell has bound these. It is not undone with the cell before it."""

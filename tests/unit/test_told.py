@@ -68,3 +68,22 @@ def test_a_rank_that_begins_again_has_nothing_else() -> None:
     found = told()
     found.hear(2, wire.NameChanges(["z"], [], True, {"z": "=1"}))
     assert (found.names, found.known()) == ({"z"}, {"z": "=1"})
+
+
+def test_what_was_there_before_a_first_cell_stays_when_that_is_undone() -> None:
+    """Another notebook may have made it: a first reply names all that is there."""
+    told = Told()
+    told.hear(3, wire.NameChanges(["old", "new"], [], True, {"old": "=1", "new": "=2"}))
+    told.undo(3, [])
+    assert "old" in told.names
+
+
+def test_cells_that_are_heard_of_late_take_nothing_back() -> None:
+    """Each of some queued cells is heard of when somebody waits for it."""
+    told = Told()
+    told.hear(3, wire.NameChanges(["a", "b"], ["c"], False, {"a": "=3", "b": "=3"}))
+    told.hear(1, wire.NameChanges(["a", "c", "d"], [], True, {"a": "=1", "c": "=1", "d": "=1"}))
+    assert told.names == {"a", "b", "d"}
+    assert told.known() == {"a": "=3", "b": "=3", "d": "=1"}
+    told.undo(3, [])
+    assert told.known()["a"] == "=1"

@@ -147,7 +147,8 @@ def test_a_rank_that_dies_meanwhile_does_not_keep_the_others_from_it(
     name: str, looks: dict[int, Any], done: dict[int, Any]
 ) -> None:
     undone = undoing.undo(FakeLink(looks, done), LocalTurns(name), 1, 9, [0, 1])  # type: ignore[arg-type]
-    assert undone == Undone(back=("a",))
+    assert undone.back == ("a",)
+    assert undone.missed == (1,)  # its copy still has what the cell made
 
 
 def test_a_later_cell_refuses_it_before_anybody_is_asked(name: str) -> None:
