@@ -10,7 +10,7 @@ it is an earlier mark of the rank's, and what has happened since is told by othe
 from __future__ import annotations
 
 import struct
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from zlib import crc32
 
 _NUMBERS = struct.Struct("<9Q")
@@ -45,7 +45,7 @@ class Mark:
 
     def pack(self) -> tuple[bytes, int]:
         """The bytes, and where in the file they go."""
-        numbers = _NUMBERS.pack(*astuple(self))
+        numbers = _NUMBERS.pack(*vars(self).values())
         return numbers + _SUM.pack(crc32(numbers)), self.number % 2 * NBYTES
 
     @staticmethod
