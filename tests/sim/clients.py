@@ -31,6 +31,7 @@ from jaxcluster.model.makers import Making
 from jaxcluster.model.standing import Stays
 from jaxcluster.records.lastreport import Reports
 from jaxcluster.wire.link import Event
+from sim import keeping as sim_keeping
 from sim import ranks as sim_ranks
 from sim.hub import CALM, Hub, PatientTime, Sink, Time
 
@@ -147,6 +148,11 @@ class Link:
         for name in ids:
             self._asked.pop(name, None)
 
+    def post(self, event: Event) -> None:
+        """What a rank says unasked."""
+        world = self.client.world
+        self.hub.at(self._soon(event.rank, "from"), lambda: world._hear_outside(event))
+
     def mark_dead(self, rank: int, facts: Any) -> None:
         self._dead.setdefault(rank, facts)
         for name, (whose, sink) in list(self._asked.items()):
@@ -192,17 +198,29 @@ class World:
     check_ranks = worlds.World.check_ranks
     hear_names = worlds.World.hear_names
     hear_undo = worlds.World.hear_undo
+    _hear_outside = worlds.World._hear_outside
+    ask = worlds.World.ask
+    copies: Any = None
+    processes = True
+    idle_hosts: Sequence[str] = ()
 
     def __init__(self, client: Client) -> None:
         self.client = client
         self.link = client.link
         self.num_processes = client.cluster.num_ranks
         self.turns = Turns(client.cluster)
-        self.record = SimpleNamespace(spec=SimpleNamespace(platform="cpu"))
+        self.outside: dict[int, tuple[int, int]] = {}
+        own = client.cluster.keeping
+        keys = own.keeps.hosts if own is not None else ()
+        self.record = SimpleNamespace(
+            spec=SimpleNamespace(platform="cpu"),
+            last_seq=client.cluster.seq,
+            facts=[SimpleNamespace(host_key=number) for number in keys],
+        )
         self.dead: dict[int, dict[str, Any]] = {}
         self.counts: dict[int, Any] = {}
         self.excused: list[Any] = []
-        self.hosts: dict[int, str] = {}
+        self.hosts = {r: f"h{n}" for r, n in enumerate(keys)} if len(set(keys)) > 1 else {}
         self.told: dict[int, Any] = {}
         self.last_launches: dict[int, Any] = {}
         self.unreachable: dict[str, str] = {}
@@ -233,6 +251,19 @@ class World:
     def why_unseen(self, rank: int) -> Silence:
         return Silence("unknown", "is not responding")
 
+    def places(self, ranks: Sequence[int]) -> dict[int, Any]:
+        own = self.client.cluster.keeping
+        return {} if own.fleet is None else {r: own.fleet.place_of(r) for r in ranks}
+
+    def copies_folder(self) -> Any:
+        return sim_keeping.folder_of(self.client.cluster, True)
+
+    def state_folder(self) -> Any:
+        return sim_keeping.folder_of(self.client.cluster, False)
+
+    def end_hung(self, check: Any) -> list[int]:
+        return []
+
     def bring_code(self) -> None:
         """All is there."""
 
@@ -249,7 +280,11 @@ class World:
 class Client:
     """A notebook: the real dispatcher with cells of its own."""
 
-    name, closed, can_restart, recovery, restored = "sim", False, True, "auto", None
+    name, can_restart, recovery = "sim", True, "auto"
+    restored: Any = None
+    kept: Any = None
+    is_down = False  # it has no processes
+    life, down_hint = SimpleNamespace(why=""), ""
 
     def __init__(self, cluster: sim_ranks.Cluster, number: int, lateness: float) -> None:
         self.cluster, self.number, self.lateness = cluster, number, lateness
@@ -279,10 +314,21 @@ class Client:
         """No new processes are waited for on another thread."""
 
     def check_open(self) -> None:
+        if self.cluster.keeping is not None:
+            self.cluster.hub.block(self._may_send)
         if self.world.dead:
             dead = sorted(self.world.dead)
             done = self.recover("", told="", when="", undo=False)
             raise RankDied("died, so the cell was not run", done, dead)
+
+    def _may_send(self) -> bool:
+        """Where a rank has died, its user first lets the cells end that are there.
+
+        Another cell would give the ranks new processes while these are being taken back: what was
+        saved may then be what one of them has made, though it says that it is undone.
+        """
+        has_cells = any(client.cells for client in [self, *self.others])
+        return not self.cluster.is_replaced_now and not (self.world.dead and has_cells)
 
     def withdraw_behind(self, cell: running.RunningCell) -> None:
         self.dispatcher.withdraw_behind(cell)
@@ -294,17 +340,55 @@ class Client:
         if self.world.is_broken:  # the other notebook has not done it meanwhile
             self.restarts += 1
             cluster.is_replaced_now = True
-            cluster.hub.block(None, 0.5)
-            old = [(client, client.link, client.world) for client in [self, *self.others]]
-            cluster.replace(undo)
-            for client, link, world in old:
-                client.begin()
-                world.is_over = True
-                for rank in link.ranks:
-                    link.mark_dead(rank, {"why": "the cluster was restarted", "code": None})
+            if cluster.keeping is not None:
+                return self._recover_by_copies(said, when, undo)
+            self._give_new_processes(undo)
             cluster.is_replaced_now = False
             self.recovered = "New processes have the variables."
         return "\n".join(filter(None, [said, self.recovered]))
+
+    def _give_new_processes(self, undo: bool) -> None:
+        cluster = self.cluster
+        cluster.hub.block(None, 0.5)
+        old = [(client, client.link, client.world) for client in [self, *self.others]]
+        cluster.replace(undo)
+        for client, link, world in old:
+            client.begin()
+            world.is_over = True
+            for rank in link.ranks:
+                link.mark_dead(rank, {"why": "the cluster was restarted", "code": None})
+
+    # What a restart asks of its notebook (``respawn.Renewable``), where copies are kept.
+
+    def _recover_by_copies(self, said: str, when: str, undo: bool) -> str:
+        """By the notebook that has started it; another one's user goes there for it."""
+        cluster, owner = self.cluster, self.cluster.owner
+        try:
+            told = sim_keeping.recover(owner, when, undo and owner is self)
+        finally:
+            cluster.is_replaced_now = False
+        for client in [self, *self.others]:
+            client.recovered = told
+        return "\n".join(filter(None, [said, told]))
+
+    @property
+    def closed(self) -> bool:
+        return self.is_down
+
+    @property
+    def down(self) -> str:
+        return "It has no processes." if self.is_down else ""
+
+    def check_returns(self) -> None:
+        """There are other hosts for those that are lost."""
+
+    def leave_down(self, why: str) -> None:
+        self.is_down = True
+
+    def respawn(self, progress: Any, watch: Any) -> None:
+        self.cluster.keeping.make_whole()
+        self._give_new_processes(undo=False)
+        sim_keeping.begin_copies(self)
 
     def submit(self, source: str, ranks: Sequence[int], timeout_s: float | None) -> Any:
         options = CellOptions(ranks, timeout_s)

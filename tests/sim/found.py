@@ -5,6 +5,7 @@ from __future__ import annotations
 from sim.programs import (
     Catch,
     Join,
+    Keeps,
     Late,
     Launch,
     Print,
@@ -12,6 +13,7 @@ from sim.programs import (
     Raise,
     Repeat,
     Schedule,
+    Set,
     Sleep,
     Thread,
 )
@@ -578,5 +580,79 @@ FOUND = {
         fault="other",
         guilty=frozenset({(9, 2)}),
         lateness=0.3,
+    ),
+    "a dead rank has what a cell made that is undone, with another one queued": Schedule(
+        seed=72,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    0: (Set("q", (1, 0)), Launch("0,1,2", 1, (1, 1), "c")),
+                    1: (Set("q", (1, 0)),),
+                    2: (Set("q", (1, 0)), Launch("0,1,2", 1, (1, 1), "c")),
+                },
+                queued=True,
+            ),
+            Program(number=2, client=0, steps={0: (), 1: (), 2: ()}, queued=False),
+        ),
+        fault="refused",
+        guilty=frozenset({(1, 1)}),
+        keeps=Keeps(deaths=((0.8847561031936783, "rank", 1),)),
+    ),
+    "a rank that died before a cell was taken back has what it made": Schedule(
+        seed=110,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(
+                number=2,
+                client=0,
+                steps={
+                    0: (Launch("0,1,2", 1, (2, 0), "a"), Set("o", (2, 0))),
+                    1: (Launch("0,1,2", 1, (2, 0), "a"), Set("o", (2, 1))),
+                    2: (Launch("0,1,2", 2, (2, "other"), "a"), Set("o", (2, 2))),
+                },
+                queued=False,
+            ),
+            Program(number=8, client=0, steps={0: (), 1: (), 2: ()}, queued=False),
+        ),
+        fault="other",
+        guilty=frozenset({(2, 2)}),
+        keeps=Keeps(deaths=((0.15, "rank", 2),)),
+    ),
+    "what a dead rank had before a notebook's first cell is not said to be lost": Schedule(
+        seed=100,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(
+                number=3,
+                client=1,
+                steps={
+                    0: (Set("p", (3, 0)), Set("n", 0)),
+                    1: (Sleep(1.5), Set("p", (3, 0)), Set("n", 1)),
+                    2: (Set("p", (3, 0)), Set("n", 2)),
+                },
+                queued=False,
+            ),
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    0: (Sleep(1.5), Launch("0,1,2", 1, (1, 0), "b")),
+                    1: (Launch("0,1,2", 1, (1, 0), "b"),),
+                    2: (Launch("0,1,2", 1, (1, 0), "b"),),
+                },
+                queued=False,
+            ),
+        ),
+        lateness=0.3,
+        keeps=Keeps(
+            nbytes=18000,
+            deaths=((2.330719759551154, "rank", 1), (3.0369018199119138, "rank", 0)),
+        ),
     ),
 }

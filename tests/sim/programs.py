@@ -91,6 +91,7 @@ class Program:
     queued: bool  # the client does not wait for it before it sends the next
     stop_at: float | None = None
     timeout_s: float | None = None
+    pause_s: float = 0.0  # before it is sent
     interrupt_at: float | None = None  # by the other notebook, whatever the ranks run then
 
     @functools.cached_property
@@ -112,6 +113,33 @@ class Program:
 
 
 @dataclass(frozen=True)
+class Own:
+    """A rank's own value, of which it can tell no other process what it is."""
+
+    number: int
+    rank: int
+
+
+@dataclass(frozen=True)
+class Keeps:
+    """How ranks keep copies of themselves, and what becomes of them.
+
+    Attributes:
+      hosts: the host of each rank; (): all are on one machine, without an agent.
+      is_on: there are copies.
+      nbytes: what they may take together; None: as much as there is.
+      deaths: when a "rank" or a "host" is lost, and which.
+      cut: how often a message to another host's copies is lost.
+    """
+
+    hosts: tuple[int, ...] = ()
+    is_on: bool = True
+    nbytes: int | None = None
+    deaths: tuple[tuple[float, str, int], ...] = ()
+    cut: float = 0.0
+
+
+@dataclass(frozen=True)
 class Schedule:
     """All of it. ``fault`` is what was put in; "" in a program that is right."""
 
@@ -124,12 +152,14 @@ class Schedule:
     death: tuple[float, int] | None = None
     lateness: float = 0.02  # how often a message is late
     is_strict: bool = False
+    keeps: Keeps | None = None
 
     def tell(self) -> str:
         lines = [f"seed {self.seed}, {'one device' if self.inline else 'several devices'} a rank, "
                  f"fault {self.fault or 'none'}, guilty {sorted(self.guilty)}, "
                  f"death {self.death}, lateness {self.lateness}, "
                  f"strict {self.is_strict}"]  # fmt: skip
+        lines += [str(self.keeps)] * (self.keeps is not None)
         for p in self.programs:
             mode = "queued" if p.queued else "waited for"
             lines.append(f"cell {p.number}, client {p.client}, {mode}, stop at {p.stop_at}, "
@@ -139,6 +169,8 @@ class Schedule:
 
 
 NUM_CELLS = (1, 2, 2, 3, 3, 4)  # one alone shows little
+PAUSES_S = (0.0, 0.0, 0.05, 0.4, 1.5)
+BUDGETS = (None, None, None, 7_000, 18_000)
 FAULTS = ("skip", "extra", "shift", "other", "swap", "raise", "caught", "refused", "partial")
 
 
@@ -295,6 +327,61 @@ class Writer:
         inputs = inputs if where == self.sets[0] else ()
         return Launch(where, chance.choice([1, 1, 1, 2]), place, name, inputs)
 
+    # ------------------------------------------------------------------ copies, and losses
+
+    def keep(self, made: Schedule) -> Schedule:
+        """Have ranks keep copies, or none, and lose some of them, in the middle of anything."""
+        chance = self.chance
+        if any(_is_apart(step) for p in made.programs for own in p.steps.values() for step in own):
+            return made  # what threads change no copy promises to have
+        # One notebook's; and where cells go wrong, each is waited for: two that are taken back at
+        # once, while ranks are replaced, may say so of values that are back.
+        programs = [
+            replace(
+                self.with_own(p), client=0, queued=p.queued and not made.fault,
+                pause_s=chance.choice(PAUSES_S),
+            )
+            for p in made.programs
+        ]  # fmt: skip
+        last = self.launch((8, 0))
+        steps = {r: tuple(s for s in (last, Print(last.name)) if _is_of(s, r))
+                 for r in range(self.num_ranks)}  # fmt: skip
+        programs.append(Program(8, 0, steps, False, pause_s=chance.choice(PAUSES_S)))
+        hosts = chance.choice([(), (), (0, 1, 2), (0, 0, 1), (0, 1, 1)])
+        at = chance.uniform(0.1, 1.0 + sum(1 + p.pause_s for p in programs) / 2)
+        deaths = [self.loss(at, hosts)]
+        if chance.random() < 0.25:
+            deaths.append(self.loss(at + chance.uniform(0, chance.choice([0.05, 1.0, 4.0])), hosts))
+        keeps = Keeps(
+            hosts, chance.random() < 0.8, chance.choice(BUDGETS), tuple(deaths),
+            chance.choice([0.0, 0.0, 0.02, 0.1]),
+        )  # fmt: skip
+        return replace(made, programs=tuple(programs), keeps=keeps)
+
+    def loss(self, at: float, hosts: tuple[int, ...]) -> tuple[float, str, int]:
+        chance = self.chance
+        if hosts and chance.random() < 0.5:
+            return at, "host", chance.choice(hosts)
+        return at, "rank", chance.randrange(self.num_ranks)
+
+    def with_own(self, program: Program) -> Program:
+        """Each rank may bind values of its own in it, told ones, or its own number."""
+        chance = self.chance
+        name = chance.choice(["o", "h", "n", "", ""])
+        if not name:
+            return program
+        made = {
+            "o": lambda rank: (program.number, rank),
+            "h": lambda rank: Own(program.number, rank),
+            "n": lambda rank: rank,
+        }[name]
+        each = {}
+        at_end = chance.random() < 0.5
+        for rank, steps in program.steps.items():
+            own = (Set(name, made(rank)),)
+            each[rank] = (*steps, *own) if at_end else (*own, *steps)
+        return replace(program, steps=each)
+
     # ------------------------------------------------------------------ mistakes
 
     def spoil(self, made: Schedule, fault: str) -> Schedule:
@@ -392,6 +479,10 @@ def _launches(program: Program) -> list[tuple[int, int]]:
         for at, step in enumerate(steps)
         if isinstance(step, Launch)
     ]
+
+
+def _is_apart(step: Step) -> bool:
+    return isinstance(step, Thread | Late | Join)
 
 
 def _is_of(step: Step, rank: int) -> bool:

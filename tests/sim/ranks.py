@@ -21,6 +21,7 @@ from jaxcluster.engine import failures, strict
 from jaxcluster.engine import gate as gates
 from jaxcluster.engine import journal as journals
 from jaxcluster.wire.link import Event
+from sim import keeping
 from sim.hub import CALM, Actor, Hub
 from sim.programs import (
     Catch,
@@ -210,6 +211,11 @@ class Rank:
         self.programs: dict[str, wire.Launch] = {}
         self.main = self.hub.start(f"rank {number}", self._run, number)
         self.main.rank = self
+        self.side: list[Actor] = []  # threads of the product's own
+        self.saved: dict[str, Any] | None = None  # what a snapshot has, once there is one
+        self.lost: dict[str, str] = {}
+        self.told: dict[bytes, dict[str, Any]] = {}  # each notebook: the names of its last reply
+        self.keeper = cluster.keeping.attach(self) if cluster.keeping is not None else None
 
     # ------------------------------------------------------------------ the control channel
 
@@ -266,6 +272,57 @@ class Rank:
         else:
             self.jobs.append(self._probe)
         self.reply(request, wire.PollReply(report, [], []))
+
+    # ------------------------------------------------------------------ copies and restarts
+
+    def call(self, job: Callable[[], object]) -> None:
+        """Have the main thread do something, soon."""
+        self.jobs.append(job)
+        self._stir()
+
+    def tell_outside(self, begun: int, outside: int) -> None:
+        body = {"begun": begun, "outside": outside}
+        self.cluster.owner.link.post(Event(self.number, "outside", "", body))
+
+    def names_before(self, seq: int) -> dict[str, Any] | None:
+        """As ``Undo.before``."""
+        if self.before is None or self.before.seq > seq:
+            return None
+        return dict(self.names if self.before.seq < seq else self.before.names)
+
+    def _on_keep(self, request: Request) -> None:
+        with self.cluster.keeping.owned(self):
+            self.reply(request, keeping.state.on_keep(self.keeper, request))
+
+    def _on_snapshot(self, request: Request) -> None:
+        self._answer(request)
+
+    def _on_restore(self, request: Request) -> None:
+        self.jobs.append(lambda: self._answer(request))
+
+    def _on_unbind(self, request: Request) -> None:
+        self.jobs.append(lambda: self._answer(request))
+
+    def _answer(self, request: Request) -> None:
+        try:
+            body = keeping.answer(self, request.op, request.body)
+        except Exception as error:
+            told = {"ename": type(error).__name__, "message": str(error)}
+            self.reply(request, told, "error")
+        else:
+            self.reply(request, body)
+
+    def _name_changes(self, ident: bytes) -> wire.NameChanges | None:
+        """What a notebook is told of them: see ``engine.names``."""
+        if self.keeper is None:
+            return None
+        now, told = dict(self.names), self.told.get(ident)
+        before = told or {}
+        self.told[ident] = now
+        bound = [n for n in now if n not in before or before[n] is not now[n]]
+        gone = [n for n in before if n not in now]
+        values = {n: keeping.text_of(now[n]) for n in bound}
+        return wire.NameChanges(bound, gone, told is None, values)
 
     def _probe(self) -> None:
         self.probes += 1
@@ -328,6 +385,8 @@ class Rank:
         assert self.before is not None
         self.names.clear()
         self.names.update(self.before.names)
+        if self.keeper is not None:
+            self.keeper.changed()
         self.reply(request, {"failed": []})
 
     def _refuses_undo(self, request: Request) -> str | None:
@@ -428,6 +487,9 @@ class Rank:
             return
         self.current, self.is_interrupted = cell, False
         self.journal.enter(cell.seq, cell.execution_count)
+        began = self.hub.now
+        if self.keeper is not None:
+            self.keeper.begin(cell.seq, request.ident)
         self.before = Before(cell.seq, dict(self.names))
         status, error = "ok", None
         steps = self.cluster.program(cell.source).of(self.number)
@@ -446,9 +508,12 @@ class Rank:
         reply = wire.CellReply(
             self.number, cell.seq, status, 0.001, error, end.launches,
             own=end.own, foreign=end.foreign, unchecked=end.unchecked, background=end.background,
-            given_up=sorted(self.journal.given_up),
+            given_up=sorted(self.journal.given_up), names=self._name_changes(request.ident),
         )  # fmt: skip
         self.reply(request, reply)
+        if self.keeper is not None:
+            is_same = self.names == self.before.names
+            self.keeper.end(cell.seq, self.hub.now - began, is_same)
 
     def _end_of(self, cell: wire.CellRequest, status: str) -> wire.ends.End:
         journal = self.journal
@@ -617,6 +682,8 @@ class Rank:
 
     def die(self) -> None:
         self.is_dead = True
+        if self.keeper is not None:
+            self.cluster.keeping.end(self)
         for actor in [self.main, *self.threads]:
             actor.kill()
             if actor in self.hub.actors:
@@ -654,8 +721,12 @@ class Cluster:
     """The ranks of one generation after the other, and what they print."""
 
     def __init__(self, hub: Hub, num_ranks: int, inline: bool, programs: Mapping[str, Program],
-                 is_strict: bool = False) -> None:  # fmt: skip
+                 is_strict: bool = False,
+                 copies: keeping.Keeping | None = None) -> None:  # fmt: skip
         self.hub, self.num_ranks, self.inline = hub, num_ranks, inline
+        self.keeping = copies
+        self.owner: Any = None  # the notebook that has started it
+        self.wrong: list[str] = []  # what has come back other than it was
         self.is_strict, self.service = is_strict, Service(hub)
         self.everybody = ",".join(map(str, range(num_ranks)))
         hub.ranks = range(num_ranks)
@@ -700,6 +771,9 @@ class Cluster:
             if undo and rank.before is not None and rank.before.seq == last:
                 names = dict(rank.before.names)
             kept.append({n: v for n, v in names.items() if not isinstance(v, Value) or v.is_ready})
+        if self.keeping is not None:
+            self.keeping.photograph(self.ranks)
+            kept = [{} for _ in self.ranks]
         lives = [names for rank, names in zip(self.ranks, kept, strict=True) if not rank.is_dead]
         kept = [
             dict(lives[0]) if rank.is_dead and lives else names

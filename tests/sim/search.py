@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
 import random
@@ -14,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from jaxcluster.errors import Divergence, RankDied
+from sim import keeping
 from sim.clients import Client, outcome, virtual
 from sim.hub import Hub, Sink, Stuck
 from sim.programs import FAULTS, Catch, Late, Launch, Program, Repeat, Schedule, Thread, Writer
@@ -21,6 +23,7 @@ from sim.ranks import Cluster
 from sim.truth import Value
 
 GARBAGE = 500_000  # objects between looks for what only cycles hold
+KEPT = 0.015  # of the schedules: in each of these ranks or hosts are lost
 LIMIT_S = 200.0  # of the virtual clock; what waits as long waits for ever
 
 
@@ -50,11 +53,19 @@ def run(schedule: Schedule) -> Course:
     chance = random.Random(schedule.seed)
     hub = Hub(chance)
     programs = {str(p.number): p for p in schedule.programs}
-    with virtual(hub):
-        cluster = Cluster(hub, schedule.num_ranks, schedule.inline, programs, schedule.is_strict)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(virtual(hub))
+        copies = None
+        if schedule.keeps is not None:
+            copies = keeping.Keeping(hub, schedule.keeps, schedule.num_ranks)
+            stack.enter_context(keeping.virtual(copies))
+        cluster = Cluster(
+            hub, schedule.num_ranks, schedule.inline, programs, schedule.is_strict, copies
+        )
         clients = [Client(cluster, n, schedule.lateness) for n in range(2)]
         for client in clients:
             client.others = [c for c in clients if c is not client]
+        cluster.owner = clients[0]
         number = len(schedule.programs)
         for client in clients:
             own = [p for p in schedule.programs if p.client == client.number]
@@ -64,6 +75,8 @@ def run(schedule: Schedule) -> Course:
         if schedule.death is not None:
             at, rank = schedule.death
             hub.at(at, lambda: die(cluster, clients, rank))
+        for at, what, which in schedule.keeps.deaths if schedule.keeps is not None else ():
+            hub.at(at, partial(lose, cluster, clients, what, which))
         try:
             hub.run(LIMIT_S)
         except Stuck as stuck:
@@ -97,6 +110,8 @@ def use(client: Client, programs: Sequence[Program], course: Course, hub: Hub, n
     """What the user of one notebook does."""
     left, own, is_waiting = 0, hub.running, False
     assert own is not None
+    if client.cluster.keeping is not None and client is client.cluster.owner:
+        keeping.try_copies(client)
 
     def become_known(program: Program, error: BaseException | None) -> None:
         course.ended[program.number] = error
@@ -119,6 +134,8 @@ def use(client: Client, programs: Sequence[Program], course: Course, hub: Hub, n
         is_waiting = False
 
     for program in programs:
+        if program.pause_s:
+            hub.block(None, program.pause_s)
         try:
             cell = client.submit(program.source, program.ranks, program.timeout_s)
         except Exception as error:  # it was refused
@@ -156,13 +173,24 @@ def interrupt(client: Client) -> None:
     client.link.request_each(dict.fromkeys(client.link.ranks, asked), "interrupt", sink=Sink())
 
 
-def die(cluster: Cluster, clients: Sequence[Client], rank: int) -> None:
+def lose(cluster: Cluster, clients: Sequence[Client], what: str, which: int) -> None:
+    """A rank's process ends, or a host with all that is there."""
+    if what == "rank":
+        die(cluster, clients, which)
+        return
+    for rank in cluster.keeping.fleet.lose(which):
+        die(cluster, clients, rank, host_lost=True)
+
+
+def die(cluster: Cluster, clients: Sequence[Client], rank: int, host_lost: bool = False) -> None:
     """A rank's process ends."""
     if cluster.ranks[rank].is_dead:
         return
     cluster.ranks[rank].die()
     cluster.devices.die(rank)
-    facts = {"why": "killed by SIGKILL", "code": -9}
+    facts: dict[str, Any] = {"why": "killed by SIGKILL", "code": -9}
+    if host_lost:
+        facts = {"why": "its host is lost", "code": None, "host_lost": True}
     for client in clients:
         client.world.dead.setdefault(rank, facts)
         client.recovered = ""
@@ -174,6 +202,9 @@ def die(cluster: Cluster, clients: Sequence[Client], rank: int) -> None:
 
 def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], course: Course) -> None:
     broken = course.broken
+    broken += cluster.wrong
+    if cluster.keeping is not None:
+        broken += [f"an error of ours: {text}" for text in cluster.keeping.logged]
     numbers = {p.source: p.number for p in schedule.programs}
     by_number = {p.number: p for p in schedule.programs}
     for source, rank, value in cluster.printed:
@@ -197,7 +228,8 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
         # What is launched of processes that don't run the cell is compared by its order alone: it
         # is found, but other cells may have met it.
         broken[:] = [line for line in broken if not line.startswith("P1")]
-    is_right = not schedule.fault and schedule.death is None
+    is_whole = schedule.death is None and schedule.keeps is None
+    is_right = not schedule.fault and is_whole
     if is_right:
         for number, error in course.ended.items():
             program = by_number[number]
@@ -221,10 +253,11 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
             is_clear = report.kind != "circle" and len(_members(report.processes)) > 2
             # Whoever heard the stop, and went on, has left out what it was in.
             is_clear = is_clear and not _is_stop_heard(schedule)
+            is_clear = is_clear and schedule.keeps is None
             is_clear = is_clear and len(culprits) != len(report.others)  # else nobody can tell
             if is_clear and guilty.isdisjoint(culprits):
                 broken.append(f"P4: cell {number}: {sorted(culprits)} are blamed: {report}")
-            is_clear = schedule.death is None and not _is_stop_heard(schedule)
+            is_clear = is_whole and not _is_stop_heard(schedule)
             if report.cell_seq and report.cell_seq not in cells and is_clear:
                 broken.append(f"P4: cell {report.cell_seq} is blamed, not {cells}: {report}")
     if not broken and not any(client.world.dead for client in clients):
@@ -302,6 +335,8 @@ def schedules(first: int, count: int, faults: Sequence[str] = ("", *FAULTS)) -> 
         made = Writer(chance).schedule(seed, faults)
         if chance.random() < 0.05:
             made = replace(made, death=(chance.uniform(0, 2.0), chance.randrange(3)))
+        elif chance.random() < KEPT:
+            made = Writer(chance).keep(made)
         yield made
 
 
@@ -323,6 +358,15 @@ def _smaller(schedule: Schedule) -> Iterator[Schedule]:
         yield replace(schedule, programs=tuple(q for q in programs if q is not p))
     if schedule.death is not None:
         yield replace(schedule, death=None)
+    if (keeps := schedule.keeps) is not None:
+        yield replace(schedule, keeps=None)
+        for gone in keeps.deaths:
+            left = tuple(one for one in keeps.deaths if one is not gone)
+            yield replace(schedule, keeps=replace(keeps, deaths=left))
+        smaller = [replace(keeps, nbytes=None), replace(keeps, cut=0.0)]
+        if all(what == "rank" for _, what, _ in keeps.deaths):
+            smaller.append(replace(keeps, hosts=()))
+        yield from (replace(schedule, keeps=less) for less in smaller if less != keeps)
     for at, p in enumerate(programs):
 
         def put(changed: Program, at: int = at) -> Schedule:
@@ -330,6 +374,8 @@ def _smaller(schedule: Schedule) -> Iterator[Schedule]:
 
         if p.client:
             yield put(replace(p, client=0))
+        if p.pause_s:
+            yield put(replace(p, pause_s=0.0))
         if p.queued:
             yield put(replace(p, queued=False))
         if p.is_stopped:

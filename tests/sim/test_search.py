@@ -21,7 +21,9 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
+from jaxcluster.cluster import restart
 from jaxcluster.engine import strict
+from jaxcluster.engine.state import shelf
 from jaxcluster.errors import CellInterrupted
 from jaxcluster.lockstep import actions, polls
 from jaxcluster.lockstep.cell import Cell
@@ -203,6 +205,19 @@ def test_what_was_found_once_is_found_no_more(hole: str) -> None:
         assert run(replace(first, seed=first.seed + more)).broken == []
 
 
+def version_at_hand(mark: wire.Mark, undone: int, last: int, first: int) -> int:
+    return mark.after or mark.before
+
+
+def mirror_at_hand(mark: wire.Mark, undone: int, after: int, first: int, since: Any) -> int:
+    return mark.after or mark.before
+
+
+def find_in_place(own: shelf.Shelf, array: Any, where: str) -> Any:
+    """By its name, and not by what it is."""
+    return next((known.parts.get(where) for known in own._known.values()), None)
+
+
 HOLES: dict[str, list[tuple[Any, str, Any]]] = {
     "queued cells hide a skip": [(wire.ends, "guards", lambda ranks, later: False)],
     "even counts are believed": [(wire.ends, "differing", lambda ends: [])],
@@ -218,6 +233,12 @@ HOLES: dict[str, list[tuple[Any, str, Any]]] = {
     ],
     "strict: what threads launch is a cell's": [(Journal, "origin", origin_in_strict_mode)],
     "strict: what XLA refuses on one rank hangs all": [(strict, "_met", meet_at_first)],
+    "a copy of another moment is taken": [(wire.Mark, "version_for", version_at_hand)],
+    "a mirror of another moment is taken": [(wire.Mark, "mirror_for", mirror_at_hand)],
+    "a survivor's value is taken for a dead rank's own": [
+        (restart, "is_common", lambda name, bodies: True),
+    ],
+    "an array's numbers are another one's": [(shelf.Shelf, "find", find_in_place)],
 }  # fmt: skip
 
 
@@ -230,6 +251,14 @@ def is_shared(made: Schedule) -> bool:
     return any(p.client for p in made.programs) and any(p.queued for p in made.programs)
 
 
+def is_kept(made: Schedule) -> bool:
+    return made.keeps is not None
+
+
+def is_mirrored(made: Schedule) -> bool:
+    return made.keeps is not None and bool(made.keeps.hosts) and made.keeps.is_on
+
+
 # Where it takes one in hundreds: what a schedule that shows it has.
 SHOWN_BY: dict[str, Callable[[Schedule], bool]] = {
     "queued cells hide a skip": lambda made: made.fault == "refused",
@@ -239,6 +268,10 @@ SHOWN_BY: dict[str, Callable[[Schedule], bool]] = {
     "an interrupt from elsewhere is a divergence": is_stopped,
     "strict: what threads launch is a cell's": lambda made: made.is_strict,
     "strict: what XLA refuses on one rank hangs all": lambda made: made.is_strict,
+    "a copy of another moment is taken": is_kept,
+    "a mirror of another moment is taken": is_mirrored,
+    "a survivor's value is taken for a dead rank's own": is_kept,
+    "an array's numbers are another one's": is_kept,
 }
 
 

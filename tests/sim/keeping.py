@@ -1,0 +1,509 @@
+"""What simulated ranks keep of themselves, and what comes back of it on new processes.
+
+The real code decides and writes: the keeper, its shelf and mirror, marks and reports, the folders
+of hosts, what is saved, which copies are taken, the plan, the restart. Files are real ones, in
+memory. Only threads, sockets and the values themselves are simulated: an array's numbers are the
+number of the simulated value.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from jaxcluster import wire
+from jaxcluster.agent import requests
+from jaxcluster.agent.folder import Folder
+from jaxcluster.agent.mirrors import Mirrors
+from jaxcluster.allocation import states
+from jaxcluster.allocation.fleet import Place
+from jaxcluster.cluster import keeping, respawn, restart
+from jaxcluster.engine import state
+from jaxcluster.engine.digests import LITERAL, is_literal
+from jaxcluster.engine.state import aside, keeper, loading, mirror, saving, shelf
+from jaxcluster.engine.state.saved import CannotSave, SavedArray
+from jaxcluster.errors import JaxClusterError, LaunchError
+from jaxcluster.records import kept
+from sim.hub import Hub, Sink, Time
+from sim.threads import ANSWER_S, Jobs, Sockets, Threads
+from sim.truth import Value
+
+PACE_S = 0.05  # between looks of who would look more often
+SAVE_S = (0.0, 0.0, 0.01, 0.1, 0.5)  # that a name takes to be pickled
+MEMORY = Path("/dev/shm")
+ROOM = 1 << 30
+ARRAY_NBYTES = 8
+
+
+# ------------------------------------------------------------------------------ values and files
+
+
+class Values:
+    """All simulated values, by the number that stands in files for them."""
+
+    def __init__(self) -> None:
+        self.found: list[Value] = []
+        self._numbers: dict[int, int] = {}
+
+    def number(self, value: Value) -> int:
+        if id(value) not in self._numbers:
+            self._numbers[id(value)] = len(self.found)
+            self.found.append(value)
+        return self._numbers[id(value)]
+
+
+def save_array(values: Values, saver: Any, value: Value) -> SavedArray:
+    """In place of ``_Saver._save_array``."""
+    if saver.aside is not None:
+        saver.aside.wait_for(value)
+    if not value.is_ready:
+        raise CannotSave("still being computed")
+    if value.failed:
+        raise CannotSave("its computation failed: Connection closed by peer")
+    numbers = np.array([values.number(value)], np.int64).view(np.uint8)
+    section = saver.section(saver._numbers(value, numbers, "[]"))
+    return SavedArray([], "int64", -1, False, True, [([], section)], text=value.made.where)
+
+
+def load_array(values: Values, loader: Any, number: int) -> Value:
+    """In place of ``Loader.make_array``."""
+    [(_, section)] = loader.saved.arrays[number].shards
+    return values.found[int(np.frombuffer(loader.saved.sections[section], np.int64)[0])]
+
+
+def text_of(value: Any) -> str:
+    """As ``engine.digests`` has it."""
+    return LITERAL + repr(value) if is_literal(value) else ""
+
+
+class Paced:
+    """In place of ``Aside``: what it takes to pickle a name goes by."""
+
+    def begin(self, name: str) -> None:
+        self.hub.block(None, SAVE_S[int(len(SAVE_S) * self.hub.chance.random())])
+        super().begin(name)  # type: ignore[misc]
+        self.go_on()
+
+    hub: Hub
+    go_on: Callable[[], None]
+
+
+class SlowShelf(shelf.Shelf):
+    """Writing takes its time."""
+
+    hub: Hub
+
+    def _write(self, part: Any, path: Path, go_on: Callable[[], None]) -> None:
+        super()._write(part, path, go_on)
+        self.hub.block(None, SAVE_S[int(len(SAVE_S) * self.hub.chance.random())])
+        go_on()
+
+
+FAKE_JAX: Any = SimpleNamespace(
+    __version__="sim",
+    Device=type("Device", (), {}),
+    Array=type("Array", (), {}),
+    sharding=SimpleNamespace(
+        Mesh=type("Mesh", (), {}),
+        SingleDeviceSharding=type("Single", (), {}),
+        Sharding=type("Sharding", (), {}),
+        PartitionSpec=type("Spec", (), {}),
+    ),
+    custom_vjp=type("vjp", (), {}),
+    custom_jvp=type("jvp", (), {}),
+    jit=lambda function: SimpleNamespace(),
+    process_index=lambda: 0,
+    local_devices=list,
+    devices=list,
+)
+
+
+@contextlib.contextmanager
+def virtual(own: Keeping) -> Iterator[None]:
+    """Inside it the product's code of copies and restarts runs on the virtual clock."""
+    hub, values = own.hub, own.values
+    clock = Time(hub)
+    undo: list[tuple[Any, str, Any]] = []
+
+    def put(owner: Any, **named: Any) -> None:
+        for name, value in named.items():
+            undo.append((owner, name, vars(owner).get(name)))
+            setattr(owner, name, value)
+
+    timed = SimpleNamespace(
+        monotonic=clock.monotonic, sleep=clock.sleep, time=clock.time, thread_time=lambda: 0.0,
+        perf_counter=clock.monotonic,
+    )  # fmt: skip
+    slow = type("SlowAside", (Paced, aside.Aside), {"hub": hub})
+    files = type("SlowShelf", (SlowShelf,), {"hub": hub})
+    threads = own.threads
+    silent = SimpleNamespace(set=lambda value: None)
+    put(keeper, time=timed, threading=threads, is_own=silent, log=own, Aside=slow,
+        Shelf=files, LEAST_WAIT_S=0.02)  # fmt: skip
+    put(mirror, time=timed, threading=threads, is_own=silent, log=own,
+        zmq=own.sockets, SILENT_S=ANSWER_S, RETRY_S=0.3)  # fmt: skip
+    put(aside, time=timed, POLL_S=PACE_S, threading=threads, is_ready=lambda value: value.is_ready)
+    put(saving, is_array=lambda value: type(value) is Value, is_common=_is_common, _text=text_of,
+        is_ready=lambda value: value.is_ready)  # fmt: skip
+    put(saving.randomness, digests=lambda: {**dict.fromkeys(restart.RANDOM, ""), "seeded": False})
+    put(saving._Saver, _save_array=lambda saver, value: save_array(values, saver, value))
+    put(loading.Loader, make_array=lambda loader, number: load_array(values, loader, number))
+    for module in (shelf, requests, kept):
+        put(module, memory_room=lambda path: ROOM)
+    put(requests, free_nbytes=lambda path: ROOM)
+    put(kept, SHARED_MEMORY=own.folder, _parents=lambda: [own.folder])
+    put(keeping, time=timed, LOOK_S=PACE_S, new_keys=lambda: SimpleNamespace(public="", secret=""))
+    put(states, time=timed)
+    put(restart, time=timed, Sink=Sink)
+    put(respawn, time=timed)
+    jax = sys.modules.get("jax")
+    FAKE_JAX.process_count = FAKE_JAX.device_count = lambda: own.num_ranks
+    sys.modules["jax"] = FAKE_JAX
+    try:
+        yield
+    finally:
+        for owner, name, value in reversed(undo):
+            setattr(owner, name, value)
+        if jax is None:
+            del sys.modules["jax"]
+        else:
+            sys.modules["jax"] = jax
+        own.remove()
+
+
+def _is_common(value: Any) -> bool:
+    return type(value) is Value
+
+
+# ------------------------------------------------------------------------------------ the hosts
+
+
+class PlainFolder(Folder):
+    """Nobody puts links there."""
+
+    def inside(self, name: str) -> Path:
+        return self.path / name
+
+
+class Agent:
+    """One host's, and what is there."""
+
+    key = ""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self.folder = PlainFolder(folder / f"disk-{number}", folder / f"memory-{number}")
+        for path in (self.folder.path, self.folder.memory):
+            path.mkdir()
+        self.endpoint = f"sim://{number}"
+        self.mirrors: Mirrors | None = None
+        self.is_lost = False
+
+    def ask(self, cmd: str, timeout_s: float, **fields: Any) -> tuple[Any, bytes]:
+        if self.is_lost:
+            raise LaunchError("it does not answer.")
+        if cmd == "mirrors":
+            if self.mirrors is None:
+                self.mirrors = Mirrors.__new__(Mirrors)
+                self.mirrors._folder = self.folder
+            self.mirrors.take_for(fields["folder"])
+            return {"endpoint": self.endpoint}, b""
+        try:
+            return requests.answer(self.folder, {"cmd": cmd, **fields}, fields.pop("data", b""))
+        except OSError as error:
+            raise LaunchError(f"{error.strerror}.") from None
+
+    def begin(self, cmd: str, **fields: Any) -> Any:
+        return SimpleNamespace(wait=lambda timeout_s: self.ask(cmd, timeout_s, **fields))
+
+    def chunks(self, path: str) -> Iterator[tuple[int, bytes]]:
+        yield 0, self.ask("get", 1.0, path=path)[1]
+
+
+class Fleet:
+    """The hosts of a cluster, as far as folders know them."""
+
+    def __init__(self, folder: Path, hosts: Sequence[int]) -> None:
+        self.places: list[Any] = []
+        for number in sorted(set(hosts)):
+            agent = Agent(folder, number)
+            facts = {
+                "folder": str(agent.folder.path),
+                "memory": str(agent.folder.memory),
+                "host_key": number,
+            }
+            ranks = range(hosts.index(number), hosts.index(number) + hosts.count(number))
+            self.places.append(Place(number, f"h{number}", agent, facts, ranks))  # type: ignore[arg-type]
+
+    def homes(self) -> dict[int, Place]:
+        return {rank: place for place in self.places for rank in place.ranks}
+
+    def place_of(self, rank: int) -> Place:
+        return self.homes()[rank]
+
+    def agent(self, endpoint: str) -> Mirrors | None:
+        there = (p.agent for p in self.places if p.agent.endpoint == endpoint and not p.lost)
+        return next((one.mirrors for one in there), None)
+
+    def lose(self, number: int) -> list[int]:
+        """A host goes; another machine takes its place when ranks are given new processes."""
+        place = self.places[number]
+        place.lost, place.gone, place.agent.is_lost = "it is cut off", True, True
+        return list(place.ranks)
+
+    def make_whole(self, folder: Path) -> None:
+        """Other machines in the place of those that are lost."""
+        for at, place in enumerate(self.places):
+            if place.lost:
+                folder = Path(tempfile.mkdtemp(dir=folder))
+                agent = Agent(folder, place.number)
+                facts = {
+                    **place.facts,
+                    "folder": str(agent.folder.path),
+                    "memory": str(agent.folder.memory),
+                }
+                agent.endpoint = f"sim://{folder.name}-{place.number}"
+                self.places[at] = Place(place.number, place.name, agent, facts, place.ranks)  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------ the ranks
+
+
+class Keeping:
+    """Copies of one simulated cluster's ranks, whatever generation."""
+
+    def __init__(self, hub: Hub, keeps: Any, num_ranks: int) -> None:
+        self.hub, self.keeps, self.num_ranks = hub, keeps, num_ranks
+        self.folder = Path(tempfile.mkdtemp(prefix="sim-", dir=MEMORY if MEMORY.is_dir() else None))
+        self.values = Values()
+        self.threads = Threads(hub)
+        self.fleet = Fleet(self.folder, keeps.hosts) if keeps.hosts else None
+        agents: Any = SimpleNamespace(__getitem__=None)
+        if self.fleet is not None:
+            fleet = self.fleet
+
+            class Agents(dict[str, Any]):
+                def __missing__(self, endpoint: str) -> Any:
+                    return partial(fleet.agent, endpoint)
+
+            agents = Agents()
+        self.sockets = Sockets(hub, agents, keeps.cut)
+        self.logged: list[str] = []
+        self.pictures: dict[int, Picture] | None = None
+
+    def write(self, text: str) -> None:
+        """What the product's own log is told: an error that it has met, and got over."""
+        self.logged.append(text)
+
+    def attach(self, rank: Any) -> keeper.Keeper:
+        made = keeper.Keeper(rank.number)
+        made._jobs = Jobs(self.hub)  # type: ignore[assignment]
+        made.tell = rank.tell_outside
+        with self.owned(rank):
+            made.attach(rank.names, None, rank.call)  # type: ignore[arg-type]
+        return made
+
+    @contextlib.contextmanager
+    def owned(self, rank: Any) -> Iterator[None]:
+        """What is started in it ends with the rank."""
+        self.threads.of = rank.side
+        yield
+
+    def end(self, rank: Any) -> None:
+        """Its process is gone, perhaps in the middle of a mark."""
+        own = rank.keeper
+        if own._file >= 0:
+            if self.hub.chance.random() < 0.1:
+                data, at = wire.Mark(number=own._marks + 1).pack()
+                os.pwrite(own._file, data[: int(len(data) * self.hub.chance.random())], at)
+            os.close(own._file)
+        if own._hold >= 0:
+            os.close(own._hold)
+        own._file = own._hold = -1
+        for actor in rank.side:
+            actor.kill()
+            if actor in self.hub.actors:
+                self.hub.actors.remove(actor)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def make_whole(self) -> None:
+        """There are other machines in the place of lost ones."""
+        if self.fleet is not None:
+            self.fleet.make_whole(self.folder)
+
+    def photograph(self, ranks: Sequence[Any]) -> None:
+        """What is to come back, as nobody but the test knows it: once for each loss."""
+        if self.pictures is None:
+            self.pictures = {rank.number: picture_of(rank) for rank in ranks}
+
+
+@dataclass
+class Picture:
+    """A rank as it was before it got a new process.
+
+    Attributes:
+      new, old: its names then, and before the last cell that has begun on it (``seq``).
+    """
+
+    new: dict[str, Any]
+    old: dict[str, Any]
+    seq: int
+    is_dead: bool
+
+
+def picture_of(rank: Any) -> Picture:
+    before = rank.before
+    old, seq = (before.names, before.seq) if before is not None else (rank.names, 0)
+    new = rank.names if rank.saved is None else rank.saved
+    running = rank.current
+    if (
+        rank.is_dead and running is not None and running.seq == seq
+    ):  # of what the cell did there nobody knows
+        new = old
+    return Picture(dict(new), dict(old), seq, rank.is_dead)
+
+
+def answer(rank: Any, op: str, body: Any) -> Any:
+    """What the product's own code answers, on a simulated rank."""
+    number = rank.number
+    if op == "snapshot":
+        rank.saved = dict(rank.names)
+        return state.on_snapshot(
+            rank.names, number, body, rank.names_before(body["cell"]), rank.lost, None
+        )
+    if op == "restore":
+        rank.before = None
+        done = state.on_restore(rank.names, number, body)
+        rank.keeper.changed()
+        return {**done, "values": {n: text_of(rank.names[n]) for n in done["restored"]}}
+    assert op == "unbind"
+    for name in body["names"]:
+        rank.names.pop(name, None)
+    rank.lost |= body["lost"]
+    rank.keeper.changed()
+    return None
+
+
+# --------------------------------------------------------------------------------- the notebook
+
+
+def folder_of(cluster: Any, in_memory: bool) -> Any:
+    own = cluster.keeping
+    if own.fleet is not None:
+        return states.HostStates(own.fleet)
+    return kept.Folder(cluster.num_ranks, in_memory=in_memory)
+
+
+def recover(owner: Any, when: str, undo: bool) -> str:
+    """New processes by the real restart; what came of it is looked at."""
+    cluster = owner.cluster
+    own = cluster.keeping
+    records = [cell.record for client in [owner, *owner.others] for cell in client.sent]
+    for _ in range(3):  # it fails, and the user tries again
+        made = respawn.Respawn(owner, when=when, undo=undo)
+        try:
+            made._replace(lambda line: None)
+        except JaxClusterError as error:
+            if not owner.is_down:
+                return f"Recovery failed: {error}"
+            continue
+        owner.restored, owner.is_down = made.restored, False
+        assert made.restored is not None and own.pictures is not None
+        undone = max((record.seq for record in records if record.undone), default=0)
+        cluster.wrong += judge(own.pictures, cluster.ranks, made.restored, undone)
+        own.pictures = None
+        return str(made.restored)
+    return "Recovery failed."
+
+
+def begin_copies(owner: Any) -> None:
+    """``%jaxcluster copies on``."""
+    keeps = owner.cluster.keeping.keeps
+    if keeps.is_on:
+        keeping.switch_on(owner.world, keeps.nbytes)
+
+
+def try_copies(owner: Any) -> None:
+    """As ``begin_copies``; where a rank has died, its cell says so."""
+    with contextlib.suppress(JaxClusterError):
+        begin_copies(owner)
+
+
+# -------------------------------------------------------------------------------- what is right
+
+
+def judge(
+    were: Mapping[int, Picture], ranks: Sequence[Any], done: restart.Restored, undone: int
+) -> list[str]:
+    """Each name is what it was, of one moment on all ranks, or is said to be lost.
+
+    Args:
+      undone: the cell that was taken back on all ranks; 0: none was.
+    """
+    broken: list[str] = []
+    if done.nothing_lived or (done.gone and not done.kept):  # all of it, as it says
+        return broken
+    last = undone or max((one.seq for one in were.values()), default=0)
+    all_died = all(one.is_dead for one in were.values())
+    then = {r: one.old if one.seq == last else one.new for r, one in were.items()}
+    now = {rank: one.new for rank, one in were.items()}
+    names = {name for one in (*then.values(), *now.values()) for name in one}
+    names |= {name for rank in ranks for name in rank.names}
+    for name in sorted(names):
+        has = {rank.number: key(rank.names.get(name)) for rank in ranks}
+        moments = [then] if undone else [now, then]
+        why = [_why_wrong(name, has, were, moment, done) for moment in moments]
+        if all(why):
+            broken.append(f"K1: {name} has come back as {has}, {why[0]}")
+        elif not (undone or all_died) and why[0] and name not in {*done.older, *done.copied}:
+            broken.append(f"K2: {name} is as before the cell, and nobody says so: {has}")
+    return broken
+
+
+def _why_wrong(
+    name: str,
+    has: Mapping[int, Any],
+    were: Mapping[int, Picture],
+    moment: Mapping[int, Mapping[str, Any]],
+    done: restart.Restored,
+) -> str:
+    wanted = {rank: key(moment[rank].get(name)) for rank in moment}
+    living = {wanted[rank] for rank, one in were.items() if not one.is_dead}
+    for rank, value in has.items():
+        if value == wanted[rank]:
+            continue
+        if value is None and name in done.lost:
+            continue
+        is_common = value is not None and value[0] == "array"
+        if were[rank].is_dead and is_common and living == {value}:
+            continue  # can be no rank's own
+        if (
+            were[rank].is_dead
+            and value == key(rank)
+            and all(wanted[r] == key(r) for r, one in were.items() if not one.is_dead)
+        ):
+            continue  # each rank's own number
+        return f"and was {wanted}: rank {rank}"
+    return ""
+
+
+def key(value: Any) -> Any:
+    """What is equal of equal values."""
+    if value is None:
+        return None
+    if type(value) is Value:
+        made = value.made
+        return "array", made.meant, made.where, min((id(m) for m in made.met), default=id(made))
+    return "plain", value
