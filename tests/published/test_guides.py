@@ -64,7 +64,7 @@ def test_a_guides_cells_go_as_in_plain_processes(
     cells = cells_of(source("jax-ml/jax", guide))
     if len(cells) == 1:
         pytest.skip("it has no cells now")
-    plain = plaincells.run(cells, 4, 2)
+    plain = plaincells.run(cells, 4, 2, long_s=600)
     pids = list(ranks.record.pids)
     for number, cell in enumerate(cells):
         there = [process[number] for process in plain]

@@ -271,7 +271,9 @@ def test_parallel_training_goes_as_in_plain_processes_and_as_in_one(
     found = [float(same_on_all(ranks, program))]
     more = {"PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), packages]))}
     for num_processes in (2, 1):
-        for (went,) in plaincells.run([program], num_processes, 4 // num_processes, more):
+        for (went,) in plaincells.run(
+            [program], num_processes, 4 // num_processes, more, long_s=600
+        ):
             assert not went.error
             found.append(float(went.stdout))
     assert found == pytest.approx([found[0]] * 4, rel=1e-4)
