@@ -212,6 +212,8 @@ class Agent:
     def ask(self, cmd: str, timeout_s: float, **fields: Any) -> tuple[Any, bytes]:
         if self.is_lost:
             raise LaunchError("it does not answer.")
+        if cmd in ("give_out", "ways"):  # all is brought through the notebook
+            raise LaunchError("no host reaches another one here.")
         if cmd == "mirrors":
             if self.mirrors is None:
                 self.mirrors = Mirrors.__new__(Mirrors)

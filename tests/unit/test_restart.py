@@ -457,13 +457,15 @@ def test_a_copy_on_another_host_is_brought_or_named_where_that_is_lost_too(
 
     monkeypatch.setattr(restart, "ask", answer)
     more = {"random": dict.fromkeys([*restart.RANDOM, "seeded"]), "left": {}, "folder": "own 0"}
+    places: Any = Places(why)
     kept = Kept(
-        Places(why),  # type: ignore[arg-type]
+        places,
         {0: report("a", digests={"a": "equal", "mine": "0"}) | more},
         False,
         {1: dead({"a": "equal"}, more=["mine"])},
         2,
         copied={1: copied(["a", "mine"]) | {"folder": "v7", "host": 0}},
+        copies=SimpleNamespace(folder=places),  # type: ignore[arg-type]
     )
     world = SimpleNamespace(
         num_processes=2,
