@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxcluster.engine.arrays import is_array
-from jaxcluster.engine.digests import Room, Unknown, digest, is_imported
+from jaxcluster.engine.digests import Room, Unknown, digest, is_imported, is_literal
 from jaxcluster.engine.reach import arrays_within
 from jaxcluster.engine.usernames import is_of_own_module, is_own_module
 
@@ -155,7 +155,7 @@ def _compared(names: Mapping[str, Any], room: Room) -> Iterator[tuple[str, Any, 
         if name.startswith("__") or isinstance(value, _NEVER):
             continue
         with contextlib.suppress(Exception):  # too large, or changed at this moment
-            if is_imported(value) or _has_arrays(value):
+            if not is_literal(value) and (is_imported(value) or _has_arrays(value)):
                 continue
             if text := digest(value, room).text:
                 yield name, value, text
