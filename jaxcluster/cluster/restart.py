@@ -657,27 +657,26 @@ def restore(
         for name in sorted(compared)
         if len(drawn) == 1 or any(one.get(name) != drawn[0].get(name) for one in drawn)
     ]
+    bare = [rank for rank in missing if rank not in found.copied]
+    # A module's variable is kept on all ranks, or on none.
+    skipped = {"skip": [name for name in own if name not in RANDOM]} if bare else {}
     bodies: dict[int, dict[str, Any]] = {}
     for rank in range(world.num_processes):
         try:
             if rank in missing and rank in found.copied:
-                bodies[rank] = _of_copy(saved, found, rank)
+                bodies[rank] = _of_copy(saved, found, rank) | skipped
             elif rank not in missing:
                 folder = saved.folder.bring(rank, saved.reports[rank])
-                bodies[rank] = {**body, "path": folder}
+                bodies[rank] = {**body, "path": folder, **skipped}
         except LaunchError as error:  # the host that has it is lost, too
             why = error.message.rstrip(".")
             return restore(world, saved.without({rank: why}), when, check, made_by)
-    for rank in set(missing) - set(found.copied):
+    for rank in bare:
         donor, folder = saved.folder.donor_for(rank, found.donor, saved.reports)
         shared = found.shared[rank]
         bodies[rank] = {"names": sorted(shared), "before": sorted(found.older & shared)}
         bodies[rank] |= {"texts": found.own[rank], "skip": own}
         bodies[rank] |= {"path": folder, "from_rank": donor}
-        for (
-            others
-        ) in bodies.values():  # a module's variable is what it was on all ranks, or on none
-            others.setdefault("skip", [name for name in own if name not in RANDOM])
     heard = ask(world, "restore", bodies, RESTORE_S, check)
     damaged = {
         int(bodies[rank].get("from_rank", rank)): str(event.body["message"])
@@ -688,7 +687,6 @@ def restore(
         return restore(world, saved.without(damaged), when, check, made_by)
     answers = _all(heard, bodies, "restore", RESTORE_S)
     _restore_more(world, saved, found, answers, check)
-    bare = [rank for rank in missing if rank not in found.copied]
     lost = dict(found.lost)
     for rank, reply in sorted(answers.items()):
         for name, why in reply["lost"].items():

@@ -39,7 +39,7 @@ def is_own_module(name: Any) -> bool:
 
 
 def spec_of(name: Any) -> Any:
-    """The import of a module, another one after each ``reload``; None where there is none."""
+    """A module's ``__spec__``, which each reload replaces; None if it is not imported."""
     module = sys.modules.get(name) if type(name) is str else None
     return getattr(module, "__spec__", None)
 

@@ -50,7 +50,7 @@ ARRAY_NBYTES = 8
 
 
 class Values:
-    """All simulated values, by the number that stands in files for them."""
+    """All simulated values by their numbers, which files have in their place."""
 
     def __init__(self) -> None:
         self.found: list[Value] = []

@@ -365,7 +365,7 @@ class Writer:
         return at, "rank", chance.randrange(self.num_ranks)
 
     def with_own(self, program: Program) -> Program:
-        """Each rank may bind values of its own in it, told ones, or its own number."""
+        """The program, in which each rank may bind a value of its own, which may be its number."""
         chance = self.chance
         name = chance.choice(["o", "h", "n", "", ""])
         if not name:

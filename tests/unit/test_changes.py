@@ -26,7 +26,7 @@ import pytest
 
 from jaxcluster.engine import changes
 from jaxcluster.engine.changes import watch
-from jaxcluster.engine.reach import arrays_within
+from jaxcluster.engine.reach import arrays_within, reachable_from, sharing
 
 
 def namespace(source: str, **values: Any) -> dict[str, Any]:
@@ -244,6 +244,28 @@ def test_a_librarys_hashable_mapping_is_a_value() -> None:
     assert found.put_back() == []
     assert ns["x"]._mapping == {"history": []}
     assert watch({"x": cached({})}, "x").opaque == {"x": "a Store"}
+
+
+@pytest.mark.parametrize(
+    ("module", "is_value"),
+    [("flax.ids", True), ("flax.linen.module", True), ("flax.metrics.x", False), ("flaxy", False)],
+)
+def test_objects_of_libraries_that_are_their_attributes_alone_are_put_back(
+    module: str, is_value: bool
+) -> None:
+    made = namespace(f"class Id: __module__ = {module!r}\nx = Id(); x.id = 1")
+    found = watch(made, "x")
+    made["x"].id = 2
+    found.put_back()
+    assert ("x" not in found.opaque, made["x"].id) == ((True, 1) if is_value else (False, 2))
+
+
+def test_an_empty_tuple_is_shared_with_nobody() -> None:
+    local = threading.local()
+    local.a = ()
+    made = namespace("class C:\n  def f(self): pass\ndef g(): pass\nx = (), [()]", local=local)
+    targets, _ = reachable_from([local])
+    assert sharing({**made, "same": [local]}, targets.keys(), {})[0] == {"local", "same"}
 
 
 def test_a_configuration_of_ml_collections_is_put_back() -> None:

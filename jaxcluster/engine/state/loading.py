@@ -210,8 +210,8 @@ class Loader:
             if name not in skip:
                 try:
                     value = self.unpickle(one)
-                    if name.partition(" ")[0] == ownmodules.GROUP:
-                        left |= ownmodules.take_out(name, value, skip)
+                    if isinstance(value, ownmodules.Variables):
+                        left |= value.take_out(name, skip)
                     settings.restore(name, value)
                 except Exception as error:
                     text = str(error).partition("\n")[0][:200]

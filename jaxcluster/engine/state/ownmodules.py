@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxcluster.engine.arrays import is_array
-from jaxcluster.engine.digests import Room, Unknown, digest, is_imported, is_literal
+from jaxcluster.engine.digests import Room, digest, is_imported, is_literal
 from jaxcluster.engine.reach import arrays_within
 from jaxcluster.engine.usernames import is_of_own_module, is_own_module
 
@@ -36,12 +36,36 @@ class Variables:
     Attributes:
       source: a hash of its file, when it was imported.
       values: the variables by their names.
+      texts: their digests.
       set_later: those that are not what they were when it was imported.
     """
 
     source: str = ""
     values: dict[str, Any] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
     set_later: set[str] = field(default_factory=set)
+
+    def differing(self, module: str, names: Collection[str]) -> list[str]:
+        """Which of these the module, which is imported for it, has otherwise now.
+
+        Where they are equal its own object is to stay: other parts of it may have it, too.
+
+        Raises:
+          ImportError: it can't be imported.
+        """
+        made, room = vars(importlib.import_module(module)), Room(MOST_ELEMENTS, MOST_NBYTES)
+        now = {name: text for name, _, text in _compared(made, room)}
+        return [name for name in names if now.get(name) != self.texts[name]]
+
+    def take_out(self, setting: str, skip: Collection[str]) -> dict[str, str]:
+        """Leave those in ``skip`` as the file makes them; returns where it makes something else."""
+        names = [name for name in self.values if f"{setting}.{name}" in skip]
+        told = []
+        with contextlib.suppress(ImportError):
+            told = self.differing(setting.partition(" ")[2], names) if names else []
+        for name in names:
+            del self.values[name]
+        return {f"{setting}.{n}": "the rank that died may have had its own value" for n in told}
 
 
 class OwnModules:
@@ -70,7 +94,7 @@ class OwnModules:
             source, first = self._first.get(module, ("", {}))
             found[module] = Variables(source)
             for name, value, text in _compared(names, room):
-                found[module].values[name] = value
+                found[module].values[name], found[module].texts[name] = value, text
                 if first.get(name) != text:
                     found[module].set_later.add(name)
         return {module: one for module, one in found.items() if one.values}
@@ -87,46 +111,22 @@ class OwnModules:
                 names = vars(importlib.import_module(module))
                 is_edited = _source_of(names) != one.source
                 wanted = one.set_later & one.values.keys() if is_edited else {*one.values}
-                for name in [n for n in wanted if differs(module, n, one.values[n])]:
+                for name in one.differing(module, wanted):
                     names[name] = one.values[name]
 
 
-def digests() -> dict[str, str]:
-    """By "module config.rate" what is equal on ranks that have equal values."""
-    room = Room(MOST_ELEMENTS, MOST_NBYTES)
-    return {
-        f"{GROUP} {module}.{name}": text
-        for module, names in _own()
-        for name, _, text in _compared(names, room)
-    }
+def digests(settings: Mapping[str, Any]) -> dict[str, str]:
+    """By "module config.rate" what is equal on ranks that have equal values.
 
-
-def take_out(setting: str, found: Variables, skip: Collection[str]) -> dict[str, str]:
-    """Leave those in ``skip`` as the file makes them; says of which this means another value."""
-    module, told = setting.partition(" ")[2], {}
-    for name in [n for n in found.values if f"{setting}.{n}" in skip]:
-        value = found.values.pop(name)
-        with contextlib.suppress(ImportError):
-            if differs(module, name, value):
-                told[f"{setting}.{name}"] = "the rank that died may have had its own value"
-    return told
-
-
-def differs(module: str, name: str, value: Any) -> bool:
-    """Whether a variable is another one now than ``value``; its module is imported.
-
-    Where they are equal the module's own object stays: other parts of it may have it, too.
-
-    Raises:
-      ImportError: the module can't be.
+    Args:
+      settings: those of a rank, among which modules are.
     """
-    made = vars(importlib.import_module(module))
-    room = Room(MOST_ELEMENTS, MOST_NBYTES)
-    try:
-        now = digest(made[name], room).text
-        return not now or now != digest(value, room).text
-    except (KeyError, Unknown):
-        return True
+    return {
+        f"{setting}.{name}": text
+        for setting, one in settings.items()
+        if isinstance(one, Variables)
+        for name, text in one.texts.items()
+    }
 
 
 def _own() -> Iterator[tuple[str, dict[str, Any]]]:

@@ -106,10 +106,11 @@ def save(
     except Exception:
         # The main thread changes something at this moment: what is alone must do.
         saved.together = None
-    saved.random = randomness.digests() | ownmodules.digests()
+    saved.random = randomness.digests()
     if settings is not None:
-        changed = Generation()
-        saver.generation(changed, settings.changed())
+        changed, set_by_cells = Generation(), settings.changed()
+        saver.generation(changed, set_by_cells)
+        saved.random |= ownmodules.digests(set_by_cells)
         saved.settings, saved.left = changed.names, changed.lost
     saved.memories = [saver.section(memory.take()) for memory in saver.views.memories]
     saved.alive = list(saver.views.arrays)
