@@ -354,6 +354,10 @@ def test_of_a_large_module_of_the_users_a_part_is_looked_at(own: Any) -> None:
     own.table = {n: [n] for n in range(changes.MOST_OF_MODULES)}
     seen = watch({"x": own}, "x")
     assert seen.is_partial and seen.too_large == set()
+    del own.table
+    for n in range(changes.MOST_OF_MODULES // changes.ONE_VALUE):  # each of them has room
+        setattr(own, f"list_{n}", [n])
+    assert watch({"x": own}, "x").is_partial
 
 
 def test_what_installed_modules_hold_is_left_alone(own: Any, tmp_path: Path) -> None:
