@@ -3,8 +3,9 @@
 Parameters that are replicated (DP) and cut over two axes (FSDP x TP), optax's states, PRNG keys,
 values of each rank's own, views, a donated KV cache and a memo. Each round a random cell changes
 some of that, and digests all names of each rank: shardings, types, aliases and numbers. After a
-random time, or at once, another cell changes them again, and in it a rank, several, or with
-``--hosts`` a host with its agent is killed. Then all must be what the first of the two had left.
+random time, or at once, another cell changes them again. In it, as soon as it runs or a little
+later, a rank, several, or with ``--hosts`` a host with its agent is killed. Then all must be what
+the first of the two had left.
 
 With ``--hosts`` the ranks are on two hosts that are namespaces of this machine (``tests/rig``: root
 and sshd). Without it: ``nice python benchmarks/bench_kills.py``.
@@ -192,6 +193,8 @@ class Course:
         source = f"print('on', flush=True)\n{self.changes()}\n{self.changes()}\ntime.sleep(600)"
         cell = self.cluster.submit(source)
         cell.run_in_background(lambda record: None)
+        while not all(cell.record.stdout(rank) for rank in range(4)):
+            time.sleep(0.001)  # a kill comes in that cell
         time.sleep(rng.choice([0.0, 0.02, 0.1, 0.5]) * rng.random())
         found.victims = self._kill()
         began = time.perf_counter()

@@ -224,7 +224,7 @@ class CellRunner:
     def _keep(self, running: Running, reply: wire.CellReply) -> None:
         """What the cell has changed is copied, when there is time."""
         is_same = self.keeper.is_on and self.undo.is_untouched(running.course)
-        self.keeper.end(reply.seq, reply.seconds, is_same)
+        self.keeper.end(reply.seq, is_same)
 
     def _tell_outside(self, begun: int, outside: int) -> None:
         """For who judges what another host has of this rank's copy."""

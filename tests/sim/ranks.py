@@ -487,7 +487,6 @@ class Rank:
             return
         self.current, self.is_interrupted = cell, False
         self.journal.enter(cell.seq, cell.execution_count)
-        began = self.hub.now
         if self.keeper is not None:
             self.keeper.begin(cell.seq, request.ident)
         self.before = Before(cell.seq, dict(self.names))
@@ -513,7 +512,7 @@ class Rank:
         self.reply(request, reply)
         if self.keeper is not None:
             is_same = self.names == self.before.names
-            self.keeper.end(cell.seq, self.hub.now - began, is_same)
+            self.keeper.end(cell.seq, is_same)
 
     def _end_of(self, cell: wire.CellRequest, status: str) -> wire.ends.End:
         journal = self.journal

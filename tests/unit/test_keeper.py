@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -72,6 +73,7 @@ def names() -> dict[str, Any]:
 def rank(tmp_path: Path, names: dict[str, Any]) -> Iterator[Keeper]:
     made = Keeper(0)
     made.namespace = names
+    may_wait(made, 0.0)
     made.switch(str(tmp_path / "copy-0"), 1 << 24)
     yield made
     made.switch("", 0)
@@ -98,7 +100,7 @@ def back(rank: Keeper, version: int) -> dict[str, Any]:
 
 def run(rank: Keeper, seq: int, is_same: bool = False) -> None:
     rank.begin(seq)
-    rank.end(seq, 0.01, is_same)
+    rank.end(seq, is_same)
 
 
 def test_it_has_what_the_names_were_before_the_cell_and_after_it(
@@ -110,7 +112,7 @@ def test_it_has_what_the_names_were_before_the_cell_and_after_it(
     names["own"].append(3)
     names["view"][0] = 7
     names["x"] = names["x"] + 1
-    rank.end(2, 0.01, False)
+    rank.end(2, False)
     assert mark(rank).after == 0
     copy(rank)
     found = mark(rank)
@@ -134,7 +136,7 @@ def test_copies_that_are_switched_on_in_a_cell_begin_at_its_end(
         copy(rank)
     found = mark(rank)
     assert (found.begun, found.before, found.after) == (4, 0, 0)
-    rank.end(4, 0.01, False)
+    rank.end(4, False)
     copy(rank)
     found = mark(rank)
     assert (found.begun, found.ended) == (4, 4)
@@ -211,7 +213,7 @@ def test_a_cell_that_begins_ends_a_copy_and_nothing_is_written_down(
         with pytest.raises(aside.GivenUp):
             copy(rank)
     assert (mark(rank).before, mark(rank).after) == (0, 0)
-    rank.end(2, 0.01, True)
+    rank.end(2, True)
     copy(rank)
     assert back(rank, mark(rank).after)["own"] == names["own"]
 
@@ -225,7 +227,7 @@ def test_numbers_are_written_beside_a_cell_that_donates_them(
     def fill(self: shelf.Shelf, *args: Any) -> None:
         rank.begin(2)
         names["x"] = double(names["x"])
-        rank.end(2, 0.01, False)
+        rank.end(2, False)
         write(self, *args)
 
     run(rank, 1)
@@ -267,18 +269,69 @@ def test_a_version_of_which_nobody_asks_any_more_is_given_up(
     assert (mark(rank).before, mark(rank).after) == (0, 0)
 
 
-def test_a_cell_waits_for_a_twentieth_of_the_last_ones_time(rank: Keeper) -> None:
+def waits(rank: Keeper, seq: int) -> float:
+    """How long a cell waits for the copy of what the last one has changed."""
+    rank.end(seq - 1, False)
+    began = time.monotonic()
+    rank.begin(seq)
+    return time.monotonic() - began
+
+
+def may_wait(rank: Keeper, seconds: float) -> None:
+    """Cells are to have so much left of what they may wait for copies."""
+    rank._earned_from = time.monotonic() - seconds * keeper.WAIT_SHARE
+
+
+def test_cells_wait_for_copies_for_a_twentieth_of_all_time(rank: Keeper) -> None:
     rank.begin(1)
-    rank.end(1, 2.0, False)
-    started = time.monotonic()
-    rank.begin(2)  # its thread does not run here
-    assert 0.05 < time.monotonic() - started < 1.0
-    rank.end(2, 40.0, False)  # so that a busy machine ends the copy in time
+    may_wait(rank, 0.1)
+    assert 0.09 < waits(rank, 2) < 1.0  # its thread does not run here
+    assert waits(rank, 3) < 0.05
+    time.sleep(0.4)
+    assert 0.015 < waits(rank, 4) < 0.5
+    may_wait(rank, 1e9)
+    assert keeper.WAIT_S < waits(rank, 5) < 3
+
+
+def test_a_cell_does_not_wait_in_vain(rank: Keeper) -> None:
+    may_wait(rank, 0.3)
+    rank.begin(1)
+    rank._through_s = 0.4
+    assert waits(rank, 2) < 0.1
+    may_wait(rank, 0.5)
+    assert waits(rank, 3) > 0.4
+    rank.end(3, False)
+    may_wait(rank, 0.5)
+    rank._is_behind("it can't be copied", is_final=True)
+    began = time.monotonic()
+    rank.begin(4)
+    assert time.monotonic() - began < 0.1
+
+
+@pytest.mark.parametrize("has_mirror", [False, True])
+def test_a_cell_waits_for_the_numbers_and_for_the_mirror(
+    rank: Keeper, monkeypatch: pytest.MonkeyPatch, has_mirror: bool
+) -> None:
+    fill, ends = shelf.Shelf.fill, []
+
+    def slowly(self: shelf.Shelf, *args: Any) -> None:
+        time.sleep(0.1)
+        fill(self, *args)
+        ends.append(time.monotonic())
+
+    monkeypatch.setattr(shelf.Shelf, "fill", slowly)
+    rank.begin(1)
+    rank.end(1, False)
+    may_wait(rank, 40.0)  # so that a busy machine ends the copy in time
+    if has_mirror:
+        sent = SimpleNamespace(
+            seconds=0.1, is_behind=False, wake=lambda: None, stop=lambda: None,
+            is_current=lambda now: time.monotonic() > ends[0] + 0.1,
+        )  # fmt: skip
+        rank._mirror = sent  # type: ignore[assignment]
     threading.Thread(target=copy, args=(rank,)).start()
-    rank.begin(3)
-    deadline = time.monotonic() + 5
-    while not mark(rank).before and time.monotonic() < deadline:
-        time.sleep(0.01)
+    rank.begin(2)
+    assert time.monotonic() > ends[0] + 0.1 * has_mirror
     assert mark(rank).before
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import stat
 import threading
@@ -33,6 +34,7 @@ class LateMark:
         self.keeper = Keeper(rank)
         self.keeper.owner = owner
         self.keeper._shelf = self.keeper._mirror = self  # type: ignore[assignment]
+        self.keeper._earned_from = math.inf  # no cell waits
         self.keeper.tell = lambda begun, outside: self.tells.append((begun, outside))
         self.tells: list[tuple[int, int]] = []
         self.told = told
@@ -70,10 +72,14 @@ class LateMark:
 
     def end(self, seq: int, is_same: bool) -> None:
         self.value += not is_same
-        self.keeper.end(seq, 0.0, is_same)
+        self.keeper.end(seq, is_same)
+
+    # ------------------------------------------------------------------ as a mirror has it
+
+    seconds, is_behind = 0.0, True
 
     def wake(self) -> None:
-        """As a mirror has it."""
+        pass
 
 
 class Course:

@@ -2,9 +2,10 @@
 
 After a cell that has changed something a thread of the rank saves what has changed, as
 ``saving.save`` does, to files in memory. What can change in place is saved before the next cell
-begins: that waits for a twentieth of the last one's time, at most, and then goes first, so that
-there is no copy of this moment. The numbers of arrays, which are most of it, are written
-meanwhile. Nothing here launches a program.
+begins. Cells wait for that, and where it is quick also for the numbers of arrays and for the
+mirror: for a twentieth of all time, of which a second may be spent in advance. Else the cell goes
+first, and there is no copy of this moment; numbers are written beside it. Nothing here launches a
+program.
 
 The file ``mark`` says which version is what the names were before the last cell that has begun,
 and which is what they are after the last one that has ended. Both are there until the next cell
@@ -39,8 +40,8 @@ from jaxcluster.engine.state.settings import Settings
 from jaxcluster.engine.state.shelf import Shelf
 
 QUIET_S = 0.01  # without a cell before a copy is begun: cells that follow each other go first
-WAIT_SHARE = 20  # a cell waits for a copy for a twentieth of the last one's time
-WAIT_S = 1.0
+WAIT_SHARE = 20  # cells wait for copies for a twentieth of all time
+WAIT_S = 1.0  # of that is given in advance, and saved up at most
 LEAST_WAIT_S = 0.002
 YIELD_SHARE = 3  # beside a cell, numbers are written for a quarter of the time
 REPORT = "report.json"
@@ -72,6 +73,7 @@ class Keeper:
         self._state = 0  # counts what the variables have been
         self._before = 0  # of the last cell that has begun
         self._pinned = -1  # whose numbers alone are still being written
+        self._failed = -1  # of what there can be no copy
         self._versions: dict[int, int] = {}  # by state
         self._version = 0
         self._begun = self._ended = 0
@@ -80,7 +82,9 @@ class Keeper:
         self._mirror: Mirror | None = None
         self._held = 0  # the version that is being brought to another host
         self._is_running = self._is_touched = False
-        self._seconds = self._ended_at = 0.0
+        self._ended_at = 0.0
+        self._earned_from = time.monotonic() - WAIT_S * WAIT_SHARE  # how long cells may wait
+        self._through_s = self._whole_s = 0.0  # what the last copy took
         self._marks = 0
         self._told: dict[str, Any] = {}
         self._call_main: Callable[[Callable[[], None]], object] = lambda job: job()
@@ -143,7 +147,7 @@ class Keeper:
     def begin(self, seq: int, whose: bytes = b"") -> None:
         """On the main thread, before a cell. Some microseconds, but for the wait."""
         is_on = self._shelf is not None
-        if is_on and self._state != self._pinned and self._state not in self._versions:
+        if is_on and not self._is_whole():
             self._wait()
         with self._lock:
             self._is_running, self._is_touched = True, False
@@ -154,14 +158,31 @@ class Keeper:
         self._tell(told)
 
     def _wait(self) -> None:
-        patience = min(WAIT_S, self._seconds / WAIT_SHARE)
-        if patience >= LEAST_WAIT_S:
-            self._hurry.set()
-            deadline = time.monotonic() + patience
-            while not self._through.is_set() and (left := deadline - time.monotonic()) > 0:
+        """Let the copy go first, as far as cells may wait for it."""
+        began = time.monotonic()
+        patience = min(WAIT_S, (began - self._earned_from) / WAIT_SHARE)
+        mirror = self._mirror
+        whole_s = self._whole_s + (mirror.seconds if mirror is not None else 0.0)
+        self._hurry.set()
+        for is_done, usual_s in ((self._is_through, self._through_s), (self._is_whole, whole_s)):
+            if patience < max(LEAST_WAIT_S, min(usual_s, WAIT_S)):
+                break  # it would wait in vain
+            while not is_done() and (left := began + patience - time.monotonic()) > 0:
                 with contextlib.suppress(queue.Empty):
                     self._jobs.get(timeout=min(left, LEAST_WAIT_S))()
-            self._hurry.clear()
+        self._hurry.clear()
+        waited = time.monotonic() - began
+        self._earned_from = began - (patience - waited) * WAIT_SHARE
+
+    def _is_through(self) -> bool:
+        return self._through.is_set() or self._failed == self._state
+
+    def _is_whole(self) -> bool:
+        """Whether there is nothing left to wait for."""
+        mirror, now = self._mirror, self.mark()
+        if not now.after:
+            return self._failed == self._state
+        return mirror is None or mirror.is_behind or mirror.is_current(now)
 
     def _on_main(self, job: Callable[[], None]) -> None:
         self._jobs.put(job)
@@ -173,7 +194,7 @@ class Keeper:
             while True:
                 self._jobs.get_nowait()()
 
-    def end(self, seq: int, seconds: float, is_same: bool) -> None:
+    def end(self, seq: int, is_same: bool) -> None:
         """On the main thread, after the cell's reply: whether all variables are what they were."""
         with self._lock:
             self._is_running, self._ended = False, seq
@@ -181,7 +202,7 @@ class Keeper:
                 return
             if self._is_touched or not is_same:
                 self._change()
-            self._seconds, self._ended_at = seconds, time.monotonic()
+            self._ended_at = time.monotonic()
             self._mark()
             is_behind = self._state not in self._versions
         if is_behind:
@@ -294,7 +315,7 @@ class Keeper:
                 self._is_behind("a cell came first")
             except Exception as error:
                 log.write("".join(traceback.format_exception(error)))
-                self._is_behind(f"{type(error).__name__}: {error}"[:200])
+                self._is_behind(f"{type(error).__name__}: {error}"[:200], is_final=True)
             finally:
                 if shelf is not None:
                     shelf.abandon()
@@ -313,8 +334,9 @@ class Keeper:
             self._hurry.wait(left)
         return True
 
-    def _is_behind(self, why: str) -> None:
+    def _is_behind(self, why: str, is_final: bool = False) -> None:
         with self._lock:
+            self._failed = self._state if is_final else -1
             self._told["behind"] = why
             self._told["seconds"] = 0.0
 
@@ -349,6 +371,7 @@ class Keeper:
             is_untouched()
             self._pinned = state
             self._through.set()
+            self._through_s = time.monotonic() - started
             self._mark()
         del saved
         shelf.fill(number, parts, lambda: self._give_way(shelf, state))
@@ -356,9 +379,10 @@ class Keeper:
             if state not in (self._state, self._before) or self._shelf is not shelf:
                 raise GivenUp
             self._versions[state] = number
+            self._whole_s = time.monotonic() - started
             self._mark()
             self._told = {
-                "seconds": time.monotonic() - started,
+                "seconds": self._whole_s,
                 "at": time.time(),
                 "nbytes": nbytes,
                 "left_out": aside.left_out,

@@ -69,6 +69,9 @@ class Mirror:
         ``secret`` one of those that may write there (in hexadecimal), the ``folder``, and the
         ``host``'s name.
       nbytes: what may lie there.
+
+    Attributes:
+      seconds: what the last version took.
     """
 
     def __init__(self, source: Source, where: Mapping[str, str], nbytes: int) -> None:
@@ -77,6 +80,7 @@ class Mirror:
         self._there: dict[int, dict[str, int]] = {}  # versions, their files and their sizes
         self._partial: dict[int, dict[str, int]] = {}  # the same of what is not whole
         self._sent = wire.Mark()
+        self.seconds = 0.0
         self._told: dict[str, Any] = {}
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._socket: zmq.Socket[bytes] | None = None
@@ -100,9 +104,17 @@ class Mirror:
 
     def told(self, now: wire.Mark) -> dict[str, Any]:
         """How things are there; ``now``: as they are here."""
+        return {"host": self._where["host"], "is_current": self.is_current(now), **self._told}
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something is in the way, so that nobody knows when it will be there."""
+        return "behind" in self._told
+
+    def is_current(self, now: wire.Mark) -> bool:
+        """Whether what is wanted last is whole there. Any thread."""
         sent, wanted = self._sent, now.after or now.before
-        is_current = bool(wanted) and wanted in (sent.before, sent.after)
-        return {"host": self._where["host"], "is_current": is_current, **self._told}
+        return bool(wanted) and wanted in (sent.before, sent.after)
 
     # ------------------------------------------------------------------ the thread
 
@@ -199,7 +211,8 @@ class Mirror:
                 have[name] = size  # what is not answered is made again: see ``_close``
         self._settle()
         self._there[number] = self._partial.pop(number)
-        self._told |= {"seconds": time.monotonic() - started, "at": time.time()}
+        self.seconds = time.monotonic() - started
+        self._told |= {"seconds": self.seconds, "at": time.time()}
         self._told |= {"nbytes": sum(files.values()), "sent_nbytes": new}
 
     def _all(self) -> dict[int, dict[str, int]]:
