@@ -43,6 +43,7 @@ QUIET_S = 0.01  # without a cell before a copy is begun: cells that follow each 
 WAIT_SHARE = 20  # cells wait for copies for a twentieth of all time
 WAIT_S = 1.0  # of that is given in advance, and saved up at most
 LEAST_WAIT_S = 0.002
+SOON_S = 0.1  # numbers and mirrors that take longer are written beside the cell
 YIELD_SHARE = 3  # beside a cell, numbers are written for a quarter of the time
 REPORT = "report.json"
 MARK = "mark"
@@ -164,8 +165,11 @@ class Keeper:
         mirror = self._mirror
         whole_s = self._whole_s + (mirror.seconds if mirror is not None else 0.0)
         self._hurry.set()
-        for is_done, usual_s in ((self._is_through, self._through_s), (self._is_whole, whole_s)):
-            if patience < max(LEAST_WAIT_S, min(usual_s, WAIT_S)):
+        parts = [(self._is_through, min(self._through_s, WAIT_S))]
+        if whole_s <= SOON_S:
+            parts.append((self._is_whole, whole_s))
+        for is_done, usual_s in parts:
+            if patience < max(LEAST_WAIT_S, usual_s):
                 break  # it would wait in vain
             while not is_done() and (left := began + patience - time.monotonic()) > 0:
                 with contextlib.suppress(queue.Empty):
@@ -179,10 +183,10 @@ class Keeper:
 
     def _is_whole(self) -> bool:
         """Whether there is nothing left to wait for."""
-        mirror, now = self._mirror, self.mark()
-        if not now.after:
+        if self._state not in self._versions:
             return self._failed == self._state
-        return mirror is None or mirror.is_behind or mirror.is_current(now)
+        mirror = self._mirror
+        return mirror is None or mirror.is_behind or mirror.is_current(self.mark())
 
     def _on_main(self, job: Callable[[], None]) -> None:
         self._jobs.put(job)
