@@ -18,6 +18,7 @@ from jaxcluster.launchers.ssh import LOGIN
 from jaxcluster.options import profiles
 from jaxcluster.options.known import known
 from jaxcluster.options.table import Option
+from jaxcluster.ranks import parse_ranks
 from jaxcluster.text import seconds
 
 MOST_LISTED = 10  # options that a message lists; of more --help does
@@ -446,3 +447,17 @@ def command_parser(prog: str, *words: str, optional: bool = True) -> Parser:
     for word in words:
         parser.add_argument(word, nargs="?" if optional else None)
     return parser
+
+
+def read_ranks(word: str, num_processes: int, command: str) -> list[int]:
+    """The ranks that a line names, as ``0,2-3``.
+
+    Raises:
+      UsageError: it names none of the cluster's.
+    """
+    try:
+        return parse_ranks(word, num_processes)
+    except ValueError as error:
+        last = num_processes - 1
+        some = f"0-{last}" if last else "0"
+        raise UsageError(f"{error}.", f"For example: {command} {some}") from None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxcluster.notebook.magics import COMMANDS
+from jaxcluster.notebook.commands import COMMANDS
 
 pytestmark = pytest.mark.any_jax
 

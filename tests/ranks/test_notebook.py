@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from helpers import Home, Notebook, plain
 
-from jaxcluster.notebook.magics import COMMANDS
+from jaxcluster.notebook.commands import COMMANDS
 
 pytestmark = pytest.mark.any_jax
 

@@ -6,6 +6,7 @@ import inspect
 import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,7 +28,8 @@ from jaxcluster.arguments import (
 from jaxcluster.cluster import make_spec
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.chosen import launcher_of
-from jaxcluster.notebook.magics import COMMANDS, JaxClusterMagics
+from jaxcluster.notebook.commands import COMMANDS
+from jaxcluster.notebook.magics import JaxClusterMagics
 from jaxcluster.plan.spec import check_seconds
 
 
@@ -261,12 +263,12 @@ def test_every_command_says_what_it_takes(word: str) -> None:
 
 @pytest.fixture(scope="module")
 def magics() -> JaxClusterMagics:
-    return JaxClusterMagics.__new__(JaxClusterMagics)  # they need no shell to say what they take
+    return JaxClusterMagics(SimpleNamespace(user_ns={}))
 
 
 def help_of(magics: JaxClusterMagics, command: str) -> str:
     with pytest.raises(Help) as caught:
-        getattr(magics, f"_{command}")("--help")
+        magics.commands.run(f"{command} --help")
     return str(caught.value)
 
 

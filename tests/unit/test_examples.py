@@ -32,7 +32,8 @@ from jaxcluster.errors import NoCluster, PlanError, UsageError
 from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.notebook import exporting
-from jaxcluster.notebook.magics import COMMANDS, JaxClusterMagics
+from jaxcluster.notebook.commands import COMMANDS
+from jaxcluster.notebook.magics import JaxClusterMagics
 from jaxcluster.options.known import known
 
 ROOT = Path(__file__).parents[2]
@@ -177,10 +178,10 @@ def no_usage_error(said: object = "", *, file: Any = None, **kwargs: Any) -> Non
 
 def helps() -> Iterator[tuple[str, str]]:
     """Each help by the command that it is of."""
-    ours = JaxClusterMagics.__new__(JaxClusterMagics)
+    ours = JaxClusterMagics(types.SimpleNamespace(user_ns={}))
     for command in COMMANDS:
         with pytest.raises(Help) as caught:
-            getattr(ours, f"_{command}")("--help")
+            ours.commands.run(f"{command} --help")
         yield f"%jaxcluster {command}", str(caught.value)
     for command in cli.COMMANDS:
         with pytest.raises(Help) as caught:

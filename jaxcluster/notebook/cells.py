@@ -1,0 +1,238 @@
+"""``%%spmd``: how a cell is sent, shown, profiled, and left to run in the background."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from jaxcluster import arguments, cluster
+from jaxcluster.cluster import transfer
+from jaxcluster.errors import CellFailed, JaxClusterError, UsageError
+from jaxcluster.model import rewrite
+from jaxcluster.model.outputs import CellRecord
+from jaxcluster.notebook import export, exporting
+from jaxcluster.notebook.elsewhere import point_to_push
+from jaxcluster.notebook.lab_debugger import Debugger
+from jaxcluster.notebook.page import Page
+from jaxcluster.plan.spec import check_seconds
+from jaxcluster.ranks import name_ranks
+from jaxcluster.views.comms import relay_of
+from jaxcluster.views.live import CellDisplay
+from jaxcluster.views.message import show_message
+
+if TYPE_CHECKING:
+    from jaxcluster.cluster.profiling import Profiling
+
+
+class Cells:
+    """Runs one notebook's ``%%spmd`` cells.
+
+    Args:
+      page: where they are typed.
+      logs: what the notebook has run.
+
+    Attributes:
+      debugger: JupyterLab's, where the page is one.
+    """
+
+    def __init__(self, page: Page, logs: exporting.Logs) -> None:
+        self.page, self.logs = page, logs
+        self.debugger: Debugger | None = None
+
+    def run(self, line: str, cell: str | None) -> None:
+        """Run a cell, or a line's expression, on every rank; rank 0's output is shown as it comes.
+
+        Args:
+          line: the options, and without a cell the expression.
+        """
+        if cell is None:
+            typed, source = arguments.split_spmd(line)
+            options = arguments.spmd_parser().read(typed)
+            if not source.strip():
+                raise UsageError(
+                    "%spmd needs an expression.", "For example: %spmd --all x.sharding"
+                )
+        else:
+            typed = line.replace("--no-magic-line", "")
+            options = arguments.spmd_parser().read(line)
+            source = cell if options.no_magic_line else rewrite.with_magic_line(line, cell)
+        if options.out is not None:
+            transfer.check_names([options.out])
+        running = cluster.current()
+        ranks = None
+        if options.ranks is not None:
+            count = running.num_processes
+            ranks = arguments.read_ranks(options.ranks, count, "%%spmd --ranks")
+        if options.timeout_s is not None:
+            check_seconds("--timeout", options.timeout_s, "%%spmd --timeout 60")
+        if options.stall_s is not None:
+            check_seconds("--stall", options.stall_s, "%%spmd --stall 15m")
+        rewrite.check_syntax(self.page.shell, source)
+        if rewrite.loose_timeit(source):
+            show_message(
+                self.page.shell,
+                "Note: %timeit without -n may choose another number of loops on each rank, which "
+                "breaks collectives. For example: %timeit -n 100 -r 3 ...",
+            )
+        if ranks is not None:
+            self._warn_partial(running, ranks, source)
+        step = export.Cell(
+            self.page.shell.displayhook.prompt_count, typed, source if cell is None else cell
+        )
+        with self.logs.of(running).running(step):
+            if options.profile is None:
+                self._run_strictly(running, source, ranks, options)
+            else:
+                self._run_profiled(running, source, ranks, options)
+
+    def _run_profiled(
+        self, running: cluster.Cluster, source: str, ranks: list[int] | None, options: Any
+    ) -> None:
+        if options.background:
+            raise UsageError(
+                "A cell that runs in the background is not profiled from its beginning.",
+                "Run it with --async alone; while it runs: %jaxcluster profile 5s",
+            )
+        number = self.page.shell.displayhook.prompt_count
+        made = running.prepare_profile(options.profile or None, ranks, number)
+        before = running.last
+        with contextlib.closing(made):
+            try:
+                self._run_strictly(running, source, ranks, options, made.token)
+            except BaseException:
+                cell = running.last
+                if cell is not None and cell is not before:
+                    try:
+                        self._collect(running, made, cell)
+                    except (JaxClusterError, OSError) as error:  # the cell's own is raised
+                        print(f"The profile can't be put together: {error}")
+                raise
+            if (cell := running.last) is not None:
+                self._collect(running, made, cell)
+
+    def _collect(self, running: cluster.Cluster, made: Profiling, cell: CellRecord) -> None:
+        """Show what a profile says of its cell."""
+        found = made.collect(running.world, cell.seq)
+        self.page.show_profile(found, f"cell [{cell.execution_count}]")
+
+    def _run_strictly(
+        self,
+        running: cluster.Cluster,
+        source: str,
+        ranks: list[int] | None,
+        options: Any,
+        profile: str = "",
+    ) -> None:
+        if options.strict and not running.is_strict:
+            running.strict(True)
+            try:
+                self._run_cell(running, source, ranks, options, profile)
+            finally:
+                running.stays_strict = False  # it was asked for this cell alone
+                if not running.closed and not running.dead:
+                    running.strict(False)
+        else:
+            self._run_cell(running, source, ranks, options, profile)
+
+    def _run_cell(
+        self,
+        running: cluster.Cluster,
+        source: str,
+        ranks: list[int] | None,
+        options: Any,
+        profile: str,
+    ) -> None:
+        if self.debugger is not None:
+            self.debugger.before_cell(running)
+        relay = relay_of(running, self.page.shell)
+        if relay is not None:
+            relay.expect()
+        # Ranks that are named are shown.
+        together = options.all_ranks or (ranks is not None and len(ranks) > 1)
+        display = CellDisplay(self.page.shell, running, together)
+        submitted = running.submit(
+            source,
+            ranks=ranks,
+            timeout_s=options.timeout_s,
+            stall_s=options.stall_s,
+            execution_count=self.page.shell.displayhook.prompt_count,
+            shown_ranks=(ranks or range(running.num_processes)) if together else None,
+            on_output=None if options.background else display.on_output,
+            on_notice=display.on_notice,
+            cell_id=self.page.cell_id,
+            prompt=None if options.background else display.prompt,
+            profile=profile,
+        )
+        log = self.logs.of(running)
+        log.sent(submitted.record.seq)
+        submitted.on_status = display.on_status
+        if submitted.on_status is not None:
+            submitted.on_status("")  # its turn has come
+        if options.background:
+            if relay is not None:
+                relay.begin(submitted.record)
+            submitted.on_notice = submitted.on_status = None
+            display.close()
+            self._run_in_background(submitted, options.out, log)
+            return
+        try:
+            try:
+                if relay is not None:
+                    relay.begin(submitted.record)
+                if options.out is not None:
+                    self.page.shell.user_ns[options.out] = submitted.record
+                record = submitted.wait()
+            except KeyboardInterrupt:
+                if submitted.done:
+                    raise
+                submitted.stop()  # it was pressed before the wait
+                record = submitted.wait()
+            finally:
+                display.close()
+        except CellFailed as error:
+            display.finish(submitted.record)
+            point_to_push(error, self.page.shell.user_ns)
+            raise
+        display.finish(record)
+
+    def _warn_partial(self, running: cluster.Cluster, ranks: list[int], source: str) -> None:
+        print(f"Only on {name_ranks(ranks)}:")
+        if len(ranks) == running.num_processes:
+            return
+        names = rewrite.names_in(self.page.shell, source)
+        found = running.world.spanning_names(names, ranks[0])
+        if found:
+            show_message(
+                self.page.shell,
+                f"Warning: {', '.join(found)} spans processes. A computation on it waits for the "
+                "ranks that don't run this cell; its .addressable_shards are safe.",
+            )
+
+    def _run_in_background(
+        self, submitted: cluster.RunningCell, out: str | None, log: exporting.Log
+    ) -> None:
+        from IPython.display import display
+
+        number = submitted.record.execution_count
+        if out is not None:
+            self.page.shell.user_ns[out] = submitted
+        hint = f"{out}.wait() waits for it" if out else "%jaxcluster outputs shows what it prints"
+        started = {"text/plain": f"Cell [{number}] runs in the background; {hint}."}
+        handle = display(started, raw=True, display_id=True) if self.page.rich else None
+        if handle is None:
+            print(started["text/plain"])
+
+        log.goes_on(submitted.record.seq)
+
+        def done(record: CellRecord) -> None:
+            log.has_ended(record.seq)
+            if not record.ok or submitted.report is not None:
+                log.take_back(record.seq)
+            if handle is not None:
+                state = "is done" if record.ok else "has failed (%jaxcluster outputs)"
+                line = f"Cell [{number}] {state}, {record.seconds:.1f} s."
+                shown = record.stdout().rstrip("\n")
+                bundle = {"text/plain": f"{line}\n{shown}" if shown else line}
+                handle.update(bundle, raw=True)
+
+        submitted.run_in_background(done)

@@ -1,0 +1,80 @@
+"""The page that a line comes from: what it can show, and what it has sent with its cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from jaxcluster import cluster
+from jaxcluster.views import lost
+
+if TYPE_CHECKING:
+    from jaxcluster.model.profile import Profile
+
+
+class Page:
+    """A notebook's page, or a terminal.
+
+    Args:
+      shell: IPython's.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self.shell = shell
+
+    # ------------------------------------------------------------------ what it shows
+
+    @property
+    def rich(self) -> bool:
+        """Whether this is a notebook, whose displays can be updated."""
+        return hasattr(self.shell, "kernel")
+
+    def show(self, bundle: Mapping[str, Any]) -> None:
+        """Show a MIME bundle, in a terminal its text."""
+        if self.rich:
+            self.shell.display_pub.publish(bundle)
+        else:
+            print(bundle["text/plain"])
+
+    def show_profile(self, found: Profile, what: str) -> None:
+        """Show a profile's table."""
+        from jaxcluster.views import profile  # with numpy's model of it
+
+        self.show(profile.bundle(found, what))
+
+    def fold_lost(self, told: str) -> str:
+        """``told``, where its long list of lost names is shown folded instead, if that can be."""
+        for one in cluster.connected().values() if self.rich else ():
+            restored = one.restored
+            if (
+                restored is not None
+                and lost.is_long(restored.lost_names)
+                and restored.lost_text in told
+            ):
+                self.show(lost.bundle(restored.lost_names))
+                return told.replace(restored.lost_text, lost.headline(restored.lost_names))
+        return told
+
+    # ------------------------------------------------------------------ what it has sent
+
+    @property
+    def cell_id(self) -> str:
+        """The id of the notebook's cell that runs, where the frontend has said it."""
+        return str(self._metadata().get("cellId") or "")
+
+    def _parent(self) -> dict[str, Any]:
+        """The frontend's message with the cell that runs."""
+        return (self.shell.kernel.get_parent("shell") if self.rich else None) or {}
+
+    def _metadata(self) -> dict[str, Any]:
+        """What the frontend has sent with the cell that runs: the cell's own, and its id."""
+        return self._parent().get("metadata") or {}
+
+    def is_silent(self) -> bool:
+        """Whether what runs is no cell of the user's, but a line of the frontend's own."""
+        return bool((self._parent().get("content") or {}).get("silent"))
+
+    def is_kept(self) -> bool:
+        """Whether the notebook of the cell that runs has auto mode on in its metadata."""
+        ours = self._metadata().get("jaxcluster")
+        return isinstance(ours, dict) and ours.get("spmd") is True
