@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxcluster import wire
+from jaxcluster.host import kernels
 
 # gloo's and XLA's own lines: "[Gloo] Rank 0 is connected to 3 peer ranks...", absl's and glog's
 # "E0000 00:00:1729.1 12345 cuda.cc:1] ...", TSL's "2026-01-01 10:00:00.0: I external/...", NCCL's
@@ -233,7 +234,7 @@ def capture_displays(shell: Any, emit: Emit, tell: Tell, active: Callable[[], bo
     """
     publisher, hook = shell.display_pub, shell.displayhook
     publish, clear_output = publisher.publish, publisher.clear_output
-    finish_displayhook, show_traceback = hook.finish_displayhook, shell._showtraceback
+    finish_displayhook = hook.finish_displayhook
 
     def captured_publish(
         data: dict[str, Any],
@@ -272,16 +273,19 @@ def capture_displays(shell: Any, emit: Emit, tell: Tell, active: Callable[[], bo
             )
             hook.msg = None
 
-    def captured_traceback(etype: type, evalue: BaseException, stb: list[str]) -> None:
-        if active():
-            tell(evalue, stb)
-        else:
-            show_traceback(etype, evalue, stb)
+    def capturing(show_traceback: Callable[..., Any]) -> Callable[..., Any]:
+        def captured_traceback(etype: type, evalue: BaseException, stb: list[str]) -> None:
+            if active():
+                tell(evalue, stb)
+            else:
+                show_traceback(etype, evalue, stb)
+
+        return captured_traceback
 
     publisher.publish = captured_publish
     publisher.clear_output = captured_clear_output
     hook.finish_displayhook = captured_finish_displayhook
-    shell._showtraceback = captured_traceback
+    kernels.replace_traceback_display(shell, capturing)
 
 
 # --------------------------------------------------------------------------- what a bundle may hold

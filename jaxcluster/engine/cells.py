@@ -39,6 +39,7 @@ from jaxcluster.engine.state.keeper import Keeper
 from jaxcluster.engine.state.settings import Settings
 from jaxcluster.engine.steps.board import Board
 from jaxcluster.engine.undo import Undo
+from jaxcluster.host import kernels
 
 
 class CellRunner:
@@ -129,9 +130,7 @@ class CellRunner:
         shell.compile.get_code_name = self._code_name
         self._should_run_async, shell.should_run_async = shell.should_run_async, self._may_await
         self._show_traceback, shell.showtraceback = shell.showtraceback, self._render_error
-        # IPython's own name for it, seen in 9.18: where it has moved, only odd exceptions differ.
-        self._store_exception = getattr(shell, "_format_exception_for_storage", None)
-        shell._format_exception_for_storage = self._store_error
+        self._store_exception = kernels.replace_exception_storage(shell, self._store_error)
         shell.events.callbacks["post_execute"].insert(0, self._leave)
         sys.stdout = RankStream("stdout", 1, sys.stdout, out.print)
         sys.stderr = RankStream("stderr", 2, sys.stderr, out.print)
@@ -381,7 +380,7 @@ class CellRunner:
             self._run_script(running, cell.script)
             return None
         shell.execution_count = cell.execution_count
-        shell._last_traceback = None
+        kernels.set_last_traceback(shell, None)
         source = cell.source
         if _has_await(source):  # else run_cell alone transforms it
             transformed, problem = source, None
@@ -475,7 +474,7 @@ class CellRunner:
             running.error = self._info(error, ask=not running.is_mute)
 
     def _info(self, error: BaseException, *, ask: bool = True) -> wire.ErrorInfo:
-        lines = self.shell._last_traceback or []
+        lines = kernels.last_traceback(self.shell)
         return failures.error_info(error, lines, self.cell_numbers, ask=ask)
 
     def _outside(self, error: BaseException) -> wire.ErrorInfo:
@@ -504,12 +503,14 @@ class CellRunner:
         running.has_left, running.left_at = True, time.monotonic()
         try:
             if failures.is_odd(error):
-                self.shell._last_traceback = failures.plain_lines(error, self.cell_numbers)
+                lines = failures.plain_lines(error, self.cell_numbers)
+                kernels.set_last_traceback(self.shell, lines)
             else:
                 self._show_traceback(**kwargs)
         except KeyboardInterrupt:  # its message does not end
             running.is_mute = True
-            self.shell._last_traceback = failures.plain_lines(error, self.cell_numbers, ask=False)
+            lines = failures.plain_lines(error, self.cell_numbers, ask=False)
+            kernels.set_last_traceback(self.shell, lines)
         finally:
             running.has_left = False
 

@@ -24,6 +24,7 @@ from traitlets import Any
 from jaxcluster.engine.background import is_own
 from jaxcluster.engine.capture import LogTail
 from jaxcluster.engine.cells import CellRunner
+from jaxcluster.host import kernels
 from jaxcluster.host.processes import process_token, send_signal
 
 _APPLY = IPythonParallelKernel.do_apply.__code__
@@ -73,7 +74,7 @@ class ClientCode:
     def attach(self, kernel: AnyType) -> None:
         kernel.pre_handler_hook = self._enter
         kernel.post_handler_hook = self._leave
-        kernel._cancel_on_sigint = self._cancelled_on_sigint
+        kernels.replace_cancelling(kernel, self._cancelled_on_sigint)
         execute, apply = kernel.do_execute, kernel.do_apply
 
         async def execute_and_show_log(*args: AnyType, **kwargs: AnyType) -> AnyType:

@@ -28,6 +28,7 @@ from jaxcluster.engine.captured import Captured
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.control import Request
 from jaxcluster.engine.running import Home
+from jaxcluster.host import kernels
 
 OUTPUT = "OutputModel"
 
@@ -261,7 +262,7 @@ class Comms:
         with self._runner.at_home(opened.home):
             if message.kind == "comm_close":
                 manager.comms.pop(id, None)
-                known._closed = True
+                kernels.mark_closed(known)
                 with self._lock:
                     self._forget(id)
                 say(known.handle_close, told)

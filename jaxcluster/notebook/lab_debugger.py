@@ -30,6 +30,7 @@ from jaxcluster.cluster.rank_debuggers import (
 )
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import JaxClusterError
+from jaxcluster.host import kernels
 from jaxcluster.ranks import name_ranks
 
 T = TypeVar("T")
@@ -301,7 +302,7 @@ class Debugger:
 
     def _publish(self, event: Message) -> None:
         """Send an event to the frontends, from whatever thread."""
-        publish = self.shell.kernel._publish_debug_event
+        publish = kernels.debug_publisher(self.shell.kernel)
         self.shell.kernel.control_thread.io_loop.add_callback(publish, event)
 
     # ------------------------------------------------------------------ files

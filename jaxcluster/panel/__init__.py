@@ -23,6 +23,7 @@ import comm
 
 from jaxcluster.cluster import events
 from jaxcluster.errors import JaxClusterError
+from jaxcluster.host import kernels
 from jaxcluster.model.rewrite import AutoMode
 from jaxcluster.panel import protocol
 from jaxcluster.panel.model import Model
@@ -101,7 +102,8 @@ class Panel:
         self._thread.join(2)
         if self._widget is not None:
             self._widget.close()
-        self._events._closed = True  # else its finalizer says so to frontends that don't know it
+        # Else its finalizer says so to frontends that don't know it.
+        kernels.mark_closed(self._events)
 
     def tell(self, cell: Any = None) -> None:
         """Something has changed. In the way of every cell: microseconds, and no error."""
@@ -187,7 +189,8 @@ class Panel:
         for comm_id in [id for id, other in list(self._pages.items()) if other == client]:
             if comm_id != opened.comm_id:
                 del self._pages[comm_id]
-                manager.comms.pop(comm_id)._closed = True  # on it the kernel sends not even its end
+                # On it the kernel sends not even its end.
+                kernels.mark_closed(manager.comms.pop(comm_id))
         self._pages[opened.comm_id] = client
 
     # ------------------------------------------------------------------ the thread

@@ -1,0 +1,75 @@
+"""Private names of IPython, ipykernel and ``comm``, seen in IPython 9.18, ipykernel 7.4, comm 0.2.
+
+``tests/unit/test_kernels.py`` fails loudly when one has moved. Where that costs something, it is
+said below; a cell runs all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+# ------------------------------------------------------------------ IPython
+
+
+def last_traceback(shell: Any) -> list[str]:
+    """The lines of the error that was shown last; else the report has the error's own line."""
+    return getattr(shell, "_last_traceback", None) or []
+
+
+def set_last_traceback(shell: Any, lines: list[str] | None) -> None:
+    """``lines`` are what of an error is shown, and goes into the reply."""
+    shell._last_traceback = lines
+
+
+def replace_traceback_display(
+    shell: Any, make: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> None:
+    """Have an error's rendered lines shown by another function, which is made of the present one.
+
+    Where the name has moved, errors are shown by IPython alone.
+    """
+    if (present := getattr(shell, "_showtraceback", None)) is not None:
+        shell._showtraceback = make(present)
+
+
+def replace_exception_storage(shell: Any, storing: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Have exceptions stored for IPython's history by ``storing``; returns IPython's own way.
+
+    Where the name has moved, only odd exceptions differ.
+    """
+    present = getattr(shell, "_format_exception_for_storage", None)
+    shell._format_exception_for_storage = storing
+    return present
+
+
+# ------------------------------------------------------------------ ipykernel
+
+
+def replace_cancelling(kernel: Any, cancelling: Callable[..., Any]) -> None:
+    """Have a signal cancel a client's awaited code by ``cancelling``."""
+    kernel._cancel_on_sigint = cancelling
+
+
+def allows_stdin(kernel: Any) -> bool:
+    """Whether the page of the running cell answers questions; where it is not known, not."""
+    return bool(getattr(kernel, "_allow_stdin", False)) and hasattr(kernel, "_parent_ident")
+
+
+def shell_ident(kernel: Any) -> Any:
+    """Who has sent the running cell: who is to be asked."""
+    return kernel._parent_ident["shell"]
+
+
+def debug_publisher(kernel: Any) -> Callable[[Any], None]:
+    """What sends a debugger's event to the pages; on the control thread's loop."""
+    publish: Callable[[Any], None] = kernel._publish_debug_event
+    return publish
+
+
+# ------------------------------------------------------------------ comm
+
+
+def mark_closed(comm: Any) -> None:
+    """Keep a comm from telling the page of its end, which another takes over or knows."""
+    comm._closed = True

@@ -1,0 +1,48 @@
+"""The private names of IPython, ipykernel and comm are where ``host.kernels`` takes them from."""
+
+from __future__ import annotations
+
+import inspect
+from types import SimpleNamespace
+
+import pytest
+from comm.base_comm import BaseComm
+from ipykernel.ipkernel import IPythonKernel
+from ipykernel.kernelbase import Kernel
+from ipykernel.zmqshell import ZMQInteractiveShell
+from IPython.core.interactiveshell import InteractiveShell
+
+from jaxcluster.host import kernels
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (InteractiveShell, "_showtraceback"),
+        (InteractiveShell, "_format_exception_for_storage"),
+        (IPythonKernel, "_cancel_on_sigint"),
+        (IPythonKernel, "_publish_debug_event"),
+        (Kernel, "_allow_stdin"),
+    ],
+)
+def test_it_has_the_name(owner: type, name: str) -> None:
+    assert hasattr(owner, name), f"{owner.__name__} has no {name} any more: see host/kernels.py"
+
+
+def test_what_is_replaced_is_what_is_called() -> None:
+    assert "_last_traceback" in inspect.getsource(ZMQInteractiveShell._showtraceback)
+    assert "_showtraceback" in inspect.getsource(InteractiveShell.showtraceback)
+    assert "_format_exception_for_storage" in inspect.getsource(InteractiveShell)
+    assert "_cancel_on_sigint" in inspect.getsource(IPythonKernel.do_execute)
+    assert "_allow_stdin" in inspect.getsource(Kernel.raw_input)
+    assert "_parent_ident" in inspect.getsource(Kernel)
+    assert "_closed" in inspect.getsource(BaseComm.close)
+
+
+def test_a_shell_without_the_names_shows_errors_as_ipython_does() -> None:
+    shell = SimpleNamespace()
+    assert kernels.last_traceback(shell) == []
+    kernels.replace_traceback_display(shell, lambda present: present)
+    assert not hasattr(shell, "_showtraceback")
+    assert kernels.replace_exception_storage(shell, str) is None
+    assert not kernels.allows_stdin(shell)
