@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -69,7 +69,7 @@ def _forget_names(ir: Any, module: Any) -> None:
     def group(number: str) -> int:
         return groups.setdefault(number, len(groups))
 
-    def visit(op: Any) -> Any:
+    for op in _operations(module.operation):
         attributes, name = op.attributes, op.name
         if name == "func.func":
             own = ir.StringAttr(attributes["sym_name"]).value
@@ -94,9 +94,19 @@ def _forget_names(ir: Any, module: Any) -> None:
         elif name == "sdy.sharding_group":
             own = ir.IntegerAttr(attributes["group_id"])
             attributes["group_id"] = ir.IntegerAttr.get(own.type, group(str(own.value)))
-        return ir.WalkResult.ADVANCE
 
-    module.operation.walk(visit)
+
+def _operations(op: Any) -> Iterator[Any]:
+    """An operation's own ones, all the way down, and then itself.
+
+    MLIR's ``walk`` makes a RuntimeError of whatever is raised in its callback: of an interrupt and
+    of a handler's TimeoutError too, which may come at any moment.
+    """
+    for region in op.regions:
+        for block in region.blocks:
+            for one in block.operations:
+                yield from _operations(one.operation)
+    yield op
 
 
 def calls_into_process(module: Any) -> bool:
@@ -105,17 +115,12 @@ def calls_into_process(module: Any) -> bool:
     Another process of the same fork server may have something else at the same address.
     """
     ir, _ = mlir.modules()
-    found = False
-
-    def visit(op: Any) -> Any:
-        nonlocal found
+    for op in _operations(module.operation):
         if op.name == "stablehlo.custom_call":
             target = ir.StringAttr(op.attributes["call_target_name"]).value
-            found = target in _ADDRESSED or "callback" in target
-        return ir.WalkResult.INTERRUPT if found else ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
-    return found
+            if target in _ADDRESSED or "callback" in target:
+                return True
+    return False
 
 
 def _without(ir: Any, attributes: Any, name: str) -> Any:

@@ -84,3 +84,65 @@ def test_what_is_computed_is_in_the_digest_and_names_are_not() -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert [what for what, is_so in found.items() if not is_so] == []
+
+
+ALARMS = """
+import random, signal
+from types import SimpleNamespace
+import jax, jax.numpy as jnp
+from jaxcluster.engine.private import programs
+
+class Late(Exception):
+    pass
+
+def late(number, frame):
+    raise Late
+
+def model(a):
+    for _ in range(8):
+        a = jax.jit(lambda a: jnp.sort(a) * 2)(a) @ a
+    return a
+
+module = jax.jit(model).lower(jnp.ones((8, 8))).compiler_ir()
+computation = SimpleNamespace(_hlo=module, const_args=())
+whole = programs._lowered(computation)
+signal.signal(signal.SIGALRM, late)
+heard = 0
+for at in range(400):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, random.Random(at).uniform(1e-6, 4e-3))
+        assert programs._lowered(computation) == whole
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except Late:
+        heard += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+def refuse(hlo, constants):
+    raise ValueError("it can't be told")
+
+programs.of_lowered = refuse
+assert programs._lowered(computation) == b""
+
+class Executable:  # whose text is read
+    calls = 0
+
+    def hlo_modules(self):
+        self.calls += 1
+        if self.calls == 1:
+            raise RuntimeError("as a timeout's handler raises it")
+        return []
+
+try:
+    programs._hlo_text(Executable())
+    raise SystemExit("it was passed over")
+except RuntimeError:
+    pass
+print(heard)
+"""
+
+
+def test_an_alarm_while_it_is_made_is_heard_and_makes_no_other_digest() -> None:
+    done = python("-c", ALARMS)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 20

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import io
 import pickle
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 # The fingerprint of a program is kept where its executable keeps what it needs to stay alive: JAX
 # never looks there, and it is serialized with the executable.
 _SIGNED = "jaxcluster: fingerprint"
+
+T = TypeVar("T")
+TRIES = 3  # of a digest, before it is taken for one that can't be told
 
 
 def describe_program(executable: Any, inline: bool = False) -> Program:
@@ -55,15 +60,36 @@ def sign(executable: Any, computation: Any, compiler_options: Any) -> None:
     options = dict(computation._compiler_options_kvs) | dict(compiler_options or {})
     # Where a process writes to and what it has measured are its own.
     common = {k: v for k, v in options.items() if "dump" not in k and "profile" not in k}
-    try:
-        lowered = of_lowered(computation._hlo, computation.const_args)
-    except Exception:  # what is left is the compiled text, on all ranks alike
-        lowered = b""
-    source = lowered + repr(sorted(common.items(), key=str)).encode()
+    source = _lowered(computation) + repr(sorted(common.items(), key=str)).encode()
     known = loaded.find(unloaded.xla_executable)
     text = (known and known.text) or Text.of(unloaded.xla_executable)
     signature = (_SIGNED, _fingerprint(unloaded, text, source), text.is_collective)
     unloaded.keepalive = [*(unloaded.keepalive or ()), signature]
+
+
+def _lowered(computation: Any) -> bytes:
+    """A digest of what is compiled; b"" where it can't be told: then the compiled text is left."""
+    make = functools.partial(of_lowered, computation._hlo, computation.const_args)
+    return _told_alike(make, (Exception,), b"")
+
+
+def _told_alike(make: Callable[[], T], errors: tuple[type[Exception], ...], otherwise: T) -> T:
+    """What ``make`` returns; ``otherwise`` where it raises one of ``errors`` each time.
+
+    It raises what is raised once: that comes from a signal's handler, so it is the user's. To pass
+    over it would make this rank's fingerprint another one than the others'.
+    """
+    raised: Exception | None = None
+    for _ in range(TRIES):
+        try:
+            made = make()
+        except errors as error:
+            raised = raised or error
+        else:
+            if raised is not None:
+                raise raised
+            return made
+    return otherwise
 
 
 def _signature_of(executable: Any) -> tuple[int, bool] | None:
@@ -117,12 +143,13 @@ def _inputs(executable: Any) -> str:
 
 def _hlo_text(executable: Any) -> str:
     """A compiled program's text for fingerprints; "" if it can't be read."""
-    try:
+
+    def read() -> str:
         options = hlo_print_options().fingerprint()
-        modules = executable.hlo_modules()
-        return "".join(module.to_string(options) for module in modules)
-    except (ImportError, AttributeError, RuntimeError):  # moved, or a platform that keeps no HLO
-        return ""
+        return "".join(module.to_string(options) for module in executable.hlo_modules())
+
+    # Moved, or a platform that keeps no HLO.
+    return _told_alike(read, (ImportError, AttributeError, RuntimeError), "")
 
 
 def hlo_print_options() -> Any:
