@@ -525,7 +525,7 @@ class Cluster:
             world.dead,
             world.coordinator_died,
             world.processes is not None,
-            self.record.has_owner,
+            lambda: self.record.has_owner,
             self.recovery,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,8 @@ class Standing:
       unreachable: hosts that can't be reached, and may live; and why.
       dead: ranks whose processes have ended, and what is known of it.
       coordinator_died: how JAX's coordination service has ended.
-      is_ours: this process has started it; ``has_owner``: another one has, which it ends with.
+      is_ours: this process has started it; ``has_owner``: another one has, which it ends with. That
+        is asked of the system, which takes long beside a cell: only where it matters.
       recovery: ``auto``, ``ask`` or ``never``, as the user has it.
     """
 
@@ -33,7 +34,7 @@ class Standing:
     dead: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     coordinator_died: str = ""
     is_ours: bool = True
-    has_owner: bool = False
+    has_owner: Callable[[], bool] = lambda: False
     recovery: str = "auto"
 
     @property
@@ -107,7 +108,7 @@ def recourse(now: Standing) -> str | None:
         return "%jaxcluster start starts another."
     if now.unreachable:
         return now.again
-    if not now.is_ours and now.has_owner:
+    if not now.is_ours and now.has_owner():
         attach = f"{now.how_to_attach} connects to its new processes then."
         return f"The notebook that started it can restart it; {attach}"
     if not now.is_ours:

@@ -18,6 +18,14 @@ def test_a_cluster_that_is_well_runs_cells() -> None:
     assert refusal(WELL) is None
 
 
+def test_no_cell_waits_for_a_look_at_who_has_started_the_cluster() -> None:
+    def look() -> bool:
+        raise AssertionError
+
+    assert refusal(replace(WELL, is_ours=False, has_owner=look)) is None
+    assert recourse(replace(DEAD, has_owner=look)) is None
+
+
 def test_who_died_first_by_rank_is_told_and_new_processes_are_given() -> None:
     why = refusal(DEAD)
     assert why is not None
@@ -55,9 +63,9 @@ def test_what_is_down_is_down_whatever_else_it_is() -> None:
 
 
 def test_only_who_has_started_it_can_give_it_new_processes() -> None:
-    attached = replace(DEAD, is_ours=False, has_owner=True)
+    attached = replace(DEAD, is_ours=False, has_owner=lambda: True)
     assert "%jaxcluster attach c connects to its new processes then." in str(recourse(attached))
-    assert "%jaxcluster stop ends it" in str(recourse(replace(attached, has_owner=False)))
+    assert "%jaxcluster stop ends it" in str(recourse(replace(attached, has_owner=lambda: False)))
 
 
 @pytest.mark.parametrize("recovery", ["ask", "never"])
