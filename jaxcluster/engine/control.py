@@ -33,6 +33,7 @@ from jaxcluster.engine.background import is_own
 from jaxcluster.engine.failures import message_of
 from jaxcluster.engine.mending import mend_modules
 from jaxcluster.host import procfs
+from jaxcluster.wire import sockets
 
 Handler = Callable[["Request"], Any]
 Buffer = bytes | memoryview
@@ -323,7 +324,7 @@ class ControlChannel:
             return False
         finally:
             self._sending = False
-        return not self._behind and not self._has_come(socket)
+        return not self._behind and not sockets.has_come(socket)
 
     def _empty_outbox(self, socket: zmq.Socket[bytes]) -> bool:
         """Whether this thread may send all that there was."""
@@ -349,11 +350,6 @@ class ControlChannel:
         return is_sent
 
     @staticmethod
-    def _has_come(socket: zmq.Socket[bytes]) -> bool:
-        """Whether there is a message. What is done to a socket takes the news from its file."""
-        return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
-
-    @staticmethod
     def _is_sent(
         socket: zmq.Socket[bytes], ident: bytes, envelope: bytes, buffers: Sequence[Buffer]
     ) -> bool:
@@ -361,7 +357,7 @@ class ControlChannel:
         # Big buffers are sent from where they lie; small ones are cheaper to copy.
         large = any(len(memoryview(b).cast("B")) > 1 << 16 for b in buffers)
         try:
-            socket.send_multipart([ident, envelope, *buffers], zmq.NOBLOCK, copy=not large)
+            sockets.send(socket, [ident, envelope, *buffers], copy=not large)
         except zmq.Again:
             return False
         except zmq.ZMQError as error:
@@ -372,9 +368,9 @@ class ControlChannel:
     def _receive(self, socket: zmq.Socket[bytes]) -> None:
         while True:
             with self._lock:
-                if not self._has_come(socket):
+                if not sockets.has_come(socket):
                     return
-                frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                frames = sockets.receive(socket)
             ident, data = frames[0].bytes, frames[1].buffer
             try:
                 envelope = wire.decode(data)

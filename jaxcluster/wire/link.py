@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import zmq
 
 from jaxcluster import errors, wire
+from jaxcluster.wire import sockets
 from jaxcluster.wire.inbox import Inbox
 
 Buffer = bytes | memoryview
@@ -268,12 +269,8 @@ class SocketLink(Link):
             os.close(self._wake_write)
 
     def _receive(self, rank: int, socket: zmq.Socket[bytes]) -> None:
-        while True:
-            try:
-                frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return
-            self._deliver(rank, frames)
+        while sockets.has_come(socket):
+            self._deliver(rank, sockets.receive(socket))
 
 
 class Channel(Protocol):

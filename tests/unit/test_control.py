@@ -28,6 +28,7 @@ from jaxcluster.engine.control import (
     StopJobs,
     _Stream,
 )
+from jaxcluster.wire import sockets
 
 ANSWER_S = 30.0
 
@@ -560,17 +561,17 @@ def test_no_message_is_missed_while_others_are_sent() -> None:
             ident, _ = socket.recv_multipart()
             control._socket = socket  # its thread is between two looks
             for number in range(3):
-                assert not control._has_come(socket)
+                assert not sockets.has_come(socket)
                 peer.send(b"another")
                 woken = False
                 while not woken:
                     assert select.select([socket.fileno()], [], [], ANSWER_S)[0]
                     control.post(ident, wire.encode("push", "", number))
                     woken = bool(select.select([control._wake_read], [], [], 0)[0])
-                    assert woken or not control._has_come(socket)  # it was news of something else
+                    assert woken or not sockets.has_come(socket)  # it was news of something else
                 control._woken = False
                 os.read(control._wake_read, 4096)
-                until(lambda: control._has_come(socket), "the message")
+                until(lambda: sockets.has_come(socket), "the message")
                 assert socket.recv_multipart() == [ident, b"another"]
 
 
