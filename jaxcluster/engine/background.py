@@ -33,7 +33,7 @@ import operator
 import selectors
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import CodeType
 from typing import Any
 
@@ -112,13 +112,16 @@ class Background:
         self._answer: list[str] = []
         self._own: frozenset[threading.Thread] = frozenset()
         self._own_raw = 0
+        # The threads that were listed when all of them were the rank's own, and how many ran.
+        self._calm: tuple[list[threading.Thread], int] = ([], 0)
         self._own_handlers: dict[int, Any] = dict.fromkeys(SIGNALS)
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """On the main thread, before the first cell: what lives now is not the user's."""
         self._loop = loop
-        self._own = frozenset(threading.enumerate())
-        self._own_raw = max(0, _raw_threads())
+        listed = threading.enumerate()
+        self._own = frozenset(listed)
+        self._own_raw = max(0, _raw_threads(listed, _thread._count()))
         self._own_handlers = {number: _signal.getsignal(number) for number in SIGNALS}
 
     def is_any_left(self) -> bool:
@@ -142,11 +145,19 @@ class Background:
         return list(dict.fromkeys([*self._threads(), *self._signals(), *self._answer]))
 
     def _threads(self) -> list[str]:
-        unknown = [t for t in threading.enumerate() if t not in self._own]
-        raw = _raw_threads() - self._own_raw
+        listed, count = threading.enumerate(), _thread._count()
+        calm, most = self._calm
+        # The same threads are listed, and each of them runs as long as it is: of those that are
+        # not, there are no more than there were.
+        if count <= most and len(listed) == len(calm) and all(map(operator.is_, listed, calm)):
+            return []
+        unknown = [t for t in listed if t not in self._own]
+        raw = _raw_threads(listed, count) - self._own_raw
         found = [f"thread {t.name!r}" for t in unknown if _may_begin_something(t)]
         if raw > 0:
             found.append("a thread of _thread" if raw == 1 else f"{raw} threads of _thread")
+        elif all(map(_is_ours, unknown)):
+            self._calm = listed, count
         return found
 
     def _signals(self) -> list[str]:
@@ -178,11 +189,38 @@ class Background:
 def _on_loop(loop: Any) -> list[str]:
     """What of the user's is on the main thread's loop, on that thread."""
     found = [f"task {task.get_name()!r}" for task in asyncio.all_tasks(loop) if _is_theirs(task)]
+    if _calls_own_alone(loop):
+        return found
     for kind, handles in _handles(loop).items():
         if not all(_belongs(getattr(handle, "_context", None)) for handle in handles):
             found.append(f"{kind} of the event loop")
     handlers = getattr(loop, "_signal_handlers", {})
     return found + [f"handler of {signal.Signals(n).name}" for n in handlers if n in SIGNALS]
+
+
+def _calls_own_alone(loop: Any) -> bool:
+    """Whether all that a loop is to call is seen to be the rank's own.
+
+    The same look as the one below, for the end of each cell: in a quarter of the time, since there
+    it is not asked what is the user's. False: that has to be asked.
+    """
+    try:
+        handles = [*loop._ready, *loop._scheduled]
+        for key in list(loop._selector._fd_to_key.values()):
+            if isinstance(key.data, tuple):
+                handles += key.data
+        wakes = loop._read_from_self
+        for handle in handles:
+            if (
+                handle is not None
+                and not _belongs(handle._context)
+                and not handle.cancelled()
+                and handle._callback != wakes
+            ):
+                return False
+        return not loop._signal_handlers
+    except AttributeError:  # another loop than asyncio's own
+        return False
 
 
 def _handles(loop: Any) -> dict[str, list[Any]]:
@@ -214,19 +252,28 @@ def _is_theirs(task: Any) -> bool:
     return not all(map(_belongs, contexts))
 
 
-def _raw_threads() -> int:
-    """How many threads run that ``threading`` knows nothing of (``_thread.start_new_thread``)."""
+def _raw_threads(listed: Iterable[threading.Thread], count: int) -> int:
+    """How many threads run that ``threading`` knows nothing of (``_thread.start_new_thread``).
+
+    Args:
+      listed: those that it knows.
+      count: how many run, read after that.
+    """
     known = sum(
         thread.is_alive()
-        for thread in threading.enumerate()
+        for thread in listed
         if thread is not threading.main_thread() and not isinstance(thread, threading._DummyThread)
     )
-    return _thread._count() - known
+    return count - known
+
+
+def _is_ours(thread: threading.Thread) -> bool:
+    return thread is threading.main_thread() or thread.name.startswith("jaxcluster-")
 
 
 def _may_begin_something(thread: threading.Thread) -> bool:
     """Whether a thread may launch a program before another one has given it something to do."""
-    if thread is threading.main_thread() or thread.name.startswith("jaxcluster-"):
+    if _is_ours(thread):
         return False
     stack = stack_of(thread.ident) if thread.ident is not None else []
     if isinstance(thread, threading._DummyThread):

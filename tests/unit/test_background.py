@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from helpers import until
 
-from jaxcluster.engine.background import Background, is_own
+from jaxcluster.engine.background import Background, _calls_own_alone, _on_loop, is_own
 
 
 @pytest.fixture
@@ -190,6 +190,82 @@ def test_a_progress_bar_and_threads_of_ours_begin_nothing(
     threading.Thread(target=wait, args=(release,), name="jaxcluster-held-back").start()
     assert background.look() == []
     release.set()
+
+
+def test_a_thread_in_the_place_of_one_of_ours_counts(
+    background: Background, release: threading.Event
+) -> None:
+    """There are as many as there were, and the look before has found nothing."""
+    ended = threading.Event()
+    ours = threading.Thread(target=ended.wait, name="jaxcluster-ours", daemon=True)
+    ours.start()
+    assert [background._threads(), background._threads()] == [[], []]
+    count = _thread._count()
+    _thread.start_new_thread(wait, (release,))
+    until(lambda: background._threads() == ["a thread of _thread"], "it runs")
+    ended.set()
+    ours.join()
+    until(lambda: _thread._count() == count, "the end of ours")
+    assert background._threads() == ["a thread of _thread"]
+    release.set()
+    until(lambda: background._threads() == [], "its end")
+    theirs = threading.Event()
+    thread = threading.Thread(target=wait, args=(theirs,), name="loader", daemon=True)
+    thread.start()
+    assert background._threads() == ["thread 'loader'"]
+    theirs.set()
+    thread.join()
+    assert background._threads() == []
+
+
+def test_where_threads_of_ours_alone_live_none_is_looked_at_again(
+    background: Background, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert background._threads() == []
+    monkeypatch.setattr("jaxcluster.engine.background._raw_threads", None)
+    assert background._threads() == []
+
+
+def test_one_that_has_begun_nothing_so_far_is_looked_at_again(
+    background: Background, release: threading.Event
+) -> None:
+    todo: queue.Queue[Callable[[], None]] = queue.Queue()
+
+    def work() -> None:
+        todo.get()()
+
+    thread = threading.Thread(target=work, name="loader", daemon=True)
+    thread.start()
+    until(lambda: background._threads() == [], "it waits")
+    todo.put(functools.partial(wait, release))
+    until(lambda: background._threads() == ["thread 'loader'"], "it goes on")
+
+
+def test_what_is_on_the_loop_is_judged_alike_by_both_looks(background: Background) -> None:
+    """The quick one asks what of it may not be the rank's own; the other one tells what it is."""
+    loop: Any = background._loop
+    read, write = os.pipe()
+    own().run(loop.call_later, 1000, print)
+    own().run(loop.add_reader, read, print)
+    own().run(loop.call_soon, list)
+    loop.call_later(1000, print).cancel()
+    assert _calls_own_alone(loop) and not _on_loop(loop)
+    for schedule, told in [
+        (lambda: loop.call_later(1000, print), "timer"),
+        (lambda: loop.call_soon(list), "callback"),
+        (lambda: loop.add_writer(write, print), "reader"),
+    ]:
+        handle = schedule()
+        assert not _calls_own_alone(loop)
+        assert _on_loop(loop) == [f"{told} of the event loop"]
+        loop.remove_writer(write) if handle is None else handle.cancel()
+        assert _calls_own_alone(loop) and not _on_loop(loop)
+    loop._signal_handlers[signal.SIGUSR1] = None
+    assert not _calls_own_alone(loop)
+    assert _on_loop(loop) == ["handler of SIGUSR1"]
+    loop._signal_handlers.clear()
+    os.close(read)
+    os.close(write)
 
 
 def test_tasks_and_timers_of_the_event_loop_count(background: Background) -> None:
