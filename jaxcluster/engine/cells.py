@@ -247,7 +247,8 @@ class CellRunner:
         if cell.message is None:
             self.last_result = None
         self._home = Home(running.request.ident, cell.seq, cell.execution_count, running.shown)
-        attempt(self.output.log.reset)
+        if running.shown:  # else it is not read
+            attempt(self.output.log.reset)
         attempt(lambda: mend(self.interrupts.handler))
         if cell.message is None:  # else it belongs to the cell before it
             attempt(lambda: self.history.begin(cell))
@@ -264,14 +265,15 @@ class CellRunner:
         running.has_left = running.over = True
         if running.error is not None:
             attempt(mend_modules)
-        if not self.is_child():
+        is_child = self.is_child()
+        if not is_child:
             attempt(lambda: self.profiler.end(cell))
         self.asking.end()
         if self.debugger is not None:
             self.debugger.end_of_cell()
         self.paused.end_all()
         debugging.end()
-        if self.is_child():
+        if is_child:
             self._end_child(running)
         attempt(lambda: self.steps.end_cell(cell, running.status))
         attempt(self.leftovers.take)

@@ -61,7 +61,9 @@ class Values:
         if course is None:
             names = [*(self.texts.keys() - namespace.keys()), *namespace]
         else:
-            names = [*course.rebound, *self._changed(course.in_place)]
+            # Each cell rebinds a few of IPython's: those come to nothing.
+            bound = [n for n in course.rebound if n in self.texts or is_users(n, namespace.get(n))]
+            names = [*bound, *self._changed(course.in_place)]
         self._too_large.difference_update(names if course is None else course.rebound)
         self._left |= dict.fromkeys(names)
         left = self._left

@@ -60,6 +60,13 @@ def test_values_are_told_as_they_change() -> None:
     assert session.run("a = 1") == {"a": "=1"}
 
 
+def test_a_name_that_is_ipythons_again_is_not_the_users_any_more() -> None:
+    session = Session()
+    assert session.run("_i1 = 'x'; open = 1") == {"open": "=1"}
+    session.run("import io; open = io.open; _i2 = 'y'")
+    assert session.names.values.texts == {"io": session.names.values.texts["io"]}
+
+
 def test_a_value_that_is_changed_in_place_is_told_again_by_all_its_names() -> None:
     session = Session()
     first = session.run("a = [1]; b = {'a': a}; c = [2]")
