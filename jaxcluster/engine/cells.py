@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import os
 import sys
@@ -206,7 +207,7 @@ class CellRunner:
                 self.current = None  # interrupted before its turn, and answered
                 self.ended = cell.seq
                 self.gate.ended(cell, request.ident, self.end_of(cell, "interrupted"))
-                failures.attempt(lambda: self.history.skip(cell), [], log.write)
+                failures.attempt([], log.write, self.history.skip, cell)
                 return
             try:
                 reply = await self._run(running)
@@ -216,9 +217,9 @@ class CellRunner:
                 self.gate.ended(cell, request.ident, self.end_of(cell, "error"))
                 told = self._outside(error)
                 reply = wire.CellReply(self.rank, cell.seq, "error", 0.0, told)
-            failures.attempt(lambda: self.history.end(reply), [], log.write)
+            failures.attempt([], log.write, self.history.end, reply)
             request.reply(reply)
-            failures.attempt(lambda: self._keep(running, reply), [], log.write)
+            failures.attempt([], log.write, self._keep, running, reply)
 
     def _keep(self, running: Running, reply: wire.CellReply) -> None:
         """What the cell has changed is copied, when there is time."""
@@ -240,34 +241,31 @@ class CellRunner:
     async def _run(self, running: Running) -> wire.CellReply:
         """One cell, to the reply that it gets whatever its code has done to this process."""
         cell = running.cell
-
-        def attempt(step: Callable[[], Any]) -> None:
-            failures.attempt(step, running.faults, log.write)
-
+        attempt: Any = functools.partial(failures.attempt, running.faults, log.write)
         if cell.message is None:
             self.last_result = None
         self._home = Home(running.request.ident, cell.seq, cell.execution_count, running.shown)
         if running.shown:  # else it is not read
             attempt(self.output.log.reset)
-        attempt(lambda: mend(self.interrupts.handler))
+        attempt(mend, self.interrupts.handler)
         if cell.message is None:  # else it belongs to the cell before it
-            attempt(lambda: self.history.begin(cell))
+            attempt(self.history.begin, cell)
         self.journal.enter(cell.seq, cell.execution_count, tuple(cell.ranks))
         self.journal.interrupted = False
-        attempt(lambda: self.keeper.begin(cell.seq, running.request.ident))
+        attempt(self.keeper.begin, cell.seq, running.request.ident)
         if not cell.post_mortem:  # else the cell that failed can be undone after it
-            attempt(lambda: self.undo.begin(cell.seq, cell.source))
+            attempt(self.undo.begin, cell.seq, cell.source)
         self.control.ticking = running.shown
         between = self.leftovers.take_told()
         attempt(self.leftovers.give_back)
-        attempt(lambda: self.profiler.begin(cell))
+        attempt(self.profiler.begin, cell)
         await self._execute(running)
         running.has_left = running.over = True
         if running.error is not None:
             attempt(mend_modules)
         is_child = self.is_child()
         if not is_child:
-            attempt(lambda: self.profiler.end(cell))
+            attempt(self.profiler.end, cell)
         self.asking.end()
         if self.debugger is not None:
             self.debugger.end_of_cell()
@@ -275,10 +273,10 @@ class CellRunner:
         debugging.end()
         if is_child:
             self._end_child(running)
-        attempt(lambda: self.steps.end_cell(cell, running.status))
+        attempt(self.steps.end_cell, cell, running.status)
         attempt(self.leftovers.take)
         self.control.ticking = False
-        attempt(lambda: mend(self.interrupts.handler))
+        attempt(mend, self.interrupts.handler)
         attempt(self.output.show_rest)
         attempt(self.output.show_pages)
         if not cell.post_mortem:
@@ -287,13 +285,11 @@ class CellRunner:
         self.current = None
         self.ended = cell.seq
         seconds = time.perf_counter() - running.started
-        attempt(lambda: self.journal.leave(running.status, seconds))
+        attempt(self.journal.leave, running.status, seconds)
         end = self.end_of(cell, running.status)
         self.gate.ended(cell, running.request.ident, end)
-        copies: list[wire.CopyNote] = []
-        attempt(lambda: copies.extend(self.journal.host_values.end()))
-        names: list[wire.NameChanges | None] = [None]
-        attempt(lambda: names.append(self._name_changes(running)))
+        copies = attempt(self.journal.host_values.end)
+        names = attempt(self._name_changes, running)
         return wire.CellReply(
             rank=self.rank,
             seq=cell.seq,
@@ -301,13 +297,13 @@ class CellRunner:
             seconds=seconds,
             error=running.error,
             launches=end.launches,
-            names=names[-1],
+            names=names,
             fault="; ".join(running.faults),
             own=end.own,
             foreign=end.foreign,
             unchecked=end.unchecked,
             background=end.background,
-            copies=copies,
+            copies=copies or [],
             between=between,
             given_up=sorted(self.journal.given_up),
         )

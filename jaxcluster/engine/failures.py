@@ -5,12 +5,14 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Container, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from jaxcluster import wire
 from jaxcluster.engine import tracebacks
 from jaxcluster.engine.private.arrays import why_copies_differ
 from jaxcluster.engine.private.profiles import why_refused
+
+T = TypeVar("T")
 
 MESSAGE_CHARS = 20_000  # of an error's message
 TRACEBACK_CHARS = 200_000  # of all its lines
@@ -168,13 +170,16 @@ def of_ours(error: BaseException) -> str:
     return f"{wire.type_name(type(error))}: {wire.shorten(message_of(error), 1000)}{place}"
 
 
-def attempt(step: Callable[[], Any], faults: list[str], log: Callable[[str], None]) -> None:
+def attempt(
+    faults: list[str], log: Callable[[str], None], step: Callable[..., T], *args: Any
+) -> T | None:
     """Take a step of ours. What it raises is told in ``faults`` and logged, and life goes on."""
     try:
-        step()
+        return step(*args)
     except BaseException as error:
         faults.append(of_ours(error))
         log("".join(traceback.format_exception(error)))
+        return None
 
 
 def _cut(lines: Sequence[Any]) -> list[str]:

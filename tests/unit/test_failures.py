@@ -207,6 +207,11 @@ def test_a_group_is_shown_with_its_parts() -> None:
 def test_a_step_of_ours_that_raises_is_told_and_logged() -> None:
     faults: list[str] = []
     logged: list[str] = []
-    failures.attempt(lambda: {}["key"], faults, logged.append)
+
+    def look_up(name: str) -> None:
+        {}[name]
+
+    failures.attempt(faults, logged.append, look_up, "key")
     assert faults[0].startswith("KeyError: 'key' (test_failures.py:")
     assert "Traceback" in logged[0]
+    assert failures.attempt([], logged.append, str.upper, "done") == "DONE"
