@@ -36,8 +36,13 @@ def keys_of(record: registry.ClusterRecord, folder: Path) -> Keys:
         ) from None
 
 
-def unreachable(record: registry.ClusterRecord, timeout_s: float) -> list[str]:
-    """The hosts of a cluster, by the record in its folder here, that don't answer within that."""
+def unreachable(record: registry.ClusterRecord, timeout_s: float = 2.0) -> list[str]:
+    """The hosts of a cluster whose record is here that don't answer now; none of this machine's.
+
+    Takes ``timeout_s`` where there is one.
+    """
+    if not record.hosts:
+        return []
     try:
         check_files(0, len(record.hosts))
         agents = Agents(keys_of(record, registry.folder(record.name)))

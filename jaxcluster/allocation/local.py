@@ -10,14 +10,14 @@ import resource
 import secrets
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.allocation.fleet import Left
+from jaxcluster.allocation.base import Allocation, OnEvent, Processes, Say
 from jaxcluster.allocation.supervisor import (
     Supervisor,
     import_time_settings,
@@ -25,10 +25,15 @@ from jaxcluster.allocation.supervisor import (
     retire,
     warm_supervisor,
 )
-from jaxcluster.errors import LaunchError
-from jaxcluster.host import ringfile
+from jaxcluster.allocation.turns import LocalTurns
+from jaxcluster.errors import LaunchError, UsageError
+from jaxcluster.host import procfs, ringfile
+from jaxcluster.host.facts import host_key
+from jaxcluster.host.procfs import ProcessLook
 from jaxcluster.host.ringfile import Part
-from jaxcluster.records import claims, registry
+from jaxcluster.launchers.commands import GuardedCommands
+from jaxcluster.ranks import name_ranks
+from jaxcluster.records import claims, kept, registry
 from jaxcluster.records.runtimefolder import inside
 from jaxcluster.text import shown_value
 from jaxcluster.wire.link import SocketLink
@@ -36,6 +41,8 @@ from jaxcluster.wire.link import SocketLink
 # Folders beside those of one generation of ranks: they outlive it.
 HISTORY = "history"  # what cells printed
 COMPILED = "compiled"  # programs
+
+GUARD_S = 2.0  # for a process that looks after folders to end; then it is killed
 
 # What would make a child believe that it is a part of somebody else's job or kernel.
 DROPPED_ENV = ("JPY_PARENT_PID", "JPY_INTERRUPT_EVENT", "IPP_CONNECTION_INFO")
@@ -158,48 +165,31 @@ def _too_few_files(who: str, limit: int, what: str, needed: int, num_processes: 
     )
 
 
-class Allocation:
-    """This machine for one cluster: its name and a fork server, which outlive its ranks.
-
-    A restart starts new ranks on it, and nobody else gets the name or the fork server meanwhile.
-
-    Args:
-      claim: on the cluster's name.
-    """
+class LocalAllocation(Allocation):
+    """This machine: the cluster's name and a fork server."""
 
     def __init__(self, claim: claims.Claim) -> None:
-        self.claim = claim
-        self.folder = registry.folder(claim.name)
+        super().__init__(claim)
         self._supervisor: Supervisor | None = None
 
-    @property
-    def is_held(self) -> bool:
-        """Whether the name is this process's still."""
-        return self.claim.is_held
-
     def take(self, claim: claims.Claim) -> None:
-        """Go on under another claim, since the folder of the first one is gone."""
         self.rest()  # the fork server's socket may have gone, too
-        self.claim.let_go()
-        self.claim, self.folder = claim, registry.folder(claim.name)
+        super().take(claim)
 
     def prepare(
         self,
         spec: wire.ClusterSpec,
-        on_event: Callable[[dict[str, Any]], None],
-        say: Callable[[str], None] = lambda line: None,
+        on_event: OnEvent,
+        say: Say = lambda line: None,
         timeout_s: float = 60.0,
         stopped: threading.Event | None = None,
-    ) -> LocalCluster:
-        """Have the fork server come up, and lay out what it is to start: a generation of ranks.
-
-        Args:
-          on_event: told by the fork server of each process that ends.
-          stopped: as for hosts; nothing here waits in a queue.
+    ) -> LocalProcesses:
+        """Have the fork server come up, and lay out what it is to start; nothing waits in a queue.
 
         Raises:
           LaunchError: there are too few file descriptors for so many ranks.
         """
+        say(f"starting {spec.num_processes} processes ...")
         check_files(spec.num_processes)
         env = {k: v for k, v in os.environ.items() if k not in DROPPED_ENV} | spec.env
         supervisor = self._fork_server(env, os.getcwd())
@@ -227,7 +217,7 @@ class Allocation:
         security.mkdir(parents=True, exist_ok=True)
         connection_file = security / f"ipcontroller-{ipp.cluster_id}-engine.json"
         plan = render(spec, self.folder, env, os.getcwd(), str(connection_file))
-        return LocalCluster(plan, supervisor, ipp)
+        return LocalProcesses(plan, supervisor, ipp)
 
     def _fork_server(self, env: Mapping[str, str], cwd: str) -> Supervisor:
         """The fork server, whose imports fit ``env``; it may not be up yet."""
@@ -238,81 +228,74 @@ class Allocation:
         return found
 
     def detach(self) -> None:
-        """Have its ranks outlive this process.
-
-        Raises:
-          LaunchError: the fork server does not answer.
-        """
         assert self._supervisor is not None
         self._supervisor.command("detach", detached=True)
         release_warm(self._supervisor)
 
-    spent = ""  # of hosts: why no new processes can be started on them
-    left = Left()
-
-    def leave_out_lost(self) -> None:
-        """Go on without the hosts that are lost: here none is."""
-
-    def check_returns(self) -> None:
-        """Whether there can be new processes: on this machine there can."""
-
     def keep(self) -> None:
-        """Before its ranks end for others to come: a detached fork server would end with them."""
+        """A detached fork server would end with its ranks."""
         if self._supervisor is not None:
             self._supervisor.is_kept()
 
     def clear(self) -> None:
-        """After the end of its ranks: what they have left goes, for the next ones."""
-        if self.is_held:
-            self.claim.empty()
+        super().clear()
         if self._supervisor is not None:
             self._supervisor.on_event = None
 
     def rest(self) -> None:
-        """Have no fork server for now; the name is kept."""
+        """Have no fork server for now."""
         if self._supervisor is not None:
             retire(self._supervisor)
             self._supervisor = None
 
     def give_back(self) -> None:
-        """Have no part in it any more, nor a fork server for it."""
         self.rest()
         self.let_go()
 
     def let_go(self) -> None:
-        """Take no part in it any more. Its ranks may run on, detached."""
         self.claim.let_go()
         self._supervisor = None
 
     def end(self) -> None:
-        """Give everything back."""
         self.rest()
         self.claim.remove()
 
 
-class LocalCluster:
-    """The processes of one generation of ranks on this machine, and ipyparallel's record of them.
+class LocalProcesses(Processes):
+    """Those on this machine, and ipyparallel's record of them.
 
-    ``Allocation.prepare`` makes one.
-
-    Attributes:
+    Args:
       plan: what is started.
       supervisor: the connection to the fork server whose children they are.
+      ipp: ipyparallel's cluster; None where another process has it.
     """
 
-    def __init__(self, plan: ProcessPlan, supervisor: Supervisor, ipp: Any) -> None:
-        self.plan = plan
-        self.spec = plan.spec
-        self.supervisor = supervisor
-        self.ipp = ipp
-        self._pids: list[int] = []
+    supervisor: Supervisor
 
-    def start(self) -> list[int]:
-        """Start controller and ranks; returns the ranks' pids, in order of rank.
+    def __init__(
+        self,
+        plan: ProcessPlan,
+        supervisor: Supervisor,
+        ipp: Any,
+        record: registry.ClusterRecord | None = None,
+    ) -> None:
+        super().__init__(plan.spec, supervisor, plan.folder, record)
+        self.plan, self.ipp = plan, ipp
+        self._is_seen = record is None or record.host_key == host_key()
+
+    @classmethod
+    def joined(cls, record: registry.ClusterRecord) -> LocalProcesses:
+        """Those that another process of this user has started.
 
         Raises:
-          LaunchError: the fork server did not start them in time.
+          LaunchError: their fork server is gone, or does not answer.
         """
+        supervisor = Supervisor(Path(record.supervisor))
+        supervisor.connect(5.0)
+        plan = render(record.spec, registry.folder(record.name), {}, "", "")
+        return cls(replace(plan, addresses=tuple(record.addresses)), supervisor, None, record)
+
+    def start(self) -> list[int]:
         self._remove_connection_files()
         kwargs = {
             "plan": self.plan,
@@ -326,59 +309,67 @@ class LocalCluster:
         return self._pids
 
     def connect(self) -> SocketLink:
-        """The way to the ranks."""
         return SocketLink(dict(enumerate(self.addresses)))
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Each rank's own socket."""
         return self.plan.addresses
 
     @property
     def logs(self) -> list[str]:
-        """Each rank's log."""
         return [process.log for process in self.plan.ranks]
 
     @property
     def cluster_file(self) -> str:
-        """Where ipyparallel has its own record of the cluster."""
         return str(self.ipp.cluster_file)
 
-    def start_coordinator(self, address: str) -> int:
-        """Start a process that hosts JAX's coordination service at ``address``; returns its pid.
-
-        Raises:
-          LaunchError: the fork server did not start it in time.
-        """
-        argv = [
-            f"--address={address}",
-            f"--num-processes={self.spec.num_processes}",
-            f"--heartbeat-timeout={self.spec.heartbeat_timeout_seconds}",
-        ]
+    def _spawn_coordinator(self, *argv: str) -> int:
         proc = self.plan.coordinator.request(argv)
         (pid,) = self.supervisor.spawn([proc], self.spec.timeout_s)
         return pid
 
+    def no_way(self, to: int, address: str, port: int, deaf: Sequence[int]) -> LaunchError:
+        return LaunchError(
+            f"Rank {to} at {address} can't be reached from {name_ranks(deaf)}.",
+            "%jaxcluster doctor checks this machine.",
+        )
+
     def socket_path(self, name: str) -> str:
-        """Where a Unix socket of the cluster's may lie."""
-        return str(self.plan.folder / name)
+        return str(self.folder / name)
 
-    def kill(self, rank: int) -> None:
-        """End a rank's process, and return when it is reaped.
-
-        Raises:
-          LaunchError: the fork server does not answer.
-        """
-        self.supervisor.command("kill", timeout_s=5.0, pids=[self._pids[rank]])
+    def look_at(self, ranks: Iterable[int]) -> dict[int, ProcessLook | None]:
+        """Nothing from within another container."""
+        return {r: procfs.look_at(self._pids[r]) for r in ranks} if self._is_seen else {}
 
     def read_log(self, name: str, nbytes: int | None = None) -> str:
-        """A log, or its end: ``rank-0``, ``controller`` or ``coordinator``. "" if it is gone."""
-        return read_end(self.plan.folder / f"{name}.log", nbytes)
+        """A text file, or the last ``nbytes`` of it. "" where it can't be read."""
+        try:
+            with open(self.folder / f"{name}.log", "rb") as file:
+                if nbytes is not None:
+                    file.seek(max(0, file.seek(0, os.SEEK_END) - nbytes))
+                return file.read().decode(errors="replace")
+        except OSError:
+            return ""
 
-    def stop(self) -> None:
-        """End every process of the cluster; returns when all are reaped."""
-        with contextlib.suppress(LaunchError):
-            self.supervisor.command("stop", timeout_s=10)
+    def read_history(self, log: str, wanted: Mapping[int, int]) -> dict[int, Part]:
+        folder = inside() / self.folder.name / HISTORY
+        return {r: ringfile.read(folder / f"rank-{r}" / log, at) for r, at in wanted.items()}
+
+    def turns(self, last_seq: int) -> LocalTurns:
+        return LocalTurns(self.folder.name, last_seq)
+
+    def state_folder(self) -> kept.Folder:
+        return kept.Folder(self.spec.num_processes, _look_after)
+
+    def copies_folder(self) -> kept.Folder:
+        if not kept.SHARED_MEMORY.is_dir():
+            raise UsageError(
+                f"Copies are kept in memory, in {kept.SHARED_MEMORY}, and this machine has none.",
+                "%jaxcluster checkpoint NAME saves the variables to disk.",
+            )
+        return kept.Folder(self.spec.num_processes, in_memory=True)
+
+    def _clear_away(self) -> None:
         with contextlib.suppress(LaunchError):
             _run(self.ipp.stop_cluster())
         self._remove_connection_files()
@@ -390,27 +381,15 @@ class LocalCluster:
             Path(self.ipp.profile_dir, "security", name).unlink(missing_ok=True)
 
 
-def read_end(path: Path, nbytes: int | None = None) -> str:
-    """A text file, or the last ``nbytes`` of it. "" where it can't be read."""
+def _look_after(folders: Sequence[Path]) -> Callable[[], None]:
+    """Have folders removed by another process, should this one be killed; returns what ends it."""
     try:
-        with open(path, "rb") as file:
-            if nbytes is not None:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - nbytes))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""
-
-
-def read_history(name: str, log: str, wanted: Mapping[int, int]) -> dict[int, Part]:
-    """What ranks of this machine have written of their cells, also when they are busy, or dead.
-
-    Args:
-      name: the cluster's.
-      log: ``cells`` or ``output``.
-      wanted: by rank, from which position on.
-    """
-    folder = inside() / name / HISTORY
-    return {rank: ringfile.read(folder / f"rank-{rank}" / log, at) for rank, at in wanted.items()}
+        guarded = GuardedCommands(lambda id, event: None)
+    except OSError:  # no process can be started: the next start of a cluster removes them
+        return lambda: None
+    guarded.look_after(folders)
+    # A process that was forked meanwhile may hold its input open: it has nothing to do any more.
+    return lambda: guarded.close(GUARD_S)
 
 
 def _run(steps: Coroutine[Any, Any, None]) -> None:

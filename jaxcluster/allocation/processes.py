@@ -1,4 +1,4 @@
-"""The processes of one generation of ranks on several hosts."""
+"""The processes of one generation of ranks on hosts with agents."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.agent.visit import RECORD
+from jaxcluster.allocation.base import Processes
 from jaxcluster.allocation.fleet import Event, Fleet, Place, ask_each
 from jaxcluster.allocation.keys import keys_of
 from jaxcluster.allocation.local import COMPILED, HISTORY, Process, check_files
@@ -23,9 +24,10 @@ from jaxcluster.allocation.states import HostStates
 from jaxcluster.allocation.sync import Sync
 from jaxcluster.allocation.turns import HostTurns
 from jaxcluster.errors import LaunchError
-from jaxcluster.host.procfs import ProcessLook, look_from
+from jaxcluster.host.procfs import ProcessLook, Silence, look_from
 from jaxcluster.host.ringfile import Part
 from jaxcluster.launchers.wishes import Wish
+from jaxcluster.ranks import name_hosts, name_ranks
 from jaxcluster.records import registry
 from jaxcluster.wire.link import ChannelLink
 
@@ -37,27 +39,29 @@ LOG_NBYTES = 4 << 20
 KINDS = ("engine", "client")  # of ipyparallel's connection files
 
 
-class HostProcesses:
-    """The processes of one generation of ranks on several hosts.
+class HostProcesses(Processes):
+    """Those on several hosts.
 
-    Attributes:
-      spec: with what the hosts' devices have decided.
+    Args:
       supervisor: stands for all hosts' fork servers.
+      sync: brings the user's own code there.
     """
+
+    supervisor: Fleet
 
     def __init__(
         self,
         spec: wire.ClusterSpec,
-        fleet: Fleet,
+        supervisor: Fleet,
         folder: Path,
         sync: Sync,
+        record: registry.ClusterRecord | None = None,
     ) -> None:
-        self.spec = spec
-        self.supervisor = fleet
+        super().__init__(spec, supervisor, folder, record)
         self._sync = sync
-        self.folder = folder  # the notebook's own
         self._cluster_id = f"jaxcluster-{spec.name}-{secrets.token_hex(4)}"
-        self._pids: list[int] = []
+        if record is not None:
+            self._cluster_id = Path(record.cluster_file).stem.removeprefix("cluster-")
         self._handed_out: threading.Thread | None = None
 
     @classmethod
@@ -75,13 +79,10 @@ class HostProcesses:
         if fleet is None:
             check_files(0, len(record.hosts))
             fleet = Fleet.joined(keys_of(record, folder), record.hosts)
-        self = cls(record.spec, fleet, folder, Sync(Wish(None)))  # its owner sends the code
-        self._cluster_id = Path(record.cluster_file).stem.removeprefix("cluster-")
-        self._pids = record.pids
-        return self
+        return cls(record.spec, fleet, folder, Sync(Wish(None)), record)  # its owner sends the code
 
     def publish(self, record: registry.ClusterRecord) -> None:
-        """Put the cluster's record beside each agent, for the user's notebooks on other machines.
+        """Put the record beside each agent.
 
         It holds no key but the agents' public ones, and nothing of the ranks' environment. A host
         that does not answer has none: it can't be visited.
@@ -101,11 +102,6 @@ class HostProcesses:
         return self.supervisor.in_use
 
     def start(self) -> list[int]:
-        """Start controller and ranks; returns the ranks' pids, each on its own host.
-
-        Raises:
-          LaunchError: a fork server did not start them in time.
-        """
         first = self._places[0]
         profile = f"{first.folder}/ranks/profile"
         first.agent.ask("mkdir", ASK_S, path="ranks/profile/security")
@@ -195,39 +191,42 @@ class HostProcesses:
             return
 
     def connect(self) -> ChannelLink:
-        """The way to the ranks."""
         ranks = range(self.spec.num_processes)
         return ChannelLink(ranks, lambda rank, on: self.host_of(rank).agent.rank(rank, on))
 
     def bring_code(self) -> None:
-        """Bring what has changed of the user's own code to the hosts.
-
-        Raises:
-          UsageError: it is too large, or can't be read.
-          LaunchError: a host does not answer.
-        """
-        self._sync.bring(self._places)
+        if self.is_ours:
+            self._sync.bring(self._places)
 
     def explain_missing(self, error: str, ranks: Sequence[int]) -> list[str]:
-        """What to add to a ModuleNotFoundError of these ranks."""
         return self._sync.explain(error, [self.host_of(rank) for rank in ranks])
 
     def turns(self, last_seq: int) -> HostTurns:
-        """The turns of cells for these ranks, whose numbers follow ``last_seq``."""
         return HostTurns(self._places[0], self._cluster_id, last_seq)
 
     def host_of(self, rank: int) -> Place:
         """The host that a rank is on."""
         return self.supervisor.place_of(rank)
 
+    def places(self, ranks: Iterable[int]) -> dict[int, Place]:
+        return {rank: self.host_of(rank) for rank in ranks}
+
+    def why_unseen(self, rank: int) -> Silence:
+        where = self.host_of(rank)
+        if where.agent.cut_s < 1:
+            return super().why_unseen(rank)
+        return Silence(
+            "cut",
+            f"is not responding: host {where.name} has not been reached for "
+            f"{where.agent.cut_s:.0f} s; still waiting",
+        )
+
     @property
     def idle_hosts(self) -> list[str]:
-        """The hosts that have no ranks now."""
         return [place.name for place in self._places if not place.ranks]
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Each rank's own socket, on its host."""
         ranks = range(self.spec.num_processes)
         return tuple(
             f"{self.host_of(r).name}:{self.host_of(r).folder}/ranks/{r}.sock" for r in ranks
@@ -235,7 +234,6 @@ class HostProcesses:
 
     @property
     def logs(self) -> list[str]:
-        """Each rank's log, on its host."""
         ranks = range(self.spec.num_processes)
         return [
             f"{self.host_of(r).name}:{self.host_of(r).folder}/ranks/rank-{r}.log" for r in ranks
@@ -243,39 +241,31 @@ class HostProcesses:
 
     @property
     def cluster_file(self) -> str:
-        """Beside it lies how ipyparallel's clients reach the controller."""
         return str(self.folder / f"cluster-{self._cluster_id}.json")
 
-    def start_coordinator(self, address: str) -> int:
-        """Start JAX's coordination service at ``address`` on the first host; returns its pid.
-
-        Raises:
-          LaunchError: the fork server did not start it in time.
-        """
-        argv = (
-            f"--address={address}",
-            f"--num-processes={self.spec.num_processes}",
-            f"--heartbeat-timeout={self.spec.heartbeat_timeout_seconds}",
-        )
+    def _spawn_coordinator(self, *argv: str) -> int:
         first = self._places[0]
         process = self._process("coordinator", first, argv=argv)
         (pid,) = self.supervisor.spawn(first, [process], self.spec.timeout_s)
         return pid
 
+    def no_way(self, to: int, address: str, port: int, deaf: Sequence[int]) -> LaunchError:
+        hosts = list(dict.fromkeys(self.host_of(rank).name for rank in deaf))
+        return LaunchError(
+            f"Host {self.host_of(to).name} (rank {to} listens at {address}, port {port}) can't be "
+            f"reached from host{'s' if len(hosts) > 1 else ''} {name_hosts(hosts)} "
+            f"({name_ranks(deaf)}).",
+            "JAX's processes connect to each other by TCP, on any port. Is there a firewall "
+            "between these hosts, or does one of them have several networks?",
+        )
+
     def socket_path(self, name: str) -> str:
-        """Where a Unix socket of the first host's may lie."""
         return f"{self._places[0].folder}/ranks/{name}"
 
     def kill(self, rank: int) -> None:
-        """End a rank's process, and return when it is reaped.
-
-        Raises:
-          LaunchError: its host is lost, or does not answer.
-        """
         self.host_of(rank).agent.fork.command("kill", 5.0, pids=[self._pids[rank]])
 
     def look_at(self, ranks: Iterable[int]) -> dict[int, ProcessLook | None]:
-        """What their hosts' kernels say of the processes of ranks, of those that answer."""
         wanted: dict[int, list[int]] = {}
         for rank in ranks:
             wanted.setdefault(self.host_of(rank).number, []).append(rank)
@@ -293,8 +283,9 @@ class HostProcesses:
                 found |= {pids[int(pid)]: look_from(told) for pid, told in body["looks"].items()}
         return found
 
-    def read_log(self, name: str, nbytes: int = LOG_NBYTES) -> str:
-        """The end of a log: ``rank-0``, ``controller`` or ``coordinator``. "" where it is lost."""
+    def read_log(self, name: str, nbytes: int | None = None) -> str:
+        """At most the last ``LOG_NBYTES``."""
+        nbytes = nbytes or LOG_NBYTES
         rank = name.partition("-")[2]
         where = self.host_of(int(rank)) if rank else self._places[0]
         if where.lost:
@@ -306,10 +297,7 @@ class HostProcesses:
         return bytes(data).decode(errors="replace")
 
     def read_history(self, log: str, wanted: Mapping[int, int]) -> dict[int, Part]:
-        """What ranks have written of their cells: see ``local.read_history``.
-
-        All hosts are asked at once; of one that does not answer there is nothing.
-        """
+        """All hosts are asked at once; of one that does not answer there is nothing."""
         asked = []
         for rank, at in wanted.items():
             where = self.host_of(rank)
@@ -325,13 +313,12 @@ class HostProcesses:
         return found
 
     def state_folder(self) -> HostStates:
-        """A place for what the ranks save, on each host."""
         return HostStates(self.supervisor)
 
-    def stop(self) -> None:
-        """End every process of the cluster; returns when all are reaped."""
-        with contextlib.suppress(LaunchError):
-            self.supervisor.command("stop", timeout_s=10)
+    def copies_folder(self) -> HostStates:
+        return self.state_folder()
+
+    def _clear_away(self) -> None:
         path = Path(self.cluster_file)
         path.with_name(f"ipcontroller-{self._cluster_id}-client.json").unlink(missing_ok=True)
 

@@ -1,8 +1,4 @@
-"""Other hosts: ranks are children of a fork server on each, behind an agent that a launcher starts.
-
-``HostAllocation`` and ``HostProcesses`` are for hosts what ``local.Allocation`` and
-``local.LocalCluster`` are for this machine.
-"""
+"""Other hosts: each has a fork server, ranks' parent, behind an agent that a launcher starts."""
 
 from __future__ import annotations
 
@@ -19,7 +15,8 @@ from pathlib import Path
 from jaxcluster import wire
 from jaxcluster.agent.transport import Keys, new_keys
 from jaxcluster.allocation import loops
-from jaxcluster.allocation.fleet import Event, Fleet, Left, Place, ask_each
+from jaxcluster.allocation.base import Allocation, OnEvent, Say
+from jaxcluster.allocation.fleet import Fleet, Left, Place, ask_each
 from jaxcluster.allocation.keys import KEYS, LAUNCH, launch_folder
 from jaxcluster.allocation.local import check_files
 from jaxcluster.allocation.placing import check_versions, in_order, place, share_out
@@ -37,8 +34,6 @@ from jaxcluster.text import shown_value, without_secrets
 
 SHARED_DIR = "JAXCLUSTER_SHARED_DIR"  # a folder that the hosts share, where the home is none
 ASK_S = 10.0
-
-Say = Callable[[str], None]
 
 
 def launcher_for(spec: wire.ClusterSpec) -> tuple[Launcher, str]:
@@ -96,20 +91,11 @@ def _agent_env(spec: wire.ClusterSpec) -> tuple[tuple[str, str], ...]:
     return tuple({**place, **import_time_settings(spec.env)}.items())
 
 
-class HostAllocation:
-    """Hosts with their agents, for one cluster; they outlive its ranks.
-
-    Args:
-      claim: on the cluster's name.
-
-    Attributes:
-      spent: why no new processes can be started on it; "" while nobody knows better.
-    """
+class HostAllocation(Allocation):
+    """Hosts with their agents."""
 
     def __init__(self, claim: claims.Claim) -> None:
-        self.claim = claim
-        self.spent = ""
-        self.folder = registry.folder(claim.name)
+        super().__init__(claim)
         self.fleet: Fleet | None = None
         self._shares: list[int] = []  # how many ranks each host had first
         self._platform: str | None = None
@@ -119,19 +105,13 @@ class HostAllocation:
         self._own_folder = self.folder / launch_folder(claim.id)
         self._shared: Path | None = None  # the launcher's folder where hosts must share it
 
-    @property
-    def is_held(self) -> bool:
-        """Whether the name is this process's still."""
-        return self.claim.is_held
-
     def take(self, claim: claims.Claim) -> None:
-        """Go on under another claim, since the folder of the first one is gone.
+        """Go on under another claim.
 
         The agents stay, and so does what ranks have saved on their hosts. Their tunnels' sockets
         went with the folder: what is connected stays so, and nobody else can attach.
         """
-        self.claim.let_go()
-        self.claim, self.folder = claim, registry.folder(claim.name)
+        super().take(claim)
         if self._keys is not None and self._launch is not None:
             self._own_folder.mkdir(parents=True, mode=0o700, exist_ok=True)  # a successor's tunnel
             self._own_folder = self.folder / launch_folder(claim.id)
@@ -141,20 +121,11 @@ class HostAllocation:
     def prepare(
         self,
         spec: wire.ClusterSpec,
-        on_event: Callable[[Event], None],
+        on_event: OnEvent,
         say: Say = lambda line: None,
         timeout_s: float = 60.0,
         stopped: threading.Event | None = None,
     ) -> HostProcesses:
-        """Have an agent on every host, and lay out a generation of ranks.
-
-        Args:
-          on_event: told of each process that ends, and of each host that is lost.
-          stopped: ends it when it is set, also while a job or a slice waits in a queue.
-
-        Raises:
-          LaunchError: an agent did not come up, or the hosts' versions differ.
-        """
         deadline = time.monotonic() + timeout_s
         is_other = False
         if self.fleet is None:
@@ -170,6 +141,7 @@ class HostAllocation:
         self._platform = placed.platform
         self._sync = self._sync or Sync(wish_of(spec.options))
         self._sync.bring(self.fleet.in_use)
+        say(f"starting {placed.num_processes} processes ...")
         return HostProcesses(placed, self.fleet, self.folder, self._sync)
 
     def _place(self, spec: wire.ClusterSpec, places: Sequence[Place]) -> wire.ClusterSpec:
@@ -264,11 +236,6 @@ class HostAllocation:
         return bool(wanted)
 
     def check_returns(self) -> None:
-        """Whether there can be new processes on all hosts: before the old ones are ended for them.
-
-        Raises:
-          LaunchError: a host is lost, and there is no way to another.
-        """
         if self.fleet is not None and self._launch is not None:
             for lost in self._wanted_back(self.fleet):
                 if not self._launch.can_succeed(lost.number, lost.name):
@@ -291,12 +258,10 @@ class HostAllocation:
 
     @property
     def left(self) -> Left:
-        """What is left where some of its hosts are lost."""
         # A TPU slice's hosts belong together.
         return self.fleet.left if self.fleet is not None and self._platform != "tpu" else Left()
 
     def leave_out_lost(self) -> None:
-        """Go on without the hosts that are lost."""
         if self.fleet is not None:
             self.fleet.leave_out_lost()
 
@@ -327,40 +292,25 @@ class HostAllocation:
         shutil.rmtree(self._own_folder, ignore_errors=True)
 
     def clear(self) -> None:
-        """After the end of its ranks: what they have left goes, for the next ones."""
-        if self.is_held:
-            self.claim.empty()
+        super().clear()
         if self.fleet is not None:
             self.fleet.on_event = None
             there = [one for one in self.fleet.places if not one.lost]
             for command in ("remove", "mkdir"):
                 ask_each(there, command, ASK_S, LaunchError, path="ranks")
 
-    def keep(self) -> None:
-        """The agents stay, detached or not: this process is connected to them."""
-
-    def rest(self) -> None:
-        """The agents stay: they have what was saved."""
-
     def detach(self) -> None:
-        """Let agents, and what has started them, outlive this process.
-
-        Raises:
-          LaunchError: an agent does not answer.
-        """
         assert self.fleet is not None and self._launch is not None
         self.fleet.command("detach", detached=True)
         self._launch.detach(self.folder)
 
     def let_go(self) -> None:
-        """Take no part in it any more. The agents run on, detached."""
         if self._launch is not None:
             self._launch.leave()
         self.fleet = self._launch = None
         self.claim.let_go()
 
     def give_back(self) -> None:
-        """End the agents, and have no part in it any more."""
         if self.fleet is not None:
             self.fleet.on_event = None
             self.fleet.quit()
@@ -372,7 +322,6 @@ class HostAllocation:
         self.claim.let_go()
 
     def end(self) -> None:
-        """Give everything back."""
         self.claim.remove()
         self.give_back()
 

@@ -22,7 +22,7 @@ from jaxcluster import wire
 from jaxcluster.errors import LaunchError
 from jaxcluster.host import procfs
 from jaxcluster.host.processes import findable, process_token
-from jaxcluster.records import claims
+from jaxcluster.records import claims, registry
 
 # Read when Python starts, or when numpy or jax is imported, so a fork server has them for good:
 # where they differ, it takes a new one.
@@ -212,6 +212,18 @@ class Supervisor:
             return answer.get(timeout=min(LOOK_S, max(0.0, deadline - time.monotonic())))
         except queue.Empty:
             return None
+
+    def losses(self) -> list[dict[str, Any]]:
+        """This machine is not lost."""
+        return []
+
+    def out_of_reach(self) -> list[str]:
+        """Nor out of reach."""
+        return []
+
+    def records(self, there: bool = False) -> list[registry.HostRecord]:
+        """There is no other host."""
+        return []
 
     @property
     def is_stopped(self) -> bool:

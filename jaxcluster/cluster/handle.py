@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
+from jaxcluster.allocation.base import Allocation
 from jaxcluster.allocation.fleet import Left
-from jaxcluster.allocation.local import Allocation
-from jaxcluster.allocation.remote import HostAllocation
 from jaxcluster.cluster import (
     delegation,
     events,
@@ -97,7 +96,7 @@ class Cluster:
       changing: held while it gets new processes, or its end.
     """
 
-    def __init__(self, world: World, allocation: Allocation | HostAllocation | None = None) -> None:
+    def __init__(self, world: World, allocation: Allocation | None = None) -> None:
         self.spec = self.asked = world.record.spec
         self.name = world.record.name
         self.life = Life()
@@ -345,7 +344,7 @@ class Cluster:
         with self.changing:
             if not self.down:
                 self.check_not_closed()
-            if self.world.processes is None:
+            if not self.world.is_ours:
                 raise RecoveryError(
                     f"Cluster {self.name!r} was started elsewhere and can't be restarted from "
                     "here.",
@@ -524,7 +523,7 @@ class Cluster:
             world.unreachable,
             world.dead,
             world.coordinator_died,
-            world.processes is not None,
+            world.is_ours,
             lambda: self.record.has_owner,
             self.recovery,
         )
@@ -830,7 +829,7 @@ class Cluster:
     @property
     def can_restart(self) -> bool:
         """Whether this process has started it, so that its ranks can be replaced from here."""
-        return self.world.processes is not None and not (self.closed or self.is_ending)
+        return self.world.is_ours and not (self.closed or self.is_ending)
 
     @property
     def is_ending(self) -> bool:

@@ -24,7 +24,6 @@ from jaxcluster.cluster.world import World
 from jaxcluster.errors import JaxClusterError, LaunchError, NoCluster, UsageError
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.ranks import name_ranks
-from jaxcluster.records import kept
 from jaxcluster.records.kept import Copies, Mirror, StateFolder
 from jaxcluster.text import format_nbytes, format_seconds
 
@@ -111,16 +110,11 @@ def switch_off(world: World) -> None:
 
 
 def _check_can_keep(world: World) -> None:
-    if world.processes is None:
+    if not world.is_ours:
         raise UsageError(
             "Copies are kept for the process that has started the cluster: it alone can bring them "
             "back.",
             "%jaxcluster copies on   in that notebook",
-        )
-    if not world.places([0]) and not kept.SHARED_MEMORY.is_dir():
-        raise UsageError(
-            f"Copies are kept in memory, in {kept.SHARED_MEMORY}, and this machine has none.",
-            "%jaxcluster checkpoint NAME saves the variables to disk.",
         )
 
 

@@ -7,11 +7,9 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.allocation.supervisor import Supervisor
 from jaxcluster.cluster import events, handle, joining
 from jaxcluster.cluster.handle import Cluster
 from jaxcluster.cluster.names import clear_away, live_records
@@ -67,7 +65,7 @@ def start_once(spec: wire.ClusterSpec, progress: Progress | None = None) -> str:
     with one_at_a_time:
         _leave_ended()
         known = _meant(spec) or _left_running(spec)
-        if known is not None and known.world.processes is None:  # an attached one
+        if known is not None and not known.world.is_ours:  # an attached one
             known = attach(known.name) if known.is_broken and known.is_replaced else known
         if known is None:
             return "\n".join(filter(None, [_start(spec, progress).summary(), offer(spec)]))
@@ -238,7 +236,7 @@ def _visit(name: str | None, way: joining.Way) -> Cluster:
         )
     if known is not None:
         is_old = known.record.created_ns != record.created_ns
-        if known.world.processes is not None or not (known.is_broken or is_old):
+        if known.world.is_ours or not (known.is_broken or is_old):
             return known
         known.close()
     return connect(record, lambda: joining.visit(way, found))
@@ -302,10 +300,8 @@ def stop(name: str, force: bool = False) -> float:
     except (NoCluster, LaunchError):  # what is left of it
         joining.check_is_here(record)
         may_live = claims.lives([name])[name] is not claims.Life.DEAD
-        if record.hosts and may_live and not force:
+        if not joining.end_rest(record) and may_live and not force:
             raise  # a host that can't be reached is not known to have ended
-        if not record.hosts:
-            Supervisor(Path(record.supervisor)).quit()
         clear_away(record)
     events.tell()
     return time.perf_counter() - began

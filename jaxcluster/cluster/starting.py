@@ -18,9 +18,8 @@ from urllib.parse import quote
 
 from jaxcluster import wire
 from jaxcluster.allocation import remote
-from jaxcluster.allocation.local import Allocation, LocalCluster
-from jaxcluster.allocation.processes import HostProcesses
-from jaxcluster.allocation.remote import HostAllocation
+from jaxcluster.allocation.base import Allocation, Processes
+from jaxcluster.allocation.chosen import allocate
 from jaxcluster.allocation.supervisor import sweep
 from jaxcluster.cluster import events
 from jaxcluster.cluster.names import claim, free_name
@@ -40,8 +39,8 @@ from jaxcluster.launchers.base import STOPPED
 from jaxcluster.model import obituary
 from jaxcluster.plan import placement, versions
 from jaxcluster.plan.spec import GPU_PLATFORMS, INSTALL, UNIX
-from jaxcluster.ranks import name_hosts, name_ranks
-from jaxcluster.records import claims, kept, registry
+from jaxcluster.ranks import name_ranks
+from jaxcluster.records import kept, registry
 from jaxcluster.wire.link import Event, Link, Sink, unwrap
 
 LOOPBACK = "127.0.0.1"
@@ -54,16 +53,11 @@ STEPS = {"facts": "up", "initialize": "initialized", "serve": "ready"}  # by wha
 one_at_a_time = threading.Lock()  # held by the one start of this process that goes on
 
 
-def allocate(claimed: claims.Claim, spec: wire.ClusterSpec) -> Allocation | HostAllocation:
-    """What the ranks of ``spec`` are to run on: this machine, or hosts that a launcher gives."""
-    return Allocation(claimed) if spec.is_here else HostAllocation(claimed)
-
-
 class Starting:
     """The steps from a spec to a running cluster, each within what is left of the time.
 
     Attributes:
-      local: the cluster's processes, once they are started.
+      processes: the cluster's processes, once they are started.
       link: the ranks' own sockets.
       step: is told how far each rank has come (see ``events.Course``).
     """
@@ -73,7 +67,7 @@ class Starting:
         spec: wire.ClusterSpec,
         say: Progress,
         deadline: float,
-        allocation: Allocation | HostAllocation,
+        allocation: Allocation,
         step: Callable[[int, str], None] = lambda rank, what: None,
         is_first: bool = True,
         last_seq: int = 0,
@@ -85,7 +79,7 @@ class Starting:
         self.deadline = deadline
         self.exits: wire.Inbox[dict[str, Any]] = wire.Inbox()
         self.exited: dict[int, str] = {}
-        self.local: LocalCluster | HostProcesses | None = None
+        self.processes: Processes | None = None
         self.link: Link | None = None
         self.coordinator_pid = 0
         self._stopped = threading.Event()
@@ -97,16 +91,12 @@ class Starting:
 
     def run(self) -> World:
         """Take all steps; returns the ranks, whose record is saved."""
-        if self.spec.is_here:
-            self.say(f"starting {self.spec.num_processes} processes ...")
-        self.local = local = self.allocation.prepare(
+        self.processes = processes = self.allocation.prepare(
             self.spec, self._on_exit, self.say, self.left_s, self._stopped
         )
-        if not self.spec.is_here:
-            self.say(f"starting {local.spec.num_processes} processes ...")
-        spec = self.spec = local.spec
-        pids = local.start()
-        self.link = local.connect()
+        spec = self.spec = processes.spec
+        pids = processes.start()
+        self.link = processes.connect()
         facts = self._facts()
         if why := versions.too_old(said.jax for said in facts):
             raise LaunchError(*why)
@@ -130,26 +120,25 @@ class Starting:
             created_ns=time.time_ns(),
             host_key=host_key(),
             hostname=socket.gethostname(),
-            supervisor=str(local.supervisor.path),
-            addresses=list(local.addresses),
+            supervisor=str(processes.supervisor.path),
+            addresses=list(processes.addresses),
             pids=pids,
-            logs=local.logs,
+            logs=processes.logs,
             facts=facts,
             devices=replies,
-            cluster_file=local.cluster_file,
+            cluster_file=processes.cluster_file,
             notebook=os.environ.get("JPY_SESSION_NAME", ""),
             coordinator_pid=self.coordinator_pid,
             claim=self.allocation.claim.id,
             pid_space=pid_space(),
-            hosts=local.supervisor.records() if isinstance(local, HostProcesses) else [],
+            hosts=processes.supervisor.records(),
             last_seq=self.last_seq,
         )
         registry.write(record)
-        if isinstance(local, HostProcesses):
-            local.publish(record)
+        processes.publish(record)
         if spec.detach:
             self.allocation.detach()
-        return World(record, self.link, local.supervisor, local, self.exits)
+        return World(record, self.link, processes, self.exits)
 
     def _on_exit(self, event: dict[str, Any]) -> None:
         """On the supervisor's thread: whoever waits for a rank that has died waits no longer."""
@@ -217,13 +206,13 @@ class Starting:
         Raises:
           LaunchError: one of them can't reach it.
         """
-        assert self.link is not None
+        assert self.link is not None and self.processes is not None
         where = {"address": address, "port": port}
         answers = self.link.gather(ranks, "probe", where, timeout_s=min(PROBE_S, self.left_s))
         self._check_exits()
         deaf = [r for r in ranks if r not in answers or answers[r].op != "reply"]
         if deaf:
-            raise self._no_way(to, address, port, deaf)
+            raise self.processes.no_way(to, address, port, deaf)
         return {rank: unwrap(answer) for rank, answer in answers.items()}
 
     def _probe_all_ways(
@@ -239,7 +228,7 @@ class Starting:
         Raises:
           LaunchError: one does not; else JAX would hang, or abort silently.
         """
-        assert self.link is not None
+        assert self.link is not None and self.processes is not None
         firsts = sorted({f.host_key: f.rank for f in reversed(facts)}.values())  # of each host
         others = {rank: addresses[rank] for rank in firsts if rank != 0}
         ports = {to: found["probe_port"] for to, found in self._reserve(others).items()}
@@ -257,31 +246,14 @@ class Starting:
                     deaf.setdefault(to, []).append(rank)
         if deaf:
             to = max(deaf, key=lambda to: len(deaf[to]))
-            raise self._no_way(to, others[to], ports[to], deaf[to])
-
-    def _no_way(self, to: int, address: str, port: int, deaf: Sequence[int]) -> LaunchError:
-        """What is said where ranks can't reach rank ``to``."""
-        assert self.local is not None
-        if not isinstance(self.local, HostProcesses):
-            return LaunchError(
-                f"Rank {to} at {address} can't be reached from {name_ranks(deaf)}.",
-                "%jaxcluster doctor checks this machine.",
-            )
-        there = self.local.host_of(to).name
-        hosts = list(dict.fromkeys(self.local.host_of(rank).name for rank in deaf))
-        return LaunchError(
-            f"Host {there} (rank {to} listens at {address}, port {port}) can't be reached from "
-            f"host{'s' if len(hosts) > 1 else ''} {name_hosts(hosts)} ({name_ranks(deaf)}).",
-            "JAX's processes connect to each other by TCP, on any port. Is there a firewall "
-            "between these hosts, or does one of them have several networks?",
-        )
+            raise self.processes.no_way(to, others[to], ports[to], deaf[to])
 
     def _with_coordinator(self, plan: placement.RankPlan, one_host: bool) -> placement.RankPlan:
         """Start the coordination service beside the ranks, so that rank 0 may die as well.
 
         A coordinator that the user placed stays where JAX puts it: in rank 0.
         """
-        assert self.local is not None
+        assert self.processes is not None
         if not has_coordinator_process(self.spec):
             return plan
         # Whoever reaches the coordinator can end ranks, and it asks nobody who he is: on one host
@@ -289,8 +261,8 @@ class Starting:
         # Elsewhere rank 0 holds the port with SO_REUSEPORT, so nobody else gets it meanwhile.
         address = plan.requests[0].coordinator_address
         if one_host and sys.platform.startswith("linux"):
-            address = unix_coordinator(self.local.socket_path(COORDINATOR_SOCKET))
-        self.coordinator_pid = self.local.start_coordinator(address)
+            address = unix_coordinator(self.processes.socket_path(COORDINATOR_SOCKET))
+        self.coordinator_pid = self.processes.start_coordinator(address)
         requests = tuple(
             dataclasses.replace(
                 request,
@@ -397,18 +369,18 @@ class Starting:
         return f"The end of its log:\n{obituary.excerpt(log)}" if log else "Its log is empty."
 
     def _log(self, rank: int) -> str:
-        return self.local.read_log(f"rank-{rank}") if self.local is not None else ""
+        return self.processes.read_log(f"rank-{rank}") if self.processes is not None else ""
 
     def _tail(self, role: str, lines: int = 12) -> str:
-        log = self.local.read_log(role) if self.local is not None else ""
+        log = self.processes.read_log(role) if self.processes is not None else ""
         return "\n".join(log.splitlines()[-lines:])
 
     def abandon(self, keep_name: bool = False) -> None:
         """End whatever was started, and give the allocation back unless it is to be kept."""
         if self.link is not None:
             self.link.close()
-        if self.local is not None:
-            self.local.stop()
+        if self.processes is not None:
+            self.processes.stop()
         if keep_name:
             self.allocation.clear()
         else:
@@ -491,9 +463,9 @@ def start_world(
     spec: wire.ClusterSpec,
     say: Progress,
     watch: Callable[[Starting | None], None] = lambda starting: None,
-    allocation: Allocation | HostAllocation | None = None,
+    allocation: Allocation | None = None,
     last_seq: int = 0,
-) -> tuple[World, Allocation | HostAllocation]:
+) -> tuple[World, Allocation]:
     """Start what ``spec`` describes; returns its ranks, and what they run on.
 
     Args:

@@ -9,24 +9,17 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.allocation.fleet import Fleet, Place
-from jaxcluster.allocation.local import LocalCluster, read_end, read_history
-from jaxcluster.allocation.processes import HostProcesses
-from jaxcluster.allocation.supervisor import Supervisor
-from jaxcluster.allocation.turns import LocalTurns, Turns
+from jaxcluster.allocation.base import Processes
+from jaxcluster.allocation.fleet import Place
 from jaxcluster.allocation.visits import Way
 from jaxcluster.cluster import events, silence
 from jaxcluster.errors import LaunchError, NoCluster, RankHung, UsageError
-from jaxcluster.host import procfs
 from jaxcluster.host.exits import OomKills, describe_event
-from jaxcluster.host.facts import host_key
 from jaxcluster.host.procfs import ProcessLook, Silence
 from jaxcluster.host.ringfile import Part
-from jaxcluster.launchers.commands import GuardedCommands
 from jaxcluster.model import excused, findings, lockstep, obituary
 from jaxcluster.model.standing import Stays
 from jaxcluster.model.told import Told
@@ -35,7 +28,6 @@ from jaxcluster.records import kept, registry
 from jaxcluster.wire.link import Event, Link, Sink, unwrap
 
 LOG_END_NBYTES = 1 << 18  # of a log that are read for the end of a rank's
-GUARD_S = 2.0  # for a process that looks after folders to end; then it is killed
 ASK_S = 2.0  # for answers that a control channel gives at once
 # How jaxlib ends a process that has lost the coordinator: it aborts, and a thread that is just in a
 # collective may crash of that first.
@@ -48,10 +40,8 @@ class World:
     Args:
       record: who they are.
       link: their own sockets.
-      supervisor: the connection to the fork server whose children they are.
-      processes: the processes themselves; None where another process has started them.
+      processes: their processes, whoever has started them.
       missed: what their parent has told before somebody listens.
-      remote: the ranks of other hosts, whoever has started them; None for this machine's.
       way: how they are come to where another machine has started them.
 
     Attributes:
@@ -83,18 +73,14 @@ class World:
         self,
         record: registry.ClusterRecord,
         link: Link,
-        supervisor: Supervisor | Fleet,
-        processes: LocalCluster | HostProcesses | None = None,
+        processes: Processes,
         missed: wire.Inbox[dict[str, Any]] | None = None,
-        remote: HostProcesses | None = None,
         way: Way | None = None,
     ) -> None:
         self.way = way
         self.record = record
         self.link = link
-        self.supervisor = supervisor
-        self.processes = processes
-        self._remote = processes if isinstance(processes, HostProcesses) else remote
+        self.processes, self.supervisor = processes, processes.supervisor
         self.num_processes = record.spec.num_processes
         self.hosts = several_hosts({f.rank: f.hostname for f in record.facts})
         self.dead: dict[int, dict[str, Any]] = {}
@@ -121,12 +107,13 @@ class World:
         self._client: Any = None
         self._is_ending = False
         self._missed: wire.Inbox[dict[str, Any]] = missed or wire.Inbox()
-        self.turns: Turns = (
-            self._remote.turns(record.last_seq)
-            if self._remote
-            else LocalTurns(record.name, record.last_seq)
-        )
+        self.turns = processes.turns(record.last_seq)
         self._let_go = _nothing if way else registry.hold(record.name)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process has started it."""
+        return self.processes.is_ours
 
     def _check_not_over(self) -> None:
         if self.is_over:
@@ -140,15 +127,7 @@ class World:
             return
         self.is_over = True
         self.close_client()
-        if self.processes is not None:
-            self.processes.stop()
-        else:
-            # Not ours: its fork server has no other cluster, and ends with it.
-            with contextlib.suppress(LaunchError):
-                self.supervisor.command("stop", timeout_s=10)
-                if not self.record.owner:
-                    self.supervisor.quit()
-            self.supervisor.close()
+        self.processes.stop()
         for rank in range(self.num_processes):  # no other thread goes on waiting for them
             self.link.mark_dead(rank, {"why": "the cluster was stopped"})
         self.link.close()
@@ -162,7 +141,7 @@ class World:
         Raises:
           LaunchError: a host can't be reached and may live.
         """
-        if self.is_over or self.processes is not None:
+        if self.is_over or self.is_ours:
             return
         if hosts := self.out_of_reach():
             raise LaunchError(
@@ -175,7 +154,7 @@ class World:
 
     def out_of_reach(self) -> list[str]:
         """The other hosts that can't be reached now and are not known to have ended."""
-        return self.supervisor.out_of_reach() if isinstance(self.supervisor, Fleet) else []
+        return self.supervisor.out_of_reach()
 
     def leave(self) -> None:
         """Let go of it; its processes run on."""
@@ -184,10 +163,7 @@ class World:
         self.is_over = True
         self.close_client()
         self.link.close()
-        if self.processes is None:
-            self.supervisor.close()
-        elif self.record.spec.detach:
-            self.supervisor.leave()
+        self.processes.leave()
         self._let_go()
 
     def listen(self) -> None:
@@ -195,9 +171,8 @@ class World:
         self.supervisor.on_event = self._on_event
         while not self._missed.empty():
             self._on_event(self._missed.get())
-        if isinstance(self.supervisor, Fleet):
-            for event in self.supervisor.losses():
-                self._on_event(event)
+        for event in self.supervisor.losses():
+            self._on_event(event)
 
     def ask_exits(self) -> None:
         """Take in which of its processes had ended before this one was connected."""
@@ -208,7 +183,7 @@ class World:
         """On the supervisor's thread."""
         if self.is_over or self._is_ending:
             return
-        if event["event"] == "stopping" and self.processes is not None:
+        if event["event"] == "stopping" and self.is_ours:
             # By another notebook or a shell: what it leaves is cleared away, and nothing replaced.
             self._is_ending = True
             self.on_stopping()
@@ -258,12 +233,7 @@ class World:
         """Kill a rank's process, which will never answer again; from then on it is a dead one."""
         self.mark_dead(rank, why)
         with contextlib.suppress(LaunchError):
-            if self._remote is not None:
-                self._remote.kill(rank)
-            elif self.processes is not None:
-                self.processes.kill(rank)
-            else:
-                self.supervisor.command("kill", timeout_s=5.0, pids=[self.record.pids[rank]])
+            self.processes.kill(rank)
 
     def end_hung(self, check: Callable[[], None] = lambda: None) -> list[int]:
         """Kill the ranks that can't even be asked to save their variables; returns which.
@@ -281,22 +251,11 @@ class World:
 
     def look_at(self, ranks: Iterable[int]) -> dict[int, ProcessLook | None]:
         """What the kernels say of the processes of ranks; of those that can't be seen, nothing."""
-        if self._remote is not None:
-            return self._remote.look_at(ranks)
-        here = host_key()
-        facts = [self.record.facts[rank] for rank in ranks]
-        return {f.rank: procfs.look_at(f.pid) for f in facts if f.host_key == here}
+        return self.processes.look_at(ranks)
 
     def why_unseen(self, rank: int) -> Silence:
         """Why nothing can be said of the process of a rank that gives no sign of life."""
-        where = self._remote.host_of(rank) if self._remote is not None else None
-        if where is not None and where.agent.cut_s >= 1:
-            return Silence(
-                "cut",
-                f"is not responding: host {where.name} has not been reached for "
-                f"{where.agent.cut_s:.0f} s; still waiting",
-            )
-        return Silence("unknown", "is not responding, and its host can't be asked why")
+        return self.processes.why_unseen(rank)
 
     @property
     def is_broken(self) -> bool:
@@ -313,19 +272,12 @@ class World:
         return "" if said == obituary.EMPTY else f"The end of rank {rank}'s log: {said}"
 
     def _log_end(self, rank: int) -> str:
-        return self._read_log(rank, LOG_END_NBYTES)
-
-    def _read_log(self, rank: int, nbytes: int | None = None) -> str:
-        if self._remote is not None:
-            return self._remote.read_log(f"rank-{rank}", *filter(None, [nbytes]))
-        if rank >= len(self.record.logs):
-            return ""
-        return read_end(Path(self.record.logs[rank]), nbytes)
+        return self.processes.read_log(f"rank-{rank}", LOG_END_NBYTES)
 
     def logs(self, rank: int, lines: int | None = None) -> str:
         """A rank's log: what C code, subprocesses and the engine itself wrote."""
         self.check_ranks([rank])
-        text = self._read_log(rank)
+        text = self.processes.read_log(f"rank-{rank}")
         return "\n".join(text.splitlines()[-lines:]) if lines else text
 
     def read_history(self, log: str, wanted: Mapping[int, int]) -> dict[int, Part]:
@@ -336,9 +288,7 @@ class World:
         Args:
           wanted: by rank, from which position on.
         """
-        if self._remote is not None:
-            return self._remote.read_history(log, wanted)
-        return read_history(self.record.name, log, wanted)
+        return self.processes.read_history(log, wanted)
 
     def open_gates(self, seqs: Iterable[int]) -> None:
         """Let cells begin that wait for the end of these cells (see ``engine.gate``)."""
@@ -353,37 +303,28 @@ class World:
           UsageError: it is too large, or can't be read.
           LaunchError: a host does not answer.
         """
-        if self._remote is not None and self._remote is self.processes:
-            self._remote.bring_code()
+        self.processes.bring_code()
 
     def explain_missing(self, error: str, ranks: Sequence[int]) -> list[str]:
         """What to add to a ModuleNotFoundError of these ranks."""
-        if self._remote is not None:
-            return self._remote.explain_missing(error, ranks)
-        return []
+        return self.processes.explain_missing(error, ranks)
 
     def places(self, ranks: Sequence[int]) -> dict[int, Place]:
         """The hosts of these ranks, where their agents can be reached; else nothing."""
-        if self._remote is None:
-            return {}
-        return {rank: self._remote.host_of(rank) for rank in ranks}
+        return self.processes.places(ranks)
 
     @property
     def idle_hosts(self) -> list[str]:
         """The hosts that have none of its ranks."""
-        return self._remote.idle_hosts if self._remote is not None else []
+        return self.processes.idle_hosts
 
     def state_folder(self) -> kept.StateFolder:
         """A place for what its ranks save."""
-        if self._remote is not None:
-            return self._remote.state_folder()
-        return kept.Folder(self.num_processes, _look_after)
+        return self.processes.state_folder()
 
     def copies_folder(self) -> kept.StateFolder:
         """The same for copies that they keep of themselves, in memory."""
-        if self._remote is not None:
-            return self._remote.state_folder()
-        return kept.Folder(self.num_processes, in_memory=True)
+        return self.processes.copies_folder()
 
     # ------------------------------------------------------------------ asking
 
@@ -533,14 +474,3 @@ class World:
 
 def _nothing() -> None:
     """For who does not want to know."""
-
-
-def _look_after(folders: Sequence[Path]) -> Callable[[], None]:
-    """Have folders removed by another process, should this one be killed; returns what ends it."""
-    try:
-        guarded = GuardedCommands(lambda id, event: None)
-    except OSError:  # no process can be started: the next start of a cluster removes them
-        return _nothing
-    guarded.look_after(folders)
-    # A process that was forked meanwhile may hold its input open: it has nothing to do any more.
-    return lambda: guarded.close(GUARD_S)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+from jaxcluster.allocation import chosen
 from jaxcluster.allocation.fleet import Place
-from jaxcluster.allocation.remote import HostAllocation
 from jaxcluster.doctor import MIN_SHM_NBYTES
 from jaxcluster.errors import LaunchError
 from jaxcluster.plan.versions import too_old
 from jaxcluster.ranks import name_ranks
-from jaxcluster.records import claims
 from jaxcluster.wire import ClusterSpec
 
 ASK_S = 10.0
@@ -52,13 +50,7 @@ def look_before(spec: ClusterSpec, say: Callable[[str], None], timeout_s: float)
     Raises:
       LaunchError: an agent did not come up.
     """
-    claim = claims.claim(f"doctor-{secrets.token_hex(4)}")
-    assert claim is not None  # nobody else's name
-    allocation = HostAllocation(claim)
-    try:
-        return allocation.examine(replace(spec, name=claim.name), look, say, timeout_s)
-    finally:
-        allocation.end()
+    return chosen.examine(spec, look, say, timeout_s)
 
 
 def _ask(place: Place, cmd: str, **fields: Any) -> Facts | None:

@@ -33,7 +33,7 @@ from pace import Deadline
 
 if TYPE_CHECKING:
     import jaxcluster
-    from jaxcluster.allocation.local import LocalCluster
+    from jaxcluster.allocation.local import LocalProcesses
     from jaxcluster.allocation.processes import HostProcesses
 
 HOSTS = "JAXCLUSTER_TEST_HOSTS"
@@ -186,7 +186,7 @@ def coordinator_of(cluster: jaxcluster.Cluster) -> Process:
     return Process(cluster.record.facts[0].hostname, cluster.record.coordinator_pid)
 
 
-def started_by(processes: LocalCluster | HostProcesses, pids: Sequence[int]) -> list[Process]:
+def started_by(processes: LocalProcesses | HostProcesses, pids: Sequence[int]) -> list[Process]:
     """The ranks' processes that ``processes.start()`` has started with these pids."""
     if not hosts():
         return [Process("", pid) for pid in pids]

@@ -27,7 +27,7 @@ from overhosts import (
 )
 
 import jaxcluster
-from jaxcluster.allocation.local import LocalCluster
+from jaxcluster.allocation.local import LocalProcesses
 from jaxcluster.allocation.processes import HostProcesses
 from jaxcluster.cluster import handle
 from jaxcluster.errors import Divergence, EnginesMissing, JaxClusterError, NoCluster, RankDied
@@ -349,7 +349,7 @@ def test_a_rank_that_runs_out_of_memory_is_told_so_and_replaced(
 def newest(monkeypatch: pytest.MonkeyPatch) -> list[Process]:
     """The ranks' processes, as soon as they are started."""
     newest: list[Process] = []
-    of: type[Any] = HostProcesses if overhosts.hosts() else LocalCluster
+    of: type[Any] = HostProcesses if overhosts.hosts() else LocalProcesses
     start = of.start
 
     def remember(processes: Any) -> list[int]:

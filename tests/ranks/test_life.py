@@ -18,7 +18,7 @@ from helpers import GONE_S, Home, Notebook, until
 from overhosts import Process, process_of, processes_of, send_signal
 
 import jaxcluster
-from jaxcluster.allocation.local import LocalCluster
+from jaxcluster.allocation.local import LocalProcesses
 from jaxcluster.allocation.supervisor import quit_warm
 from jaxcluster.cluster import attach, current, live_records, stop, stop_owned
 from jaxcluster.errors import NoCluster, UsageError
@@ -570,15 +570,15 @@ def test_two_stops_at_once_are_one(start: Start, monkeypatch: pytest.MonkeyPatch
     cluster = start(2, name="twice")
     server, took = cluster.world.supervisor.pid, []
     other = threading.Thread(target=lambda: took.append(stop("twice")))
-    stop_processes = LocalCluster.stop
+    stop_processes = LocalProcesses.stop
 
-    def stop_meanwhile(local: LocalCluster) -> None:
+    def stop_meanwhile(local: LocalProcesses) -> None:
         stop_processes(local)
         other.start()
         time.sleep(0.3)
 
     with monkeypatch.context() as patch:
-        patch.setattr(LocalCluster, "stop", stop_meanwhile)
+        patch.setattr(LocalProcesses, "stop", stop_meanwhile)
         assert cluster.stop() > 0
     other.join()
     assert took == [0.0]

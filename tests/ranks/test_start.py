@@ -20,7 +20,7 @@ from helpers import Home
 from overhosts import Process
 
 import jaxcluster
-from jaxcluster.allocation.local import LocalCluster
+from jaxcluster.allocation.local import LocalProcesses
 from jaxcluster.allocation.processes import HostProcesses
 from jaxcluster.cluster import make_spec, start_spec
 from jaxcluster.errors import (
@@ -260,7 +260,7 @@ def test_a_coordinator_that_ends_while_the_cluster_comes_up_is_told_at_once(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not after all the time that a start has, and not as what it does to the ranks."""
-    of: type[Any] = HostProcesses if overhosts.hosts() else LocalCluster
+    of: type[Any] = HostProcesses if overhosts.hosts() else LocalProcesses
     start_coordinator = of.start_coordinator
 
     def start_and_kill(processes: Any, address: str) -> int:

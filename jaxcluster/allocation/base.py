@@ -1,0 +1,337 @@
+"""What a cluster's ranks run on, and their processes, wherever they are.
+
+There are two kinds: this machine (``local``), which is reached without a network, and hosts with an
+agent on each (``remote``, ``processes``). ``chosen`` makes them. Nothing above this room can tell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from jaxcluster import wire
+from jaxcluster.allocation.fleet import Event, Left, Place
+from jaxcluster.allocation.turns import Turns
+from jaxcluster.errors import LaunchError
+from jaxcluster.host.procfs import ProcessLook, Silence
+from jaxcluster.host.ringfile import Part
+from jaxcluster.records import claims, registry
+from jaxcluster.records.kept import StateFolder
+from jaxcluster.records.registry import ClusterRecord, HostRecord
+from jaxcluster.wire.link import Link
+
+OnEvent = Callable[[Event], None]
+Say = Callable[[str], None]
+
+
+class ForkServers(Protocol):
+    """Those whose children a cluster's processes are, one on each host, as if there were one.
+
+    Attributes:
+      path: the socket of this machine's.
+      on_event: called with each event that answers no command, and of each host that is lost.
+    """
+
+    path: Path
+    on_event: OnEvent | None
+
+    def command(self, cmd: str, timeout_s: float = 30.0, **fields: Any) -> Event:
+        """Send a command and wait for its answer.
+
+        Raises:
+          LaunchError: one has ended, or does not answer within ``timeout_s``.
+        """
+
+    def quit(self) -> None:
+        """End them, and all that they have started."""
+
+    def close(self) -> None:
+        """Let go of the connection."""
+
+    def leave(self) -> None:
+        """Let go of it for good: they are detached, and do not end with this process."""
+
+    def losses(self) -> list[Event]:
+        """What there is to tell of hosts that were lost before anybody listened."""
+
+    def out_of_reach(self) -> list[str]:
+        """The names of the hosts that can't be reached now and are not known to have ended."""
+
+    def records(self, there: bool = False) -> list[HostRecord]:
+        """How another process joins the hosts; none is needed for this machine.
+
+        Args:
+          there: how their agents are reached on their own hosts.
+        """
+
+
+class Processes(ABC):
+    """The processes of one generation of ranks.
+
+    Args:
+      spec: with what the hosts' devices have decided.
+      supervisor: the fork servers whose children they are.
+      folder: the cluster's, on this machine.
+      record: that of a cluster that another process has started; None: this one starts it.
+    """
+
+    def __init__(
+        self,
+        spec: wire.ClusterSpec,
+        supervisor: ForkServers,
+        folder: Path,
+        record: ClusterRecord | None = None,
+    ) -> None:
+        self.spec, self.supervisor, self.folder = spec, supervisor, folder
+        self.is_ours = record is None
+        self._may_quit = record is not None and not record.owner  # it ends with its ranks
+        self._pids = record.pids if record is not None else []
+
+    # ------------------------------------------------------------------ their start and end
+
+    @abstractmethod
+    def start(self) -> list[int]:
+        """Start controller and ranks; returns the ranks' pids, each on its own host.
+
+        Raises:
+          LaunchError: a fork server did not start them in time.
+        """
+
+    @abstractmethod
+    def connect(self) -> Link:
+        """The way to the ranks."""
+
+    def start_coordinator(self, address: str) -> int:
+        """Start JAX's coordination service at ``address`` beside rank 0; returns its pid.
+
+        Raises:
+          LaunchError: the fork server did not start it in time.
+        """
+        return self._spawn_coordinator(
+            f"--address={address}",
+            f"--num-processes={self.spec.num_processes}",
+            f"--heartbeat-timeout={self.spec.heartbeat_timeout_seconds}",
+        )
+
+    @abstractmethod
+    def _spawn_coordinator(self, *argv: str) -> int: ...
+
+    @abstractmethod
+    def no_way(self, to: int, address: str, port: int, deaf: Sequence[int]) -> LaunchError:
+        """What is said where ranks (``deaf``) can't reach rank ``to``, which listens there."""
+
+    def publish(self, record: ClusterRecord) -> None:
+        """Have the user's notebooks on other machines find the ranks; this machine's they don't."""
+
+    def kill(self, rank: int) -> None:
+        """End a rank's process, and return when it is reaped.
+
+        Raises:
+          LaunchError: its host is lost, or its fork server does not answer.
+        """
+        self.supervisor.command("kill", timeout_s=5.0, pids=[self._pids[rank]])
+
+    def stop(self) -> None:
+        """End every process of the cluster; returns when all are reaped.
+
+        What another process has started has fork servers of its own, which end with it.
+        """
+        with contextlib.suppress(LaunchError):
+            self.supervisor.command("stop", timeout_s=10)
+            if self._may_quit:
+                self.supervisor.quit()
+        if self.is_ours:
+            self._clear_away()
+        else:
+            self.supervisor.close()
+
+    @abstractmethod
+    def _clear_away(self) -> None:
+        """Remove what ipyparallel's controller has left."""
+
+    def leave(self) -> None:
+        """Let go of them; they run on."""
+        if not self.is_ours:
+            self.supervisor.close()
+        elif self.spec.detach:
+            self.supervisor.leave()
+
+    # ------------------------------------------------------------------ where they are
+
+    @property
+    @abstractmethod
+    def addresses(self) -> Sequence[str]:
+        """Each rank's own socket, on its host."""
+
+    @property
+    @abstractmethod
+    def logs(self) -> list[str]:
+        """Each rank's log, on its host."""
+
+    @property
+    @abstractmethod
+    def cluster_file(self) -> str:
+        """Where ipyparallel has its own record of the cluster, or would have it."""
+
+    @abstractmethod
+    def socket_path(self, name: str) -> str:
+        """Where a Unix socket of the cluster's may lie, on rank 0's host."""
+
+    def places(self, ranks: Iterable[int]) -> dict[int, Place]:
+        """The agents' hosts that these ranks are on, into whose memory bytes can be brought."""
+        return {}
+
+    @property
+    def idle_hosts(self) -> list[str]:
+        """The hosts that have no ranks now."""
+        return []
+
+    # ------------------------------------------------------------------ what is known of them
+
+    @abstractmethod
+    def look_at(self, ranks: Iterable[int]) -> dict[int, ProcessLook | None]:
+        """What their hosts' kernels say of the processes of ranks, of those that answer."""
+
+    def why_unseen(self, rank: int) -> Silence:
+        """Why nothing can be said of the process of a rank that gives no sign of life."""
+        return Silence("unknown", "is not responding, and its host can't be asked why")
+
+    @abstractmethod
+    def read_log(self, name: str, nbytes: int | None = None) -> str:
+        """A log, or its end: ``rank-0``, ``controller`` or ``coordinator``. "" if it is gone."""
+
+    @abstractmethod
+    def read_history(self, log: str, wanted: Mapping[int, int]) -> dict[int, Part]:
+        """What ranks have written of their cells, also when they are busy, or dead.
+
+        Args:
+          log: ``cells`` or ``output``.
+          wanted: by rank, from which position on.
+        """
+
+    # ------------------------------------------------------------------ what they need
+
+    @abstractmethod
+    def turns(self, last_seq: int) -> Turns:
+        """The turns of cells for these ranks, whose numbers follow ``last_seq``."""
+
+    @abstractmethod
+    def state_folder(self) -> StateFolder:
+        """A place for what the ranks save."""
+
+    @abstractmethod
+    def copies_folder(self) -> StateFolder:
+        """The same for copies that they keep of themselves, in memory.
+
+        Raises:
+          UsageError: there is no such place.
+        """
+
+    def bring_code(self) -> None:
+        """Bring what has changed of the user's own code to where it is not.
+
+        Raises:
+          UsageError: it is too large, or can't be read.
+          LaunchError: a host does not answer.
+        """
+
+    def explain_missing(self, error: str, ranks: Sequence[int]) -> list[str]:
+        """What to add to a ModuleNotFoundError of these ranks."""
+        return []
+
+
+class Allocation(ABC):
+    """What ranks run on, for one cluster: its name, and hosts, which outlive its ranks.
+
+    A restart starts new ranks on it, and nobody else gets the name or the hosts meanwhile.
+
+    Args:
+      claim: on the cluster's name.
+
+    Attributes:
+      spent: why no new processes can be started on it; "" while nobody knows better.
+    """
+
+    def __init__(self, claim: claims.Claim) -> None:
+        self.claim, self.spent = claim, ""
+        self.folder = registry.folder(claim.name)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the name is this process's still."""
+        return self.claim.is_held
+
+    def take(self, claim: claims.Claim) -> None:
+        """Go on under another claim, since the folder of the first one is gone."""
+        self.claim.let_go()
+        self.claim, self.folder = claim, registry.folder(claim.name)
+
+    @abstractmethod
+    def prepare(
+        self,
+        spec: wire.ClusterSpec,
+        on_event: OnEvent,
+        say: Say = lambda line: None,
+        timeout_s: float = 60.0,
+        stopped: threading.Event | None = None,
+    ) -> Processes:
+        """Have the hosts' fork servers come up, and lay out a generation of ranks.
+
+        Args:
+          on_event: told of each process that ends, and of each host that is lost.
+          stopped: ends it when it is set, also while a job or a slice waits in a queue.
+
+        Raises:
+          LaunchError: an agent did not come up, the hosts' versions differ, or there are too few
+            file descriptors for so many ranks.
+        """
+
+    @abstractmethod
+    def detach(self) -> None:
+        """Have its ranks, and what has started them, outlive this process.
+
+        Raises:
+          LaunchError: a fork server or an agent does not answer.
+        """
+
+    @property
+    def left(self) -> Left:
+        """What is left where some of its hosts are lost."""
+        return Left()
+
+    def leave_out_lost(self) -> None:
+        """Go on without the hosts that are lost."""
+
+    def check_returns(self) -> None:
+        """Whether there can be new processes on all hosts: before the old ones are ended for them.
+
+        Raises:
+          LaunchError: a host is lost, and there is no way to another.
+        """
+
+    def keep(self) -> None:
+        """Have it live on, before its ranks end for others to come."""
+
+    def clear(self) -> None:
+        """After the end of its ranks: what they have left goes, for the next ones."""
+        if self.is_held:
+            self.claim.empty()
+
+    def rest(self) -> None:
+        """Have no more than is needed where no ranks are to come for now; the name is kept."""
+
+    @abstractmethod
+    def let_go(self) -> None:
+        """Take no part in it any more. Its ranks may run on, detached."""
+
+    @abstractmethod
+    def give_back(self) -> None:
+        """Have no part in it any more, nor fork servers and agents for it."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Give everything back."""
