@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxcluster.agent.client import Asked
-from jaxcluster.agent.transport import Keys, new_keys
+from jaxcluster.agent.transport import new_keys
 from jaxcluster.allocation.fleet import Fleet, Place, copy_file
 from jaxcluster.errors import LaunchError
 from jaxcluster.records.kept import Mirror, Report, Where
@@ -196,18 +196,9 @@ class HostStates:
         assert refused is not None
         raise refused
 
-    def open_mirrors(self, keys: Keys) -> tuple[dict[int, Mirror], dict[int, dict[str, str]]]:
-        """Have each host take in copies of the ranks of the host before it.
-
-        Args:
-          keys: of those ranks; who has them may write copies there, and nothing else.
-
-        Returns:
-          (by rank where, by rank what it needs to be told), of those that there is a place for.
-
-        Raises:
-          LaunchError: a host does not answer, or can't listen.
-        """
+    def open_mirrors(self) -> tuple[dict[int, Mirror], dict[int, dict[str, str]]]:
+        """Who has the keys of those ranks may write copies there, and nothing else."""
+        keys = new_keys()
         places = [where for where in self._fleet.places if len(where.ranks)]
         mirrors: dict[int, Mirror] = {}
         told: dict[int, dict[str, str]] = {}
@@ -232,6 +223,15 @@ class HostStates:
                     "host": there.name,
                 }
         return mirrors, told
+
+    def room_for_each(self, mirrors: Mapping[int, Mirror]) -> int:
+        held = [mirror.host for mirror in mirrors.values()]
+        found = []
+        for rank, where in self._homes.items():
+            own, room = len(where.ranks), self.places_for(rank)[0][1]
+            if room is not None:
+                found.append(room * own // (own + held.count(where.number)))
+        return min(found)
 
     @staticmethod
     def _open_mirrors(there: Place, folder: str, key: str) -> str:

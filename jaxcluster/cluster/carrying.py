@@ -90,7 +90,8 @@ class Carrier:
         self._cluster, self._cell, self._sink = cluster, cell, sink
         self._pinned: World | None = None
         self._replay: recovery.Replay | None = None
-        self._silences = silence.Silences(cluster.world.look_at, cluster.world.why_unseen)
+        processes = cluster.world.processes
+        self._silences = silence.Silences(processes.look_at, processes.why_unseen)
 
     def carry(self, steps: Steps[T]) -> T:
         """Carry through what is decided step by step, on the ranks that there are at its begin."""

@@ -85,7 +85,7 @@ class Dispatcher:
         self._refuse_if_diverged()
         message = options.message
         if message is None:
-            world.bring_code()
+            world.processes.bring_code()
         if options.prompt is not None and rewrite.may_ask(source):
             self.meet()
         sink = Sink()

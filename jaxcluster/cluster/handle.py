@@ -1052,7 +1052,7 @@ class Cluster:
         from jaxcluster.cluster import transfer  # with numpy, which a shell command has no use for
 
         if not self.closed:
-            self.world.bring_code()  # of which the values' classes may be
+            self.world.processes.bring_code()  # of which the values' classes may be
         self.makers.bound(values)
         transfer.push(self.world, values, ranks)
 

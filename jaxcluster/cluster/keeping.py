@@ -18,13 +18,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.agent.transport import new_keys
-from jaxcluster.allocation.states import HostStates
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import JaxClusterError, LaunchError, NoCluster, UsageError
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.ranks import name_ranks
-from jaxcluster.records.kept import Copies, Mirror, StateFolder
+from jaxcluster.records.kept import Copies
 from jaxcluster.text import format_nbytes, format_seconds
 
 SHARE = 4  # by default a quarter of the machine's free memory may be taken
@@ -45,7 +43,7 @@ def switch_on(world: World, nbytes: int | None = None) -> int:
     """
     _check_can_keep(world)
     switch_off(world)
-    ranks, folder = range(world.num_processes), world.copies_folder()
+    ranks, folder = range(world.num_processes), world.processes.copies_folder()
     places = {rank: folder.places_for(rank)[0] for rank in ranks}
     rooms = {rank: room for rank, (_, room) in places.items() if room is not None}
     if missing := sorted(set(ranks) - set(rooms)):
@@ -55,8 +53,11 @@ def switch_on(world: World, nbytes: int | None = None) -> int:
             "hosts.",
             "%jaxcluster checkpoint NAME saves the variables to disk.",
         )
-    mirrors, told, why_not = _open_mirrors(world, folder)
-    room, number = _room_for_each(world, rooms, mirrors), len(ranks) + len(mirrors)
+    try:
+        (mirrors, told), why_not = folder.open_mirrors(), ""
+    except LaunchError as error:
+        mirrors, told, why_not = {}, {}, error.message.rstrip(".")
+    room, number = folder.room_for_each(mirrors), len(ranks) + len(mirrors)
     most = room // SHARE if nbytes is None else min(nbytes // number, room)
     paths = {rank: path for rank, (path, _) in places.items()}
     world.copies = Copies(folder, paths, most * number, mirrors, why_not)
@@ -72,32 +73,6 @@ def switch_on(world: World, nbytes: int | None = None) -> int:
         switch_off(world)
         raise
     return world.copies.nbytes
-
-
-def _room_for_each(world: World, rooms: Mapping[int, int], mirrors: Mapping[int, Mirror]) -> int:
-    """What each copy may take, so that all have room: a host has its ranks', and some mirrors.
-
-    Args:
-      rooms: what each rank may, were there its host's ranks' own alone.
-    """
-    held = [mirror.host for mirror in mirrors.values()]
-    found = []
-    for rank, where in world.places(list(rooms)).items():
-        own = len(where.ranks)
-        found.append(rooms[rank] * own // (own + held.count(where.number)))
-    return min(found, default=min(rooms.values()))
-
-
-def _open_mirrors(
-    world: World, folder: StateFolder
-) -> tuple[dict[int, Mirror], dict[int, dict[str, str]], str]:
-    """Where ranks' copies are to be a second time, what they need to know, and why none is."""
-    if not isinstance(folder, HostStates):
-        return {}, {}, ""
-    try:
-        return *folder.open_mirrors(new_keys()), ""
-    except LaunchError as error:
-        return {}, {}, error.message.rstrip(".")
 
 
 def switch_off(world: World) -> None:

@@ -142,7 +142,7 @@ class Following:
         """Where to read their output from: of many ranks each one's end alone."""
         most = MOST_NBYTES // max(1, len(self.record.ranks))
         asked = dict.fromkeys(ranks, BEHIND) if most < CHUNK else {}
-        parts = self._world.read_history("output", asked) if asked else {}
+        parts = self._world.processes.read_history("output", asked) if asked else {}
         parts = {rank: part for rank, part in parts.items() if part.size < BEHIND}  # else no log
         for rank in ranks:
             run, part = self.cell.runs[rank], parts.get(rank)
@@ -203,11 +203,11 @@ def _read(
     nbytes = 0
     for rank, at in wanted.items():
         if batch and nbytes + expected[rank] > AT_ONCE:
-            yield from world.read_history(log, batch).items()
+            yield from world.processes.read_history(log, batch).items()
             batch, nbytes = {}, 0
         batch[rank] = at
         nbytes += expected[rank]
-    yield from world.read_history(log, batch).items()
+    yield from world.processes.read_history(log, batch).items()
 
 
 def record_of(world: World, cell: PastCell, ranks: Sequence[int] | None = None) -> CellRecord:

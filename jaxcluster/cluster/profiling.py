@@ -69,7 +69,7 @@ class Profiling:
             self.target.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"{self.target}: {error.strerror}.", EXAMPLE) from None
-        self._places = world.places(self.ranks)
+        self._places = world.processes.places(self.ranks)
         hosts = list({id(place): place for place in self._places.values()}.values())
         if hosts:
             self._in_memory = self._open.enter_context(bulk.folders(hosts))

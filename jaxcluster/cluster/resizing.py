@@ -89,7 +89,7 @@ def restore(
     choice, chosen, lost = choose(saved)
     body = {"token": uuid.uuid4().hex, "mesh": dict(saved.mesh), **choice}
     ranks = range(world.num_processes)
-    idle = tell_idle(world.idle_hosts)
+    idle = tell_idle(world.processes.idle_hosts)
     if not saved.reports:
         return Restored(
             (), ranks=len(ranks), nothing_lived=not saved.gone, gone=saved.why_gone, notes=idle

@@ -185,7 +185,7 @@ def _save(
     resize: Resize | None,
 ) -> Kept:
     """What the living ranks save, and what dead ranks' copies have."""
-    folder = world.state_folder()
+    folder = world.processes.state_folder()
     try:
         last = _last_cells(world, cells)
         reports = _snapshots(world, max(last.values(), default=0), folder, check, resize)

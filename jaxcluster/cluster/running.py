@@ -134,7 +134,7 @@ class RunningCell:
             self.cluster.world.link.request_each(bodies, "steps", sink=Sink())
 
     def _explain_missing(self, error: str, ranks: Sequence[int]) -> Sequence[str]:
-        return self.cluster.world.explain_missing(error, ranks)
+        return self.cluster.world.processes.explain_missing(error, ranks)
 
     def _notify(self, error: BaseException | None) -> None:
         """Once, at its end: on a thread of its own before anybody waits for it."""

@@ -212,7 +212,9 @@ def listed(
         known = ours.get(record.name)
         is_known = known is not None and not known.closed
         lost[record.name] = (
-            known.world.out_of_reach() if known and is_known else joining.unreachable(record)
+            known.world.supervisor.out_of_reach()
+            if known and is_known
+            else joining.unreachable(record)
         )
     return records, lost
 

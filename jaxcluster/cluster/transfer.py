@@ -362,7 +362,7 @@ def _fetch_through_hosts(
       NoRoom: a host has none for that, or no agent.
     """
     ranks = sorted({r for views in described.arrays for r in views} | {0})
-    places = world.places(ranks)
+    places = world.processes.places(ranks)
     if not places:
         raise NoRoom
     memory = bytearray(total)
@@ -555,7 +555,7 @@ def _push_through_hosts(
     sizes: Sequence[int],
 ) -> bool:
     """Once to each host, where its ranks map the same memory. Whether that could be done."""
-    places = world.places(ranks)
+    places = world.processes.places(ranks)
     hosts = list({id(place): place for place in places.values()}.values())
     if not hosts:
         return False

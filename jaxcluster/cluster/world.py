@@ -13,13 +13,10 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.allocation.base import Processes
-from jaxcluster.allocation.fleet import Place
 from jaxcluster.allocation.visits import Way
 from jaxcluster.cluster import events, silence
 from jaxcluster.errors import LaunchError, NoCluster, RankHung, UsageError
 from jaxcluster.host.exits import OomKills, describe_event
-from jaxcluster.host.procfs import ProcessLook, Silence
-from jaxcluster.host.ringfile import Part
 from jaxcluster.model import excused, findings, lockstep, obituary
 from jaxcluster.model.standing import Stays
 from jaxcluster.model.told import Told
@@ -143,7 +140,7 @@ class World:
         """
         if self.is_over or self.is_ours:
             return
-        if hosts := self.out_of_reach():
+        if hosts := self.supervisor.out_of_reach():
             raise LaunchError(
                 f"Cluster {self.record.name!r} was not stopped: {', '.join(hosts)} can't be "
                 "reached from here.",
@@ -151,10 +148,6 @@ class World:
                 f"{self.record.hostname}, where it was started. %jaxcluster stop "
                 f"{self.record.name} --force ends what can be reached, and forgets the rest.",
             )
-
-    def out_of_reach(self) -> list[str]:
-        """The other hosts that can't be reached now and are not known to have ended."""
-        return self.supervisor.out_of_reach()
 
     def leave(self) -> None:
         """Let go of it; its processes run on."""
@@ -244,18 +237,12 @@ class World:
           check: called now and then; it may raise to end this before any is killed.
         """
         alive = [r for r in range(self.num_processes) if r not in self.dead]
-        hung = silence.hung_ranks(self.link, self.look_at, self.why_unseen, alive, check)
+        hung = silence.hung_ranks(
+            self.link, self.processes.look_at, self.processes.why_unseen, alive, check
+        )
         for rank, why in hung.items():
             self.end_rank(rank, f"ended by jaxcluster: it {why.message}")
         return list(hung)
-
-    def look_at(self, ranks: Iterable[int]) -> dict[int, ProcessLook | None]:
-        """What the kernels say of the processes of ranks; of those that can't be seen, nothing."""
-        return self.processes.look_at(ranks)
-
-    def why_unseen(self, rank: int) -> Silence:
-        """Why nothing can be said of the process of a rank that gives no sign of life."""
-        return self.processes.why_unseen(rank)
 
     @property
     def is_broken(self) -> bool:
@@ -280,51 +267,11 @@ class World:
         text = self.processes.read_log(f"rank-{rank}")
         return "\n".join(text.splitlines()[-lines:]) if lines else text
 
-    def read_history(self, log: str, wanted: Mapping[int, int]) -> dict[int, Part]:
-        """What ranks have written of their cells: lines of ``cells``, or of ``output``.
-
-        Nobody's main thread is needed, and dead ranks' files are read, too.
-
-        Args:
-          wanted: by rank, from which position on.
-        """
-        return self.processes.read_history(log, wanted)
-
     def open_gates(self, seqs: Iterable[int]) -> None:
         """Let cells begin that wait for the end of these cells (see ``engine.gate``)."""
         body = {"seqs": sorted(seqs)}
         bodies = dict.fromkeys(self.link.ranks, body)
         self.link.request_each(bodies, "clear", sink=Sink())
-
-    def bring_code(self) -> None:
-        """Bring what has changed of the user's own code to ranks on other hosts.
-
-        Raises:
-          UsageError: it is too large, or can't be read.
-          LaunchError: a host does not answer.
-        """
-        self.processes.bring_code()
-
-    def explain_missing(self, error: str, ranks: Sequence[int]) -> list[str]:
-        """What to add to a ModuleNotFoundError of these ranks."""
-        return self.processes.explain_missing(error, ranks)
-
-    def places(self, ranks: Sequence[int]) -> dict[int, Place]:
-        """The hosts of these ranks, where their agents can be reached; else nothing."""
-        return self.processes.places(ranks)
-
-    @property
-    def idle_hosts(self) -> list[str]:
-        """The hosts that have none of its ranks."""
-        return self.processes.idle_hosts
-
-    def state_folder(self) -> kept.StateFolder:
-        """A place for what its ranks save."""
-        return self.processes.state_folder()
-
-    def copies_folder(self) -> kept.StateFolder:
-        """The same for copies that they keep of themselves, in memory."""
-        return self.processes.copies_folder()
 
     # ------------------------------------------------------------------ asking
 

@@ -377,7 +377,7 @@ class Commands:
         print(doctor.render(doctor.run_checks(registry.runtime_root())))
         for one in cluster.connected().values():
             ranks = [] if one.closed else range(one.num_processes)
-            places = {id(place): place for place in one.world.places(ranks).values()}
+            places = {id(place): place for place in one.world.processes.places(ranks).values()}
             if places:
                 print(f"\nhosts of cluster {one.name!r}:")
                 print(hostchecks.look(list(places.values())))

@@ -64,6 +64,19 @@ class StateFolder(Protocol):
     def bring_all(self) -> None:
         """Have ranks read nothing from other hosts: all that they need is brought to theirs."""
 
+    def open_mirrors(self) -> tuple[dict[int, Mirror], dict[int, dict[str, str]]]:
+        """Have each host take in copies of the ranks of the host before it.
+
+        Returns:
+          (by rank where, by rank what it needs to know), of those that there is a place for.
+
+        Raises:
+          LaunchError: a host does not answer, or can't listen.
+        """
+
+    def room_for_each(self, mirrors: Mapping[int, Mirror]) -> int:
+        """What each copy may take, so that all have room: a host has its ranks', and mirrors."""
+
     def held_by(self, path: str) -> str:
         """The file that ranks lock as long as they use a folder; "" where none is needed."""
 
@@ -182,6 +195,14 @@ class Folder:
 
     def bring_all(self) -> None:
         """All see all files."""
+
+    def open_mirrors(self) -> tuple[dict[int, Mirror], dict[int, dict[str, str]]]:
+        """There is no other host."""
+        return {}, {}
+
+    def room_for_each(self, mirrors: Mapping[int, Mirror]) -> int:
+        """The memory is shared by all ranks."""
+        return min(room for room in self._rooms if room is not None)
 
     def held_by(self, path: str) -> str:
         """Whoever comes later sees by the lock that ranks still use it."""

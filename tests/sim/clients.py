@@ -201,11 +201,12 @@ class World:
     _hear_outside = worlds.World._hear_outside
     ask = worlds.World.ask
     copies: Any = None
-    processes = True
+    is_ours = True
     idle_hosts: Sequence[str] = ()
 
     def __init__(self, client: Client) -> None:
         self.client = client
+        self.processes = self
         self.link = client.link
         self.num_processes = client.cluster.num_ranks
         self.turns = Turns(client.cluster)
@@ -250,10 +251,6 @@ class World:
 
     def why_unseen(self, rank: int) -> Silence:
         return Silence("unknown", "is not responding")
-
-    def places(self, ranks: Sequence[int]) -> dict[int, Any]:
-        own = self.client.cluster.keeping
-        return {} if own.fleet is None else {r: own.fleet.place_of(r) for r in ranks}
 
     def copies_folder(self) -> Any:
         return sim_keeping.folder_of(self.client.cluster, True)

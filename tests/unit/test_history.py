@@ -29,6 +29,7 @@ class Ranks:
 
     def __init__(self, folder: Path, num_processes: int = 1) -> None:
         self.num_processes = num_processes
+        self.processes = self
         self.folder = folder
         self.dead: dict[int, Any] = {}
         self.ranks = [History(folder / f"rank-{rank}", rank) for rank in range(num_processes)]

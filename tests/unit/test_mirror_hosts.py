@@ -47,7 +47,7 @@ def test_a_copy_is_brought_to_the_next_machine(machines: str, found: dict[int, i
     ]  # fmt: skip
     states = HostStates.__new__(HostStates)
     states._fleet, states._name = cast(Fleet, SimpleNamespace(places=places)), "state-1"
-    mirrors, told = states.open_mirrors(new_keys())
+    mirrors, told = states.open_mirrors()
     assert {rank: mirror.host for rank, mirror in mirrors.items()} == found
     assert told.keys() == mirrors.keys()
     for rank, host in found.items():

@@ -33,7 +33,8 @@ def test_what_threads_might_have_made_is_forgotten_with_a_resync(
 def test_what_threads_might_have_made_is_forgotten_once_it_is_settled() -> None:
     """By the thread itself, or by the cell that brings the ranks back."""
     one, another, third = (cast("Any", object()) for _ in range(3))
-    world = SimpleNamespace(excused=[one], look_at=None, why_unseen=None)
+    processes = SimpleNamespace(look_at=None, why_unseen=None)
+    world = SimpleNamespace(excused=[one], processes=processes)
     cluster: Any = SimpleNamespace(world=world)
     carrier = Carrier(cluster, cast("Any", SimpleNamespace(record=None)), Sink())
     carrier.do(actions.Excuse((another, third)))

@@ -258,6 +258,10 @@ class Ranks:
     def check_ranks(self, ranks: Any) -> list[int]:
         return [0, 1] if ranks is None else list(ranks)
 
+    @property
+    def processes(self) -> Any:
+        return self
+
     def places(self, ranks: Any) -> dict[int, Any]:
         return {}
 
