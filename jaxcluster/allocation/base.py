@@ -10,63 +10,24 @@ import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
 
 from jaxcluster import wire
-from jaxcluster.allocation.fleet import Event, Left, Place
+from jaxcluster.allocation import bulk
+from jaxcluster.allocation.fleet import Left, Place
+from jaxcluster.allocation.supervisor import Event, ForkServers
 from jaxcluster.allocation.turns import Turns
 from jaxcluster.errors import LaunchError
 from jaxcluster.host.procfs import ProcessLook, Silence
 from jaxcluster.host.ringfile import Part
 from jaxcluster.records import claims, registry
 from jaxcluster.records.kept import StateFolder
-from jaxcluster.records.registry import ClusterRecord, HostRecord
+from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.wire.link import Link
 
 OnEvent = Callable[[Event], None]
 Say = Callable[[str], None]
-
-
-class ForkServers(Protocol):
-    """Those whose children a cluster's processes are, one on each host, as if there were one.
-
-    Attributes:
-      path: the socket of this machine's.
-      on_event: called with each event that answers no command, and of each host that is lost.
-    """
-
-    path: Path
-    on_event: OnEvent | None
-
-    def command(self, cmd: str, timeout_s: float = 30.0, **fields: Any) -> Event:
-        """Send a command and wait for its answer.
-
-        Raises:
-          LaunchError: one has ended, or does not answer within ``timeout_s``.
-        """
-
-    def quit(self) -> None:
-        """End them, and all that they have started."""
-
-    def close(self) -> None:
-        """Let go of the connection."""
-
-    def leave(self) -> None:
-        """Let go of it for good: they are detached, and do not end with this process."""
-
-    def losses(self) -> list[Event]:
-        """What there is to tell of hosts that were lost before anybody listened."""
-
-    def out_of_reach(self) -> list[str]:
-        """The names of the hosts that can't be reached now and are not known to have ended."""
-
-    def records(self, there: bool = False) -> list[HostRecord]:
-        """How another process joins the hosts; none is needed for this machine.
-
-        Args:
-          there: how their agents are reached on their own hosts.
-        """
 
 
 class Processes(ABC):
@@ -181,9 +142,19 @@ class Processes(ABC):
     def socket_path(self, name: str) -> str:
         """Where a Unix socket of the cluster's may lie, on rank 0's host."""
 
-    def places(self, ranks: Iterable[int]) -> dict[int, Place]:
-        """The agents' hosts that these ranks are on, into whose memory bytes can be brought."""
-        return {}
+    def memory(self, ranks: Iterable[int]) -> AbstractContextManager[bulk.Memory]:
+        """A folder in the memory of these ranks' hosts, by which bytes go there and come here.
+
+        Raises:
+          NoRoom: there is none, as where ranks share this machine's memory.
+          LaunchError: a host does not answer.
+        """
+        raise bulk.NoRoom
+
+    @property
+    def places(self) -> Sequence[Place]:
+        """The hosts that have an agent; the first one has rank 0."""
+        return []
 
     @property
     def idle_hosts(self) -> list[str]:

@@ -8,9 +8,11 @@ output or the answer of a rank, waits for no more than those few.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jaxcluster.agent.client import Asked
@@ -137,3 +139,60 @@ def get(files: Sequence[File]) -> None:
         for course in courses:
             for _, _, asked in course.under_way:
                 asked.forget()
+
+
+class NoRoom(Exception):
+    """There is no memory on the way for so many bytes: they travel as frames."""
+
+
+class Memory:
+    """A folder in the memory of the hosts of ranks, by which bytes go there and come here.
+
+    Args:
+      places: by rank.
+      name: the folder's.
+    """
+
+    def __init__(self, places: Mapping[int, Place], name: str) -> None:
+        self._places, self._name = places, name
+
+    def path(self, rank: int, name: str = "") -> str:
+        """Of a file in it, or of itself, for a rank."""
+        return f"{self._places[rank].memory}/{self._name}/{name}".rstrip("/")
+
+    def put(self, name: str, buffers: Mapping[int, memoryview]) -> None:
+        """Write one file into the memory of each host: see ``put``.
+
+        Raises:
+          NoRoom: a host has none.
+          LaunchError: a host does not answer.
+        """
+        try:
+            put(_distinct(self._places), f"{self._name}/{name}", buffers)
+        except LaunchError as error:
+            if os.strerror(errno.ENOSPC) in error.message:
+                raise NoRoom from None
+            raise
+
+    def get(self, files: Iterable[tuple[int, str, int, Take]]) -> None:
+        """Bring files of (whose rank's host, name, nbytes, who takes the parts) here: see ``get``.
+
+        Raises:
+          LaunchError: a host does not answer.
+        """
+        get([File(self._places[r], f"{self._name}/{name}", *what) for r, name, *what in files])  # type: ignore[arg-type]
+
+
+def _distinct(places: Mapping[int, Place]) -> list[Place]:
+    return list({id(place): place for place in places.values()}.values())
+
+
+@contextlib.contextmanager
+def memory(places: Mapping[int, Place]) -> Iterator[Memory]:
+    """A folder in the memory of the hosts of ranks, gone afterwards.
+
+    Raises:
+      LaunchError: a host does not answer.
+    """
+    with folders(_distinct(places)) as name:
+        yield Memory(places, name)

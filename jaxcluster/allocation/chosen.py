@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
 import socket
-from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from jaxcluster.allocation.base import Allocation, Processes, Say
-from jaxcluster.allocation.fleet import Place
+from jaxcluster.allocation.base import Allocation, Processes
 from jaxcluster.allocation.local import LocalAllocation, LocalProcesses
 from jaxcluster.allocation.processes import HostProcesses
 from jaxcluster.allocation.remote import HostAllocation
@@ -28,23 +24,6 @@ VISIT_S = 60.0  # for the logins to all hosts
 def allocate(claimed: claims.Claim, spec: ClusterSpec) -> Allocation:
     """What the ranks of ``spec`` are to run on: this machine, or hosts that a launcher gives."""
     return LocalAllocation(claimed) if spec.is_here else HostAllocation(claimed)
-
-
-def examine(
-    spec: ClusterSpec, look: Callable[[Sequence[Place]], str], say: Say, timeout_s: float
-) -> str:
-    """What ``look`` says of a launcher's hosts, with an agent on each and no rank.
-
-    Raises:
-      LaunchError: an agent did not come up.
-    """
-    claim = claims.claim(f"doctor-{secrets.token_hex(4)}")
-    assert claim is not None  # nobody else's name
-    allocation = HostAllocation(claim)
-    try:
-        return allocation.examine(replace(spec, name=claim.name), look, say, timeout_s)
-    finally:
-        allocation.end()
 
 
 def joined(record: ClusterRecord) -> Processes:

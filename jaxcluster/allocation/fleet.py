@@ -17,12 +17,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.agent.client import Agents, Host, State
 from jaxcluster.agent.transport import Keys
+from jaxcluster.allocation.supervisor import Event, ForkServers
 from jaxcluster.errors import LaunchError
 from jaxcluster.host.ways import ways
 from jaxcluster.launchers.base import Reason
@@ -43,8 +43,6 @@ REFUSAL_S = 0.3  # for the answer
 REFUSED_S = (
     2.0  # that a host refuses connections to its agent's port before the agent is known gone
 )
-
-Event = dict[str, Any]
 
 
 @dataclass(eq=False)
@@ -111,8 +109,8 @@ class Left:
         )
 
 
-class Fleet:
-    """All hosts of a cluster. It stands where one machine has the connection to its fork server.
+class Fleet(ForkServers):
+    """All hosts of a cluster.
 
     Args:
       keys: the owner's, or a visitor's.
@@ -138,7 +136,6 @@ class Fleet:
         self.places: list[Place] = []
         self.on_close: Callable[[], None] = lambda: None
         self.on_event: Callable[[Event], None] | None = None
-        self.path = Path()  # no socket of this machine's
         self._agents, self._reason = Agents(keys), reason
         self._events: wire.Inbox[tuple[Place | None, Event, Host | None]] = wire.Inbox()
         # number: (not later than, why, which agent): another may have taken its place by then
@@ -215,20 +212,13 @@ class Fleet:
             place.ranks = ranks
 
     def losses(self) -> list[Event]:
-        """What there is to tell of hosts that were lost before anybody listened."""
         return [self._host_lost(place) for place in self.places if place.lost]
 
     def out_of_reach(self) -> list[str]:
-        """The names of the hosts that can't be reached now and are not known to have ended."""
         cut = (State.CUT, State.CONNECTING)
         return [p.name for p in self.places if (p.agent.state in cut if not p.lost else not p.gone)]
 
     def records(self, there: bool = False) -> list[HostRecord]:
-        """How another process of this machine joins them.
-
-        Args:
-          there: how the agents are reached on their own hosts.
-        """
         return [
             HostRecord(
                 place.name,
@@ -341,12 +331,11 @@ class Fleet:
         return place.agent.fork.spawn(procs, timeout_s)
 
     def quit(self) -> None:
-        """End all agents, with all that they have started."""
         ask_each([p for p in self.places if not p.lost], "quit", QUIT_S, LaunchError)
         self.close()
 
     def close(self) -> None:
-        """Let go of the connections; agents without their owner end after their lease."""
+        """Agents without their owner end after their lease."""
         self._closed = True
         self._events.put((None, {}, None))
         self._agents.close()
@@ -354,10 +343,6 @@ class Fleet:
             self._thread.join(2)
         on_close, self.on_close = self.on_close, lambda: None
         on_close()
-
-    def leave(self) -> None:
-        """As ``close``."""
-        self.close()
 
     # ------------------------------------------------------------------ the thread
 

@@ -11,16 +11,19 @@ import secrets
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.agent.visit import RECORD
+from jaxcluster.allocation import bulk
 from jaxcluster.allocation.base import Processes
-from jaxcluster.allocation.fleet import Event, Fleet, Place, ask_each
+from jaxcluster.allocation.fleet import Fleet, Place, ask_each
 from jaxcluster.allocation.keys import keys_of
 from jaxcluster.allocation.local import COMPILED, HISTORY, Process, check_files
 from jaxcluster.allocation.states import HostStates
+from jaxcluster.allocation.supervisor import Event
 from jaxcluster.allocation.sync import Sync
 from jaxcluster.allocation.turns import HostTurns
 from jaxcluster.errors import LaunchError
@@ -91,18 +94,18 @@ class HostProcesses(Processes):
         hosts = self.supervisor.records(there=True)
         told = dataclasses.replace(record, spec=spec, hosts=hosts, supervisor="")
         data = json.dumps(dataclasses.asdict(told)).encode()
-        asked = [p.agent.begin("put", data, path=RECORD) for p in self._places]
+        asked = [p.agent.begin("put", data, path=RECORD) for p in self.places]
         deadline = time.monotonic() + ASK_S  # for all: they may be cut off together
         for one in asked:
             with contextlib.suppress(LaunchError):
                 one.wait(max(0.0, deadline - time.monotonic()))
 
     @property
-    def _places(self) -> Sequence[Place]:
+    def places(self) -> Sequence[Place]:
         return self.supervisor.in_use
 
     def start(self) -> list[int]:
-        first = self._places[0]
+        first = self.places[0]
         profile = f"{first.folder}/ranks/profile"
         first.agent.ask("mkdir", ASK_S, path="ranks/profile/security")
         from jaxcluster.allocation.ipp import CONTROLLER_ARGS
@@ -116,7 +119,7 @@ class HostProcesses(Processes):
         )
         controller = self._process("controller", first, argv=argv)
         asked = []
-        for where in self._places:
+        for where in self.places:
             procs = [controller] if where is first else []
             procs += [self._rank(rank, where) for rank in where.ranks]
             asked.append((where, where.agent.fork.begin("spawn", procs=procs)))
@@ -168,7 +171,7 @@ class HostProcesses(Processes):
 
     def _hand_out(self) -> None:
         """Bring the controller's connection file to the hosts, and its client's to the notebook."""
-        first = self._places[0]
+        first = self.places[0]
         security = f"ranks/profile/security/ipcontroller-{self._cluster_id}"
         deadline = time.monotonic() + FILE_S
         while time.monotonic() < deadline:
@@ -181,8 +184,8 @@ class HostProcesses(Processes):
                 continue
             with contextlib.suppress(LaunchError, OSError):
                 draft, engine = "ranks/engine.part", found["engine"]
-                ask_each(self._places, "put", FILE_S, data=engine, path=draft)
-                ask_each(self._places, "move", FILE_S, path=draft, to="ranks/engine.json")
+                ask_each(self.places, "put", FILE_S, data=engine, path=draft)
+                ask_each(self.places, "move", FILE_S, path=draft, to="ranks/engine.json")
                 path = Path(self.cluster_file).with_name(
                     f"ipcontroller-{self._cluster_id}-client.json"
                 )
@@ -196,20 +199,20 @@ class HostProcesses(Processes):
 
     def bring_code(self) -> None:
         if self.is_ours:
-            self._sync.bring(self._places)
+            self._sync.bring(self.places)
 
     def explain_missing(self, error: str, ranks: Sequence[int]) -> list[str]:
         return self._sync.explain(error, [self.host_of(rank) for rank in ranks])
 
     def turns(self, last_seq: int) -> HostTurns:
-        return HostTurns(self._places[0], self._cluster_id, last_seq)
+        return HostTurns(self.places[0], self._cluster_id, last_seq)
 
     def host_of(self, rank: int) -> Place:
         """The host that a rank is on."""
         return self.supervisor.place_of(rank)
 
-    def places(self, ranks: Iterable[int]) -> dict[int, Place]:
-        return {rank: self.host_of(rank) for rank in ranks}
+    def memory(self, ranks: Iterable[int]) -> AbstractContextManager[bulk.Memory]:
+        return bulk.memory({rank: self.host_of(rank) for rank in ranks})
 
     def why_unseen(self, rank: int) -> Silence:
         where = self.host_of(rank)
@@ -223,7 +226,7 @@ class HostProcesses(Processes):
 
     @property
     def idle_hosts(self) -> list[str]:
-        return [place.name for place in self._places if not place.ranks]
+        return [place.name for place in self.places if not place.ranks]
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -244,7 +247,7 @@ class HostProcesses(Processes):
         return str(self.folder / f"cluster-{self._cluster_id}.json")
 
     def _spawn_coordinator(self, *argv: str) -> int:
-        first = self._places[0]
+        first = self.places[0]
         process = self._process("coordinator", first, argv=argv)
         (pid,) = self.supervisor.spawn(first, [process], self.spec.timeout_s)
         return pid
@@ -260,7 +263,7 @@ class HostProcesses(Processes):
         )
 
     def socket_path(self, name: str) -> str:
-        return f"{self._places[0].folder}/ranks/{name}"
+        return f"{self.places[0].folder}/ranks/{name}"
 
     def kill(self, rank: int) -> None:
         self.host_of(rank).agent.fork.command("kill", 5.0, pids=[self._pids[rank]])
@@ -287,7 +290,7 @@ class HostProcesses(Processes):
         """At most the last ``LOG_NBYTES``."""
         nbytes = nbytes or LOG_NBYTES
         rank = name.partition("-")[2]
-        where = self.host_of(int(rank)) if rank else self._places[0]
+        where = self.host_of(int(rank)) if rank else self.places[0]
         if where.lost:
             return ""
         try:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from jaxcluster import wire
@@ -151,22 +153,6 @@ class HostAllocation(Allocation):
             return placed
         shares = [n for n, one in zip(self._shares, places, strict=True) if not one.left_out]
         return place(spec, places, share_out(spec.num_processes, shares))
-
-    def examine(
-        self,
-        spec: wire.ClusterSpec,
-        look: Callable[[Sequence[Place]], str],
-        say: Say,
-        timeout_s: float,
-    ) -> str:
-        """What ``look`` says of the hosts, with an agent on each and no rank, whatever they have.
-
-        Raises:
-          LaunchError: an agent did not come up.
-        """
-        self._bring_up(spec, say, time.monotonic() + timeout_s, threading.Event(), check=False)
-        assert self.fleet is not None
-        return look(self.fleet.places)
 
     def _bring_up(
         self,
@@ -324,6 +310,26 @@ class HostAllocation(Allocation):
     def end(self) -> None:
         self.claim.remove()
         self.give_back()
+
+
+def examine(
+    spec: wire.ClusterSpec, look: Callable[[Sequence[Place]], str], say: Say, timeout_s: float
+) -> str:
+    """What ``look`` says of a launcher's hosts, with an agent on each and no rank.
+
+    Raises:
+      LaunchError: an agent did not come up.
+    """
+    claim = claims.claim(f"doctor-{secrets.token_hex(4)}")
+    assert claim is not None  # nobody else's name
+    allocation = HostAllocation(claim)
+    try:
+        spec, deadline = replace(spec, name=claim.name), time.monotonic() + timeout_s
+        allocation._bring_up(spec, say, deadline, threading.Event(), check=False)
+        assert allocation.fleet is not None
+        return look(allocation.fleet.places)
+    finally:
+        allocation.end()
 
 
 def _note(text: str) -> None:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,58 @@ def can_fork() -> bool:
     return sys.platform.startswith("linux") and not os.environ.get("JAXCLUSTER_NO_FORK")
 
 
-class Supervisor:
+Event = dict[str, Any]
+
+
+class ForkServers(ABC):
+    """Those whose children a cluster's processes are, one on each host, as if there were one.
+
+    Attributes:
+      path: the socket of this machine's.
+      on_event: called with each event that answers no command, and with each host that is lost.
+    """
+
+    path = Path()
+    on_event: Callable[[Event], None] | None = None
+
+    @abstractmethod
+    def command(self, cmd: str, timeout_s: float = 30.0, **fields: Any) -> Event:
+        """Send a command and wait for its answer.
+
+        Raises:
+          LaunchError: one has ended or is stopped, or does not answer within ``timeout_s``.
+        """
+
+    @abstractmethod
+    def quit(self) -> None:
+        """End them and all that they have started, and wait until they are gone."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Disconnect; they live on with their owner."""
+
+    def leave(self) -> None:
+        """Disconnect permanently: they are detached, and do not end with this process."""
+        self.close()
+
+    def losses(self) -> list[Event]:
+        """Which hosts were lost before anybody listened; this machine never is."""
+        return []
+
+    def out_of_reach(self) -> list[str]:
+        """The names of the hosts that can't be reached now and are not known to have ended."""
+        return []
+
+    def records(self, there: bool = False) -> list[registry.HostRecord]:
+        """How another process of this machine joins the hosts.
+
+        Args:
+          there: how the agents are reached on their own hosts.
+        """
+        return []
+
+
+class Supervisor(ForkServers):
     """A connection to one fork server, and the process itself where it was started from here.
 
     Args:
@@ -73,7 +125,7 @@ class Supervisor:
       on_event: called with each event that answers no command, on the reader's thread.
     """
 
-    def __init__(self, path: Path, on_event: Callable[[dict[str, Any]], None] | None = None):
+    def __init__(self, path: Path, on_event: Callable[[Event], None] | None = None):
         self.path = path
         self.on_event = on_event
         self.in_use = False  # a cluster of this process is on it, or will be again
@@ -81,7 +133,7 @@ class Supervisor:
         self.log: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._ids = itertools.count(1)
-        self._replies: dict[int, wire.Inbox[dict[str, Any]]] = {}
+        self._replies: dict[int, wire.Inbox[Event]] = {}
         self._socket: socket.socket | None = None
         self._peer = 0  # its process id, as the kernel has it
         self._is_lost = False  # the fork server has ended the connection
@@ -177,17 +229,12 @@ class Supervisor:
             return ""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-12:])
 
-    def command(self, cmd: str, timeout_s: float = 30.0, **fields: Any) -> dict[str, Any]:
-        """Send a command and wait for its answer.
-
-        Raises:
-          LaunchError: the fork server is gone or stopped, or does not answer within ``timeout_s``.
-        """
+    def command(self, cmd: str, timeout_s: float = 30.0, **fields: Any) -> Event:
         if self._socket is None:
             self.connect(timeout_s)
         deadline = time.monotonic() + timeout_s
         id = next(self._ids)
-        answer: wire.Inbox[dict[str, Any]] = wire.Inbox()
+        answer: wire.Inbox[Event] = wire.Inbox()
         replies = self._replies
         replies[id] = answer
         self._send({"cmd": cmd, "id": id, **fields})
@@ -207,23 +254,11 @@ class Supervisor:
         return reply
 
     @staticmethod
-    def _next(answer: wire.Inbox[dict[str, Any]], deadline: float) -> dict[str, Any] | None:
+    def _next(answer: wire.Inbox[Event], deadline: float) -> Event | None:
         try:
             return answer.get(timeout=min(LOOK_S, max(0.0, deadline - time.monotonic())))
         except queue.Empty:
             return None
-
-    def losses(self) -> list[dict[str, Any]]:
-        """This machine is not lost."""
-        return []
-
-    def out_of_reach(self) -> list[str]:
-        """Nor out of reach."""
-        return []
-
-    def records(self, there: bool = False) -> list[registry.HostRecord]:
-        """There is no other host."""
-        return []
 
     @property
     def is_stopped(self) -> bool:
@@ -245,7 +280,6 @@ class Supervisor:
         return pids
 
     def quit(self) -> None:
-        """End the fork server and all that it started, and wait until it is gone."""
         try:
             if self._socket is None:
                 self.connect(2)
@@ -264,7 +298,6 @@ class Supervisor:
         self.close()
 
     def close(self) -> None:
-        """Let go of the connection; the fork server lives on with its owner."""
         if (connection := self._socket) is not None:
             self._socket = None
             with contextlib.suppress(OSError):  # it wakes the reader, which close alone does not
@@ -272,7 +305,6 @@ class Supervisor:
             connection.close()
 
     def leave(self) -> None:
-        """Let go of it for good: it is detached, and does not end with this process."""
         self.close()
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
@@ -287,9 +319,7 @@ class Supervisor:
                 self._is_lost = True
                 raise LaunchError(f"The fork server is gone ({error}).") from None
 
-    def _read(
-        self, connection: socket.socket, replies: dict[int, wire.Inbox[dict[str, Any]]]
-    ) -> None:
+    def _read(self, connection: socket.socket, replies: dict[int, wire.Inbox[Event]]) -> None:
         inbox = b""
         while True:
             try:

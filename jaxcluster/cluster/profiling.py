@@ -19,7 +19,6 @@ from typing import IO, Any
 
 from jaxcluster import wire
 from jaxcluster.allocation import bulk
-from jaxcluster.allocation.fleet import Place
 from jaxcluster.cluster import lateness
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import UsageError
@@ -51,8 +50,7 @@ class Profiling:
     ranks: Sequence[int]
     token: str = field(default_factory=lambda: secrets.token_hex(8))
     _open: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
-    _places: Mapping[int, Place] = field(default_factory=dict)
-    _in_memory: str = ""
+    _memory: bulk.Memory | None = None  # None: they write to ``folder``
 
     @property
     def target(self) -> Path:
@@ -69,10 +67,8 @@ class Profiling:
             self.target.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"{self.target}: {error.strerror}.", EXAMPLE) from None
-        self._places = world.processes.places(self.ranks)
-        hosts = list({id(place): place for place in self._places.values()}.values())
-        if hosts:
-            self._in_memory = self._open.enter_context(bulk.folders(hosts))
+        with contextlib.suppress(bulk.NoRoom):
+            self._memory = self._open.enter_context(world.processes.memory(self.ranks))
         return {
             rank: {"token": self.token, "folder": self._folder_of(rank), "session": self.session}
             for rank in self.ranks
@@ -97,8 +93,7 @@ class Profiling:
             self.close()
 
     def _folder_of(self, rank: int) -> str:
-        place = self._places.get(rank)
-        return f"{place.memory}/{self._in_memory}" if place is not None else str(self.folder)
+        return self._memory.path(rank) if self._memory is not None else str(self.folder)
 
     def _name(self, rank: int) -> str:
         """The rank's file, from its folder."""
@@ -134,14 +129,14 @@ class Profiling:
 
     def _fetch(self, found: Mapping[int, RankProfile]) -> None:
         """Bring files from other hosts."""
+        if self._memory is None:
+            return
         with contextlib.ExitStack() as opened:
             files = []
             for rank, one in found.items():
-                if (place := self._places.get(rank)) is not None:
-                    file = opened.enter_context(open(self.folder / self._name(rank), "wb"))
-                    name = f"{self._in_memory}/{self._name(rank)}"
-                    files.append(bulk.File(place, name, one.told.nbytes, _Writer(file).take))
-            bulk.get(files)
+                file = opened.enter_context(open(self.folder / self._name(rank), "wb"))
+                files.append((rank, self._name(rank), one.told.nbytes, _Writer(file).take))
+            self._memory.get(files)
 
     def _put_together(
         self, world: World, found: Mapping[int, RankProfile], cell_seq: int | None

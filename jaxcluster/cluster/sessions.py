@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.cluster import events, handle, joining
+from jaxcluster.allocation import chosen, keys, visits
+from jaxcluster.cluster import events, handle
 from jaxcluster.cluster.handle import Cluster
 from jaxcluster.cluster.names import clear_away, live_records
 from jaxcluster.cluster.spec import make_spec
@@ -159,7 +160,7 @@ def attach(name: str | None = None, **way: str | list[str]) -> Cluster:
       LaunchError: a host can't be logged in to.
     """
     if way:
-        return _made_current(_visit(name, joining.way_of(way)))
+        return _made_current(_visit(name, visits.way_of(way)))
     living = live_records()
     if name is None and len(living) > 1:
         names = ", ".join(record.name for record in living)
@@ -203,7 +204,7 @@ def listed(
       **way: as for ``attach``: what has agents on these hosts, instead of what was started here.
     """
     if way:
-        return [found.record for found in joining.look(joining.way_of(way))], {}
+        return [found.record for found in visits.look(visits.way_of(way))], {}
     ours = connected()
     elsewhere = [cluster.record for cluster in ours.values() if cluster.world.way]
     records = [*live_records(), *elsewhere]
@@ -214,7 +215,7 @@ def listed(
         lost[record.name] = (
             known.world.supervisor.out_of_reach()
             if known and is_known
-            else joining.unreachable(record)
+            else keys.unreachable(record)
         )
     return records, lost
 
@@ -226,9 +227,9 @@ def _made_current(cluster: Cluster) -> Cluster:
     return cluster
 
 
-def _visit(name: str | None, way: joining.Way) -> Cluster:
+def _visit(name: str | None, way: visits.Way) -> Cluster:
     """A connection to a cluster that another machine has started."""
-    found = joining.find(way, name)
+    found = visits.find(way, name)
     record = found.record
     known = connected().get(record.name)
     if known is not None and known.record.claim != record.claim:
@@ -241,7 +242,7 @@ def _visit(name: str | None, way: joining.Way) -> Cluster:
         if known.world.is_ours or not (known.is_broken or is_old):
             return known
         known.close()
-    return connect(record, lambda: joining.visit(way, found))
+    return connect(record, lambda: World(record, chosen.visited(way, found), way=way))
 
 
 def connect(record: registry.ClusterRecord, join: Callable[[], World] | None = None) -> Cluster:
@@ -261,7 +262,7 @@ def connect(record: registry.ClusterRecord, join: Callable[[], World] | None = N
             f"{record.protocol}, here {wire.PROTOCOL_VERSION}).",
             "Attach with the version that started it, or stop it there and start another.",
         )
-    cluster = Cluster(join() if join is not None else joining.join(record))
+    cluster = Cluster(join() if join is not None else World(record, chosen.joined(record)))
     try:
         cluster.world.ask_exits()
         states = cluster.status()
@@ -300,9 +301,9 @@ def stop(name: str, force: bool = False) -> float:
     try:
         connect(record).stop(force)
     except (NoCluster, LaunchError):  # what is left of it
-        joining.check_is_here(record)
+        chosen.check_is_here(record)
         may_live = claims.lives([name])[name] is not claims.Life.DEAD
-        if not joining.end_rest(record) and may_live and not force:
+        if not chosen.end_rest(record) and may_live and not force:
             raise  # a host that can't be reached is not known to have ended
         clear_away(record)
     events.tell()

@@ -138,7 +138,7 @@ class Starting:
         processes.publish(record)
         if spec.detach:
             self.allocation.detach()
-        return World(record, self.link, processes, self.exits)
+        return World(record, processes, self.link, self.exits)
 
     def _on_exit(self, event: dict[str, Any]) -> None:
         """On the supervisor's thread: whoever waits for a rank that has died waits no longer."""

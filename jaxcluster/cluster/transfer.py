@@ -9,7 +9,6 @@ shards come as raw frames.
 from __future__ import annotations
 
 import contextlib
-import errno
 import keyword
 import math
 import mmap
@@ -29,13 +28,12 @@ import numpy as np
 import psutil
 
 from jaxcluster import wire
-from jaxcluster.allocation import bulk
+from jaxcluster.allocation.bulk import NoRoom
 from jaxcluster.cluster import stopbutton
 from jaxcluster.cluster.unpickling import NeedsJax, load
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import (
     CellInterrupted,
-    LaunchError,
     NotAddressable,
     NotSerialisable,
     RankHung,
@@ -159,16 +157,14 @@ def _collect(world: World, described: _Described) -> Any:
     sizes += described.buffer_sizes
     total = sum(-(-size // ALIGN) * ALIGN for size in sizes)
     check_memory(described.name, total)
-    memory: mmap.mmap | bytearray | None = None if total else bytearray()
-    if total >= SHARED_FROM_NBYTES and shares_memory(world, total):
-        with contextlib.suppress(NoRoom):
-            memory = _fill_shared(world, described, sizes, total)
-    if memory is None and total >= SHARED_FROM_NBYTES:
-        with contextlib.suppress(NoRoom):
-            memory = _fetch_through_hosts(world, described, shapes, dtypes, total, sizes)
-    if memory is None:
-        memory = _fetch(world, described, shapes, dtypes, sizes, total)
     offsets = _offsets(sizes)
+    whole = _Whole(shapes, dtypes, sizes, offsets, total)
+    memory: mmap.mmap | bytearray | None = None if total else bytearray()
+    for way in (_fill_shared, _fetch_through_hosts) if total >= SHARED_FROM_NBYTES else ():
+        with contextlib.suppress(NoRoom):
+            memory = memory or way(world, described, whole)
+    if memory is None:
+        memory = _fetch(world, described, whole)
     arrays = [
         np.ndarray(shape, dtype, memory, offset)
         for shape, dtype, offset in zip(shapes, dtypes, offsets, strict=False)
@@ -176,6 +172,17 @@ def _collect(world: World, described: _Described) -> Any:
     view = memoryview(memory)
     ends = zip(offsets[len(arrays) :], sizes[len(arrays) :], strict=True)
     return load(described.pickled, arrays, [view[o : o + n] for o, n in ends])
+
+
+@dataclass
+class _Whole:
+    """What a pulled value's arrays and buffers are, and where they are in one piece of memory."""
+
+    shapes: Sequence[tuple[int, ...]]
+    dtypes: Sequence[np.dtype[Any]]
+    sizes: Sequence[int]
+    offsets: Sequence[int]
+    total: int
 
 
 def _offsets(sizes: Sequence[int]) -> list[int]:
@@ -245,10 +252,6 @@ def shares_memory(world: World, nbytes: int) -> bool:
     return room.f_bavail * room.f_frsize > nbytes + (16 << 20)
 
 
-class NoRoom(Exception):
-    """Shared memory has no room for a file: its bytes travel as frames."""
-
-
 @contextlib.contextmanager
 def _shared_file(nbytes: int) -> Iterator[tuple[str, mmap.mmap]]:
     """A mapped file in shared memory. Its name is gone afterwards; the mapping lives on.
@@ -273,16 +276,16 @@ def _shared_file(nbytes: int) -> Iterator[tuple[str, mmap.mmap]]:
         Path(path).unlink(missing_ok=True)
 
 
-def _fill_shared(
-    world: World, described: _Described, sizes: Sequence[int], total: int
-) -> mmap.mmap:
-    offsets = _offsets(sizes)
+def _fill_shared(world: World, described: _Described, whole: _Whole) -> mmap.mmap:
+    if not shares_memory(world, whole.total):
+        raise NoRoom
+    offsets = whole.offsets
     n = len(described.arrays)
     wanted: dict[int, list[list[int]]] = {}
     for number, views in enumerate(described.arrays):
         for rank in views:
             wanted.setdefault(rank, []).append([number, offsets[number]])
-    with _shared_file(total) as (path, memory):
+    with _shared_file(whole.total) as (path, memory):
         bodies = {
             rank: {
                 "token": described.token,
@@ -312,16 +315,8 @@ def _check_copies(name: str, answers: Mapping[int, Any]) -> None:
         )
 
 
-def _fetch(
-    world: World,
-    described: _Described,
-    shapes: Sequence[tuple[int, ...]],
-    dtypes: Sequence[np.dtype[Any]],
-    sizes: Sequence[int],
-    total: int,
-) -> bytearray:
-    memory = bytearray(total)
-    offsets = _offsets(sizes)
+def _fetch(world: World, described: _Described, whole: _Whole) -> bytearray:
+    memory, dtypes, offsets = bytearray(whole.total), whole.dtypes, whole.offsets
     ranks = sorted({r for views in described.arrays for r in views} | {0})
     bodies = {
         r: {
@@ -336,11 +331,11 @@ def _fetch(
         places = unwrap(answer)["places"]
         frames = list(answer.buffers)
         for (number, index, shape), frame in zip(places, frames, strict=False):
-            whole: np.ndarray[Any, Any] = np.ndarray(
-                shapes[number], dtypes[number], memory, offsets[number]
+            array: np.ndarray[Any, Any] = np.ndarray(
+                whole.shapes[number], dtypes[number], memory, offsets[number]
             )
             slices = tuple(slice(start, stop) for start, stop in index)
-            whole[slices] = np.frombuffer(frame, np.uint8).view(dtypes[number]).reshape(shape)
+            array[slices] = np.frombuffer(frame, np.uint8).view(dtypes[number]).reshape(shape)
         if rank == 0:
             start = len(described.arrays)
             for frame, offset in zip(frames[len(places) :], offsets[start:], strict=True):
@@ -348,31 +343,19 @@ def _fetch(
     return memory
 
 
-def _fetch_through_hosts(
-    world: World,
-    described: _Described,
-    shapes: Sequence[tuple[int, ...]],
-    dtypes: Sequence[np.dtype[Any]],
-    total: int,
-    sizes: Sequence[int],
-) -> bytearray:
+def _fetch_through_hosts(world: World, described: _Described, whole: _Whole) -> bytearray:
     """Ranks write their shards to files in their hosts' memory, from where they come in parts.
 
     Raises:
       NoRoom: a host has none for that, or no agent.
     """
     ranks = sorted({r for views in described.arrays for r in views} | {0})
-    places = world.processes.places(ranks)
-    if not places:
-        raise NoRoom
-    memory = bytearray(total)
-    offsets = _offsets(sizes)
-    hosts = list({id(place): place for place in places.values()}.values())
-    with bulk.folders(hosts) as folder:
+    with world.processes.memory(ranks) as there:
+        memory, offsets = bytearray(whole.total), whole.offsets
         bodies = {
             r: {
                 "token": described.token,
-                "path": f"{places[r].memory}/{folder}/{r}",
+                "path": there.path(r, str(r)),
                 "arrays": [k for k, views in enumerate(described.arrays) if r in views],
             }
             for r in ranks
@@ -385,21 +368,19 @@ def _fetch_through_hosts(
         files = []
         for rank, body in packed.items():
             targets = [
-                _Target(memory, offsets[number], shapes[number], dtypes[number], index)
+                _Target(memory, offsets[number], whole.shapes[number], whole.dtypes[number], index)
                 for number, index, _ in body["places"]
             ]
             if rank == 0:
                 targets += [
                     _Target(memory, offset, (size,), np.dtype(np.uint8), [[0, size]])
-                    for size, offset in zip(
-                        sizes[len(shapes) :], offsets[len(shapes) :], strict=True
-                    )
+                    for size, offset in list(zip(whole.sizes, offsets, strict=True))[
+                        len(whole.shapes) :
+                    ]
                 ]
             joiner = _Joiner(targets, body["sizes"])
-            files.append(
-                bulk.File(places[rank], f"{folder}/{rank}", sum(body["sizes"]), joiner.take)
-            )
-        bulk.get(files)
+            files.append((rank, str(rank), sum(body["sizes"]), joiner.take))
+        there.get(files)
     return memory
 
 
@@ -482,22 +463,16 @@ def push(world: World, values: Mapping[str, Any], ranks: Sequence[int] | None = 
     raws = [b.raw() for b in buffers]
     sizes = [raw.nbytes for raw in raws]
     total = sum(-(-size // ALIGN) * ALIGN for size in sizes)
-    if total >= SHARED_FROM_NBYTES and shares_memory(world, total):
-        offsets = _offsets(sizes)
-        with contextlib.suppress(NoRoom), _shared_file(total) as (path, memory):
-            for raw, offset in zip(raws, offsets, strict=True):
-                memory[offset : offset + raw.nbytes] = raw
-            body: dict[str, Any] = {
-                "path": path,
-                "buffers": [[o, o + n] for o, n in zip(offsets, sizes, strict=True)],
-            }
-            _assign(world, dict.fromkeys(chosen, body), [pickled])
+    at = [[o, o + n] for o, n in zip(_offsets(sizes), sizes, strict=True)]
+    filled = {o: raw for (o, end), raw in zip(at, raws, strict=True) if end > o}
+    for way in (_share, _bring_to_hosts) if total >= SHARED_FROM_NBYTES else ():
+        with contextlib.suppress(NoRoom), way(world, chosen, filled, total) as paths:
+            bodies = {path: {"path": path, "buffers": at} for path in {*paths.values()}}
+            _assign(world, {rank: bodies[path] for rank, path in paths.items()}, [pickled])
             return
-    if total >= SHARED_FROM_NBYTES and _push_through_hosts(world, chosen, pickled, raws, sizes):
-        return
     if total:
         check_memory(" and ".join(values), total * len(chosen))
-    body = {}
+    body: dict[str, Any] = {}
     _assign(world, dict.fromkeys(chosen, body), [pickled, *raws])
 
 
@@ -547,30 +522,31 @@ def _assign(world: World, bodies: Mapping[int, Any], buffers: Sequence[Any]) -> 
         unwrap(event)
 
 
-def _push_through_hosts(
-    world: World,
-    ranks: Sequence[int],
-    pickled: bytes,
-    raws: Sequence[memoryview],
-    sizes: Sequence[int],
-) -> bool:
-    """Once to each host, where its ranks map the same memory. Whether that could be done."""
-    places = world.processes.places(ranks)
-    hosts = list({id(place): place for place in places.values()}.values())
-    if not hosts:
-        return False
-    offsets = _offsets(sizes)
-    with bulk.folders(hosts) as folder:
-        try:
-            bulk.put(hosts, f"{folder}/value", dict(zip(offsets, raws, strict=True)))
-        except LaunchError as error:
-            if os.strerror(errno.ENOSPC) in error.message:
-                return False
-            raise
-        at = [[o, o + n] for o, n in zip(offsets, sizes, strict=True)]
-        bodies = {r: {"path": f"{places[r].memory}/{folder}/value", "buffers": at} for r in ranks}
-        _assign(world, bodies, [pickled])
-    return True
+@contextlib.contextmanager
+def _share(
+    world: World, ranks: Sequence[int], buffers: Mapping[int, memoryview], total: int
+) -> Iterator[dict[int, str]]:
+    """A file in the memory that ranks share with the notebook: its path for each rank.
+
+    Raises:
+      NoRoom: they share none, or there is no room.
+    """
+    if not shares_memory(world, total):
+        raise NoRoom
+    with _shared_file(total) as (path, memory):
+        for at, raw in buffers.items():
+            memory[at : at + raw.nbytes] = raw
+        yield dict.fromkeys(ranks, path)
+
+
+@contextlib.contextmanager
+def _bring_to_hosts(
+    world: World, ranks: Sequence[int], buffers: Mapping[int, memoryview], total: int
+) -> Iterator[dict[int, str]]:
+    """The same once on each host, where its ranks map the same memory."""
+    with world.processes.memory(ranks) as there:
+        there.put("value", buffers)
+        yield {rank: there.path(rank, "value") for rank in ranks}
 
 
 def check_names(names: Iterator[str] | Sequence[str] | Mapping[str, Any]) -> None:

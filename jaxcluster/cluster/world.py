@@ -36,8 +36,8 @@ class World:
 
     Args:
       record: who they are.
-      link: their own sockets.
       processes: their processes, whoever has started them.
+      link: the way to them, where there is one already.
       missed: what their parent has told before somebody listens.
       way: how they are come to where another machine has started them.
 
@@ -69,15 +69,15 @@ class World:
     def __init__(
         self,
         record: registry.ClusterRecord,
-        link: Link,
         processes: Processes,
+        link: Link | None = None,
         missed: wire.Inbox[dict[str, Any]] | None = None,
         way: Way | None = None,
     ) -> None:
         self.way = way
         self.record = record
-        self.link = link
         self.processes, self.supervisor = processes, processes.supervisor
+        self.link = link = link or processes.connect()
         self.num_processes = record.spec.num_processes
         self.hosts = several_hosts({f.rank: f.hostname for f in record.facts})
         self.dead: dict[int, dict[str, Any]] = {}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxcluster.allocation import chosen
+from jaxcluster.allocation import remote
 from jaxcluster.allocation.fleet import Place
 from jaxcluster.doctor import MIN_SHM_NBYTES
 from jaxcluster.errors import LaunchError
@@ -50,7 +50,7 @@ def look_before(spec: ClusterSpec, say: Callable[[str], None], timeout_s: float)
     Raises:
       LaunchError: an agent did not come up.
     """
-    return chosen.examine(spec, look, say, timeout_s)
+    return remote.examine(spec, look, say, timeout_s)
 
 
 def _ask(place: Place, cmd: str, **fields: Any) -> Facts | None:

@@ -376,11 +376,10 @@ class Commands:
                 return
         print(doctor.render(doctor.run_checks(registry.runtime_root())))
         for one in cluster.connected().values():
-            ranks = [] if one.closed else range(one.num_processes)
-            places = {id(place): place for place in one.world.processes.places(ranks).values()}
+            places = [] if one.closed else [p for p in one.world.processes.places if p.ranks]
             if places:
                 print(f"\nhosts of cluster {one.name!r}:")
-                print(hostchecks.look(list(places.values())))
+                print(hostchecks.look(places))
 
     def _resync(self, line: str) -> None:
         arguments.command_parser("%jaxcluster resync").read(line)

@@ -26,7 +26,7 @@ import jaxcluster
 from jaxcluster import cli, cluster, mcp, wire
 from jaxcluster.allocation import remote, visits
 from jaxcluster.arguments import Help
-from jaxcluster.cluster import joining, notify, sessions, starting
+from jaxcluster.cluster import notify, sessions, starting
 from jaxcluster.doctor import hosts as hostchecks
 from jaxcluster.errors import NoCluster, PlanError, UsageError
 from jaxcluster.model import rewrite
@@ -107,7 +107,7 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setattr(sessions, "start_world", started)
     monkeypatch.setattr(cluster, "dry_run", started)
     monkeypatch.setattr(visits, "look", reached)
-    monkeypatch.setattr(joining, "look", reached)
+    monkeypatch.setattr(visits, "look", reached)
     monkeypatch.setattr(hostchecks, "look_before", reached)
     monkeypatch.setattr("jaxcluster.doctor.run_checks", lambda root: [])
     monkeypatch.setattr(exporting, "carry_out", reached)

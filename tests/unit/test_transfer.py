@@ -262,8 +262,8 @@ class Ranks:
     def processes(self) -> Any:
         return self
 
-    def places(self, ranks: Any) -> dict[int, Any]:
-        return {}
+    def memory(self, ranks: Any) -> Any:
+        raise transfer.NoRoom
 
     def ask(
         self, ranks: Any, op: str, body: Any = None, *, timeout_s: float, buffers: Any = (),
@@ -470,3 +470,15 @@ def test_a_push_that_finds_no_shared_memory_goes_in_frames(monkeypatch: pytest.M
     transfer.push(ranks, {"x": np.zeros(1 << 20, np.uint8)})  # type: ignore[arg-type]
     asked = [(op, rank, list(body), nbytes >> 20) for op, rank, body, nbytes in ranks.asked[:2]]
     assert asked == [("assign", 0, ["token"], 1), ("assign", 1, ["token"], 1)]
+
+
+def test_an_empty_array_is_pushed_beside_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no bytes, so it begins where the next one does."""
+    monkeypatch.setattr(transfer, "host_key", lambda: "here")
+    ranks = Ranks({})
+    size = transfer.SHARED_FROM_NBYTES
+    transfer.push(ranks, {"none": np.zeros(0), "x": np.ones(size, np.uint8)})  # type: ignore[arg-type]
+    (_, _, first, in_frames), (_, _, second, _) = ranks.asked[:2]
+    assert first["buffers"] == [[0, 0], [0, size]]
+    assert first is second  # it is encoded once
+    assert in_frames < size
