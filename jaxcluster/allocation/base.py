@@ -52,8 +52,6 @@ class Processes(ABC):
         self._may_quit = record is not None and not record.owner  # it ends with its ranks
         self._pids = record.pids if record is not None else []
 
-    # ------------------------------------------------------------------ their start and end
-
     @abstractmethod
     def start(self) -> list[int]:
         """Start controller and ranks; returns the ranks' pids, each on its own host.
@@ -121,8 +119,6 @@ class Processes(ABC):
         elif self.spec.detach:
             self.supervisor.leave()
 
-    # ------------------------------------------------------------------ where they are
-
     @property
     @abstractmethod
     def addresses(self) -> Sequence[str]:
@@ -159,9 +155,7 @@ class Processes(ABC):
     @property
     def idle_hosts(self) -> list[str]:
         """The hosts that have no ranks now."""
-        return []
-
-    # ------------------------------------------------------------------ what is known of them
+        return [place.name for place in self.places if not place.ranks]
 
     @abstractmethod
     def look_at(self, ranks: Iterable[int]) -> dict[int, ProcessLook | None]:
@@ -183,8 +177,6 @@ class Processes(ABC):
           log: ``cells`` or ``output``.
           wanted: by rank, from which position on.
         """
-
-    # ------------------------------------------------------------------ what they need
 
     @abstractmethod
     def turns(self, last_seq: int) -> Turns:
@@ -246,9 +238,9 @@ class Allocation(ABC):
         self,
         spec: wire.ClusterSpec,
         on_event: OnEvent,
-        say: Say = lambda line: None,
-        timeout_s: float = 60.0,
-        stopped: threading.Event | None = None,
+        say: Say,
+        timeout_s: float,
+        stopped: threading.Event,
     ) -> Processes:
         """Have the hosts' fork servers come up, and lay out a generation of ranks.
 

@@ -12,7 +12,7 @@ import errno
 import os
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from jaxcluster.agent.client import Asked
@@ -27,52 +27,6 @@ MKDIR_S = 10.0
 Take = Callable[[int, memoryview], None]  # where a part begins, and what it is
 
 
-@contextlib.contextmanager
-def folders(places: Sequence[Place]) -> Iterator[str]:
-    """The name of a folder in the memory of each host, gone afterwards.
-
-    Raises:
-      LaunchError: a host does not answer.
-    """
-    name = f"value-{secrets.token_hex(6)}"
-    try:
-        for asked in [p.agent.begin("mkdir", path=f"{p.memory}/{name}") for p in places]:
-            asked.wait(MKDIR_S)
-        yield name
-    finally:
-        for place in places:
-            place.agent.begin("remove", path=f"{place.memory}/{name}").forget()
-
-
-def put(places: Sequence[Place], name: str, buffers: Mapping[int, memoryview]) -> None:
-    """Write one file into the memory of each host.
-
-    Args:
-      name: of the file, from the host's folder in memory.
-      buffers: what is in it, by where it begins.
-
-    Raises:
-      LaunchError: a host does not answer, or has no room.
-    """
-    parts = [(0, memoryview(b""))]
-    for begin, buffer in buffers.items():
-        for at in range(0, len(buffer), PART_NBYTES):
-            parts.append((begin + at, buffer[at : at + PART_NBYTES]))
-    under_way: deque[Asked] = deque()
-    try:
-        for at, part in parts:
-            for place in places:
-                path = f"{place.memory}/{name}"
-                under_way.append(place.agent.begin("put", part, path=path, at=at))
-            while len(under_way) > WINDOW * len(places):
-                under_way.popleft().wait(PART_S)
-        while under_way:
-            under_way.popleft().wait(PART_S)
-    finally:
-        for asked in under_way:
-            asked.forget()
-
-
 @dataclass
 class File:
     """A file in a host's memory that is to be brought here.
@@ -82,7 +36,7 @@ class File:
     """
 
     place: Place
-    name: str
+    path: str
     nbytes: int
     take: Take
 
@@ -105,8 +59,8 @@ class _Course:
             if (found := next(self.waiting, None)) is None:
                 return
             file, at = found
-            path, nbytes = f"{file.place.memory}/{file.name}", min(PART_NBYTES, file.nbytes - at)
-            asked = file.place.agent.begin("get", path=path, at=at, nbytes=nbytes)
+            nbytes = min(PART_NBYTES, file.nbytes - at)
+            asked = file.place.agent.begin("get", path=file.path, at=at, nbytes=nbytes)
             self.under_way.append((file, at, asked))
 
     def take(self) -> None:
@@ -115,30 +69,6 @@ class _Course:
         if len(data) != min(PART_NBYTES, file.nbytes - at):
             raise LaunchError(f"A part of a value from host {file.place.name} was lost on the way.")
         file.take(at, data)
-
-
-def get(files: Sequence[File]) -> None:
-    """Bring files here, from all hosts at once.
-
-    Raises:
-      LaunchError: a host does not answer.
-    """
-    courses = [
-        _Course([file for file in files if file.place is place])
-        for place in {id(file.place): file.place for file in files}.values()
-    ]
-    try:
-        while courses:
-            for course in list(courses):
-                course.ask()
-                if course.under_way:
-                    course.take()
-                else:
-                    courses.remove(course)
-    finally:
-        for course in courses:
-            for _, _, asked in course.under_way:
-                asked.forget()
 
 
 class NoRoom(Exception):
@@ -155,36 +85,67 @@ class Memory:
 
     def __init__(self, places: Mapping[int, Place], name: str) -> None:
         self._places, self._name = places, name
+        self.hosts = list({id(place): place for place in places.values()}.values())
 
     def path(self, rank: int, name: str = "") -> str:
         """Of a file in it, or of itself, for a rank."""
         return f"{self._places[rank].memory}/{self._name}/{name}".rstrip("/")
 
     def put(self, name: str, buffers: Mapping[int, memoryview]) -> None:
-        """Write one file into the memory of each host: see ``put``.
+        """Write one file into the memory of each host.
+
+        Args:
+          buffers: what is in it, by where it begins.
 
         Raises:
           NoRoom: a host has none.
           LaunchError: a host does not answer.
         """
+        parts = [(0, memoryview(b""))]
+        for begin, buffer in buffers.items():
+            for at in range(0, len(buffer), PART_NBYTES):
+                parts.append((begin + at, buffer[at : at + PART_NBYTES]))
+        under_way: deque[Asked] = deque()
         try:
-            put(_distinct(self._places), f"{self._name}/{name}", buffers)
+            for at, part in parts:
+                for host in self.hosts:
+                    path = f"{host.memory}/{self._name}/{name}"
+                    under_way.append(host.agent.begin("put", part, path=path, at=at))
+                while len(under_way) > WINDOW * len(self.hosts):
+                    under_way.popleft().wait(PART_S)
+            while under_way:
+                under_way.popleft().wait(PART_S)
         except LaunchError as error:
             if os.strerror(errno.ENOSPC) in error.message:
                 raise NoRoom from None
             raise
+        finally:
+            for asked in under_way:
+                asked.forget()
 
     def get(self, files: Iterable[tuple[int, str, int, Take]]) -> None:
-        """Bring files of (whose rank's host, name, nbytes, who takes the parts) here: see ``get``.
+        """Bring files here, from all hosts at once.
+
+        Args:
+          files: of each whose rank's host has it, its name and size, and who is given its parts.
 
         Raises:
           LaunchError: a host does not answer.
         """
-        get([File(self._places[r], f"{self._name}/{name}", *what) for r, name, *what in files])  # type: ignore[arg-type]
-
-
-def _distinct(places: Mapping[int, Place]) -> list[Place]:
-    return list({id(place): place for place in places.values()}.values())
+        found = [File(self._places[r], self.path(r, name), n, take) for r, name, n, take in files]
+        courses = [_Course([file for file in found if file.place is host]) for host in self.hosts]
+        try:
+            while courses:
+                for course in list(courses):
+                    course.ask()
+                    if course.under_way:
+                        course.take()
+                    else:
+                        courses.remove(course)
+        finally:
+            for course in courses:
+                for _, _, asked in course.under_way:
+                    asked.forget()
 
 
 @contextlib.contextmanager
@@ -194,5 +155,12 @@ def memory(places: Mapping[int, Place]) -> Iterator[Memory]:
     Raises:
       LaunchError: a host does not answer.
     """
-    with folders(_distinct(places)) as name:
-        yield Memory(places, name)
+    name = f"value-{secrets.token_hex(6)}"
+    made = Memory(places, name)
+    try:
+        for asked in [p.agent.begin("mkdir", path=f"{p.memory}/{name}") for p in made.hosts]:
+            asked.wait(MKDIR_S)
+        yield made
+    finally:
+        for host in made.hosts:
+            host.agent.begin("remove", path=f"{host.memory}/{name}").forget()

@@ -326,10 +326,6 @@ class Fleet(ForkServers):
                 ) from None
         return joined
 
-    def spawn(self, place: Place, procs: list[Event], timeout_s: float) -> list[int]:
-        """Start processes on a host; returns their pids there."""
-        return place.agent.fork.spawn(procs, timeout_s)
-
     def quit(self) -> None:
         ask_each([p for p in self.places if not p.lost], "quit", QUIT_S, LaunchError)
         self.close()

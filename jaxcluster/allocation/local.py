@@ -180,9 +180,9 @@ class LocalAllocation(Allocation):
         self,
         spec: wire.ClusterSpec,
         on_event: OnEvent,
-        say: Say = lambda line: None,
-        timeout_s: float = 60.0,
-        stopped: threading.Event | None = None,
+        say: Say,
+        timeout_s: float,
+        stopped: threading.Event,
     ) -> LocalProcesses:
         """Have the fork server come up, and lay out what it is to start; nothing waits in a queue.
 
@@ -358,16 +358,16 @@ class LocalProcesses(Processes):
     def turns(self, last_seq: int) -> LocalTurns:
         return LocalTurns(self.folder.name, last_seq)
 
-    def state_folder(self) -> kept.Folder:
-        return kept.Folder(self.spec.num_processes, _look_after)
+    def state_folder(self) -> kept.LocalStates:
+        return kept.LocalStates(self.spec.num_processes, _look_after)
 
-    def copies_folder(self) -> kept.Folder:
+    def copies_folder(self) -> kept.LocalStates:
         if not kept.SHARED_MEMORY.is_dir():
             raise UsageError(
                 f"Copies are kept in memory, in {kept.SHARED_MEMORY}, and this machine has none.",
                 "%jaxcluster checkpoint NAME saves the variables to disk.",
             )
-        return kept.Folder(self.spec.num_processes, in_memory=True)
+        return kept.LocalStates(self.spec.num_processes, in_memory=True)
 
     def _clear_away(self) -> None:
         with contextlib.suppress(LaunchError):

@@ -225,22 +225,16 @@ class HostProcesses(Processes):
         )
 
     @property
-    def idle_hosts(self) -> list[str]:
-        return [place.name for place in self.places if not place.ranks]
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        ranks = range(self.spec.num_processes)
-        return tuple(
-            f"{self.host_of(r).name}:{self.host_of(r).folder}/ranks/{r}.sock" for r in ranks
-        )
+    def addresses(self) -> list[str]:
+        return self._on_hosts("{}.sock")
 
     @property
     def logs(self) -> list[str]:
-        ranks = range(self.spec.num_processes)
-        return [
-            f"{self.host_of(r).name}:{self.host_of(r).folder}/ranks/rank-{r}.log" for r in ranks
-        ]
+        return self._on_hosts("rank-{}.log")
+
+    def _on_hosts(self, name: str) -> list[str]:
+        homes = enumerate(map(self.host_of, range(self.spec.num_processes)))
+        return [f"{host.name}:{host.folder}/ranks/{name.format(rank)}" for rank, host in homes]
 
     @property
     def cluster_file(self) -> str:
@@ -249,7 +243,7 @@ class HostProcesses(Processes):
     def _spawn_coordinator(self, *argv: str) -> int:
         first = self.places[0]
         process = self._process("coordinator", first, argv=argv)
-        (pid,) = self.supervisor.spawn(first, [process], self.spec.timeout_s)
+        (pid,) = first.agent.fork.spawn([process], self.spec.timeout_s)
         return pid
 
     def no_way(self, to: int, address: str, port: int, deaf: Sequence[int]) -> LaunchError:

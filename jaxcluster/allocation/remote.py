@@ -124,14 +124,14 @@ class HostAllocation(Allocation):
         self,
         spec: wire.ClusterSpec,
         on_event: OnEvent,
-        say: Say = lambda line: None,
-        timeout_s: float = 60.0,
-        stopped: threading.Event | None = None,
+        say: Say,
+        timeout_s: float,
+        stopped: threading.Event,
     ) -> HostProcesses:
         deadline = time.monotonic() + timeout_s
         is_other = False
         if self.fleet is None:
-            self._bring_up(spec, say, deadline, stopped or threading.Event())
+            self._bring_up(spec, say, deadline, stopped)
         else:
             is_other = self._bring_back(say, deadline, stopped)
         assert self.fleet is not None
@@ -205,7 +205,7 @@ class HostAllocation(Allocation):
         with open(os.open(path / KEYS, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump({"public": keys.public, "secret": keys.secret}, file)
 
-    def _bring_back(self, say: Say, deadline: float, stopped: threading.Event | None) -> bool:
+    def _bring_back(self, say: Say, deadline: float, stopped: threading.Event) -> bool:
         """Another agent for each host that is lost; whether there was one. On the host it first
         ends what is left of the old one, and waits for its end: two would share a GPU or TPU."""
         assert self.fleet is not None and self._launch is not None

@@ -16,14 +16,14 @@ from jaxcluster.agent.client import Asked
 from jaxcluster.agent.transport import new_keys
 from jaxcluster.allocation.fleet import Fleet, Place, copy_file
 from jaxcluster.errors import LaunchError
-from jaxcluster.records.kept import Mirror, Report, Where
+from jaxcluster.records.kept import Mirror, Report, StateFolder, Where
 
 ASK_S = 10.0
 LOOK_S = 3.0  # whether files are still there; a host that says nothing may have lost them
 BROUGHT = "brought"
 
 
-class HostStates:
+class HostStates(StateFolder):
     """What ranks have saved: a folder in the memory of each host, and one on its disk.
 
     Both are the agent's, and gone with it.
@@ -51,7 +51,6 @@ class HostStates:
         return [f"{folder}/{self._name}" for folder in dict.fromkeys((where.memory, where.folder))]
 
     def places_for(self, rank: int) -> list[tuple[str, int | None]]:
-        """The folders that a rank may write to, the best one first; of memory, how much of it."""
         where = self._homes[rank]
         paths = self._paths(where)
         if len(paths) == 1:
@@ -62,7 +61,6 @@ class HostStates:
         return found if room is None else [(memory, room // max(1, len(where.ranks))), *found]
 
     def lost(self, reports: Mapping[int, Report]) -> dict[int, str]:
-        """The ranks whose files can't be read now, each with the reason."""
         found, asked = {}, []
         for rank, report in reports.items():
             where = self._place(rank, report.get("host"))
@@ -86,11 +84,7 @@ class HostStates:
         return found
 
     def donor_for(self, rank: int, donor: int, reports: Mapping[int, Report]) -> tuple[int, Where]:
-        """Whose file ``rank`` is to take values from: one on its host, or brought there.
-
-        Raises:
-          LaunchError: a host does not answer, or has no room.
-        """
+        """One on its host, or brought there."""
         here = self._fleet.place_of(rank)
         near = [r for r, report in reports.items() if self._place(r, report.get("host")) is here]
         if near:
@@ -98,20 +92,10 @@ class HostStates:
         return donor, self._bring_to(here, donor, reports[donor])
 
     def folders_for(self, rank: int, reports: Mapping[int, Report]) -> dict[int, Where]:
-        """Where ``rank`` finds the file of each of these ranks, brought to its host if need be.
-
-        Raises:
-          LaunchError: a host does not answer, or has no room.
-        """
         here = self._fleet.place_of(rank)
         return {one: self._bring_to(here, one, report) for one, report in reports.items()}
 
     def bring(self, rank: int, report: Report) -> Where:
-        """The folder in which ``rank`` finds the files that it has saved itself.
-
-        Raises:
-          LaunchError: a host does not answer, or has no room.
-        """
         return self._bring_to(self._fleet.place_of(rank), rank, report)
 
     def is_gone(self, rank: int) -> bool:
@@ -123,7 +107,6 @@ class HostStates:
         return self._homes[rank] if host is None else self._hosts[host]
 
     def bring_all(self) -> None:
-        """Have hosts read nothing from each other: it is brought through the notebook."""
         self._is_direct = False
 
     def _bring_to(self, here: Place, rank: int, report: Report) -> Where:
@@ -245,14 +228,6 @@ class HostStates:
         return ""
 
     def read(self, rank: int, path: str, host: int | None = None) -> bytes:
-        """A small file that a rank has written.
-
-        Args:
-          host: the number of the one where it is; None: the rank's own.
-
-        Raises:
-          OSError: it can't be read, or its host is out of reach.
-        """
         where = self._place(rank, host)
         if where.lost:
             raise OSError(where.lost)
@@ -264,12 +239,9 @@ class HostStates:
     def check(
         self, rank: int, folder: str, sums: Mapping[str, int], host: int | None = None
     ) -> None:
-        """Whether the files of a copy are there.
+        """Whether they are there.
 
         Their numbers don't cross the network for it: the rank that takes them looks at them.
-
-        Raises:
-          OSError: one can't be read, or its host is out of reach.
         """
         where = self._place(rank, host)
         if where.lost:
@@ -283,7 +255,6 @@ class HostStates:
             raise OSError(error.message) from None
 
     def remove(self) -> None:
-        """Remove all of it."""
         self._each("remove")
 
     def _each(self, cmd: str, **fields: Any) -> list[dict[str, Any]]:

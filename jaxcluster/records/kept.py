@@ -46,20 +46,28 @@ class StateFolder(Protocol):
         """The ranks whose files can't be read now, each with the reason."""
 
     def donor_for(self, rank: int, donor: int, reports: Mapping[int, Report]) -> tuple[int, Where]:
-        """Whose file ``rank`` is to take values from, where ``donor``'s would do; its folder."""
+        """Whose file ``rank`` is to take values from, where ``donor``'s would do; its folder.
+
+        Raises:
+          LaunchError: a host does not answer, or has no room.
+        """
 
     def bring(self, rank: int, report: Report) -> Where:
         """The folder in which ``rank`` finds the files that it has saved itself.
 
         Raises:
-          LaunchError: they can't be brought to it.
+          LaunchError: as ``donor_for``.
         """
 
     def is_gone(self, rank: int) -> bool:
         """Whether the host of a rank is lost, with all that is there."""
 
     def folders_for(self, rank: int, reports: Mapping[int, Report]) -> dict[int, Where]:
-        """Where ``rank`` finds the file of each of these ranks, brought to its host if need be."""
+        """Where ``rank`` finds the file of each of these ranks, brought to its host if need be.
+
+        Raises:
+          LaunchError: as ``donor_for``.
+        """
 
     def bring_all(self) -> None:
         """Have ranks read nothing from other hosts: all that they need is brought to theirs."""
@@ -87,7 +95,7 @@ class StateFolder(Protocol):
           host: the number of the one where it is; None: the rank's own.
 
         Raises:
-          OSError: it can't be read.
+          OSError: it can't be read, or its host is out of reach.
         """
 
     def check(
@@ -106,7 +114,7 @@ class StateFolder(Protocol):
         """Remove all of it. Ranks may still be writing into it."""
 
 
-class Folder:
+class LocalStates(StateFolder):
     """Private folders of this process: one in memory, and one on each disk that may have room.
 
     Args:
@@ -160,11 +168,9 @@ class Folder:
         self._rooms.append(memory_room(path) // num_ranks if parent == SHARED_MEMORY else None)
 
     def places_for(self, rank: int) -> list[tuple[str, int | None]]:
-        """The folders that a rank may write to, the best one first; of memory, how much of it."""
         return [(str(path), room) for path, room in zip(self.paths, self._rooms, strict=True)]
 
     def lost(self, reports: Mapping[int, Report]) -> dict[int, str]:
-        """The ranks whose files can't be read now, each with the reason."""
         found = {}
         for rank, report in reports.items():
             path = Path(report["folder"], f"rank-{rank}.state")
@@ -182,7 +188,6 @@ class Folder:
         return donor, str(reports[donor]["folder"])
 
     def bring(self, rank: int, report: Report) -> Where:
-        """The folder in which ``rank`` finds the files that it has saved itself."""
         return str(report["folder"])
 
     def is_gone(self, rank: int) -> bool:
@@ -190,7 +195,6 @@ class Folder:
         return False
 
     def folders_for(self, rank: int, reports: Mapping[int, Report]) -> dict[int, Where]:
-        """Where ``rank`` finds the file of each of these ranks."""
         return {one: str(report["folder"]) for one, report in reports.items()}
 
     def bring_all(self) -> None:
@@ -209,13 +213,11 @@ class Folder:
         return f"{path}/{ALIVE}"
 
     def read(self, rank: int, path: str, host: int | None = None) -> bytes:
-        """A small file that a rank has written."""
         return Path(path).read_bytes()
 
     def check(
         self, rank: int, folder: str, sums: Mapping[str, int], host: int | None = None
     ) -> None:
-        """Look at the files of a copy."""
         for name, checksum in sums.items():
             if quick_sum(Path(folder, name).read_bytes()) != checksum:
                 raise ValueError(f"{folder}/{name} is damaged")

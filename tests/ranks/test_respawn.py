@@ -400,11 +400,11 @@ def test_what_is_damaged_meanwhile_is_not_promised_for_ever(ranks: jaxcluster.Cl
 
 
 def test_a_saved_state_of_a_dead_process_is_swept_and_nobody_elses(home: Home) -> None:
-    mine = kept.Folder()
+    mine = kept.LocalStates()
     source = (
         f"import pathlib, time; from jaxcluster.records import kept;"
-        f"kept.SHARED_MEMORY = pathlib.Path({str(kept.SHARED_MEMORY)!r}); folder = kept.Folder();"
-        "print(folder.paths[0], flush=True); time.sleep(1000)"
+        f"kept.SHARED_MEMORY = pathlib.Path({str(kept.SHARED_MEMORY)!r});"
+        "folder = kept.LocalStates(); print(folder.paths[0], flush=True); time.sleep(1000)"
     )
     with subprocess.Popen(
         [sys.executable, "-c", source], stdout=subprocess.PIPE, text=True

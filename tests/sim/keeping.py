@@ -405,7 +405,7 @@ def folder_of(cluster: Any, in_memory: bool) -> Any:
     own = cluster.keeping
     if own.fleet is not None:
         return states.HostStates(own.fleet)
-    return kept.Folder(cluster.num_ranks, in_memory=in_memory)
+    return kept.LocalStates(cluster.num_ranks, in_memory=in_memory)
 
 
 def recover(owner: Any, when: str, undo: bool) -> str:

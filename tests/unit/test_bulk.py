@@ -65,10 +65,9 @@ def test_what_is_put_on_two_hosts_comes_back(
     monkeypatch.setattr(bulk, "PART_NBYTES", 100)
     rng = np.random.default_rng(0)
     one, two = (rng.integers(0, 255, n, np.uint8) for n in (3210, 77))
-    with bulk.folders(places) as folder:
-        name = f"{folder}/value"
+    with bulk.memory(dict(enumerate(places))) as memory:
         empty = memoryview(b"")
-        bulk.put(places, name, {0: one.data, 3264: two.data, 3392: empty})
+        memory.put("value", {0: one.data, 3264: two.data, 3392: empty})
         want = bytes(one) + bytes(54) + bytes(two)
         got = {place.name: bytearray(len(want)) for place in places}
 
@@ -78,18 +77,18 @@ def test_what_is_put_on_two_hosts_comes_back(
 
             return take
 
-        bulk.get([bulk.File(p, name, len(want), taker(p)) for p in places])
+        memory.get((n, "value", len(want), taker(p)) for n, p in enumerate(places))
         assert got == {"h1": want, "h2": want}
         for place in places:
             assert 1 < cast(Agent, place.agent).most <= bulk.WINDOW + 2
-    assert not any(Path(place.memory, folder).exists() for place in places)
+    assert not any(Path(memory.path(n)).exists() for n in (0, 1))
 
 
 def test_a_file_that_is_too_short_is_an_error(places: list[Place]) -> None:
-    with bulk.folders(places) as folder:
-        bulk.put(places, f"{folder}/value", {0: memoryview(b"abc")})
+    with bulk.memory(dict(enumerate(places))) as memory:
+        memory.put("value", {0: memoryview(b"abc")})
         with pytest.raises(LaunchError, match="A part of a value from host h1 was lost"):
-            bulk.get([bulk.File(places[0], f"{folder}/value", 4, lambda at, data: None)])
+            memory.get([(0, "value", 4, lambda at, data: None)])
 
 
 @pytest.mark.parametrize("part", [1, 7, 64, 1000, 1 << 20])

@@ -388,7 +388,7 @@ def test_a_damaged_copy_is_none(tmp_path: Path, rank: Keeper) -> None:
     run(rank, 1)
     copy(rank)
     version = mark(rank).after
-    folder = kept.Folder.__new__(kept.Folder)
+    folder = kept.LocalStates.__new__(kept.LocalStates)
     folder.paths = [tmp_path]
     copies = kept.Copies(folder, {0: str(tmp_path)}, 1 << 20)
     assert copies.mark(0) == mark(rank)

@@ -12,7 +12,7 @@ import pytest
 
 from jaxcluster.errors import RecoveryError
 from jaxcluster.records import kept
-from jaxcluster.records.kept import Dead, Folder, Kept
+from jaxcluster.records.kept import Dead, Kept, LocalStates
 
 
 @pytest.fixture(autouse=True)
@@ -25,13 +25,13 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def folder() -> Iterator[Folder]:
-    made = Folder(2)
+def folder() -> Iterator[LocalStates]:
+    made = LocalStates(2)
     yield made
     made.remove()
 
 
-def write(folder: Folder, rank: int, nbytes: int = 10) -> dict[str, Any]:
+def write(folder: LocalStates, rank: int, nbytes: int = 10) -> dict[str, Any]:
     """What a rank says of a file that it has written."""
     where = folder.places_for(rank)[0][0]
     Path(where, f"rank-{rank}.state").write_bytes(b"x" * nbytes)
@@ -43,7 +43,7 @@ def test_memory_is_shared_out_and_a_disk_is_not(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(kept, "memory_room", lambda path: 1000)
-    folder = Folder(4)
+    folder = LocalStates(4)
     (memory, room), (disk, unlimited) = folder.places_for(0)
     assert Path(memory).parent.name == "memory" and room == 250
     assert Path(disk).parent.name == "run" and unlimited is None
@@ -55,7 +55,7 @@ def test_a_folder_that_one_names_is_used_too(
 ) -> None:
     (tmp_path / "big").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "big"))
-    folder = Folder()
+    folder = LocalStates()
     assert [path.parent.name for path in folder.paths] == ["memory", "run", "big"]
     assert sorted(kept.folders()) == sorted(folder.paths)  # for the next start, if need be
     folder.remove()
@@ -64,7 +64,7 @@ def test_a_folder_that_one_names_is_used_too(
 def test_folders_are_for_their_owner_alone_and_for_their_owner() -> None:
     before = os.umask(0o777)
     try:
-        folder = Folder()
+        folder = LocalStates()
     finally:
         os.umask(before)
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.paths} == {0o700}
@@ -79,7 +79,7 @@ def test_where_no_folder_can_be_made_it_is_said(
 
     monkeypatch.setattr(kept.tempfile, "mkdtemp", full)
     with pytest.raises(RecoveryError, match=r"memory: No space left on device; .*run: No space"):
-        Folder()
+        LocalStates()
 
 
 def test_it_is_looked_after_until_it_is_removed() -> None:
@@ -89,14 +89,14 @@ def test_it_is_looked_after_until_it_is_removed() -> None:
         told.extend(paths)
         return lambda: told.append("left")
 
-    folder = Folder(1, look_after)
+    folder = LocalStates(1, look_after)
     assert told == folder.paths
     folder.remove()
     folder.remove()
     assert told[2:] == ["left"]
 
 
-def test_what_can_not_be_read_any_more_is_as_if_its_ranks_had_died(folder: Folder) -> None:
+def test_what_can_not_be_read_any_more_is_as_if_its_ranks_had_died(folder: LocalStates) -> None:
     reports = {rank: write(folder, rank) for rank in range(4)}
     saved = Kept(folder, reports, False, {4: Dead(frozenset("c"))}, 5)
     assert saved.looked_at() == saved

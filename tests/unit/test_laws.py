@@ -155,6 +155,48 @@ def test_private_names_of_jax_stand_in_one_package() -> None:
     assert users == {"engine/private"}
 
 
+# --------------------------------------------------------------------------- kinds of hosts
+
+ROOM = "allocation"
+KINDS = {
+    "ChannelLink", "Fleet", "HostAllocation", "HostProcesses", "HostStates", "HostTurns",
+    "LocalAllocation", "LocalProcesses", "LocalStates", "LocalTurns", "SocketLink", "Supervisor",
+}  # fmt: skip
+
+
+def kinds_in(source: str) -> tuple[set[str], set[str]]:
+    """Which of the kinds a module's source defines, and which it names."""
+    nodes = list(ast.walk(ast.parse(source)))
+    defined = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
+    named = {node.id for node in nodes if isinstance(node, ast.Name)}
+    named |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    named |= {node.name for node in nodes if isinstance(node, ast.alias)}
+    return defined & KINDS, named & KINDS
+
+
+def test_nothing_outside_its_room_can_tell_which_kind_of_host_a_cluster_is_on() -> None:
+    """This machine and hosts with agents are two kinds of the same protocols."""
+    root = Path(jaxcluster.__file__).parent
+    found = {str(path.relative_to(root)): kinds_in(path.read_text()) for path in root.rglob("*.py")}
+    outside = {name: kinds for name, kinds in found.items() if not name.startswith(f"{ROOM}/")}
+    assert set().union(*(defined for defined, _ in found.values())) == KINDS
+    assert {
+        name: named - defined for name, (defined, named) in outside.items() if named - defined
+    } == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from jaxcluster.allocation.processes import HostProcesses",
+        "from jaxcluster.records import kept\nkept.LocalStates()",
+        "def f(host): return isinstance(host, Fleet)",
+    ],
+)
+def test_a_module_that_tells_the_kinds_apart_is_seen(source: str) -> None:
+    assert kinds_in(source)[1]
+
+
 # --------------------------------------------------------------------------- the current folder
 
 
