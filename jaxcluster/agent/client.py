@@ -514,7 +514,7 @@ class RankChannel:
 
 
 class ForkServer:
-    """The fork server of a host: what ``launchers.supervisor.Supervisor`` is for this machine's.
+    """The fork server of a host: what ``allocation.supervisor.Supervisor`` is for this machine's.
 
     Attributes:
       on_event: called on the thread with each event that answers no command; with ``lost`` at last.
