@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import math
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -89,6 +91,24 @@ def test_a_file_that_is_too_short_is_an_error(places: list[Place]) -> None:
         memory.put("value", {0: memoryview(b"abc")})
         with pytest.raises(LaunchError, match="A part of a value from host h1 was lost"):
             memory.get([(0, "value", 4, lambda at, data: None)])
+
+
+@pytest.mark.parametrize(
+    ("why", "raised"), [(os.strerror(errno.ENOSPC), bulk.NoRoom), ("no", LaunchError)]
+)
+def test_a_host_that_has_no_room_is_told_apart(
+    places: list[Place], monkeypatch: pytest.MonkeyPatch, why: str, raised: type[Exception]
+) -> None:
+    """Then its bytes go another way; and nothing of them is left in the others' memory."""
+    with pytest.raises(raised), bulk.memory(dict(enumerate(places))) as memory:
+
+        def refuse(asked: Asked, timeout_s: float) -> None:
+            raise LaunchError(f"Host h1 can't put: {why}.")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Asked, "wait", refuse)
+            memory.put("value", {0: memoryview(b"abc")})
+    assert not any(Path(memory.path(n)).exists() for n in (0, 1))
 
 
 @pytest.mark.parametrize("part", [1, 7, 64, 1000, 1 << 20])

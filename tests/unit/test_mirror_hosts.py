@@ -12,6 +12,7 @@ from jaxcluster.agent.transport import new_keys
 from jaxcluster.allocation.fleet import Fleet, Place
 from jaxcluster.allocation.states import HostStates
 from jaxcluster.errors import LaunchError
+from jaxcluster.records.kept import Mirror
 
 
 class Agent:
@@ -53,6 +54,22 @@ def test_a_copy_is_brought_to_the_next_machine(machines: str, found: dict[int, i
     for rank, host in found.items():
         assert told[rank]["folder"] == f"/m{host}/state-1/mirrors"
         assert places[host].agent.asked == ["mkdir", "mirrors"]
+
+
+def test_a_host_that_has_others_copies_too_has_less_room_for_each() -> None:
+    """Two ranks on h0, one on h1; the memory of both is as large."""
+    states = HostStates.__new__(HostStates)
+    two, one = (
+        cast(Place, SimpleNamespace(
+            number=n, ranks=ranks, memory=f"/m{n}", folder=f"/f{n}",
+        ))
+        for n, ranks in enumerate((range(2), range(2, 3)))
+    )  # fmt: skip
+    states._homes, states._name = {0: two, 1: two, 2: one}, "s"
+    states._rooms = {"/m0/s": 600, "/m1/s": 600}
+    assert states.room_for_each({}) == 300
+    mirrors = {rank: Mirror(host, "", "") for rank, host in {0: 1, 1: 1, 2: 0}.items()}
+    assert states.room_for_each(mirrors) == 200  # three copies on each
 
 
 class Door:
