@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import functools
 import json
 import math
 import sys
 import types
 import typing
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from jaxcluster.wire import messages
@@ -188,7 +188,7 @@ def parse(cls: type[T], body: Any) -> T:
 
     Unknown keys are dropped (a newer peer may add fields), missing ones take their default.
     """
-    return typing.cast(T, _build(cls, body))
+    return typing.cast(T, None if body is None else _builder(cls)(body))
 
 
 def parse_strictly(cls: type[T], body: Any) -> T:
@@ -233,37 +233,52 @@ def _check(annotation: Any, value: Any, where: str) -> None:
         raise ValueError(f"{where} is {value!r:.80}, not {annotation}")
 
 
-def _build(annotation: Any, value: Any) -> Any:
-    if value is None or not _holds_dataclass(annotation):
-        return value
-    origin = typing.get_origin(annotation)
+Builder = Callable[[Any], Any]
+_builders: dict[type, Builder] = {}
+
+
+def _builder(cls: type) -> Builder:
+    """What makes a dataclass of JSON. Its types are looked at once, and not for each message."""
+    if cls not in _builders:
+        _builders[cls] = _make_builder(cls)
+    return _builders[cls]
+
+
+def _make_builder(cls: type) -> Builder:
+    made = {name: build for name, hint in _hints(cls).items() if (build := _value_builder(hint))}
+    names, nested = _hints(cls).keys(), tuple(made.items())
+    new, update = object.__new__, dict.update
+
+    def build_some(value: dict[str, Any]) -> Any:
+        values = {name: one for name, one in value.items() if name in names}
+        for name, build in nested:
+            if values.get(name) is not None:
+                values[name] = build(values[name])
+        return cls(**values)
+
+    def build_all(value: dict[str, Any]) -> Any:
+        """As ``__init__`` would, which sets a frozen field after the other."""
+        if value.keys() != names:
+            return build_some(value)
+        found: Any = new(cls)
+        update(fields := found.__dict__, value)
+        for name, build in nested:
+            if fields[name] is not None:
+                fields[name] = build(fields[name])
+        return found
+
+    return build_some if hasattr(cls, "__post_init__") else build_all
+
+
+def _value_builder(annotation: Any) -> Builder | None:
+    """What makes values of this type of JSON's; None where these are JSON's own, as most are."""
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
-        inner = [a for a in typing.get_args(annotation) if a is not type(None)]
-        return _build(inner[0], value)
-    if origin is list:
-        (item,) = typing.get_args(annotation)
-        return [_build(item, v) for v in value]
-    nested = _nested(annotation)
-    values = {name: v for name, v in value.items() if name in nested}
-    for name, hint in nested.items():
-        if hint is not None and values.get(name) is not None:
-            values[name] = _build(hint, values[name])
-    return annotation(**values)
-
-
-@functools.cache
-def _nested(cls: type) -> dict[str, Any]:
-    """The fields of a dataclass, each with its type, or None where that is JSON's own."""
-    hints = _hints(cls)
-    return {name: hint if _holds_dataclass(hint) else None for name, hint in hints.items()}
-
-
-@functools.cache
-def _holds_dataclass(annotation: Any) -> bool:
-    """Whether there is anything to build in values of this type; most are JSON's own."""
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType, list):
-        return any(map(_holds_dataclass, typing.get_args(annotation)))
-    return dataclasses.is_dataclass(annotation)
+        return next(filter(None, map(_value_builder, inner)), None)
+    if origin is list and (build := _value_builder(inner[0])) is not None:
+        return lambda value: [build(one) for one in value]
+    is_ours = isinstance(annotation, type) and dataclasses.is_dataclass(annotation)
+    return _builder(annotation) if is_ours else None
 
 
 _hints_cache: dict[type, dict[str, Any]] = {}

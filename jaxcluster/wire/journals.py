@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxcluster.wire.codec import parse
-from jaxcluster.wire.messages import Launch, PollReply, RankReport, unpacked
+from jaxcluster.wire.messages import Launch, PollReply, RankReport, all_but_seq, unpacked
 
 
 def parse_polls(bodies: Mapping[int, Any]) -> dict[int, RankReport]:
@@ -21,7 +21,7 @@ def parse_polls(bodies: Mapping[int, Any]) -> dict[int, RankReport]:
     found = {}
     for rank, body in bodies.items():
         reply = parse(PollReply, body)
-        own = [kinds.setdefault(kind, tuple(vars(kind).values())[1:]) for kind in reply.kinds]
+        own = [kinds.setdefault(kind, all_but_seq(kind)) for kind in reply.kinds]
         launches = []
         for seq, number in reply.made:
             key = seq, id(own[number])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import re
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 # --------------------------------------------------------------------------- a cluster's making
@@ -405,8 +406,16 @@ def session_name(cell: int, at_ns: int) -> str:
 
 def unpacked(kinds: Sequence[Launch], made: Iterable[Sequence[int]]) -> list[Launch]:
     """The launches of which a ``PollReply`` has these."""
-    others = [tuple(vars(kind).values())[1:] for kind in kinds]
+    others = [all_but_seq(kind) for kind in kinds]
     return [Launch(seq, *others[kind]) for seq, kind in made]
+
+
+_after_seq = operator.attrgetter(*(one.name for one in fields(Launch)[1:]))
+
+
+def all_but_seq(launch: Launch) -> tuple[Any, ...]:
+    """The fields of a launch behind its first, in their order."""
+    return _after_seq(launch)
 
 
 HASH_MODULUS = (1 << 61) - 1

@@ -68,6 +68,33 @@ def test_what_is_absent_stays_absent() -> None:
     assert over_the_wire(None) is None
 
 
+def test_a_message_may_have_its_keys_in_any_order() -> None:
+    sent = wire.Launch(3, "0,1", "f", 7, 2, 1)
+    mixed = dict(reversed(over_the_wire(sent).items()))
+    assert wire.unpacked([wire.parse(wire.Launch, mixed)], [[3, 0]]) == [sent]
+
+
+def test_a_message_is_made_without_a_change_to_what_came() -> None:
+    body = over_the_wire(example(wire.CellReply))
+    before = json.dumps(body)
+    assert wire.parse(wire.CellReply, body) == wire.parse(wire.CellReply, body)
+    assert json.dumps(body) == before
+
+
+@dataclass(frozen=True)
+class Even:
+    number: int
+
+    def __post_init__(self) -> None:
+        if self.number % 2:
+            raise ValueError("odd")
+
+
+def test_a_message_that_checks_itself_is_checked() -> None:
+    with pytest.raises(ValueError, match="odd"):
+        wire.parse(Even, {"number": 3})
+
+
 def test_a_newer_peers_fields_are_dropped() -> None:
     body = {"ename": "E", "evalue": "v", "traceback": [], "new_field": {"deep": 1}}
     assert wire.parse(wire.ErrorInfo, body) == wire.ErrorInfo("E", "v", [])
