@@ -14,6 +14,7 @@ import numpy as np
 from harness import median, ratio, sandbox, table
 
 import jaxcluster
+from jaxcluster.wire.ops.state import Kept
 
 SETUP = """
 import jax, jax.numpy as jnp, numpy as np
@@ -44,8 +45,8 @@ def wait(cluster: jaxcluster.Cluster) -> None:
     """Until all ranks have a copy of now."""
     ranks = range(cluster.num_processes)
     while True:
-        answers = cluster.link.gather(ranks, "kept", timeout_s=5.0)
-        if all(event.body["is_current"] for event in answers.values()):
+        answers = cluster.link.gather(ranks, Kept(), timeout_s=5.0)
+        if all(event.body.is_current for event in answers.values()):
             return
         time.sleep(0.002)
 

@@ -34,6 +34,7 @@ from harness import sandbox, table
 
 import jaxcluster
 from jaxcluster.errors import JaxClusterError, RankDied
+from jaxcluster.wire.ops.state import Kept
 
 ROOT = Path(__file__).parents[1]
 SETUP = """
@@ -174,10 +175,10 @@ class Course:
         deadline = time.monotonic() + 20
         while how == "until copied" and time.monotonic() < deadline:
             bodies = [
-                e.body for e in self.cluster.link.gather(range(4), "kept", timeout_s=5.0).values()
+                e.body for e in self.cluster.link.gather(range(4), Kept(), timeout_s=5.0).values()
             ]
-            if all(one["is_current"] for one in bodies) and all(
-                one["mirror"]["is_current"] for one in bodies if "mirror" in one
+            if all(one.is_current for one in bodies) and all(
+                one.mirror.is_current for one in bodies if one.mirror is not None
             ):
                 return
             time.sleep(0.02)

@@ -22,6 +22,7 @@ from harness import median, ratio, table
 import jaxcluster
 from jaxcluster.allocation.states import HostStates
 from jaxcluster.errors import RankDied
+from jaxcluster.wire.ops.state import Kept
 
 ROOT = Path(__file__).parents[1]
 SETUP = """
@@ -115,8 +116,8 @@ def measure(nbytes: int, rounds: int) -> dict[str, dict[str, list[float]]]:
 def until_mirrored(cluster: jaxcluster.Cluster) -> None:
     """Until all ranks' copies are of now, on the other host, too."""
     while True:
-        told = [e.body for e in cluster.link.gather(range(4), "kept", timeout_s=10.0).values()]
-        if all(one["is_current"] and one["mirror"]["is_current"] for one in told):
+        told = [e.body for e in cluster.link.gather(range(4), Kept(), timeout_s=10.0).values()]
+        if all(one.is_current and one.mirror.is_current for one in told):
             return
         time.sleep(0.05)
 

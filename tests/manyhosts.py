@@ -40,6 +40,9 @@ from jaxcluster.agent import report, transport
 from jaxcluster.agent.messages import LIMIT
 from jaxcluster.agent.server import Agent, Client
 from jaxcluster.host.processes import allow_files, process_token
+from jaxcluster.wire.ops.lockstep import Checked, Replayed
+from jaxcluster.wire.ops.start import Reserved
+from jaxcluster.wire.ops.state import UndoLooked
 
 TICK_S = 0.05
 FILE = "/tmp/ipykernel_jaxcluster/cell_{}.py"
@@ -164,8 +167,7 @@ class Ranks:
                 key = f"key {host}"
                 return wire.EngineFacts(number, rank.pid, host, key, address, "3", "0.12.0")
             case "reserve":
-                ports = {"port": next(self.port), "probe_port": next(self.port)}
-                return ports | {"coordinator_process": True}
+                return Reserved(next(self.port), next(self.port), True)
             case "probe":
                 return f"10.0.{number >> 8}.{number & 255}"
             case "ways":
@@ -188,25 +190,23 @@ class Ranks:
             case "replay":
                 for fingerprint in body["fingerprints"]:
                     self.launch(rank, "jit_sum", fingerprint)
-                ran = {"ran": len(body["fingerprints"]), "launches": self.launches(rank)}
-                send("reply", ran)
+                send("reply", Replayed(len(body["fingerprints"]), self.launches(rank)))
                 self.release()
                 return None
             case "prepare_check":
-                return {"divisions": [[[*self.ranks]]]}
+                return [[[*self.ranks]]]
             case "self_check":
-                return {"right": True, "why": "", "launches": self.launches(rank)}
+                return Checked(True, "", self.launches(rank))
             case "busy":
                 return 0.0
             case "undo_look":
-                names = ("back", "made", "in_place", "donated", "failed", "too_large")
-                return {name: [] for name in names} | {"opaque": {}}
+                return UndoLooked()
             case "undo":
-                return {"failed": []}
+                return []
             case "resources":
                 return wire.RankResources(number, time.monotonic(), 1.0, 200 << 20)
             case "resume" | "strict" | "undo_limit":
-                return {}
+                return 0
             case "variables":
                 return []
         send("error", {"ename": "ValueError", "message": f"no {op!r} here", "hint": ""})

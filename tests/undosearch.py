@@ -110,7 +110,7 @@ def take_back(undo: Undo) -> Undone:
     """As ``cluster.undoing`` does it, of one rank."""
     look = undo.look(1)
     plan = plan_of([look])
-    leave = Leave((*plan.failed, *look["too_large"]), plan.lost)
+    leave = Leave((*plan.failed, *look.too_large), plan.lost)
     return plan.with_failed(undo.undo(1, leave))
 
 

@@ -12,7 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,7 +23,12 @@ from jaxcluster.errors import JaxClusterError, UsageError
 from jaxcluster.model import copies, layout
 from jaxcluster.model.layout import ArrayLayout, CheckResult, Device, TreeLayout
 from jaxcluster.ranks import name_ranks
-from jaxcluster.wire.link import Event
+from jaxcluster.wire.link import replies, unwrap
+from jaxcluster.wire.ops import Operation
+from jaxcluster.wire.ops import arrays as requests
+from jaxcluster.wire.ops.arrays import Arrays, CheckShards, Peek, Variables
+
+R = TypeVar("R")
 
 LOOK_S = 2.0  # for what a rank's side thread answers at once, as a rule
 READ_S = 60.0  # for reading every byte of what it holds
@@ -126,20 +131,18 @@ def _reports(
     ranks = list(range(world.num_processes))
     # The paths of a tree are equal on all ranks as a rule, so one rank sends them.
     first = next((r for r in ranks if r not in world.dead), 0)
-    bodies = {r: {"name": name, "path": path, "paths": r == first} for r in ranks}
+    asked = {r: Arrays(name, list(path), r == first) for r in ranks}
     kept = _last.setdefault(world, {})
     known = kept.pop((name, path), {})
     # A tree of a million leaves takes seconds; where there is something to show, don't wait for it.
     timeout_s = LOOK_S if len(known) == len(ranks) else FIRST_LOOK_S
-    answers, reasons = ask_each(world, ranks, "arrays", timeout_s=timeout_s, bodies=bodies)
+    answers, reasons = ask_each(world, ranks, asked, timeout_s)
     now = time.monotonic()
-    reports = {r: wire.parse(wire.ValueReport, e.body) for r, e in answers.items()}
+    reports = dict(answers)
     told = next((r for r in reports.values() if r.paths), None)
     odd = [k for k, r in reports.items() if r.use and (told is None or r.digest != told.digest)]
     if odd:
-        body = {"name": name, "path": path, "paths": True}
-        for rank, event in ask_each(world, odd, "arrays", body)[0].items():
-            reports[rank] = wire.parse(wire.ValueReport, event.body)
+        reports |= ask_each(world, odd, Arrays(name, list(path), True))[0]
     stale, age_s = [], 0.0
     for rank in reasons:
         if rank in known:
@@ -186,21 +189,13 @@ def cluster_devices(world: World) -> dict[int, Device]:
 def ask_each(
     world: World,
     ranks: Sequence[int],
-    op: str,
-    body: Any = None,
+    request: Operation[R] | Mapping[int, Operation[R]],
     timeout_s: float = LOOK_S,
-    bodies: Mapping[int, Any] | None = None,
-) -> tuple[dict[int, Event], dict[int, str]]:
-    """What each rank answered, and of each that did not, why."""
-    answers, silent = world.ask_some(ranks, op, body, timeout_s=timeout_s, bodies=bodies)
-    reasons = dict(silent)
-    found = {}
-    for rank, event in answers.items():
-        if event.op == "reply":
-            found[rank] = event
-        else:
-            reasons[rank] = event.body["message"]
-    return found, reasons
+) -> tuple[dict[int, R], dict[int, str]]:
+    """What each rank replied, and of each that did not, why."""
+    answers, silent = world.ask_some(ranks, request, timeout_s=timeout_s)
+    failed = {r: event.body["message"] for r, event in answers.items() if event.op != "reply"}
+    return replies(answers), silent | failed
 
 
 # --------------------------------------------------------------------------- values
@@ -215,9 +210,8 @@ def statistics(
       JaxClusterError: the rank gave no answer; it says why.
     """
     name, path = split_name(text) if text else ("", ())
-    body = {"name": name, "path": path, "device": device}
-    answer = world.ask([rank], "check_shards", body, timeout_s=READ_S)[rank]
-    return [wire.parse(wire.ShardCheck, check) for check in answer.body]
+    request = CheckShards(name, list(path), device)
+    return unwrap(world.ask([rank], request, timeout_s=READ_S)[rank])
 
 
 def peek(
@@ -234,17 +228,11 @@ def peek(
       start, stop: for each axis, counted from the shard's own corner. 4,096 values at most.
     """
     name, path = split_name(text) if text else ("", ())
-    body = {
-        "name": name,
-        "path": path,
-        "device": device,
-        "start": list(start),
-        "stop": list(stop),
-    }
-    answer = world.ask([rank], "peek", body, timeout_s=READ_S)[rank]
-    dtype = transfer.numpy_dtype(answer.body["dtype"])
-    flat = np.frombuffer(answer.buffers[0], np.uint8).view(dtype)
-    return flat.reshape(answer.body["shape"])
+    request = Peek(name, list(path), device, list(start), list(stop))
+    answer = world.ask([rank], request, timeout_s=READ_S)[rank]
+    told = unwrap(answer)
+    flat = np.frombuffer(answer.buffers[0], np.uint8).view(transfer.numpy_dtype(told.dtype))
+    return flat.reshape(told.shape)
 
 
 def check(world: World, text: str) -> CheckResult:
@@ -254,15 +242,11 @@ def check(world: World, text: str) -> CheckResult:
     """
     name, path = split_name(text) if text else ("", ())
     ranks = list(range(world.num_processes))
-    body = {"name": name, "path": path, "hash": True}
-    answers, reasons = ask_each(world, ranks, "check_shards", body, READ_S)
+    request = CheckShards(name, list(path), hash=True)
+    answers, reasons = ask_each(world, ranks, request, READ_S)
     if not answers:
         raise UsageError(_why_nothing(reasons))
-    checks = {
-        rank: [wire.parse(wire.ShardCheck, check) for check in event.body]
-        for rank, event in answers.items()
-    }
-    return layout.compare(text or "result", checks, reasons)
+    return layout.compare(text or "result", answers, reasons)
 
 
 # --------------------------------------------------------------------------- meshes, memory
@@ -287,11 +271,11 @@ def meshes(world: World, name: str | None = None) -> Meshes:
       UsageError: there is no mesh of that name.
     """
     ranks = list(range(world.num_processes))
-    answers, reasons = ask_each(world, ranks, "meshes")
+    answers, reasons = ask_each(world, ranks, requests.Meshes())
     devices = cluster_devices(world)
     found: dict[str, wire.MeshInfo] = {}
-    for rank, event in sorted(answers.items()):
-        for info in (wire.parse(wire.MeshInfo, mesh) for mesh in event.body):
+    for rank, own in sorted(answers.items()):
+        for info in own:
             if info.name not in found:
                 found[info.name] = info
             elif found[info.name] != info:
@@ -333,9 +317,8 @@ class Memory:
 def memory(world: World) -> Memory:
     """Bytes held on every device, by variable, by other live arrays, and what is free."""
     ranks = list(range(world.num_processes))
-    answers, reasons = ask_each(world, ranks, "memory", timeout_s=10.0)
-    reports = {r: wire.parse(wire.MemoryReport, e.body) for r, e in sorted(answers.items())}
-    return Memory(reports, cluster_devices(world), reasons)
+    answers, reasons = ask_each(world, ranks, requests.Memory(), 10.0)
+    return Memory(dict(sorted(answers.items())), cluster_devices(world), reasons)
 
 
 def variables(world: World) -> list[wire.VariableInfo]:
@@ -345,8 +328,7 @@ def variables(world: World) -> list[wire.VariableInfo]:
       JaxClusterError: it gave no answer.
     """
     rank = next((r for r in range(world.num_processes) if r not in world.dead), 0)
-    body = world.ask([rank], "variables", timeout_s=10.0)[rank].body
-    return [wire.parse(wire.VariableInfo, variable) for variable in body]
+    return unwrap(world.ask([rank], Variables(), timeout_s=10.0)[rank])
 
 
 def answer(world: World, text: str) -> Callable[[Mapping[str, Any]], Any]:

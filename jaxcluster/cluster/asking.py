@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.cluster.prompts import CannotAsk, Labelled
 from jaxcluster.model.questions import Questions
 from jaxcluster.wire.link import Link, Sink
+from jaxcluster.wire.ops.cells import Answer
 
 LOOK_S = 0.02  # between two looks whether there is an answer
 WAIT_S = 0.05  # ... whether it is another rank's turn
@@ -85,14 +85,14 @@ class Conversation:
         try:
             text = prompt.poll()
         except EOFError:
-            self._answer(question, {"eof": True}, now)
+            self._answer(question, Answer(question.id, eof=True), now)
         except Exception as why:  # this process has no terminal, nor anything in its place
             self._give_up(question, why, now)
         else:
             if text is not None:
-                self._answer(question, {"text": text}, now)
+                self._answer(question, Answer(question.id, text), now)
 
-    def _answer(self, question: wire.Question, answer: dict[str, Any], now: float) -> None:
+    def _answer(self, question: wire.Question, answer: Answer, now: float) -> None:
         self._questions.answered(now)
         self._send(question, answer)
 
@@ -102,10 +102,11 @@ class Conversation:
 
     def _refuse(self, question: wire.Question, why: str) -> None:
         what = "a debugger" if question.debugger else "input()"
-        self._send(question, {"refused": f"{what} on rank {question.rank}: {why}"})
+        why = f"{what} on rank {question.rank}: {why}"
+        self._send(question, Answer(question.id, refused=why))
 
-    def _send(self, question: wire.Question, answer: dict[str, Any]) -> None:
-        self._link.request(question.rank, "answer", {"id": question.id, **answer}, sink=Sink())
+    def _send(self, question: wire.Question, answer: Answer) -> None:
+        self._link.request(question.rank, answer, sink=Sink())
 
     def withdraw(self, rank: int) -> None:
         """A rank asks no longer: it has ended the cell, or died."""

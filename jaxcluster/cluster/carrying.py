@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from jaxcluster import lockstep, wire
+from jaxcluster import lockstep
 from jaxcluster.cluster import events as tidings
 from jaxcluster.cluster import recovery, selfcheck, silence, undoing
 from jaxcluster.cluster.restart import Restored
@@ -23,7 +23,9 @@ from jaxcluster.model.makers import Making
 from jaxcluster.model.notices import Passing
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.records.lastreport import Reports
-from jaxcluster.wire.link import Event, Sink
+from jaxcluster.wire.link import Event, Sink, replies
+from jaxcluster.wire.ops.cells import Interrupt
+from jaxcluster.wire.ops.lockstep import State
 
 AGAIN_S = 0.1  # between looks at ranks that have ended a cell with uneven counts
 POLL_DEPTH = 256  # launches of each rank
@@ -141,9 +143,8 @@ class Carrier:
             case actions.PressStop():
                 self._sink.put(Event(-1, "press", "", None))
             case actions.Interrupt(ranks, spare):
-                asked = {"seq": record.seq, "spare": spare, "terminate": self.terminates}
-                bodies = dict.fromkeys(ranks, asked)
-                self.interrupts |= {*world.link.request_each(bodies, "interrupt", sink=self._sink)}
+                each = dict.fromkeys(ranks, Interrupt(record.seq, spare, self.terminates))
+                self.interrupts |= {*world.link.request_each(each, sink=self._sink)}
             case actions.Prepare():
                 selfcheck.prepare(world.link)
             case actions.StepReplay():
@@ -224,15 +225,10 @@ class Carrier:
         return self._replay
 
     def _locate(self, world: World, ranks: Sequence[int]) -> events.Located:
-        answers = world.link.gather(ranks, "state", timeout_s=silence.ANSWER_S)
+        answers = world.link.gather(ranks, State(), timeout_s=silence.ANSWER_S)
         whys = self._silences.why([rank for rank in ranks if rank not in answers])
-        states = {
-            rank: wire.parse(wire.RankState, event.body)
-            for rank, event in answers.items()
-            if event.op == "reply"
-        }
         told = {rank: why.message for rank, why in whys.items()}
-        return events.Located(time.monotonic(), ranks, states, told)
+        return events.Located(time.monotonic(), ranks, replies(answers), told)
 
     def _undo(self, world: World, ranks: Sequence[int], holds_others: bool) -> Undone:
         record = self._cell.record

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from jaxcluster.cluster import resizing, restart, stopbutton
 from jaxcluster.cluster.world import World
@@ -21,6 +21,18 @@ from jaxcluster.ranks import name_ranks
 from jaxcluster.records import registry
 from jaxcluster.text import format_nbytes
 from jaxcluster.wire.link import Event, Sink, unwrap
+from jaxcluster.wire.ops import Operation
+from jaxcluster.wire.ops.state import (
+    RestoreBind,
+    RestoreBound,
+    RestoreDrop,
+    RestoreLook,
+    RestoreLooked,
+    SavePlace,
+    Snapshot,
+)
+
+R = TypeVar("R")
 
 FOLDER = "jaxcluster-checkpoints"
 ORBAX = "orbax"  # the folder in a checkpoint that Orbax has written
@@ -59,8 +71,9 @@ def save(world: World, name: str, folder: str | Path = FOLDER, export: Export | 
     draft.chmod(0o700)  # whatever umask this process has
     try:
         ranks = range(world.num_processes)
-        body = {"path": str(draft), "digests": True}  # which tell what another number of ranks gets
-        answers = world.ask(ranks, "snapshot", body, timeout_s=TIMEOUT_S)
+        # Digests tell what another number of ranks gets.
+        asked = Snapshot([SavePlace(str(draft))], digests=True)
+        answers = world.ask(ranks, asked, timeout_s=TIMEOUT_S)
         told = _export(draft, answers, export) if export is not None else ""
         shutil.rmtree(final, ignore_errors=True)
         draft.rename(final)
@@ -99,7 +112,7 @@ def by_orbax(run: Callable[[str], CellRecord]) -> Export:
     return export
 
 
-def _export(draft: Path, answers: Mapping[int, Event], export: Export) -> str:
+def _export(draft: Path, answers: Mapping[int, Event[Any]], export: Export) -> str:
     """Have the arrays in the draft for other programs as well; says which of the names are not."""
     digests = [event.body["digests"] for event in answers.values()]
     names = sorted(set().union(*digests))
@@ -145,19 +158,18 @@ def restore(
         )
     with stopbutton.held() as presses, world.turns.quiet():
         looks = _look(world, path, token := uuid.uuid4().hex, presses, mesh or {})
-        lost = {n: why for body in looks.values() for n, why in body["lost"].items()}
-        unsaved = {n: why for body in looks.values() for n, why in body["unsaved"].items()}
+        lost = {n: why for look in looks.values() for n, why in look.lost.items()}
+        unsaved = {n: why for look in looks.values() for n, why in look.unsaved.items()}
         reasons = {n: f"was not saved in checkpoint {name!r} ({why})" for n, why in unsaved.items()}
         reasons |= {n: f"was lost when {name!r} was restored ({why})" for n, why in lost.items()}
-        before = next(iter(looks.values())).get("before", 0)
+        before = next(iter(looks.values())).before
         reasons = resizing.reasons_of(looks, before) | reasons
-        body = {"token": token, "unbind": sorted(lost), "lost": reasons}
-        answers = _bind(world, body, presses)
+        answers = _bind(world, RestoreBind(token, sorted(lost), reasons), presses)
     for rank, answer in answers.items():
         world.hear_unbound(rank, lost)
-        world.hear_bound(rank, answer["values"])
-        lost |= answer["left"]
-    restored = {n for answer in answers.values() for n in answer["restored"]} - set(lost)
+        world.hear_bound(rank, answer.values)
+        lost |= answer.left
+    restored = {n for answer in answers.values() for n in answer.restored} - set(lost)
     line = f"Restored {len(restored)} variables on {len(answers)} ranks."
     if lost:
         line += " Lost: " + ", ".join(f"{n} ({why})" for n, why in sorted(lost.items())) + "."
@@ -166,7 +178,7 @@ def restore(
 
 def _look(
     world: World, path: Path, token: str, presses: list[None], mesh: Mapping[str, int]
-) -> dict[int, Any]:
+) -> dict[int, RestoreLooked]:
     """Have all ranks read it; what they say that they would bind. Else none keeps what it read."""
 
     def check() -> None:
@@ -174,22 +186,21 @@ def _look(
         if presses:
             raise CellInterrupted(f"Stopped. {UNTOUCHED}")
 
-    body = {"token": token, "path": str(path), "mesh": dict(mesh)}
-    bodies = dict.fromkeys(range(world.num_processes), body)
+    each = dict.fromkeys(range(world.num_processes), RestoreLook(token, str(path), dict(mesh)))
     try:
         check()
-        looks = _answers(world, "restore_look", bodies, check)
+        looks = _answers(world, each, check)
         check()
     except BaseException as error:
-        for rank in bodies:
-            world.link.request(rank, "restore_drop", {"token": token}, sink=Sink())
+        for rank in each:
+            world.link.request(rank, RestoreDrop(token), sink=Sink())
         if isinstance(error, JaxClusterError):
             error.hint = f"{UNTOUCHED}\n{error.hint}".strip()
         raise
     return looks
 
 
-def _bind(world: World, body: Any, presses: list[None]) -> dict[int, Any]:
+def _bind(world: World, request: RestoreBind, presses: list[None]) -> dict[int, RestoreBound]:
     """Have all ranks bind what they have read, which takes a moment and is not broken off."""
     told = False
 
@@ -204,27 +215,26 @@ def _bind(world: World, body: Any, presses: list[None]) -> dict[int, Any]:
                 "soon as it is free."
             )
 
-    bodies = dict.fromkeys(range(world.num_processes), body)
     try:
-        return _answers(world, "restore_bind", bodies, check)
+        return _answers(world, dict.fromkeys(range(world.num_processes), request), check)
     except JaxClusterError as error:
         error.hint = f"The other ranks have restored it.\n{error.hint}".strip()
         raise
 
 
 def _answers(
-    world: World, op: str, bodies: Mapping[int, Any], check: Callable[[], None]
-) -> dict[int, Any]:
+    world: World, each: Mapping[int, Operation[R]], check: Callable[[], None]
+) -> dict[int, R]:
     """What all ranks answer.
 
     Raises:
       JaxClusterError: what one of them answered instead; the others are not waited for. Or one
         did not answer in time.
     """
-    answers: dict[int, Event] = {}
+    answers: dict[int, Event[R]] = {}
     give_up_at = math.inf
 
-    def take(event: Event) -> None:
+    def take(event: Event[R]) -> None:
         nonlocal give_up_at
         answers[event.rank] = event
         if event.op != "reply":
@@ -239,9 +249,9 @@ def _answers(
         for _, event in sorted(answers.items()):
             unwrap(event)
 
-    restart.ask(world, op, bodies, TIMEOUT_S, look, take)
+    restart.ask(world, each, TIMEOUT_S, look, take)
     unwrap_all()
-    if missing := sorted(set(bodies) - set(answers)):
+    if missing := sorted(set(each) - set(answers)):
         raise RankHung(
             f"{name_ranks(missing).capitalize()} did not answer within {TIMEOUT_S:g} s.",
             "%jaxcluster status shows where each rank is.",

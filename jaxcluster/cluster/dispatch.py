@@ -113,9 +113,8 @@ class Dispatcher:
             # Mostly the cell before was one on all ranks: then one message is for all of them.
             made = {n: request(after=n) for n in set(seq.after.values())}
             each = {r: made[seq.after[r]] for r in chosen}
-            op = "cell" if message is None else "message"
             pressed = on_its_way.enter_context(stopbutton.held())
-            ids = world.link.request_each(each, op, options.buffers, sink=sink)
+            ids = world.link.request_each(each, buffers=options.buffers, sink=sink)
         record = CellRecord(
             seq,
             count,

@@ -58,7 +58,10 @@ from jaxcluster.ranks import name_ranks
 from jaxcluster.records import registry
 from jaxcluster.records.kept import Kept
 from jaxcluster.records.lastreport import Reports
-from jaxcluster.wire.link import Event, Link
+from jaxcluster.wire.link import Event, Link, replies
+from jaxcluster.wire.ops.cells import Interrupt
+from jaxcluster.wire.ops.lockstep import Strict
+from jaxcluster.wire.ops.state import UndoLimit
 
 if TYPE_CHECKING:
     from jaxcluster.cluster.profiling import Profiling
@@ -109,7 +112,7 @@ class Cluster:
         self.undo_nbytes: int | None = None
         self.copies_nbytes: int | None = 0
         self.stays_strict = False
-        self.on_push: Callable[[Event], None] | None = None
+        self.on_push: Callable[[Event[Any]], None] | None = None
         self._respawn: Respawn | None = None
         self._allocation = allocation  # of the process that started it
         self._dispatcher = Dispatcher(self)
@@ -864,7 +867,7 @@ class Cluster:
         """
         self.check_open()
         epoch = f"{time.time_ns():x}" if on else None
-        self.world.ask(range(self.num_processes), "strict", {"epoch": epoch}, timeout_s=10.0)
+        self.world.ask(range(self.num_processes), Strict(epoch), timeout_s=10.0)
         self.world.is_strict = self.stays_strict = on
         events.tell()
 
@@ -949,9 +952,9 @@ class Cluster:
           nbytes: 0: nothing is kept, and no cell can be undone. None: a quarter of its memory.
         """
         self.check_open()
-        answers = self.world.ask(range(self.num_processes), "undo_limit", {"nbytes": nbytes})
+        answers = self.world.ask(range(self.num_processes), UndoLimit(nbytes))
         self.undo_nbytes = nbytes
-        return max(int(event.body["nbytes"]) for event in answers.values())
+        return max(replies(answers).values())
 
     def copies(self, nbytes: int | None = None) -> int:
         """How much memory ranks may take for copies of their variables, which outlive them.
@@ -1029,9 +1032,7 @@ class Cluster:
             self.press_stop()
             return []
         self.check_not_closed()
-        answers = self.link.gather(
-            self.check_ranks(ranks), "interrupt", {"seq": None}, timeout_s=ASK_S
-        )
+        answers = self.link.gather(self.check_ranks(ranks), Interrupt(None), timeout_s=ASK_S)
         return sorted(r for r, event in answers.items() if event.op == "reply" and event.body)
 
     def check_not_closed(self) -> None:
@@ -1085,7 +1086,7 @@ class Cluster:
 
     # ------------------------------------------------------------------ supervision
 
-    def _on_push(self, event: Event) -> None:
+    def _on_push(self, event: Event[Any]) -> None:
         if self.on_push is not None:
             self.on_push(event)
 

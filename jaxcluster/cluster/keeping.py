@@ -24,6 +24,8 @@ from jaxcluster.model.outputs import CellRecord
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records.kept import Copies
 from jaxcluster.text import format_nbytes, format_seconds
+from jaxcluster.wire.link import replies
+from jaxcluster.wire.ops.state import CopyState, Keep, Kept, KeptStep, KeptSteps
 
 SHARE = 4  # by default a quarter of the machine's free memory may be taken
 ASK_S = 10.0
@@ -61,14 +63,11 @@ def switch_on(world: World, nbytes: int | None = None) -> int:
     most = room // SHARE if nbytes is None else min(nbytes // number, room)
     paths = {rank: path for rank, (path, _) in places.items()}
     world.copies = Copies(folder, paths, most * number, mirrors, why_not)
-    bodies = {
-        rank: {"folder": path, "nbytes": most, "hold": folder.held_by(path)}
-        for rank, path in paths.items()
+    each = {
+        rank: Keep(path, most, folder.held_by(path), told.get(rank)) for rank, path in paths.items()
     }
-    for rank, where in told.items():
-        bodies[rank]["mirror"] = where
     try:
-        world.ask(ranks, "keep", bodies=bodies, timeout_s=ASK_S)
+        world.ask(ranks, each, timeout_s=ASK_S)
     except BaseException:
         switch_off(world)
         raise
@@ -80,7 +79,7 @@ def switch_off(world: World) -> None:
     if (copies := world.copies) is not None:
         world.copies = None
         with contextlib.suppress(JaxClusterError):
-            world.ask(sorted(set(world.link.ranks) - set(world.dead)), "keep", {"folder": ""})
+            world.ask(sorted(set(world.link.ranks) - set(world.dead)), Keep(""))
         copies.folder.remove()
 
 
@@ -97,16 +96,15 @@ def tell(world: World, now: float) -> str:
     """How much of the ranks' variables is copied, and what is not; "" where they keep no copies."""
     if world.copies is None:
         return ""
-    answers = world.link.gather(range(world.num_processes), "kept", timeout_s=ASK_S)
-    told = {rank: event.body for rank, event in answers.items() if event.op == "reply"}
-    behind = [rank for rank, one in told.items() if not one["is_current"]]
-    ages = [now - one["at"] for rank, one in told.items() if rank not in behind]
-    nbytes = format_nbytes(sum(one.get("nbytes", 0) for one in told.values()))
+    told = replies(world.link.gather(range(world.num_processes), Kept(), timeout_s=ASK_S))
+    behind = [rank for rank, one in told.items() if not one.is_current]
+    ages = [now - one.at for rank, one in told.items() if rank not in behind]
+    nbytes = format_nbytes(sum(one.nbytes for one in told.values()))
     text = f"Copies: {nbytes} of variables"
     text += f", {format_seconds(max(0.0, *ages))} old" if ages else ""
-    text += _tell_behind(behind, [told[rank].get("behind", "") for rank in behind])
+    text += _tell_behind(behind, [told[rank].behind for rank in behind])
     text += _tell_mirrors(world.copies, told, now)
-    left_out = {name: why for one in told.values() for name, why in one.get(LEFT_OUT, {}).items()}
+    left_out = {name: why for one in told.values() for name, why in one.left_out.items()}
     if not left_out:
         return f"{text}."
     names = ", ".join(f"{name} ({why})" for name, why in sorted(left_out.items()))
@@ -121,21 +119,21 @@ def _tell_behind(ranks: Sequence[int], whys: Iterable[str]) -> str:
     return f"; {name_ranks(ranks)} {have} none of now" + (f" ({why})" if why else "")
 
 
-def _tell_mirrors(copies: Copies, told: Mapping[int, dict[str, Any]], now: float) -> str:
+def _tell_mirrors(copies: Copies, told: Mapping[int, CopyState], now: float) -> str:
     """How much is on another host, too; "" where ranks are on one."""
     if copies.why_not:
         return (
             f". None is on another host ({copies.why_not}): a host's loss takes its ranks' copies"
         )
-    mirrors = {rank: one["mirror"] for rank, one in told.items() if "mirror" in one}
+    mirrors = {rank: one.mirror for rank, one in told.items() if one.mirror is not None}
     if not mirrors:
         return ""
-    behind = [rank for rank, one in mirrors.items() if not one["is_current"]]
-    ages = [now - one["at"] for rank, one in mirrors.items() if rank not in behind]
-    nbytes = format_nbytes(sum(one.get("nbytes", 0) for one in mirrors.values()))
+    behind = [rank for rank, one in mirrors.items() if not one.is_current]
+    ages = [now - one.at for rank, one in mirrors.items() if rank not in behind]
+    nbytes = format_nbytes(sum(one.nbytes for one in mirrors.values()))
     text = f". On another host, too: {nbytes}"
     text += f", {format_seconds(max(0.0, *ages))} old" if ages else ""
-    return text + _tell_behind(behind, [mirrors[rank].get("behind", "") for rank in behind])
+    return text + _tell_behind(behind, [mirrors[rank].behind for rank in behind])
 
 
 def tell_steps(world: World, forget: bool = False) -> str:
@@ -147,24 +145,23 @@ def tell_steps(world: World, forget: bool = False) -> str:
     Raises:
       RankError: a rank gave no answer.
     """
-    answers = world.ask(range(world.num_processes), "steps", {"forget": forget}, timeout_s=ASK_S)
-    found: dict[tuple[str, int], dict[int, Any]] = {}
-    for rank, event in answers.items():
-        for one in event.body:
-            found.setdefault((one["loop"], one["number"]), {})[rank] = one
+    answers = world.ask(range(world.num_processes), KeptSteps(forget), timeout_s=ASK_S)
+    found: dict[tuple[str, int], dict[int, KeptStep]] = {}
+    for rank, steps in replies(answers).items():
+        for one in steps:
+            found.setdefault((one.loop, one.number), {})[rank] = one
     whole = []
     for mine in found.values():
         last = next(iter(mine.values()))
-        ends = {rank: one["over"] for rank, one in mine.items() if one["over"] is not None}
-        over = {rank: wire.ends.End(**end) for rank, end in ends.items()}
+        over = {rank: one.over for rank, one in mine.items() if one.over is not None}
         is_over = len(over) == len(mine) and wire.ends.may_go_on(over)
-        if len(mine) == len(last["ranks"]) and not is_over:
+        if len(mine) == len(last.ranks) and not is_over:
             whole.append(last)
     if not whole:
         return "No loop is kept."
-    last = max(whole, key=lambda one: one["at"])
-    at = time.strftime("%H:%M", time.localtime(last["at"]))
-    return f"Step {last['step']:,} of cell [{last['cell']}] is kept, from {at}."
+    last = max(whole, key=lambda one: one.at)
+    at = time.strftime("%H:%M", time.localtime(last.at))
+    return f"Step {last.step:,} of cell [{last.cell}] is kept, from {at}."
 
 
 # --------------------------------------------------------------------------- what comes back

@@ -16,6 +16,8 @@ from jaxcluster import wire
 from jaxcluster.cluster.world import World
 from jaxcluster.model import stragglers
 from jaxcluster.model.stragglers import Made, Straggler
+from jaxcluster.wire.link import replies
+from jaxcluster.wire.ops import lockstep as requests
 
 ASK_S = 2.0
 LEAST_LAUNCHES, MOST_LAUNCHES = 64, 512  # that each rank is asked for
@@ -88,12 +90,7 @@ class Times:
 
 def ask(world: World, count: int, ranks: Collection[int], timeout_s: float = ASK_S) -> Times:
     """The last ``count`` launches of each of these ranks."""
-    answers = world.link.gather(ranks, "times", {"launches": count}, timeout_s=timeout_s)
-    told = {
-        rank: wire.parse(wire.LaunchTimes, event.body)
-        for rank, event in answers.items()
-        if event.op == "reply"
-    }
+    told = replies(world.link.gather(ranks, requests.Times(count), timeout_s=timeout_s))
     hosts = {rank: facts.host_key for rank, facts in enumerate(world.record.facts)}
     offsets = _offsets(world, {hosts[rank]: rank for rank in sorted(told, reverse=True)})
     kinds: dict[wire.Launch, wire.Launch] = {}  # equal ones of several ranks are one object
@@ -132,11 +129,11 @@ def _offsets(world: World, ranks: Mapping[str, int]) -> dict[str, tuple[float, f
 def _clock(world: World, rank: int) -> tuple[float, float] | None:
     """(how far a rank's clock is ahead, how well that is known); None if it does not answer."""
     asked = time.monotonic()
-    event = world.link.gather([rank], "times", {"launches": 0}, timeout_s=ASK_S).get(rank)
+    answers = world.link.gather([rank], requests.Times(0), timeout_s=ASK_S)
     heard = time.monotonic()
-    if event is None or event.op != "reply":
+    if (told := replies(answers).get(rank)) is None:
         return None
-    at = wire.parse(wire.LaunchTimes, event.body).now_us / 1e6
+    at = told.now_us / 1e6
     return at - (asked + heard) / 2, (heard - asked) / 2
 
 
@@ -145,12 +142,10 @@ def _spent(world: World, found: Straggler, looks: int) -> str:
     places: Counter[tuple[int | None, int, str]] = Counter()
     rank = found.ranks[0]
     for _ in range(looks):
-        event = world.link.gather(
-            [rank], "poll", {"names": [], "launches": 0}, timeout_s=ASK_S
-        ).get(rank)
-        if event is None or event.op != "reply":
+        polled = replies(world.link.gather([rank], requests.Poll([], 0), timeout_s=ASK_S))
+        if rank not in polled:
             break
-        report = wire.parse(wire.PollReply, event.body).report
+        report = polled[rank].report
         if report.state.seq != found.launch.cell_seq:
             break
         inner = report.stack[-1] if report.stack else None

@@ -26,6 +26,8 @@ from jaxcluster.model import arrivals, perfetto, profile
 from jaxcluster.model.arrivals import Clocks, RankProfile
 from jaxcluster.model.profile import Profile
 from jaxcluster.wire.link import Event
+from jaxcluster.wire.ops import profile as requests
+from jaxcluster.wire.ops.profile import ProfileReady, ProfileStop, ReadTracks
 
 FOLDER = "jaxcluster-profiles"
 READY_S = 10.0
@@ -56,7 +58,7 @@ class Profiling:
     def target(self) -> Path:
         return self.folder / "plugins" / "profile" / self.session
 
-    def prepare(self, world: World) -> dict[int, Any]:
+    def prepare(self, world: World) -> dict[int, ProfileReady]:
         """What is said to each rank; hosts have a folder for it from here on.
 
         Raises:
@@ -70,7 +72,7 @@ class Profiling:
         with contextlib.suppress(bulk.NoRoom):
             self._memory = self._open.enter_context(world.processes.memory(self.ranks))
         return {
-            rank: {"token": self.token, "folder": self._folder_of(rank), "session": self.session}
+            rank: ProfileReady(self.token, self._folder_of(rank), self.session)
             for rank in self.ranks
         }
 
@@ -101,23 +103,19 @@ class Profiling:
 
     def _collect(self, world: World, cell_seq: int | None) -> Profile:
         most = profile.most_slices(len(self.ranks))
-        bodies = {
-            rank: {
-                "path": f"{self._folder_of(rank)}/{self._name(rank)}",
-                "most": most,
-                "texts": rank == min(self.ranks),
-            }
+        each = {
+            rank: ReadTracks(
+                f"{self._folder_of(rank)}/{self._name(rank)}", most, rank == min(self.ranks)
+            )
             for rank in self.ranks
         }
         answers = {}
         if not world.is_over:
-            answers = world.link.gather(
-                self.ranks, "profile_tracks", timeout_s=READ_S, bodies=bodies
-            )
+            answers = world.link.gather(self.ranks, each, timeout_s=READ_S)
         missing = {rank: _why(answers.get(rank)) for rank in self.ranks}
         missing = {rank: why for rank, why in missing.items() if why}
         found = {
-            rank: arrivals.unpacked(wire.parse(wire.ProfileTracks, event.body), event.buffers)
+            rank: arrivals.unpacked(event.body, event.buffers)
             for rank, event in sorted(answers.items())
             if rank not in missing
         }
@@ -176,8 +174,7 @@ def ready(
     """
     made = start(folder, ranks, number)
     try:
-        bodies = made.prepare(world)
-        world.ask(list(ranks), "profile_ready", timeout_s=READY_S, bodies=bodies)
+        world.ask(list(ranks), made.prepare(world), timeout_s=READY_S)
     except BaseException:
         made.close()
         raise
@@ -204,13 +201,14 @@ def run(world: World, folder: str | Path | None, seconds: float) -> Profile:
         )
     made = start(folder, [state.rank for state in states], states[0].cell)
     try:
-        bodies = made.prepare(world)
-        each = {rank: {**body, "seconds": seconds} for rank, body in bodies.items()}
+        each = {
+            rank: requests.Profile(one.token, one.folder, one.session, seconds)
+            for rank, one in made.prepare(world).items()
+        }
         try:
-            world.ask(made.ranks, "profile", timeout_s=seconds + READ_S, bodies=each)
+            world.ask(made.ranks, each, timeout_s=seconds + READ_S)
         except KeyboardInterrupt:
-            body = {"token": made.token}
-            world.link.gather(made.ranks, "profile_stop", body, timeout_s=READ_S)
+            world.link.gather(made.ranks, ProfileStop(made.token), timeout_s=READ_S)
             raise
         return made.collect(world, None)
     finally:
@@ -228,7 +226,7 @@ class _Writer:
         self.file.write(part)
 
 
-def _why(answer: Event | None) -> str:
+def _why(answer: Event[Any] | None) -> str:
     """Why a rank has no profile; "" if it has one."""
     if answer is None:
         return "it gave no answer"

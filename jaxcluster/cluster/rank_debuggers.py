@@ -24,6 +24,7 @@ from jaxcluster.cluster.world import World
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.model import rewrite
 from jaxcluster.wire.link import Event, Sink, unwrap
+from jaxcluster.wire.ops.debug import Debug, DebugEnded, DebugStart, DebugStop
 
 Message = dict[str, Any]
 
@@ -186,7 +187,7 @@ class RankDebuggers:
         self.unreached = {}
         ready: wire.Inbox[int] = wire.Inbox()
         ranks = [rank for rank in world.link.ranks if rank not in world.dead]
-        self._ids = world.link.request_each(dict.fromkeys(ranks), "debug_start", sink=self._sink)
+        self._ids = world.link.request_each(dict.fromkeys(ranks, DebugStart()), sink=self._sink)
         listen = threading.Thread(
             target=self._listen, args=(self._sink, ready), name="jaxcluster-debug", daemon=True
         )
@@ -204,7 +205,7 @@ class RankDebuggers:
         world, self.world = self.world, None
         if world is None:
             return
-        world.link.gather(world.link.ranks, "debug_stop", timeout_s=ANSWER_S)
+        world.link.gather(world.link.ranks, DebugStop(), timeout_s=ANSWER_S)
         world.link.forget(self._ids)
         self._sink.put(Event(-1, "over", "", None))
         with self._lock:
@@ -218,24 +219,24 @@ class RankDebuggers:
                 event = sink.get(timeout=ALIVE_S)
             except queue.Empty:
                 if (world := self.world) is not None:
-                    alive = {rank: {"command": "alive"} for rank in world.link.ranks}
-                    world.link.forget(world.link.request_each(alive, "debug", sink=Sink()))
+                    alive = dict.fromkeys(world.link.ranks, Debug({"command": "alive"}))
+                    world.link.forget(world.link.request_each(alive, sink=Sink()))
                 continue
             if event.op == "over":
                 return
-            if event.op == "output" and "event" in event.body:
-                self._heard(event.rank, event.body["event"])
+            if event.op == "debug" and event.body.event is not None:
+                self._heard(event.rank, event.body.event)
                 continue
-            if event.op != "output":
+            if event.op != "debug":
                 self._lost(event)
             if event.rank not in known:
                 known.add(event.rank)
                 ready.put(event.rank)
 
-    def _lost(self, event: Event) -> None:
+    def _lost(self, event: Event[DebugEnded]) -> None:
         """A rank whose debugger does not start, or has ended."""
         try:
-            why = unwrap(event)["why"]
+            why = unwrap(event).why
         except JaxClusterError as error:
             why = error.message
         with self._lock:
@@ -419,7 +420,8 @@ class RankDebuggers:
         world = self.world
         if world is None or not bodies:
             return {}
-        events = world.link.gather(bodies, "debug", timeout_s=timeout_s, bodies=bodies)
+        each = {rank: Debug(message) for rank, message in bodies.items()}
+        events = world.link.gather(each, each, timeout_s=timeout_s)
         replies = {}
         for rank, event in events.items():
             try:

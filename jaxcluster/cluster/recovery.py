@@ -22,7 +22,9 @@ from jaxcluster.lockstep import replaying
 from jaxcluster.lockstep.actions import REPORT_S, Ask, LookAround
 from jaxcluster.lockstep.events import Looked
 from jaxcluster.lockstep.facts import Facts
-from jaxcluster.wire.link import Link, Sink
+from jaxcluster.wire.link import Link, Sink, replies
+from jaxcluster.wire.ops import lockstep as requests
+from jaxcluster.wire.ops.lockstep import Courses, Export, Poll, Resume
 
 JOURNAL_DEPTH = 4096
 FREE_S = 0.1  # that others get to take the turn
@@ -37,9 +39,8 @@ def ask_reports(
     timeout_s: float = REPORT_S,
 ) -> dict[int, wire.RankReport]:
     """What the control channels say of all ranks; those that are dead or silent are missing."""
-    body = {"names": sorted(names), "launches": launches}
-    answers = link.gather(link.ranks, "poll", body, timeout_s=timeout_s)
-    return wire.parse_polls({r: e.body for r, e in answers.items() if e.op == "reply"})
+    answers = link.gather(link.ranks, Poll(sorted(names), launches), timeout_s=timeout_s)
+    return wire.reports_of(replies(answers))
 
 
 class Replay:
@@ -86,8 +87,10 @@ class Replay:
                 facts = self._facts()
                 return Looked(facts.now, action, reports, facts)
             case replaying.RunSkipped(rank, prints, counts, shipped):
-                body = {"fingerprints": prints, "shipped": list(shipped), "counts": counts}
-                link.request(rank, "replay", body, list(shipped.values()), sink=self._sink)
+                request = requests.Replay(
+                    list(prints), list(shipped), {key: list(one) for key, one in counts.items()}
+                )
+                link.request(rank, request, buffers=list(shipped.values()), sink=self._sink)
             case replaying.Collect():
                 return self._collect()
             case replaying.Export(fingerprint):
@@ -100,7 +103,7 @@ class Replay:
             case replaying.AskCourses(wanted):
                 return self._courses(wanted)
             case replaying.CountAnew():
-                answers = link.gather(link.ranks, "resume", {}, timeout_s=REPORT_S)
+                answers = link.gather(link.ranks, Resume(), timeout_s=REPORT_S)
                 return all(r in answers and answers[r].op == "reply" for r in link.ranks)
         return None
 
@@ -112,25 +115,26 @@ class Replay:
         while not self._sink.empty():
             event = self._sink.get()
             if event.op == "reply":
-                found.append(replaying.Ran(event.rank, event.body["ran"]))
+                found.append(replaying.Ran(event.rank, event.body.ran))
             else:
                 why = str(event.body.get("message") or event.body.get("why"))
                 found.append(replaying.Refused(event.rank, str(event.body.get("ename")), why))
         return found
 
     def _export(self, fingerprint: int) -> bytes | str:
-        body = {"fingerprint": fingerprint}
-        answers = self._link.gather(self._link.ranks, "export", body, timeout_s=EXPORT_S)
+        answers = self._link.gather(self._link.ranks, Export(fingerprint), timeout_s=EXPORT_S)
         for event in answers.values():
             if event.op == "reply" and event.buffers:
                 return bytes(event.buffers[0])
-        refused = [e for e in answers.values() if e.body.get("ename") == "CannotReplay"]
+        refused = [
+            e for e in answers.values() if e.op == "error" and e.body["ename"] == "CannotReplay"
+        ]
         return str(refused[0].body["message"]) if refused else ""
 
     def _courses(self, wanted: Mapping[int, Sequence[int]]) -> dict[int, dict[int, str]] | None:
         link = self._link
-        bodies = {rank: {"fingerprints": prints} for rank, prints in wanted.items()}
-        answers = link.gather(link.ranks, "courses", timeout_s=COURSES_S, bodies=bodies)
-        if any(r not in answers or answers[r].op != "reply" for r in link.ranks):
+        each = {rank: Courses(list(prints)) for rank, prints in wanted.items()}
+        heard = replies(link.gather(link.ranks, each, timeout_s=COURSES_S))
+        if any(r not in heard for r in link.ranks):
             return None
-        return {r: dict(zip(wanted[r], answers[r].body, strict=True)) for r in link.ranks}
+        return {r: dict(zip(wanted[r], heard[r], strict=True)) for r in link.ranks}

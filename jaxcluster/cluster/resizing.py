@@ -31,6 +31,7 @@ from jaxcluster.plan.spec import check_spec
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records.kept import Kept, Where
 from jaxcluster.text import join_words, plural
+from jaxcluster.wire.ops.state import Chosen, RestoreBind, RestoreLook, RestoreLooked
 
 
 def resized(
@@ -87,21 +88,22 @@ def restore(
       RecoveryError, RankDied, RankError, RankHung: a rank could not read it. Nothing was bound.
     """
     choice, chosen, lost = choose(saved)
-    body = {"token": uuid.uuid4().hex, "mesh": dict(saved.mesh), **choice}
+    token = uuid.uuid4().hex
     ranks = range(world.num_processes)
     idle = tell_idle(world.processes.idle_hosts)
     if not saved.reports:
         return Restored(
             (), ranks=len(ranks), nothing_lived=not saved.gone, gone=saved.why_gone, notes=idle
         )
-    bodies = {}
+    each = {}
     for rank in ranks:
         check()
-        found = _folders_for(saved, rank)
-        bodies[rank] = {**body, "folders": {str(one): path for one, path in found.items()}}
-    looks = ask_all(world, "restore_look", bodies, RESTORE_S, check)
-    for one in (*chosen.values(), *looks.values()):  # what could not be saved is why parts lack
-        lost |= {name: why for name, why in one["lost"].items() if name not in lost}
+        folders = _folders_for(saved, rank)
+        each[rank] = RestoreLook(token, mesh=dict(saved.mesh), folders=folders, chosen=choice)
+    looks = ask_all(world, each, RESTORE_S, check)
+    # What could not be saved is why parts lack.
+    for one in (*(c["lost"] for c in chosen.values()), *(look.lost for look in looks.values())):
+        lost |= {name: why for name, why in one.items() if name not in lost}
     reasons = reasons_of(looks, saved.num_processes)
     for report in saved.reports.values():
         reasons |= report["unbound"]
@@ -109,20 +111,20 @@ def restore(
         cells = makers.tell(made_by or {}, [name])
         again = f"; run {cells} again to make it" if cells else ""
         reasons[name] = f"was lost {when} ({why}){again}"
-    unbind = {"token": body["token"], "unbind": sorted(lost), "lost": reasons}
-    answers = ask_all(world, "restore_bind", dict.fromkeys(ranks, unbind), RESTORE_S, check)
+    bind = RestoreBind(token, sorted(lost), reasons)
+    answers = ask_all(world, dict.fromkeys(ranks, bind), RESTORE_S, check)
     last, first = world.turns.last_cells(), world.record.last_seq
     left: dict[str, str] = {}
     for rank, answer in answers.items():
-        left |= answer["left"]
-        world.told[rank] = Told(set(answer["restored"]), max(first, last.get(rank, 0)))
-        world.told[rank].hear_bound(answer["values"])
-    back = {name for answer in answers.values() for name in answer["restored"]}
+        left |= answer.left
+        world.told[rank] = Told(set(answer.restored), max(first, last.get(rank, 0)))
+        world.told[rank].hear_bound(answer.values)
+    back = {name for answer in answers.values() for name in answer.restored}
     return Restored(
         tuple(sorted(back)), lost | left, gone=saved.why_gone, ranks=world.num_processes,
         cells=makers.tell(made_by or {}, lost),
         notes=" ".join(filter(None, [tell(looks, saved.num_processes), idle])),
-        older=tuple(sorted(back.intersection(choice["older"]))),
+        older=tuple(sorted(back.intersection(choice.older))),
     )  # fmt: skip
 
 
@@ -135,11 +137,11 @@ def _folders_for(saved: Kept, rank: int) -> dict[int, Where]:
     return found
 
 
-def choose(saved: Kept) -> tuple[dict[str, Any], dict[int, dict[str, Any]], dict[str, str]]:
+def choose(saved: Kept) -> tuple[Chosen, dict[int, dict[str, Any]], dict[str, str]]:
     """Which values come back, where ranks have died or a cell is taken back. Pure.
 
     Returns:
-      What the ranks are to know of it (``engine.state.resizing.Choice``), what ranks say of these
+      What the ranks are to know of it , what ranks say of these
       values, and the names that are lost with dead ranks.
     """
     older, absent = taken_back(saved.reports, saved.cell_is_undone)
@@ -147,25 +149,21 @@ def choose(saved: Kept) -> tuple[dict[str, Any], dict[int, dict[str, Any]], dict
     dead = {rank: one for rank, one in saved.dead.items() if rank not in saved.copied}
     names = {name for report in chosen.values() for name in report["kept"]}
     told = {
-        str(rank): {n: one.values.get(n, "") for n in names if one.names is None or n in one.names}
+        rank: {n: one.values.get(n, "") for n in names if one.names is None or n in one.names}
         for rank, one in dead.items()
     }
-    choice = {
-        "older": sorted(older),
-        "absent": sorted(absent),
-        "doubtful": sorted(name for name in names if may_be_own(name, chosen, dead)),
-        "told": told,
-    }
+    doubtful = sorted(name for name in names if may_be_own(name, chosen, dead))
+    choice = Chosen(sorted(older), sorted(absent), doubtful, told)
     lost = {name: why for name, (_, why) in lost_with_dead(chosen, dead, absent).items()}
     return choice, chosen, lost
 
 
-def reasons_of(looks: Mapping[int, Mapping[str, Any]], before: int) -> dict[str, str]:
+def reasons_of(looks: Mapping[int, RestoreLooked], before: int) -> dict[str, str]:
     """Why new ranks have no value of a name, by the name."""
     return {
         name: f"has no value on this rank, which is new: each of ranks 0-{before - 1} had its own"
         for one in looks.values()
-        for name in one.get("own", ())
+        for name in one.own
     }
 
 
@@ -176,19 +174,19 @@ def tell_idle(hosts: Sequence[str]) -> str:
     return f"No rank is on {join_words(hosts)} now; the next resize can use it again."
 
 
-def tell(looks: Mapping[int, Mapping[str, Any]], before: int) -> str:
+def tell(looks: Mapping[int, RestoreLooked], before: int) -> str:
     """What is to be said of variables that came from another number of ranks; "" if nothing is.
 
     Args:
       before: how many ranks had saved them.
     """
-    lost = {name for one in looks.values() for name in one.get("lost", ())}
-    own = sorted({name for one in looks.values() for name in one.get("own", ())} - lost)
-    gone = sorted({name for one in looks.values() for name in one.get("gone", ())})
-    waiting = sorted({name for one in looks.values() for name in one.get("unplaced", ())})
+    lost = {name for one in looks.values() for name in one.lost}
+    own = sorted({name for one in looks.values() for name in one.own} - lost)
+    gone = sorted({name for one in looks.values() for name in one.gone})
+    waiting = sorted({name for one in looks.values() for name in one.unplaced})
     said = []
     if own:
-        new = [rank for rank, one in looks.items() if one.get("own")]
+        new = [rank for rank, one in looks.items() if one.own]
         have = "has" if len(new) == 1 else "have"
         said.append(f"Each rank had its own {', '.join(own)}: {name_ranks(new)} {have} none.")
     if gone:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from jaxcluster import wire
 from jaxcluster.wire.link import Link, Sink
+from jaxcluster.wire.ops.lockstep import Resources
 
 EVERY_S = 2.0  # between two samples
 KEPT = 90  # samples of each rank: three minutes
@@ -87,7 +88,7 @@ class Meter:
         found = self._take(0.0)
         self.link.forget(self._asked)
         ranks = list(self.link.ranks)
-        self._asked = self.link.request_each(dict.fromkeys(ranks), "resources", sink=self._sink)
+        self._asked = self.link.request_each(dict.fromkeys(ranks, Resources()), sink=self._sink)
         found.update(self._take(timeout_s, len(ranks)))
         return found
 
@@ -103,8 +104,7 @@ class Meter:
                 break
             heard += 1
             if event.op == "reply":
-                read = wire.parse(wire.RankResources, event.body)
-                found[read.rank] = self._sample(read)
+                found[event.rank] = self._sample(event.body)
         return found
 
     def _sample(self, now: wire.RankResources) -> Sample:

@@ -15,7 +15,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from jaxcluster import wire
 from jaxcluster.cluster import keeping
@@ -27,7 +27,12 @@ from jaxcluster.model.told import Told
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records.kept import Dead, Kept, StateFolder
 from jaxcluster.text import plural
-from jaxcluster.wire.link import Event, Sink, unwrap
+from jaxcluster.wire.link import Event, Sink, replies, unwrap
+from jaxcluster.wire.ops import Operation
+from jaxcluster.wire.ops.state import NewDevices, Restore, RestoreDone, SavePlace, Snapshot, Where
+from jaxcluster.wire.ops.values import Unbind
+
+R = TypeVar("R")
 
 SAVE_S = 300.0
 RESTORE_S = 300.0
@@ -223,14 +228,14 @@ def _snapshots(
     # Hashes tell the values that all ranks share from those that each has of its own. They are
     # needed where one has died, and a host may yet be lost with what its ranks have saved.
     digests = bool(world.dead) or len({f.host_key for f in world.record.facts}) > 1
-    body: dict[str, Any] = {"cell": cell}
+    wanted = None
     if resize is not None:
-        digests = True
-        body["resize"] = {"devices": resize.devices, "mesh": dict(resize.mesh)}
+        digests, wanted = True, NewDevices(resize.devices, dict(resize.mesh))
     while alive := [r for r in range(world.num_processes) if r not in world.dead]:
-        bodies = {r: {**body, "digests": digests, "places": folder.places_for(r)} for r in alive}
-        answers = ask(world, "snapshot", bodies, SAVE_S, check)
-        saved = {rank: event.body for rank, event in answers.items() if event.op == "reply"}
+        places = {r: [SavePlace(*place) for place in folder.places_for(r)] for r in alive}
+        each = {r: Snapshot(places[r], digests, cell, wanted) for r in alive}
+        answers = ask(world, each, SAVE_S, check)
+        saved = replies(answers)
         living = [r for r in alive if r not in world.dead]
         if failed := {r: answers.get(r) for r in living if r not in saved}:
             raise _not_saved(failed, folder)
@@ -240,7 +245,7 @@ def _snapshots(
     return saved
 
 
-def _not_saved(failed: Mapping[int, Event | None], folder: StateFolder) -> RecoveryError:
+def _not_saved(failed: Mapping[int, Event[Any] | None], folder: StateFolder) -> RecoveryError:
     """That ranks which live could not be saved. They are not given up for that."""
     whys: dict[str, list[int]] = {}
     again = "Try again: %jaxcluster restart"
@@ -286,16 +291,15 @@ def _dead(
 
 def ask(
     world: World,
-    op: str,
-    bodies: Mapping[int, Any],
+    each: Mapping[int, Operation[R]],
     timeout_s: float,
     check: Check,
-    on_answer: Callable[[Event], object] = bool,
-) -> dict[int, Event]:
+    on_answer: Callable[[Event[R]], object] = bool,
+) -> dict[int, Event[R]]:
     """Each rank's answer; ``check`` is called now and then, and may raise as ``on_answer`` may."""
     sink = Sink()
-    ids = world.link.request_each(bodies, op, sink=sink)
-    found: dict[int, Event] = {}
+    ids = world.link.request_each(each, sink=sink)
+    found: dict[int, Event[R]] = {}
     deadline = time.monotonic() + timeout_s
     try:
         while len(found) < len(ids) and time.monotonic() < deadline:
@@ -649,7 +653,7 @@ def restore(
     if not saved.reports:
         return Restored((), replaced=missing, nothing_lived=not saved.gone, gone=saved.why_gone)
     found = plan(saved.reports, saved.dead, saved.cell_is_undone, saved.copied)
-    body = {"names": sorted(found.names), "before": sorted(found.older)}
+    names, before = sorted(found.names), sorted(found.older)
     drawn = [report["random"] for report in saved.reports.values()]
     compared = {name for one in drawn for name in one} - {"seeded"}
     own = [
@@ -659,44 +663,41 @@ def restore(
     ]
     bare = [rank for rank in missing if rank not in found.copied]
     # A module's variable is kept on all ranks, or on none.
-    skipped = {"skip": [name for name in own if name not in RANDOM]} if bare else {}
-    bodies: dict[int, dict[str, Any]] = {}
+    skip = [name for name in own if name not in RANDOM] if bare else []
+    each: dict[int, Restore] = {}
     for rank in range(world.num_processes):
         try:
             if rank in missing and rank in found.copied:
-                bodies[rank] = _of_copy(saved, found, rank) | skipped
+                each[rank] = replace(_of_copy(saved, found, rank), skip=skip)
             elif rank not in missing:
                 folder = saved.folder.bring(rank, saved.reports[rank])
-                bodies[rank] = {**body, "path": folder, **skipped}
+                each[rank] = Restore(folder, names, before, skip=skip)
         except LaunchError as error:  # the host that has it is lost, too
             why = error.message.rstrip(".")
             return restore(world, saved.without({rank: why}), when, check, made_by)
     for rank in bare:
         donor, folder = saved.folder.donor_for(rank, found.donor, saved.reports)
-        shared = found.shared[rank]
-        bodies[rank] = {"names": sorted(shared), "before": sorted(found.older & shared)}
-        bodies[rank] |= {"texts": found.own[rank], "skip": own}
-        bodies[rank] |= {"path": folder, "from_rank": donor}
-    heard = ask(world, "restore", bodies, RESTORE_S, check)
+        each[rank] = replace(_of_donor(found, rank, donor, folder), skip=own)
+    heard = ask(world, each, RESTORE_S, check)
     damaged = {
-        int(bodies[rank].get("from_rank", rank)): str(event.body["message"])
+        rank if (source := each[rank].from_rank) is None else source: str(event.body["message"])
         for rank, event in heard.items()
         if event.op == "error" and event.body.get("ename") == "Unreadable"
     }
     if damaged:  # else it would be promised, and fail, for ever
         return restore(world, saved.without(damaged), when, check, made_by)
-    answers = _all(heard, bodies, "restore", RESTORE_S)
+    answers = _all(heard, each, RESTORE_S)
     _restore_more(world, saved, found, answers, check)
     lost = dict(found.lost)
     for rank, reply in sorted(answers.items()):
-        for name, why in reply["lost"].items():
+        for name, why in reply.lost.items():
             lost.setdefault(name, "its only copy died with the rank" if rank in bare else why)
     back = found.names - set(lost)
     left: dict[str, str] = {}
     for report in saved.reports.values():
         left |= report["left"]
     for reply in answers.values():
-        left |= reply["left"]
+        left |= reply.left
     reasons = {}
     for name, why in lost.items():
         cells = makers.tell(made_by or {}, [name])
@@ -706,12 +707,12 @@ def restore(
         for name, why in report["unbound"].items():
             if name not in back:
                 reasons.setdefault(name, why)
-    unbound = {"names": sorted(lost), "lost": reasons}
-    ask_all(world, "unbind", dict.fromkeys(bodies, unbound), RESTORE_S, check)
+    unbind = Unbind(sorted(lost), reasons)
+    ask_all(world, dict.fromkeys(each, unbind), RESTORE_S, check)
     last, first = world.turns.last_cells(), world.record.last_seq
     for rank, reply in answers.items():
-        world.told[rank] = Told(set(reply["restored"]) - set(lost), max(first, last.get(rank, 0)))
-        world.told[rank].hear_bound(_only(reply["values"], world.told[rank].names))
+        world.told[rank] = Told(set(reply.restored) - set(lost), max(first, last.get(rank, 0)))
+        world.told[rank].hear_bound(_only(reply.values, world.told[rank].names))
     if bare and RANDOM[0] in own and any(d["seeded"] for d in drawn):
         left[RANDOM[0]] = OWN
     older = tuple(sorted(found.older & back))
@@ -723,55 +724,66 @@ def restore(
     )  # fmt: skip
 
 
-def _of_copy(saved: Kept, found: Plan, rank: int) -> dict[str, Any]:
+def _of_copy(saved: Kept, found: Plan, rank: int) -> Restore:
     """What a rank is to take from its copy."""
     assert saved.copies is not None
     folder = saved.copies.folder.bring(rank, saved.copied[rank])
-    return {"names": sorted(found.copied[rank]), "path": folder}
+    return Restore(folder, sorted(found.copied[rank]))
+
+
+def _of_donor(found: Plan, rank: int, donor: int, folder: Where) -> Restore:
+    """What the successor of a dead rank is to take from another, and what is its own."""
+    shared = found.shared[rank]
+    before = sorted(found.older & shared)
+    return Restore(folder, sorted(shared), before, from_rank=donor, texts=found.own[rank])
 
 
 def _restore_more(
-    world: World, saved: Kept, found: Plan, answers: dict[int, dict[str, Any]], check: Check
+    world: World, saved: Kept, found: Plan, answers: dict[int, RestoreDone], check: Check
 ) -> None:
     """What ranks have from a second place: the living from their copies, the others beside these.
 
     ``answers`` gets what comes of it.
     """
-    bodies = {}
+    each = {}
     for rank in found.copied:
         if rank in saved.reports:
-            bodies[rank] = _of_copy(saved, found, rank)
-        elif (shared := found.shared[rank]) | found.own[rank].keys():
+            each[rank] = _of_copy(saved, found, rank)
+        elif found.shared[rank] | found.own[rank].keys():
             donor, folder = saved.folder.donor_for(rank, found.donor, saved.reports)
-            bodies[rank] = {"names": sorted(shared), "before": sorted(found.older & shared)}
-            bodies[rank] |= {"texts": found.own[rank], "path": folder, "from_rank": donor}
-    bodies = {rank: {**body, "settings": False} for rank, body in bodies.items()}
-    for rank, reply in ask_all(world, "restore", bodies, RESTORE_S, check).items():
-        answers[rank]["restored"] += reply["restored"]
-        answers[rank]["lost"] |= reply["lost"]
-        answers[rank]["values"] |= reply["values"]
+            each[rank] = _of_donor(found, rank, donor, folder)
+    each = {rank: replace(one, settings=False) for rank, one in each.items()}
+    for rank, more in ask_all(world, each, RESTORE_S, check).items():
+        first = answers[rank]
+        answers[rank] = replace(
+            first,
+            restored=[*first.restored, *more.restored],
+            lost=first.lost | more.lost,
+            values=first.values | more.values,
+        )
 
 
 def ask_all(
-    world: World, op: str, bodies: Mapping[int, Any], timeout_s: float, check: Check
-) -> dict[int, Any]:
+    world: World, each: Mapping[int, Operation[R]], timeout_s: float, check: Check
+) -> dict[int, R]:
     """Like ``ask``, for ranks that must all answer.
 
     Raises:
       RankDied, RankError, RankHung, RecoveryError: one of them did not.
     """
-    return _all(ask(world, op, bodies, timeout_s, check), bodies, op, timeout_s)
+    return _all(ask(world, each, timeout_s, check), each, timeout_s)
 
 
 def _all(
-    answers: Mapping[int, Event], bodies: Mapping[int, Any], op: str, timeout_s: float
-) -> dict[int, Any]:
+    answers: Mapping[int, Event[R]], each: Mapping[int, Operation[R]], timeout_s: float
+) -> dict[int, R]:
     """What all ranks have replied; raises as ``ask_all``."""
     for event in answers.values():
         if event.op == "error" and event.body.get("ename") == NotBrought.__name__:
             raise NotBrought(str(event.body["message"]), ranks=[event.rank])
     bodies_back = {rank: unwrap(event) for rank, event in sorted(answers.items())}
-    if missing := sorted(set(bodies) - set(answers)):
+    if missing := sorted(set(each) - set(answers)):
+        op = each[missing[0]].op
         raise RankHung(
             f"{name_ranks(missing).capitalize()} did not {op} within {timeout_s:g} s.",
             "%jaxcluster restart tries again.",

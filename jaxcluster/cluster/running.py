@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.cluster import events as tidings
@@ -28,6 +29,8 @@ from jaxcluster.model import findings, notices, verdict
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.records import lastreport
 from jaxcluster.wire.link import Event, Sink
+from jaxcluster.wire.ops.cells import Withdraw
+from jaxcluster.wire.ops.state import KeptSteps
 
 _FORGET = {"forget": True}
 Listener = Callable[[CellRecord, wire.RankOutput | wire.CellReply], None]
@@ -130,8 +133,8 @@ class RunningCell:
             raise error
         self._notify(None)
         if self.core.stepping.kept is not None:  # it has come to its end: nobody goes on with it
-            bodies = dict.fromkeys(self.record.ranks, _FORGET)
-            self.cluster.world.link.request_each(bodies, "steps", sink=Sink())
+            bodies = dict.fromkeys(self.record.ranks, KeptSteps(forget=True))
+            self.cluster.world.link.request_each(bodies, sink=Sink())
 
     def _explain_missing(self, error: str, ranks: Sequence[int]) -> Sequence[str]:
         return self.cluster.world.processes.explain_missing(error, ranks)
@@ -260,10 +263,8 @@ class RunningCell:
     def withdraw(self, why: str) -> None:
         """Have no rank begin it: it waits on all of them, behind a cell that was taken back."""
         self.core.withdrawn = why
-        asked = {"seq": self.record.seq}
-        self.cluster.world.link.request_each(
-            dict.fromkeys(self.record.ranks, asked), "withdraw", sink=Sink()
-        )
+        each = dict.fromkeys(self.record.ranks, Withdraw(self.record.seq))
+        self.cluster.world.link.request_each(each, sink=Sink())
 
     def _await(self, ended: threading.Event) -> None:
         # Not Thread.join: after a KeyboardInterrupt in it the thread counts as ended (Python 3.11).
@@ -347,22 +348,21 @@ class RunningCell:
             else:
                 self._feed(answer)
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: Event[Any]) -> None:
         """Hear what has come, and let the core decide what follows."""
         now, rank, record = time.monotonic(), event.rank, self.record
         if event.id in self._carrier.interrupts:
             left = event.op == "reply" and event.body == "left"
             return self._feed(events.Leaving(now, rank) if left else events.Tick(now))
         if event.op == "output":
-            output = wire.parse(wire.RankOutput, event.body)
+            output = event.body
             if not self.core.is_last:  # else whoever hears it keeps it, all of it
                 record.add_output(output)
             if output.rank != record.ranks[0]:
                 self._talk.hear(output)
             self._tell(output)
         elif event.op == "steps":
-            report = wire.parse(wire.StepsReport, event.body)
-            return self._feed(events.Stepping(now, report))
+            return self._feed(events.Stepping(now, event.body))
         elif event.op == "looked":
             self._has_looked = False
             return self._feed(dataclasses.replace(event.body, now=now))
@@ -372,10 +372,10 @@ class RunningCell:
             is_first = not self.core.watch.why
             return self._feed(events.Stopped(now) if is_first else events.Tick(now))
         elif event.op == "paused":
-            self._talk.paused(rank, event.body["kind"])
-            return self._feed(events.Held(now, rank, event.body["kind"]))
+            self._talk.paused(rank, event.body.kind)
+            return self._feed(events.Held(now, rank, event.body.kind))
         elif event.op == "ask":
-            self._talk.add(wire.parse(wire.Question, event.body), now)
+            self._talk.add(event.body, now)
         elif event.op == "died":
             self._talk.withdraw(rank)
             return self._feed(events.Died(now, rank, event.body["why"], event.body.get("code")))
@@ -383,12 +383,12 @@ class RunningCell:
             return self._take_reply(event, now)
         return self._feed(events.Tick(time.monotonic()))
 
-    def _take_reply(self, event: Event, now: float) -> None:
+    def _take_reply(self, event: Event[Any], now: float) -> None:
         if event.op in ("error", "mismatch"):
             error = wire.ErrorInfo(event.body["ename"], event.body["message"], [])
             reply = wire.CellReply(event.rank, self.record.seq, "error", 0.0, error)
         else:
-            reply = wire.parse(wire.CellReply, event.body)
+            reply = event.body
             if reply.names is not None:
                 self.cluster.world.hear_names(event.rank, reply.seq, reply.names)
         todo = self.core.feed(events.Replied(now, reply))

@@ -10,13 +10,14 @@ from __future__ import annotations
 import queue
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcluster.model import lockstep
 from jaxcluster.ranks import name_ranks
-from jaxcluster.wire.link import Event, Link, Sink
+from jaxcluster.wire.link import Event, Link, Sink, replies, unwrap
+from jaxcluster.wire.ops.lockstep import Busy, Checked, PrepareCheck, SelfCheck
 
 PREPARE_S = 20.0  # to compile it, on all ranks at once
 CHECK_S = 1.0
@@ -36,7 +37,7 @@ class Verdict:
 
 def prepare(link: Link) -> None:
     """Have the ranks compile the check while something else is waited for."""
-    link.request_each({rank: {} for rank in link.ranks}, "prepare_check", sink=Sink())
+    link.request_each(dict.fromkeys(link.ranks, PrepareCheck()), sink=Sink())
 
 
 def verify(link: Link) -> Verdict:
@@ -46,23 +47,22 @@ def verify(link: Link) -> Verdict:
     more. A rank that still computes what was launched before is waited for.
     """
     ranks = link.ranks
-    answers = link.gather(ranks, "prepare_check", {}, timeout_s=PREPARE_S)
+    answers = link.gather(ranks, PrepareCheck(), timeout_s=PREPARE_S)
     if why := _fault(answers, ranks, f"was not ready within {PREPARE_S:g} s"):
         return Verdict(why)
-    divisions = answers[ranks[0]].body["divisions"]
-    number = random.randrange(NUMBERS)
-    body = {"divisions": divisions, "number": number, "timeout_s": PATIENCE_S}
-    answers = _gather_patiently(link, "self_check", body)
-    if why := _fault(answers, ranks, f"did not end within {CHECK_S:g} s"):
+    divisions = unwrap(answers[ranks[0]])
+    asked = SelfCheck(divisions, random.randrange(NUMBERS), PATIENCE_S)
+    checked = _gather_patiently(link, asked)
+    if why := _fault(checked, ranks, f"did not end within {CHECK_S:g} s"):
         return Verdict(why)
-    return Verdict("", {rank: event.body["launches"] for rank, event in answers.items()})
+    return Verdict("", {rank: one.launches for rank, one in replies(checked).items()})
 
 
-def _gather_patiently(link: Link, op: str, body: Any) -> dict[int, Event]:
+def _gather_patiently(link: Link, request: SelfCheck) -> dict[int, Event[Checked]]:
     """The answers that came; none is waited for once no rank has computed for a while."""
     sink = Sink()
-    found: dict[int, Event] = {}
-    asked = link.request_each(dict.fromkeys(link.ranks, body), op, sink=sink)
+    found: dict[int, Event[Checked]] = {}
+    asked = link.request_each(dict.fromkeys(link.ranks, request), sink=sink)
     started = looked = time.monotonic()
     before: dict[int, float] = {}
     try:
@@ -84,12 +84,11 @@ def _gather_patiently(link: Link, op: str, body: Any) -> dict[int, Event]:
 
 def _busy(link: Link) -> dict[int, float]:
     """For how long each rank has computed since its start."""
-    answers = link.gather(link.ranks, "busy", timeout_s=CHECK_S)
-    heard = {r: float(event.body) for r, event in answers.items() if event.op == "reply"}
+    heard = replies(link.gather(link.ranks, Busy(), timeout_s=CHECK_S))
     return {rank: heard.get(rank, 0.0) for rank in link.ranks}
 
 
-def _fault(answers: dict[int, Event], ranks: Iterable[int], late: str) -> str:
+def _fault(answers: Mapping[int, Event[Any]], ranks: Iterable[int], late: str) -> str:
     """What was wrong on which ranks, as a sentence's end; "" if nothing was."""
     wrong: dict[str, list[int]] = {}
     for rank in ranks:
@@ -100,7 +99,7 @@ def _fault(answers: dict[int, Event], ranks: Iterable[int], late: str) -> str:
             body = event.body or {}
             said = str(body.get("message") or body.get("why") or body).partition("\n")[0]
             wrong.setdefault(f"failed ({said[:200]})", []).append(rank)
-        elif not event.body.get("right", True):
-            wrong.setdefault(str(event.body["why"]), []).append(rank)
+        elif isinstance(event.body, Checked) and not event.body.right:
+            wrong.setdefault(event.body.why, []).append(rank)
     told = [f"{how} on {name_ranks(where)}" for how, where in wrong.items()]
     return f"a sum over all devices {' and '.join(told)}" if told else ""

@@ -9,6 +9,7 @@ from jaxcluster.host import procfs
 from jaxcluster.host.procfs import ProcessLook, Silence
 from jaxcluster.ranks import say_each
 from jaxcluster.wire.link import Link
+from jaxcluster.wire.ops.lockstep import State
 
 PATIENCE_S = 5.0  # before a rank that says nothing counts as one that never will
 ANSWER_S = 0.3  # that a control channel gets to answer what takes it microseconds
@@ -51,7 +52,7 @@ class Silences:
 def silent_ranks(link: Link, ranks: Iterable[int]) -> set[int]:
     """Which of these ranks give no answer. Takes ``ANSWER_S`` where one does not."""
     ranks = list(ranks)
-    return set(ranks) - set(link.gather(ranks, "state", timeout_s=ANSWER_S))
+    return set(ranks) - set(link.gather(ranks, State(), timeout_s=ANSWER_S))
 
 
 def hung_ranks(

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from jaxcluster import wire
@@ -41,7 +41,11 @@ from jaxcluster.plan import placement, versions
 from jaxcluster.plan.spec import GPU_PLATFORMS, INSTALL, UNIX
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import kept, registry
-from jaxcluster.wire.link import Event, Link, Sink, unwrap
+from jaxcluster.wire.link import Link, Sink, replies, unwrap
+from jaxcluster.wire.ops import Operation
+from jaxcluster.wire.ops.start import Facts, Listener, Probe, Reserve, Reserved, Serve, Ways
+
+R = TypeVar("R")
 
 LOOPBACK = "127.0.0.1"
 COORDINATOR_SOCKET = "jax.sock"  # in the folder of a cluster on one host
@@ -112,7 +116,8 @@ class Starting:
         if self.is_first and (note := versions.note_on(facts[0].jax, replies[0].moved)):
             print(f"Note: {note}.", file=sys.stderr)
         self.say("connecting engines ...")
-        self._ask("serve", {}, EnginesMissing, "did not become an ipyparallel engine")
+        each = dict.fromkeys(range(spec.num_processes), Serve())
+        self._ask(each, EnginesMissing, "did not become an ipyparallel engine")
         record = registry.ClusterRecord(
             name=spec.name,
             spec=spec,
@@ -160,8 +165,8 @@ class Starting:
         def heard(ranks: int) -> None:
             self.say(f"engines {ranks}/{n}")
 
-        answers = self._ask("facts", {}, EnginesMissing, "did not start", heard)
-        return [wire.parse(wire.EngineFacts, unwrap(answers[rank])) for rank in sorted(answers)]
+        each = dict.fromkeys(range(n), Facts())
+        return self._ask(each, EnginesMissing, "did not start", heard)
 
     def _plan(self, facts: list[wire.EngineFacts]) -> placement.RankPlan:
         """Reserve rank 0's port, probe the way to it from all ranks, and lay out the ranks."""
@@ -170,10 +175,10 @@ class Starting:
         one_host = len({f.host_key for f in facts}) == 1
         address = LOOPBACK if one_host else facts[0].address
         reserved = self._reserve({0: address})[0]
-        answers = self._probe(0, address, reserved["probe_port"], ranks)
+        answers = self._probe(0, address, reserved.probe_port, ranks)
         if not one_host:
             self._probe_all_ways(facts, answers)
-        coordinator = f"{address}:{reserved['port']}"
+        coordinator = f"{address}:{reserved.port}"
         plan = placement.plan_ranks(
             self.spec,
             facts,
@@ -181,15 +186,15 @@ class Starting:
             coordinator_bind_address=coordinator,
             collectives_addresses=[answers[rank] for rank in ranks],
         )
-        if not reserved["coordinator_process"]:
+        if not reserved.coordinator_process:
             return plan
         return self._with_coordinator(plan, one_host)
 
-    def _reserve(self, addresses: Mapping[int, str]) -> dict[int, Any]:
+    def _reserve(self, addresses: Mapping[int, str]) -> dict[int, Reserved]:
         """Have these ranks listen for probes at these addresses; rank 0 has its port then."""
         assert self.link is not None
-        bodies = {rank: {"address": address} for rank, address in addresses.items()}
-        answers = self.link.gather(bodies, "reserve", bodies=bodies, timeout_s=self.left_s)
+        each = {rank: Reserve(address) for rank, address in addresses.items()}
+        answers = self.link.gather(each, each, timeout_s=self.left_s)
         self._check_exits()
         for rank in addresses:
             if rank not in answers:
@@ -207,8 +212,8 @@ class Starting:
           LaunchError: one of them can't reach it.
         """
         assert self.link is not None and self.processes is not None
-        where = {"address": address, "port": port}
-        answers = self.link.gather(ranks, "probe", where, timeout_s=min(PROBE_S, self.left_s))
+        timeout_s = min(PROBE_S, self.left_s)
+        answers = self.link.gather(ranks, Probe(address, port), timeout_s=timeout_s)
         self._check_exits()
         deaf = [r for r in ranks if r not in answers or answers[r].op != "reply"]
         if deaf:
@@ -231,16 +236,14 @@ class Starting:
         assert self.link is not None and self.processes is not None
         firsts = sorted({f.host_key: f.rank for f in reversed(facts)}.values())  # of each host
         others = {rank: addresses[rank] for rank in firsts if rank != 0}
-        ports = {to: found["probe_port"] for to, found in self._reserve(others).items()}
-        targets = [[others[to], ports[to]] for to in others]
+        ports = {to: found.probe_port for to, found in self._reserve(others).items()}
+        targets = [Listener(others[to], ports[to]) for to in others]
         timeout_s = min(PROBE_S, self.left_s)
-        answers = self.link.gather(firsts, "ways", {"to": targets}, timeout_s=timeout_s)
+        told = replies(self.link.gather(firsts, Ways(targets), timeout_s=timeout_s))
         self._check_exits()
         deaf: dict[int, list[int]] = {}
         for rank in firsts:
-            answer = answers.get(rank)
-            told = answer is not None and answer.op == "reply"
-            missed = [place for place, _ in answer.body] if told and answer else range(len(targets))
+            missed = [no.place for no in told[rank]] if rank in told else range(len(targets))
             for to in (list(others)[place] for place in missed):
                 if to != rank:
                     deaf.setdefault(to, []).append(rank)
@@ -275,21 +278,20 @@ class Starting:
         return dataclasses.replace(plan, requests=requests)
 
     def _initialize(self, plan: placement.RankPlan) -> list[wire.InitializeReply]:
-        bodies = {request.process_id: request for request in plan.requests}
-        answers = self._ask("initialize", bodies, InitializeFailed, "did not initialize JAX")
-        return [wire.parse(wire.InitializeReply, answers[r].body) for r in sorted(answers)]
+        each = {request.process_id: request for request in plan.requests}
+        return self._ask(each, InitializeFailed, "did not initialize JAX")
 
     def _ask(
         self,
-        op: str,
-        bodies: Mapping[int, Any],
+        each: Mapping[int, Operation[R]],
         error: type[EnginesMissing | InitializeFailed],
         what: str,
         heard: Callable[[int], None] = lambda ranks: None,
-    ) -> dict[int, Event]:
+    ) -> list[R]:
         """Ask all ranks for one step. The first that fails or dies ends the start.
 
         Args:
+          each: what each rank is asked.
           what: what a rank did not do, where it fails.
           heard: told how many ranks have answered.
         """
@@ -297,8 +299,8 @@ class Starting:
         n = self.spec.num_processes
         sink = Sink()
         for rank in range(n):
-            self.link.request(rank, op, bodies.get(rank), sink=sink)
-        found: dict[int, Event] = {}
+            self.link.request(rank, each[rank], sink=sink)
+        found: dict[int, R] = {}
         while len(found) < n:
             try:
                 event = sink.get(timeout=min(0.1, self.left_s))
@@ -323,10 +325,10 @@ class Starting:
                     "%jaxcluster doctor checks this machine.",
                     [event.rank],
                 )
-            found[event.rank] = event
-            self.step(event.rank, STEPS[op])
+            found[event.rank] = event.body
+            self.step(event.rank, STEPS[each[event.rank].op])
             heard(len(found))
-        return found
+        return [found[rank] for rank in range(n)]
 
     def _check_exits(self) -> None:
         while True:

@@ -46,7 +46,20 @@ from jaxcluster.model import copies
 from jaxcluster.model.layout import joined
 from jaxcluster.ranks import name_ranks
 from jaxcluster.text import format_nbytes
-from jaxcluster.wire.link import Event, Sink, unwrap
+from jaxcluster.wire.link import Event, Sink, replies, unwrap
+from jaxcluster.wire.ops.values import (
+    Assign,
+    AssignBind,
+    Describe,
+    Fetch,
+    Fetched,
+    Fill,
+    Filled,
+    Forget,
+    Pack,
+    Packed,
+    Sample,
+)
 
 VALUE_TIMEOUT_S = 600.0  # a large copy takes its time; the stop button ends it sooner
 SHARED_MEMORY = shared.FOLDER
@@ -100,8 +113,8 @@ def _pull_once(world: World, name: str, plain: bool) -> Any:
         return _collect(world, described)
     finally:
         if holding and not world.is_over:
-            bodies = {rank: {"token": token} for rank in range(world.num_processes)}
-            world.link.request_each(bodies, "forget", sink=Sink())
+            each = dict.fromkeys(range(world.num_processes), Forget(token))
+            world.link.request_each(each, sink=Sink())
 
 
 @dataclass
@@ -114,13 +127,17 @@ class _Described:
     buffer_sizes: list[int]
     arrays: list[dict[int, wire.ArrayInfo]]
 
+    def arrays_of(self, rank: int) -> list[int]:
+        """The numbers of those of which this rank is asked for parts."""
+        return [number for number, views in enumerate(self.arrays) if rank in views]
+
 
 def _describe(world: World, name: str, plain: bool, token: str) -> _Described:
     ranks = range(world.num_processes)
-    bodies = {r: {"name": name, "pickle": r == 0, "plain": plain, "token": token} for r in ranks}
-    answers = world.ask(ranks, "describe", bodies=bodies, timeout_s=VALUE_TIMEOUT_S)
-    per_rank = {r: [wire.parse(wire.ArrayInfo, a) for a in e.body["arrays"]]
-                for r, e in answers.items()}  # fmt: skip
+    each = {r: Describe(name, r == 0, plain, token) for r in ranks}
+    answers = world.ask(ranks, each, timeout_s=VALUE_TIMEOUT_S)
+    told = replies(answers)
+    per_rank = {r: one.arrays for r, one in told.items()}
     first = per_rank[0]
     arrays: list[dict[int, wire.ArrayInfo]] = []
     for number, info in enumerate(first):
@@ -143,7 +160,7 @@ def _describe(world: World, name: str, plain: bool, token: str) -> _Described:
         name=name,
         token=token,
         pickled=bytes(answers[0].buffers[0]),
-        buffer_sizes=answers[0].body["buffers"],
+        buffer_sizes=told[0].buffers,
         arrays=arrays,
     )
 
@@ -286,27 +303,24 @@ def _fill_shared(world: World, described: _Described, whole: _Whole) -> mmap.mma
         for rank in views:
             wanted.setdefault(rank, []).append([number, offsets[number]])
     with _shared_file(whole.total) as (path, memory):
-        bodies = {
-            rank: {
-                "token": described.token,
-                "path": path,
-                "arrays": wanted.get(rank, []),
-                "buffers": offsets[n:] if rank == 0 else [],
-            }
+        each = {
+            rank: Fill(
+                described.token, path, wanted.get(rank, []), list(offsets[n:]) if rank == 0 else []
+            )
             for rank in {*wanted, 0}
         }
-        answers = world.ask(list(bodies), "fill", bodies=bodies, timeout_s=VALUE_TIMEOUT_S)
-    _check_copies(described.name, {rank: unwrap(answer) for rank, answer in answers.items()})
+        filled = replies(world.ask(list(each), each, timeout_s=VALUE_TIMEOUT_S))
+    _check_copies(described.name, filled)
     return memory
 
 
-def _check_copies(name: str, answers: Mapping[int, Any]) -> None:
+def _check_copies(name: str, answers: Mapping[int, Filled | Fetched | Packed]) -> None:
     """Refuse what ranks have different copies of: it is no one value.
 
     Raises:
       TransferError: they differ, as far as they were compared.
     """
-    odd = copies.parts({rank: body["copies"] for rank, body in answers.items()})
+    odd = copies.parts({rank: one.copies for rank, one in answers.items()})
     if odd:
         raise TransferError(
             f"The ranks have different copies of {name}: {copies.tell_groups(odd[min(odd)])}.",
@@ -318,24 +332,20 @@ def _check_copies(name: str, answers: Mapping[int, Any]) -> None:
 def _fetch(world: World, described: _Described, whole: _Whole) -> bytearray:
     memory, dtypes, offsets = bytearray(whole.total), whole.dtypes, whole.offsets
     ranks = sorted({r for views in described.arrays for r in views} | {0})
-    bodies = {
-        r: {
-            "token": described.token,
-            "arrays": [k for k, views in enumerate(described.arrays) if r in views],
-        }
-        for r in ranks
-    }
-    answers = world.ask(ranks, "fetch", bodies=bodies, timeout_s=VALUE_TIMEOUT_S)
-    _check_copies(described.name, {rank: unwrap(answer) for rank, answer in answers.items()})
+    each = {r: Fetch(described.token, described.arrays_of(r)) for r in ranks}
+    answers = world.ask(ranks, each, timeout_s=VALUE_TIMEOUT_S)
+    fetched = replies(answers)
+    _check_copies(described.name, fetched)
     for rank, answer in answers.items():
-        places = unwrap(answer)["places"]
+        places = fetched[rank].places
         frames = list(answer.buffers)
-        for (number, index, shape), frame in zip(places, frames, strict=False):
+        for part, frame in zip(places, frames, strict=False):
+            number = part.array
             array: np.ndarray[Any, Any] = np.ndarray(
                 whole.shapes[number], dtypes[number], memory, offsets[number]
             )
-            slices = tuple(slice(start, stop) for start, stop in index)
-            array[slices] = np.frombuffer(frame, np.uint8).view(dtypes[number]).reshape(shape)
+            slices = tuple(slice(start, stop) for start, stop in part.index)
+            array[slices] = np.frombuffer(frame, np.uint8).view(dtypes[number]).reshape(part.shape)
         if rank == 0:
             start = len(described.arrays)
             for frame, offset in zip(frames[len(places) :], offsets[start:], strict=True):
@@ -352,24 +362,24 @@ def _fetch_through_hosts(world: World, described: _Described, whole: _Whole) -> 
     ranks = sorted({r for views in described.arrays for r in views} | {0})
     with world.processes.memory(ranks) as there:
         memory, offsets = bytearray(whole.total), whole.offsets
-        bodies = {
-            r: {
-                "token": described.token,
-                "path": there.path(r, str(r)),
-                "arrays": [k for k, views in enumerate(described.arrays) if r in views],
-            }
-            for r in ranks
+        each = {
+            r: Pack(described.token, there.path(r, str(r)), described.arrays_of(r)) for r in ranks
         }
-        answers = world.ask(ranks, "pack", bodies=bodies, timeout_s=VALUE_TIMEOUT_S)
-        packed = {rank: unwrap(answer) for rank, answer in answers.items()}
-        if not all(body["has_room"] for body in packed.values()):
+        packed = replies(world.ask(ranks, each, timeout_s=VALUE_TIMEOUT_S))
+        if not all(one.has_room for one in packed.values()):
             raise NoRoom
         _check_copies(described.name, packed)
         files = []
-        for rank, body in packed.items():
+        for rank, one in packed.items():
             targets = [
-                _Target(memory, offsets[number], whole.shapes[number], whole.dtypes[number], index)
-                for number, index, _ in body["places"]
+                _Target(
+                    memory,
+                    offsets[part.array],
+                    whole.shapes[part.array],
+                    whole.dtypes[part.array],
+                    part.index,
+                )
+                for part in one.places
             ]
             if rank == 0:
                 targets += [
@@ -378,8 +388,8 @@ def _fetch_through_hosts(world: World, described: _Described, whole: _Whole) -> 
                         len(whole.shapes) :
                     ]
                 ]
-            joiner = _Joiner(targets, body["sizes"])
-            files.append((rank, str(rank), sum(body["sizes"]), joiner.take))
+            joiner = _Joiner(targets, one.sizes)
+            files.append((rank, str(rank), sum(one.sizes), joiner.take))
         there.get(files)
     return memory
 
@@ -465,43 +475,41 @@ def push(world: World, values: Mapping[str, Any], ranks: Sequence[int] | None = 
     total = sum(-(-size // ALIGN) * ALIGN for size in sizes)
     at = [[o, o + n] for o, n in zip(_offsets(sizes), sizes, strict=True)]
     filled = {o: raw for (o, end), raw in zip(at, raws, strict=True) if end > o}
+    token = _token()
     for way in (_share, _bring_to_hosts) if total >= SHARED_FROM_NBYTES else ():
         with contextlib.suppress(NoRoom), way(world, chosen, filled, total) as paths:
-            bodies = {path: {"path": path, "buffers": at} for path in {*paths.values()}}
-            _assign(world, {rank: bodies[path] for rank, path in paths.items()}, [pickled])
+            asked = {path: Assign(token, path, at) for path in {*paths.values()}}
+            _assign(world, {rank: asked[path] for rank, path in paths.items()}, [pickled])
             return
     if total:
         check_memory(" and ".join(values), total * len(chosen))
-    body: dict[str, Any] = {}
-    _assign(world, dict.fromkeys(chosen, body), [pickled, *raws])
+    _assign(world, dict.fromkeys(chosen, Assign(token)), [pickled, *raws])
 
 
-def _assign(world: World, bodies: Mapping[int, Any], buffers: Sequence[Any]) -> None:
+def _token() -> str:
+    return uuid.uuid4().hex
+
+
+def _assign(world: World, each: Mapping[int, Assign], buffers: Sequence[Any]) -> None:
     """Have these ranks read what is pushed, and bind it when all have: all of them or none.
 
     Raises:
       CellInterrupted: stop was pressed when all had read it.
     """
-    token, sink = uuid.uuid4().hex, Sink()
-    body = {"token": token}
-    told = dict.fromkeys(bodies, body)
-    # One object where it was one: it is encoded once.
-    made = {id(body): {**body, "token": token} for body in bodies.values()}
+    token, sink = next(iter(each.values())).token, Sink()
     try:
-        asked = {rank: made[id(body)] for rank, body in bodies.items()}
-        ranks = list(bodies)
-        world.ask(ranks, "assign", bodies=asked, buffers=buffers, timeout_s=VALUE_TIMEOUT_S)
+        world.ask(list(each), each, buffers=buffers, timeout_s=VALUE_TIMEOUT_S)
         with stopbutton.held():  # else some might be told, and others not
-            ids = world.link.request_each(told, "assign_bind", sink=sink)
+            ids = world.link.request_each(dict.fromkeys(each, AssignBind(token)), sink=sink)
     except BaseException:
-        world.link.request_each(told, "forget", sink=Sink())
+        world.link.request_each(dict.fromkeys(each, Forget(token)), sink=Sink())
         raise
-    answers: list[Event] = []
+    answers: list[Event[dict[str, str]]] = []
     try:
-        while len(answers) < len(told):
+        while len(answers) < len(each):
             answers.append(sink.get(timeout=VALUE_TIMEOUT_S))
     except queue.Empty:
-        missing = sorted(set(told) - {event.rank for event in answers})
+        missing = sorted(set(each) - {event.rank for event in answers})
         raise RankHung(
             f"{name_ranks(missing).capitalize()} did not bind the pushed values within "
             f"{VALUE_TIMEOUT_S:g} s. All ranks have received them, and will bind them as soon as "
@@ -577,27 +585,24 @@ def sample(
       NotAddressable: ``ranks`` do not hold all of them.
       TransferError: they have different arrays.
     """
-    answers = world.ask(ranks, "sample", {"name": name, "edge": edge}, timeout_s=10.0)
-    first = unwrap(answers[min(answers)])
-    shape = first["shape"]
-    same = ("shape", "dtype", "on")
-    others = [r for r, a in answers.items() if any(unwrap(a)[k] != first[k] for k in same)]
+    answers = world.ask(ranks, Sample(name, edge), timeout_s=10.0)
+    told = replies(answers)
+    first = told[min(told)]
+    shape, same = first.shape, (first.shape, first.dtype, first.on)
+    others = [r for r, one in told.items() if (one.shape, one.dtype, one.on) != same]
     if others:
         raise TransferError(f"The last line gave another array on {name_ranks(others)}.")
     kept = [min(size, 2 * edge + 1) for size in shape]
     dtype = np.dtype(object)
     values: np.ndarray[Any, Any] | None = None
     held = 0
-    for answer in answers.values():
-        body = unwrap(answer)
-        for (where, part_shape, dtype_name), frame in zip(
-            body["places"], answer.buffers, strict=True
-        ):
-            dtype = numpy_dtype(dtype_name)
+    for rank, answer in answers.items():
+        for place, frame in zip(told[rank].places, answer.buffers, strict=True):
+            dtype = numpy_dtype(place.dtype)
             if values is None:
                 values = np.zeros(kept, dtype)
-            part = np.frombuffer(frame, np.uint8).view(dtype).reshape(part_shape)
-            values[np.ix_(*where) if where else ()] = part
+            part = np.frombuffer(frame, np.uint8).view(dtype).reshape(place.shape)
+            values[np.ix_(*place.where) if place.where else ()] = part
             held += part.size
     if held != math.prod(kept):
         holds = "holds" if len(answers) == 1 else "hold"
@@ -607,6 +612,6 @@ def sample(
         )
     if values is None:
         values = np.zeros(kept, dtype)
-    odd = copies.parts({rank: unwrap(answer)["copies"] for rank, answer in answers.items()})
-    told = f"Ranks have different copies of it: {copies.tell_groups(odd[0])}." if odd else ""
-    return values, list(values.shape) != list(shape), told
+    odd = copies.parts({rank: one.copies for rank, one in told.items()})
+    note = f"Ranks have different copies of it: {copies.tell_groups(odd[0])}." if odd else ""
+    return values, list(values.shape) != list(shape), note

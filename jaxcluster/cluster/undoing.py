@@ -13,13 +13,16 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.allocation.turns import Turns
 from jaxcluster.errors import NoCluster, UsageError
 from jaxcluster.lockstep.undone import Undone, plan_of
 from jaxcluster.ranks import name_ranks
-from jaxcluster.wire.link import Event, Link
+from jaxcluster.wire.link import Event, Link, replies
+from jaxcluster.wire.ops.lockstep import State
+from jaxcluster.wire.ops.state import Undo, UndoLook
 
 ANSWER_S = 5.0  # after a cell that went wrong, whose ranks may stand still
 ASKED_FOR_S = 30.0  # by a person, who can wait for a machine that is busy
@@ -70,8 +73,8 @@ def _what_was_sent_since(
 ) -> str | None:
     """Why cell ``seq`` can't be taken back, by what has come to its ranks; None where it can."""
     time.sleep(IN_FLIGHT_S)
-    answers = link.gather(ranks, "state", timeout_s=answer_s)
-    states = [wire.parse(wire.RankState, e.body) for e in answers.values() if e.op == "reply"]
+    answers = link.gather(ranks, State(), timeout_s=answer_s)
+    states = replies(answers).values()
     if not states:
         return "the cluster is stopped"
     if silent := [rank for rank in ranks if rank not in answers]:  # one may have come to these
@@ -99,8 +102,7 @@ def _are_held(link: Link, seq: int, later: Mapping[int, int]) -> bool:
 
     deadline = time.monotonic() + IN_FLIGHT_S
     while True:
-        answers = link.gather(later, "state", timeout_s=ANSWER_S)
-        states = [wire.parse(wire.RankState, e.body) for e in answers.values() if e.op == "reply"]
+        states = replies(link.gather(later, State(), timeout_s=ANSWER_S)).values()
         if len(states) == len(later) and all(map(is_held, states)):
             return True
         if time.monotonic() > deadline or any(s.state != "idle" for s in states):
@@ -109,20 +111,18 @@ def _are_held(link: Link, seq: int, later: Mapping[int, int]) -> bool:
 
 
 def _undo(link: Link, seq: int, number: int, ranks: Sequence[int], answer_s: float) -> Undone:
-    answers = link.gather(ranks, "undo_look", {"seq": seq}, timeout_s=answer_s)
+    answers = link.gather(ranks, UndoLook(seq), timeout_s=answer_s)
     if why := _refusal(answers, ranks, f"no answer within {answer_s:g} s ({_AGAIN})"):
         return Undone(why)
-    looks = [e.body for _, e in sorted(answers.items()) if e.op == "reply"]  # not of the dead
+    looks = [look for _, look in sorted(replies(answers).items())]  # not of the dead
     plan = plan_of(looks)
-    leave = sorted({*plan.failed, *(n for look in looks for n in look["too_large"])})
+    leave = sorted({*plan.failed, *(n for look in looks for n in look.too_large)})
     lost = dict.fromkeys(plan.lost, f"was lost in cell [{number}] (donated or deleted)")
-    body = {"seq": seq, "leave": leave, "lost": lost}
-    answers = link.gather(ranks, "undo", body, timeout_s=answer_s)
-    if why := _refusal(answers, ranks, f"no answer within {answer_s:g} s ({_LATER})"):
+    done = link.gather(ranks, Undo(seq, leave, lost), timeout_s=answer_s)
+    if why := _refusal(done, ranks, f"no answer within {answer_s:g} s ({_LATER})"):
         return Undone(why)
-    replies = (event.body for event in answers.values() if event.op == "reply")
-    failed = {name for body in replies for name in body["failed"]}
-    missed = tuple(rank for rank, event in sorted(answers.items()) if event.op == "died")
+    failed = {name for names in replies(done).values() for name in names}
+    missed = tuple(rank for rank, event in sorted(done.items()) if event.op == "died")
     return replace(plan.with_failed(failed), missed=missed)
 
 
@@ -130,7 +130,7 @@ _AGAIN = "nothing was changed: try %jaxcluster undo again"
 _LATER = "it will undo the cell when it can; the others have undone it"
 
 
-def _refusal(answers: Mapping[int, Event], ranks: Sequence[int], silent: str) -> str:
+def _refusal(answers: Mapping[int, Event[Any]], ranks: Sequence[int], silent: str) -> str:
     """Why it can't be done, by the ranks' answers; "" if it can. The dead don't count.
 
     Args:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from jaxcluster import wire
 from jaxcluster.allocation.base import Processes
@@ -22,7 +22,12 @@ from jaxcluster.model.standing import Stays
 from jaxcluster.model.told import Told
 from jaxcluster.ranks import name_ranks, several_hosts
 from jaxcluster.records import kept, registry
-from jaxcluster.wire.link import Event, Link, Sink, unwrap
+from jaxcluster.wire.link import Event, Link, Request, Sink, unwrap
+from jaxcluster.wire.ops.cells import OpenGates
+from jaxcluster.wire.ops.lockstep import State
+from jaxcluster.wire.ops.values import Spanning
+
+R = TypeVar("R")
 
 LOG_END_NBYTES = 1 << 18  # of a log that are read for the end of a rank's
 ASK_S = 2.0  # for answers that a control channel gives at once
@@ -269,9 +274,8 @@ class World:
 
     def open_gates(self, seqs: Iterable[int]) -> None:
         """Let cells begin that wait for the end of these cells (see ``engine.gate``)."""
-        body = {"seqs": sorted(seqs)}
-        bodies = dict.fromkeys(self.link.ranks, body)
-        self.link.request_each(bodies, "clear", sink=Sink())
+        asked = OpenGates(sorted(seqs))
+        self.link.request_each(dict.fromkeys(self.link.ranks, asked), sink=Sink())
 
     # ------------------------------------------------------------------ asking
 
@@ -297,12 +301,12 @@ class World:
     def status(self) -> list[wire.RankState]:
         """What each rank is doing now; its control channel answers during a cell too."""
         self.check()
-        answers = self.link.gather(range(self.num_processes), "state", timeout_s=ASK_S)
+        answers = self.link.gather(range(self.num_processes), State(), timeout_s=ASK_S)
         states = []
         for rank in range(self.num_processes):
             event, facts = answers.get(rank), self.record.facts[rank]
             if event is not None and event.op == "reply":
-                states.append(wire.parse(wire.RankState, event.body))
+                states.append(event.body)
             else:
                 dead = rank in self.dead or (event is not None and event.op == "died")
                 state = "dead" if dead else "silent"
@@ -312,23 +316,19 @@ class World:
     def ask(
         self,
         ranks: Sequence[int],
-        op: str,
-        body: Any = None,
+        request: Request[R],
         *,
         timeout_s: float = ASK_S,
         buffers: Sequence[bytes | memoryview] = (),
-        bodies: Mapping[int, Any] | None = None,
-    ) -> dict[int, Event]:
-        """The replies of all ``ranks`` to one request.
+    ) -> dict[int, Event[R]]:
+        """The replies of all ``ranks`` to one request, or to each rank's own.
 
         Raises:
           RankDied, RankError, TransferError: what a rank answered instead.
           RankHung: a rank did not answer in time; where it is, is said.
         """
         self.check()
-        answers = self.link.gather(
-            ranks, op, body, timeout_s=timeout_s, buffers=buffers, bodies=bodies
-        )
+        answers = self.link.gather(ranks, request, timeout_s=timeout_s, buffers=buffers)
         for _, event in sorted(answers.items()):
             unwrap(event)
         missing = sorted(set(ranks) - set(answers))
@@ -345,15 +345,13 @@ class World:
     def ask_some(
         self,
         ranks: Sequence[int],
-        op: str,
-        body: Any = None,
+        request: Request[R],
         *,
         timeout_s: float = ASK_S,
-        bodies: Mapping[int, Any] | None = None,
-    ) -> tuple[dict[int, Event], dict[int, str]]:
+    ) -> tuple[dict[int, Event[R]], dict[int, str]]:
         """The answers that came, errors among them, and of each rank without one, why."""
         self.check()
-        answers = self.link.gather(ranks, op, body, timeout_s=timeout_s, bodies=bodies)
+        answers = self.link.gather(ranks, request, timeout_s=timeout_s)
         reasons = {r: f"dead ({e.body['why']})" for r, e in answers.items() if e.op == "died"}
         reasons |= {r: e.body["message"] for r, e in answers.items() if e.op == "mismatch"}
         missing = [r for r in ranks if r not in answers]
@@ -366,8 +364,7 @@ class World:
 
     def spanning_names(self, names: Sequence[str], rank: int) -> list[str]:
         """Which of these names hold arrays that span processes, as ``rank`` sees them."""
-        answer = self.ask([rank], "spanning", {"names": list(names)})
-        return list(answer[rank].body)
+        return unwrap(self.ask([rank], Spanning(list(names)))[rank])
 
     def hear_names(self, rank: int, seq: int, changes: wire.NameChanges) -> None:
         """Take in which names a rank has bound and unbound in a cell, and to what."""
@@ -383,11 +380,11 @@ class World:
         if rank in self.told:
             self.told[rank].hear_unbound(names)
 
-    def _hear_outside(self, event: Event) -> None:
+    def _hear_outside(self, event: Event[wire.Outside]) -> None:
         """On the link's thread, before what the same rank replies later."""
         begun, outside = self.outside.get(event.rank, (0, 0))  # two threads may have told
-        told = max(begun, event.body["begun"]), max(outside, event.body["outside"])
-        self.outside[event.rank] = told
+        told = event.body
+        self.outside[event.rank] = max(begun, told.begun), max(outside, told.outside)
 
     def hear_undo(self, seq: int, in_doubt: Iterable[str]) -> None:
         """Take in that a cell was taken back, but perhaps for these names."""

@@ -16,6 +16,7 @@ import re
 import sys
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,8 @@ from jaxcluster.host.processes import (
     share_files_in,
 )
 from jaxcluster.host.ways import ways
+from jaxcluster.wire.ops import arrays, cells, lockstep, profile, start, values
+from jaxcluster.wire.ops import state as saving
 
 CONNECTION_FILE_TIMEOUT_S = 60.0
 WAYS_S = 5.0  # for other ranks' listeners to answer
@@ -169,168 +172,170 @@ class Rank:
         self.devices: list[str] = []
         self.gpus: list[str] = []  # as CUDA_VISIBLE_DEVICES has them
         self.attached = False
-        self._serve_request: Request | None = None
+        self._serve_request: Request[start.Serve] | None = None
         handle = self.control.handle
-        handle("facts", "now", lambda request: self.facts)
-        handle("reserve", "side", self._reserve)
-        handle("probe", "side", self._probe)
-        handle("ways", "side", self._ways)
-        handle("initialize", "main", self._initialize)
-        handle("serve", "main", self._serve)
-        handle("cell", "now", self.runner.queue.on_cell)
-        handle("interrupt", "now", self._interrupt)
+        handle(start.Facts, "now", lambda request: self.facts)
+        handle(start.Reserve, "side", self._reserve)
+        handle(start.Probe, "side", self._probe)
+        handle(start.Ways, "side", self._ways)
+        handle(wire.InitializeRequest, "main", self._initialize)
+        handle(start.Serve, "main", self._serve)
+        handle(wire.CellRequest, "now", self.runner.queue.on_cell)
+        handle(cells.Interrupt, "now", self._interrupt)
         withdraw = self.runner.interrupts.withdraw
-        handle("withdraw", "now", lambda request: withdraw(request.body["seq"]))
-        handle("clear", "now", lambda request: self.runner.gate.clear(request.body["seqs"]))
-        handle("answer", "now", self.runner.asking.on_answer)
-        handle("state", "now", lambda request: self._state())
-        handle("poll", "now", self._poll)
-        handle("times", "side", self._times)
-        handle("resume", "now", self._resume)
-        handle("strict", "main", self._strict)
+        handle(cells.Withdraw, "now", lambda request: withdraw(request.body.seq))
+        handle(cells.OpenGates, "now", lambda request: self.runner.gate.clear(request.body.seqs))
+        handle(cells.Answer, "now", self.runner.asking.on_answer)
+        handle(lockstep.State, "now", lambda request: self._state())
+        handle(lockstep.Poll, "now", self._poll)
+        handle(lockstep.Times, "side", self._times)
+        handle(lockstep.Resume, "now", self._resume)
+        handle(lockstep.Strict, "main", self._strict)
         check = SelfCheck(self.journal)
-        handle("prepare_check", "side", check.on_prepare)
-        handle("self_check", "main", check.on_check)
-        handle("busy", "side", lambda request: busy_s())
-        handle("complete", "side", lambda request: inspection.complete(self.runner, request))
-        handle("inspect", "side", lambda request: inspection.inspect(self.runner, request))
-        handle("describe", "main", self.runner.in_turn(self.values.describe_value))
-        handle("fill", "side", self.values.fill)
-        handle("fetch", "side", self.values.fetch)
-        handle("pack", "side", self.values.pack)
-        handle("forget", "now", self.values.forget)
-        handle("sample", "side", self.values.sample)
-        handle("assign", "main", self.runner.in_turn(self.values.assign))
-        handle("assign_bind", "main", self.runner.in_turn(self._assign_bind))
-        handle("spanning", "side", self.values.spanning_names)
+        handle(lockstep.PrepareCheck, "side", check.on_prepare)
+        handle(lockstep.SelfCheck, "main", check.on_check)
+        handle(lockstep.Busy, "side", lambda request: busy_s())
+        handle(
+            cells.Complete, "side", lambda request: inspection.complete(self.runner, request.body)
+        )
+        handle(cells.Inspect, "side", lambda request: inspection.inspect(self.runner, request.body))
+        handle(values.Describe, "main", self.runner.in_turn(self.values.describe_value))
+        handle(values.Fill, "side", self.values.fill)
+        handle(values.Fetch, "side", self.values.fetch)
+        handle(values.Pack, "side", self.values.pack)
+        handle(values.Forget, "now", self.values.forget)
+        handle(values.Sample, "side", self.values.sample)
+        handle(values.Assign, "main", self.runner.in_turn(self.values.assign))
+        handle(values.AssignBind, "main", self.runner.in_turn(self._assign_bind))
+        handle(values.Spanning, "side", self.values.spanning_names)
         self.comms: Comms | None = None
-        handle("message", "now", self.runner.queue.on_cell)
-        handle("reveal", "side", self._reveal)
-        handle("unbind", "main", self._unbind)
+        handle(cells.Reveal, "side", self._reveal)
+        handle(values.Unbind, "main", self._unbind)
         views = ArrayViews(self.values)
-        handle("arrays", "side", views.report)
-        handle("check_shards", "side", views.check)
-        handle("peek", "side", views.peek)
-        handle("meshes", "side", views.meshes)
-        handle("memory", "side", views.memory)
-        handle("resources", "side", lambda request: resources(self.rank, self.gpus))
-        handle("variables", "side", lambda request: variables(dict(self.values.namespace)))
-        handle("courses", "side", lambda request: replay.on_courses(self.journal, request))
-        handle("export", "side", lambda request: replay.on_export(self.journal, request))
-        handle("replay", "main", lambda request: replay.on_replay(self.journal, request))
-        handle("snapshot", "side", self._snapshot)
-        handle("restore", "main", self._restore)
-        handle("restore_look", "main", self.runner.in_turn(self._restore_look))
-        handle("restore_bind", "main", self.runner.in_turn(self._restore_bind))
-        handle("restore_drop", "now", lambda request: self.restoring.drop(request.body["token"]))
+        handle(arrays.Arrays, "side", views.report)
+        handle(arrays.CheckShards, "side", views.check)
+        handle(arrays.Peek, "side", views.peek)
+        handle(arrays.Meshes, "side", views.meshes)
+        handle(arrays.Memory, "side", views.memory)
+        handle(lockstep.Resources, "side", lambda request: resources(self.rank, self.gpus))
+        handle(arrays.Variables, "side", lambda request: variables(dict(self.values.namespace)))
+        handle(lockstep.Courses, "side", lambda request: replay.on_courses(self.journal, request))
+        handle(lockstep.Export, "side", lambda request: replay.on_export(self.journal, request))
+        handle(lockstep.Replay, "main", lambda request: replay.on_replay(self.journal, request))
+        handle(saving.Snapshot, "side", self._snapshot)
+        handle(saving.Restore, "main", self._restore)
+        handle(saving.RestoreLook, "main", self.runner.in_turn(self._restore_look))
+        handle(saving.RestoreBind, "main", self.runner.in_turn(self._restore_bind))
+        handle(saving.RestoreDrop, "now", lambda request: self.restoring.drop(request.body.token))
         profiler = self.runner.profiler
-        handle("profile_ready", "side", profiler.on_ready)
-        handle("profile", "side", profiler.on_run)
-        handle("profile_stop", "side", profiler.on_stop)
-        handle("profile_tracks", "side", profiler.on_tracks)
+        handle(profile.ProfileReady, "side", profiler.on_ready)
+        handle(profile.Profile, "side", profiler.on_run)
+        handle(profile.ProfileStop, "side", profiler.on_stop)
+        handle(profile.ReadTracks, "side", profiler.on_tracks)
         RankDebugger(self.runner, self.control)
-        handle("undo_look", "side", lambda request: undo.on_look(self.runner.undo, request.body))
-        handle("undo", "side", self._undo)
-        handle("keep", "side", lambda request: state.on_keep(self.runner.keeper, request))
-        handle("kept", "now", lambda request: self.runner.keeper.told())
-        handle("steps", "side", lambda request: self.runner.steps.on_request(request.body))
-        handle("undo_limit", "side", lambda request: undo.on_limit(self.runner.undo, request.body))
+        handle(saving.UndoLook, "side", lambda request: self.runner.undo.look(request.body.seq))
+        handle(saving.Undo, "side", self._undo)
+        handle(saving.Keep, "side", lambda request: state.on_keep(self.runner.keeper, request))
+        handle(saving.Kept, "now", lambda request: self.runner.keeper.told())
+        handle(saving.KeptSteps, "side", lambda request: self.runner.steps.on_request(request.body))
+        handle(
+            saving.UndoLimit,
+            "side",
+            lambda request: self.runner.undo.set_limit(request.body.nbytes),
+        )
 
     def _state(self) -> wire.RankState:
         return inspection.rank_state(
             self.runner, self.facts.hostname, self.devices, starting=not self.attached
         )
 
-    def _interrupt(self, request: Request) -> Any:
+    def _interrupt(self, request: Request[cells.Interrupt]) -> bool | str:
         body = request.body
-        return self.runner.interrupts.interrupt(
-            body["seq"], body.get("spare", False), body.get("terminate", False)
-        )
+        return self.runner.interrupts.interrupt(body.seq, body.spare, body.terminate)
 
-    def _poll(self, request: Request) -> Any:
-        names, count = request.body["names"], request.body["launches"]
-        return inspection.report(self.runner, self._state(), names, count)
+    def _poll(self, request: Request[lockstep.Poll]) -> wire.PollReply:
+        body = request.body
+        return inspection.report(self.runner, self._state(), body.names, body.launches)
 
-    def _times(self, request: Request) -> wire.LaunchTimes:
-        count = request.body["launches"]
+    def _times(self, request: Request[lockstep.Times]) -> wire.LaunchTimes:
+        count = request.body.launches
         kinds, made = self.journal.timed_tail(count) if count else ([], [])
         return wire.LaunchTimes(self.rank, int(1e6 * time.monotonic()), kinds, made)
 
-    def _reveal(self, request: Request) -> Any:
-        return self.comms.reveal(request) if self.comms is not None else {"open": []}
+    def _reveal(self, request: Request[cells.Reveal]) -> list[str]:
+        return self.comms.reveal(request) if self.comms is not None else []
 
-    def _assign_bind(self, request: Request) -> Any:
+    def _assign_bind(self, request: Request[values.AssignBind]) -> dict[str, str]:
         names = self.values.assign_bind(request)
         self.runner.undo.bound(names)
         self.runner.keeper.changed()
         return self.runner.names.values.note_all(names, self.values.namespace)
 
-    def _snapshot(self, request: Request) -> Any:
+    def _snapshot(self, request: Request[saving.Snapshot]) -> saving.Report:
         values, body = self.values, request.body
-        before = self.runner.undo.before(body.get("cell"))
+        before = self.runner.undo.before(body.cell)
         lost = values.lost.reasons
         settings = self.runner.settings
         return state.on_snapshot(values.namespace, self.rank, body, before, lost, settings)
 
-    def _unbind(self, request: Request) -> None:
+    def _unbind(self, request: Request[values.Unbind]) -> None:
         self.values.unbind(request)
         self.runner.keeper.changed()
 
-    def _restore(self, request: Request) -> Any:
+    def _restore(self, request: Request[saving.Restore]) -> saving.RestoreDone:
         self.runner.undo.forget("variables were restored since")
         namespace, names = self.values.namespace, self.runner.names
         done = state.on_restore(namespace, self.rank, request.body, self.runner.settings)
         self.runner.keeper.changed()
-        return {**done, "values": names.values.note_all(done["restored"], namespace)}
+        return replace(done, values=names.values.note_all(done.restored, namespace))
 
-    def _restore_look(self, request: Request) -> Any:
+    def _restore_look(self, request: Request[saving.RestoreLook]) -> saving.RestoreLooked:
         namespace, settings = self.values.namespace, self.runner.settings
         return self.restoring.look(namespace, self.rank, request.body, settings)
 
-    def _restore_bind(self, request: Request) -> Any:
+    def _restore_bind(self, request: Request[saving.RestoreBind]) -> saving.RestoreBound:
         namespace, values = self.values.namespace, self.runner.names.values
         self.runner.undo.forget("variables were restored since")
         values.is_spoiled = True  # of which the lost ones are gone
         done = self.restoring.bind(namespace, request.body, self.values.lost, self.runner.settings)
         self.runner.keeper.changed()
-        return {**done, "values": values.note_all(done["restored"], namespace)}
+        return replace(done, values=values.note_all(done.restored, namespace))
 
-    def _undo(self, request: Request) -> Any:
-        done = undo.on_undo(self.runner.undo, request.body)
-        self.values.lost.add(request.body["lost"], self.values.namespace)
+    def _undo(self, request: Request[saving.Undo]) -> list[str]:
+        body = request.body
+        failed = self.runner.undo.undo(body.seq, undo.Leave(tuple(body.leave), tuple(body.lost)))
+        self.values.lost.add(body.lost, self.values.namespace)
         self.runner.last_result = None
         self.runner.names.values.is_spoiled = True
         self.runner.keeper.changed()
-        return done
+        return failed
 
-    def _strict(self, request: Request) -> None:
-        strict.switch(self.journal, self.rank, request.body["epoch"])
+    def _strict(self, request: Request[lockstep.Strict]) -> None:
+        strict.switch(self.journal, self.rank, request.body.epoch)
 
-    def _resume(self, request: Request) -> None:
+    def _resume(self, request: Request[lockstep.Resume]) -> None:
         """The notebook has found the ranks in lockstep: count launches from here."""
         self.journal.restart()
 
-    def _reserve(self, request: Request) -> Any:
+    def _reserve(self, request: Request[start.Reserve]) -> start.Reserved:
         if self.reservation is not None:
             self.reservation.release()
-        self.reservation = bootstrap.Reservation(request.body["address"])
-        return {
-            "port": self.reservation.port,
-            "probe_port": self.reservation.probe_port,
-            "coordinator_process": coordination.can_coordinate_elsewhere(),
-        }
+        self.reservation = bootstrap.Reservation(request.body.address)
+        return start.Reserved(
+            self.reservation.port,
+            self.reservation.probe_port,
+            coordination.can_coordinate_elsewhere(),
+        )
 
-    def _probe(self, request: Request) -> Any:
-        return bootstrap.probe(request.body["address"], request.body["port"])
+    def _probe(self, request: Request[start.Probe]) -> str:
+        return bootstrap.probe(request.body.address, request.body.port)
 
-    def _ways(self, request: Request) -> Any:
-        """Which of these (address, port) can't be reached from here, by their place; and why."""
-        found = ways([(address, int(port)) for address, port in request.body["to"]], WAYS_S)
-        return [[place, why] for place, why in enumerate(found) if why]
+    def _ways(self, request: Request[start.Ways]) -> list[start.NoWay]:
+        found = ways([(to.address, to.port) for to in request.body.to], WAYS_S)
+        return [start.NoWay(place, why) for place, why in enumerate(found) if why]
 
-    def _initialize(self, request: Request) -> Any:
-        plan = wire.parse(wire.InitializeRequest, request.body)
-        reply = bootstrap.initialize(plan, self.journal, self.compiled)
+    def _initialize(self, request: Request[wire.InitializeRequest]) -> wire.InitializeReply:
+        reply = bootstrap.initialize(request.body, self.journal, self.compiled)
         if self.reservation is not None:
             self.reservation.release()
             self.reservation = None
@@ -338,7 +343,7 @@ class Rank:
         self.gpus = own_gpus(reply.devices)
         return reply
 
-    def _serve(self, request: Request) -> Any:
+    def _serve(self, request: Request[start.Serve]) -> Any:
         self._serve_request = request
         raise StopJobs
 

@@ -17,6 +17,7 @@ from IPython.core.error import StdinNotImplementedError
 
 from jaxcluster import wire
 from jaxcluster.engine.paused import INPUT
+from jaxcluster.wire.ops.cells import Answer
 
 if TYPE_CHECKING:
     from jaxcluster.engine.cells import CellRunner
@@ -32,7 +33,7 @@ class Asking:
     def __init__(self, runner: CellRunner) -> None:
         self._runner = runner
         self._ids = itertools.count(1)
-        self._open: dict[int, tuple[int, wire.Inbox[dict[str, Any]]]] = {}
+        self._open: dict[int, tuple[int, wire.Inbox[Answer | None]]] = {}
 
     def input(self, prompt: object = "", /) -> str:
         """``builtins.input``."""
@@ -52,7 +53,7 @@ class Asking:
                 if running is not None
                 else "input() can only be answered while a %%spmd cell runs on this rank"
             )
-        answers: wire.Inbox[dict[str, Any]] = wire.Inbox()
+        answers: wire.Inbox[Answer | None] = wire.Inbox()
         number, hold = next(self._ids), 0
         text = wire.clean(wire.shorten(prompt, PROMPT_CHARS))
         question = wire.Question(
@@ -66,30 +67,29 @@ class Asking:
         finally:
             self._open.pop(number, None)
             runner.paused.end(hold)
-        if answer.get("stopped"):
+        if answer is None:
             raise KeyboardInterrupt
-        if answer.get("eof"):
+        if answer.eof:
             raise EOFError
-        if (refused := answer.get("refused")) is not None:
-            raise StdinNotImplementedError(refused)
-        return str(answer["text"])
+        if answer.refused is not None:
+            raise StdinNotImplementedError(answer.refused)
+        return answer.text
 
-    def on_answer(self, request: Request) -> None:
-        """``answer`` {"id", and one of "text", "eof" or "refused"}; one that is late is dropped."""
-        body = request.body
-        if (found := self._open.get(body["id"])) is not None:
-            found[1].put(body)
+    def on_answer(self, request: Request[Answer]) -> None:
+        """``answer``: one that is late is dropped."""
+        if (found := self._open.get(request.body.id)) is not None:
+            found[1].put(request.body)
 
     def stop(self) -> None:
         """The cell is interrupted: threads that ask are told. The main thread gets its signal."""
         for ident, answers in list(self._open.values()):
             if ident != self._runner.main_thread_id:
-                answers.put({"stopped": True})
+                answers.put(None)
 
     def end(self) -> None:
         """The cell is over: nobody will answer its threads any more."""
-        for _, answers in list(self._open.values()):
-            answers.put({"refused": "the cell that asked has ended"})
+        for number, (_, answers) in list(self._open.items()):
+            answers.put(Answer(number, refused="the cell that asked has ended"))
 
 
 def _is_of_a_debugger(frame: FrameType | None) -> bool:

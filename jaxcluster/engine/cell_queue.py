@@ -25,13 +25,16 @@ class CellQueue:
     """
 
     def __init__(
-        self, control: ControlChannel, begin: Callable[[Request, wire.CellRequest], None]
+        self,
+        control: ControlChannel,
+        begin: Callable[[Request[wire.CellRequest], wire.CellRequest], None],
     ) -> None:
         self.taken = 0
         self._control = control
         self._begin = begin
-        self._waiting: dict[int, Request] = {}  # cells that have come and do not run yet, by seq
-        self._held: dict[int, tuple[Request, wire.CellRequest]] = {}  # those that come too early
+        # Cells that have come and do not run yet, by seq; and those of them that come too early.
+        self._waiting: dict[int, Request[wire.CellRequest]] = {}
+        self._held: dict[int, Request[wire.CellRequest]] = {}
         self._order = threading.Lock()
 
     def __len__(self) -> int:
@@ -41,23 +44,23 @@ class CellQueue:
         """Whether a cell waits for its turn yet. Any thread."""
         return seq in self._waiting
 
-    def withdraw(self, seq: int) -> Request | None:
+    def withdraw(self, seq: int) -> Request[wire.CellRequest] | None:
         """Take a cell from those that wait: it begins now, or is not run at all. Any thread.
 
         None: it waits no longer, or has not come.
         """
         return self._waiting.pop(seq, None)
 
-    def on_cell(self, request: Request) -> Any:
+    def on_cell(self, request: Request[wire.CellRequest]) -> Any:
         """Handler of ``cell``, on the control thread: run it in its turn and reply at its end.
 
         It counts as waiting from here on, so that it can be interrupted while the main thread is
         in another cell.
         """
-        cell = wire.parse(wire.CellRequest, request.body)
+        cell = request.body
         self._waiting[cell.seq] = request
         with self._order:
-            self._held[cell.seq] = (request, cell)
+            self._held[cell.seq] = request
         self._hand_over()
         return DEFERRED
 
@@ -70,7 +73,8 @@ class CellQueue:
         with self._order:
             while self._held:
                 seq = min(self._held)
-                request, cell = self._held[seq]
+                request = self._held[seq]
+                cell = request.body
                 if cell.after > self.taken and seq != overdue:
                     hold_s = HOLD_S if self.taken else HOLD_NEW_S
                     timer = threading.Timer(hold_s, self._hand_over, [seq])

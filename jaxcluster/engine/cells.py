@@ -108,7 +108,9 @@ class CellRunner:
         self._home: Home | None = None  # of the last cell, or of the comm that has a message now
         self.diverts: Callable[[], bool] = lambda: False
         self.divert: Callable[[str, dict[str, Any]], bool] = lambda kind, content: False
-        self.deliver: Callable[[Request, wire.CommMessage], None] = lambda request, message: None
+        self.deliver: Callable[[Request[wire.CellRequest], wire.CommMessage], None] = (
+            lambda request, message: None
+        )
         self.on_idle_sigint: Callable[[FrameType | None], None] = lambda frame: None
         self.on_idle_unraisable: Callable[[], None] = lambda: None
 
@@ -159,12 +161,12 @@ class CellRunner:
 
     # ------------------------------------------------------------------ running
 
-    def _begin(self, request: Request, cell: wire.CellRequest) -> None:
+    def _begin(self, request: Request[wire.CellRequest], cell: wire.CellRequest) -> None:
         task = asyncio.ensure_future(self._run_in_turn(request, cell))
         task.add_done_callback(lambda t: self._answer_failed(t, request, cell))
 
     def _answer_failed(
-        self, task: asyncio.Task[None], request: Request, cell: wire.CellRequest
+        self, task: asyncio.Task[None], request: Request[wire.CellRequest], cell: wire.CellRequest
     ) -> None:
         """Something of ours has failed around the cell: whoever waits for its reply gets one.
 
@@ -186,18 +188,20 @@ class CellRunner:
     def in_turn(self, handler: Handler) -> Handler:
         """A ``main`` handler that keeps its turn among cells: whoever asks later, is later."""
 
-        async def answer(request: Request) -> None:
+        async def answer(request: Request[wire.CellRequest]) -> None:
             async with _Turn(self._lock):
                 ControlChannel.answer(handler, request)
 
-        def begin(request: Request) -> Any:
+        def begin(request: Request[wire.CellRequest]) -> Any:
             task = asyncio.ensure_future(answer(request))
             task.add_done_callback(lambda t: t.exception())
             return DEFERRED
 
         return begin
 
-    async def _run_in_turn(self, request: Request, cell: wire.CellRequest) -> None:
+    async def _run_in_turn(
+        self, request: Request[wire.CellRequest], cell: wire.CellRequest
+    ) -> None:
         async with _Turn(self._lock):
             await self._wait_at_gate(request, cell)
             shown = self.rank in cell.shown_ranks
@@ -228,10 +232,12 @@ class CellRunner:
 
     def _tell_outside(self, begun: int, outside: int) -> None:
         """For who judges what another host has of this rank's copy."""
-        body = {"begun": begun, "outside": outside}
-        self.control.post(self.keeper.owner, wire.encode("outside", "", body))
+        told = wire.Outside(begun, outside)
+        self.control.post(self.keeper.owner, wire.encode("outside", "", told))
 
-    async def _wait_at_gate(self, request: Request, cell: wire.CellRequest) -> None:
+    async def _wait_at_gate(
+        self, request: Request[wire.CellRequest], cell: wire.CellRequest
+    ) -> None:
         """It raises nothing: a cell that can't be compared is compared at its end alone."""
         try:
             await self.gate.wait(cell, request.ident, lambda: self.queue.waits(cell.seq))
@@ -549,7 +555,7 @@ class CellRunner:
     def _tell_paused(self, kind: str) -> None:
         """The notebook whose cell this is stops its clocks, and says who waits for whom."""
         if (running := self.current) is not None and not self.is_child():
-            running.request.send("paused", {"kind": kind})
+            running.request.send("paused", wire.Paused(kind))
 
 
 class _Turn:

@@ -29,6 +29,7 @@ from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.control import Request
 from jaxcluster.engine.running import Home
 from jaxcluster.host import kernels
+from jaxcluster.wire.ops.cells import Reveal
 
 OUTPUT = "OutputModel"
 
@@ -94,7 +95,7 @@ class Comms:
             register(name, target)
             home = self._runner.home()
             if home is not None and home.shown and not name.startswith(wire.WIDGET):
-                self._push(home, {"kind": "target", "target_name": name})
+                self._push(home, "target", target_name=name)
 
         manager.register_target = register_target
         self._runner.diverts = lambda: bool(self._capturing and self._stack())
@@ -150,15 +151,17 @@ class Comms:
                 if opened is not None and opened.state is not None:
                     opened.state.take(wire.plain(data), metadata, frames)
             if opened is not None and opened.shown:
-                body = {
-                    "kind": kind,
-                    "comm_id": id,
-                    "twin": opened.twin,
-                    "data": data or {},
-                    "metadata": metadata or {},
-                    **keys,
-                }
-                self._push(opened.home, body, frames)
+                self._push(
+                    opened.home,
+                    kind,
+                    frames,
+                    comm_id=id,
+                    twin=opened.twin,
+                    data=data or {},
+                    metadata=metadata or {},
+                    target_name=keys.get("target_name", ""),
+                    target_module=keys.get("target_module"),
+                )
         return True, ended
 
     def _open(
@@ -195,21 +198,21 @@ class Comms:
         self._end_capture(opened.captured)
         return [opened.captured]
 
-    def _push(self, home: Home, body: dict[str, Any], frames: Sequence[bytes] = ()) -> None:
+    def _push(self, home: Home, kind: str, frames: Sequence[bytes] = (), **said: Any) -> None:
         """Send it to the notebook of ``home``, under the cell that runs now."""
         running = self._runner.current
         is_cell = running is not None and running.cell.message is None
         under = running.cell.seq if running is not None and is_cell else home.seq
-        body = {"rank": self._runner.rank, "seq": home.seq, "under": under, **body}
-        self._runner.control.post(home.ident, wire.encode("push", "", body), frames)
+        message = wire.CommPush(self._runner.rank, home.seq, under, kind, **said)
+        self._runner.control.post(home.ident, wire.encode("push", "", message), frames)
 
-    def reveal(self, request: Request) -> dict[str, Any]:
+    def reveal(self, request: Request[Reveal]) -> list[str]:
         """``reveal``: open these comms with the notebook, and all that they name. Any thread.
 
         Returns:
           which of them are open now; the others were closed.
         """
-        ids: list[str] = request.body["ids"]
+        ids = request.body.ids
         with self._lock:
             known = {id: o.state for id, o in self._opened.items() if o.state is not None}
             for id in wire.opening_order(ids, known):
@@ -219,23 +222,27 @@ class Comms:
                 state, opened.shown = opened.state, True
                 opened.home = Home(request.ident, opened.home.seq, opened.home.number, True)
                 data, buffers = state.opening()
-                body = {"comm_id": id, "twin": opened.twin, "data": data}
-                keys = {
-                    "target_name": state.target_name,
-                    "target_module": state.target_module,
-                    "metadata": state.metadata,
-                }
-                self._push(opened.home, {"kind": "comm_open", **body, **keys}, _raw(buffers))
+                self._push(
+                    opened.home,
+                    "comm_open",
+                    _raw(buffers),
+                    comm_id=id,
+                    twin=opened.twin,
+                    data=data,
+                    metadata=state.metadata,
+                    target_name=state.target_name,
+                    target_module=state.target_module,
+                )
                 for data, metadata, later in state.later:
-                    said = {"comm_id": id, "data": data, "metadata": metadata or {}}
-                    self._push(opened.home, {"kind": "comm_msg", **said}, _raw(later))
+                    said = {"data": data, "metadata": metadata or {}}
+                    self._push(opened.home, "comm_msg", _raw(later), comm_id=id, **said)
                 if opened.captured is None:
                     opened.state = None
-            return {"open": [id for id in ids if id in self._opened]}
+            return [id for id in ids if id in self._opened]
 
     # ------------------------------------------------------------------ from the notebook
 
-    def _deliver(self, request: Request, message: wire.CommMessage) -> None:
+    def _deliver(self, request: Request[wire.CellRequest], message: wire.CommMessage) -> None:
         """Do what a user did to a widget to this rank's own. On the main thread, in its turn."""
         manager: Any = comm.get_comm_manager()
         own = message.rank == self._runner.rank
@@ -349,8 +356,7 @@ class Comms:
             before = opened.state.state.get("outputs")
             opened.state.take(wire.plain(data), {}, ())
             if opened.shown and before != opened.state.state["outputs"]:
-                body = {"kind": "comm_msg", "comm_id": id, "data": data, "metadata": {}}
-                self._push(opened.home, body)
+                self._push(opened.home, "comm_msg", comm_id=id, data=data)
             known = comm.get_comm_manager().comms.get(id)
             callback = getattr(known, "_msg_callback", None)
             if callback is None or not is_last:

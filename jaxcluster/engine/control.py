@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import zmq
 
@@ -34,8 +34,10 @@ from jaxcluster.engine.failures import message_of
 from jaxcluster.engine.mending import mend_modules
 from jaxcluster.host import procfs
 from jaxcluster.wire import sockets
+from jaxcluster.wire.ops import OPERATIONS, Operation
 
-Handler = Callable[["Request"], Any]
+Q = TypeVar("Q", bound=Operation[Any])
+Handler = Callable[["Request[Any]"], Any]
 Buffer = bytes | memoryview
 Message = tuple[bytes, "bytes | _Stream", Sequence[Buffer]]
 
@@ -49,14 +51,14 @@ FULL_S = 5.0
 
 
 @dataclass
-class Request:
+class Request(Generic[Q]):
     """One message from a notebook, and the way back to it."""
 
     control: ControlChannel
     ident: bytes
     id: str
     op: str
-    body: Any
+    body: Q
     buffers: list[Buffer]
     _unanswered: list[None] = field(default_factory=lambda: [None], repr=False)
 
@@ -138,9 +140,12 @@ class ControlChannel:
         """A process that a cell has forked has no such thread, and no use of its socket."""
         self._socket, self._lock = None, threading.RLock()
 
-    def handle(self, op: str, where: str, handler: Handler) -> None:
-        """Answer ``op`` with what ``handler`` returns: a body, (body, buffers), or DEFERRED."""
-        self.handlers[op] = (where, handler)
+    def handle(self, kind: type[Q], where: str, handler: Callable[[Request[Q]], Any]) -> None:
+        """Answer an operation with what ``handler`` returns.
+
+        That is its reply, a tuple of its reply and buffers, or ``DEFERRED``.
+        """
+        self.handlers[kind.op] = (where, handler)
 
     def start(self) -> None:
         threading.Thread(target=self._serve, name="jaxcluster-control", daemon=True).start()
@@ -169,7 +174,7 @@ class ControlChannel:
             if not is_done:
                 self._wake()
 
-    def stream(self, request: Request, rank: int, seq: int, name: str, text: str) -> None:
+    def stream(self, request: Request[Any], rank: int, seq: int, name: str, text: str) -> None:
         """Queue printed text; what follows within 20 ms shares its message. Any thread."""
         full = self._stream_text(request, rank, seq, name, text)
         if full and threading.get_ident() != self._thread_id:  # which sends it
@@ -182,7 +187,9 @@ class ControlChannel:
         """Whether a notebook takes less than it is sent, or the thread has not got to it."""
         return len(self._outbox) + len(self._behind.get(ident, ())) >= FULL_MESSAGES
 
-    def _stream_text(self, request: Request, rank: int, seq: int, name: str, text: str) -> bool:
+    def _stream_text(
+        self, request: Request[Any], rank: int, seq: int, name: str, text: str
+    ) -> bool:
         """Whether the socket is behind, so that whoever prints is to wait."""
         with self._lock:
             waiting = self._stream
@@ -378,7 +385,7 @@ class ControlChannel:
                 body = {"ename": "ValueError", "message": str(error)}
                 self.post(ident, wire.encode("error", "", body))
                 continue
-            request = Request(
+            request: Request[Any] = Request(
                 self,
                 ident,
                 envelope["id"],
@@ -388,7 +395,13 @@ class ControlChannel:
             )
             self._dispatch(request)
 
-    def _dispatch(self, request: Request) -> None:
+    def _dispatch(self, request: Request[Any]) -> None:
+        try:
+            if (kind := OPERATIONS.get(request.op)) is not None:
+                request.body = wire.read(kind, request.body or {}, f"request {request.op!r}")
+        except wire.WrongFields as error:
+            request.fail(error)
+            return
         try:
             where, handler = self.handlers[request.op]
         except KeyError:
@@ -402,7 +415,7 @@ class ControlChannel:
             self.call_main(lambda: self.answer(handler, request))
 
     @staticmethod
-    def answer(handler: Handler, request: Request) -> None:
+    def answer(handler: Handler, request: Request[Any]) -> None:
         """Reply with what ``handler`` returns or raises."""
         try:
             result = handler(request)
@@ -424,7 +437,7 @@ class ControlChannel:
 
 @dataclass
 class _Stream:
-    request: Request
+    request: Request[Any]
     rank: int
     seq: int
     name: str
@@ -433,7 +446,7 @@ class _Stream:
     since: float
     made: bytes = b""
 
-    def matches(self, request: Request, seq: int, name: str) -> bool:
+    def matches(self, request: Request[Any], seq: int, name: str) -> bool:
         return self.request is request and self.seq == seq and self.name == name
 
     def envelope(self) -> bytes:

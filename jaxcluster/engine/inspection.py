@@ -11,10 +11,10 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.engine.cells import CellRunner
-from jaxcluster.engine.control import Request
 from jaxcluster.engine.foreign import is_folded
 from jaxcluster.engine.interlude import ask_main_thread
 from jaxcluster.engine.stacks import Place, stack_of
+from jaxcluster.wire.ops.cells import Complete, Completions, Inspect, Inspection
 
 ASK_S = 0.02  # for what the main thread alone can say, while it runs Python
 
@@ -161,35 +161,30 @@ def report(
     return wire.PollReply(report, *runner.journal.packed_tail(count))
 
 
-def complete(runner: CellRunner, request: Request) -> Any:
+def complete(runner: CellRunner, body: Complete) -> Completions:
     """``complete``: how the cell may go on at the cursor, from this rank's names."""
-    code, cursor = request.body["code"], request.body["cursor"]
+    code, cursor = body.code, body.cursor
     shell = runner.shell
     if shell is None:
-        return {"matches": [], "start": cursor, "end": cursor}
+        return Completions([], cursor, cursor)
     from IPython.core.completer import provisionalcompleter, rectify_completions
 
     with provisionalcompleter():
         found = list(rectify_completions(code, shell.Completer.completions(code, cursor)))
     if not found:
-        return {"matches": [], "start": cursor, "end": cursor}
-    return {
-        "matches": [[c.text, c.type or ""] for c in found],
-        "start": found[0].start,
-        "end": found[0].end,
-    }
+        return Completions([], cursor, cursor)
+    return Completions([[c.text, c.type or ""] for c in found], found[0].start, found[0].end)
 
 
-def inspect(runner: CellRunner, request: Request) -> Any:
+def inspect(runner: CellRunner, body: Inspect) -> Inspection:
     """``inspect``: what ``name?`` shows, as a MIME bundle; an empty one for an unknown name."""
     from IPython.utils.tokenutil import token_at_cursor
 
-    body = request.body
-    name = body.get("name") or token_at_cursor(body["code"], body["cursor"])
+    name = body.name or token_at_cursor(body.code, body.cursor)
     if not name or runner.shell is None:
-        return {"found": False, "name": name, "data": {}}
+        return Inspection(False, name, {})
     try:
-        data = runner.shell.object_inspect_mime(name, detail_level=body["detail"])
+        data = runner.shell.object_inspect_mime(name, detail_level=body.detail)
     except KeyError:
-        return {"found": False, "name": name, "data": {}}
-    return {"found": True, "name": name, "data": {k: str(v) for k, v in data.items()}}
+        return Inspection(False, name, {})
+    return Inspection(True, name, {k: str(v) for k, v in data.items()})

@@ -25,6 +25,7 @@ from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.control import DEFERRED, ControlChannel, Request
 from jaxcluster.engine.dap import Message
 from jaxcluster.errors import UsageError
+from jaxcluster.wire.ops.debug import Debug, DebugEnded, DebugEvent, DebugStart, DebugStop
 
 LEASE_S = 60.0  # without a word from the notebook, after which it has gone
 _DIGEST = re.compile(r"-([0-9a-f]+)\.py$")
@@ -42,15 +43,15 @@ class RankDebugger:
     def __init__(self, runner: CellRunner, control: ControlChannel) -> None:
         self.runner = runner
         self._session: dap.Session | None = None
-        self._listener: Request | None = None
+        self._listener: Request[DebugStart] | None = None
         self._heard_at = 0.0
         self._stopped: dict[int, int] = {}  # threads, and the hold on the rank for each
         self._main = 0  # the main thread, as DAP numbers it
         self._breakpoints: dict[str, list[Message]] = {}  # of cells, by digest
         self._lock = threading.Lock()
-        control.handle("debug_start", "side", self.on_start)
-        control.handle("debug", "now", self.on_request)
-        control.handle("debug_stop", "side", self.on_stop)
+        control.handle(DebugStart, "side", self.on_start)
+        control.handle(Debug, "now", self.on_request)
+        control.handle(DebugStop, "side", self.on_stop)
         runner.debugger = self
 
     @property
@@ -59,7 +60,7 @@ class RankDebugger:
 
     # ------------------------------------------------------------------ on and off
 
-    def on_start(self, request: Request) -> Any:
+    def on_start(self, request: Request[DebugStart]) -> Any:
         """``debug_start``: trace from now on. It is answered when that has ended."""
         with self._lock:
             if self._session is not None:
@@ -71,7 +72,7 @@ class RankDebugger:
             self._heard_at = time.monotonic()
             threads = self._session.ask("threads").get("threads", [])
             self._main = next((t["id"] for t in threads if t["name"] == "MainThread"), 1)
-        request.send("output", {"capabilities": self._session.capabilities})
+        request.send("debug", DebugEvent(None))
         watch = threading.Thread(
             target=self._watch_lease, args=(self._session,), name="jaxcluster-debug-lease"
         )
@@ -80,7 +81,7 @@ class RankDebugger:
         watch.start()
         return DEFERRED
 
-    def on_stop(self, request: Request) -> None:
+    def on_stop(self, request: Request[DebugStop]) -> None:
         """``debug_stop``: all threads go on, and nothing is traced."""
         with self._lock:
             if self._listener is not None and self._listener.ident == request.ident:
@@ -97,7 +98,7 @@ class RankDebugger:
             self.runner.paused.end(hold)
         self._stopped.clear()
         if listener is not None:
-            listener.reply({"why": why})
+            listener.reply(DebugEnded(why))
 
     def _watch_lease(self, session: dap.Session) -> None:
         while self._session is session:
@@ -109,10 +110,10 @@ class RankDebugger:
 
     # ------------------------------------------------------------------ requests
 
-    def on_request(self, request: Request) -> Any:
+    def on_request(self, request: Request[Debug]) -> Any:
         """``debug``: a DAP request, answered with its response. Never waits."""
         self._heard_at = time.monotonic()
-        message: Message = request.body
+        message = request.body.message
         session = self._session
         command = message.get("command", "")
         if session is None:
@@ -197,7 +198,7 @@ class RankDebugger:
             case _:
                 return
         if (listener := self._listener) is not None:
-            listener.send("output", {"event": event})
+            listener.send("debug", DebugEvent(event))
 
     def _continued(self, thread: int) -> None:
         hold = self._stopped.pop(thread, None)

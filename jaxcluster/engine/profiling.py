@@ -19,6 +19,7 @@ from jaxcluster.engine.private import profiles, programs
 if TYPE_CHECKING:
     from jaxcluster.engine.control import Request
     from jaxcluster.engine.journal import Journal
+    from jaxcluster.wire.ops.profile import Profile, ProfileReady, ProfileStop, ReadTracks
 
 _OPERATION = re.compile(
     r"^\s*(?:ROOT )?%?(\S+) = .*? (?:all-reduce|all-gather|reduce-scatter|ragged-all-to-all"
@@ -66,7 +67,7 @@ class Profiler:
         """Have the user's own profiles named by the rank. Before any cell."""
         profiles.name_by_rank(self._name)
 
-    def on_ready(self, request: Request) -> None:
+    def on_ready(self, request: Request[ProfileReady]) -> None:
         """``profile_ready``: a cell with this token is to be profiled.
 
         Raises:
@@ -74,11 +75,11 @@ class Profiler:
         """
         body = request.body
         self._check()
-        self._ready[body["token"]] = Target(body["folder"], body["session"])
+        self._ready[body.token] = Target(body.folder, body.session)
         for old in list(self._ready)[:-MOST_READY]:
             del self._ready[old]
 
-    def on_run(self, request: Request) -> None:
+    def on_run(self, request: Request[Profile]) -> None:
         """``profile``: the cell that runs is profiled now, for so long or to its end.
 
         Raises:
@@ -88,22 +89,22 @@ class Profiler:
         with self._lock:
             self._check()
             self._is_over.clear()
-            if body["token"] == self._stopped:  # that came first
+            if body.token == self._stopped:  # that came first
                 return
-            self._start(Target(body["folder"], body["session"]))
+            self._start(Target(body.folder, body.session))
             try:
-                self._is_over.wait(body["seconds"])
+                self._is_over.wait(body.seconds)
             finally:
                 self._stop()
 
-    def on_stop(self, request: Request) -> None:
+    def on_stop(self, request: Request[ProfileStop]) -> None:
         """``profile_stop``: the ``profile`` that runs ends now; answered when it has ended."""
-        self._stopped = request.body["token"]
+        self._stopped = request.body.token
         self._is_over.set()
         with self._lock:
             pass
 
-    def on_tracks(self, request: Request) -> Any:
+    def on_tracks(self, request: Request[ReadTracks]) -> Any:
         """``profile_tracks``: what is in a file that this rank, or one before it, has written.
 
         Raises:
@@ -111,8 +112,8 @@ class Profiler:
         """
         body = request.body
         known = _Programs(self._journal)
-        message, columns = tracks.read(body["path"], self.rank, body["most"], known.collectives)
-        if body["texts"]:
+        message, columns = tracks.read(body.path, self.rank, body.most, known.collectives)
+        if body.texts:
             modules = {module for module, _ in message.operations}
             texts = {module: known.text(module) for module in sorted(modules)}
             message = replace(

@@ -22,6 +22,7 @@ from jaxcluster.engine.arrays import numpy_view
 from jaxcluster.engine.control import Request
 from jaxcluster.engine.journal import Journal, Program
 from jaxcluster.engine.private import programs
+from jaxcluster.wire.ops import lockstep
 
 TIMEOUT_S = 10.0
 READY_POLL_S = 0.001
@@ -134,13 +135,13 @@ def _wait(program: Program, outputs: Sequence[Any], timeout_s: float) -> None:
             time.sleep(READY_POLL_S)
 
 
-def on_courses(journal: Journal, request: Request) -> Any:
-    """``courses`` {"fingerprints"}: of each program the collectives that it makes, in order.
+def on_courses(journal: Journal, request: Request[lockstep.Courses]) -> list[str]:
+    """``courses``: of each program the collectives that it makes, in order.
 
     "" for one that is not known here, or whose collectives its text does not tell.
     """
     courses = []
-    for fingerprint in request.body["fingerprints"]:
+    for fingerprint in request.body.fingerprints:
         program = journal.program(fingerprint)
         course = ""
         if program is not None and program.executable is not None:
@@ -151,20 +152,17 @@ def on_courses(journal: Journal, request: Request) -> Any:
     return courses
 
 
-def on_export(journal: Journal, request: Request) -> tuple[Any, list[bytes]]:
-    """``export`` {"fingerprint"}: the program in one buffer."""
-    return None, [export_program(journal, request.body["fingerprint"])]
+def on_export(journal: Journal, request: Request[lockstep.Export]) -> tuple[None, list[bytes]]:
+    """``export``: the program in one buffer."""
+    return None, [export_program(journal, request.body.fingerprint)]
 
 
-def on_replay(journal: Journal, request: Request) -> Any:
-    """``replay`` {"fingerprints", "shipped", "timeout_s"}: run them, a buffer per shipped one.
-
-    Replies with ``ran`` and the journal's ``launches`` afterwards.
-    """
+def on_replay(journal: Journal, request: Request[lockstep.Replay]) -> lockstep.Replayed:
+    """``replay``: run these programs."""
     body = request.body
-    if body.get("counts", journal.launches()) != journal.launches():
+    if body.counts not in (None, journal.launches()):
         # Another notebook's cell has let this rank run them, or a cell has run: look again.
         raise MovedOn("this rank has launched something since it was checked")
-    shipped = dict(zip(body.get("shipped", ()), request.buffers, strict=True))
-    ran = run_programs(journal, body["fingerprints"], shipped, body.get("timeout_s", TIMEOUT_S))
-    return {"ran": ran, "launches": journal.launches()}
+    shipped = dict(zip(body.shipped, request.buffers, strict=True))
+    ran = run_programs(journal, body.fingerprints, shipped, body.timeout_s)
+    return lockstep.Replayed(ran, journal.launches())

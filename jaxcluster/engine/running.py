@@ -44,7 +44,7 @@ class Running:
       course: what it has done to the names, when it has ended; None where that is not known.
     """
 
-    request: Request
+    request: Request[wire.CellRequest]
     cell: wire.CellRequest
     started: float
     shown: bool

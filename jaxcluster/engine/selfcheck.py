@@ -23,6 +23,8 @@ import numpy as np
 from jaxcluster.engine.control import Request
 from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.private import coordination
+from jaxcluster.wire.ops import lockstep
+from jaxcluster.wire.ops.lockstep import Checked, PrepareCheck
 
 POLL_S = 0.0005
 MODULUS = 131071  # of what goes from one sum into the next: 16,384 devices fit into an int32
@@ -38,18 +40,17 @@ class SelfCheck:
         self._compiled: dict[tuple[Division, ...], Any] = {}
         self._lock = threading.Lock()
 
-    def on_prepare(self, request: Request) -> Any:
-        """``prepare_check`` {"divisions"}: compile it; without divisions those of now are taken.
+    def on_prepare(self, request: Request[PrepareCheck]) -> list[Division]:
+        """``prepare_check``: compile it; without divisions those of now are taken.
 
         Any thread. Some 50 ms of computing, once for the same divisions.
         """
-        divisions = request.body.get("divisions")
-        return {"divisions": self.prepare(divisions if divisions else find_divisions())}
+        return list(self.prepare(request.body.divisions or find_divisions()))
 
-    def on_check(self, request: Request) -> Any:
-        """``self_check`` {"divisions", "number", "timeout_s"}: what ``check`` returns."""
+    def on_check(self, request: Request[lockstep.SelfCheck]) -> Checked:
+        """``self_check``: what ``check`` returns."""
         body = request.body
-        return self.check(body["divisions"], body["number"], body["timeout_s"])
+        return self.check(body.divisions, body.number, body.timeout_s)
 
     def prepare(self, divisions: Sequence[Sequence[Sequence[int]]]) -> tuple[Division, ...]:
         key = tuple(tuple(tuple(group) for group in groups) for groups in divisions)
@@ -60,13 +61,8 @@ class SelfCheck:
 
     def check(
         self, divisions: Sequence[Sequence[Sequence[int]]], number: int, timeout_s: float
-    ) -> dict[str, Any]:
-        """Take part in the sums; on the main thread of all ranks, which are idle.
-
-        Returns:
-          ``right``: whether all sums are what they must be on this rank's devices; ``why`` not;
-          ``launches``: the journal's counts afterwards.
-        """
+    ) -> Checked:
+        """Take part in the sums; on the main thread of all ranks, which are idle."""
         import jax
 
         key = self.prepare(divisions)
@@ -81,7 +77,7 @@ class SelfCheck:
                 why = "did not end"
             elif not _is_right(sums, expected(key, number)):
                 why = "came out wrong"
-        return {"right": not why, "why": why, "launches": self.journal.launches()}
+        return Checked(not why, why, self.journal.launches())
 
 
 def _is_right(sums: Any, wanted: np.ndarray[Any, Any]) -> bool:

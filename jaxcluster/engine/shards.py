@@ -33,6 +33,7 @@ from jaxcluster.engine.arrays import (
 from jaxcluster.engine.control import Request
 from jaxcluster.engine.copies import LOOK_NBYTES
 from jaxcluster.engine.values import BadName, Values
+from jaxcluster.wire.ops.arrays import Arrays, CheckShards, Memory, Meshes, Peek, Peeked
 
 READY_TIMEOUT_S = 5.0
 MAX_ROWS = 10_000  # leaves of a tree that are told one by one; past it subtrees are folded
@@ -49,56 +50,55 @@ class ArrayViews:
     def __init__(self, values: Values) -> None:
         self.values = values
 
-    def report(self, request: Request) -> Any:
+    def report(self, request: Request[Arrays]) -> wire.ValueReport:
         """``arrays``: every array in a variable and where its shards are. Never waits."""
         body = request.body
         try:
-            found = self.values.lookup(body["name"])
+            found = self.values.lookup(body.name)
         except BadName as error:
             reason = str(error).removeprefix(f"Rank {self.values.rank}").lstrip(": ").rstrip(".")
             return wire.ValueReport(self.values.rank, "", reason, error.hint)
-        leaves = below(leaves_of(found), body["path"])
+        leaves = below(leaves_of(found), body.path)
         report = wire.ValueReport(self.values.rank, type(found).__name__)
         if not leaves:
             return replace(report, note=self._nothing(found, body))
-        report = fold(report, leaves, with_paths=body["paths"])
+        report = fold(report, leaves, with_paths=body.paths)
         return replace(report, copies=copies.hashes(_arrays_in(leaves), copies.Room(LOOK_NBYTES)))
 
-    def _nothing(self, found: Any, body: Any) -> str:
-        if body["path"]:
-            return f"{body['name']} has no part {''.join(body['path'])}"
-        return (
-            f"{body['name'] or 'the last result'} is {article(type(found).__name__)}, not an array"
-        )
+    def _nothing(self, found: Any, body: Arrays) -> str:
+        if body.path:
+            return f"{body.name} has no part {''.join(body.path)}"
+        return f"{body.name or 'the last result'} is {article(type(found).__name__)}, not an array"
 
-    def _shards(self, request: Request) -> Iterator[tuple[tuple[str, ...], Any, list[list[int]]]]:
+    def _shards(
+        self, body: CheckShards | Peek
+    ) -> Iterator[tuple[tuple[str, ...], Any, list[list[int]]]]:
         """The (path, shard, index) that a request means, each ready to be read."""
-        body = request.body
-        device = body.get("device")
-        for path, array in below(arrays_of(self.values.lookup(body["name"])), body["path"]):
-            wait_ready(base_array(array), body["name"], READY_TIMEOUT_S)
+        device = body.device
+        for path, array in below(arrays_of(self.values.lookup(body.name)), body.path):
+            wait_ready(base_array(array), body.name, READY_TIMEOUT_S)
             for shard in array.addressable_shards:
                 if device is None or shard.device.id == device:
                     # A key array's index has one axis more: that of the key's words.
                     yield path, shard, bounds(shard.index[: array.ndim], array.shape)
 
-    def check(self, request: Request) -> Any:
+    def check(self, request: Request[CheckShards]) -> list[wire.ShardCheck]:
         """``check_shards``: statistics of this rank's shards, and hashes where asked for."""
         checks = []
-        for path, shard, index in self._shards(request):
+        for path, shard, index in self._shards(request.body):
             values = host_values(shard.data)
             found = wire.ShardCheck(list(path), shard.device.id, index, **statistics(values))
-            if request.body.get("hash"):
+            if request.body.hash:
                 found = replace(found, digest=digest_of(values))
-            checks.append(dataclasses.asdict(found))
+            checks.append(found)
         return checks
 
-    def peek(self, request: Request) -> Any:
+    def peek(self, request: Request[Peek]) -> tuple[Peeked, list[bytes]]:
         """``peek``: some values of one shard: ``start`` and ``stop`` count from its own corner."""
         body = request.body
-        for _, shard, _ in self._shards(request):
+        for _, shard, _ in self._shards(request.body):
             values = host_values(shard.data)
-            start, stop = body["start"], body["stop"]
+            start, stop = body.start, body.stop
             if len(start) != values.ndim:  # a key array's words are one axis more
                 start, stop = [*start, 0], [*stop, values.shape[-1]]
             cut = values[tuple(slice(a, b) for a, b in zip(start, stop, strict=True))]
@@ -106,19 +106,18 @@ class ArrayViews:
                 raise BadName(
                     f"{cut.size} values are too many to show", f"ask for {MAX_VALUES} at most"
                 )
-            dtype = str(cut.dtype)
-            return {"shape": list(cut.shape), "dtype": dtype}, [np.ascontiguousarray(cut).tobytes()]
+            told = Peeked(list(cut.shape), str(cut.dtype))
+            return told, [np.ascontiguousarray(cut).tobytes()]
         raise BadName(
-            f"device {body.get('device')} holds no part of {body['name']} on rank "
-            f"{self.values.rank}",
+            f"device {body.device} holds no part of {body.name} on rank {self.values.rank}",
             "%shards shows which devices hold parts.",
         )
 
-    def meshes(self, request: Request) -> Any:
+    def meshes(self, request: Request[Meshes]) -> list[wire.MeshInfo]:
         """``meshes``: the device meshes among this rank's variables, and those of its arrays."""
-        return [dataclasses.asdict(mesh) for mesh in meshes_in(dict(self.values.namespace))]
+        return list(meshes_in(dict(self.values.namespace)))
 
-    def memory(self, request: Request) -> Any:
+    def memory(self, request: Request[Memory]) -> wire.MemoryReport:
         """``memory``: what is held on each device of this rank, by variable."""
         values = self.values
         return memory_report(values.rank, dict(values.namespace), values.kept())

@@ -31,6 +31,7 @@ from jaxcluster.engine.private.traces import Traces
 from jaxcluster.engine.state.settings import Settings, context_mesh, set_context_mesh
 from jaxcluster.engine.state.surroundings import ContextOfCells, Surroundings
 from jaxcluster.engine.usernames import is_users
+from jaxcluster.wire.ops.state import UndoLooked
 
 UNDONE = "it is already undone"
 SWITCHED_OFF = "undo is switched off: %jaxcluster undo on"
@@ -280,35 +281,28 @@ class Undo:
             and is_users(name, value)
         ]
 
-    def look(self, seq: int) -> dict[str, Any]:
+    def look(self, seq: int) -> UndoLooked:
         """What taking back the cell would come to; changes nothing.
-
-        Returns:
-          ``back``: names that will be what they were,
-          ``made``: names that will be unbound, ``in_place``: names whose values were changed in
-          place and will be what they were. ``donated``: names whose values from before the cell are
-          deleted. ``failed``: names with values that can't be put back. ``opaque`` (name: what it
-          is) and ``too_large``: names of which nothing is known.
 
         Raises:
           CannotUndo: it can't be taken back.
         """
         with self._lock:
             if (kept := self._find(seq)) is None:
-                return dict.fromkeys(_LOOK, ()) | {"opaque": {}}
+                return UndoLooked()
             rebound = self._rebound(kept)
             changed = kept.watch.changed()
             failed = [one for one in changed if not changes.can_put_back(one)]
             mine = [n for n in kept.watch.mentioned if n not in kept.bound_since]
-            return {
-                "back": sorted(n for n in rebound if n in kept.names),
-                "made": sorted(n for n in rebound if n not in kept.names),
-                "in_place": sorted({one.root for one in changed if not one.beneath}),
-                "donated": self._donated(kept, {*rebound, *mine}),
-                "failed": sorted({one.root for one in failed if not one.beneath}),
-                "opaque": kept.watch.opaque | self._shared(kept, failed),
-                "too_large": sorted(kept.watch.too_large),
-            }
+            return UndoLooked(
+                back=sorted(n for n in rebound if n in kept.names),
+                made=sorted(n for n in rebound if n not in kept.names),
+                in_place=sorted({one.root for one in changed if not one.beneath}),
+                donated=self._donated(kept, {*rebound, *mine}),
+                failed=sorted({one.root for one in failed if not one.beneath}),
+                opaque=kept.watch.opaque | self._shared(kept, failed),
+                too_large=sorted(kept.watch.too_large),
+            )
 
     def _donated(self, kept: Kept, suspects: Iterable[str]) -> list[str]:
         """The names that would lead to deleted arrays: the suspects, and what shares theirs."""
@@ -454,7 +448,6 @@ class Undo:
                 )
 
 
-_LOOK = ("back", "made", "in_place", "donated", "failed", "opaque", "too_large")
 _SHOWN = ("_", "__", "___")
 
 
@@ -465,25 +458,3 @@ def _shown(hook: Any) -> tuple[Any, ...]:
 
 def _is_deleted(array: Any) -> bool:
     return is_array(array) and bool(base_array(array).is_deleted())
-
-
-# --------------------------------------------------------------------------- requests
-
-
-def on_look(undo: Undo, body: Any) -> Any:
-    """``undo_look`` {"seq"}: see ``Undo.look``."""
-    return undo.look(body["seq"])
-
-
-def on_undo(undo: Undo, body: Any) -> Any:
-    """``undo`` {"seq", "leave": names, "lost": {name: how}}; replies with ``failed``."""
-    leave = Leave(tuple(body["leave"]), tuple(body["lost"]))
-    return {"failed": undo.undo(body["seq"], leave)}
-
-
-def on_limit(undo: Undo, body: Any) -> Any:
-    """``undo_limit`` {"nbytes"}: 0 switches it off, None is the default.
-
-    Replies with the ``nbytes`` that may be held on a device.
-    """
-    return {"nbytes": undo.set_limit(body["nbytes"])}

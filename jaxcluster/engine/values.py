@@ -14,7 +14,7 @@ import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
@@ -34,6 +34,25 @@ from jaxcluster.engine.control import Request
 from jaxcluster.engine.copies import LOOK_NBYTES, Room, hashes
 from jaxcluster.engine.lost import LostNames
 from jaxcluster.engine.usernames import is_users
+from jaxcluster.wire.ops.values import (
+    Assign,
+    AssignBind,
+    Describe,
+    Described,
+    Fetch,
+    Fetched,
+    Fill,
+    Filled,
+    Forget,
+    Pack,
+    Packed,
+    Part,
+    Sample,
+    Sampled,
+    SampledPart,
+    Spanning,
+    Unbind,
+)
 
 PROTOCOL = 5
 READY_TIMEOUT_S = 30.0
@@ -118,11 +137,11 @@ class Values:
 
     # ------------------------------------------------------------------ pull
 
-    def describe_value(self, request: Request) -> Any:
+    def describe_value(self, request: Request[Describe]) -> tuple[Described, list[bytes]]:
         """``describe``: the pickle (rank 0, or whoever is asked for it) and this rank's arrays."""
-        name, plain = request.body["name"], request.body.get("plain", False)
-        value = self.lookup(name)
-        if plain:
+        body = request.body
+        name, value = body.name, self.lookup(body.name)
+        if body.plain:
             value = plain_containers(value)
         file = io.BytesIO()
         buffers: list[pickle.PickleBuffer] = []
@@ -134,15 +153,13 @@ class Values:
                 f"{name} can't be pickled on rank {self.rank}: {type(error).__name__}: {error}"
             ) from None
         arrays = [numpy_view(a) for a in pickler.arrays]
-        wanted = request.body["pickle"]
-        if arrays or (buffers and wanted):
-            held = Held(name, arrays, buffers if wanted else [], time.monotonic())
-            self._hold(request.body.get("token", ""), held)
-        body = {
-            "arrays": [asdict(describe(a)) for a in arrays],
-            "buffers": [b.raw().nbytes for b in buffers] if wanted else [],
-        }
-        return body, [file.getvalue()] if wanted else []
+        if not body.pickle:
+            buffers = []
+        if arrays or buffers:
+            self._hold(body.token, Held(name, arrays, buffers, time.monotonic()))
+        sizes = [b.raw().nbytes for b in buffers]
+        made = Described([describe(a) for a in arrays], sizes)
+        return made, [file.getvalue()] if body.pickle else []
 
     def _hold(self, token: str, value: Held) -> None:
         """Keep a value for the ``fill`` or ``fetch`` that follows.
@@ -155,90 +172,88 @@ class Values:
         if token and token not in self._forgotten:
             self._held[token] = value
 
-    def fill(self, request: Request) -> Any:
+    def fill(self, request: Request[Fill]) -> Filled:
         """``fill``: write this rank's shards to their places in the notebook's shared memory."""
-        held = self._held.pop(request.body["token"])
-        with open(request.body["path"], "r+b") as file:
+        body = request.body
+        held = self._held.pop(body.token)
+        with open(body.path, "r+b") as file:
             target = mmap.mmap(file.fileno(), 0)
-        for number, offset in request.body["arrays"]:
+        for number, offset in body.arrays:
             array = held.arrays[number]
             wait_ready(array, held.name, READY_TIMEOUT_S)
             whole: np.ndarray[Any, Any] = np.ndarray(array.shape, array.dtype, target, offset)
             for shard in own_shards(array):
                 whole[shard.index] = np.asarray(shard.data)
             del whole
-        for buffer, offset in zip(held.buffers, request.body["buffers"], strict=True):
+        for buffer, offset in zip(held.buffers, body.buffers, strict=True):
             raw = buffer.raw()
             target[offset : offset + raw.nbytes] = raw
-        return {"copies": _copies(held)}
+        return Filled(_copies(held))
 
-    def fetch(self, request: Request) -> Any:
+    def fetch(self, request: Request[Fetch]) -> tuple[Fetched, list[memoryview]]:
         """``fetch``: the same in frames, for a notebook on another host."""
-        held = self._held.pop(request.body["token"])
-        places, frames = _own_parts(held, request.body["arrays"])
-        return {"places": places, "copies": _copies(held)}, [
-            *frames,
-            *(b.raw() for b in held.buffers),
-        ]
+        held = self._held.pop(request.body.token)
+        places, frames = _own_parts(held, request.body.arrays)
+        return Fetched(places, _copies(held)), [*frames, *(b.raw() for b in held.buffers)]
 
-    def pack(self, request: Request) -> Any:
+    def pack(self, request: Request[Pack]) -> Packed:
         """``pack``: the same into a new file of this host's, from where its agent sends it."""
-        held = self._held[request.body["token"]]  # kept: where a host has no room, fetch follows
-        places, frames = _own_parts(held, request.body["arrays"])
+        held = self._held[request.body.token]  # kept: where a host has no room, fetch follows
+        places, frames = _own_parts(held, request.body.arrays)
         frames += [b.raw() for b in held.buffers]
         sizes = [len(frame) for frame in frames]
-        with open(request.body["path"], "xb", buffering=0) as file:
+        with open(request.body.path, "xb", buffering=0) as file:
             try:
                 if sum(sizes):
                     os.posix_fallocate(file.fileno(), 0, sum(sizes))
             except OSError:
-                return {"has_room": False}
+                return Packed(has_room=False)
             for frame in frames:
                 rest = frame
                 while len(rest):
                     rest = rest[file.write(rest) :]
-        return {"has_room": True, "places": places, "sizes": sizes, "copies": _copies(held)}
+        return Packed(True, places, sizes, _copies(held))
 
-    def forget(self, request: Request) -> None:
+    def forget(self, request: Request[Forget]) -> None:
         """``forget``: a pull or a push was given up. It may still wait for the main thread."""
-        token = request.body["token"]
+        token = request.body.token
         self._forgotten.append(token)
         self._held.pop(token, None)
         self._pushed.pop(token, None)
 
-    def sample(self, request: Request) -> Any:
+    def sample(self, request: Request[Sample]) -> tuple[Sampled, list[bytes]]:
         """``sample``: what is needed to print an array that spans processes."""
-        name, edge = request.body["name"], request.body["edge"]
+        name = request.body.name
         array = self.lookup(name)
         if not is_array(array):
             raise BadName(f"{name or 'the last result'} is not a jax.Array on rank {self.rank}", "")
         array = numpy_view(array)
         wait_ready(array, name or "the result", DISPLAY_TIMEOUT_S)
-        parts = sample(array, edge)
-        body = {
-            "shape": list(array.shape),
-            "dtype": str(array.dtype),
-            "on": devices_hash(array),
+        parts = sample(array, request.body.edge)
+        made = Sampled(
+            list(array.shape),
+            str(array.dtype),
+            devices_hash(array),
             # Of a whole copy the cell has told: it was read to be shown.
-            "copies": [] if array.is_fully_replicated else hashes([(0, array)], Room(LOOK_NBYTES)),
-            "places": [[w, list(v.shape), str(v.dtype)] for w, v in parts],
-        }
-        return body, [v.tobytes() for _, v in parts]
+            [] if array.is_fully_replicated else hashes([(0, array)], Room(LOOK_NBYTES)),
+            [SampledPart(w, list(v.shape), str(v.dtype)) for w, v in parts],
+        )
+        return made, [v.tobytes() for _, v in parts]
 
     # ------------------------------------------------------------------ push
 
-    def assign(self, request: Request) -> None:
+    def assign(self, request: Request[Assign]) -> None:
         """``assign``: read pushed values, which are bound when all ranks have done so.
 
         On the main thread, so it keeps its turn among cells.
         """
         pickled, *frames = request.buffers
         buffers: Sequence[Any] = frames
-        if path := request.body.get("path"):
+        if path := request.body.path:
             with open(path, "rb") as file:
                 # A private mapping: written pages become this rank's own, the rest is shared.
                 shared = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
-            buffers = [shared[start:stop] for start, stop in request.body["buffers"]]
+            buffers = [shared[start:stop] for start, stop in request.body.buffers]
         elif frames:
             buffers = [bytearray(f) for f in frames]  # writable, as the sender's arrays were
         values = pickle.loads(bytes(pickled), buffers=buffers)
@@ -246,29 +261,29 @@ class Values:
         for old, (_, since) in list(self._pushed.items()):
             if now - since > HELD_S:  # its notebook was killed meanwhile
                 self._pushed.pop(old, None)
-        if (token := request.body["token"]) not in self._forgotten:
+        if (token := request.body.token) not in self._forgotten:
             self._pushed[token] = values, now
 
-    def assign_bind(self, request: Request) -> list[str]:
+    def assign_bind(self, request: Request[AssignBind]) -> list[str]:
         """``assign_bind``: bind what ``assign`` has read."""
-        values, _ = self._pushed.pop(request.body["token"])
+        values, _ = self._pushed.pop(request.body.token)
         self.namespace.update(values)
         return sorted(values)
 
     # ------------------------------------------------------------------ names
 
-    def unbind(self, request: Request) -> None:
+    def unbind(self, request: Request[Unbind]) -> None:
         """``unbind``: forget these names, and keep how they were lost. On the main thread."""
-        for name in request.body["names"]:
+        for name in request.body.names:
             self.namespace.pop(name, None)
-        self.lost.add(request.body.get("lost", {}), self.namespace)
+        self.lost.add(request.body.lost, self.namespace)
 
-    def spanning_names(self, request: Request) -> Any:
+    def spanning_names(self, request: Request[Spanning]) -> list[str]:
         """``spanning``: which of these names hold an array that spans processes, at any depth."""
         import jax
 
         found = []
-        for name in request.body["names"]:
+        for name in request.body.names:
             value = self.namespace.get(name)
             try:
                 check_leaves(value)
@@ -285,16 +300,17 @@ def _copies(held: Held) -> list[list[Any]]:
     return hashes(enumerate(held.arrays), Room(LOOK_NBYTES))
 
 
-def _own_parts(held: Held, numbers: Sequence[int]) -> tuple[list[Any], list[memoryview]]:
+def _own_parts(held: Held, numbers: Sequence[int]) -> tuple[list[Part], list[memoryview]]:
     """(array, index and shape, bytes) of each shard of which this rank has the first copy."""
-    places: list[Any] = []
+    places: list[Part] = []
     frames: list[memoryview] = []
     for number in numbers:
         array = held.arrays[number]
         wait_ready(array, held.name, READY_TIMEOUT_S)
         for shard in own_shards(array):
             values = np.asarray(shard.data)
-            places.append([number, [[s.start, s.stop] for s in shard.index], values.shape])
+            index = [[s.start, s.stop] for s in shard.index]
+            places.append(Part(number, index, list(values.shape)))
             frames.append(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
     return places, frames
 

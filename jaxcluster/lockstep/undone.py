@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+
+from jaxcluster.wire.ops.state import UndoLooked
 
 
 @dataclass(frozen=True)
@@ -96,18 +97,18 @@ class Undone:
         return text
 
 
-def plan_of(looks: Sequence[Mapping[str, Any]]) -> Undone:
-    """What taking a cell back comes to, by what each rank has said (``engine.undo.Undo.look``).
+def plan_of(looks: Sequence[UndoLooked]) -> Undone:
+    """What taking a cell back comes to, by what each rank has said.
 
     No name is called what it was if it is not known to be: of one that was bound to something else
     the old value may have changed as well.
     """
 
     def union(key: str) -> set[str]:
-        return {name for look in looks for name in look[key]}
+        return {name for look in looks for name in getattr(look, key)}
 
     lost, too_large = union("donated"), union("too_large")
-    unknown = {name: what for look in looks for name, what in look["opaque"].items()}
+    unknown = {name: what for look in looks for name, what in look.opaque.items()}
     unknown |= dict.fromkeys(too_large, "too large to be watched")
     failed = union("failed") | (union("in_place") & too_large)
     plan = Undone(

@@ -9,7 +9,7 @@ import contextlib
 import inspect
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from IPython.core.completer import SimpleCompletion, context_matcher
 from IPython.utils.tokenutil import token_at_cursor
@@ -18,6 +18,11 @@ from jaxcluster import arguments, cluster
 from jaxcluster.errors import JaxClusterError, UsageError
 from jaxcluster.model.rewrite import stays_in_notebook
 from jaxcluster.options import profiles
+from jaxcluster.wire.link import unwrap
+from jaxcluster.wire.ops import Operation
+from jaxcluster.wire.ops.cells import Complete, Inspect
+
+R = TypeVar("R")
 
 # A line on which the name of a profile is being typed.
 PROFILE = re.compile(
@@ -74,11 +79,11 @@ class Completion:
         lines = code.split("\n")[: context.cursor_line]
         cursor = sum(len(line) + 1 for line in lines) + context.cursor_position
         code, cursor = without_magic_line(code, cursor)
-        answer = self._ask("complete", {"code": code, "cursor": cursor})
-        if answer is None or not answer["matches"]:
+        answer = self._ask(Complete(code, cursor))
+        if answer is None or not answer.matches:
             return nothing
-        typed = code[answer["start"] : cursor]
-        completions = _completions(answer["matches"], typed, context.token)
+        typed = code[answer.start : cursor]
+        completions = _completions(answer.matches, typed, context.token)
         return {"completions": completions, "suppress": True, "ordered": True}
 
     def _inspect(
@@ -86,22 +91,17 @@ class Completion:
     ) -> Any:
         if is_spmd(code, self.auto()):
             source, cursor = without_magic_line(code, cursor_pos)
-            body = {
-                "name": token_at_cursor(source, cursor),
-                "code": source,
-                "cursor": cursor,
-                "detail": detail_level,
-            }
-            answer = self._ask("inspect", body)
-            if answer is not None and answer["found"]:
-                reply = {"status": "ok", "found": True, "data": answer["data"], "metadata": {}}
+            name = token_at_cursor(source, cursor)
+            answer = self._ask(Inspect(name, source, cursor, detail_level))
+            if answer is not None and answer.found:
+                reply = {"status": "ok", "found": True, "data": answer.data, "metadata": {}}
                 return _as(self._do_inspect, reply)
         return self._do_inspect(code, cursor_pos, detail_level, omit_sections)
 
     @staticmethod
-    def _ask(op: str, body: dict[str, Any]) -> Any:
+    def _ask(request: Operation[R]) -> R | None:
         try:
-            return cluster.current().world.ask([0], op, body, timeout_s=ANSWER_S)[0].body
+            return unwrap(cluster.current().world.ask([0], request, timeout_s=ANSWER_S)[0])
         except JaxClusterError:
             return None
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from jaxcluster import wire
 from jaxcluster.model import lockstep
 from jaxcluster.wire.link import Link, Sink
+from jaxcluster.wire.ops.lockstep import State
 
 SILENT_S = 3.0  # without an answer
 RSS_STEP = 16 << 20  # smaller changes of a process's memory are not told
@@ -47,9 +48,8 @@ class RankPoller:
         now = time.monotonic()
         for rank in self.link.ranks:
             self._owing.setdefault(rank, now)
-        self._asked = self.link.request_each(
-            dict.fromkeys(self.link.ranks), "state", sink=self._sink
-        )
+        each = dict.fromkeys(self.link.ranks, State())
+        self._asked = self.link.request_each(each, sink=self._sink)
         self._take(timeout_s)
         late = time.monotonic() - SILENT_S
         self.silent = {rank for rank, since in self._owing.items() if since < late}
@@ -64,7 +64,7 @@ class RankPoller:
                 return
             self._owing.pop(event.rank, None)
             if event.op == "reply":
-                self.states[event.rank] = wire.parse(wire.RankState, event.body)
+                self.states[event.rank] = event.body
 
     def since(self, rank: int, now: int) -> int:
         """When a rank has entered the cell that it runs: the same answer as long as it runs it."""

@@ -33,7 +33,8 @@ from jaxcluster.views.relayed import (
 )
 from jaxcluster.views.snapshot import is_over, parts, snapshot
 from jaxcluster.wire import VIEW_MIME, CommState
-from jaxcluster.wire.link import Event
+from jaxcluster.wire.link import Event, replies
+from jaxcluster.wire.ops.cells import Reveal
 
 REVEAL_S = 5.0  # for the comms of a rank that was not shown
 CONTROL = "jupyter.widget.control"
@@ -84,46 +85,45 @@ class CommRelay:
             self._homes[seq] = Home(seq, self._parent)
         return self._homes[seq]
 
-    def handle(self, event: Event) -> None:
+    def handle(self, event: Event[wire.CommPush]) -> None:
         """Pass on what a rank sends. On the link's thread."""
-        body, buffers = event.body, [bytes(b) for b in event.buffers]
-        kind = body["kind"]
-        if kind == "target":
-            self._register(event.rank, body["seq"], body["target_name"])
-        elif kind == "comm_open":
-            self._open(event.rank, body, buffers)
-        elif (relayed := self._comms.get(body.get("comm_id", ""))) is not None:
+        push, buffers = event.body, [bytes(b) for b in event.buffers]
+        if push.kind == "target":
+            self._register(event.rank, push.seq, push.target_name)
+        elif push.kind == "comm_open":
+            self._open(event.rank, push, buffers)
+        elif (relayed := self._comms.get(push.comm_id)) is not None:
             assert relayed.comm is not None
-            data, metadata = body["data"], body["metadata"]
+            data, metadata = push.data, push.metadata
             with self._lock:
-                relayed.comm.parent = self._home(body["under"]).parent
-            if kind == "comm_close":
-                del self._comms[body["comm_id"]]
+                relayed.comm.parent = self._home(push.under).parent
+            if push.kind == "comm_close":
+                del self._comms[push.comm_id]
                 relayed.comm.close(data, metadata, buffers)
             else:
                 relayed.state.take(wire.plain(data), metadata, buffers)
                 relayed.comm.send(data, metadata, buffers)
-                if body["comm_id"] in self._settled:
-                    self._unsettle(body["comm_id"])
+                if push.comm_id in self._settled:
+                    self._unsettle(push.comm_id)
 
-    def _open(self, rank: int, body: dict[str, Any], buffers: list[bytes]) -> None:
+    def _open(self, rank: int, push: wire.CommPush, buffers: list[bytes]) -> None:
         with self._lock:
-            home = self._home(body["seq"])
-        state = CommState.opened(wire.plain(body), buffers)
-        relayed = Relayed(rank, body["twin"], home, state, self.cluster.world)
+            home = self._home(push.seq)
+        state = CommState.opened(wire.plain(push), buffers)
+        relayed = Relayed(rank, push.twin, home, state, self.cluster.world)
         if state.is_widget and not self._has_control:
             self._join_control()
-        self._comms[body["comm_id"]] = relayed
+        self._comms[push.comm_id] = relayed
         relayed.comm = FrontendComm(
             self._kernel,
             home.parent,
             lambda kind, message: self._hear(relayed, kind, message),
-            target_name=body["target_name"],
-            target_module=body.get("target_module"),
-            data=body["data"],
-            metadata=body["metadata"],
+            target_name=push.target_name,
+            target_module=push.target_module,
+            data=push.data,
+            metadata=push.metadata,
             buffers=buffers,
-            comm_id=body["comm_id"],
+            comm_id=push.comm_id,
         )
 
     def _register(self, rank: int, seq: int, name: str) -> None:
@@ -208,9 +208,8 @@ class CommRelay:
             return True
         if self.cluster.closed:
             return False
-        asked = self.cluster.link.gather([rank], "reveal", {"ids": [id]}, timeout_s=REVEAL_S)
-        event = asked.get(rank)  # what it opens has come before its answer
-        return event is not None and event.op == "reply" and id in event.body["open"]
+        asked = self.cluster.link.gather([rank], Reveal([id]), timeout_s=REVEAL_S)
+        return id in replies(asked).get(rank, ())  # what it opens has come before its answer
 
     # ------------------------------------------------------------------ from the page
 

@@ -2,19 +2,20 @@
 
 Every message is one JSON object, an envelope, followed by any number of raw buffers:
 
-    {"v": 2, "op": "cell", "id": "7f3a...", "body": {...}}        a request
-    {"v": 2, "op": "reply", "id": "7f3a...", "body": {...}}       its one reply
-    {"v": 2, "op": "output", "id": "7f3a...", "body": {...}}      what comes before the reply
+    {"v": 3, "op": "cell", "id": "7f3a...", "body": {...}}        a request
+    {"v": 3, "op": "reply", "id": "7f3a...", "body": {...}}       its one reply
+    {"v": 3, "op": "output", "id": "7f3a...", "body": {...}}      what comes before the reply
 
-``body`` is one of the frozen dataclasses in ``messages``, and ``codec`` makes bytes of it and it of
-bytes. JSON only: nothing that arrives on these sockets is unpickled, except the values that a user
-pushes and pulls on purpose.
+``body`` is one of the frozen dataclasses in ``messages`` and ``ops``, where each operation stands
+with its request and its reply. ``codec`` makes bytes of it and it of bytes. JSON only: nothing that
+arrives on these sockets is unpickled, except the values that a user pushes and pulls on purpose.
 """
 
 from jaxcluster.wire import ends
 from jaxcluster.wire.codec import (
     PROTOCOL_VERSION,
     OtherVersion,
+    WrongFields,
     clean,
     decode,
     encode,
@@ -23,13 +24,14 @@ from jaxcluster.wire.codec import (
     parse,
     parse_strictly,
     plain,
+    read,
     shorten,
     told,
     type_name,
 )
 from jaxcluster.wire.comms import VIEW_MIME, WIDGET, CommState, opening_order
 from jaxcluster.wire.inbox import Inbox
-from jaxcluster.wire.journals import parse_launches, parse_polls
+from jaxcluster.wire.journals import parse_launches, reports_of
 from jaxcluster.wire.marks import Mark, Since
 from jaxcluster.wire.messages import (
     BROKEN_OFF,
@@ -44,6 +46,7 @@ from jaxcluster.wire.messages import (
     CellRequest,
     ClusterSpec,
     CommMessage,
+    CommPush,
     CopyNote,
     CostArgument,
     DeviceInfo,
@@ -58,6 +61,8 @@ from jaxcluster.wire.messages import (
     MeshInfo,
     NameChanges,
     NamedBytes,
+    Outside,
+    Paused,
     PollReply,
     ProfileTracks,
     Question,
@@ -97,6 +102,7 @@ __all__ = [
     "CellRequest",
     "ClusterSpec",
     "CommMessage",
+    "CommPush",
     "CommState",
     "CopyNote",
     "CostArgument",
@@ -115,6 +121,8 @@ __all__ = [
     "NameChanges",
     "NamedBytes",
     "OtherVersion",
+    "Outside",
+    "Paused",
     "PollReply",
     "ProfileTracks",
     "Question",
@@ -131,6 +139,7 @@ __all__ = [
     "ValueLook",
     "ValueReport",
     "VariableInfo",
+    "WrongFields",
     "clean",
     "crossing",
     "crossing_began",
@@ -144,9 +153,10 @@ __all__ = [
     "opening_order",
     "parse",
     "parse_launches",
-    "parse_polls",
     "parse_strictly",
     "plain",
+    "read",
+    "reports_of",
     "session_name",
     "shorten",
     "told",

@@ -12,9 +12,7 @@ import typing
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from jaxcluster.wire import messages
-
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 T = TypeVar("T")
 
@@ -141,7 +139,7 @@ class _Plain:
         for own in (list, tuple, set, frozenset):
             if issubclass(kind, own):
                 return [self.make(item) for item in list(own.__iter__(value))]
-        if kind.__module__ == messages.__name__ and dataclasses.is_dataclass(kind):
+        if kind.__module__.startswith("jaxcluster.wire.") and dataclasses.is_dataclass(kind):
             return {k: self.make(v) for k, v in vars(value).items()}
         numpy = sys.modules.get("numpy")
         if (
@@ -188,7 +186,32 @@ def parse(cls: type[T], body: Any) -> T:
 
     Unknown keys are dropped (a newer peer may add fields), missing ones take their default.
     """
-    return typing.cast(T, None if body is None else _builder(cls)(body))
+    return typing.cast(T, None if body is None else _builder(cls, False)(body))
+
+
+class WrongFields(ValueError):
+    """A message that has not the fields of its type."""
+
+
+def read(kind: Any, body: Any, what: str) -> Any:
+    """A value of any of a message's types from what ``encode`` made of it.
+
+    Args:
+      what: the message that it is, as in "reply to 'fetch'".
+
+    Raises:
+      WrongFields: it lacks a field, has one that is not known, or is none of these at all.
+    """
+    try:
+        if kind not in _readers:
+            _readers[kind] = _value_builder(kind, True)
+        reader = _readers[kind]
+        return body if reader is None else reader(body)
+    except WrongFields as error:
+        raise WrongFields(f"the {what}: {error}") from None
+    except (AttributeError, LookupError, TypeError, ValueError):
+        of = getattr(kind, "__name__", kind)
+        raise WrongFields(f"the {what} is {body!r:.80}, and not of {of}") from None
 
 
 def parse_strictly(cls: type[T], body: Any) -> T:
@@ -234,22 +257,28 @@ def _check(annotation: Any, value: Any, where: str) -> None:
 
 
 Builder = Callable[[Any], Any]
-_builders: dict[type, Builder] = {}
+_builders: dict[tuple[type, bool], Builder] = {}
+_readers: dict[Any, Builder | None] = {}
 
 
-def _builder(cls: type) -> Builder:
+def _builder(cls: type, exact: bool) -> Builder:
     """What makes a dataclass of JSON. Its types are looked at once, and not for each message."""
-    if cls not in _builders:
-        _builders[cls] = _make_builder(cls)
-    return _builders[cls]
+    if (cls, exact) not in _builders:
+        _builders[cls, exact] = _make_builder(cls, exact)
+    return _builders[cls, exact]
 
 
-def _make_builder(cls: type) -> Builder:
-    made = {name: build for name, hint in _hints(cls).items() if (build := _value_builder(hint))}
-    names, nested = _hints(cls).keys(), tuple(made.items())
+def _make_builder(cls: type, exact: bool) -> Builder:
+    hints = {one.name: _hints(cls)[one.name] for one in dataclasses.fields(cls)}
+    made = {name: build for name, hint in hints.items() if (build := _value_builder(hint, exact))}
+    names, nested = hints.keys(), tuple(made.items())
     new, update = object.__new__, dict.update
 
     def build_some(value: dict[str, Any]) -> Any:
+        if exact and value.keys() != names:
+            lacks = [f"lacks {name!r}" for name in names - value.keys()]
+            odd = [f"has {name!r}, which is not known" for name in value.keys() - names]
+            raise WrongFields(f"{cls.__name__} {', '.join(sorted(lacks) + sorted(odd))}")
         values = {name: one for name, one in value.items() if name in names}
         for name, build in nested:
             if values.get(name) is not None:
@@ -270,15 +299,22 @@ def _make_builder(cls: type) -> Builder:
     return build_some if hasattr(cls, "__post_init__") else build_all
 
 
-def _value_builder(annotation: Any) -> Builder | None:
+def _value_builder(annotation: Any, exact: bool) -> Builder | None:
     """What makes values of this type of JSON's; None where these are JSON's own, as most are."""
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
-        return next(filter(None, map(_value_builder, inner)), None)
-    if origin is list and (build := _value_builder(inner[0])) is not None:
-        return lambda value: [build(one) for one in value]
+        made = next((made for one in inner if (made := _value_builder(one, exact))), None)
+        return made and (lambda value: None if value is None else made(value))
+    if origin is list and (item := _value_builder(inner[0], exact)) is not None:
+        return lambda value: [item(one) for one in value]
+    if origin is dict:
+        key = int if inner[0] is int else str
+        if (build := _value_builder(inner[1], exact)) is not None:
+            return lambda value: {key(name): build(one) for name, one in value.items()}
+        if key is int:  # JSON's keys are text
+            return lambda value: {int(name): one for name, one in value.items()}
     is_ours = isinstance(annotation, type) and dataclasses.is_dataclass(annotation)
-    return _builder(annotation) if is_ours else None
+    return _builder(annotation, exact) if is_ours else None
 
 
 _hints_cache: dict[type, dict[str, Any]] = {}

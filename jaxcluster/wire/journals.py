@@ -10,8 +10,8 @@ from jaxcluster.wire.codec import parse
 from jaxcluster.wire.messages import Launch, PollReply, RankReport, all_but_seq, unpacked
 
 
-def parse_polls(bodies: Mapping[int, Any]) -> dict[int, RankReport]:
-    """The reports in the ranks' ``PollReply`` bodies.
+def reports_of(polls: Mapping[int, PollReply]) -> dict[int, RankReport]:
+    """The reports in the ranks' replies.
 
     Launches that are equal on several of them are one object: of 256 ranks, 256 launches each
     would else be 65,000, each with the names of all processes.
@@ -19,8 +19,7 @@ def parse_polls(bodies: Mapping[int, Any]) -> dict[int, RankReport]:
     kinds: dict[Launch, tuple[Any, ...]] = {}
     known: dict[tuple[int, int], Launch] = {}
     found = {}
-    for rank, body in bodies.items():
-        reply = parse(PollReply, body)
+    for rank, reply in polls.items():
         own = [kinds.setdefault(kind, all_but_seq(kind)) for kind in reply.kinds]
         launches = []
         for seq, number in reply.made:

@@ -15,13 +15,16 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import zmq
 
 from jaxcluster import errors, wire
 from jaxcluster.wire import sockets
 from jaxcluster.wire.inbox import Inbox
+from jaxcluster.wire.ops import EVENTS, Operation
+
+R = TypeVar("R")
 
 Buffer = bytes | memoryview
 VERSION_HINT = (
@@ -31,11 +34,11 @@ VERSION_HINT = (
 
 
 @dataclass(frozen=True)
-class Event:
-    """What came from a rank: ``op`` is reply, error or output.
+class Event(Generic[R]):
+    """What came from a rank: ``op`` is reply, error or one of ``EVENTS``.
 
-    The link itself says ``died``, with ``why``, and ``mismatch`` of a rank that speaks another
-    protocol version: it lives, and can't be understood.
+    ``body`` of a reply is an ``R``. The link itself says ``died``, with ``why``, and ``mismatch``
+    of a rank that speaks another protocol version: it lives, and can't be understood.
     """
 
     rank: int
@@ -45,10 +48,12 @@ class Event:
     buffers: Sequence[Buffer] = ()
 
 
-class Sink(Inbox[Event]):
+class Sink(Inbox[Event[Any]]):
     """Where the answers to one or more requests arrive. Waiting for it can be interrupted."""
 
 
+ANSWERS = ("reply", "error", "died", "mismatch")
+Request = Operation[R] | Mapping[int, Operation[R]]  # one for all ranks, or each rank's own
 Message = tuple[int, list[Buffer]]  # a rank, and the frames for it
 
 
@@ -62,11 +67,11 @@ class Link(ABC):
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self.ranks = sorted(ranks)
-        self.on_push: Callable[[Event], None] | None = None
-        self.on_outside: Callable[[Event], None] | None = None
+        self.on_push: Callable[[Event[Any]], None] | None = None
+        self.on_outside: Callable[[Event[Any]], None] | None = None
         self._ids = itertools.count(1)
         self._prefix = os.urandom(4).hex()
-        self._waiting: dict[str, tuple[int, Sink]] = {}
+        self._waiting: dict[str, tuple[int, Sink, type[Operation[Any]]]] = {}
         self._dead: dict[int, Any] = {}
         self._foreign: dict[int, Any] = {}
         self._lock = threading.Lock()
@@ -80,23 +85,27 @@ class Link(ABC):
         """End it; requests after it are never answered."""
 
     def request(
-        self, rank: int, op: str, body: Any = None, buffers: Sequence[Buffer] = (), *, sink: Sink
+        self, rank: int, request: Operation[Any], *, buffers: Sequence[Buffer] = (), sink: Sink
     ) -> str:
         """Send one request; what answers it arrives in ``sink``. Returns the request's id."""
-        return self.request_each({rank: body}, op, buffers, sink=sink)[0]
+        return self.request_each({rank: request}, buffers=buffers, sink=sink)[0]
 
     def request_each(
-        self, bodies: Mapping[int, Any], op: str, buffers: Sequence[Buffer] = (), *, sink: Sink
+        self,
+        each: Mapping[int, Operation[Any]],
+        *,
+        buffers: Sequence[Buffer] = (),
+        sink: Sink,
     ) -> list[str]:
-        """Send a request to each rank of ``bodies``; returns their ids.
+        """Send each rank its request; returns their ids.
 
-        A body that is one object for several ranks is encoded once.
+        A request that is one object for several ranks is encoded once.
         """
         ids = []
         encoded: dict[int, bytes] = {}
         messages: list[Message] = []
         with self._lock:
-            for rank, body in bodies.items():
+            for rank, request in each.items():
                 ids.append(name := f"{self._prefix}-{next(self._ids)}")
                 if rank in self._dead:
                     sink.put(Event(rank, "died", name, self._dead[rank]))
@@ -104,36 +113,35 @@ class Link(ABC):
                 if rank in self._foreign:
                     sink.put(Event(rank, "mismatch", name, self._foreign[rank]))
                     continue
-                self._waiting[name] = (rank, sink)
-                if id(body) not in encoded:
-                    encoded[id(body)] = wire.encode_body(body)
-                messages.append((rank, [wire.envelope(op, name, encoded[id(body)]), *buffers]))
+                self._waiting[name] = (rank, sink, type(request))
+                if id(request) not in encoded:
+                    encoded[id(request)] = wire.encode_body(request)
+                message = wire.envelope(request.op, name, encoded[id(request)])
+                messages.append((rank, [message, *buffers]))
             self._send(messages)
         return ids
 
     def gather(
         self,
         ranks: Iterable[int],
-        op: str,
-        body: Any = None,
+        request: Request[R],
         *,
         timeout_s: float,
         buffers: Sequence[Buffer] = (),
-        bodies: Mapping[int, Any] | None = None,
-    ) -> dict[int, Event]:
+    ) -> dict[int, Event[R]]:
         """Ask several ranks at once and return the answers that came within ``timeout_s``.
 
         An answer may be of op ``error`` or ``died``; ``unwrap`` raises those.
         """
         sink = Sink()
-        each = {r: bodies[r] if bodies else body for r in ranks}
-        asked = self.request_each(each, op, buffers, sink=sink)
-        found: dict[int, Event] = {}
+        each = {r: request[r] if isinstance(request, Mapping) else request for r in ranks}
+        asked = self.request_each(each, buffers=buffers, sink=sink)
+        found: dict[int, Event[R]] = {}
         deadline = time.monotonic() + timeout_s
         try:
             while len(found) < len(asked):
                 event = sink.get(timeout=max(0.0, deadline - time.monotonic()))
-                if event.op != "output":
+                if event.op in ANSWERS:
                     found[event.rank] = event
         except queue.Empty:
             pass
@@ -155,14 +163,14 @@ class Link(ABC):
 
     def _mark_foreign(self, rank: int, message: str) -> None:
         """Answer all that waits for a rank of another version, now and later, with that."""
-        facts = {"ename": "VersionMismatch", "message": message, "hint": VERSION_HINT}
+        facts = _mismatch(message)
         with self._lock:
             self._foreign[rank] = facts
             self._answer_all(rank, "mismatch", facts)
 
     def _answer_all(self, rank: int, op: str, facts: Any) -> None:
         """With the lock held."""
-        for id in [id for id, (r, _) in self._waiting.items() if r == rank]:
+        for id in [id for id, (r, *_) in self._waiting.items() if r == rank]:
             self._waiting.pop(id)[1].put(Event(rank, op, id, facts))
 
     def _deliver(self, rank: int, frames: Sequence[zmq.Frame]) -> None:
@@ -174,19 +182,31 @@ class Link(ABC):
             return
         except ValueError:  # nothing of ours: whoever waits goes on waiting
             return
-        id, op = envelope["id"], envelope["op"]
+        id, op, body = envelope["id"], envelope["op"], envelope.get("body")
         buffers = [frame.buffer for frame in frames[1:]]
-        if op in ("push", "outside"):
-            hear = self.on_push if op == "push" else self.on_outside
-            if hear is not None:
-                hear(Event(rank, op, id, envelope.get("body"), buffers))
-            return
         with self._lock:
             waiting = self._waiting.get(id)
             if op in ("reply", "error"):
                 self._waiting.pop(id, None)
-        if waiting is not None:
-            waiting[1].put(Event(rank, op, id, envelope.get("body"), buffers))
+        try:
+            if op in EVENTS:
+                body = wire.read(EVENTS[op], body, f"message {op!r}")
+            elif op == "reply" and waiting is not None:
+                body = wire.read(waiting[2].reply, body, f"reply to {waiting[2].op!r}")
+        except wire.WrongFields as error:
+            op, body = "mismatch", _mismatch(str(error))
+            self.forget([id])
+        event: Event[Any] = Event(rank, op, id, body, buffers)
+        if op in ("push", "outside"):
+            hear = self.on_push if op == "push" else self.on_outside
+            if hear is not None:
+                hear(event)
+        elif waiting is not None:
+            waiting[1].put(event)
+
+
+def _mismatch(message: str) -> dict[str, str]:
+    return {"ename": "VersionMismatch", "message": message, "hint": VERSION_HINT}
 
 
 class SocketLink(Link):
@@ -312,7 +332,12 @@ class ChannelLink(Link):
             channel.close()
 
 
-def unwrap(event: Event) -> Any:
+def replies(answers: Mapping[int, Event[R]]) -> dict[int, R]:
+    """What those ranks have replied that have."""
+    return {rank: event.body for rank, event in answers.items() if event.op == "reply"}
+
+
+def unwrap(event: Event[R]) -> R:
     """The body of a reply.
 
     Raises:
@@ -321,7 +346,8 @@ def unwrap(event: Event) -> Any:
       JaxClusterError: what the rank raised, as a TransferError where it is about a value.
     """
     if event.op == "reply":
-        return event.body
+        body: R = event.body
+        return body
     if event.op == "died" and event.body.get("may_live"):
         raise errors.RankDied(
             f"Rank {event.rank} can't be reached: {event.body['why']}.",
@@ -349,6 +375,10 @@ def unwrap(event: Event) -> Any:
         "CannotSave": errors.RecoveryError,
         "AlreadyProfiled": errors.UsageError,
     }
+    if event.body["ename"] == "WrongFields":
+        raise errors.VersionMismatch(
+            f"Rank {event.rank} can't read {event.body['message']}.", VERSION_HINT
+        )
     kind = kinds.get(event.body["ename"])
     if kind is not None:
         raise kind(event.body["message"], event.body["hint"])

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from jaxcluster.wire.ops import EVENTS, Operation
+
 # --------------------------------------------------------------------------- a cluster's making
 
 
@@ -77,28 +79,6 @@ class EngineFacts:
 
 
 @dataclass(frozen=True)
-class InitializeRequest:
-    """One rank's part of the plan: its environment, JAX settings and initialize arguments.
-
-    ``coordinator_process`` says that the coordination service runs in a process of its own; else
-    rank 0 hosts it.
-    """
-
-    process_id: int
-    num_processes: int
-    coordinator_address: str
-    coordinator_bind_address: str | None
-    local_device_ids: list[int] | None
-    initialization_timeout: int
-    heartbeat_timeout_seconds: int
-    platforms: str | None
-    num_cpu_devices: int | None
-    collectives_address: str | None
-    env: dict[str, str] = field(default_factory=dict)
-    coordinator_process: bool = False
-
-
-@dataclass(frozen=True)
 class DeviceInfo:
     """One device as JAX names it."""
 
@@ -125,6 +105,28 @@ class InitializeReply:
     seconds: float
     recording: bool = True
     moved: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class InitializeRequest(Operation[InitializeReply], op="initialize"):
+    """One rank's part of the plan: its environment, JAX settings and initialize arguments.
+
+    ``coordinator_process`` says that the coordination service runs in a process of its own; else
+    rank 0 hosts it.
+    """
+
+    process_id: int
+    num_processes: int
+    coordinator_address: str
+    coordinator_bind_address: str | None
+    local_device_ids: list[int] | None
+    initialization_timeout: int
+    heartbeat_timeout_seconds: int
+    platforms: str | None
+    num_cpu_devices: int | None
+    collectives_address: str | None
+    env: dict[str, str] = field(default_factory=dict)
+    coordinator_process: bool = False
 
 
 # --------------------------------------------------------------------------- cells
@@ -159,41 +161,6 @@ class Script:
     path: str
     folder: str
     module: str = ""
-
-
-@dataclass(frozen=True)
-class CellRequest:
-    """A cell to run on a rank.
-
-    ``source`` has the notebook's own line numbers (the ``%%spmd`` line is line 1, a comment).
-    ``execution_count`` is the notebook's, so tracebacks and ``Out`` carry the cell's number.
-    ``after`` is the seq of the cell before it on this rank, which another notebook may have sent.
-    With a ``message`` it is not run: the message is for a comm that it has opened.
-    ``post_mortem``: it has no source; the rank's last error is looked at in the debugger.
-    With a ``script`` the source is that script's, plain Python, and is run as one.
-    ``settled``: this notebook's cells up to this seq have ended, and their ranks are in lockstep.
-    ``compared``: its result is told as a ``ValueLook``, in place of all of it.
-    ``costed``: its source is a call, of which only the cost is told, as a ``StepCost``.
-    ``profile``: the token of the profile that is made of it, which its ranks are ready for.
-    ``sent_ns``: when it was sent, by its notebook's clock, and ``who`` that is.
-    """
-
-    seq: int
-    source: str
-    execution_count: int
-    ranks: list[int]
-    shown_ranks: list[int]
-    cell_id: str = ""
-    after: int = 0
-    message: CommMessage | None = None
-    post_mortem: bool = False
-    script: Script | None = None
-    settled: int = 0
-    compared: bool = False
-    costed: bool = False
-    profile: str = ""
-    sent_ns: int = 0
-    who: str = ""
 
 
 @dataclass(frozen=True)
@@ -238,6 +205,54 @@ class Question:
     prompt: str
     secret: bool = False
     debugger: bool = False
+
+
+@dataclass(frozen=True)
+class Paused:
+    """That a person holds a rank from now on (``RankState.paused``), or with "" no longer."""
+
+    kind: str
+
+
+@dataclass(frozen=True)
+class Outside:
+    """The number of the last change of a rank's variables that has ``begun``, and of the last that
+    is ``outside`` of the rank: on another host.
+    """
+
+    begun: int
+    outside: int
+
+
+@dataclass(frozen=True)
+class CommPush:
+    """What a rank's code says on a comm, for the page; its buffers are the message's.
+
+    ``kind`` is as in a ``CommMessage``, or ``target`` where the code waits for pages to open a comm
+    of that name. ``seq`` is the cell that has opened it, ``under`` that which runs now. The targets
+    and the twin are those of a ``comm_open``.
+    """
+
+    rank: int
+    seq: int
+    under: int
+    kind: str
+    comm_id: str = ""
+    twin: str = ""
+    data: Any = field(default_factory=dict)
+    metadata: Any = field(default_factory=dict)
+    target_name: str = ""
+    target_module: str | None = None
+
+
+EVENTS.update(
+    output=RankOutput,
+    steps=StepsReport,
+    ask=Question,
+    paused=Paused,
+    outside=Outside,
+    push=CommPush,
+)
 
 
 @dataclass(frozen=True)
@@ -320,6 +335,41 @@ class CellReply:
     between: str = ""
     copies: list[CopyNote] = field(default_factory=list)
     given_up: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class CellRequest(Operation[CellReply], op="cell"):
+    """A cell to run on a rank.
+
+    ``source`` has the notebook's own line numbers (the ``%%spmd`` line is line 1, a comment).
+    ``execution_count`` is the notebook's, so tracebacks and ``Out`` carry the cell's number.
+    ``after`` is the seq of the cell before it on this rank, which another notebook may have sent.
+    With a ``message`` it is not run: the message is for a comm that it has opened.
+    ``post_mortem``: it has no source; the rank's last error is looked at in the debugger.
+    With a ``script`` the source is that script's, plain Python, and is run as one.
+    ``settled``: this notebook's cells up to this seq have ended, and their ranks are in lockstep.
+    ``compared``: its result is told as a ``ValueLook``, in place of all of it.
+    ``costed``: its source is a call, of which only the cost is told, as a ``StepCost``.
+    ``profile``: the token of the profile that is made of it, which its ranks are ready for.
+    ``sent_ns``: when it was sent, by its notebook's clock, and ``who`` that is.
+    """
+
+    seq: int
+    source: str
+    execution_count: int
+    ranks: list[int]
+    shown_ranks: list[int]
+    cell_id: str = ""
+    after: int = 0
+    message: CommMessage | None = None
+    post_mortem: bool = False
+    script: Script | None = None
+    settled: int = 0
+    compared: bool = False
+    costed: bool = False
+    profile: str = ""
+    sent_ns: int = 0
+    who: str = ""
 
 
 OURS = -1  # the ``cell_seq`` of a launch that was a replay's or a check's

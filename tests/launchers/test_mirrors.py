@@ -61,12 +61,16 @@ def kill_agent(rig: Rig, name: str) -> None:
 
 
 def until_mirrored(notebook: HostNotebook) -> None:
-    notebook.ok("import json, jaxcluster\nlink = jaxcluster.current().link")
+    notebook.ok(
+        "import json, jaxcluster\nlink = jaxcluster.current().link\n"
+        "from dataclasses import asdict\n"
+        "from jaxcluster.wire.link import replies\nfrom jaxcluster.wire.ops.state import Kept"
+    )
 
     def is_mirrored() -> bool:
         told = notebook.ok(
-            "told = {r: e.body for r, e in link.gather(range(4), 'kept', timeout_s=5).items()}\n"
-            "print(json.dumps(told))"
+            "told = replies(link.gather(range(4), Kept(), timeout_s=5))\n"
+            "print(json.dumps({rank: asdict(one) for rank, one in told.items()}))"
         ).stdout
         found = json.loads(told.splitlines()[-1])
         print(found)

@@ -613,8 +613,8 @@ def stream(request):
         if k % 100 == 0: time.sleep(request.body["pause_s"])
     return "printed"
 printed = [0]
-control.handle("stream", "side", stream)
-control.handle("printed", "now", lambda request: printed[0])
+control.handlers["stream"] = "side", stream
+control.handlers["printed"] = "now", lambda request: printed[0]
 control.start()
 sys.stdin.read()
 """

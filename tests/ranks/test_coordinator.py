@@ -15,6 +15,7 @@ from overhosts import coordinator_of, processes_of, send_signal
 import jaxcluster
 from jaxcluster import wire
 from jaxcluster.cluster import dry_run, make_spec
+from jaxcluster.wire.ops.values import Describe
 
 DEADLINE_S = 40.0
 SETUP = """
@@ -47,8 +48,8 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 def held(cluster: jaxcluster.Cluster, rank: int) -> bool:
     """Whether a rank answers on its main thread and has its variables."""
-    body = {"name": "keep", "pickle": False}
-    event = cluster.link.gather([rank], "describe", body, timeout_s=DEADLINE_S)[rank]
+    asked = Describe("keep", pickle=False)
+    event = cluster.link.gather([rank], asked, timeout_s=DEADLINE_S)[rank]
     return event.op == "reply"
 
 

@@ -14,6 +14,7 @@ from overhosts import send_signal
 import jaxcluster
 from jaxcluster.errors import RankDied
 from jaxcluster.records import kept
+from jaxcluster.wire.ops.state import Kept
 
 SETUP = """
 import jax, jax.numpy as jnp, numpy as np, os, signal, time
@@ -75,8 +76,8 @@ def until_copied(cluster: jaxcluster.Cluster) -> None:
     """Wait until each rank's copy is what its variables are."""
 
     def all_are() -> bool:
-        answers = cluster.link.gather(range(cluster.num_processes), "kept", timeout_s=2.0)
-        return all(event.body["is_current"] for event in answers.values())
+        answers = cluster.link.gather(range(cluster.num_processes), Kept(), timeout_s=2.0)
+        return all(event.body.is_current for event in answers.values())
 
     until(all_are, "the ranks' copies", 10)
 

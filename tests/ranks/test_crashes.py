@@ -11,6 +11,8 @@ from overhosts import place, send_signal
 
 import jaxcluster
 from jaxcluster.errors import CellFailed, RankDied
+from jaxcluster.wire.link import replies
+from jaxcluster.wire.ops.lockstep import Poll
 
 Start = Callable[..., jaxcluster.Cluster]
 SETUP = "import jax, jax.numpy as jnp, os, time, threading; rank = jax.process_index()"
@@ -141,14 +143,11 @@ sys.setswitchinterval(1e-5)
     cell = cluster.submit("train(15)", execution_count=4)
     asked, places, values = 0, set(), set()
     while not cell.record.replies and asked < 2000:
-        answers = cluster.link.gather(
-            [0, 1], "poll", {"names": ["secret"], "launches": 1}, timeout_s=5.0
-        )
-        for event in answers.values():
-            report = event.body["report"] if event.op == "reply" else None
-            if report is not None and report["state"]["state"] == "running":
-                places.update(row[2] for row in report["stack"])
-                values.add(report["locals"].get("secret"))
+        answers = cluster.link.gather([0, 1], Poll(["secret"], 1), timeout_s=5.0)
+        for report in (reply.report for reply in replies(answers).values()):
+            if report.state.state == "running":
+                places.update(row[2] for row in report.stack)
+                values.add(report.locals.get("secret"))
         asked += 1
         if cell.done:
             break

@@ -407,7 +407,7 @@ from jaxcluster import wire
 from jaxcluster.wire.link import Sink
 # Past Cluster.run, which would find out that rank 0 never comes.
 cell = wire.CellRequest(1000, "print(float(jnp.sum(x)))", 1000, [1], [])
-cluster.link.request(1, "cell", cell, sink=Sink())
+cluster.link.request(1, cell, sink=Sink())
 while cluster.status()[1].state != "running": pass
 print('ready')
 input()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ import jaxcluster
 from jaxcluster import wire
 from jaxcluster.errors import RankError
 from jaxcluster.wire.link import Sink
+from jaxcluster.wire.ops import Operation
+from jaxcluster.wire.ops.lockstep import Export, Replay
 
 DEADLINE_S = 30.0
 ALL = "0,1,2,3"
@@ -28,9 +31,14 @@ keep = "my variable"
 total = float(jnp.sum(g))
 from jaxcluster.engine.app import JaxEngine
 rank = JaxEngine.instance().rank
-rank.control.handle("launches", "now", lambda request: [
-    [launch.seq, launch.processes, launch.fingerprint] for launch in rank.journal.tail(4096)])
+rank.control.handlers["launches"] = "now", lambda request: [
+    [launch.seq, launch.processes, launch.fingerprint] for launch in rank.journal.tail(4096)]
 """
+
+
+@dataclass(frozen=True)
+class Launches(Operation[list[list[Any]]], op="launches"):
+    """Of this test: what a rank has launched."""
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["D1", "D2"])
@@ -70,20 +78,20 @@ class Skipped:
         with cluster.world.turns.take() as seq:
             cell = wire.CellRequest(seq, source, seq, others, [])
             for rank in others:
-                cluster.link.request(rank, "cell", cell, sink=self.sink)
+                cluster.link.request(rank, cell, sink=self.sink)
 
     @property
     def ended(self) -> bool:
         while not self.sink.empty():
             event = self.sink.get()
             if event.op == "reply":
-                self.replies.append(wire.parse(wire.CellReply, event.body))
+                self.replies.append(event.body)
         return len(self.replies) == 3
 
     def missed(self) -> list[int]:
         """The fingerprints that rank 1 lacks so far."""
         done = counts(self.cluster)[1][0]
-        launches = self.cluster.world.ask([0], "launches")[0].body
+        launches = self.cluster.world.ask([0], Launches())[0].body
         return [f for seq, processes, f in launches if processes == ALL and seq >= done]
 
     def replay_all(self) -> int:
@@ -97,15 +105,14 @@ class Skipped:
 
     def replay(self, fingerprints: Sequence[int]) -> int:
         shipped = {
-            f: bytes(self.cluster.world.ask([0], "export", {"fingerprint": f})[0].buffers[0])
-            for f in fingerprints
+            f: bytes(self.cluster.world.ask([0], Export(f))[0].buffers[0]) for f in fingerprints
         }
-        body = {"fingerprints": list(fingerprints), "shipped": list(shipped)}
+        asked = Replay(list(fingerprints), list(shipped))
         answer = self.cluster.world.ask(
-            [1], "replay", body, buffers=list(shipped.values()), timeout_s=DEADLINE_S
+            [1], asked, buffers=list(shipped.values()), timeout_s=DEADLINE_S
         )[1].body
-        assert answer["ran"] == len(fingerprints)
-        assert answer["launches"][ALL] == counts(self.cluster)[1]
+        assert answer.ran == len(fingerprints)
+        assert answer.launches[ALL] == counts(self.cluster)[1]
         return len(fingerprints)
 
 
@@ -175,22 +182,22 @@ def test_afterwards_results_are_right_and_variables_are_kept(cluster: jaxcluster
 def test_a_program_that_calls_python_is_refused(cluster: jaxcluster.Cluster) -> None:
     cluster.run("jax.block_until_ready(jax.jit(lambda a: jax.debug.print('{}', a.sum()))(g))\n"
                 "jax.effects_barrier()", show=False)  # fmt: skip
-    fingerprint = cluster.world.ask([0], "launches")[0].body[-1][2]
+    fingerprint = cluster.world.ask([0], Launches())[0].body[-1][2]
     before = [s.launches for s in cluster.status()]
     with pytest.raises(RankError, match="calls Python functions, which would be given zeros"):
-        cluster.world.ask([0], "export", {"fingerprint": fingerprint})
+        cluster.world.ask([0], Export(fingerprint))
     with pytest.raises(RankError, match="calls Python functions"):
-        cluster.world.ask([1], "replay", {"fingerprints": [fingerprint]})
+        cluster.world.ask([1], Replay([fingerprint]))
     assert [s.launches for s in cluster.status()] == before
 
 
 def test_an_unknown_program_is_refused_before_anything_runs(cluster: jaxcluster.Cluster) -> None:
-    known = cluster.world.ask([0], "launches")[0].body[0][2]
+    known = cluster.world.ask([0], Launches())[0].body[0][2]
     before = [s.launches for s in cluster.status()]
     with pytest.raises(RankError, match="no program with fingerprint 1"):
-        cluster.world.ask([1], "replay", {"fingerprints": [known, 1]})
+        cluster.world.ask([1], Replay([known, 1]))
     with pytest.raises(RankError, match="can't be loaded"):
-        cluster.world.ask([1], "replay", {"fingerprints": [1], "shipped": [1]}, buffers=[b"junk"])
+        cluster.world.ask([1], Replay([1], [1]), buffers=[b"junk"])
     assert [s.launches for s in cluster.status()] == before
 
 

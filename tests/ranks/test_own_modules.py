@@ -11,6 +11,7 @@ from overhosts import send_signal
 
 import jaxcluster
 from jaxcluster.errors import Divergence, RankDied
+from jaxcluster.wire.ops.state import Kept
 
 SOURCE = """
 import dataclasses, logging, threading
@@ -107,8 +108,8 @@ def test_with_copies_each_rank_has_its_own(ranks: jaxcluster.Cluster) -> None:
     ranks.run(CHANGE)
 
     def all_are_copied() -> bool:
-        answers = ranks.link.gather(range(3), "kept", timeout_s=2.0)
-        return all(event.body["is_current"] for event in answers.values())
+        answers = ranks.link.gather(range(3), Kept(), timeout_s=2.0)
+        return all(event.body.is_current for event in answers.values())
 
     until(all_are_copied, "the ranks' copies", 20)
     assert "Lost" not in killed(ranks, 1)

@@ -20,6 +20,7 @@ import jaxcluster
 from jaxcluster.cluster import connect, selfcheck
 from jaxcluster.errors import CellInterrupted, Divergence, JaxClusterError
 from jaxcluster.wire.link import Link
+from jaxcluster.wire.ops.lockstep import PrepareCheck
 
 TOLD_WITHIN_S = 30.0  # new processes on a busy machine
 
@@ -281,13 +282,14 @@ def test_programs_of_sets_that_overlap_in_another_order_are_found(
 # ------------------------------------------------------------------ the check
 
 FORGE = """
+from dataclasses import replace
 from jaxcluster.engine.app import JaxEngine
 control = JaxEngine.instance().rank.control
 _, check = control.handlers["self_check"]
 def forged(request):
     {body}
     return answer
-if r == 2: control.handle("self_check", "main", forged)
+if r == 2: control.handlers["self_check"] = "main", forged
 """
 
 
@@ -296,7 +298,7 @@ def forge(cluster: jaxcluster.Cluster, body: str) -> None:
     cluster.run(FORGE.format(body=body), show=False)
 
 
-WRONG = "answer = check(request) | {'right': False, 'why': 'came out wrong'}"
+WRONG = "answer = replace(check(request), right=False, why='came out wrong')"
 
 
 @pytest.mark.promise("Replay")
@@ -309,7 +311,11 @@ def test_a_check_that_is_wrong_on_one_rank_means_new_processes(ranks: jaxcluster
 
 
 def test_a_number_left_over_in_one_rank_is_seen_by_all(ranks: jaxcluster.Cluster) -> None:
-    forge(ranks, "request.body['number'] += 1; answer = check(request)")
+    forge(
+        ranks,
+        "request.body = replace(request.body, number=request.body.number + 1)\n"
+        "    answer = check(request)",
+    )
     error = fails(ranks, "if r != 1: s = jnp.sum(small)")
     assert "a sum over all devices came out wrong on" in error.hint
     assert "New processes" in error.hint
@@ -328,7 +334,7 @@ def test_a_rank_that_computes_is_waited_for(ranks: jaxcluster.Cluster) -> None:
         ranks,
         "end = time.monotonic() + 2.5\n"
         "    while time.monotonic() < end: pass\n"
-        "    control.handle('self_check', 'main', check); answer = check(request)",
+        "    control.handlers['self_check'] = 'main', check; answer = check(request)",
     )
     error = fails(ranks, "if r != 1: s = jnp.sum(small)")
     assert "Back in lockstep" in error.hint
@@ -406,9 +412,7 @@ def test_every_communicator_between_processes_is_checked(ranks: jaxcluster.Clust
         show=False,
     )
     n = 4 * len(ranks.record.devices[0].devices)
-    prepared = ranks.world.ask([0], "prepare_check", {}, timeout_s=TOLD_WITHIN_S)[0].body[
-        "divisions"
-    ]
+    prepared = ranks.world.ask([0], PrepareCheck(), timeout_s=TOLD_WITHIN_S)[0].body
     groups = [group for division in prepared for group in division]
     half = n // 2
     assert prepared[0] == [list(range(n))]

@@ -15,7 +15,8 @@ from overhosts import processes_of
 
 import jaxcluster
 from jaxcluster import wire
-from jaxcluster.wire.link import Sink
+from jaxcluster.wire.link import Sink, replies
+from jaxcluster.wire.ops.state import Restore, SavePlace, Snapshot
 
 DEADLINE_S = 40.0
 SETUP = """
@@ -114,17 +115,15 @@ class Case:
         with jaxcluster.start(4, devices_per_process=devices) as old:
             old.run(SETUP)
             self._hang(old)
-            body = {"path": str(folder), "digests": True}
-            answers = old.world.ask(range(4), "snapshot", body, timeout_s=DEADLINE_S)
+            asked = Snapshot([SavePlace(str(folder))], digests=True)
+            answers = old.world.ask(range(4), asked, timeout_s=DEADLINE_S)
             self.busy = [s.state for s in old.status()]
             processes = processes_of(old)
         assert not any(process.state for process in processes)
         self.reports: dict[int, Any] = {rank: event.body for rank, event in answers.items()}
         self.cluster = jaxcluster.start(4, devices_per_process=devices)
-        answers = self.cluster.world.ask(
-            range(4), "restore", {"path": str(folder)}, timeout_s=DEADLINE_S
-        )
-        self.restored: dict[int, Any] = {rank: event.body for rank, event in answers.items()}
+        restored = self.cluster.world.ask(range(4), Restore(str(folder)), timeout_s=DEADLINE_S)
+        self.restored = replies(restored)
 
     @staticmethod
     def _hang(cluster: jaxcluster.Cluster) -> None:
@@ -135,7 +134,7 @@ class Case:
             source = "pending = jnp.sum(g)\nfloat(pending)"
             cell = wire.CellRequest(seq, source, seq, waiting, [])
             for rank in waiting:
-                cluster.link.request(rank, "cell", cell, sink=Sink())
+                cluster.link.request(rank, cell, sink=Sink())
         deadline = time.monotonic() + DEADLINE_S
         # With one device a launch blocks before its result has a name; else the next line does.
         line = 1 if len(cluster.record.devices[0].devices) == 1 else 2
@@ -177,8 +176,8 @@ def test_what_is_lost_is_named_with_its_reason(case: Case) -> None:
 
 def test_all_else_is_restored(case: Case) -> None:
     for rank, report in case.restored.items():
-        assert report["lost"] == {}
-        assert report["restored"] == case.reports[rank]["kept"]
+        assert report.lost == {}
+        assert report.restored == case.reports[rank]["kept"]
 
 
 def test_jitted_functions_see_the_namespace(case: Case) -> None:
@@ -261,10 +260,10 @@ def test_the_report_says_which_parts_a_rank_has(case: Case) -> None:
 
 def test_a_replaced_rank_takes_a_survivors_values(case: Case) -> None:
     case.run("del replicated, step, g, model, mine, my_rank", ranks=[2])
-    body = {"path": str(case.folder), "from_rank": 1}
-    report = case.cluster.world.ask([2], "restore", body, timeout_s=DEADLINE_S)[2].body
-    assert set(report["lost"]) == PARTS_OF_ONE_RANK
-    assert "of an array of shape (16,) was not saved by rank 1" in report["lost"]["g"]
+    asked = Restore(str(case.folder), from_rank=1)
+    report = case.cluster.world.ask([2], asked, timeout_s=DEADLINE_S)[2].body
+    assert set(report.lost) == PARTS_OF_ONE_RANK
+    assert "of an array of shape (16,) was not saved by rank 1" in report.lost["g"]
     source = (
         "print(mine.devices() == set(jax.local_devices()), float(model(1)),"
         " float(jnp.sum(replicated.addressable_data(0))), my_rank)"
@@ -273,12 +272,12 @@ def test_a_replaced_rank_takes_a_survivors_values(case: Case) -> None:
 
 
 def test_single_names_can_be_restored(case: Case) -> None:
-    body = {"path": str(case.folder), "names": ["g", "my_rank"]}
-    report = case.cluster.world.ask([2], "restore", body, timeout_s=DEADLINE_S)[2].body
-    assert report["restored"] == ["g", "my_rank"]
+    asked = Restore(str(case.folder), ["g", "my_rank"])
+    report = case.cluster.world.ask([2], asked, timeout_s=DEADLINE_S)[2].body
+    assert report.restored == ["g", "my_rank"]
     assert case.run("print(float(jnp.sum(g)))") == "120.0\n"
 
 
 def test_a_folder_without_a_state_says_so(case: Case) -> None:
     with pytest.raises(jaxcluster.JaxClusterError, match=r"rank-0.state can't be read: No such"):
-        case.cluster.world.ask([0], "restore", {"path": "/nonexistent"})
+        case.cluster.world.ask([0], Restore("/nonexistent"))

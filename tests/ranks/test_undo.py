@@ -21,6 +21,7 @@ from jaxcluster.errors import (
     RankDied,
     UsageError,
 )
+from jaxcluster.wire.ops.state import UndoLimit
 
 N = 3
 
@@ -447,7 +448,7 @@ def _refused(cluster: jaxcluster.Cluster, why: str) -> bool:
 
 def test_one_rank_that_had_to_let_go_keeps_all_from_undoing(ranks: jaxcluster.Cluster) -> None:
     ranks.run("x = 1; held = 0")
-    ranks.world.ask([1], "undo_limit", {"nbytes": 1 << 20})
+    ranks.world.ask([1], UndoLimit(1 << 20))
     try:
         ranks.run("if r == 1: held = np.ones(1 << 20)")
         ranks.run("x = 2; held = 0; time.sleep(2.5)")  # looks are far apart on a busy machine

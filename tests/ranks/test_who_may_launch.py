@@ -253,7 +253,7 @@ def test_a_rank_whose_thread_may_still_launch_is_told_and_nothing_is_interrupted
     assert re.search(r"its thread 'loader' still runs \(launch \d+, jit\(.*\)\)\.$", told)
     assert cell.interrupted == ()
     # No cell can free them, since those wait their turn: it is asked of rank 1 beside them.
-    ranks.link.request(1, "cell", _beside(ranks, "stop.set()"), sink=Sink())
+    ranks.link.request(1, _beside(ranks, "stop.set()"), sink=Sink())
     done.join(60)
     assert cell.record.stdout(0) == "66.0\n"
     assert cell.report is None

@@ -31,6 +31,8 @@ from jaxcluster.model.makers import Making
 from jaxcluster.model.standing import Stays
 from jaxcluster.records.lastreport import Reports
 from jaxcluster.wire.link import Event
+from jaxcluster.wire.ops import Operation
+from jaxcluster.wire.ops.lockstep import State
 from sim import keeping as sim_keeping
 from sim import ranks as sim_ranks
 from sim.hub import CALM, Hub, PatientTime, Sink, Time
@@ -41,13 +43,9 @@ DELAYS_S = (0.0003, 0.001, 0.001, 0.004)
 LATE_S = (0.05, 0.3, 0.7)
 
 
-def _parse(kind: Any, body: Any) -> Any:
+def _reports_of(polls: Mapping[int, wire.PollReply]) -> dict[int, wire.RankReport]:
     """Nothing travels here, so nothing is encoded."""
-    return body
-
-
-def _parse_polls(bodies: Mapping[int, wire.PollReply]) -> dict[int, wire.RankReport]:
-    return {rank: reply.report for rank, reply in bodies.items()}
+    return {rank: reply.report for rank, reply in polls.items()}
 
 
 @contextlib.contextmanager
@@ -66,8 +64,7 @@ def virtual(hub: Hub) -> Iterator[None]:
             put(module, "time", clock)
         if hasattr(module, "Sink"):
             put(module, "Sink", Sink)
-    put(wire, "parse", _parse)
-    put(wire, "parse_polls", _parse_polls)
+    put(wire, "reports_of", _reports_of)
     put(replaying, "STEP_S", 0.05)
     put(selfcheck, "CHECK_S", sim_ranks.CHECK_S)
     put(strict, "time", PatientTime(hub))
@@ -106,40 +103,43 @@ class Link:
         return when
 
     def request(
-        self, rank: int, op: str, body: Any = None, buffers: Sequence[Any] = (), *, sink: Any
+        self, rank: int, request: Operation[Any], *, buffers: Sequence[Any] = (), sink: Any
     ) -> str:
-        return self.request_each({rank: body}, op, buffers, sink=sink)[0]
+        return self.request_each({rank: request}, sink=sink)[0]
 
     def request_each(
-        self, bodies: Mapping[int, Any], op: str, buffers: Sequence[Any] = (), *, sink: Any
+        self,
+        each: Mapping[int, Operation[Any]],
+        *,
+        buffers: Sequence[Any] = (),
+        sink: Any,
     ) -> list[str]:
         ids = []
-        for rank, body in bodies.items():
+        for rank, body in each.items():
             ids.append(name := str(next(self._ids)))
             if rank in self._dead:
                 sink.put(Event(rank, "died", name, self._dead[rank]))
                 continue
             self._asked[name] = (rank, sink)
-            request = sim_ranks.Request(self.client, op, name, body, sink)
+            request = sim_ranks.Request(self.client, body.op, name, body, sink)
             self.hub.at(self._soon(rank, "to"), partial(self._arrive, rank, request))
         return ids
 
     def _arrive(self, rank: int, request: sim_ranks.Request) -> str | None:
         return self.cluster.ranks[rank].receive(request) if self.client.link is self else CALM
 
-    def deliver(self, rank: int, event: Event, sink: Any, soon: float) -> None:
+    def deliver(self, rank: int, event: Event[Any], sink: Any, soon: float) -> None:
         self.hub.at(self._soon(rank, "from", soon), partial(self._come, event, sink))
 
-    def _come(self, event: Event, sink: Any) -> str | None:
+    def _come(self, event: Event[Any], sink: Any) -> str | None:
         return CALM if self._asked.pop(event.id, None) is None else sink.put(event)
 
     def gather(
-        self, ranks: Iterable[int], op: str, body: Any = None, *, timeout_s: float,
-        buffers: Sequence[Any] = (), bodies: Mapping[int, Any] | None = None,
-    ) -> dict[int, Event]:  # fmt: skip
+        self, ranks: Iterable[int], request: Any, *, timeout_s: float, buffers: Sequence[Any] = ()
+    ) -> dict[int, Event[Any]]:
         sink = Sink()
-        each = {r: bodies[r] if bodies else body for r in ranks}
-        asked = self.request_each(each, op, buffers, sink=sink)
+        each = {r: request[r] if isinstance(request, Mapping) else request for r in ranks}
+        asked = self.request_each(each, sink=sink)
         found = {event.rank: event for event in sink.gather(len(asked), timeout_s)}
         self.forget(asked)
         return found
@@ -148,7 +148,7 @@ class Link:
         for name in ids:
             self._asked.pop(name, None)
 
-    def post(self, event: Event) -> None:
+    def post(self, event: Event[Any]) -> None:
         """What a rank says unasked."""
         world = self.client.world
         self.hub.at(self._soon(event.rank, "from"), lambda: world._hear_outside(event))
@@ -238,9 +238,9 @@ class World:
         """It is open."""
 
     def status(self) -> list[wire.RankState]:
-        answers = self.link.gather(self.link.ranks, "state", timeout_s=2.0)
+        answers = self.link.gather(self.link.ranks, State(), timeout_s=2.0)
         return [
-            wire.parse(wire.RankState, answers[r].body)
+            answers[r].body
             if r in answers and answers[r].op == "reply"
             else wire.RankState(r, 0, "here", "silent")
             for r in self.link.ranks

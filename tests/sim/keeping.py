@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -383,17 +383,17 @@ def answer(rank: Any, op: str, body: Any) -> Any:
     if op == "snapshot":
         rank.saved = dict(rank.names)
         return state.on_snapshot(
-            rank.names, number, body, rank.names_before(body["cell"]), rank.lost, None
+            rank.names, number, body, rank.names_before(body.cell), rank.lost, None
         )
     if op == "restore":
         rank.before = None
         done = state.on_restore(rank.names, number, body)
         rank.keeper.changed()
-        return {**done, "values": {n: text_of(rank.names[n]) for n in done["restored"]}}
+        return replace(done, values={n: text_of(rank.names[n]) for n in done.restored})
     assert op == "unbind"
-    for name in body["names"]:
+    for name in body.names:
         rank.names.pop(name, None)
-    rank.lost |= body["lost"]
+    rank.lost |= body.lost
     rank.keeper.changed()
     return None
 

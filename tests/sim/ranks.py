@@ -21,6 +21,8 @@ from jaxcluster.engine import failures, strict
 from jaxcluster.engine import gate as gates
 from jaxcluster.engine import journal as journals
 from jaxcluster.wire.link import Event
+from jaxcluster.wire.ops.lockstep import Checked, Replayed
+from jaxcluster.wire.ops.state import UndoLooked
 from sim import keeping
 from sim.hub import CALM, Actor, Hub
 from sim.programs import (
@@ -232,7 +234,7 @@ class Rank:
 
     def reply(self, request: Request, body: Any, op: str = "reply", soon: float = 0.0) -> None:
         if not self.is_dead:
-            event = Event(self.number, op, request.id, body)
+            event: Event[Any] = Event(self.number, op, request.id, body)
             request.client.link.deliver(self.number, event, request.sink, soon)
 
     def state(self) -> wire.RankState:
@@ -265,7 +267,7 @@ class Rank:
         self.reply(request, self.state())
 
     def _on_poll(self, request: Request) -> None:
-        launches = self.journal.tail(request.body["launches"])
+        launches = self.journal.tail(request.body.launches)
         report = wire.RankReport(self.state(), [], launches, announced=self.journal.announced)
         if self.is_listening and not self.main.ready():
             self.probes += 1  # as its loop would do at once
@@ -281,8 +283,8 @@ class Rank:
         self._stir()
 
     def tell_outside(self, begun: int, outside: int) -> None:
-        body = {"begun": begun, "outside": outside}
-        self.cluster.owner.link.post(Event(self.number, "outside", "", body))
+        told = wire.Outside(begun, outside)
+        self.cluster.owner.link.post(Event(self.number, "outside", "", told))
 
     def names_before(self, seq: int) -> dict[str, Any] | None:
         """As ``Undo.before``."""
@@ -328,7 +330,7 @@ class Rank:
         self.probes += 1
 
     def _on_clear(self, request: Request) -> None:
-        self.gate.clear(request.body["seqs"])
+        self.gate.clear(request.body.seqs)
         self.releases += 1
         self.reply(request, None)
 
@@ -337,16 +339,16 @@ class Rank:
         self.reply(request, None)
 
     def _on_prepare_check(self, request: Request) -> None:
-        self.reply(request, {"divisions": []}, soon=0.01)
+        self.reply(request, [], soon=0.01)
 
     def _on_busy(self, request: Request) -> None:
         self.reply(request, 0.0)
 
     def _on_courses(self, request: Request) -> None:
-        self.reply(request, [COURSE] * len(request.body["fingerprints"]))
+        self.reply(request, [COURSE] * len(request.body.fingerprints))
 
     def _on_interrupt(self, request: Request) -> None:
-        seq = request.body["seq"]
+        seq = request.body.seq
         if self.current is None or (seq is not None and self.current.seq != seq):
             if seq is not None:
                 self._withdraw(seq)
@@ -356,7 +358,7 @@ class Rank:
         self.reply(request, True)
 
     def _on_withdraw(self, request: Request) -> None:
-        self.reply(request, self._withdraw(request.body["seq"]))
+        self.reply(request, self._withdraw(request.body.seq))
 
     def _withdraw(self, seq: int) -> bool:
         waits = self.waiting.pop(seq, None)
@@ -371,12 +373,8 @@ class Rank:
             return
         assert self.before is not None
         old, new = self.before.names, self.names
-        look = {
-            "back": [n for n in old if new.get(n) is not old[n]],
-            "made": [n for n in new if n not in old],
-            "in_place": [], "donated": [], "too_large": [], "failed": [], "opaque": {},
-        }  # fmt: skip
-        self.reply(request, look)
+        back = [n for n in old if new.get(n) is not old[n]]
+        self.reply(request, UndoLooked(back, [n for n in new if n not in old]))
 
     def _on_undo(self, request: Request) -> None:
         if (why := self._refuses_undo(request)) is not None:
@@ -387,10 +385,10 @@ class Rank:
         self.names.update(self.before.names)
         if self.keeper is not None:
             self.keeper.changed()
-        self.reply(request, {"failed": []})
+        self.reply(request, [])
 
     def _refuses_undo(self, request: Request) -> str | None:
-        if self.before is None or self.before.seq != request.body["seq"]:
+        if self.before is None or self.before.seq != request.body.seq:
             return "another cell has run since"
         return None
 
@@ -648,12 +646,12 @@ class Rank:
 
     def _replay(self, request: Request) -> None:
         body = request.body
-        if body.get("counts") != self.journal.launches():
+        if body.counts != self.journal.launches():
             self.reply(request, {"ename": "MovedOn", "message": "it has moved on"}, "error")
             return
         self.journal.line = None
         with self.journal.unannounced():
-            for fingerprint in body["fingerprints"]:
+            for fingerprint in body.fingerprints:
                 where, program = self.cluster.known[fingerprint]
                 launched(self.journal, self.cluster.compiled(where, program))
                 value = self.cluster.devices.launch(self.number, where, program, ZEROS, ())
@@ -662,11 +660,11 @@ class Rank:
                     told = {"ename": "ReplayStuck", "message": "a program has not ended"}
                     self.reply(request, told, "error")
                     return
-        ran = len(body["fingerprints"])
-        self.reply(request, {"ran": ran, "launches": self.journal.launches()})
+        ran = len(body.fingerprints)
+        self.reply(request, Replayed(ran, self.journal.launches()))
 
     def _check(self, request: Request) -> None:
-        number = request.body["number"]
+        number = request.body.number
         self.journal.unchecked, self.journal.line = False, None
         with self.journal.unannounced():
             everybody = self.cluster.everybody
@@ -676,8 +674,7 @@ class Rank:
         why = "" if value.is_ready else "did not end"
         if value.tainted or value.failed:
             why = "came out wrong"
-        body = {"right": not why, "why": why, "launches": self.journal.launches()}
-        self.reply(request, body)
+        self.reply(request, Checked(not why, why, self.journal.launches()))
 
     def die(self) -> None:
         self.is_dead = True

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from jaxcluster.errors import Divergence, RankDied
+from jaxcluster.wire.ops.cells import Interrupt
 from sim import keeping
 from sim.clients import Client, outcome, virtual
 from sim.hub import Hub, Sink, Stuck
@@ -169,8 +170,7 @@ def _is_explained(schedule: Schedule, course: Course, numbers: Sequence[int]) ->
 
 def interrupt(client: Client) -> None:
     """%jaxcluster interrupt: the ranks alone know what they are in."""
-    asked: dict[str, Any] = {"seq": None}
-    client.link.request_each(dict.fromkeys(client.link.ranks, asked), "interrupt", sink=Sink())
+    client.link.request_each(dict.fromkeys(client.link.ranks, Interrupt(None)), sink=Sink())
 
 
 def lose(cluster: Cluster, clients: Sequence[Client], what: str, which: int) -> None:

@@ -27,6 +27,7 @@ from jaxcluster.engine.state import shelf
 from jaxcluster.errors import CellInterrupted
 from jaxcluster.lockstep import actions, polls
 from jaxcluster.lockstep.cell import Cell
+from jaxcluster.wire.ops.cells import OpenGates
 from sim import clients, hub, ranks
 from sim.clients import World
 from sim.found import FOUND
@@ -46,8 +47,8 @@ OTHER_TIMES = 20
 
 def open_all_gates(world: Any, seqs: Any) -> None:
     """As it was first built: all cells up to this one."""
-    body = {"seqs": list(range(max(seqs, default=0) + 1))}
-    world.link.request_each(dict.fromkeys(world.link.ranks, body), "clear", sink=Sink())
+    asked = OpenGates(list(range(max(seqs, default=0) + 1)))
+    world.link.request_each(dict.fromkeys(world.link.ranks, asked), sink=Sink())
 
 
 def count_in_python(journal: Journal, program: Any) -> Iterator[None]:

@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -34,7 +33,7 @@ class FakeControl:
 
 class FakeRequest:
     def __init__(self, seq: int, after: int) -> None:
-        self.body = asdict(wire.CellRequest(seq, "pass", seq, [0], [0], after=after))
+        self.body = wire.CellRequest(seq, "pass", seq, [0], [0], after=after)
         self.replies: list[Any] = []
 
     def reply(self, body: Any) -> None:

@@ -9,6 +9,8 @@ import pytest
 from jaxcluster.cluster import handle
 from jaxcluster.notebook import completion
 from jaxcluster.notebook.completion import is_spmd, without_magic_line
+from jaxcluster.wire.link import Event
+from jaxcluster.wire.ops.cells import Complete, Inspect, Inspection
 
 
 @pytest.mark.parametrize(
@@ -54,18 +56,18 @@ class Asked:
         self.world = self
         self.requests: list[tuple[Any, ...]] = []
 
-    def ask(self, ranks: list[int], op: str, body: Any, timeout_s: float) -> dict[int, Any]:
-        self.requests.append((ranks, op, body))
-        return {0: self}
+    def ask(self, ranks: list[int], request: Any, timeout_s: float) -> dict[int, Any]:
+        self.requests.append((ranks, request))
+        return {0: Event(0, "reply", "", self.body)}
 
 
 def test_no_cluster_means_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handle, "opened", {})
-    assert completion.Completion._ask("complete", {}) is None
+    assert completion.Completion._ask(Complete("", 0)) is None
 
 
 def test_only_rank_0_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Asked({"found": True})
+    asked, inspect = Asked(Inspection(True, "x", {})), Inspect("x", "x", 1, 0)
     monkeypatch.setattr(completion.cluster, "current", lambda: asked)
-    assert completion.Completion._ask("inspect", {"name": "x"}) == {"found": True}
-    assert asked.requests == [([0], "inspect", {"name": "x"})]
+    assert completion.Completion._ask(inspect) == asked.body
+    assert asked.requests == [([0], inspect)]

@@ -29,6 +29,7 @@ from jaxcluster.engine.control import (
     _Stream,
 )
 from jaxcluster.wire import sockets
+from jaxcluster.wire.ops.cells import OpenGates
 
 ANSWER_S = 30.0
 
@@ -75,6 +76,11 @@ class Peer:
         return envelopes
 
 
+def handle(control: ControlChannel, op: str, where: str, handler: Callable[[Any], Any]) -> None:
+    """As ``ControlChannel.handle``, of an operation that has no types."""
+    control.handlers[op] = (where, handler)
+
+
 @pytest.fixture
 def control() -> ControlChannel:
     """It lives on a thread as long as the process, as in a rank."""
@@ -118,7 +124,7 @@ def printing(
         threading.Thread(target=run, daemon=True).start()
         return DEFERRED
 
-    control.handle("print", "now", handler)
+    handle(control, "print", "now", handler)
 
 
 # --------------------------------------------------------------------------- requests
@@ -128,14 +134,14 @@ def printing(
 def test_a_request_is_answered_by_its_handler(
     control: ControlChannel, peer: Peer, where: str
 ) -> None:
-    control.handle("double", where, lambda request: request.body * 2)
+    handle(control, "double", where, lambda request: request.body * 2)
     assert peer.ask("double", 21)["body"] == 42
-    assert peer.ask("double", "ab") == {"v": 2, "op": "reply", "id": "1", "body": "abab"}
+    assert peer.ask("double", "ab") == {"v": 3, "op": "reply", "id": "1", "body": "abab"}
 
 
 def test_a_handler_may_answer_with_buffers(control: ControlChannel, peer: Peer) -> None:
-    control.handle(
-        "swap", "now", lambda request: ("body", [bytes(b) for b in request.buffers[::-1]])
+    handle(
+        control, "swap", "now", lambda request: ("body", [bytes(b) for b in request.buffers[::-1]])
     )
     peer.send("swap", None, b"one", b"x" * 200_000)
     envelope, buffers = peer.receive()
@@ -151,9 +157,9 @@ def test_the_main_threads_requests_wait_for_it_and_keep_their_order(
     def stop(request: Request) -> Any:
         raise StopJobs
 
-    control.handle("work", "main", lambda request: done.append(request.body))
-    control.handle("stop", "main", stop)
-    control.handle("here?", "now", lambda request: list(done))
+    handle(control, "work", "main", lambda request: done.append(request.body))
+    handle(control, "stop", "main", stop)
+    handle(control, "here?", "now", lambda request: list(done))
     for k in range(5):
         peer.send("work", k)
     peer.send("stop")
@@ -164,8 +170,8 @@ def test_the_main_threads_requests_wait_for_it_and_keep_their_order(
 
 def test_a_slow_request_holds_up_no_other(control: ControlChannel, peer: Peer) -> None:
     go_on = threading.Event()
-    control.handle("slow", "side", lambda request: go_on.wait(ANSWER_S))
-    control.handle("quick", "now", lambda request: "quick")
+    handle(control, "slow", "side", lambda request: go_on.wait(ANSWER_S))
+    handle(control, "quick", "now", lambda request: "quick")
     slow = peer.send("slow")
     assert peer.ask("quick")["body"] == "quick"
     go_on.set()
@@ -189,7 +195,7 @@ def test_what_a_handler_raises_is_told_and_the_control_channel_lives_on(
     def fail(request: Request) -> Any:
         raise Hinted("no such thing")
 
-    control.handle("fail", where, fail)
+    handle(control, "fail", where, fail)
     for _ in range(2):
         answer = peer.ask("fail")
         assert answer["op"] == "error"
@@ -203,7 +209,7 @@ def test_what_a_handler_raises_is_told_and_the_control_channel_lives_on(
 def test_an_unexpected_error_leaves_its_traceback_in_the_log(
     control: ControlChannel, peer: Peer, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    control.handle("fail", "now", lambda request: 1 / 0)
+    handle(control, "fail", "now", lambda request: 1 / 0)
     assert peer.ask("fail")["body"]["ename"] == "ZeroDivisionError"
     assert "Traceback" in capfd.readouterr().err
 
@@ -221,7 +227,7 @@ def test_an_error_that_says_nothing_of_itself_is_an_answer_too(
     def fail(request: Request) -> None:
         raise Mute
 
-    control.handle("fail", "now", fail)
+    handle(control, "fail", "now", fail)
     assert peer.ask("fail")["body"] == {
         "ename": "Mute",
         "message": "<its __str__ raised ValueError>",
@@ -235,10 +241,19 @@ def test_a_request_is_answered_once(control: ControlChannel, peer: Peer) -> None
         request.reply("second")
         request.fail(ValueError("third"))
 
-    control.handle("answer", "now", answer)  # and a fourth: what the handler returns
-    assert peer.ask("answer")["body"] == "first"
-    control.handle("next", "now", lambda request: "next")
+    handle(control, "twice", "now", answer)  # and a fourth: what the handler returns
+    assert peer.ask("twice")["body"] == "first"
+    handle(control, "next", "now", lambda request: "next")
     assert peer.ask("next")["body"] == "next"
+
+
+def test_a_request_with_other_fields_is_refused(control: ControlChannel, peer: Peer) -> None:
+    control.handle(OpenGates, "now", lambda request: request.body.seqs)
+    assert peer.ask("clear", {"seqs": [3]})["body"] == [3]
+    refused = peer.ask("clear", {"seqs": [3], "odd": 1})["body"]
+    assert refused["ename"] == "WrongFields"
+    assert "the request 'clear': OpenGates has 'odd', which is not known" in refused["message"]
+    assert "lacks 'seqs'" in peer.ask("clear")["body"]["message"]
 
 
 def test_its_thread_outlives_errors_of_ours(control: ControlChannel, peer: Peer) -> None:
@@ -247,7 +262,7 @@ def test_its_thread_outlives_errors_of_ours(control: ControlChannel, peer: Peer)
             raise RuntimeError("of ours")
 
     control.post(b"nobody", b"x", Broken())  # type: ignore[arg-type]
-    control.handle("next", "now", lambda request: "next")
+    handle(control, "next", "now", lambda request: "next")
     assert peer.ask("next")["body"] == "next"
 
 
@@ -264,12 +279,12 @@ def test_what_stands_behind_a_message_that_cannot_be_sent_is_sent(
         control._outbox.append((b"nobody", b"x", Broken()))  # type: ignore[arg-type]
         return "next"
 
-    control.handle("next", "now", answer)
+    handle(control, "next", "now", answer)
     assert peer.ask("next")["body"] == "next"
 
 
 def test_it_answers_when_builtins_were_deleted(control: ControlChannel, peer: Peer) -> None:
-    control.handle("next", "now", lambda request: "next")
+    handle(control, "next", "now", lambda request: "next")
     kept = builtins.len
     try:
         del builtins.len
@@ -434,7 +449,7 @@ def test_the_tick_comes_while_a_cell_runs_and_not_after(
 ) -> None:
     ticks = threading.Semaphore(0)
     control.on_tick = lambda: ticks.release() or True
-    control.handle("tick", "now", lambda request: setattr(control, "ticking", request.body))
+    handle(control, "tick", "now", lambda request: setattr(control, "ticking", request.body))
     peer.ask("tick", True)
     assert all(ticks.acquire(timeout=ANSWER_S) for _ in range(3))
     peer.ask("tick", False)
@@ -524,7 +539,7 @@ def test_the_thread_that_sends_never_waits_for_a_full_socket(
     def show(request: Request) -> None:
         control.stream(request, 0, 1, "stdout", "from C\n")
 
-    control.handle("show", "now", show)
+    handle(control, "show", "now", show)
     peer.send("show")
     assert [message["op"] for message in peer.until_reply()] == ["output", "reply"]
 
@@ -538,7 +553,7 @@ def test_whoever_answers_sends_the_answer(
     """The control thread is not woken for it: that would cost each cell two changes of threads."""
     woken = []
     asked: list[Request] = []
-    control.handle("ask", "now", lambda request: asked.append(request) or DEFERRED)
+    handle(control, "ask", "now", lambda request: asked.append(request) or DEFERRED)
     monkeypatch.setattr(control, "_wake", lambda: woken.append(threading.current_thread()))
     for k in range(20):
         peer.send("ask")
@@ -588,7 +603,7 @@ def test_what_is_posted_in_the_middle_of_a_message_comes_after_it(
         return is_sent(socket, ident, envelope, buffers)
 
     asked: list[Request] = []
-    control.handle("ask", "now", lambda request: asked.append(request) or DEFERRED)
+    handle(control, "ask", "now", lambda request: asked.append(request) or DEFERRED)
     peer.send("ask")
     until(lambda: asked, "a request")
     monkeypatch.setattr(control, "_is_sent", post_within)
@@ -606,8 +621,8 @@ def test_a_signals_handler_that_raises_between_the_parts_of_a_message_costs_no_m
     error: type[BaseException],
 ) -> None:
     asked: list[Request] = []
-    control.handle("ask", "now", lambda request: asked.append(request) or DEFERRED)
-    control.handle("hello", "now", lambda request: "hello")
+    handle(control, "ask", "now", lambda request: asked.append(request) or DEFERRED)
+    handle(control, "hello", "now", lambda request: "hello")
     id = peer.send("ask")
     until(lambda: asked, "a request")
     sent = []
@@ -634,8 +649,8 @@ def test_alarms_that_raise_anywhere_cost_no_message_but_the_callers(
     control: ControlChannel, peer: Peer
 ) -> None:
     asked: list[Request] = []
-    control.handle("ask", "now", lambda request: asked.append(request) or DEFERRED)
-    control.handle("hello", "now", lambda request: "hello")
+    handle(control, "ask", "now", lambda request: asked.append(request) or DEFERRED)
+    handle(control, "hello", "now", lambda request: "hello")
     peer.send("ask")
     until(lambda: asked, "a request")
     request, posted, printed = asked[0], [], []
@@ -709,7 +724,7 @@ def test_the_main_thread_leaves_messages_with_buffers_to_the_other(
 ) -> None:
     """Broken off by a signal between its buffers one would look like a whole message."""
     asked: list[Request] = []
-    control.handle("ask", "now", lambda request: asked.append(request) or DEFERRED)
+    handle(control, "ask", "now", lambda request: asked.append(request) or DEFERRED)
     peer.send("ask")
     until(lambda: asked, "a request")
     is_sent, senders = control._is_sent, []
@@ -734,7 +749,7 @@ def test_a_message_that_the_thread_fails_to_send_once_is_not_lost(
         monkeypatch.undo()
         raise NameError("name 'memoryview' is not defined")
 
-    control.handle("hello", "now", lambda request: "hello")
+    handle(control, "hello", "now", lambda request: "hello")
     monkeypatch.setattr(control, "_is_sent", broken)
     assert peer.ask("hello")["body"] == "hello"
 

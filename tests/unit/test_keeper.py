@@ -376,7 +376,7 @@ def test_what_a_copy_leaves_out_is_named(
     monkeypatch.setattr(aside, "NAME_S", 0.02)
     run(rank, 1)
     copy(rank)
-    left_out = rank.told()["left_out"]
+    left_out = rank.told().left_out
     assert set(left_out) == {"big", "many", "odd"}
     assert "16 MiB for copies" in left_out["big"]
     assert "takes too long" in left_out["many"]

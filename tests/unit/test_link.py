@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,19 @@ from helpers import until
 from jaxcluster import wire
 from jaxcluster.errors import NotSerialisable, RankDied, RankError, TransferError, VersionMismatch
 from jaxcluster.wire.link import Event, Link, Sink, SocketLink, unwrap
+from jaxcluster.wire.ops import Operation
 
 Answer = tuple[str, Any, Sequence[bytes]]
+
+
+@dataclass(frozen=True)
+class Say(Operation[Any], op="say"):
+    """What a ``FakeRank``'s script answers."""
+
+    what: str
+    body: Any = None
+
+
 ANSWER_S = 20.0
 
 
@@ -43,8 +55,9 @@ class FakeRank:
                     continue
                 ident, data, *buffers = socket.recv_multipart()
                 envelope = wire.decode(data)
-                self.received.append((envelope["op"], envelope["body"], buffers))
-                for op, body, frames in self.script(envelope["op"], envelope["body"]):
+                said = envelope["body"]["what"], envelope["body"]["body"]
+                self.received.append((*said, buffers))
+                for op, body, frames in self.script(*said):
                     made = body if op == "raw" else wire.encode(op, envelope["id"], body)
                     socket.send_multipart([ident, made, *frames])
 
@@ -53,12 +66,16 @@ class FakeRank:
         self._thread.join(ANSWER_S)
 
 
+def printed(text: int) -> wire.RankOutput:
+    return wire.RankOutput(0, 1, "stream", {"name": "stdout", "text": str(text)})
+
+
 def echo(op: str, body: Any) -> list[Answer]:
     match op:
         case "silence":
             return []
         case "chatter":
-            return [("output", k, []) for k in range(100)] + [("reply", "end", [])]
+            return [("output", printed(k), []) for k in range(100)] + [("reply", "end", [])]
         case "frames":
             return [("reply", None, [b"first", b"\x00" * 200_000])]
         case "refuse":
@@ -99,7 +116,7 @@ def link(addresses: list[str], make_rank: Callable[..., FakeRank]) -> Iterator[L
     made.close()
 
 
-def next_event(sink: Sink) -> Event:
+def next_event(sink: Sink) -> Event[Any]:
     return sink.get(timeout=ANSWER_S)
 
 
@@ -108,7 +125,7 @@ def next_event(sink: Sink) -> Event:
 
 def test_an_answer_arrives_with_the_rank_and_the_request_it_belongs_to(link: Link) -> None:
     sink = Sink()
-    ids = [link.request(rank, "op", {"n": rank}, sink=sink) for rank in (0, 1, 2)]
+    ids = [link.request(rank, Say("op", {"n": rank}), sink=sink) for rank in (0, 1, 2)]
     assert len(set(ids)) == 3
     events = sorted((next_event(sink) for _ in ids), key=lambda event: event.rank)
     assert [(e.rank, e.op, e.id, e.body) for e in events] == [
@@ -118,9 +135,9 @@ def test_an_answer_arrives_with_the_rank_and_the_request_it_belongs_to(link: Lin
 
 def test_what_comes_before_the_reply_comes_in_order(link: Link) -> None:
     sink = Sink()
-    link.request(1, "chatter", sink=sink)
+    link.request(1, Say("chatter"), sink=sink)
     events = [next_event(sink) for _ in range(101)]
-    assert [e.body for e in events] == [*range(100), "end"]
+    assert [e.body for e in events] == [*map(printed, range(100)), "end"]
     assert {e.op for e in events[:-1]} == {"output"}
 
 
@@ -131,7 +148,7 @@ def test_requests_of_one_sender_arrive_in_the_order_sent(
     link = SocketLink({0: addresses[0]})
     sink = Sink()
     for k in range(500):
-        link.request(0, "op", k, sink=sink)
+        link.request(0, Say("op", k), sink=sink)
     for _ in range(500):
         next_event(sink)
     link.close()
@@ -143,24 +160,24 @@ def test_raw_buffers_travel_beside_the_envelope_both_ways(
 ) -> None:
     rank = make_rank(addresses[0])
     link = SocketLink({0: addresses[0]})
-    found = link.gather([0], "frames", buffers=[b"sent", b"y" * 100_000], timeout_s=ANSWER_S)
+    found = link.gather([0], Say("frames"), buffers=[b"sent", b"y" * 100_000], timeout_s=ANSWER_S)
     link.close()
     assert [bytes(b) for b in found[0].buffers] == [b"first", b"\x00" * 200_000]
     assert rank.received[0][2] == [b"sent", b"y" * 100_000]
 
 
 def test_each_rank_may_be_asked_something_else(link: Link) -> None:
-    found = link.gather([0, 2], "op", bodies={0: "a", 2: "b"}, timeout_s=ANSWER_S)
+    found = link.gather([0, 2], {0: Say("op", "a"), 2: Say("op", "b")}, timeout_s=ANSWER_S)
     assert {rank: event.body[1] for rank, event in found.items()} == {0: "a", 2: "b"}
 
 
 def test_gathering_leaves_out_what_is_no_answer(link: Link) -> None:
-    found = link.gather([0, 1], "chatter", timeout_s=ANSWER_S)
+    found = link.gather([0, 1], Say("chatter"), timeout_s=ANSWER_S)
     assert {rank: event.body for rank, event in found.items()} == {0: "end", 1: "end"}
 
 
 def test_ranks_that_do_not_answer_in_time_are_left_out(link: Link) -> None:
-    assert link.gather([0, 1], "silence", timeout_s=0.05) == {}
+    assert link.gather([0, 1], Say("silence"), timeout_s=0.05) == {}
     assert link._waiting == {}
 
 
@@ -169,7 +186,7 @@ def test_requests_from_many_threads_all_get_their_own_answer(link: Link) -> None
 
     def ask(k: int) -> None:
         for _ in range(20):
-            answers[k] = link.gather([k % 3], "op", k, timeout_s=ANSWER_S)[k % 3].body
+            answers[k] = link.gather([k % 3], Say("op", k), timeout_s=ANSWER_S)[k % 3].body
 
     threads = [threading.Thread(target=ask, args=(k,)) for k in range(8)]
     for thread in threads:
@@ -181,9 +198,9 @@ def test_requests_from_many_threads_all_get_their_own_answer(link: Link) -> None
 
 def test_a_forgotten_request_is_answered_to_nobody(link: Link) -> None:
     sink = Sink()
-    id = link.request(0, "op", sink=sink)
+    id = link.request(0, Say("op"), sink=sink)
     link.forget([id])
-    link.gather([0], "op", timeout_s=ANSWER_S)  # the earlier answer has come and gone
+    link.gather([0], Say("op"), timeout_s=ANSWER_S)  # the earlier answer has come and gone
     assert sink.empty() or next_event(sink).id == id  # it may have been there already
     assert id not in link._waiting
 
@@ -196,7 +213,7 @@ def test_a_rank_that_listens_later_gets_what_was_sent_before(
 ) -> None:
     link = SocketLink({0: addresses[0]})
     sink = Sink()
-    link.request(0, "op", "early", sink=sink)
+    link.request(0, Say("op", "early"), sink=sink)
     make_rank(addresses[0])
     assert next_event(sink).body == ["op", "early"]
     link.close()
@@ -204,22 +221,22 @@ def test_a_rank_that_listens_later_gets_what_was_sent_before(
 
 def test_the_death_of_a_rank_answers_all_that_waits_for_it(link: Link) -> None:
     sink = Sink()
-    waiting = link.request(1, "silence", sink=sink)
+    waiting = link.request(1, Say("silence"), sink=sink)
     link.mark_dead(1, {"why": "killed by SIGKILL"})
     event = next_event(sink)
     assert (event.rank, event.op, event.id) == (1, "died", waiting)
-    later = link.request(1, "op", sink=sink)
+    later = link.request(1, Say("op"), sink=sink)
     answer = next_event(sink)  # the made-up rank would answer, but nobody asks it any more
     assert (answer.id, answer.op, answer.body) == (later, "died", {"why": "killed by SIGKILL"})
-    assert link.gather([1], "op", timeout_s=ANSWER_S)[1].op == "died"
-    assert link.gather([0, 1], "op", timeout_s=ANSWER_S)[0].op == "reply"
+    assert link.gather([1], Say("op"), timeout_s=ANSWER_S)[1].op == "died"
+    assert link.gather([0, 1], Say("op"), timeout_s=ANSWER_S)[0].op == "reply"
 
 
 def test_a_rank_of_another_version_is_not_talked_to(link: Link) -> None:
-    found = link.gather([1, 2], "op", bodies={1: "a", 2: "b"}, timeout_s=ANSWER_S)
+    found = link.gather([1, 2], {1: Say("op", "a"), 2: Say("op", "b")}, timeout_s=ANSWER_S)
     assert [event.op for event in found.values()] == ["reply", "reply"]
     for asked in ("other version", "op"):  # it is remembered, and is not a death
-        event = link.gather([2], asked, timeout_s=ANSWER_S)[2]
+        event = link.gather([2], Say(asked), timeout_s=ANSWER_S)[2]
         assert event.op == "mismatch"
         assert "why" not in event.body
         with pytest.raises(VersionMismatch, match="install the same jaxcluster version") as caught:
@@ -228,12 +245,12 @@ def test_a_rank_of_another_version_is_not_talked_to(link: Link) -> None:
             "A message of rank 2 can't be read: it has jaxcluster protocol 99"
         )
         assert "%jaxcluster start" in caught.value.hint
-    assert link.gather([1], "op", timeout_s=ANSWER_S)[1].op == "reply"
+    assert link.gather([1], Say("op"), timeout_s=ANSWER_S)[1].op == "reply"
 
 
 def test_what_is_no_message_at_all_answers_nothing_and_ends_nothing(link: Link) -> None:
-    assert link.gather([0], "noise", timeout_s=0.05) == {}
-    assert link.gather([0], "op", 1, timeout_s=ANSWER_S)[0].body == ["op", 1]
+    assert link.gather([0], Say("noise"), timeout_s=0.05) == {}
+    assert link.gather([0], Say("op", 1), timeout_s=ANSWER_S)[0].body == ["op", 1]
 
 
 def test_closing_ends_the_thread_and_twice_does_nothing(addresses: list[str]) -> None:
@@ -245,7 +262,7 @@ def test_closing_ends_the_thread_and_twice_does_nothing(addresses: list[str]) ->
 
 def test_closing_does_not_wait_for_a_rank_that_is_not_there(addresses: list[str]) -> None:
     link = SocketLink({0: addresses[0]})
-    link.request(0, "op", sink=Sink())
+    link.request(0, Say("op"), sink=Sink())
     link.close()  # it gives its thread 2 s to end, and the test 120
     assert not link._thread.is_alive()
 
@@ -254,7 +271,7 @@ def test_closing_does_not_wait_for_a_rank_that_is_not_there(addresses: list[str]
 
 
 def test_a_reply_is_unwrapped_to_its_body(link: Link) -> None:
-    assert unwrap(link.gather([0], "op", 3, timeout_s=ANSWER_S)[0]) == ["op", 3]
+    assert unwrap(link.gather([0], Say("op", 3), timeout_s=ANSWER_S)[0]) == ["op", 3]
 
 
 @pytest.mark.parametrize(
@@ -269,13 +286,13 @@ def test_what_is_wrong_with_a_value_is_raised_as_that(
     link: Link, ename: str, error: type[Exception]
 ) -> None:
     with pytest.raises(error) as caught:
-        unwrap(link.gather([0], "refuse", ename, timeout_s=ANSWER_S)[0])
+        unwrap(link.gather([0], Say("refuse", ename), timeout_s=ANSWER_S)[0])
     assert str(caught.value) == "no\ntype this"
 
 
 def test_any_other_refusal_names_the_rank(link: Link) -> None:
     with pytest.raises(RankError) as caught:
-        unwrap(link.gather([2], "refuse", "OSError", timeout_s=ANSWER_S)[2])
+        unwrap(link.gather([2], Say("refuse", "OSError"), timeout_s=ANSWER_S)[2])
     assert str(caught.value) == "Rank 2: OSError: no\ntype this"
     assert caught.value.ranks == (2,)
 
@@ -296,7 +313,7 @@ def test_a_request_after_the_end_writes_to_no_file(
     link.close()
     written: list[int] = []
     monkeypatch.setattr(os, "write", lambda number, data: written.append(number))
-    assert link.gather([0], "state", timeout_s=0.05) == {}
+    assert link.gather([0], Say("state"), timeout_s=0.05) == {}
     assert written == []
 
 
@@ -306,6 +323,26 @@ def test_a_rank_behind_a_cut_is_not_called_dead() -> None:
         unwrap(Event(1, "died", "1", {"why": why, "may_live": True}))
     assert str(caught.value).startswith(f"Rank 1 can't be reached: {why}.\n")
     assert "has died" not in str(caught.value)
+
+
+def test_a_reply_with_other_fields_is_a_mismatch(link: Link) -> None:
+    """``echo`` replies to all alike."""
+
+    @dataclass(frozen=True)
+    class Tell(Operation[wire.Launch], op="tell"):
+        what: str = "op"
+        body: Any = None
+
+    event = link.gather([1], Tell(), timeout_s=ANSWER_S)[1]
+    with pytest.raises(VersionMismatch, match="the reply to 'tell' is") as caught:
+        unwrap(event)
+    assert "same jaxcluster" in caught.value.hint
+
+
+def test_a_request_that_a_rank_can_not_read_is_a_mismatch() -> None:
+    body = {"ename": "WrongFields", "message": "the request 'clear': it lacks 'seqs'", "hint": ""}
+    with pytest.raises(VersionMismatch, match="Rank 1 can't read the request 'clear'"):
+        unwrap(Event(1, "error", "1", body))
 
 
 # --------------------------------------------------------------------------- what is sent
@@ -330,7 +367,7 @@ def test_one_body_for_all_ranks_is_encoded_once(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(wire, "encode_body", lambda body: encoded.append(body) or encode(body))
     link = Written()
     body = wire.CellRequest(7, "half a pair: \ud83d", 7, [0, 1, 2], [0])
-    ids = link.request_each(dict.fromkeys(range(3), body), "cell", sink=Sink())
+    ids = link.request_each(dict.fromkeys(range(3), body), sink=Sink())
     assert len(encoded) == 1
     assert [link.sent[rank]["id"] for rank in range(3)] == ids
     assert all(one["body"]["source"] == "half a pair: \\ud83d" for one in link.sent.values())
@@ -338,7 +375,7 @@ def test_one_body_for_all_ranks_is_encoded_once(monkeypatch: pytest.MonkeyPatch)
 
 def test_each_rank_gets_its_own_body() -> None:
     link = Written()
-    link.request_each({rank: {"of": rank} for rank in range(4)}, "x", sink=Sink())
-    assert {rank: one["body"] for rank, one in link.sent.items()} == {
-        rank: {"of": rank} for rank in range(4)
+    link.request_each({rank: Say("of", rank) for rank in range(4)}, sink=Sink())
+    assert {rank: one["body"]["body"] for rank, one in link.sent.items()} == {
+        rank: rank for rank in range(4)
     }

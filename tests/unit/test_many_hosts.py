@@ -27,6 +27,7 @@ from jaxcluster.launchers.hosts import parse_hosts
 from jaxcluster.launchers.ssh import SSH, may_name_jump_hosts
 from jaxcluster.model import deadlock
 from jaxcluster.wire.link import Link
+from jaxcluster.wire.ops.lockstep import Busy
 
 NUM_HOSTS = 8
 
@@ -58,9 +59,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     found: Counter[str] = Counter()
     request_each = Link.request_each
 
-    def count(self: Link, bodies: Mapping[int, Any], op: str, *rest: Any, **more: Any) -> list[str]:
-        found[op] += len(bodies)
-        return request_each(self, bodies, op, *rest, **more)
+    def count(self: Link, each: Mapping[int, Any], **more: Any) -> list[str]:
+        for request in each.values():
+            found[request.op] += 1
+        return request_each(self, each, **more)
 
     monkeypatch.setattr(Link, "request_each", count)
     return found
@@ -123,7 +125,7 @@ def test_an_answer_of_one_host_is_no_work_for_the_others(
         """How often each host is looked at while one of them answers a hundred times."""
         looked.clear()
         for _ in range(100):
-            cluster.world.ask([2], "busy")
+            cluster.world.ask([2], Busy())
         return Counter(looked)
 
     monkeypatch.setattr(client.Host, "_look", count)
@@ -220,7 +222,7 @@ def told(found: wire.RankReport) -> Any:
         for e in found.launches
     ]
     reply = wire.PollReply(dataclasses.replace(found, launches=[]), [*numbers], seqs)
-    return wire.decode(wire.encode("reply", "x", reply))["body"]
+    return wire.read(wire.PollReply, wire.decode(wire.encode("reply", "x", reply))["body"], "reply")
 
 
 def test_reports_come_back_as_they_were_told() -> None:
@@ -228,12 +230,12 @@ def test_reports_come_back_as_they_were_told() -> None:
     other = wire.Launch(1, "0,1", "jit_b", 1 << 60, 4, 2)
     made = {0: [within, other], 1: [within, dataclasses.replace(other, line=3)], 2: [other]}
     reports = {r: report(r, entries, other) for r, entries in made.items()}
-    assert wire.parse_polls({r: told(found) for r, found in reports.items()}) == reports
+    assert wire.reports_of({r: told(found) for r, found in reports.items()}) == reports
 
 
 def test_what_all_ranks_have_launched_is_kept_once() -> None:
     bodies = {r: told(report(r, launches(256, 256))) for r in range(3)}
-    first, second, _ = wire.parse_polls(bodies).values()
+    first, second, _ = wire.reports_of(bodies).values()
     assert len(first.launches) == 256
     assert all(a is b for a, b in zip(first.launches, second.launches, strict=True))
 

@@ -351,15 +351,15 @@ def test_a_mark_names_only_what_is_whole(host: Host, source: Source, brought: Mi
     host.is_deaf = lambda request: request["cmd"] == "put" and request["at"] > 0
     source.write(2, s1=b"old", s2=LARGE, rank=b"two")
     source.become(brought, begun=2, ended=2, before=1, after=2)
-    until(lambda: "does not answer" in brought.told(source.now).get("behind", ""), "the cut", 10)
+    until(lambda: "does not answer" in brought.told(source.now).behind, "the cut", 10)
     found = host.mark()
     assert (found.begun, found.before, found.after) == (2, 1, 0)
-    assert not brought.told(source.now)["is_current"]
+    assert not brought.told(source.now).is_current
     host.is_deaf = lambda request: False
     until_there(host, source)
     assert (host.path / "copy-3" / "v2" / "s2").read_bytes() == LARGE
-    until(lambda: brought.told(source.now)["is_current"], "what is told", 10)
-    assert "behind" not in brought.told(source.now)
+    until(lambda: brought.told(source.now).is_current, "what is told", 10)
+    assert not brought.told(source.now).behind
 
 
 def test_a_version_that_nobody_needs_any_more_is_given_up(
@@ -388,7 +388,7 @@ def test_what_has_no_room_there_is_told(host: Host, source: Source, brought: Mir
     brought._nbytes = 1 << 20
     source.write(1, s1=LARGE, rank=b"one")
     source.become(brought, begun=1, ended=1, after=1)
-    until(lambda: "1 MiB there" in brought.told(source.now).get("behind", ""), "the reason", 10)
+    until(lambda: "1 MiB there" in brought.told(source.now).behind, "the reason", 10)
     assert host.mark().after == 0
 
 

@@ -31,6 +31,8 @@ from jaxcluster.panel.poller import RSS_STEP, RankPoller, waiting
 from jaxcluster.panel.resources import ResourceFeed
 from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.views.cell_outputs import MOST_CHARS, notebook_outputs
+from jaxcluster.wire.ops import Operation
+from jaxcluster.wire.ops.lockstep import Resources
 
 # ------------------------------------------------------------------------------ clusters and cells
 
@@ -42,17 +44,14 @@ class Link:
         self.states, self.ranks = states, list(range(n))
         self.uses: dict[int, wire.RankResources] = {}
 
-    def request_each(self, bodies: dict[int, Any], op: str, sink: Any) -> list[str]:
-        if op == "resources":
+    def request_each(self, each: dict[int, Operation[Any]], sink: Any) -> list[str]:
+        if isinstance(next(iter(each.values())), Resources):
             for rank in self.uses:
-                body = dataclasses.asdict(self.uses[rank])
-                sink.put(types.SimpleNamespace(rank=rank, op="reply", body=body))
+                sink.put(types.SimpleNamespace(rank=rank, op="reply", body=self.uses[rank]))
             return []
-        assert op == "state"
-        for rank in bodies:
+        for rank in each:
             if rank in self.states:
-                body = dataclasses.asdict(self.states[rank])
-                sink.put(types.SimpleNamespace(rank=rank, op="reply", body=body))
+                sink.put(types.SimpleNamespace(rank=rank, op="reply", body=self.states[rank]))
         return []
 
     def forget(self, ids: list[str]) -> None:

@@ -12,6 +12,7 @@ from jaxcluster import wire
 from jaxcluster.cluster.asking import Conversation
 from jaxcluster.cluster.prompts import NOBODY, CannotAsk, KernelPrompt, Labelled, text_of
 from jaxcluster.model.questions import AGAIN_S, GATHER_S, Questions
+from jaxcluster.wire.ops.cells import Answer
 
 T0 = 100.0
 
@@ -78,9 +79,8 @@ class Link:
     def __init__(self) -> None:
         self.sent: list[tuple[int, Any]] = []
 
-    def request(self, rank: int, op: str, body: Any, sink: Any) -> None:
-        assert op == "answer"
-        self.sent.append((rank, body))
+    def request(self, rank: int, request: Any, sink: Any) -> None:
+        self.sent.append((rank, request))
 
 
 class Person:
@@ -118,20 +118,20 @@ def test_an_answer_goes_to_the_rank_that_has_asked() -> None:
     for _ in range(2):
         talk.step(T0, [1])
     assert person.asked == ["rank 1> ? "]
-    assert link.sent == [(1, {"id": 7, "text": "yes"})]
+    assert link.sent == [(1, Answer(7, "yes"))]
     talk.add(question(1, 8), T0)
     talk.step(T0, [1])
-    assert link.sent[1:] == [(1, {"id": 8, "eof": True})]
+    assert link.sent[1:] == [(1, Answer(8, eof=True))]
 
 
 def test_what_can_not_be_asked_is_refused_with_the_reason() -> None:
     talk, _, link = conversation(CannotAsk)
     talk.add(question(0, debugger=True), T0)
     talk.step(T0, [0])
-    assert link.sent == [(0, {"id": 1, "refused": "a debugger on rank 0: nobody is here"})]
+    assert link.sent == [(0, Answer(1, refused="a debugger on rank 0: nobody is here"))]
     talk.prompt = None
     talk.add(question(0, 2), T0)
-    assert "Run it without --async" in link.sent[1][1]["refused"]
+    assert "Run it without --async" in link.sent[1][1].refused
 
 
 def test_after_an_interrupt_nothing_is_asked() -> None:

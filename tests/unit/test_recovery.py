@@ -228,12 +228,12 @@ class Asked:
         self.exports = 0
         self.replays: list[tuple[int, list[bytes]]] = []
 
-    def request(self, rank: int, op: str, body: Any, buffers: Any, *, sink: Any) -> None:
-        assert op == "replay"
+    def request(self, rank: int, request: Any, *, buffers: Any, sink: Any) -> None:
+        assert request.op == "replay"
         self.replays.append((rank, list(buffers)))
 
-    def gather(self, ranks: Any, op: str, body: Any, **rest: Any) -> dict[int, Event]:
-        assert op == "export"
+    def gather(self, ranks: Any, request: Any, **rest: Any) -> dict[int, Event[Any]]:
+        assert request.op == "export"
         self.exports += 1
         return {r: Event(r, "reply", "", None, [f"of {r}".encode()]) for r in self.has}
 

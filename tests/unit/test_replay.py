@@ -10,6 +10,7 @@ import pytest
 from jaxcluster.engine import replay
 from jaxcluster.engine.journal import Program
 from jaxcluster.engine.replay import MovedOn, UnknownProgram, export_program, on_replay
+from jaxcluster.wire.ops.lockstep import Replay
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def request(**body: Any) -> Any:
-    return SimpleNamespace(body={"fingerprints": [7], **body}, buffers=[])
+    return SimpleNamespace(body=Replay([7], **body), buffers=[])
 
 
 def test_a_rank_that_has_moved_on_runs_nothing_in_place_of_its_launches(ran: list[Any]) -> None:
@@ -37,7 +38,7 @@ def test_a_rank_that_has_moved_on_runs_nothing_in_place_of_its_launches(ran: lis
     with pytest.raises(MovedOn):
         on_replay(journal, request(counts={"0,1": [5, 54]}))
     assert ran == []
-    assert on_replay(journal, request(counts={"0,1": [5, 55]}))["ran"] == 1
+    assert on_replay(journal, request(counts={"0,1": [5, 55]})).ran == 1
     assert ran == [[7]]
 
 

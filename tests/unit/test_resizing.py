@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from jaxcluster.engine.state.saved import (
 from jaxcluster.engine.state.unplaced import NotPlaced, Unplaced, place
 from jaxcluster.errors import UsageError
 from jaxcluster.records.kept import Dead, Kept
+from jaxcluster.wire.ops.state import RestoreLooked
 
 
 @pytest.mark.parametrize(
@@ -138,16 +140,17 @@ def test_the_sizes_of_axes_are_read() -> None:
 
 
 def test_it_is_said_who_has_no_value_and_what_waits() -> None:
-    looks: dict[int, dict[str, Any]] = {
-        0: {"unplaced": ["odd"]},
-        1: {"unplaced": ["odd"], "own": ["mine"]},
+    nothing = RestoreLooked([], {}, {})
+    looks = {
+        0: replace(nothing, unplaced=["odd"]),
+        1: replace(nothing, unplaced=["odd"], own=["mine"]),
     }
     assert tell(looks, 1) == (
         "Each rank had its own mine: rank 1 has none. Not on any device yet: odd. Place each: "
         "odd = jaxcluster.place(odd, sharding)"
     )
-    assert tell({0: {"gone": ["mine"]}}, 3) == "Gone with ranks 1, 2: their own mine."
-    assert tell({0: {}}, 2) == ""
+    assert tell({0: replace(nothing, gone=["mine"])}, 3) == "Gone with ranks 1, 2: their own mine."
+    assert tell({0: nothing}, 2) == ""
 
 
 # --------------------------------------------------------------------------- dead ranks
@@ -172,23 +175,23 @@ def test_a_value_is_in_doubt_where_a_dead_rank_may_have_had_its_own() -> None:
     told = {"lr": "=0.5", "is_main": "=True", "only": "=1"}
     dead = {0: Dead(frozenset({*told, "cfg"}), True, told), 1: Dead()}
     choice, _, lost = choose(kept(reports, {0: dead[0]}))
-    assert choice["doubtful"] == ["is_main"]
-    assert choice["told"] == {"0": {"cfg": "", "is_main": "=True", "lr": "=0.5"}}
+    assert choice.doubtful == ["is_main"]
+    assert choice.told == {0: {"cfg": "", "is_main": "=True", "lr": "=0.5"}}
     assert lost == {"only": "only rank 0 had it, and died"}
-    assert choose(kept(reports, dead))[0]["doubtful"] == ["is_main", "lr"]  # rank 1 told nothing
+    assert choose(kept(reports, dead))[0].doubtful == ["is_main", "lr"]  # rank 1 told nothing
 
 
 def test_a_lone_survivors_values_are_its_own_unless_they_are_known_not_to_be() -> None:
     one = {1: report(mine="=1", w="")}
     one[1]["common"], one[1]["digests"] = ["w"], {"mine": "x", "w": "y"}
-    assert choose(kept(one, {0: Dead()}))[0]["doubtful"] == ["mine"]
+    assert choose(kept(one, {0: Dead()}))[0].doubtful == ["mine"]
 
 
 def test_what_dead_ranks_copies_have_is_no_ranks_loss() -> None:
     one = {1: report(mine="=1")}
     copied = {0: report(mine="=0")}
     choice, _, lost = choose(kept(one, {0: Dead(frozenset({"mine", "x"}))}, copied=copied))
-    assert (choice["doubtful"], choice["told"], lost) == ([], {}, {})
+    assert (choice.doubtful, choice.told, lost) == ([], {}, {})
 
 
 def test_a_cell_that_is_taken_back_is_so_on_other_ranks_too() -> None:
@@ -197,9 +200,9 @@ def test_a_cell_that_is_taken_back_is_so_on_other_ranks_too() -> None:
         one["before"] |= {"kept": ["a"], "texts": {"a": "=1"}, "digests": {"a": "=1"}}
         one["before"]["absent"] = ["new"]
     choice, chosen, _ = choose(kept(reports, {}, undone=True))
-    assert (choice["older"], choice["absent"]) == (["a"], ["new"])
+    assert (choice.older, choice.absent) == (["a"], ["new"])
     assert chosen[0]["texts"]["a"] == "=1"
-    assert choose(kept(reports, {}))[0]["older"] == []
+    assert choose(kept(reports, {}))[0].older == []
     saved = Saved(0, 2, 2, {})
     for generation, number in ((saved.now, 1), (saved.before, 2)):
         generation.names = {"a": SavedPickle(number, [], [])}

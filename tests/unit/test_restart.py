@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.told import Told
 from jaxcluster.records.kept import Dead, Kept
 from jaxcluster.wire.link import Event
+from jaxcluster.wire.ops.state import Restore, RestoreDone
 
 
 def saved(digests, spanning=(), common=(), lost=None) -> dict[str, Any]:
@@ -356,10 +358,10 @@ class Saving:
         facts = [SimpleNamespace(host_key=str(rank % num_hosts)) for rank in range(3)]
         self.record = SimpleNamespace(facts=facts)
         self.asked: list[tuple[list[int], bool]] = []
-        self.answers: list[dict[int, Event | None]] = []
+        self.answers: list[dict[int, Event[Any] | None]] = []
 
-    def ask(self, world: Any, op: str, bodies: Any, timeout_s: float, check: Any) -> Any:
-        self.asked.append((sorted(bodies), bodies[min(bodies)]["digests"]))
+    def ask(self, world: Any, bodies: Any, timeout_s: float, check: Any) -> Any:
+        self.asked.append((sorted(bodies), bodies[min(bodies)].digests))
         odd = self.answers.pop(0) if self.answers else {}
         for rank, event in odd.items():
             if event is not None and event.op == "died":
@@ -447,12 +449,12 @@ def test_a_copy_on_another_host_is_brought_or_named_where_that_is_lost_too(
 ):
     asked: list[dict[int, Any]] = []
 
-    def answer(world: Any, op: str, bodies: Any, *rest: Any) -> dict[int, Event]:
-        asked.append(bodies)
-        reply = {"lost": {}, "left": {}, "values": {}}
+    def answer(world: Any, each: Any, *rest: Any) -> dict[int, Event[Any]]:
+        asked.append(each)
+        done = RestoreDone([], {}, {}, {}, 0.0)
         return {
-            rank: Event(rank, "reply", "", reply | {"restored": list(body["names"])})
-            for rank, body in bodies.items()
+            rank: Event(rank, "reply", "", replace(done, restored=list(one.names)))
+            for rank, one in each.items()
         }
 
     monkeypatch.setattr(restart, "ask", answer)
@@ -475,11 +477,11 @@ def test_a_copy_on_another_host_is_brought_or_named_where_that_is_lost_too(
     )
     found = restart.restore(world, kept, "in a restart", lambda: None)  # type: ignore[arg-type]
     if why:
-        assert asked[0][1]["path"] == "from 0"
+        assert asked[0][1].path == "from 0"
         assert (found.kept, set(found.lost)) == (("a",), {"mine"})
         assert found.gone == "rank 1: Host h0 is lost: its agent was killed"
     else:
-        assert asked[0][1] == {"names": ["a", "mine"], "path": "brought v7"}
+        assert asked[0][1] == Restore("brought v7", ["a", "mine"])
         assert (found.kept, found.lost) == (("a", "mine"), {})
 
 

@@ -14,6 +14,7 @@ from jaxcluster.engine.state import restoring
 from jaxcluster.engine.state.restoring import Restoring
 from jaxcluster.engine.state.saved import CannotRestore, read, state_path, write
 from jaxcluster.engine.state.saving import save
+from jaxcluster.wire.ops.state import RestoreBind, RestoreLook
 
 
 class Reads:
@@ -30,34 +31,35 @@ class Reads:
 
 
 @pytest.fixture
-def body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RestoreLook:
     names = {"lr": 0.5, "first": Reads(), "second": [Reads()], "third": json}
     write(save(names, 0), state_path(tmp_path, 0))
     monkeypatch.setattr(Reads, "when", staticmethod(lambda: None))
-    return {"token": "a", "path": str(tmp_path)}
+    return RestoreLook("a", str(tmp_path))
 
 
 def bind(one: Restoring, namespace: dict[str, Any], **body: Any) -> Any:
-    return one.bind(namespace, {"token": "a", "unbind": [], "lost": {}, **body}, LostNames(), None)
+    made = RestoreBind(**{"token": "a", "unbind": [], "lost": {}, **body})
+    return one.bind(namespace, made, LostNames(), None)
 
 
-def test_what_is_read_is_bound_when_it_is_told_so(body: dict[str, str]) -> None:
+def test_what_is_read_is_bound_when_it_is_told_so(body: RestoreLook) -> None:
     one, namespace = Restoring(), {"lr": 5.0}
     looked = one.look(namespace, 0, body)
-    assert (looked["restored"], looked["lost"]) == (["first", "lr", "second", "third"], {})
+    assert (looked.restored, looked.lost) == (["first", "lr", "second", "third"], {})
     assert namespace == {"lr": 5.0}
-    assert bind(one, namespace)["restored"] == looked["restored"]
+    assert bind(one, namespace).restored == looked.restored
     assert namespace["lr"] == 0.5
 
 
-def test_what_another_rank_has_lost_is_unbound(body: dict[str, str]) -> None:
+def test_what_another_rank_has_lost_is_unbound(body: RestoreLook) -> None:
     one, namespace = Restoring(), {"lr": 5.0, "first": 1}
     one.look(namespace, 0, body)
     found = bind(one, namespace, unbind=["first"], lost={"first": "was lost"})
-    assert "first" not in namespace and "first" not in found["restored"]
+    assert "first" not in namespace and "first" not in found.restored
 
 
-def test_what_was_dropped_is_not_bound(body: dict[str, str]) -> None:
+def test_what_was_dropped_is_not_bound(body: RestoreLook) -> None:
     one, namespace = Restoring(), {"lr": 5.0}
     one.look(namespace, 0, body)
     one.drop("a")
@@ -67,7 +69,7 @@ def test_what_was_dropped_is_not_bound(body: dict[str, str]) -> None:
 
 
 def test_what_is_dropped_is_read_no_further(
-    body: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    body: RestoreLook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = Restoring()
     made: list[None] = []
@@ -87,7 +89,7 @@ def test_what_is_dropped_is_read_no_further(
 
 
 def test_what_nobody_comes_for_is_not_kept(
-    body: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    body: RestoreLook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = Restoring()
     one.look({}, 0, body)

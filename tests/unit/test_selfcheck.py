@@ -11,6 +11,7 @@ import pytest
 from jaxcluster.cluster import selfcheck
 from jaxcluster.engine.selfcheck import MODULUS, _is_right, divide, expected
 from jaxcluster.wire.link import Event, Sink
+from jaxcluster.wire.ops.lockstep import Checked
 
 
 def as_key(divisions: list[list[list[int]]]) -> tuple[Any, ...]:
@@ -92,27 +93,27 @@ class Ranks:
         self.asked: list[tuple[str, Any]] = []
         self.computed = 0.0
 
-    def _answer(self, rank: int, op: str, body: Any) -> Event | None:
+    def _answer(self, rank: int, op: str, body: Any) -> Event[Any] | None:
         if rank == 1 and op in self.odd:
             answer = self.odd[op]
             return None if answer is None else Event(rank, *answer[:1], "", answer[1])
         if op == "busy":
             return Event(rank, "reply", "", self.computed)
-        divisions = {"divisions": [[[0, 1, 2]]]}
-        right = {"right": True, "why": "", "launches": {"0,1,2": [7, 7]}}
+        divisions = [[[0, 1, 2]]]
+        right = Checked(True, "", {"0,1,2": [7, 7]})
         return Event(rank, "reply", "", divisions if op == "prepare_check" else right)
 
-    def gather(self, ranks: Any, op: str, body: Any = None, **rest: Any) -> dict[int, Event]:
-        self.asked.append((op, body))
-        answers = {rank: self._answer(rank, op, body) for rank in ranks}
+    def gather(self, ranks: Any, request: Any, **rest: Any) -> dict[int, Event[Any]]:
+        self.asked.append((request.op, request))
+        answers = {rank: self._answer(rank, request.op, request) for rank in ranks}
         return {rank: event for rank, event in answers.items() if event is not None}
 
-    def request_each(self, bodies: Any, op: str, *, sink: Sink) -> list[str]:
-        for rank, body in bodies.items():
-            self.asked.append((op, body))
-            if (event := self._answer(rank, op, body)) is not None:
+    def request_each(self, each: Any, *, sink: Sink) -> list[str]:
+        for rank, request in each.items():
+            self.asked.append((request.op, request))
+            if (event := self._answer(rank, request.op, request)) is not None:
                 sink.put(event)
-        return [str(rank) for rank in bodies]
+        return [str(rank) for rank in each]
 
     def forget(self, ids: Any) -> None:
         pass
@@ -133,7 +134,7 @@ def test_right_sums_on_all_ranks_are_in_step_with_the_counts_of_then() -> None:
 @pytest.mark.parametrize(
     ("op", "answer", "why"),
     [
-        ("self_check", ("reply", {"right": False, "why": "came out wrong"}), "came out wrong"),
+        ("self_check", ("reply", Checked(False, "came out wrong", {})), "came out wrong"),
         ("self_check", ("error", {"message": "Gloo all-reduce failed\nat.."}), "failed (Gloo all"),
         ("self_check", ("died", {"why": "killed by SIGKILL"}), "killed by SIGKILL"),
         ("self_check", None, "did not end within"),
@@ -151,13 +152,13 @@ def test_no_two_checks_sum_the_same_numbers() -> None:
     ranks = Ranks()
     for _ in range(5):
         selfcheck.verify(ranks)
-    numbers = [body["number"] for op, body in ranks.asked if op == "self_check"]
+    numbers = [body.number for op, body in ranks.asked if op == "self_check"]
     assert len(numbers) == 15
     assert len(set(numbers)) == 5
 
 
 def test_all_ranks_take_the_divisions_that_one_has_found() -> None:
-    ranks = Ranks(prepare_check=("reply", {"divisions": [[[2, 1, 0]]]}))
+    ranks = Ranks(prepare_check=("reply", [[[2, 1, 0]]]))
     selfcheck.verify(ranks)
     bodies = [body for op, body in ranks.asked if op == "self_check"]
-    assert [body["divisions"] for body in bodies] == [[[[0, 1, 2]]]] * 3
+    assert [body.divisions for body in bodies] == [[[[0, 1, 2]]]] * 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +14,8 @@ from jaxcluster import wire
 from jaxcluster.cluster import lateness
 from jaxcluster.model.stragglers import Made, Straggler, find, of_running, tell, told
 from jaxcluster.views import status
-from jaxcluster.wire.codec import encode_body
+from jaxcluster.wire.ops import Operation
+from jaxcluster.wire.ops.lockstep import Times
 
 LAUNCH = wire.Launch(0, "", "jit(step)", 1, cell=4, line=8, cell_seq=3)
 STEP_S = 0.02  # on the devices
@@ -226,20 +226,20 @@ class Ranks:
         self.made, self.clocks, self.ranks = made, clocks, list(made)
 
     def gather(
-        self, ranks: Sequence[int], op: str, body: Mapping[str, Any], timeout_s: float
+        self, ranks: Sequence[int], request: Operation[Any], timeout_s: float
     ) -> dict[int, Any]:
         del timeout_s
-        return {rank: self._answer(rank, op, body) for rank in ranks}
+        return {rank: self._answer(rank, request) for rank in ranks}
 
-    def _answer(self, rank: int, op: str, body: Mapping[str, Any]) -> Any:
-        if op != "times":  # where it is: its cell has ended
+    def _answer(self, rank: int, request: Operation[Any]) -> Any:
+        if not isinstance(request, Times):  # where it is: its cell has ended
             return SimpleNamespace(op="error", body={})
         ahead = self.clocks[rank // 2]
-        own = self.made[rank][-body["launches"] :] if body["launches"] else []
+        own = self.made[rank][-request.launches :] if request.launches else []
         rows = [[one.seq, 0, int(1e6 * (one.at_s + ahead))] for one in own]
         now = lateness.time.monotonic() + ahead
         times = wire.LaunchTimes(rank, int(1e6 * now), [own[0].launch] if own else [], rows)
-        return SimpleNamespace(op="reply", body=json.loads(encode_body(times)))
+        return SimpleNamespace(op="reply", body=times)
 
 
 def test_those_who_show_it_ask_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ import os
 import pickle
 import sys
 import types
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from jaxcluster.errors import (
     UsageError,
 )
 from jaxcluster.wire.link import Event, Sink
+from jaxcluster.wire.ops.values import Assign, Described, Fetched, Forget, Part
 
 
 def info(shape: list[int], shards: list[wire.ShardInfo], note: str = "") -> wire.ArrayInfo:
@@ -266,22 +267,23 @@ class Ranks:
         raise transfer.NoRoom
 
     def ask(
-        self, ranks: Any, op: str, body: Any = None, *, timeout_s: float, buffers: Any = (),
-        bodies: Any = None,
-    ) -> dict[int, Event]:  # fmt: skip
+        self, ranks: Any, request: Any, *, timeout_s: float, buffers: Any = ()
+    ) -> dict[int, Event[Any]]:
         for rank in ranks:
-            sent = bodies[rank] if bodies else body
-            self.asked.append((op, rank, sent, sum(memoryview(b).nbytes for b in buffers)))
+            sent = request[rank] if isinstance(request, Mapping) else request
+            op, nbytes = sent.op, sum(memoryview(b).nbytes for b in buffers)
+            self.asked.append((op, rank, sent, nbytes))
         made = self.answers.get(op)
         if isinstance(made, BaseException):
             raise made
         return {rank: Event(rank, "reply", "", *made[rank]) for rank in ranks} if made else {}
 
-    def request_each(self, bodies: Any, op: str, *, sink: Sink) -> list[str]:
-        self.asked += [(op, rank, body, 0) for rank, body in bodies.items()]
+    def request_each(self, each: Any, *, sink: Sink) -> list[str]:
+        op = next(iter(each.values())).op
+        self.asked += [(op, rank, request, 0) for rank, request in each.items()]
         if isinstance(made := self.answers.get(op), BaseException):
             raise made
-        for rank in bodies:
+        for rank in each:
             sink.put(Event(rank, *(made or {}).get(rank, ("reply", "", {"x": "=1"}))))
         return []
 
@@ -292,12 +294,11 @@ class Ranks:
         self.heard[rank] = values
 
     def tokens(self, op: str) -> dict[int, str]:
-        return {rank: body["token"] for asked, rank, body, _ in self.asked if asked == op}
+        return {rank: body.token for asked, rank, body, _ in self.asked if asked == op}
 
 
-def view(**changes: Any) -> dict[str, Any]:
-    described = asdict(info([4], [shard([0, 4])])) | changes
-    return {"arrays": [described], "buffers": []}
+def view(**changes: Any) -> Described:
+    return Described([replace(info([4], [shard([0, 4])]), **changes)], [])
 
 
 @pytest.mark.parametrize(
@@ -305,7 +306,7 @@ def view(**changes: Any) -> dict[str, Any]:
     [
         {0: (view(), [b"."]), 1: (view(shape=[5]), [])},
         {0: (view(), [b"."]), 1: (view(spans=False, on="1"), [])},
-        {0: (view(), [b"."]), 1: ({"arrays": [], "buffers": []}, [])},
+        {0: (view(), [b"."]), 1: (Described([], []), [])},
         {0: (view(shards=[]), [b"."]), 1: (view(shards=[]), [])},
         {0: (view(shape=[1 << 60], spans=False), [b"."]), 1: (view(), [])},
         KeyboardInterrupt(),
@@ -339,18 +340,17 @@ def test_a_pull_that_ends_well_leaves_no_value_held_either() -> None:
     ranks = Ranks(
         {
             "describe": {0: (local, [dumped]), 1: (local, [])},
-            "fetch": {0: ({"places": [[0, [[0, 4]], [4]]], "copies": []}, [ones])},
+            "fetch": {0: (Fetched([Part(0, [[0, 4]], [4])], []), [ones])},
         }
     )
     assert transfer.pull(ranks, "x").tolist() == [1, 1, 1, 1]  # type: ignore[arg-type]
     assert ranks.tokens("forget") == ranks.tokens("describe")
 
 
-def pulled(views: list[dict[str, Any]], copies: list[list[Any]]) -> Any:
+def pulled(views: list[Described], copies: list[list[Any]]) -> Any:
     """What is pulled of a value that rank 1 has to give."""
     ones = memoryview(np.ones(4, "float32")).cast("B")
-    empty: dict[str, Any] = {"places": [], "copies": copies[0]}
-    given = {"places": [[0, [[0, 4]], [4]]], "copies": copies[1]}
+    empty, given = Fetched([], copies[0]), Fetched([Part(0, [[0, 4]], [4])], copies[1])
     ranks = Ranks(
         {
             "describe": {
@@ -386,7 +386,7 @@ def test_a_rank_lets_go_of_values_that_nobody_will_ask_for() -> None:
     values = Values(0)
 
     def forget(token: str) -> None:
-        values.forget(types.SimpleNamespace(body={"token": token}))  # type: ignore[arg-type]
+        values.forget(types.SimpleNamespace(body=Forget(token)))  # type: ignore[arg-type]
 
     values._hold("a", held(0.0))
     forget("a")
@@ -445,8 +445,7 @@ def test_a_rank_binds_what_was_pushed_when_it_is_told_so() -> None:
     values = Values(0)
 
     def request(token: str) -> Any:
-        body = {"token": token}
-        return types.SimpleNamespace(body=body, buffers=[pickle.dumps({"x": token})])
+        return types.SimpleNamespace(body=Assign(token), buffers=[pickle.dumps({"x": token})])
 
     values.assign(request("a"))
     values.assign(request("b"))
@@ -468,8 +467,8 @@ def test_a_push_that_finds_no_shared_memory_goes_in_frames(monkeypatch: pytest.M
     monkeypatch.setattr(os, "posix_fallocate", full)
     ranks = Ranks({})
     transfer.push(ranks, {"x": np.zeros(1 << 20, np.uint8)})  # type: ignore[arg-type]
-    asked = [(op, rank, list(body), nbytes >> 20) for op, rank, body, nbytes in ranks.asked[:2]]
-    assert asked == [("assign", 0, ["token"], 1), ("assign", 1, ["token"], 1)]
+    asked = [(op, rank, body.path, nbytes >> 20) for op, rank, body, nbytes in ranks.asked[:2]]
+    assert asked == [("assign", 0, "", 1), ("assign", 1, "", 1)]
 
 
 def test_an_empty_array_is_pushed_beside_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -479,6 +478,6 @@ def test_an_empty_array_is_pushed_beside_a_large_one(monkeypatch: pytest.MonkeyP
     size = transfer.SHARED_FROM_NBYTES
     transfer.push(ranks, {"none": np.zeros(0), "x": np.ones(size, np.uint8)})  # type: ignore[arg-type]
     (_, _, first, in_frames), (_, _, second, _) = ranks.asked[:2]
-    assert first["buffers"] == [[0, 0], [0, size]]
+    assert first.buffers == [[0, 0], [0, size]]
     assert first is second  # it is encoded once
     assert in_frames < size

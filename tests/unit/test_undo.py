@@ -18,6 +18,7 @@ from jaxcluster.engine import undo
 from jaxcluster.engine.held import Memory
 from jaxcluster.engine.shards import memory_report
 from jaxcluster.engine.undo import CannotUndo, Leave, Undo
+from jaxcluster.wire.ops.state import UndoLooked
 
 
 class Rank:
@@ -54,7 +55,7 @@ def test_names_are_what_they_were(rank: Rank) -> None:
     before = dict(rank.ns)
     rank.run("a = 2; new = 3; del gone")
     look = rank.undo.look(rank.seq)
-    assert (look["back"], look["made"]) == (["a", "gone"], ["new"])
+    assert (look.back, look.made) == (["a", "gone"], ["new"])
     rank.back()
     assert {n: v for n, v in rank.ns.items() if before.get(n) is not v} == {}
     assert "new" not in rank.ns
@@ -88,7 +89,7 @@ def test_a_rank_on_which_no_cell_has_run_refuses(rank: Rank) -> None:
 
 def test_a_cell_that_never_began_here_has_nothing_to_take_back(rank: Rank) -> None:
     rank.run("a = 1")
-    assert set(map(bool, rank.undo.look(rank.seq + 1).values())) == {False}
+    assert rank.undo.look(rank.seq + 1) == UndoLooked()
     assert rank.undo.undo(rank.seq + 1, Leave()) == []
     assert rank.ns["a"] == 1
 
@@ -103,7 +104,7 @@ def test_results_are_taken_back_and_inputs_stay(rank: Rank) -> None:
     rank.ns["In"].append("2")
     rank.undo.display_hook._ = "second"
     look = rank.undo.look(rank.seq)
-    assert (look["back"], look["made"]) == ([], [])
+    assert (look.back, look.made) == ([], [])
     rank.back()
     assert rank.ns["_oh"] == {1: "first"}
     assert rank.ns["_"] == rank.undo.display_hook._ == "first"
@@ -125,14 +126,14 @@ def test_deleted_arrays_are_found_behind_all_their_names(rank: Rank) -> None:
     rank.run("y = {'w': x}; z = x + 1; old = x + 2; old.delete()")
     rank.run("x.delete(); y['w'] = 1; z = 2")
     look = rank.undo.look(rank.seq)
-    assert look["donated"] == ["x", "y"]  # not old, which an earlier cell has deleted
+    assert look.donated == ["x", "y"]  # not old, which an earlier cell has deleted
 
 
 def test_names_that_share_what_is_not_put_back_are_named(rank: Rank) -> None:
     rank.run("big = [[n] for n in range(20_000)]; first = big[0]; it = iter(big); same = [it]")
     rank.run("apart = [1]; other = [first]; x = (1, 2)\ndef g(): return apart, big")
     rank.run("big[0].append(1); next(it)")
-    opaque = rank.undo.look(rank.seq)["opaque"]
+    opaque = rank.undo.look(rank.seq).opaque
     assert opaque["it"] == "a list_iterator"
     assert opaque["first"] == opaque["other"] == opaque["same"] == "shares values with big, it"
     assert not {"apart", "x", "g"} & set(opaque)
@@ -149,7 +150,7 @@ def test_what_a_librarys_function_holds_is_named(rank: Rank, setup: str) -> None
     rank.ns |= {"contextlib": contextlib, "q": queue.Queue}
     rank.run(setup)
     rank.run("x")
-    assert rank.undo.look(rank.seq)["opaque"] == {"x": "a Queue"}
+    assert rank.undo.look(rank.seq).opaque == {"x": "a Queue"}
 
 
 class Wrapper:
@@ -178,7 +179,7 @@ def test_a_librarys_wrapper_that_has_changed_is_named(rank: Rank, held: str, cha
     rank.ns |= {"contextlib": contextlib, "Wrapper": Wrapper}
     rank.run(f"x = Wrapper({held}); y = [x]; z = Wrapper(1)")
     rank.run(f"z, {change}" if "=" not in change else f"z; {change}")
-    assert {"x", "y"} == rank.undo.look(rank.seq)["opaque"].keys()
+    assert {"x", "y"} == rank.undo.look(rank.seq).opaque.keys()
 
 
 def test_a_dict_of_a_librarys_attributes_is_named_with_it(rank: Rank) -> None:
@@ -186,7 +187,7 @@ def test_a_dict_of_a_librarys_attributes_is_named_with_it(rank: Rank) -> None:
     rank.ns["args"].lr = 1
     rank.run("settings = vars(args); own = {}")
     rank.run("args.lr = 2")
-    opaque = rank.undo.look(rank.seq)["opaque"]
+    opaque = rank.undo.look(rank.seq).opaque
     assert opaque == {"args": "an Args", "settings": "shares values with args"}
 
 
@@ -195,8 +196,8 @@ def test_names_that_share_what_failed_are_named(rank: Rank) -> None:
     rank.run("short = np.zeros(3); alias = {'a': short}; apart = np.zeros(3)")
     rank.run("short.resize(4, refcheck=False)")
     look = rank.undo.look(rank.seq)
-    assert look["failed"] == ["short"]
-    assert look["opaque"] == {"alias": "shares values with short"}
+    assert look.failed == ["short"]
+    assert look.opaque == {"alias": "shares values with short"}
     assert rank.undo.undo(rank.seq, Leave(names=("short",))) == ["alias", "short"]
 
 
@@ -209,7 +210,7 @@ def test_odd_names_and_leaked_tracers_keep_nothing_from_being_undone(rank: Rank)
     )
     rank.run("leaked.append(1); tracer = globals()[8] = a = 1")
     look = rank.undo.look(rank.seq)
-    assert (look["back"], look["made"], look["donated"]) == (["tracer"], ["a"], [])
+    assert (look.back, look.made, look.donated) == (["tracer"], ["a"], [])
     rank.back()
     assert len(rank.ns["leaked"]) == 1
     assert "a" not in rank.ns
@@ -388,7 +389,7 @@ def test_what_runs_the_cells_is_not_looked_through(rank: Rank) -> None:
     rank.undo.set_limit(1 << 20)
     rank.run("a = np.ones(1 << 20); it = iter([1]); b = [a]")
     rank.run("next(it); a = b = None")
-    assert [*rank.undo.look(rank.seq)["opaque"]] == ["it", "b"]  # which has a, a large array
+    assert [*rank.undo.look(rank.seq).opaque] == ["it", "b"]  # which has a, a large array
     rank.undo.check_memory()
     with pytest.raises(CannotUndo, match="8 MiB"):
         rank.undo.look(rank.seq)
@@ -493,17 +494,17 @@ def test_to_undo_beside_much_takes_no_longer_than_it_may(
     began = time.monotonic()
     look = rank.undo.look(rank.seq)
     assert time.monotonic() - began < 5
-    assert look["too_large"] == ["big"]
-    assert look["opaque"]["more"] == "too large to search"
-    assert "first" in look["opaque"]
-    assert "x" not in look["opaque"]
+    assert look.too_large == ["big"]
+    assert look.opaque["more"] == "too large to search"
+    assert "first" in look.opaque
+    assert "x" not in look.opaque
 
 
 def test_what_two_names_lead_to_is_named_of_both_though_the_way_is_gone(rank: Rank) -> None:
     """By a function's keyword defaults, which the cell has emptied."""
     rank.run("def f(*, k=iter([1, 2])): pass\ng = f")
     rank.run("next(f.__kwdefaults__.pop('k')); f = 1; g")
-    assert rank.undo.look(rank.seq)["opaque"].keys() == {"f", "g"}
+    assert rank.undo.look(rank.seq).opaque.keys() == {"f", "g"}
 
 
 def test_what_an_array_of_a_users_class_leads_to_is_named_of_it(rank: Rank) -> None:
@@ -511,4 +512,4 @@ def test_what_an_array_of_a_users_class_leads_to_is_named_of_it(rank: Rank) -> N
     rank.run("tagged = np.arange(3).view(Tagged)")
     rank.run("numbers = (n for n in range(3)); tagged.source = [numbers]")
     rank.run("numbers.close()")
-    assert rank.undo.look(rank.seq)["opaque"].keys() == {"numbers", "tagged"}
+    assert rank.undo.look(rank.seq).opaque.keys() == {"numbers", "tagged"}

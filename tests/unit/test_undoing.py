@@ -6,21 +6,17 @@ from typing import Any
 
 import pytest
 
+from jaxcluster import wire
 from jaxcluster.allocation.turns import LocalTurns
 from jaxcluster.cluster import undoing
 from jaxcluster.cluster.undoing import Undone, parse_limit, plan_of
 from jaxcluster.errors import UsageError
 from jaxcluster.records import registry
 from jaxcluster.wire.link import Event
+from jaxcluster.wire.ops import Operation
+from jaxcluster.wire.ops.state import Undo, UndoLooked
 
-NOTHING: dict[str, Any] = {
-    **{key: [] for key in ("back", "made", "in_place", "donated", "failed", "too_large")},
-    "opaque": {},
-}
-
-
-def look(**found: Any) -> dict[str, Any]:
-    return NOTHING | found
+look = UndoLooked
 
 
 def test_names_of_all_ranks_are_told_once() -> None:
@@ -82,15 +78,15 @@ class FakeLink:
         self, looks: dict[int, Any], undone: dict[int, Any], states: dict[int, Any] | None = None
     ) -> None:
         self.answers = {"undo_look": looks, "undo": undone, "state": states or {}}
-        self.asked: list[tuple[str, Any]] = []
+        self.asked: list[Operation[Any]] = []
 
     def gather(
-        self, ranks: Any, op: str, body: Any = None, *, timeout_s: float
-    ) -> dict[int, Event]:
-        self.asked.append((op, body))
+        self, ranks: Any, request: Operation[Any], *, timeout_s: float
+    ) -> dict[int, Event[Any]]:
+        self.asked.append(request)
         found = {}
         for rank in ranks:
-            answer = self.answers[op].get(rank)
+            answer = self.answers[request.op].get(rank)
             if answer == "died":
                 found[rank] = Event(rank, "died", "", {"why": "killed by SIGKILL"})
             elif isinstance(answer, str):
@@ -113,7 +109,7 @@ def test_no_rank_is_told_to_undo_before_all_can(name: str) -> None:
     link = FakeLink({0: look(back=["a"]), 1: "it is let go"}, {})
     undone = undoing.undo(link, LocalTurns(name), 1, 9, [0, 1])  # type: ignore[arg-type]
     assert undone == Undone("rank 1: it is let go")
-    assert [op for op, _ in link.asked] == ["undo_look"]
+    assert [one.op for one in link.asked] == ["undo_look"]
     assert (
         undoing.undo(FakeLink({0: look()}, {}), LocalTurns(name), 1, 9, [0, 1]).refused
         == "rank 1: no answer within 5 s (nothing was changed: try %jaxcluster undo again)"
@@ -121,16 +117,14 @@ def test_no_rank_is_told_to_undo_before_all_can(name: str) -> None:
 
 
 def test_what_is_told_to_one_is_told_to_all(name: str) -> None:
-    done = {"failed": []}
+    done: list[str] = []
     link = FakeLink(
         {0: look(back=["a"], donated=["x"]), 1: look(too_large=["b"], failed=["c"])},
-        {0: done, 1: {"failed": ["a"]}},
+        {0: done, 1: ["a"]},
     )
     undone = undoing.undo(link, LocalTurns(name), 7, 9, [0, 1])  # type: ignore[arg-type]
-    assert link.asked[1] == (
-        "undo",
-        {"seq": 7, "leave": ["b", "c"], "lost": {"x": "was lost in cell [9] (donated or deleted)"}},
-    )
+    lost = {"x": "was lost in cell [9] (donated or deleted)"}
+    assert link.asked[1] == Undo(7, ["b", "c"], lost)
     assert undone.failed == ("a", "c")
     assert undone.back == ()
 
@@ -138,8 +132,8 @@ def test_what_is_told_to_one_is_told_to_all(name: str) -> None:
 @pytest.mark.parametrize(
     ("looks", "done"),
     [
-        ({0: look(back=["a"]), 1: "died"}, {0: {"failed": []}, 1: "died"}),
-        ({0: look(back=["a"]), 1: look(back=["a"])}, {0: {"failed": []}, 1: "died"}),
+        ({0: look(back=["a"]), 1: "died"}, {0: [], 1: "died"}),
+        ({0: look(back=["a"]), 1: look(back=["a"])}, {0: [], 1: "died"}),
     ],
     ids=["before the look", "after it"],
 )
@@ -156,7 +150,7 @@ def test_a_later_cell_refuses_it_before_anybody_is_asked(name: str) -> None:
         pass
     with LocalTurns(name).take([1]):
         pass
-    link = FakeLink({0: look()}, {0: {"failed": []}})
+    link = FakeLink({0: look()}, {0: []})
     assert (
         undoing.undo(link, LocalTurns(name), first, 9, [0, 1]).refused
         == "another cell has been sent since"
@@ -170,7 +164,7 @@ def test_a_look_at_an_error_since_does_not_refuse_it(name: str) -> None:
         pass
     with LocalTurns(name).take([1]) as looked:
         pass
-    link: Any = FakeLink({0: look(), 1: look()}, {0: {"failed": []}, 1: {"failed": []}})
+    link: Any = FakeLink({0: look(), 1: look()}, {0: [], 1: []})
     assert undoing.undo(link, LocalTurns(name), first, 9, [0, 1], looked={looked}).refused == ""
 
 
@@ -202,12 +196,11 @@ def test_where_the_turns_are_lost_with_the_first_host_the_ranks_know_what_has_co
     monkeypatch: pytest.MonkeyPatch, states: dict[int, Any], holds: bool, refused: str
 ) -> None:
     monkeypatch.setattr(undoing, "IN_FLIGHT_S", 0.0)
-    known = {"pid": 7, "hostname": "h2", "state": "idle"}
     answers = {
-        rank: {"rank": rank, **known, **one} if isinstance(one, dict) else one
+        rank: wire.RankState(rank, 7, "h2", "idle", **one) if isinstance(one, dict) else one
         for rank, one in states.items()
     }
-    looks, done = {r: look(back=["a"]) for r in states}, {r: {"failed": []} for r in states}
+    looks, done = {r: look(back=["a"]) for r in states}, {r: [] for r in states}
     link: Any = FakeLink(looks, done, answers)
     undone = undoing.undo(link, LocalTurns("gone"), 5, 9, [*states], holds)
     assert undone == (Undone(refused) if refused else Undone(back=("a",)))

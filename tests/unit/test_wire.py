@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
+import os
 import pickle
+import pkgutil
+import re
 import types
 import typing
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jaxcluster import wire
+from jaxcluster.wire import ops
+from jaxcluster.wire.ops.cells import OpenGates
+from jaxcluster.wire.ops.values import Described
 
+MODULES = [
+    importlib.import_module(one.name)
+    for one in pkgutil.iter_modules(ops.__path__, f"{ops.__name__}.")
+]
 MESSAGES = [
     value
-    for value in vars(wire).values()
-    if isinstance(value, type)
-    and dataclasses.is_dataclass(value)
-    and value.__module__ == wire.messages.__name__
+    for module in (wire.messages, *MODULES)
+    for value in vars(module).values()
+    if dataclasses.is_dataclass(value) and value.__module__ == module.__name__
 ]
+OURS = {op: one for op, one in sorted(ops.OPERATIONS.items()) if "jaxcluster" in one.__module__}
+GOLDEN = Path(__file__).parents[1] / "golden" / "operations.txt"
 
 
 def example(annotation: Any) -> Any:
@@ -31,7 +44,7 @@ def example(annotation: Any) -> Any:
     if origin is list:
         return [example(arguments[0])] * 2
     if origin is dict:
-        return {"key": example(arguments[1])}
+        return {7 if arguments[0] is int else "key": example(arguments[1])}
     if dataclasses.is_dataclass(annotation):
         hints = typing.get_type_hints(annotation)
         return annotation(
@@ -49,7 +62,67 @@ def over_the_wire(body: Any) -> Any:
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)
 def test_every_message_comes_back_equal(message: type) -> None:
     sent = example(message)
-    assert wire.parse(message, over_the_wire(sent)) == sent
+    assert wire.read(message, over_the_wire(sent), "message") == sent
+
+
+@pytest.mark.parametrize("operation", OURS.values(), ids=OURS)
+def test_every_reply_comes_back_equal(operation: type[ops.Operation[Any]]) -> None:
+    if (reply := operation.reply) is not type(None):
+        sent = example(reply)
+        assert wire.read(reply, over_the_wire(sent), "reply") == sent
+
+
+def _fields(kind: Any, seen: dict[str, str]) -> str:
+    """How a type is written; what it is made of is added to ``seen``."""
+    for one in typing.get_args(kind):
+        _fields(one, seen)
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type) and kind.__name__ not in seen:
+        seen[kind.__name__] = ""
+        hints = typing.get_type_hints(kind)
+        names = [f"{f.name}: {_fields(hints[f.name], seen)}" for f in dataclasses.fields(kind)]
+        seen[kind.__name__] = ", ".join(names)
+    if isinstance(kind, type) and typing.get_origin(kind) is None:
+        return kind.__name__
+    return re.sub(r"\b(?:\w+\.)+", "", str(kind))
+
+
+def test_who_changes_a_message_raises_the_version() -> None:
+    """Else an older peer would read it as another one. ``GOLDEN=write`` writes it again."""
+    types: dict[str, str] = {}
+    lines = [f"version {wire.PROTOCOL_VERSION}"]
+    for op, one in OURS.items():
+        lines.append(f"{op}: {_fields(one, types)} -> {_fields(one.reply, types)}")
+    for op, kind in sorted(ops.EVENTS.items()):
+        lines.append(f"{op}: {_fields(kind, types)}, unasked")
+    lines += [f"{name}({fields})" for name, fields in sorted(types.items())]
+    text = "\n".join(lines) + "\n"
+    if os.environ.get("GOLDEN") == "write":
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text(), (
+        "A message has changed: raise PROTOCOL_VERSION (jaxcluster/wire/codec.py) if it was "
+        "released, and write tests/golden/operations.txt again: GOLDEN=write pytest " + __file__
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ({"seqs": [1], "spare": 2}, "OpenGates has 'spare', which is not known"),
+        ({}, "OpenGates lacks 'seqs'"),
+        ({"seq": [1]}, "OpenGates lacks 'seqs', has 'seq', which is not known"),
+        ([1], "[1], and not of OpenGates"),
+    ],
+)
+def test_a_message_with_other_fields_is_refused(body: Any, what: str) -> None:
+    with pytest.raises(wire.WrongFields, match=f"the request 'clear'.* {re.escape(what)}"):
+        wire.read(OpenGates, body, "request 'clear'")
+
+
+def test_it_is_said_which_message_in_a_message_has_other_fields() -> None:
+    body = over_the_wire(example(Described))
+    del body["arrays"][1]["shape"]
+    with pytest.raises(wire.WrongFields, match="the reply to 'describe': ArrayInfo lacks 'shape'"):
+        wire.read(Described, body, "reply to 'describe'")
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)
@@ -118,11 +191,11 @@ def test_messages_are_read_from_zmqs_memory() -> None:
 
 def test_another_protocol_version_says_what_to_install() -> None:
     data = json.dumps({"v": 99, "op": "cell", "id": "1"}).encode()
-    with pytest.raises(ValueError, match="protocol 99, not 2: install the same jaxcluster"):
+    with pytest.raises(ValueError, match="protocol 99, not 3: install the same jaxcluster"):
         wire.decode(data)
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[1]", b'{"v": 2}', b"\xff\xfe"])
+@pytest.mark.parametrize("data", [b"", b"{", b"[1]", b'{"v": 3}', b"\xff\xfe"])
 def test_what_is_no_envelope_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError):
         wire.decode(data)

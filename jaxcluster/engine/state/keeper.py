@@ -26,18 +26,21 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.engine import log
 from jaxcluster.engine.background import is_own
+from jaxcluster.engine.control import Request
 from jaxcluster.engine.state.aside import Aside, GivenUp
 from jaxcluster.engine.state.mirror import Mirror
 from jaxcluster.engine.state.saved import Part, Saved, private, state_path, write
 from jaxcluster.engine.state.saving import save
 from jaxcluster.engine.state.settings import Settings
 from jaxcluster.engine.state.shelf import Shelf
+from jaxcluster.wire.ops.state import CopyState, Keep
 
 QUIET_S = 0.01  # without a cell before a copy is begun: cells that follow each other go first
 WAIT_SHARE = 20  # cells wait for copies for a twentieth of all time
@@ -408,13 +411,13 @@ class Keeper:
 
     # ------------------------------------------------------------------ what is told
 
-    def told(self) -> dict[str, Any]:
-        """How things are: see ``on_look``."""
+    def told(self) -> CopyState:
+        """How things are."""
         with self._lock:
             is_current = not self._is_running and self._state in self._versions
-            told = {"is_on": self._shelf is not None, "is_current": is_current, **self._told}
+            told = CopyState(self._shelf is not None, is_current, **self._told)
             mark, mirror = self._as_mark(), self._mirror
-        return told | ({"mirror": mirror.told(mark)} if mirror is not None else {})
+        return replace(told, mirror=mirror.told(mark)) if mirror is not None else told
 
 
 def needed(saved: Saved) -> list[Part]:
@@ -433,14 +436,11 @@ def needed(saved: Saved) -> list[Part]:
     return list(found.values())
 
 
-def on_keep(keeper: Keeper, request: Any) -> Any:
-    """``keep`` {"folder": of all ranks' copies, "" for none, "nbytes", "hold": file to be locked}.
-
-    With several hosts also {"mirror": see ``Mirror``}. Replies as ``Keeper.told``.
-    """
+def on_keep(keeper: Keeper, request: Request[Keep]) -> CopyState:
+    """``keep``: from now on, or no longer."""
     body, keeper.owner = request.body, request.ident
-    if body.get("hold"):
-        keeper.hold(body["hold"])
-    folder, nbytes = body["folder"], body.get("nbytes", 0)
-    keeper.switch(f"{folder}/copy-{keeper.rank}" if folder else "", nbytes, body.get("mirror"))
+    if body.hold:
+        keeper.hold(body.hold)
+    folder = f"{body.folder}/copy-{keeper.rank}" if body.folder else ""
+    keeper.switch(folder, body.nbytes, body.mirror)
     return keeper.told()

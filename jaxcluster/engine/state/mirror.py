@@ -29,6 +29,7 @@ from jaxcluster.engine import log
 from jaxcluster.engine.background import is_own
 from jaxcluster.engine.held import format_nbytes
 from jaxcluster.engine.state.far import connect
+from jaxcluster.wire.ops.state import MirrorState
 
 PART = 1 << 20
 AHEAD = 4  # parts that are on their way
@@ -102,9 +103,9 @@ class Mirror:
         self._over.set()
         self._wake.set()
 
-    def told(self, now: wire.Mark) -> dict[str, Any]:
+    def told(self, now: wire.Mark) -> MirrorState:
         """How things are there; ``now``: as they are here."""
-        return {"host": self._where["host"], "is_current": self.is_current(now), **self._told}
+        return MirrorState(self._where["host"], self.is_current(now), **self._told)
 
     @property
     def is_behind(self) -> bool:

@@ -32,6 +32,7 @@ from jaxcluster.engine.state.saved import (
 )
 from jaxcluster.engine.state.settings import Settings
 from jaxcluster.engine.state.unplaced import Unplaced
+from jaxcluster.wire.ops.state import Chosen
 
 LITERAL = "="  # what begins the text of a value that Python reads (engine.digests)
 RANDOM = ("np.random's state", "random's state")  # as engine.state.randomness calls them
@@ -41,14 +42,7 @@ Meshes = Mapping[tuple[str, ...], np.ndarray[Any, Any]]  # devices, by the axes'
 
 @dataclass(frozen=True)
 class Choice:
-    """What is known of what was saved besides the files that there are.
-
-    Attributes:
-      older: names that are taken from before the cell, as it is undone or has lost them.
-      absent: names that were not there before it, and are not to be there now.
-      doubtful: names of which a rank that has no file may have had a value of its own.
-      told: what ranks without a file, which have died, have told of their values: texts by name.
-    """
+    """A request's ``Chosen``, as sets."""
 
     older: frozenset[str] = frozenset()
     absent: frozenset[str] = frozenset()
@@ -56,10 +50,9 @@ class Choice:
     told: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, body: Mapping[str, Any]) -> Choice:
+    def of(cls, one: Chosen) -> Choice:
         """That of a request."""
-        sets = {name: frozenset(body.get(name, ())) for name in ("older", "absent", "doubtful")}
-        return cls(**sets, told={int(r): texts for r, texts in body.get("told", {}).items()})
+        return cls(frozenset(one.older), frozenset(one.absent), frozenset(one.doubtful), one.told)
 
     def generation(self, saved: Saved) -> Generation:
         """A rank's values: those of now, and those before the cell of ``older``."""

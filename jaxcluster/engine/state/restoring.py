@@ -16,6 +16,7 @@ from jaxcluster.engine.state.loading import Loaded, bind, load
 from jaxcluster.engine.state.saved import CannotRestore, Glance, Saved, read, state_path
 from jaxcluster.engine.state.saving import versions
 from jaxcluster.engine.state.settings import Settings
+from jaxcluster.wire.ops.state import RestoreBind, RestoreBound, RestoreLook, RestoreLooked, Where
 
 HELD_S = 900.0  # by then its notebook has ended in between
 
@@ -28,22 +29,18 @@ class Restoring:
         self._dropped: deque[str] = deque(maxlen=64)
 
     def look(
-        self, namespace: dict[str, Any], rank: int, body: Any, settings: Settings | None = None
-    ) -> Any:
-        """``restore_look`` {"token", "path": folder, "mesh": {axis: size}}: read it. On the main
-        thread.
-
-        It may be of another number of ranks (see ``resizing``). In place of ``path`` there may be
-        ``folders``: of each rank that has saved, where its file is, here or on another host
-        (``far``); with it stands which values are meant (``resizing.Choice``).
-
-        Replies with what would be ``restored``, what is ``lost`` (why), and what was ``unsaved``;
-        where it is of another number of ranks, also with what ``resizing.look`` says.
+        self,
+        namespace: dict[str, Any],
+        rank: int,
+        body: RestoreLook,
+        settings: Settings | None = None,
+    ) -> RestoreLooked:
+        """``restore_look``: read it. On the main thread.
 
         Raises:
           CannotRestore: it can't be restored here, or was given up meanwhile.
         """
-        token = body["token"]
+        token = body.token
 
         def check() -> None:
             if token in self._dropped:
@@ -51,42 +48,39 @@ class Restoring:
 
         self._loaded.clear()
         check()
-        folders = {int(one): folder for one, folder in body.get("folders", {}).items()}
         told: dict[str, Any] = {}
-        if folders := folders or _folders_of_others(body["path"]):
-            wanted = body.get("mesh") or {}
-            choice = resizing.Choice.of(body)
+        if folders := body.folders or _folders_of_others(body.path):
+            choice = resizing.Choice.of(body.chosen)
             with Hosts() as hosts:
                 files = {one: Glance(hosts.state(folder, one)) for one, folder in folders.items()}
                 loaded, told = resizing.look(
-                    namespace, rank, files, wanted, settings, check, choice
+                    namespace, rank, files, body.mesh, settings, check, choice
                 )
             saved = loaded.loader.saved
         else:
-            saved = read(state_path(body["path"], rank), check)
+            saved = read(state_path(body.path, rank), check)
             check_fits(saved)
             loaded = load(saved, namespace, settings=settings, check=check)
         check()
         self._loaded[token] = loaded, time.monotonic()
         unsaved = {**saved.now.lost, **saved.left}
-        return {"restored": sorted(loaded.values), "lost": loaded.lost, "unsaved": unsaved, **told}
+        return RestoreLooked(sorted(loaded.values), dict(loaded.lost), unsaved, **told)
 
     def bind(
-        self, namespace: dict[str, Any], body: Any, lost: LostNames, settings: Settings | None
-    ) -> Any:
-        """``restore_bind`` {"token", "unbind": names, "lost": {name: how}}: bind it.
-
-        But for the names that any rank has lost: these are unbound.
-
-        Replies with the settings that are ``left`` (why), and the names that are ``restored``.
-        """
-        loaded, _ = self._loaded.pop(body["token"])
-        for name in loaded.lost.keys() | body["unbind"]:
+        self,
+        namespace: dict[str, Any],
+        body: RestoreBind,
+        lost: LostNames,
+        settings: Settings | None,
+    ) -> RestoreBound:
+        """``restore_bind``: bind it."""
+        loaded, _ = self._loaded.pop(body.token)
+        for name in loaded.lost.keys() | body.unbind:
             loaded.values.pop(name, None)
             namespace.pop(name, None)
         left = bind(loaded, namespace, settings)
-        lost.add(body["lost"], namespace)
-        return {"left": left, "restored": sorted(loaded.values)}
+        lost.add(body.lost, namespace)
+        return RestoreBound(left, sorted(loaded.values))
 
     def drop(self, token: str) -> None:
         """Give it up, also while it is being read. Any thread."""
@@ -100,7 +94,7 @@ class Restoring:
                 self.drop(token)
 
 
-def _folders_of_others(path: str) -> dict[int, str]:
+def _folders_of_others(path: str) -> dict[int, Where]:
     """Where the ranks' files are, if those are not as many as there are now; else nothing."""
     import jax
 

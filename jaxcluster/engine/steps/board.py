@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jaxcluster import wire
 from jaxcluster.engine.steps.curve import Curve
 from jaxcluster.engine.steps.keeping import Keeping
+from jaxcluster.wire.ops.state import KeptStep, KeptSteps
 
 if TYPE_CHECKING:
     from jaxcluster.engine.cells import CellRunner
@@ -117,14 +116,12 @@ class Board:
             name = "stdout" if running.cell.script is None else "stderr"
             self.runner.output.print(name, f"{text}\n")
 
-    def told(self) -> list[dict[str, Any]]:
-        """What is kept."""
-        entries = self.keeping.entries if self.keeping is not None else []
-        return [asdict(one) for one in entries]
-
-    def on_request(self, body: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """``steps`` {"forget": bool}: what was kept; with ``forget`` nothing is from now on."""
-        found = self.told()
-        if body.get("forget") and self.keeping is not None and not self.loops:
+    def on_request(self, body: KeptSteps) -> list[KeptStep]:
+        """``steps``: what was kept; with ``forget`` nothing is from now on."""
+        found = [
+            KeptStep(one.loop, one.number, one.step, one.cell, one.at, one.ranks, one.over)
+            for one in (self.keeping.entries if self.keeping is not None else ())
+        ]
+        if body.forget and self.keeping is not None and not self.loops:
             self.keeping.forget(self.share)
         return found

@@ -1,0 +1,41 @@
+"""What a notebook can ask of a rank: for each operation the request, and what replies to it.
+
+    @dataclass(frozen=True)
+    class Withdraw(Operation[bool], op="withdraw"):
+        seq: int
+
+An operation stands here once. Its rank has a handler for the class (``engine/app.py``), which gets
+the request as ``request.body``; a notebook sends an object of it, and gets what ``Operation`` is
+given: a dataclass, a list or dict of them, or a value of JSON. ``codec.read`` makes both of what
+has come, and refuses one that lacks a field or has another. Who changes a field of a message raises
+``PROTOCOL_VERSION``.
+"""
+
+from __future__ import annotations
+
+import typing
+from typing import Any, ClassVar, Generic, TypeVar
+
+R = TypeVar("R")
+
+
+class Operation(Generic[R]):
+    """A request to a rank; its subclasses are frozen dataclasses.
+
+    Attributes:
+      op: what it is called in an envelope.
+      reply: the type of what replies.
+    """
+
+    op: ClassVar[str]
+    reply: ClassVar[Any]
+
+    def __init_subclass__(cls, *, op: str) -> None:
+        super().__init_subclass__()
+        bases: tuple[Any, ...] = vars(cls)["__orig_bases__"]
+        cls.op, (cls.reply,) = op, typing.get_args(bases[0])
+        OPERATIONS[op] = cls
+
+
+OPERATIONS: dict[str, type[Operation[Any]]] = {}
+EVENTS: dict[str, type[Any]] = {}  # what a rank sends before it replies, or unasked

@@ -1,0 +1,94 @@
+"""What a rank is asked about cells: those that run or wait, and what they ask and offer.
+
+A cell itself is a ``CellRequest``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxcluster.wire.ops import Operation
+
+
+@dataclass(frozen=True)
+class Interrupt(Operation[bool | str], op="interrupt"):
+    """Stop a cell (None: whichever runs); replies whether it runs.
+
+    One that still waits for its turn is not run at all. With ``spare`` it is left alone if its own
+    code is over, and "left" is the reply; with ``terminate`` it is stopped by SIGTERM, if its code
+    handles that.
+    """
+
+    seq: int | None
+    spare: bool = False
+    terminate: bool = False
+
+
+@dataclass(frozen=True)
+class Withdraw(Operation[bool], op="withdraw"):
+    """Don't run a cell, if it waits for its turn yet; replies whether it did."""
+
+    seq: int
+
+
+@dataclass(frozen=True)
+class OpenGates(Operation[None], op="clear"):
+    """Let cells begin that wait for the end of these."""
+
+    seqs: list[int]
+
+
+@dataclass(frozen=True)
+class Answer(Operation[None], op="answer"):
+    """What a ``Question`` is answered: a text, that there is none (``eof``), or why nobody can.
+
+    One that is late is dropped.
+    """
+
+    id: int
+    text: str = ""
+    eof: bool = False
+    refused: str | None = None
+
+
+@dataclass(frozen=True)
+class Completions:
+    """How a cell may go on: [text, kind] each, in place of what is from ``start`` to ``end``."""
+
+    matches: list[list[str]]
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Complete(Operation[Completions], op="complete"):
+    """How a cell may go on at the cursor, from this rank's names."""
+
+    code: str
+    cursor: int
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What ``name?`` shows, as a MIME bundle; an empty one for an unknown name."""
+
+    found: bool
+    name: str
+    data: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Inspect(Operation[Inspection], op="inspect"):
+    """Look at a name; "": at that at the cursor."""
+
+    name: str
+    code: str
+    cursor: int
+    detail: int
+
+
+@dataclass(frozen=True)
+class Reveal(Operation[list[str]], op="reveal"):
+    """Open these comms with the notebook, and all that they name; replies which are open."""
+
+    ids: list[str]

@@ -1,0 +1,118 @@
+"""What ranks are asked of their launches, and to come back into lockstep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from jaxcluster.wire.messages import LaunchTimes, PollReply, RankResources, RankState
+from jaxcluster.wire.ops import Operation
+
+Divisions = list[list[list[int]]]  # all devices by their places among all, in groups, several times
+
+
+@dataclass(frozen=True)
+class State(Operation[RankState], op="state"):
+    """What the main thread does now."""
+
+
+@dataclass(frozen=True)
+class Resources(Operation[RankResources], op="resources"):
+    """What the process has used, and uses."""
+
+
+@dataclass(frozen=True)
+class Busy(Operation[float], op="busy"):
+    """For how many seconds the process has computed since it began."""
+
+
+@dataclass(frozen=True)
+class Poll(Operation[PollReply], op="poll"):
+    """Why a cell does not end: with small values of these names, and so many last launches."""
+
+    names: list[str]
+    launches: int
+
+
+@dataclass(frozen=True)
+class Times(Operation[LaunchTimes], op="times"):
+    """When so many last launches have begun; of none, what time it is."""
+
+    launches: int
+
+
+@dataclass(frozen=True)
+class Resume(Operation[None], op="resume"):
+    """The ranks were found in lockstep: count launches from here."""
+
+
+@dataclass(frozen=True)
+class Strict(Operation[None], op="strict"):
+    """Announce launches from now on, in this epoch; None: don't."""
+
+    epoch: str | None
+
+
+@dataclass(frozen=True)
+class PrepareCheck(Operation[Divisions], op="prepare_check"):
+    """Compile the check of these divisions; without any, of those that there are, the reply."""
+
+    divisions: Divisions = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Whether all sums are what they must be on this rank's devices, and ``why`` not.
+
+    ``launches`` are the journal's counts afterwards.
+    """
+
+    right: bool
+    why: str
+    launches: dict[str, list[int]]
+
+
+@dataclass(frozen=True)
+class SelfCheck(Operation[Checked], op="self_check"):
+    """Take part in sums over all devices."""
+
+    divisions: Divisions
+    number: int
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class Courses(Operation[list[str]], op="courses"):
+    """Of each of these programs the collectives that it makes, in order.
+
+    "" for one that is not known here, or whose collectives its text does not tell.
+    """
+
+    fingerprints: list[int]
+
+
+@dataclass(frozen=True)
+class Export(Operation[None], op="export"):
+    """The program, as the reply's buffer."""
+
+    fingerprint: int
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """How many programs a rank ``ran``, and the journal's counts afterwards."""
+
+    ran: int
+    launches: dict[str, list[int]]
+
+
+@dataclass(frozen=True)
+class Replay(Operation[Replayed], op="replay"):
+    """Run these programs with zeros; those that are ``shipped`` are the buffers, in that order.
+
+    ``counts`` are the journal's, as they were when that was decided; None: whatever they are.
+    """
+
+    fingerprints: list[int]
+    shipped: list[int] = field(default_factory=list)
+    counts: dict[str, list[int]] | None = None
+    timeout_s: float = 5.0

@@ -1,0 +1,274 @@
+"""How ranks save their variables, take them back, keep copies of them, and undo a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxcluster.wire.ends import End
+from jaxcluster.wire.ops import Operation
+
+Where = str | Mapping[str, str]  # a folder: here, or what is needed to read it from another host
+Report = dict[str, Any]  # as ``engine.state.saved.Saved.report`` has it
+
+
+@dataclass(frozen=True)
+class SavePlace:
+    """A folder that a rank may save to, and how much it may take of it (None: of a disk)."""
+
+    folder: str
+    room: int | None = None
+
+
+@dataclass(frozen=True)
+class NewDevices:
+    """What the ranks are to be resized to: so many devices, and meshes with these axes."""
+
+    devices: int
+    mesh: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Snapshot(Operation[Report], op="snapshot"):
+    """Save the variables, to the first of these places that has room. Any thread.
+
+    With ``digests`` of the values; and what they were before the ``cell`` of this seq. With
+    ``resize`` the reply has, as ``unclear``, why it is not clear what becomes of the meshes, and
+    what to type.
+    """
+
+    places: list[SavePlace]
+    digests: bool = False
+    cell: int | None = None
+    resize: NewDevices | None = None
+
+
+@dataclass(frozen=True)
+class RestoreDone:
+    """The names that are ``restored``, and why others are ``lost``.
+
+    ``left``: the same of settings, ``unsaved`` of what could not be saved. ``values`` as in a
+    ``NameChanges``.
+    """
+
+    restored: list[str]
+    lost: dict[str, str]
+    left: dict[str, str]
+    unsaved: dict[str, str]
+    seconds: float
+    values: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Restore(Operation[RestoreDone], op="restore"):
+    """Bind what was saved in this folder.
+
+    Args:
+      names: only these.
+      before: those that are taken as they were before the cell.
+      from_rank: whose state is taken; None: the rank's own.
+      texts: what Python writes for the values of more names.
+      skip: settings that are not set; without ``settings`` none is.
+    """
+
+    path: Where
+    names: list[str] | None = None
+    before: list[str] = field(default_factory=list)
+    from_rank: int | None = None
+    texts: dict[str, str] = field(default_factory=dict)
+    skip: list[str] = field(default_factory=list)
+    settings: bool = True
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What is known of what was saved besides the files that there are.
+
+    Attributes:
+      older: names that are taken from before the cell, as it is undone or has lost them.
+      absent: names that were not there before it, and are not to be there now.
+      doubtful: names of which a rank that has no file may have had a value of its own.
+      told: what ranks without a file, which have died, have told of their values: texts by name.
+    """
+
+    older: list[str] = field(default_factory=list)
+    absent: list[str] = field(default_factory=list)
+    doubtful: list[str] = field(default_factory=list)
+    told: dict[int, dict[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RestoreLooked:
+    """What would be restored, lost and is unsaved, as in ``RestoreDone``.
+
+    Of another number of ranks, which were so many ``before``: names that this rank, as a new one,
+    has no value of (``own``), those of which gone ranks had their own (``gone``), and arrays that
+    wait to be placed (``unplaced``).
+    """
+
+    restored: list[str]
+    lost: dict[str, str]
+    unsaved: dict[str, str]
+    before: int = 0
+    own: list[str] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    unplaced: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class RestoreLook(Operation[RestoreLooked], op="restore_look"):
+    """Read what was saved, and hold it under the token. On the main thread.
+
+    It may be of another number of ranks; ``mesh`` are the axes' sizes then, where they must be
+    named. ``folders`` in place of the ``path``: where the file of each rank is that has saved.
+    """
+
+    token: str
+    path: str = ""
+    mesh: dict[str, int] = field(default_factory=dict)
+    folders: dict[int, Where] = field(default_factory=dict)
+    chosen: Chosen = field(default_factory=Chosen)
+
+
+@dataclass(frozen=True)
+class RestoreBound:
+    """The settings that are ``left`` (why), and the names that are ``restored``."""
+
+    left: dict[str, str]
+    restored: list[str]
+    values: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RestoreBind(Operation[RestoreBound], op="restore_bind"):
+    """Bind what was read, but for the names that any rank has lost: these are unbound."""
+
+    token: str
+    unbind: list[str]
+    lost: dict[str, str]
+
+
+@dataclass(frozen=True)
+class RestoreDrop(Operation[None], op="restore_drop"):
+    """Give up what was read, or is being read."""
+
+    token: str
+
+
+@dataclass(frozen=True)
+class MirrorState:
+    """What another host has of a rank's copy: see ``CopyState``."""
+
+    host: str
+    is_current: bool
+    at: float = 0.0
+    nbytes: int = 0
+    sent_nbytes: int = 0
+    seconds: float = 0.0
+    behind: str = ""
+
+
+@dataclass(frozen=True)
+class CopyState:
+    """A rank's copy of its variables: made ``at`` a time, in so many seconds.
+
+    ``behind``: why it is not current; ``left_out``: names that are not in it, and why.
+    """
+
+    is_on: bool
+    is_current: bool
+    at: float = 0.0
+    nbytes: int = 0
+    seconds: float = 0.0
+    behind: str = ""
+    left_out: dict[str, str] = field(default_factory=dict)
+    mirror: MirrorState | None = None
+
+
+@dataclass(frozen=True)
+class Keep(Operation[CopyState], op="keep"):
+    """Keep copies in a folder of all ranks' copies, of so many bytes at most; "": keep none.
+
+    ``hold``: a file to be locked. ``mirror``: where another host takes them in (``state.mirror``).
+    """
+
+    folder: str
+    nbytes: int = 0
+    hold: str = ""
+    mirror: dict[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Kept(Operation[CopyState], op="kept"):
+    """How the copies are."""
+
+
+@dataclass(frozen=True)
+class KeptStep:
+    """A version of a loop's state that a rank has whole, after ``step`` iterations.
+
+    ``over``: what it had launched at the cell's end, where that came without an error.
+    """
+
+    loop: str
+    number: int
+    step: int
+    cell: int
+    at: float
+    ranks: list[int]
+    over: End | None = None
+
+
+@dataclass(frozen=True)
+class KeptSteps(Operation[list[KeptStep]], op="steps"):
+    """What is kept of loops; with ``forget`` nothing is from now on."""
+
+    forget: bool
+
+
+@dataclass(frozen=True)
+class UndoLooked:
+    """What taking back a cell would come to.
+
+    Attributes:
+      back: names that will be what they were; ``made``: names that will be unbound.
+      in_place: names whose values were changed in place and will be what they were.
+      donated: names whose values from before the cell are deleted.
+      failed: names with values that can't be put back.
+      opaque: (name: what it is) and ``too_large``: names of which nothing is known.
+    """
+
+    back: list[str] = field(default_factory=list)
+    made: list[str] = field(default_factory=list)
+    in_place: list[str] = field(default_factory=list)
+    donated: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    opaque: dict[str, str] = field(default_factory=dict)
+    too_large: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class UndoLook(Operation[UndoLooked], op="undo_look"):
+    """What taking back this cell would come to. Changes nothing."""
+
+    seq: int
+
+
+@dataclass(frozen=True)
+class Undo(Operation[list[str]], op="undo"):
+    """Take a cell back, but ``leave`` these names; replies the names that it ``failed`` for."""
+
+    seq: int
+    leave: list[str]
+    lost: dict[str, str]
+
+
+@dataclass(frozen=True)
+class UndoLimit(Operation[int], op="undo_limit"):
+    """Hold so many bytes on a device for undo at most; replies how many.
+
+    0 switches it off, None is the default.
+    """
+
+    nbytes: int | None

@@ -1,0 +1,165 @@
+"""How values come to ranks and back: pull, push, and what is done to names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxcluster.wire.messages import ArrayInfo
+from jaxcluster.wire.ops import Operation
+
+Hashes = list[Any]  # (leaf, part, hash) of parts that other processes have too
+
+
+@dataclass(frozen=True)
+class Described:
+    """A value's arrays and the sizes of its other buffers; its pickle is the reply's buffer."""
+
+    arrays: list[ArrayInfo]
+    buffers: list[int]
+
+
+@dataclass(frozen=True)
+class Describe(Operation[Described], op="describe"):
+    """Describe a value, and hold it under the token for the parts that are asked for next.
+
+    ``pickle``: with the pickle and other buffers. ``plain``: with dicts and lists as containers.
+    """
+
+    name: str
+    pickle: bool
+    plain: bool = False
+    token: str = ""
+
+
+@dataclass(frozen=True)
+class Filled:
+    """``copies``: what should be equal on other processes."""
+
+    copies: Hashes
+
+
+@dataclass(frozen=True)
+class Fill(Operation[Filled], op="fill"):
+    """Write a held value to its places in a file of the notebook's shared memory.
+
+    ``arrays`` are [number, offset] of each, ``buffers`` the offsets of the others.
+    """
+
+    token: str
+    path: str
+    arrays: list[list[int]]
+    buffers: list[int]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A shard: of which array, where in it ([start, stop] for each axis), and its shape."""
+
+    array: int
+    index: list[list[int]]
+    shape: list[int]
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """The parts that the first buffers are; the other buffers of the pickle follow."""
+
+    places: list[Part]
+    copies: Hashes
+
+
+@dataclass(frozen=True)
+class Fetch(Operation[Fetched], op="fetch"):
+    """As ``Fill``, in buffers, for a notebook on another host."""
+
+    token: str
+    arrays: list[int]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The parts and sizes of what is in the file; nothing where the host has no room for it."""
+
+    has_room: bool
+    places: list[Part] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    copies: Hashes = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Pack(Operation[Packed], op="pack"):
+    """As ``Fetch``, into a new file of the rank's host, from where its agent sends it."""
+
+    token: str
+    path: str
+    arrays: list[int]
+
+
+@dataclass(frozen=True)
+class Forget(Operation[None], op="forget"):
+    """A pull or a push was given up. It may still wait for the main thread."""
+
+    token: str
+
+
+@dataclass(frozen=True)
+class SampledPart:
+    """Where its values belong among those that are shown, by axis."""
+
+    where: list[list[int]]
+    shape: list[int]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """An array, as its ``ArrayInfo`` says it, and the parts that the buffers are."""
+
+    shape: list[int]
+    dtype: str
+    on: str
+    copies: Hashes
+    places: list[SampledPart]
+
+
+@dataclass(frozen=True)
+class Sample(Operation[Sampled], op="sample"):
+    """What is needed to print an array: so many values from each end of its axes."""
+
+    name: str
+    edge: int
+
+
+@dataclass(frozen=True)
+class Assign(Operation[None], op="assign"):
+    """Read pushed values, which are bound when all ranks have done so.
+
+    The first buffer is the pickle. Its own are the others, or [start, stop] of a file each.
+    """
+
+    token: str
+    path: str = ""
+    buffers: list[list[int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class AssignBind(Operation[dict[str, str]], op="assign_bind"):
+    """Bind what ``Assign`` has read; replies what each name's value is (``NameChanges``)."""
+
+    token: str
+
+
+@dataclass(frozen=True)
+class Spanning(Operation[list[str]], op="spanning"):
+    """Which of these names hold an array that spans processes, at any depth."""
+
+    names: list[str]
+
+
+@dataclass(frozen=True)
+class Unbind(Operation[None], op="unbind"):
+    """Forget these names, and keep how some were ``lost``."""
+
+    names: list[str]
+    lost: dict[str, str] = field(default_factory=dict)
