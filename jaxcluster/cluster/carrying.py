@@ -63,6 +63,8 @@ class Owner(Protocol):
     @property
     def recovery(self) -> str: ...
     @property
+    def changing(self) -> contextlib.AbstractContextManager[object]: ...
+    @property
     def restored(self) -> Restored | None: ...
     @property
     def cells(self) -> Sequence[Sent]: ...
@@ -232,18 +234,21 @@ class Carrier:
 
     def _undo(self, world: World, ranks: Sequence[int], holds_others: bool) -> Undone:
         record = self._cell.record
-        undone = undoing.undo(
-            world.link,
-            world.turns,
-            record.seq,
-            record.execution_count,
-            ranks,
-            holds_others=holds_others,
-        )
-        if not undone.refused:
-            world.hear_undo(record.seq, undone.in_doubt)
-            record.undone = True
-            record.missed = tuple({*record.ranks} - {*ranks} | {*undone.missed})
+        with (
+            self._cluster.changing
+        ):  # else what is saved were of before it here, and after it there
+            undone = undoing.undo(
+                world.link,
+                world.turns,
+                record.seq,
+                record.execution_count,
+                ranks,
+                holds_others=holds_others,
+            )
+            if not undone.refused:
+                world.hear_undo(record.seq, undone.in_doubt)
+                record.undone = True
+                record.missed = tuple({*record.ranks} - {*ranks} | {*undone.missed})
         return undone
 
     def _recover(self, said: str, told: str, undo: bool) -> Recovered:
@@ -252,11 +257,12 @@ class Carrier:
         line = cluster.recover(said, told=told, when=when, undo=undo)
         is_replaced = cluster.world is not self._pinned
         self._pinned = cluster.world
-        restored, names, back = cluster.restored, frozenset[str](), frozenset[str]()
-        if restored is not None and str(restored) in line:
-            names = frozenset({*restored.older, *restored.lost})
-            back = restored.copied
-        return Recovered(line, names, is_replaced, back)
+        restored = cluster.restored
+        if restored is None or str(restored) not in line:
+            return Recovered(line, is_replaced=is_replaced)
+        names = frozenset({*restored.older, *restored.lost})
+        is_undone = self._cell.record.seq in restored.undone
+        return Recovered(line, names, is_replaced, is_undone, restored.copied)
 
     def _rest(self) -> None:
         """Wait a moment between looks; the stop button ends it."""

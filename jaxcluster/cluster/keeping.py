@@ -183,13 +183,16 @@ class Found:
 
 
 def find(
-    world: World, cells: Sequence[CellRecord], undone: int, check: Callable[[], None]
+    world: World,
+    cells: Sequence[CellRecord],
+    undone: Mapping[int, int],
+    check: Callable[[], None],
 ) -> Found:
     """The copies of ranks that can be restored.
 
     Args:
       cells: the last ones that were sent.
-      undone: the seq of the cell that is taken back, the last of them; 0: none is.
+      undone: by rank the seq of the first cell that is taken back on it.
       check: called while a copy is waited for that is being written; may raise.
     """
     copies = world.copies
@@ -213,7 +216,7 @@ def _versions(
     world: World,
     copies: Copies,
     cells: Sequence[CellRecord],
-    undone: int,
+    undone: Mapping[int, int],
     check: Callable[[], None],
 ) -> tuple[dict[int, int], set[int]]:
     """The version of each rank's copy that is to come back, 0: it has none; and whose are mirrors'.
@@ -221,11 +224,10 @@ def _versions(
     Those are of ranks whose hosts are lost.
     """
     last, first = _last_cells(world, copies, cells), world.record.last_seq
-    ran = {rank for cell in cells if cell.seq == undone for rank in cell.ranks}
     # Of a cell that was taken back before: what had died by then still has it.
     taken = {rank: cell.seq for cell in cells if cell.undone for rank in cell.missed}
     taken = {rank: seq for rank, seq in taken.items() if rank in world.dead}
-    taken |= dict.fromkeys(ran, undone)
+    taken |= undone
     deadline = time.monotonic() + COMING_S
     while True:
         mirrored = {r for r in range(world.num_processes) if copies.folder.is_gone(r)}

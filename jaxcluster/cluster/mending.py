@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Set as AbstractSet
 from typing import Protocol
@@ -20,8 +19,6 @@ class Patient(Owner, Protocol):
 
     @property
     def standing(self) -> Standing: ...
-    @property
-    def changing(self) -> contextlib.AbstractContextManager[object]: ...
     @property
     def is_broken(self) -> bool: ...
     @property

@@ -62,6 +62,7 @@ class Restored:
       cells: those that make the lost names again, as ``makers.tell`` has them; "" if not known.
       copied: those of ``kept`` that are what they were before the cell, by ranks' copies.
       ranks: how many there are now, where there were others before; else 0.
+      undone: the cells of which nothing is left.
       notes: what is to be known of some variables since then.
     """
 
@@ -75,6 +76,7 @@ class Restored:
     cells: str = ""
     copied: frozenset[str] = frozenset()
     ranks: int = 0
+    undone: frozenset[int] = frozenset()
     notes: str = ""
 
     def __str__(self) -> str:
@@ -155,7 +157,7 @@ def save(
       RecoveryError: a rank that lives could not be saved, and why.
     """
     undone = _undone(world, cells, cell_is_undone)
-    found = keeping.find(world, cells, undone, check)
+    found = keeping.find(world, cells, taken_back_on(cells, undone), check)
     nothing_else = found.reports.keys() == world.dead.keys() == set(range(world.num_processes))
     # One of several hosts may yet be lost: what the others had in common is known by the hashes of
     # what living ranks save now, and copies have none.
@@ -165,6 +167,7 @@ def save(
         return Kept(
             folder, found.reports, False, {}, world.num_processes,
             replaced=replaced, copies=found.copies, mesh=resize.mesh if resize is not None else {},
+            undone=_with_undone(cells, undone),
         )  # fmt: skip
     return _save(world, cells, check, undone, found, resize)
 
@@ -174,6 +177,22 @@ def _undone(world: World, cells: Sequence[CellRecord], cell_is_undone: bool) -> 
     taken = [cell for cell in cells if cell.undone] if cell_is_undone else []
     last = max(taken or cells, key=lambda cell: cell.seq, default=None)
     return last.seq if last is not None and (cell_is_undone or _died_with(world, last)) else 0
+
+
+def _with_undone(cells: Sequence[CellRecord], undone: int) -> frozenset[int]:
+    """The cells that are taken back where ``undone`` is: also what was queued behind it."""
+    later = {c.seq for c in cells if c.seq > undone and not c.replies.keys() >= {*c.ranks}}
+    return frozenset({undone, *later}) if undone else frozenset()
+
+
+def taken_back_on(cells: Sequence[CellRecord], undone: int) -> dict[int, int]:
+    """By rank the first cell that is taken back on it, where ``undone`` is."""
+    found: dict[int, int] = {}
+    taken = _with_undone(cells, undone)
+    for cell in sorted(cells, key=lambda cell: cell.seq):
+        if cell.seq in taken:
+            found = dict.fromkeys(cell.ranks, cell.seq) | found
+    return found
 
 
 def _died_with(world: World, cell: CellRecord) -> bool:
@@ -193,7 +212,9 @@ def _save(
     folder = world.processes.state_folder()
     try:
         last = _last_cells(world, cells)
-        reports = _snapshots(world, max(last.values(), default=0), folder, check, resize)
+        newest = dict.fromkeys(range(world.num_processes), max(last.values(), default=0))
+        before = newest | taken_back_on(cells, undone)
+        reports = _snapshots(world, before, folder, check, resize)
     except BaseException:
         folder.remove()
         raise
@@ -204,6 +225,7 @@ def _save(
     return Kept(
         folder, reports, bool(undone), dead, world.num_processes, copied=copied,
         copies=found.copies, mesh=resize.mesh if resize is not None else {},
+        undone=_with_undone(cells, undone),
     )  # fmt: skip
 
 
@@ -217,12 +239,16 @@ def _last_cells(world: World, cells: Sequence[CellRecord]) -> dict[int, int]:
 
 
 def _snapshots(
-    world: World, cell: int, folder: StateFolder, check: Check, resize: Resize | None
+    world: World,
+    before: Mapping[int, int],
+    folder: StateFolder,
+    check: Check,
+    resize: Resize | None,
 ) -> dict[int, dict[str, Any]]:
     """What each living rank says that it has written; empty if none lives.
 
     Args:
-      cell: what "before the cell" means on all ranks.
+      before: what "before the cell" means, by rank.
     """
     saved: dict[int, dict[str, Any]] = {}
     # Hashes tell the values that all ranks share from those that each has of its own. They are
@@ -233,7 +259,7 @@ def _snapshots(
         digests, wanted = True, NewDevices(resize.devices, dict(resize.mesh))
     while alive := [r for r in range(world.num_processes) if r not in world.dead]:
         places = {r: [SavePlace(*place) for place in folder.places_for(r)] for r in alive}
-        each = {r: Snapshot(places[r], digests, cell, wanted) for r in alive}
+        each = {r: Snapshot(places[r], digests, before[r], wanted) for r in alive}
         answers = ask(world, each, SAVE_S, check)
         saved = replies(answers)
         living = [r for r in alive if r not in world.dead]
@@ -272,12 +298,13 @@ def _dead(
     Args:
       cells: the last ones that this notebook has sent.
       last: the last one that any notebook has sent to the rank.
-      undone: the seq of the cell that is taken back, which is the last of ``cells``; 0: none is.
+      undone: the seq of the cell that is taken back, with those behind it; 0: none is.
     """
     heard = told.get(rank)
     if heard is None:
         return Dead()
-    open_ = [c for c in cells if rank in c.ranks and rank not in c.replies and c.seq != undone]
+    open_ = [c for c in cells if rank in c.ranks and rank not in c.replies]
+    open_ = [c for c in open_ if not undone or c.seq < undone]
     bound = {name for cell in open_ for name in bound_names(cell.source)}
     names, maybe = frozenset(heard.names | bound), frozenset(bound - heard.names)
     mine = {cell.seq for cell in cells}
@@ -719,7 +746,7 @@ def restore(
     copied = {name for rank in found.copied if rank in saved.reports for name in found.copied[rank]}
     return Restored(
         tuple(sorted(back)), lost | left, (*missing, *saved.replaced), older=older,
-        gone=saved.why_gone, cells=makers.tell(made_by or {}, lost),
+        gone=saved.why_gone, cells=makers.tell(made_by or {}, lost), undone=saved.all_undone,
         copied=frozenset(back if saved.replaced else back & copied),
     )  # fmt: skip
 

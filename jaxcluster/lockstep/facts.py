@@ -85,10 +85,12 @@ class Recovered:
     """What was done about ranks that are lost, in words, and of which names it says something.
 
     ``is_replaced``: all ranks are new processes, which know nothing of the cell.
-    ``back``: names that are what they were before the cell, whatever its undo has come to.
+    ``is_undone``: nothing of the cell is left, whatever its undo has come to; ``back``: of which
+    names it is said.
     """
 
     line: str
     told: frozenset[str] = frozenset()
     is_replaced: bool = False
+    is_undone: bool = False
     back: frozenset[str] = frozenset()

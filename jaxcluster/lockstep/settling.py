@@ -421,7 +421,7 @@ class Settling:
         done: Recovered = yield actions.Recover(said, told, not undone.refused)
         self._is_replaced |= done.is_replaced
         names = rewrite.assigned_names(self._cell.record.source)
-        self._cell.undone = undone.brought_back(done.back, names)
+        self._cell.undone = undone.brought_back(done.back, names) if done.is_undone else undone
         facts = yield from self._look_around()
         if self._is(State.LEFT, State.DIVERGED) and not (facts.dead or facts.divergence):
             self._become(State.SETTLED, "the ranks have new processes")

@@ -47,13 +47,14 @@ class Undone:
         )
 
     def brought_back(self, names: Iterable[str], assigned: Iterable[str]) -> Undone:
-        """The same where these names are what they were before the cell, by other means.
+        """The same where nothing of the cell is left, and these names are what they were before it.
 
         Args:
           assigned: those that the cell has bound, where no rank lives to say so.
         """
-        if self.refused and names:
-            return Undone(back=tuple(sorted(set(assigned) & set(names))))
+        if self.refused:
+            back = set(assigned) & set(names)
+            return Undone(back=tuple(sorted(back)), made=tuple(sorted(set(assigned) - back)))
         known = self.in_doubt & set(names)
         return replace(self.without(known), back=tuple(sorted({*self.back, *known})))
 

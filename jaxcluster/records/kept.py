@@ -371,6 +371,7 @@ class Kept:
         ranks have what these had, those of others what they have lost.
       copies: where these are.
       mesh: for another number of ranks: the sizes of the meshes' axes that were named.
+      undone: the cells that are taken back.
       is_resized: it is for other ranks than have saved it: others in number, or on other hosts.
     """
 
@@ -384,6 +385,7 @@ class Kept:
     copied: Mapping[int, dict[str, Any]] = field(default_factory=dict)
     copies: Copies | None = None
     mesh: Mapping[str, int] = field(default_factory=dict)
+    undone: frozenset[int] = frozenset()
     is_resized: bool = False
 
     def looked_at(self) -> Kept:
@@ -405,6 +407,12 @@ class Kept:
             dead[rank] = Dead(names, True, texts[rank], {r: texts[r] for r in left})
         copied = {rank: one for rank, one in self.copied.items() if rank not in gone}
         return replace(self, reports=left, dead=dead, gone={**self.gone, **gone}, copied=copied)
+
+    @property
+    def all_undone(self) -> frozenset[int]:
+        """Those of ``undone`` of which nothing is left: all ranks know what was before them."""
+        is_known = all(report["before"].get("known", True) for report in self.reports.values())
+        return self.undone if is_known else frozenset()
 
     @property
     def ranks(self) -> list[int]:

@@ -86,7 +86,7 @@ class Link:
         self.client = client
         self.cluster, self.hub = client.cluster, client.cluster.hub
         self.ranks = list(range(self.cluster.num_ranks))
-        self._ids = itertools.count(1)
+        self._generation, self._ids = self.cluster.generation, itertools.count(1)
         self._asked: dict[str, tuple[int, Any]] = {}
         self._due: dict[tuple[int, str], float] = {}
         self._dead: dict[int, Any] = {}
@@ -116,7 +116,7 @@ class Link:
     ) -> list[str]:
         ids = []
         for rank, body in each.items():
-            ids.append(name := str(next(self._ids)))
+            ids.append(name := f"{self._generation}-{next(self._ids)}")
             if rank in self._dead:
                 sink.put(Event(rank, "died", name, self._dead[rank]))
                 continue
@@ -274,6 +274,25 @@ class World:
         raise AssertionError(f"rank {rank} was ended: {why}")
 
 
+class Changing:
+    """In place of a cluster's lock: who has it gets it again."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._owner: Any = None
+        self._times = 0
+
+    def __enter__(self) -> None:
+        own = self._hub.running
+        while self._owner not in (None, own):
+            self._hub.block(lambda: self._owner is None)
+        self._owner, self._times = own, self._times + 1
+
+    def __exit__(self, *raised: object) -> None:
+        self._times -= 1
+        self._owner = self._owner if self._times else None
+
+
 class Client:
     """A notebook: the real dispatcher with cells of its own."""
 
@@ -293,6 +312,7 @@ class Client:
         self.dispatcher = dispatch.Dispatcher(self)  # type: ignore[arg-type]
         self.begin()
         self.restarts = 0
+        self.changing = Changing(cluster.hub)
 
     def begin(self) -> None:
         self.link = Link(self)
@@ -311,21 +331,10 @@ class Client:
         """No new processes are waited for on another thread."""
 
     def check_open(self) -> None:
-        if self.cluster.keeping is not None:
-            self.cluster.hub.block(self._may_send)
         if self.world.dead:
             dead = sorted(self.world.dead)
             done = self.recover("", told="", when="", undo=False)
             raise RankDied("died, so the cell was not run", done, dead)
-
-    def _may_send(self) -> bool:
-        """Where a rank has died, its user first lets the cells end that are there.
-
-        Another cell would give the ranks new processes while these are being taken back: what was
-        saved may then be what one of them has made, though it says that it is undone.
-        """
-        has_cells = any(client.cells for client in [self, *self.others])
-        return not self.cluster.is_replaced_now and not (self.world.dead and has_cells)
 
     def withdraw_behind(self, cell: running.RunningCell) -> None:
         self.dispatcher.withdraw_behind(cell)
@@ -333,15 +342,16 @@ class Client:
     def recover(self, said: str, *, told: str, when: str, undo: bool) -> str:
         """New processes, with the variables that live; other notebooks attach to them."""
         cluster = self.cluster
-        cluster.hub.block(lambda: not cluster.is_replaced_now)
-        if self.world.is_broken:  # the other notebook has not done it meanwhile
-            self.restarts += 1
-            cluster.is_replaced_now = True
-            if cluster.keeping is not None:
-                return self._recover_by_copies(said, when, undo)
-            self._give_new_processes(undo)
-            cluster.is_replaced_now = False
-            self.recovered = "New processes have the variables."
+        with self.changing:
+            cluster.hub.block(lambda: not cluster.is_replaced_now)  # by the other notebook
+            if self.world.is_broken:  # nobody has done it meanwhile
+                self.restarts += 1
+                cluster.is_replaced_now = True
+                if cluster.keeping is not None:
+                    return self._recover_by_copies(said, when, undo)
+                self._give_new_processes(undo)
+                cluster.is_replaced_now = False
+                self.recovered = "New processes have the variables."
         return "\n".join(filter(None, [said, self.recovered]))
 
     def _give_new_processes(self, undo: bool) -> None:
@@ -361,7 +371,8 @@ class Client:
         """By the notebook that has started it; another one's user goes there for it."""
         cluster, owner = self.cluster, self.cluster.owner
         try:
-            told = sim_keeping.recover(owner, when, undo and owner is self)
+            with owner.changing:
+                told = sim_keeping.recover(owner, when, undo and owner is self)
         finally:
             cluster.is_replaced_now = False
         for client in [self, *self.others]:
@@ -389,7 +400,7 @@ class Client:
 
     def submit(self, source: str, ranks: Sequence[int], timeout_s: float | None) -> Any:
         options = CellOptions(ranks, timeout_s)
-        with contextlib.ExitStack() as on_its_way:
+        with self.changing, contextlib.ExitStack() as on_its_way:
             cell, _ = self.dispatcher.send(source, options, on_its_way)
         return cell
 

@@ -655,4 +655,123 @@ FOUND = {
             deaths=((2.330719759551154, "rank", 1), (3.0369018199119138, "rank", 0)),
         ),
     ),
+    "a cell is taken back while another one gives the ranks new processes": Schedule(
+        seed=119,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    0: (
+                        Launch("0,1,2", 1, (1, 0), "b", ("b",)),
+                        Launch("0,1,2", 2, (1, 1), "c", ("c",)),
+                    ),
+                    1: (
+                        Launch("0,1,2", 1, (1, 0), "b", ("b",)),
+                        Launch("0,1,2", 2, (1, 1), "c", ("c",)),
+                    ),
+                    2: (Launch("0,1,2", 2, (1, 1), "c", ("c",)),),
+                },
+                queued=True,
+                timeout_s=0.11028765898841117,
+            ),
+            Program(number=8, client=0, steps={0: (), 1: (), 2: ()}, queued=False),
+        ),
+        fault="refused",
+        guilty=frozenset({(1, 2)}),
+        lateness=0.3,
+        keeps=Keeps(hosts=(0, 0, 1), is_on=False, deaths=((0.15834852288698442, "host", 1),)),
+    ),
+    "a rank has run what waits elsewhere for a cell that is taken back": Schedule(
+        seed=1247,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    rank: (
+                        Launch("0,1,2", 1, (1, 0), "b"),
+                        Launch("0,1,2", 1, (1, 1), "b"),
+                    )
+                    for rank in (0, 2)
+                },
+                queued=True,
+            ),
+            Program(2, 0, {rank: (Set("p", (2, 0)),) for rank in range(3)}, True),
+            Program(number=8, client=0, steps={0: (), 1: (), 2: ()}, queued=False),
+        ),
+        fault="partial",
+        guilty=frozenset({(1, 1)}),
+        keeps=Keeps(is_on=False, deaths=((0.8734480861176012, "rank", 2),)),
+    ),
+    "what a copy brings back of an earlier cell is said to be undone": Schedule(
+        seed=3883,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={rank: (Launch("0,1,2", 1, (1, 1), "a"),) for rank in (0, 1)},
+                queued=True,
+            ),
+            Program(
+                number=2,
+                client=0,
+                steps={
+                    rank: (
+                        *((Sleep(1.5),) if rank == 0 else ()),
+                        Launch("0,1,2", 1, (2, 1), "c", ("c",)),
+                        Launch("0,1,2", 1, (2, 2), "c", ("c",)),
+                    )
+                    for rank in range(3)
+                },
+                queued=False,
+            ),
+        ),
+        fault="partial",
+        guilty=frozenset({(1, 2)}),
+        keeps=Keeps(deaths=((1.4178444703743416, "rank", 0),)),
+    ),
+    "a copy of after a cell is said to be of before it": Schedule(
+        seed=1719,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=3,
+                client=0,
+                steps={
+                    1: (
+                        Launch("0,1", 1, (3, 0), "d"),
+                        Launch("0,1,2", 1, (3, 1), "a", ("c",)),
+                        Launch("0,1,2", 1, (3, 2), "c", ("b",)),
+                        Launch("0,1", 1, (3, 3), "d"),
+                    ),
+                    2: (
+                        Launch("0,1,2", 1, (3, 1), "a", ("c",)),
+                        Launch("0,1,2", 1, (3, 2), "c", ("b",)),
+                    ),
+                },
+                queued=True,
+            ),
+            Program(
+                number=8,
+                client=0,
+                steps={
+                    0: (Launch("0,1", 1, (8, 0), "d"),),
+                    1: (Launch("0,1", 1, (8, 0), "d"),),
+                    2: (),
+                },
+                queued=False,
+            ),
+        ),
+        fault="partial",
+        guilty=frozenset({(3, 0)}),
+        keeps=Keeps(deaths=((1.0704856264626574, "rank", 1),)),
+    ),
 }

@@ -14,6 +14,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -369,11 +370,9 @@ def picture_of(rank: Any) -> Picture:
     before = rank.before
     old, seq = (before.names, before.seq) if before is not None else (rank.names, 0)
     new = rank.names if rank.saved is None else rank.saved
-    running = rank.current
-    if (
-        rank.is_dead and running is not None and running.seq == seq
-    ):  # of what the cell did there nobody knows
-        new = old
+    running, is_saved = rank.current, rank.saved is not None
+    if rank.is_dead and not is_saved and running is not None and running.seq == seq:
+        new = old  # of what the cell did there nobody knows
     return Picture(dict(new), dict(old), seq, rank.is_dead)
 
 
@@ -423,8 +422,13 @@ def recover(owner: Any, when: str, undo: bool) -> str:
             continue
         owner.restored, owner.is_down = made.restored, False
         assert made.restored is not None and own.pictures is not None
+        begun = max(one.seq for one in own.pictures.values())
         undone = max((record.seq for record in records if record.undone), default=0)
-        cluster.wrong += judge(own.pictures, cluster.ranks, made.restored, undone)
+        undone = min(made.restored.undone, default=undone if undone >= begun else 0)
+        left = [one for one in records if not one.replies.keys() >= {*one.ranks}]
+        left = [one for one in left if one.seq not in made.restored.undone]
+        told = {name for one in left for name in restart.bound_names(one.source)}  # by these cells
+        cluster.wrong += judge(own.pictures, cluster.ranks, made.restored, undone, told)
         own.pictures = None
         return str(made.restored)
     return "Recovery failed."
@@ -447,31 +451,43 @@ def try_copies(owner: Any) -> None:
 
 
 def judge(
-    were: Mapping[int, Picture], ranks: Sequence[Any], done: restart.Restored, undone: int
+    were: Mapping[int, Picture],
+    ranks: Sequence[Any],
+    done: restart.Restored,
+    undone: int,
+    told: AbstractSet[str],
 ) -> list[str]:
     """Each name is what it was, of one moment on all ranks, or is said to be lost.
 
     Args:
       undone: the cell that was taken back on all ranks; 0: none was.
+      told: names that are not to be trusted, as the cells say that have bound them.
     """
     broken: list[str] = []
     if done.nothing_lived or (done.gone and not done.kept):  # all of it, as it says
         return broken
     last = undone or max((one.seq for one in were.values()), default=0)
     all_died = all(one.is_dead for one in were.values())
-    then = {r: one.old if one.seq == last else one.new for r, one in were.items()}
+    # Cells that wait for a cell which is taken back are not run, and are taken back with it.
+    then = {r: one.old if one.seq >= last else one.new for r, one in were.items()}
     now = {rank: one.new for rank, one in were.items()}
     names = {name for one in (*then.values(), *now.values()) for name in one}
     names |= {name for rank in ranks for name in rank.names}
     for name in sorted(names):
+        if any(_is_wrong(moment[rank].get(name)) for moment in (now, then) for rank in moment):
+            continue  # the cell that has made it says so
         has = {rank.number: key(rank.names.get(name)) for rank in ranks}
         moments = [then] if undone else [now, then]
-        why = [_why_wrong(name, has, were, moment, done) for moment in moments]
+        why = [_why_wrong(name, has, were, moment, done, told) for moment in moments]
         if all(why):
             broken.append(f"K1: {name} has come back as {has}, {why[0]}")
-        elif not (undone or all_died) and why[0] and name not in {*done.older, *done.copied}:
+        elif not (undone or all_died) and why[0] and name not in {*done.older, *done.copied, *told}:
             broken.append(f"K2: {name} is as before the cell, and nobody says so: {has}")
     return broken
+
+
+def _is_wrong(value: Any) -> bool:
+    return type(value) is Value and bool(value.tainted)
 
 
 def _why_wrong(
@@ -480,13 +496,14 @@ def _why_wrong(
     were: Mapping[int, Picture],
     moment: Mapping[int, Mapping[str, Any]],
     done: restart.Restored,
+    told: AbstractSet[str],
 ) -> str:
     wanted = {rank: key(moment[rank].get(name)) for rank in moment}
     living = {wanted[rank] for rank, one in were.items() if not one.is_dead}
     for rank, value in has.items():
         if value == wanted[rank]:
             continue
-        if value is None and name in done.lost:
+        if value is None and (name in done.lost or name in told):
             continue
         is_common = value is not None and value[0] == "array"
         if were[rank].is_dead and is_common and living == {value}:

@@ -334,15 +334,10 @@ class Writer:
         chance = self.chance
         if any(_is_apart(step) for p in made.programs for own in p.steps.values() for step in own):
             return made  # what threads change no copy promises to have
-        # One notebook's; and where cells go wrong, each is waited for: two that are taken back at
-        # once, while ranks are replaced, may say so of values that are back.
-        programs = [
-            replace(
-                self.with_own(p), client=0, queued=p.queued and not made.fault,
-                pause_s=chance.choice(PAUSES_S),
-            )
+        programs = [  # one notebook's
+            replace(self.with_own(p), client=0, pause_s=chance.choice(PAUSES_S))
             for p in made.programs
-        ]  # fmt: skip
+        ]
         last = self.launch((8, 0))
         steps = {r: tuple(s for s in (last, Print(last.name)) if _is_of(s, r))
                  for r in range(self.num_ranks)}  # fmt: skip

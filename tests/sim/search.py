@@ -19,7 +19,7 @@ from jaxcluster.wire.ops.cells import Interrupt
 from sim import keeping
 from sim.clients import Client, outcome, virtual
 from sim.hub import Hub, Sink, Stuck
-from sim.programs import FAULTS, Catch, Late, Launch, Program, Repeat, Schedule, Thread, Writer
+from sim.programs import FAULTS, Catch, Late, Launch, Own, Program, Repeat, Schedule, Thread, Writer
 from sim.ranks import Cluster
 from sim.truth import Value
 
@@ -121,6 +121,7 @@ def use(client: Client, programs: Sequence[Program], course: Course, hub: Hub, n
     def end(program: Program, cell: Any) -> None:
         error = outcome(cell)
         course.reports[program.number] = cell.report
+        course.broken += _look_at_undone(client.cluster, course, program.number, error)
         become_known(program, error)
         nonlocal left
         left -= 1
@@ -228,6 +229,8 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
         # What is launched of processes that don't run the cell is compared by its order alone: it
         # is found, but other cells may have met it.
         broken[:] = [line for line in broken if not line.startswith("P1")]
+    for number, error in course.ended.items():
+        broken += _look_at_undone(cluster, course, number, error)
     is_whole = schedule.death is None and schedule.keeps is None
     is_right = not schedule.fault and is_whole
     if is_right:
@@ -289,6 +292,36 @@ def _meant_apart(schedule: Schedule) -> Iterator[Any]:
             yield from (s.meant for s in step.steps if isinstance(s, Launch))
         elif isinstance(step, Catch):
             steps += step.steps
+
+
+def _look_at_undone(
+    cluster: Cluster, course: Course, number: int, error: BaseException | None
+) -> list[str]:
+    """P6: where it says that a cell is undone, no rank has what it has made."""
+    if "This cell is undone" not in str(error):
+        return []
+    return [
+        f"P6: cell {number} is undone, and {name} is of it on rank {rank.number}: {error}"
+        for rank in cluster.ranks
+        for name, value in rank.names.items()
+        if not rank.is_dead and _cell_of(value) == number and not _is_apart_from(value, course)
+    ]
+
+
+def _cell_of(value: Any) -> Any:
+    """The number of the program that has made it; None where it does not say."""
+    match value:
+        case Value():
+            return _maker(value)
+        case (number, _):
+            return number
+        case Own(number=number):
+            return number
+    return None
+
+
+def _is_apart_from(value: Any, course: Course) -> bool:
+    return isinstance(value, Value) and value.meaning in course.apart
 
 
 def _members(processes: str) -> list[str]:

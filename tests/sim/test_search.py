@@ -7,6 +7,7 @@ JAXCLUSTER_SIM_FIRST from which one on. ``python -m sim.search FIRST COUNT [FAUL
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import random
@@ -21,7 +22,7 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.cluster import restart
+from jaxcluster.cluster import carrying, restart
 from jaxcluster.engine import strict
 from jaxcluster.engine.state import shelf
 from jaxcluster.errors import CellInterrupted
@@ -80,7 +81,19 @@ def origin_in_strict_mode(journal: Journal) -> int:
     return journal.cell_seq if asks else REAL.origin(journal)
 
 
+def undo_beside_a_restart(self: Any, *asked: Any) -> Any:
+    """Whatever another cell does to the ranks meanwhile."""
+    free = SimpleNamespace(changing=contextlib.nullcontext())
+    return REAL.undo(SimpleNamespace(_cell=self._cell, _cluster=free), *asked)
+
+
+def alone(cells: Any, undone: int) -> frozenset[int]:
+    """What is queued behind a cell that is taken back is thought to stay."""
+    return frozenset({undone} - {0})
+
+
 REAL = SimpleNamespace(
+    undo=carrying.Carrier._undo,
     confirmations=Journal.confirmations,
     origin=Journal.origin,
     take_reply=Cell._take_reply,
@@ -240,6 +253,10 @@ HOLES: dict[str, list[tuple[Any, str, Any]]] = {
         (restart, "is_common", lambda name, bodies: True),
     ],
     "an array's numbers are another one's": [(shelf.Shelf, "find", find_in_place)],
+    "a cell is taken back while others replace the ranks": [
+        (carrying.Carrier, "_undo", undo_beside_a_restart),
+    ],
+    "what waits for a cell that is taken back stays": [(restart, "_with_undone", alone)],
 }  # fmt: skip
 
 
@@ -273,6 +290,8 @@ SHOWN_BY: dict[str, Callable[[Schedule], bool]] = {
     "a mirror of another moment is taken": is_mirrored,
     "a survivor's value is taken for a dead rank's own": is_kept,
     "an array's numbers are another one's": is_kept,
+    "a cell is taken back while others replace the ranks": is_kept,
+    "what waits for a cell that is taken back stays": is_kept,
 }
 
 

@@ -33,6 +33,9 @@ class Value:
     def is_ready(self) -> bool:
         return self.tainted is not None
 
+    def is_deleted(self) -> bool:
+        return False
+
     @property
     def meaning(self) -> Any:
         return self.made.meant

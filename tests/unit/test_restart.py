@@ -177,6 +177,21 @@ def test_of_an_undone_cell_nothing_is_left():
     )
 
 
+def test_what_waits_behind_a_cell_that_is_taken_back_is_taken_back_with_it():
+    """Rank 2 was not in it, and has begun the next one; what has ended on all ranks stays."""
+    cells = [
+        cell(4, [2], ended=[2]),
+        cell(5, [0, 1]),
+        cell(6, [2], ended=[2]),
+        cell(7, [0, 1, 2], ended=[2]),
+        cell(8, [2]),
+    ]
+    assert restart.taken_back_on(cells, 5) == {0: 5, 1: 5, 2: 7}
+    assert restart.taken_back_on(cells, 0) == {}
+    told = {2: heard(6, x="=1")}
+    assert _dead(told, [*cells[:3], cell(7, [2], "y = 1")], 2, 7, undone=5).names == {"x"}
+
+
 def test_what_an_unfinished_cell_may_have_changed_is_not_known():
     """It may have been the last thing that the rank did; nobody has heard of it."""
     told = {0: heard(4, x="=1", y="=2", s="#1"), 1: heard(4, x="=1")}
@@ -375,7 +390,7 @@ FOLDER: Any = SimpleNamespace(places_for=lambda rank: [], hint="Make room.")
 
 def snapshots(world: Any, monkeypatch: pytest.MonkeyPatch) -> dict[int, Any]:
     monkeypatch.setattr(restart, "ask", world.ask)
-    return restart._snapshots(world, 0, FOLDER, lambda: None, None)
+    return restart._snapshots(world, dict.fromkeys(range(3), 0), FOLDER, lambda: None, None)
 
 
 def test_values_are_compared_where_a_rank_has_died_and_where_a_host_may_be_lost(

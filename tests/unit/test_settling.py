@@ -200,6 +200,24 @@ def test_a_cell_whose_ranks_died_is_left_to_who_gives_them_new_processes() -> No
     assert ranks.kinds().count("Undo") == 1
 
 
+@pytest.mark.parametrize("is_undone", [True, False])
+def test_only_a_cell_that_new_processes_took_back_is_said_to_be_undone_by_them(
+    is_undone: bool,
+) -> None:
+    """They may have come for a later cell: what this one has made is back with them."""
+    cell, settling = ended((EVEN, None))
+    cell.feed(events.Died(T0, 1, "killed by SIGKILL", -9))
+    ranks = Ranks(dead={1: {"why": "killed by SIGKILL"}})
+    ranks.answers[actions.Undo] = lambda _: Undone("all of its ranks have died")
+    ranks.answers[actions.Recover] = lambda _: Recovered(
+        "New processes.", is_undone=is_undone, back=frozenset({"y"})
+    )
+    ranks.carry(settling.settle())
+    done = ranks.carry(settling.end(lambda error, ranks: ())).death.done
+    assert ("This cell is undone. Restored y" in done) is is_undone
+    assert ("Don't trust what this cell assigned" in done) is not is_undone
+
+
 def test_nothing_is_brought_back_on_ranks_that_were_replaced_under_the_cell() -> None:
     cell, settling = ended((EVEN, LESS))
     ranks = Ranks(is_over=True)
