@@ -89,6 +89,7 @@ class RunningCell:
             record, started, options.timeout_s, world.hosts, is_last, options.stall_s, world.stays
         )
         self.done = False
+        self._sent_to = world
         self._settling = Settling(self.core)
         self._carrier = Carrier(cluster, self.core, sink)
         self._sink, self._ids, self._on_output = sink, ids, options.on_output
@@ -380,8 +381,24 @@ class RunningCell:
             self._talk.withdraw(rank)
             return self._feed(events.Died(now, rank, event.body["why"], event.body.get("code")))
         else:
-            return self._take_reply(event, now)
+            return self._take_in_turn(event)
         return self._feed(events.Tick(time.monotonic()))
+
+    def _take_in_turn(self, event: Event[Any]) -> None:
+        """Take a reply, but none of a rank that was saved before: the new one has not ended it."""
+        cluster = self.cluster
+        # What has come before new processes are asked for is of ranks that have not been saved.
+        until = cluster.changing if cluster.is_restarting else contextlib.nullcontext()
+        try:
+            with until:
+                now = time.monotonic()
+                if cluster.world is self._sent_to:
+                    return self._take_reply(event, now)
+        except KeyboardInterrupt:
+            self._sink.put(event)
+            raise
+        self._talk.withdraw(event.rank)
+        return self._feed(events.Died(now, event.rank, "the cluster was restarted"))
 
     def _take_reply(self, event: Event[Any], now: float) -> None:
         if event.op in ("error", "mismatch"):

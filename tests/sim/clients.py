@@ -313,6 +313,7 @@ class Client:
         self.begin()
         self.restarts = 0
         self.changing = Changing(cluster.hub)
+        self.is_restarting = False
 
     def begin(self) -> None:
         self.link = Link(self)
@@ -349,8 +350,9 @@ class Client:
                 cluster.is_replaced_now = True
                 if cluster.keeping is not None:
                     return self._recover_by_copies(said, when, undo)
+                self.is_restarting = True
                 self._give_new_processes(undo)
-                cluster.is_replaced_now = False
+                self.is_restarting = cluster.is_replaced_now = False
                 self.recovered = "New processes have the variables."
         return "\n".join(filter(None, [said, self.recovered]))
 
@@ -372,8 +374,10 @@ class Client:
         cluster, owner = self.cluster, self.cluster.owner
         try:
             with owner.changing:
+                owner.is_restarting = True
                 told = sim_keeping.recover(owner, when, undo and owner is self)
         finally:
+            owner.is_restarting = False
             cluster.is_replaced_now = False
         for client in [self, *self.others]:
             client.recovered = told

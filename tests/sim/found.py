@@ -774,4 +774,36 @@ FOUND = {
         guilty=frozenset({(3, 0)}),
         keeps=Keeps(deaths=((1.0704856264626574, "rank", 1),)),
     ),
+    "a rank ends a cell after it was saved, and before it is replaced": Schedule(
+        seed=3079,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    rank: (
+                        *((Sleep(0.5),) if rank == 0 else ()),
+                        Launch("0,1,2", 2, (1, 1), "c"),
+                        Set("q", (1, 3)),
+                    )
+                    for rank in range(3)
+                },
+                queued=True,
+            ),
+            Program(
+                number=3,
+                client=0,
+                steps={
+                    0: (Set("q", (3, 1)),),
+                    1: (Set("q", (3, 1)),),
+                    2: (Sleep(1.5), Set("q", (3, 1))),
+                },
+                queued=True,
+            ),
+            Program(number=8, client=0, steps={0: (), 1: (), 2: ()}, queued=False),
+        ),
+        keeps=Keeps(hosts=(0, 1, 1), deaths=((3.383797452247937, "rank", 0),), cut=0.1),
+    ),
 }
