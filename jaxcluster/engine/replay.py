@@ -24,7 +24,7 @@ from jaxcluster.engine.journal import Journal, Program
 from jaxcluster.engine.private import programs
 from jaxcluster.wire.ops import lockstep
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = lockstep.Replay.timeout_s
 READY_POLL_S = 0.001
 
 

@@ -115,4 +115,4 @@ class Replay(Operation[Replayed], op="replay"):
     fingerprints: list[int]
     shipped: list[int] = field(default_factory=list)
     counts: dict[str, list[int]] | None = None
-    timeout_s: float = 5.0
+    timeout_s: float = 10.0  # for each; more than a notebook waits without progress
