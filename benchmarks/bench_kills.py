@@ -194,7 +194,7 @@ class Course:
         source = f"print('on', flush=True)\n{self.changes()}\n{self.changes()}\ntime.sleep(600)"
         cell = self.cluster.submit(source)
         cell.run_in_background(lambda record: None)
-        while not all(cell.record.stdout(rank) for rank in range(4)):
+        while not cell.done and not all(cell.record.stdout(rank) for rank in range(4)):
             time.sleep(0.001)  # a kill comes in that cell
         time.sleep(rng.choice([0.0, 0.02, 0.1, 0.5]) * rng.random())
         found.victims = self._kill()

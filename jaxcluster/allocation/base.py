@@ -84,7 +84,7 @@ class Processes(ABC):
         """What is said where ranks (``deaf``) can't reach rank ``to``, which listens there."""
 
     def publish(self, record: ClusterRecord) -> None:
-        """Have the user's notebooks on other machines find the ranks; this machine's they don't."""
+        """Have the user's notebooks on other machines find the ranks, if these are on hosts."""
 
     def kill(self, rank: int) -> None:
         """End a rank's process, and return when it is reaped.
@@ -142,7 +142,7 @@ class Processes(ABC):
         """A folder in the memory of these ranks' hosts, by which bytes go there and come here.
 
         Raises:
-          NoRoom: there is none, as where ranks share this machine's memory.
+          NoRoom: they have no such folder, as where ranks share this machine's memory.
           LaunchError: a host does not answer.
         """
         raise bulk.NoRoom
@@ -162,7 +162,7 @@ class Processes(ABC):
         """What their hosts' kernels say of the processes of ranks, of those that answer."""
 
     def why_unseen(self, rank: int) -> Silence:
-        """Why nothing can be said of the process of a rank that gives no sign of life."""
+        """Why the process of a silent rank can't be looked at."""
         return Silence("unknown", "is not responding, and its host can't be asked why")
 
     @abstractmethod

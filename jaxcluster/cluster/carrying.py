@@ -236,9 +236,8 @@ class Carrier:
 
     def _undo(self, world: World, ranks: Sequence[int], holds_others: bool) -> Undone:
         record = self._cell.record
-        with (
-            self._cluster.changing
-        ):  # else what is saved were of before it here, and after it there
+        # Beside new processes some ranks would be saved before the undo, and others after it.
+        with self._cluster.changing:
             undone = undoing.undo(
                 world.link,
                 world.turns,

@@ -96,7 +96,7 @@ class Cluster:
       undo_nbytes: what ``limit_undo`` was given last.
       stays_strict: new processes check launches from their start on, too.
       asked: what it was started with, before the hosts decided what was left open.
-      changing: held while it gets new processes, or its end.
+      changing: held while it gets new processes, or its end, and while a cell is undone.
     """
 
     def __init__(self, world: World, allocation: Allocation | None = None) -> None:

@@ -200,7 +200,7 @@ def read(kind: Any, body: Any, what: str) -> Any:
       what: the message that it is, as in "reply to 'fetch'".
 
     Raises:
-      WrongFields: it lacks a field, has one that is not known, or is none of these at all.
+      WrongFields: it lacks a field, has an unknown one, or is of another type.
     """
     try:
         if kind not in _readers:

@@ -25,7 +25,7 @@ def receive(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:
     """A message, without a copy.
 
     Raises:
-      zmq.Again: there is none.
+      zmq.Again: no message has come.
     """
     frames = [socket.recv(_NOBLOCK, copy=False)]
     while frames[-1].more:

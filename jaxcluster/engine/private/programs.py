@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _SIGNED = "jaxcluster: fingerprint"
 
 T = TypeVar("T")
-TRIES = 3  # of a digest, before it is taken for one that can't be told
+TRIES = 3  # of a digest or a text, before there is none
 
 
 def describe_program(executable: Any, inline: bool = False) -> Program:
@@ -68,16 +68,16 @@ def sign(executable: Any, computation: Any, compiler_options: Any) -> None:
 
 
 def _lowered(computation: Any) -> bytes:
-    """A digest of what is compiled; b"" where it can't be told: then the compiled text is left."""
+    """A digest of what is compiled; b"" where there can be none: then the compiled text is left."""
     make = functools.partial(of_lowered, computation._hlo, computation.const_args)
-    return _told_alike(make, (Exception,), b"")
+    return _retried(make, (Exception,), b"")
 
 
-def _told_alike(make: Callable[[], T], errors: tuple[type[Exception], ...], otherwise: T) -> T:
+def _retried(make: Callable[[], T], errors: tuple[type[Exception], ...], otherwise: T) -> T:
     """What ``make`` returns; ``otherwise`` where it raises one of ``errors`` each time.
 
-    It raises what is raised once: that comes from a signal's handler, so it is the user's. To pass
-    over it would make this rank's fingerprint another one than the others'.
+    What is raised once comes from a signal's handler: it is the user's, and is raised. To swallow
+    it would give this rank another fingerprint than the others.
     """
     raised: Exception | None = None
     for _ in range(TRIES):
@@ -149,7 +149,7 @@ def _hlo_text(executable: Any) -> str:
         return "".join(module.to_string(options) for module in executable.hlo_modules())
 
     # Moved, or a platform that keeps no HLO.
-    return _told_alike(read, (ImportError, AttributeError, RuntimeError), "")
+    return _retried(read, (ImportError, AttributeError, RuntimeError), "")
 
 
 def hlo_print_options() -> Any:

@@ -40,9 +40,9 @@ class OpenGates(Operation[None], op="clear"):
 
 @dataclass(frozen=True)
 class Answer(Operation[None], op="answer"):
-    """What a ``Question`` is answered: a text, that there is none (``eof``), or why nobody can.
+    """The answer to a ``Question``: a text, the end of input (``eof``), or why nobody can answer.
 
-    One that is late is dropped.
+    A late one is dropped.
     """
 
     id: int
