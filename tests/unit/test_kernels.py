@@ -46,3 +46,18 @@ def test_a_shell_without_the_names_shows_errors_as_ipython_does() -> None:
     assert not hasattr(shell, "_showtraceback")
     assert kernels.replace_exception_storage(shell, str) is None
     assert not kernels.allows_stdin(shell)
+
+
+def test_what_is_set_is_where_ipykernel_looks() -> None:
+    shell, kernel = (
+        SimpleNamespace(),
+        SimpleNamespace(_allow_stdin=True, _parent_ident={"shell": b"x"}),
+    )
+    kernels.set_last_traceback(shell, ["line"])
+    assert shell._last_traceback == kernels.last_traceback(shell) == ["line"]
+    kernels.replace_cancelling(kernel, str)
+    assert kernel._cancel_on_sigint is str
+    assert kernels.allows_stdin(kernel)
+    assert kernels.shell_ident(kernel) == b"x"
+    kernels.mark_closed(shell)
+    assert shell._closed is True
