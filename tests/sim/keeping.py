@@ -282,6 +282,14 @@ class Fleet:
 # ------------------------------------------------------------------------------------ the ranks
 
 
+def close_files(own: keeper.Keeper) -> None:
+    """As the kernel does where a process ends: many simulated ones end in this one."""
+    for file in (own._file, own._hold):
+        if file >= 0:
+            os.close(file)
+    own._file = own._hold = -1
+
+
 class Keeping:
     """Copies of one simulated cluster's ranks, whatever generation."""
 
@@ -302,6 +310,8 @@ class Keeping:
             agents = Agents()
         self.sockets = Sockets(hub, agents, keeps.cut)
         self.logged: list[str] = []
+        self.keepers: list[keeper.Keeper] = []
+        self.states: list[kept.LocalStates] = []
         self.pictures: dict[int, Picture] | None = None
 
     def write(self, text: str) -> None:
@@ -310,6 +320,7 @@ class Keeping:
 
     def attach(self, rank: Any) -> keeper.Keeper:
         made = keeper.Keeper(rank.number)
+        self.keepers.append(made)
         made._jobs = Jobs(self.hub)  # type: ignore[assignment]
         made.tell = rank.tell_outside
         with self.owned(rank):
@@ -325,20 +336,20 @@ class Keeping:
     def end(self, rank: Any) -> None:
         """Its process is gone, perhaps in the middle of a mark."""
         own = rank.keeper
-        if own._file >= 0:
-            if self.hub.chance.random() < 0.1:
-                data, at = wire.Mark(number=own._marks + 1).pack()
-                os.pwrite(own._file, data[: int(len(data) * self.hub.chance.random())], at)
-            os.close(own._file)
-        if own._hold >= 0:
-            os.close(own._hold)
-        own._file = own._hold = -1
+        if own._file >= 0 and self.hub.chance.random() < 0.1:
+            data, at = wire.Mark(number=own._marks + 1).pack()
+            os.pwrite(own._file, data[: int(len(data) * self.hub.chance.random())], at)
+        close_files(own)
         for actor in rank.side:
             actor.kill()
             if actor in self.hub.actors:
                 self.hub.actors.remove(actor)
 
     def remove(self) -> None:
+        for one in self.keepers:
+            close_files(one)
+        for folder in self.states:
+            folder.remove()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def make_whole(self) -> None:
@@ -404,7 +415,9 @@ def folder_of(cluster: Any, in_memory: bool) -> Any:
     own = cluster.keeping
     if own.fleet is not None:
         return states.HostStates(own.fleet)
-    return kept.LocalStates(cluster.num_ranks, in_memory=in_memory)
+    made = kept.LocalStates(cluster.num_ranks, in_memory=in_memory)
+    cluster.keeping.states.append(made)
+    return made
 
 
 def recover(owner: Any, when: str, undo: bool) -> str:

@@ -583,7 +583,6 @@ def test_no_message_is_missed_while_others_are_sent() -> None:
                     assert select.select([socket.fileno()], [], [], ANSWER_S)[0]
                     control.post(ident, wire.encode("push", "", number))
                     woken = bool(select.select([control._wake_read], [], [], 0)[0])
-                    assert woken or not sockets.has_come(socket)  # it was news of something else
                 control._woken = False
                 os.read(control._wake_read, 4096)
                 until(lambda: sockets.has_come(socket), "the message")
