@@ -57,14 +57,14 @@ class BlackBox:
     Args:
       path: of its file, which is made, or emptied.
       tell: cell, line, and line of a script, module or library, of a place.
-      known: is emptied where what ``note`` returned does not hold any more.
+      forget: is called where what ``note`` returned does not hold any more.
 
     Raises:
       OSError: there can be no such file.
     """
 
     def __init__(
-        self, path: str, tell: Callable[[_Place], Sequence[Any]], known: dict[Any, Any]
+        self, path: str, tell: Callable[[_Place], Sequence[Any]], forget: Callable[[], None]
     ) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         self._file = os.open(path, flags, 0o600)
@@ -72,14 +72,14 @@ class BlackBox:
         self._lock = threading.RLock()
         self._numbers = itertools.count(1)
         self._seqs: dict[str, list[int]] = {}  # the next of each set
-        self._known = known
+        self._forget = forget
         self._programs: _Names = {}
         self._lines: _Names = {}
         self._held: list[_Place] = []  # or another code might get the id of one
         # Not a hole: to write into one where the disk is full ends the process.
         os.posix_fallocate(self._file, 0, _RING)
         self._map = mmap.mmap(self._file, _RING)
-        known.clear()
+        forget()
 
     def note(self, program: Any, place: _Place, running: int) -> _Noted:
         """A launch is made; how the next one like it is noted. Any thread."""
@@ -120,7 +120,7 @@ class BlackBox:
         self._programs.clear()
         self._lines.clear()
         self._held.clear()
-        self._known.clear()
+        self._forget()
         with contextlib.suppress(OSError):
             os.ftruncate(self._file, _RING)
         self._map[:] = bytes(_RING)

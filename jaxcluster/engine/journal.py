@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 _HASH_MODULUS = wire.HASH_MODULUS
 _HASH_FACTOR = wire.HASH_FACTOR
 KEPT_PROGRAMS = 512
-KEPT_PLACES = 4096  # where programs were launched, that are noted more quickly
 LATEST = 128  # launches that are entered at once
 KEPT_ENDS = 8  # cells of which it is known what they launched themselves
 SOURCE_CHARS = 80  # of a line that has launched something
@@ -49,11 +48,15 @@ SOURCE_CHARS = 80  # of a line that has launched something
 _Place = tuple[CodeType | None, int, CodeType | None, int]
 NOWHERE: _Place = (None, 0, None, 0)
 _Told = tuple[str, str, int, str, bool]  # Program.told
-# A launch: its program, its place, the seq of the cell that the main thread was in (0 on another
-# thread), when it was begun (a host's processes share that clock), and the frame that makes it with
-# its instruction, which say whether it still does.
-_Launch = tuple["Program", _Place, int, float, int, int]
-_Noted = tuple[_Place, Any, Iterator[int], list[int], int, int]  # and how the box does
+# What a line's launches in a cell have in common, which is made once: their program, their place,
+# the seq of the cell that the main thread was in (0 on another thread), and the instruction that
+# makes them.
+_Site = tuple["Program", _Place, int, int]
+# A launch: that, when it was begun (a host's processes share that clock), and the frame that makes
+# it, which with the instruction says whether it still does.
+_Launch = tuple[_Site, float, int]
+_Cell = tuple[int]  # the seq of the cell that the main thread is in
+_Noted = tuple[CodeType, _Cell, _Site, Any, Iterator[int], list[int], int, int]  # as the box does
 _Entry = tuple[int, _Told, _Place, int, float]  # its place in its set's sequence, its cell and time
 _Own = dict[int, dict[str, list[int]]]  # a cell's seq -> set -> [launches of it, hash]
 _ANYWHERE = -1  # in that frame
@@ -146,8 +149,6 @@ class Journal:
         self.unchecked = False
         self._programs: OrderedDict[int, Program] = OrderedDict()
         self.cell_numbers: dict[str, int] = {}
-        # How a launch from a cell's line is noted again: by program, code and instruction.
-        self._known: dict[tuple[int, int, int], _Noted] = {}
         self._kinds: dict[str, int] = {}  # of files, while there are as many cells as below
         self._num_cells = 0
         self.before_launch: Callable[[Program], None] | None = None
@@ -165,8 +166,9 @@ class Journal:
         self._main_thread = threading.main_thread().ident
         self.cell_ranks: tuple[int, ...] = ()  # those that were sent the last cell too
         self._running = 0  # the seq of the cell that the main thread is in
-        # The same, where all that the main thread launches is that cell's; else None.
-        self._plain: list[int | None] = [0]
+        # The same, where all that the main thread launches is that cell's; else None. It is another
+        # tuple as soon as what is noted of a launch does not hold for the next one.
+        self._plain: list[_Cell | None] = [(0,)]
         self._task: asyncio.Future[Any] | None = None
         self._ours = 0  # the thread whose launches are replays or checks
         self._own: _Own = {}
@@ -175,7 +177,7 @@ class Journal:
     def keep_in(self, path: str) -> None:
         """Keep the last launches in a file, for whoever asks after this process's death."""
         with contextlib.suppress(OSError):  # no room, or a file system that can't: then nobody can
-            self.box = BlackBox(path, self._tell, self._known)
+            self.box = BlackBox(path, self._tell, self._set_plain)
 
     def enter(self, seq: int, execution_count: int, ranks: tuple[int, ...] = ()) -> None:
         self.cells.append(CellEntry(seq, execution_count, time.time_ns()))
@@ -215,7 +217,7 @@ class Journal:
         Pairs of sets that overlap have theirs too, see ``Crossings``.
         """
         flights, counts, crossings = self._at_one_moment()
-        for program, *_ in flights:
+        for (program, *_), *_ in flights:
             _count(counts, crossings, program.told)
         told = {}
         for processes, (count, value) in list(counts.items()):
@@ -251,7 +253,7 @@ class Journal:
         self._set_plain()
 
     def _set_plain(self) -> None:
-        self._plain[0] = None if self._task is not None or self._ours else self._running
+        self._plain[0] = None if self._task is not None or self._ours else (self._running,)
 
     @contextlib.contextmanager
     def unannounced(self) -> Iterator[None]:
@@ -288,15 +290,15 @@ class Journal:
         deeper than the confirmation, so that a RecursionError comes here too. That the launch has
         begun is noted by C alone, with nothing in between but JAX's C++.
         """
-        known, plain, begun, made = self._known, self._plain, self._begun, self._made
+        plain, begun, made = self._plain, self._begun, self._made
         main_thread, with_care = self._main_thread, self._prepare_with_care
+        noted: dict[int, _Noted] = {}  # how a launch by this instruction was noted last
 
         # In the way of each launch, where caches are cold: so it is short, and looks up little.
         def prepare(
             program: Program,
-            fingerprint: int,
-            known: dict[tuple[int, int, int], _Noted] = known,
-            plain: list[int | None] = plain,
+            noted: dict[int, _Noted] = noted,
+            plain: list[_Cell | None] = plain,
             begun: dict[int, _Launch] = begun,
             made: list[Any] = made,
             main_thread: int | None = main_thread,
@@ -309,41 +311,44 @@ class Journal:
             ident = get_ident()
             try:
                 caller = get_frame(1)
-                code, at = caller.f_code, caller.f_lasti
-                place, file, numbers, seqs, number, line = known[fingerprint, id(code), at]
-            except (KeyError, ValueError):  # not launched from this line before, or by no Python
-                return with_care(program, ident, sys._getframe().f_back)
-            running = plain[0]
-            if running is None or ident != main_thread or ident in begun or len(made) >= LATEST:
-                return with_care(program, ident, caller)
+                code, cell, site, file, numbers, seqs, number, line = noted[caller.f_lasti]
+            except (KeyError, ValueError):  # not launched by this before, or by no Python
+                return with_care(program, ident, sys._getframe().f_back, noted)
+            if (
+                caller.f_code is not code
+                or plain[0] is not cell
+                or ident != main_thread
+                or begun
+                or len(made) >= LATEST
+            ):
+                return with_care(program, ident, caller, noted)
             if file is not None:
                 n, seq = next(numbers), seqs[0]
                 seqs[0] = seq + 1
-                write(file, n % SLOTS * SLOT_SIZE, n, seq, number, line, running)
-            return ident, (program, place, running, monotonic(), id(caller), at)
+                write(file, n % SLOTS * SLOT_SIZE, n, seq, number, line, cell[0])
+            return ident, (site, monotonic(), id(caller))
 
-        prepared = map(prepare, itertools.repeat(program), itertools.repeat(program.fingerprint))
-        noted = itertools.starmap(begun.__setitem__, prepared)
-        return itertools.compress(itertools.repeat(result), map(operator.not_, noted))
+        prepared = map(prepare, itertools.repeat(program))
+        begin = itertools.starmap(begun.__setitem__, prepared)
+        return itertools.compress(itertools.repeat(result), map(operator.not_, begin))
 
     def _prepare_with_care(
-        self, program: Program, ident: int, caller: FrameType | None
+        self, program: Program, ident: int, caller: FrameType | None, noted: dict[int, _Noted]
     ) -> tuple[int, _Launch]:
         if ident in self._begun:
             self._settle(ident, self._begun[ident], caller)
         place, running = self._place_of(caller), self.origin()
         if len(self._made) >= LATEST:
             self._enter_latest()
-        noted = self.box.note(program, place, running) if self.box is not None else NO_BOX
+        in_box = self.box.note(program, place, running) if self.box is not None else NO_BOX
         now = monotonic()
         if caller is None:
-            return ident, (program, place, running, now, 0, 0)
-        code, at = caller.f_code, caller.f_lasti
-        if place[0] is code:  # ``place`` keeps it, so none gets its id
-            if len(self._known) > KEPT_PLACES:
-                self._known.clear()
-            self._known[program.fingerprint, id(code), at] = (place, *noted)
-        return ident, (program, place, running, now, id(caller), at)
+            return ident, ((program, place, running, 0), now, 0)
+        code, at, cell = caller.f_code, caller.f_lasti, self._plain[0]
+        site = program, place, running, at
+        if place[0] is code and cell is not None and ident == self._main_thread:
+            noted[at] = (code, cell, site, *in_box)
+        return ident, (site, now, id(caller))
 
     def confirmations(self, program: Program) -> Iterator[None]:
         """Each ``next`` of it counts a launch of ``program``, which this thread has just made.
@@ -376,7 +381,7 @@ class Journal:
             self._enter_latest()
         if (box := self.box) is not None:
             box.note(program, place, running)
-        launch = (program, place, running, monotonic(), id(frame), _ANYWHERE)
+        launch = (program, place, running, _ANYWHERE), monotonic(), id(frame)
         begin = map(self._begun.__setitem__, (ident,), (launch,))
         check = map(self._begun.__getitem__, (get_ident(),))  # as deep a recursion as to confirm
         confirm = itertools.islice(self.confirmations(program), 1)
@@ -400,7 +405,7 @@ class Journal:
 
     def _not_made(self, launch: _Launch) -> None:
         if self.box is not None:
-            self.box.take_back(launch[0].processes)
+            self.box.take_back(launch[0][0].processes)
 
     def origin(self) -> int:
         """The seq of the cell whose own launch is made now; 0: it is not a cell's."""
@@ -419,7 +424,7 @@ class Journal:
         above = None
         while frame is not None and not _is_at(frame, launch):
             above, frame = frame, frame.f_back
-        program = launch[0]
+        (program, *_), *_ = launch
         if above is not None and above.f_code.co_name == "cache_miss":  # JAX has left its fast path
             self._not_made(launch)
         elif frame is None or above is None:  # or JAX's fast path has raised, and is tried again
@@ -439,7 +444,7 @@ class Journal:
         """
         if id(launch) in self._ended:
             return
-        program, *_, instruction = launch
+        (program, *_, instruction), *_ = launch
         is_refused = self.guard not in (0, ident)
         if is_refused or not (instruction == _ANYWHERE or program.may_break_off):
             if self._claim(launch):
@@ -460,8 +465,9 @@ class Journal:
     def _hear(self) -> None:
         """Find the launches that have ended in their program's error. Any thread."""
         for ident, launch in list(self._begun.items()):
-            is_fast = launch[-1] != _ANYWHERE
-            if launch[0].may_break_off and is_fast and not _is_within(ident, launch):
+            (program, *_, instruction), *_ = launch
+            is_fast = instruction != _ANYWHERE
+            if program.may_break_off and is_fast and not _is_within(ident, launch):
                 self._end(ident, launch)
 
     def _break_off(self, launch: _Launch, why: str) -> None:
@@ -469,7 +475,7 @@ class Journal:
         self._made.append(launch)
 
     def _note_break(self, launch: _Launch, why: str) -> None:
-        program = launch[0]
+        (program, *_), *_ = launch
         for_good = program.executable is None  # a transfer, which no check of sums sees
         if id(launch) not in self._breaks:  # else heard of where it happened
             self._breaks[id(launch)] = launch, self._mark(program, why, for_good)
@@ -560,7 +566,7 @@ class Journal:
                     launch = (
                         each if isinstance(each, tuple) else outer.pop(id(each), _nowhere(each))
                     )
-                    program, place, running, when, *_ = launch
+                    (program, place, running, _), when, _ = launch
                     told = program.told
                     if breaks:
                         told = breaks.pop(id(launch), (launch, told))[1]
@@ -593,7 +599,8 @@ class Journal:
         None, and nothing is entered, where a set has its first launch: it may share ranks with
         others.
         """
-        programs, places, cells, times, *_ = zip(*made, strict=True)
+        sites, times, _ = zip(*made, strict=True)
+        programs, places, cells, _ = zip(*sites, strict=True)
         distinct = dict(zip(map(id, programs), programs, strict=True)).values()
         if len(set(cells)) == 1 and len({program.processes for program in distinct}) == 1:
             # So it mostly is, and then the launches need no bytecode each.
@@ -614,7 +621,7 @@ class Journal:
         last, processes, cell = None, "", 0
         seq = begin = value = 0
         begun: dict[str, int] = {}
-        for program, place, running, when, _, _ in made:
+        for (program, place, running, _), when, _ in made:
             if program is not last:
                 last, told, fingerprint = program, program.told, program.fingerprint
                 if self._programs.get(fingerprint) is not program:
@@ -673,7 +680,7 @@ class Journal:
     def program(self, fingerprint: int) -> Program | None:
         """One of the programs launched last, also one that this rank waits in. Any thread."""
         flights = self._settled()
-        begun = (program for program, *_ in flights if program.fingerprint == fingerprint)
+        begun = (program for (program, *_), *_ in flights if program.fingerprint == fingerprint)
         return self._programs.get(fingerprint) or next(begun, None)
 
     def broke_off(self, program: Program, why: str, for_good: bool) -> None:
@@ -688,7 +695,7 @@ class Journal:
             checked then.
         """
         told = self._mark(program, why, for_good)
-        flights = [launch for launch in self._settled() if launch[0] is program]
+        flights = [launch for launch in self._settled() if launch[0][0] is program]
         for launch in flights[:1]:
             self._breaks[id(launch)] = launch, told
         entries = list(self._ring) if not flights else []
@@ -770,7 +777,7 @@ class Journal:
         entries = list(self._ring)
         counts = {processes: count for processes, (count, _) in self._counts.items()}
         for launch in flights:
-            program, place, running, when, *_ = launch
+            (program, place, running, _), when, _ = launch
             seq = counts.get(program.processes, 0)
             counts[program.processes] = seq + 1
             told = self._breaks.get(id(launch), (launch, program.told))[1]
@@ -841,7 +848,7 @@ def _line(code: CodeType, instruction: int) -> int | None:
 
 
 def _nowhere(program: Program) -> _Launch:
-    return program, NOWHERE, 0, monotonic(), 0, 0
+    return (program, NOWHERE, 0, 0), monotonic(), 0
 
 
 def _count(counts: dict[str, list[int]], crossings: Crossings, told: _Told) -> int:
@@ -869,13 +876,13 @@ def _outward(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _is_at(frame: FrameType, launch: _Launch) -> bool:
-    *_, made_by, instruction = launch
+    (*_, instruction), _, made_by = launch
     return id(frame) == made_by and instruction in (_ANYWHERE, frame.f_lasti)
 
 
 def _is_within(ident: int, launch: _Launch) -> bool:
     """Whether a thread is in a launch yet."""
-    *_, made_by, instruction = launch
+    (*_, instruction), _, made_by = launch
     # Without an id no Python has called it.
     return not made_by or any(
         frame == made_by and instruction in (_ANYWHERE, at) for frame, at in stacks.frames_of(ident)

@@ -104,9 +104,9 @@ class Journal(journals.Journal):
             self._told = {}
         return self._told
 
-    def _prepare_with_care(self, program: Any, ident: int, caller: Any) -> Any:
+    def _prepare_with_care(self, program: Any, ident: int, caller: Any, noted: Any) -> Any:
         """Frames of greenlets are not seen from others, so a launch has none."""
-        return super()._prepare_with_care(program, ident, None)
+        return super()._prepare_with_care(program, ident, None, noted)
 
     def origin(self) -> int:
         if self._rank.hub.running is not self._rank.main or self.is_apart:

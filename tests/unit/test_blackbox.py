@@ -7,7 +7,9 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import python
@@ -15,7 +17,7 @@ from journals import launched
 
 from jaxcluster import wire
 from jaxcluster.engine import blackbox
-from jaxcluster.engine.journal import Journal, Program
+from jaxcluster.engine.journal import LATEST, Journal, Program
 
 
 def program(fingerprint: int, processes: str = "0,1") -> Program:
@@ -111,7 +113,7 @@ def test_all_count_from_zero_again(journal: Journal, path: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-from jaxcluster.engine.journal import Journal, Program
+from jaxcluster.engine.journal import LATEST, Journal, Program
 journal = Journal()
 journal.keep_in(sys.argv[1])
 for number in range(3):
@@ -141,7 +143,7 @@ def test_a_file_that_is_not_whole_tells_what_it_has(journal: Journal, path: Path
 def test_where_there_is_no_room_nothing_is_kept_and_nothing_breaks(path: Path) -> None:
     """Written into a hole of a full disk, the process would end by SIGBUS."""
     code = (
-        "import signal, sys; from jaxcluster.engine.journal import Journal, Program\n"
+        "import signal, sys; from jaxcluster.engine.journal import LATEST, Journal, Program\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "journal = Journal(); journal.keep_in(sys.argv[1])\n"
         "journal.launch(Program('jit(f)', 1, '0,1', '', None), bool, int)\n"
@@ -171,32 +173,77 @@ def test_its_file_is_its_users_alone_and_no_link_is_followed(tmp_path: Path) -> 
     assert link.stat().st_mode & 0o777 == 0o600
 
 
-STEPS = compile("for _ in range(steps):\n    next(begin)\n    next(confirm)\n", "a cell", "exec")
+ONE = "for _ in range(steps):\n    next(begin)\n    next(confirm)\n"
+SOURCES = {
+    "one": ONE,
+    "two": "\n" + ONE,  # the same code, a line below
+    "refused": ONE.replace("next(confirm)", "pass"),
+    "library": f"def launch(steps, begin, confirm):\n    {ONE.replace(chr(10), chr(10) + '    ')}",
+    "calls": "launch(3, begin, confirm)\nlaunch(2, begin, confirm)\n",
+}
 
 
 def test_launches_of_a_line_in_a_loop_are_noted_as_each_alone_is(
     journal: Journal, path: Path
 ) -> None:
-    """From the second on they are noted in fewer steps."""
+    """From the second on they are noted in fewer steps, but not what others launch."""
+    code = {name: compile(text, name, "exec") for name, text in SOURCES.items()}
+    fast_paths: dict[Any, Any] = {}
+    library: dict[str, Any] = {}
+    exec(code["library"], library)
 
-    def run(fingerprint: int, processes: str = "0,1") -> None:
+    def run(name: str, fingerprint: int, processes: str = "0,1", steps: int = 5) -> None:
         step = program(fingerprint, processes)
-        begin, confirm = journal.preparations(step, None), journal.confirmations(step)
-        exec(STEPS, {"steps": 5, "begin": begin, "confirm": confirm})
+        iterators = journal.preparations(step, None), journal.confirmations(step)
+        begin, confirm = fast_paths.setdefault((fingerprint, processes), iterators)
+        exec(code[name], {**library, "steps": steps, "begin": begin, "confirm": confirm})
 
-    journal.cell_numbers["a cell"] = 3
-    for seq, step in enumerate([(1, "0,1"), (2, "0,1"), (1, "0,1"), (9, "0,1,2")], 1):
+    def run_in_thread(*step: Any) -> None:
+        thread = threading.Thread(target=run, args=step)
+        thread.start()
+        thread.join()
+
+    journal.cell_numbers |= {"one": 3, "two": 4, "refused": 5, "calls": 6}
+    told: list[tuple[int, int, int]] = []
+
+    def expect(cell: int, line: int, seq: int, times: int = 5) -> None:
+        told.extend([(cell, line, seq)] * times)
+        found = left(path)
+        assert found == journal.tail(blackbox.TOLD)
+        assert [(entry.cell, entry.line, entry.cell_seq) for entry in found] == told
+
+    for seq, (name, *step) in enumerate(
+        [("one", 1), ("one", 2), ("two", 1), ("one", 9, "0,1,2"), ("one", 1)], 1
+    ):
         journal.enter(seq, 3)
-        run(*step)
+        run(name, *step)
+        expect(*((4, 3) if name == "two" else (3, 2)), seq)
+    run_in_thread("one", 1)
+    expect(3, 2, 0)
+    run("two", 1)
+    expect(4, 3, 5)
+    run("one", 1)
+    expect(3, 2, 5)
+    run_in_thread("two", 2)
+    expect(4, 3, 0)
+    run("two", 2)
+    expect(4, 3, 5)
+    run("calls", 1)
+    told += [(6, 1, 5)] * 3
+    expect(6, 2, 5, 2)
     with journal.unannounced():
-        run(1)
-    found = left(path)
-    assert found == journal.tail(blackbox.TOLD)
-    assert [(entry.cell, entry.line, entry.cell_seq) for entry in found] == [
-        (3, 2, seq) for seq in [1] * 5 + [2] * 5 + [3] * 5 + [4] * 5 + [wire.OURS] * 5
-    ]
-    assert [entry.seq for entry in found] == [*range(15), *range(5), *range(15, 20)]
+        run("one", 1)
+    expect(3, 2, wire.OURS)
+    counts: dict[str, int] = {}
+    for entry in left(path):
+        assert entry.seq == counts.setdefault(entry.processes, 0)
+        counts[entry.processes] += 1
+    run("refused", 1)  # each is begun, and none is made
+    run("one", 1)
+    assert left(path)[-5:] == journal.tail(5)
     journal.restart()  # what was known of the lines is not in the box any more
-    run(1)
-    assert left(path) == journal.tail(blackbox.TOLD)
-    assert len(left(path)) == 5
+    run("one", 1)
+    told.clear()
+    expect(3, 2, 5)
+    run("one", 1, "0,1", 1000)
+    assert len(journal._made) <= LATEST

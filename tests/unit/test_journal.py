@@ -119,7 +119,7 @@ def test_the_loop_that_calls_a_callback_says_nothing_of_where_it_comes_from() ->
 def test_what_jaxcluster_launches_itself_is_told_as_that(name: str, told: str) -> None:
     journal = Journal()
     own = dataclasses.replace(program(7), name=name)
-    journal._made.append((own, NOWHERE, wire.OURS, 0, 0, 0))
+    journal._made.append(((own, NOWHERE, wire.OURS, 0), 0, 0))
     (launch,) = journal.tail(4)
     assert (launch.cell, launch.line, launch.within) == (None, None, told)
 
@@ -449,7 +449,7 @@ def test_launches_are_entered_alike_in_rows_and_one_by_one(
 
     def told(journal: Journal) -> tuple[Any, ...]:
         for made, cell in story:
-            journal._made.append((made, ((None, 0, None, 0)), cell, 0, 0, 0))
+            journal._made.append(((made, (None, 0, None, 0), cell, 0), 0, 0))
             if len(journal._made) > 20:
                 journal._enter_latest()
         own = [journal.own(cell) for cell in (1, 2)]
