@@ -212,6 +212,37 @@ def test_functions_with_a_cache_come_back_without_what_it_held(tmp_path: Path) -
     assert twice.cache_info().currsize == 0
 
 
+@pytest.mark.parametrize("again", ["together"], indirect=True)
+def test_functions_that_share_a_variable_share_it_again(again: Any) -> None:
+    names: dict[str, Any] = {}
+    exec(SHARING, names)
+    names["add"](2)
+    found = again(**names)
+    found["add"](3)
+    assert (found["get"](), found["at"]["get"](), found["counter"].get()) == (5, 5, 5)
+    assert found["down"](3) == 0
+    assert found["other"]() == 0  # of another call of the same function
+
+
+SHARING = """
+def make():
+    total = 0
+    def add(n):
+        nonlocal total
+        total += n
+    def get():
+        return total
+    def down(n):
+        return down(n - 1) if n else 0
+    class Counter:
+        def get(self):
+            return total
+    return add, get, down, Counter()
+add, get, down, counter = make()
+at, other = {"get": get}, make()[1]
+"""
+
+
 def test_an_array_that_lies_in_a_file_lies_in_it_again(tmp_path: Path) -> None:
     path = tmp_path / "numbers"
     disk = np.memmap(path, "f8", "w+", shape=(100,))

@@ -28,7 +28,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pickle import PickleBuffer
-from types import CodeType, FunctionType, ModuleType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -372,6 +372,7 @@ class _Pickler(cloudpickle.Pickler):
         self.views: list[int] = []
         self._array_places: dict[int, int] = {}
         self._view_places: dict[int, int] = {}
+        self._cells: dict[int, CellType] = {}
         # Functions of the namespace keep it as their globals: cloudpickle would give them a dict of
         # their own (cloudpickle 3.1; where these names move, it does that again).
         if isinstance(getattr(self, "globals_ref", None), dict):
@@ -388,7 +389,13 @@ class _Pickler(cloudpickle.Pickler):
         if func.__globals__ is self.saver.namespace:
             # Its globals are saved as names of their own, or are lost by themselves.
             reduced[2][1]["__globals__"] = {}
-        return reduced
+        if not func.__closure__:
+            return reduced
+        # cloudpickle 3.1.3 gives each function cells of its own: what one sets by ``nonlocal``,
+        # another one would not see any more. These are empty, and filled with its state.
+        make, arguments, *state = reduced
+        cells = tuple(self._cells.setdefault(id(cell), CellType()) for cell in func.__closure__)
+        return (make, (*arguments[:-1], cells), *state)
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, CodeType):
