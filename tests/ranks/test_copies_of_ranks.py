@@ -144,6 +144,20 @@ def test_what_was_pushed_and_undone_is_in_the_copies(ranks: jaxcluster.Cluster) 
     assert values(ranks) == before
 
 
+def test_a_reference_has_what_it_last_had(ranks: jaxcluster.Cluster) -> None:
+    """Its array changes in place, so what was written of it before is not what it has now."""
+    ranks.run("ref = jax.new_ref(jnp.zeros(3) + r); held = {'ref': ref}", show=False)
+    for _ in range(2):
+        until_copied(ranks)
+        ranks.run("ref[...] += 10.0", show=False)
+    until_copied(ranks)
+    kill(ranks, 1)
+    record = ranks.run("print(ref[...].tolist(), held['ref'] is ref)", show=False)
+    assert [record.stdout(rank) for rank in range(3)] == [
+        f"[{20.0 + rank}, {20.0 + rank}, {20.0 + rank}] True\n" for rank in range(3)
+    ]
+
+
 def test_a_cell_that_follows_at_once_has_a_copy_before_it(ranks: jaxcluster.Cluster) -> None:
     """Its copy is given a twentieth of the time that it took."""
     ranks.run("time.sleep(6); own.append(r); g = spread(np.ones((6, 1000)))", show=False)

@@ -113,3 +113,17 @@ def pytree_functions(cls: type) -> tuple[Any, Any] | None:
         return None if entry is None else (entry.to_iter, entry.from_iter)
     except (ImportError, AttributeError):
         return None
+
+
+def arrays_of_reference(reference: Any) -> list[Any] | None:
+    """The arrays of a ``jax.Ref``, which programs change in place; None where they can't be found.
+
+    JAX has no public way to ask without a launch (jax 0.10.2 and 0.12: ``Ref._refs``, of which each
+    has a ``_buf``).
+    """
+    import jax
+
+    try:
+        return [one._buf for one in jax.tree.leaves(reference._refs)]
+    except AttributeError:
+        return None

@@ -43,7 +43,7 @@ from jaxcluster.engine.arrays import (
     spans_processes,
 )
 from jaxcluster.engine.digests import Room, Unknown, digest, is_imported
-from jaxcluster.engine.private.arrays import pytree_functions
+from jaxcluster.engine.private.arrays import arrays_of_reference, pytree_functions
 from jaxcluster.engine.state import memory, ownmodules, randomness
 from jaxcluster.engine.state.aside import Aside
 from jaxcluster.engine.state.saved import (
@@ -208,6 +208,8 @@ class _Saver:
         self.widget_types = _widget_types()
         self.jitted_type: Any = type(jax.jit(abs))
         self.single_type = jax.sharding.SingleDeviceSharding
+        self.reference_type: Any = getattr(jax, "Ref", ())
+        self.changing: dict[int, Any] = {}  # arrays of references, by id
         self.saved = Saved(rank, jax.process_count(), jax.device_count(), versions())
         self.process = jax.process_index()
         self.local_positions = {d.id: i for i, d in enumerate(jax.local_devices())}
@@ -344,8 +346,22 @@ class _Saver:
 
         return read() if self.aside is None else self.aside.ask_main(read)
 
+    def reference(self, reference: Any) -> None:
+        """Copy the arrays of a ``jax.Ref`` each time: all others stay what they are.
+
+        Raises:
+          CannotSave: they can't be found.
+        """
+        arrays = arrays_of_reference(reference)
+        if arrays is None:
+            raise CannotSave("a mutable array reference can't be saved")
+        self.changing |= {id(base): base for base in map(base_array, arrays)}
+
     def _numbers(self, base: Any, values: Any, where: str) -> Any:
         """The section of a shard of an array."""
+        if self.aside is not None and id(base) in self.changing:
+            self.aside.take(values, values.nbytes)
+            return np.ascontiguousarray(values).reshape(-1).view(np.uint8).copy()
         if self.aside is not None and (part := self.aside.part_of(base, where)) is not None:
             return part
         raw = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
@@ -402,6 +418,8 @@ class _Pickler(cloudpickle.Pickler):
             # cloudpickle 3.1.3 leaves the file out, by which a cell's lines are known and shown.
             make, arguments, *_ = self.dispatch_table[CodeType](obj)
             return _code_of_file, (obj.co_filename, make, arguments)
+        if isinstance(obj, self.saver.reference_type):
+            self.saver.reference(obj)
         if isinstance(obj, np.ndarray) and (how := memory.reduce(obj)) is not None:
             return how
         if isinstance(obj, np.ndarray) and (how := memory.reduce_subclass(obj)) is not None:
