@@ -6,10 +6,11 @@ when all have done so, all bind it.
 
 from __future__ import annotations
 
+import operator
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, SupportsIndex
 
 from jaxcluster import wire
 from jaxcluster.cluster.restart import (
@@ -50,6 +51,12 @@ def resized(
       UsageError: there can't be so many.
     """
     before = spec.num_processes
+    if isinstance(num_processes, bool) or not isinstance(num_processes, SupportsIndex):
+        raise UsageError(
+            f"A number of ranks is a whole number, not {num_processes!r}.",
+            "%jaxcluster resize -n 2",
+        )
+    num_processes = operator.index(num_processes)  # numpy's may be one
     if num_processes < 1:
         raise UsageError(
             f"A cluster has at least one rank, not {num_processes}.", "%jaxcluster resize -n 2"

@@ -119,14 +119,16 @@ def test_what_can_not_be_resized_is_refused_with_what_to_type() -> None:
     here = wire.ClusterSpec("main", 4, devices_per_process=2)
     assert resized(here, 8, {}).devices == 16
     assert resized(here, 8, {}).spec.num_processes == 8
+    assert type(resized(here, np.int64(8), {}).spec.num_processes) is int  # type: ignore[arg-type]
     for spec, n, says in (
+        *((here, n, "is a whole number, not") for n in (2.5, "3", True, None)),
         (here, 0, "at least one rank, not 0"),
         (here, 4, "It has 4 ranks already"),
         (wire.ClusterSpec("main", 4, launcher="tpu", platform="tpu"), 8, "of a TPU slice belong"),
         (wire.ClusterSpec("main", 2, local_device_ids=[[0], [1]]), 3, "given their devices one by"),
     ):
         with pytest.raises(UsageError, match=says) as caught:
-            resized(spec, n, {})
+            resized(spec, n, {})  # type: ignore[arg-type]
         assert caught.value.hint
 
 
