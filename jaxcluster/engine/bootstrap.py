@@ -29,6 +29,7 @@ from jaxcluster.engine.private import (
     hostvalues,
     launches,
     options,
+    pytrees,
     self_test,
     transfers,
 )
@@ -161,6 +162,7 @@ def initialize(
     if compiled:
         compilations.keep_compiled(CompiledFolder(Path(compiled)))
     hostvalues.hear_host_values(journal.host_values)
+    pytrees.remember_keys()
     # Between hosts, where others may listen, and where it isn't recorded, JAX refuses them.
     if transfers.record_transfers(journal) and request.collectives_address == LOOPBACK:
         with contextlib.suppress(ImportError, AttributeError, OSError):

@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxcluster.engine.private.arrays import pytree_functions
+from jaxcluster.engine.private.pytrees import registration_of
 from jaxcluster.engine.usernames import is_own_module
 
 MISSING: Any = object()
@@ -631,7 +631,7 @@ def _classify(cls: type) -> Kind:
         return FIXED
     if issubclass(cls, weakref.ReferenceType):
         return WEAK
-    if cls in _BUILTIN or dataclasses.is_dataclass(cls) or pytree_functions(cls) is not None:
+    if cls in _BUILTIN or dataclasses.is_dataclass(cls) or registration_of(cls) is not None:
         return _composed(cls)
     if _is_value(cls) or f"{cls.__module__}.".startswith(_OF_VALUES):
         return _composed(cls)

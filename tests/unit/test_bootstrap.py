@@ -15,7 +15,7 @@ from jaxcluster import wire
 from jaxcluster.engine import bootstrap
 from jaxcluster.engine.bootstrap import Reservation
 from jaxcluster.engine.journal import Journal
-from jaxcluster.engine.private import arrays, coordination, hostvalues, launches
+from jaxcluster.engine.private import arrays, coordination, hostvalues, launches, pytrees
 from jaxcluster.host.ways import ways
 
 LOOPBACK = "127.0.0.1"
@@ -175,6 +175,7 @@ def jax(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeJax]:
         (coordination, "join_cpu_slices", lambda: True),
         (launches, "record_launches", lambda journal: True),
         (hostvalues, "hear_host_values", lambda heard: True),
+        (pytrees, "remember_keys", lambda: True),
         (arrays, "hint_at_device_put", lambda tell: True),
     ):
         monkeypatch.setattr(module, name, fake_of_it)

@@ -100,21 +100,6 @@ def uncommitted(values: np.ndarray[Any, Any], weak_type: bool) -> Any:
     return array
 
 
-def pytree_functions(cls: type) -> tuple[Any, Any] | None:
-    """(flatten, unflatten) of a class that is registered as a pytree node; None for others.
-
-    JAX has no public way to ask (jax 0.10.2 and 0.12: ``tree_util._registry``). Without it a
-    restored class that a cell defines must be registered again by that cell.
-    """
-    try:
-        from jax._src.tree_util import _registry
-
-        entry = _registry.get(cls)
-        return None if entry is None else (entry.to_iter, entry.from_iter)
-    except (ImportError, AttributeError):
-        return None
-
-
 def arrays_of_reference(reference: Any) -> list[Any] | None:
     """The arrays of a ``jax.Ref``, which programs change in place; None where they can't be found.
 

@@ -18,6 +18,7 @@ from jaxcluster.engine.private import (
     hostvalues,
     profiles,
     programs,
+    pytrees,
     transfers,
 )
 
@@ -64,7 +65,8 @@ def _saved_variables() -> bool:
     from jax._src import tree_util
     from jax._src.lax import lax
 
-    return _has(tree_util, "_registry") and _has(lax, "_convert_element_type")
+    registers = any(_has(tree_util, name) for name in pytrees.REGISTERS)
+    return registers and _has(tree_util, "_registry") and _has(lax, "_convert_element_type")
 
 
 def _references() -> bool:

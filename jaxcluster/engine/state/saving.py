@@ -43,8 +43,8 @@ from jaxcluster.engine.arrays import (
     spans_processes,
 )
 from jaxcluster.engine.digests import Room, Unknown, digest, is_imported
-from jaxcluster.engine.private.arrays import arrays_of_reference, pytree_functions
-from jaxcluster.engine.state import memory, ownmodules, randomness
+from jaxcluster.engine.private.arrays import arrays_of_reference
+from jaxcluster.engine.state import classes, memory, ownmodules, randomness
 from jaxcluster.engine.state.aside import Aside
 from jaxcluster.engine.state.saved import (
     CannotSave,
@@ -217,6 +217,7 @@ class _Saver:
         self.buffer_sections: dict[tuple[int, int], int] = {}
         self.shardings: dict[Any, int] = {}
         self.views = memory.Views()
+        self.singletons = classes.Singletons()
         self.keep: list[Any] = []  # keeps ids and addresses from being reused meanwhile
 
     def section(self, data: Any) -> int:
@@ -431,11 +432,7 @@ class _Pickler(cloudpickle.Pickler):
             return *made, {k: v for k, v in vars(obj).items() if k not in _OF_LRU_CACHE}
         reduced = super().reducer_override(obj)
         if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) == 6:
-            functions = pytree_functions(obj)
-            if functions is not None:
-                # A class that a cell defined and registered as a pytree node: register it again.
-                state = (reduced[5], reduced[2], functions)
-                return (*reduced[:2], state, None, None, _set_registered_class)
+            return classes.complete(obj, reduced)
         if type(obj) is self.saver.jitted_type:
             if is_imported(obj):
                 return _find_imported, (obj.__module__, obj.__qualname__)
@@ -446,6 +443,8 @@ class _Pickler(cloudpickle.Pickler):
         if isinstance(obj, self.saver.custom_types):
             # jax 0.10.2: their __new__ takes the function, and pickle gives it nothing.
             return (_make_bare, (type(obj),), vars(obj))
+        if reduced is NotImplemented and (found := self.saver.singletons.find(obj)) is not None:
+            return _find_imported, found
         return reduced
 
     def persistent_id(self, obj: Any) -> Any:
@@ -548,15 +547,6 @@ def _set_jitted(function: Any, state: Any) -> None:
 
 def _make_bare(cls: type) -> Any:
     return object.__new__(cls)
-
-
-def _set_registered_class(cls: Any, state: Any) -> None:
-    import jax
-
-    set_state, class_state, functions = state
-    set_state(cls, class_state)
-    if pytree_functions(cls) is None:
-        jax.tree_util.register_pytree_node(cls, *functions)
 
 
 def reason(error: BaseException, value: Any = None) -> str:

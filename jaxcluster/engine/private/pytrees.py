@@ -1,0 +1,89 @@
+"""Classes that are registered as pytree nodes: how, and to register them again."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+# The fields of a dataclass; or the functions (flatten, unflatten, flatten with keys).
+Registration = dict[str, list[str]] | tuple[Any, ...]
+
+_keyed: dict[type, Any] = {}  # how a class is flattened with keys; JAX holds all classes too
+
+
+def remember_keys() -> bool:
+    """Note of each class that is registered from now on how it is flattened with keys.
+
+    JAX gives it to C++, and has no way to ask for it. All but dataclasses go through one function
+    (jax 0.12: ``tree_util._register_pytree_node``, 0.10.2: ``register_pytree_node``).
+
+    Returns:
+      False where the name has moved: then a restored class that a cell defines has no keys.
+    """
+    import jax
+    from jax._src import tree_util
+
+    name = next((n for n in REGISTERS if hasattr(tree_util, n)), None)
+    if name is None:
+        return False
+    original = getattr(tree_util, name)
+
+    @functools.wraps(original)
+    def register(
+        nodetype: Any, flatten: Any, unflatten: Any, with_keys: Any = None, **options: Any
+    ) -> None:
+        original(nodetype, flatten, unflatten, with_keys, **options)
+        if with_keys is not None:
+            _keyed[nodetype] = with_keys
+
+    for module in (tree_util, jax.tree_util):
+        if getattr(module, name, None) is original:
+            setattr(module, name, register)
+    return True
+
+
+REGISTERS = ("_register_pytree_node", "register_pytree_node")
+FIELDS = {"data_fields", "meta_fields"}
+
+
+def registration_of(cls: type) -> Registration | None:
+    """How a class is registered as a pytree node; None for others.
+
+    JAX has no public way to ask (jax 0.10.2 and 0.12: ``tree_util._registry``, where the function
+    that flattens a dataclass holds ``data_fields`` and ``meta_fields``). Without it a restored
+    class that a cell defines must be registered again by that cell.
+    """
+    try:
+        from jax._src import tree_util
+
+        entry = tree_util._registry.get(cls)
+        if entry is None:
+            return None
+        flatten, unflatten = entry.to_iter, entry.from_iter
+    except (ImportError, AttributeError):
+        return None
+    names = getattr(getattr(flatten, "__code__", None), "co_freevars", ())
+    held = dict(zip(names, getattr(flatten, "__closure__", None) or (), strict=False))
+    if getattr(flatten, "__module__", "") == tree_util.__name__ and held.keys() >= FIELDS:
+        return {name: list(held[name].cell_contents) for name in sorted(FIELDS)}
+    return flatten, unflatten, _keyed.get(cls)
+
+
+def register(cls: type, how: Registration) -> None:
+    """Register a class as another one was, unless it is registered."""
+    import jax
+
+    if registration_of(cls) is not None:
+        return
+    if isinstance(how, dict):
+        data, meta = how["data_fields"], how["meta_fields"]
+        fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+        drop = [f.name for f in fields if f.init and f.name not in (*data, *meta)]
+        jax.tree_util.register_dataclass(cls, data, meta, drop)
+        return
+    flatten, unflatten, *keyed = how
+    if keyed and keyed[0] is not None:
+        jax.tree_util.register_pytree_with_keys(cls, keyed[0], unflatten, flatten)
+    else:
+        jax.tree_util.register_pytree_node(cls, flatten, unflatten)

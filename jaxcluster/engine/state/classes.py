@@ -1,0 +1,184 @@
+"""Classes that cells define: what cloudpickle leaves out of them.
+
+It makes an empty class, and fills it. What a library's metaclass, or its base by
+``__init_subclass__``, does with a class's body when it is made, it would do with an empty one: a
+module of equinox would be a pytree without leaves. So these see a body that has what the class's
+own statement gave it: annotations and fields, plain values, and a function in each place of one.
+Afterwards the class's own are set.
+
+What cells do in a metaclass or in ``__init_subclass__`` is not done again: all that it has changed
+is saved as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import inspect
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from jaxcluster.engine.private import pytrees
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes)
+_OF_PYTHON = ("builtins", "typing", "abc")  # their metaclasses and bases look at no body
+_OF_CELLS = "__main__"
+_MAKING = ("__new__", "__init__", "__prepare__")  # of a metaclass, when it makes a class
+_BEING_BASE = ("__init_subclass__",)  # of a base
+_OF_FIELD = ("default", "default_factory", "init", "repr", "hash", "compare", "kw_only")
+_KINDS: dict[str, Callable[[Any], Any]] = {
+    "function": lambda function: function,
+    "static": staticmethod,
+    "class": classmethod,
+    "property": property,
+}
+
+
+def complete(cls: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
+    """How cloudpickle reduces a class, with what it leaves out."""
+    make, arguments, state, items, pairs, set_state = reduced
+    if _is_looked_at(cls):
+        make, arguments = _make, (make, arguments, _body_of(cls))
+    registration = pytrees.registration_of(cls)
+    if registration is not None:
+        state, set_state = (set_state, state, registration), _set_registered
+    return make, arguments, state, items, pairs, set_state
+
+
+def _is_looked_at(cls: type) -> bool:
+    """Whether others do something with a class's body when it is made."""
+    if isinstance(cls, enum.EnumMeta):  # cloudpickle knows what its body has
+        return False
+    hooks = _hooks(type(cls), cls.__bases__)
+    return any(owner.__module__ not in _OF_PYTHON for owner, _ in hooks)
+
+
+def _hooks(metaclass: type, bases: tuple[type, ...]) -> list[tuple[type, str]]:
+    """What runs when a class is made: the classes that have it, and its name."""
+    owners = [(kind, name) for kind in metaclass.__mro__ for name in _MAKING]
+    owners += [(kind, name) for base in bases for kind in base.__mro__ for name in _BEING_BASE]
+    return [(kind, name) for kind, name in dict.fromkeys(owners) if name in vars(kind)]
+
+
+@contextlib.contextmanager
+def _without_cells(metaclass: type, bases: tuple[type, ...]) -> Iterator[None]:
+    """Inside it nothing that cells have defined runs when a class is made."""
+    taken = [
+        (kind, name, vars(kind)[name])
+        for kind, name in _hooks(metaclass, bases)
+        if kind.__module__ == _OF_CELLS
+    ]
+    for kind, name, _ in taken:
+        delattr(kind, name)
+    try:
+        yield
+    finally:
+        for kind, name, value in taken:
+            setattr(kind, name, value)
+
+
+def _body_of(cls: type) -> dict[str, Any]:
+    own = vars(cls)
+    try:
+        annotations = inspect.get_annotations(cls)
+    except Exception:  # Python 3.14 asks for them only now: a name is not there
+        annotations = {}
+    found = own.get("__dataclass_fields__", {})
+    fields = {name: _arguments(found[name]) for name in annotations if name in found}
+    functions = {name: kind for name, value in own.items() if (kind := _kind_of(value))}
+    plain = {
+        name: value
+        for name, value in own.items()
+        if type(value) in _PLAIN and not name.startswith("__") and name not in fields
+    }
+    body = {"annotations": annotations, "fields": fields, "functions": functions, "plain": plain}
+    # As cloudpickle does: strings that are nobody else's, or the pickle of the same class depends
+    # on whether it was made here.
+    return {key: {"".join(name): one for name, one in made.items()} for key, made in body.items()}
+
+
+def _arguments(field: Any) -> dict[str, Any]:
+    given = {name: getattr(field, name) for name in _OF_FIELD}
+    given = {name: value for name, value in given.items() if value is not dataclasses.MISSING}
+    return given | {"metadata": dict(field.metadata)}
+
+
+def _kind_of(value: Any) -> tuple[str, bool] | None:
+    """The kind of a function that a body has, and whether it is abstract; None for all else.
+
+    What a decorator or a metaclass has generated is none of the body's.
+    """
+    kind = "function"
+    if isinstance(value, staticmethod | classmethod):
+        kind, value = "static" if isinstance(value, staticmethod) else "class", value.__func__
+    elif isinstance(value, property):
+        kind, value = "property", value.fget
+    code = getattr(inspect.unwrap(value) if callable(value) else value, "__code__", None)
+    if isinstance(value, type) or code is None or code.co_filename.startswith("<"):
+        return None
+    return kind, bool(getattr(value, "__isabstractmethod__", False))
+
+
+def _make(make: Callable[..., type], arguments: tuple[Any, ...], body: dict[str, Any]) -> type:
+    """A class, made as by its statement where that is possible, else empty."""
+    metaclass, name, bases, given, *others = arguments
+    made = {
+        "__annotations__": body["annotations"],
+        **body["plain"],
+        **{key: dataclasses.field(**one) for key, one in body["fields"].items()},
+        **{key: _function(*kind) for key, kind in body["functions"].items()},
+    }
+    with _without_cells(metaclass, bases), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its own statement has warned
+        try:
+            return make(metaclass, name, bases, {**given, **made}, *others)
+        except Exception:  # it adds to a body what it refuses to find there, as flax's modules do
+            return make(*arguments)
+
+
+def _function(kind: str, is_abstract: bool) -> Any:
+    def function(*arguments: Any, **options: Any) -> Any:
+        raise TypeError("this class is not whole yet")
+
+    if is_abstract:
+        function.__isabstractmethod__ = True  # type: ignore[attr-defined]
+    return _KINDS[kind](function)
+
+
+def _set_registered(cls: Any, state: Any) -> None:
+    set_state, class_state, registration = state
+    set_state(cls, class_state)
+    pytrees.register(cls, registration)  # where its metaclass has not
+
+
+class Singletons:
+    """Values without a state that an imported module has under a name, and may tell by identity.
+
+    So is ``dataclasses.MISSING``, of which pickle makes another one.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[type, dict[int, str]] = {}  # by class, of its module's
+
+    def find(self, value: Any) -> tuple[str, str] | None:
+        """(module, name) of such a value; None for others."""
+        cls = type(value)
+        if (names := self._names.get(cls)) is None:
+            where = cls.__module__ if type(cls.__module__) is str else "__main__"
+            module = sys.modules.get(where) if where != "__main__" else None
+            found = list(getattr(module, "__dict__", {}).items())
+            names = {id(one): name for name, one in found if type(one) is cls}
+            self._names[cls] = names
+        name = names.get(id(value))
+        return (cls.__module__, name) if name is not None and _has_no_state(value) else None
+
+
+def _has_no_state(value: Any) -> bool:
+    try:
+        reduced: Any = object.__reduce_ex__(value, 2)
+    except TypeError:
+        return False
+    return bool(reduced[1:] == ((type(value),), None, None, None))
