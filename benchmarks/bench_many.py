@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from manyhosts import ManyHosts
 
 import jaxcluster
-from jaxcluster.cluster import recovery
+from jaxcluster.cluster import replay
 from jaxcluster.errors import Divergence
 from jaxcluster.panel import protocol
 from jaxcluster.panel.model import AutoMode, Model
@@ -94,7 +94,7 @@ def measure(hosts: ManyHosts) -> None:
         figures.time(
             "poll of 256 launches each",
             1.0,
-            lambda: recovery.ask_reports(cluster.link, launches=256, timeout_s=60),
+            lambda: replay.ask_reports(cluster.link, launches=256, timeout_s=60),
             5,
         )
 

@@ -27,7 +27,7 @@ from undopokes import CELLS, begin, has_spawned, poke
 
 from jaxcluster.cluster.undoing import Undone, plan_of
 from jaxcluster.engine import changes
-from jaxcluster.engine.held import Memory
+from jaxcluster.engine.retained import Memory
 from jaxcluster.engine.undo import Leave, Undo
 
 

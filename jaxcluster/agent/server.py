@@ -66,7 +66,7 @@ from jaxcluster.host.processes import (
     pid_space,
     process_token,
 )
-from jaxcluster.host.ways import ways
+from jaxcluster.host.reachability import connection_errors
 
 LEASE_S = 20.0
 FIRST_LEASE_S = 60.0  # a start of many hosts takes its time until it connects to the first
@@ -498,7 +498,8 @@ class Agent:
             elif request["cmd"] == "listen":
                 body, found = {"port": self.doors.open(request["address"])}, b""
             elif request["cmd"] == "ways":  # the others wait for 2 s where nobody answers
-                body, found = {"ways": ways([(a, int(p)) for a, p in request["to"]])}, b""
+                targets = [(a, int(p)) for a, p in request["to"]]
+                body, found = {"ways": connection_errors(targets)}, b""
             elif request["cmd"] == "mirrors":
                 body, found = {"endpoint": self._take_mirrors(**request)}, b""
             elif request["cmd"] == "give_out":

@@ -24,7 +24,7 @@ from jaxcluster.agent.client import Agents, Host, State
 from jaxcluster.agent.transport import Keys
 from jaxcluster.allocation.supervisor import Event, ForkServers
 from jaxcluster.errors import LaunchError
-from jaxcluster.host.ways import ways
+from jaxcluster.host.reachability import connection_errors
 from jaxcluster.launchers.base import Reason
 from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.launchers.hosts import ranks_by_host
@@ -424,7 +424,7 @@ def _refusing(endpoints: Iterable[str]) -> set[str]:
         address, _, port = where.rpartition(":")
         if kind == "tcp":  # else a socket of ssh's, whose end its launcher tells
             targets[endpoint] = address.strip("[]"), int(port)
-    whys = ways([*targets.values()], REFUSAL_S)
+    whys = connection_errors([*targets.values()], REFUSAL_S)
     refused = os.strerror(errno.ECONNREFUSED)
     return {endpoint for endpoint, why in zip(targets, whys, strict=True) if why == refused}
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from jaxcluster import lockstep
 from jaxcluster.cluster import events as tidings
-from jaxcluster.cluster import recovery, selfcheck, silence, undoing
+from jaxcluster.cluster import replay, selfcheck, silence, undoing
 from jaxcluster.cluster.restart import Restored
 from jaxcluster.cluster.world import World
 from jaxcluster.lockstep import actions, events
@@ -73,7 +73,7 @@ class Owner(Protocol):
     @property
     def sent(self) -> Sequence[Earlier]: ...
     def press_stop(self) -> None: ...
-    def recover(self, said: str, *, told: str, when: str, undo: bool) -> str: ...
+    def recover(self, evidence: str, *, message: str, when: str, undo: bool) -> str: ...
     def withdraw_behind(self, cell: Sent) -> None: ...
 
 
@@ -95,7 +95,7 @@ class Carrier:
         self.interrupts: set[str] = set()
         self._cluster, self._cell, self._sink = cluster, cell, sink
         self._pinned: World | None = None
-        self._replay: recovery.Replay | None = None
+        self._replay: replay.Replay | None = None
         processes = cluster.world.processes
         self._silences = silence.Silences(processes.look_at, processes.why_unseen)
 
@@ -152,15 +152,15 @@ class Carrier:
             case actions.Prepare():
                 selfcheck.prepare(world.link)
             case actions.StepReplay():
-                replay = self._begun_replay(world)
-                replay.step(silence.ANSWER_S, world.turns.last_cells())
-                ran = sum(replay.core.ran.values())
-                return events.Stepped(time.monotonic(), replay.core.stuck, ran)
+                begun = self._begun_replay(world)
+                begun.step(silence.ANSWER_S, world.turns.last_cells())
+                ran = sum(begun.core.ran.values())
+                return events.Stepped(time.monotonic(), begun.core.stuck, ran)
             case actions.BringBack(is_patient):
-                replay = self._begun_replay(world)
-                core = replay.core
+                begun = self._begun_replay(world)
+                core = begun.core
                 core.is_patient = is_patient
-                how = replay.bring_back(world.turns)
+                how = begun.bring_back(world.turns)
                 return Replayed(how, core.stuck, core.ran, core.counts, core.is_under_way)
             case actions.Undo(ranks, holds_others):
                 return self._undo(world, ranks, holds_others)
@@ -215,17 +215,15 @@ class Carrier:
 
     def _look(self, world: World, ask: actions.Ask) -> events.Looked:
         names = () if ask.is_brief else rewrite.assigned_names(self._cell.record.source)
-        depth = recovery.JOURNAL_DEPTH  # also where an earlier cell's launch is searched for
+        depth = replay.JOURNAL_DEPTH  # also where an earlier cell's launch is searched for
         if ask.why != "end" and not world.excused:
             depth = POLL_DEPTH
-        reports = recovery.ask_reports(world.link, names, depth, ask.timeout_s)
+        reports = replay.ask_reports(world.link, names, depth, ask.timeout_s)
         facts = self._facts(world, world.turns.last_cells())
         return events.Looked(facts.now, ask, reports, facts)
 
-    def _begun_replay(self, world: World) -> recovery.Replay:
-        self._replay = self._replay or recovery.Replay(
-            world.link, self._cell.record.seq, world.dead
-        )
+    def _begun_replay(self, world: World) -> replay.Replay:
+        self._replay = self._replay or replay.Replay(world.link, self._cell.record.seq, world.dead)
         return self._replay
 
     def _locate(self, world: World, ranks: Sequence[int]) -> events.Located:
@@ -252,10 +250,10 @@ class Carrier:
                 record.missed = tuple({*record.ranks} - {*ranks} | {*undone.missed})
         return undone
 
-    def _recover(self, said: str, told: str, undo: bool) -> Recovered:
+    def _recover(self, evidence: str, message: str, undo: bool) -> Recovered:
         cluster = self._cluster
         when = f"in cell [{self._cell.record.execution_count}]"
-        line = cluster.recover(said, told=told, when=when, undo=undo)
+        line = cluster.recover(evidence, message=message, when=when, undo=undo)
         is_replaced = cluster.world is not self._pinned
         self._pinned = cluster.world
         restored = cluster.restored

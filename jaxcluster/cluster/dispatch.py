@@ -23,7 +23,7 @@ from jaxcluster.wire.link import Sink
 class Sender(Owner, Protocol):
     """Whose cells they are: a ``Cluster``, as far as it is known here."""
 
-    def check_open(self) -> None: ...
+    def ensure_open(self) -> None: ...
 
 
 class Dispatcher:
@@ -67,7 +67,7 @@ class Dispatcher:
         Raises:
           JaxClusterError: no cell may run now; why is said.
         """
-        self._cluster.check_open()
+        self._cluster.ensure_open()
         world = self._cluster.world
         if options.timeout_s is not None:
             check_seconds("A cell's time limit", options.timeout_s, "%%spmd --timeout 60")
@@ -154,7 +154,7 @@ class Dispatcher:
             try:
                 turn = stack.enter_context(self._cluster.world.turns.take(ranks, say))
             except NoCluster:
-                self._cluster.check_open()
+                self._cluster.ensure_open()
                 raise
             yield turn
 

@@ -19,14 +19,14 @@ from jaxcluster.allocation.base import Allocation
 from jaxcluster.allocation.fleet import Left
 from jaxcluster.cluster import (
     delegation,
+    description,
     events,
     keeping,
     lateness,
-    mending,
     past,
     recovery,
+    replay,
     resizing,
-    telling,
 )
 from jaxcluster.cluster.carrying import Sent
 from jaxcluster.cluster.dispatch import Dispatcher
@@ -254,7 +254,7 @@ class Cluster:
 
     def summary(self) -> str:
         """One line: ranks, devices per rank, platform, time."""
-        return telling.summary(self.standing, self.record, self.world.started_s)
+        return description.summary(self.standing, self.record, self.world.started_s)
 
     def stop(self, force: bool = False) -> float:
         """End all its processes; returns after how many seconds. A stopped cluster: nothing.
@@ -511,7 +511,7 @@ class Cluster:
     @property
     def down_hint(self) -> str:
         """What to type where it has no processes, and what is still there."""
-        return telling.down_hint(self.kept, self.spent, self.left)
+        return description.down_hint(self.kept, self.spent, self.left)
 
     @property
     def standing(self) -> Standing:
@@ -591,7 +591,7 @@ class Cluster:
     ) -> RunningCell:
         """Like ``run``, without waiting: ``wait`` on what it returns.
 
-        Another notebook's turn to hand out a cell, or to mend the ranks, is waited for.
+        Another notebook's turn to hand out a cell, or to recover the ranks, is waited for.
 
         Args:
           cell_id: Jupyter's, for the panel.
@@ -723,7 +723,7 @@ class Cluster:
         """
         from jaxcluster.cluster import profiling  # with numpy, which a shell command has no use for
 
-        self.check_open()
+        self.ensure_open()
         return profiling.ready(self.world, folder, self.check_ranks(ranks), number)
 
     def profile_running(self, seconds: float = 5.0, folder: str | Path | None = None) -> Profile:
@@ -821,9 +821,9 @@ class Cluster:
         """The cells of this process that have not ended on all their ranks."""
         return self._dispatcher.cells
 
-    def check_open(self) -> None:
-        """Raises where no cell can run; what can be done about that has been done."""
-        mending.check_open(self)
+    def ensure_open(self) -> None:
+        """Raise if no cell can run. Ranks that are lost are replaced first, if recovery is auto."""
+        recovery.ensure_open(self)
 
     def withdraw_behind(self, cell: Sent) -> None:
         """See ``Dispatcher.withdraw_behind``."""
@@ -839,18 +839,20 @@ class Cluster:
         """Whether another process has stopped it, and its end is on its way."""
         return self.life.state is State.ENDING
 
-    def recover(self, said: str = "", *, told: str = "", when: str = "", undo: bool = False) -> str:
+    def recover(
+        self, evidence: str = "", *, message: str = "", when: str = "", undo: bool = False
+    ) -> str:
         """After a death or a permanent hang: what was done about it, as ``recovery`` has it.
 
         Args:
-          said: what stands before it.
-          told: what has happened, for whoever stops this: all else that was to be said is not.
+          evidence: a text that comes before it.
+          message: what has happened, for the exception if a user stops this.
           when, undo: see ``restart``.
 
         Raises:
           CellInterrupted: it was stopped.
         """
-        return mending.recover(self, said, told=told, when=when, undo=undo)
+        return recovery.recover(self, evidence, message=message, when=when, undo=undo)
 
     @property
     def is_replaced(self) -> bool:
@@ -865,7 +867,7 @@ class Cluster:
         Ranks that are about to launch different programs then raise at the line, with nothing
         launched.
         """
-        self.check_open()
+        self.ensure_open()
         epoch = f"{time.time_ns():x}" if on else None
         self.world.ask(range(self.num_processes), Strict(epoch), timeout_s=10.0)
         self.world.is_strict = self.stays_strict = on
@@ -881,7 +883,7 @@ class Cluster:
             if self.down:
                 return self.restart()
             self.check_not_closed()
-            self.recovered = mending.bring_into_lockstep(self)
+            self.recovered = recovery.bring_into_lockstep(self)
         events.tell()
         return self.recovered
 
@@ -892,7 +894,7 @@ class Cluster:
           UsageError: it can't be taken back; why is said, and nothing was changed.
         """
         self.check_not_closed()
-        told = mending.undo(self)
+        told = recovery.undo(self)
         events.tell()
         return told
 
@@ -951,7 +953,7 @@ class Cluster:
         Args:
           nbytes: 0: nothing is kept, and no cell can be undone. None: a quarter of its memory.
         """
-        self.check_open()
+        self.ensure_open()
         answers = self.world.ask(range(self.num_processes), UndoLimit(nbytes))
         self.undo_nbytes = nbytes
         return max(replies(answers).values())
@@ -964,7 +966,7 @@ class Cluster:
         Args:
           nbytes: 0: they keep none. None: a quarter of the machine's free memory.
         """
-        self.check_open()
+        self.ensure_open()
         if nbytes == 0:
             keeping.switch_off(self.world)
             most = 0
@@ -989,7 +991,7 @@ class Cluster:
         Raises:
           UsageError: a cell runs.
         """
-        self.check_open()
+        self.ensure_open()
         if self.cells:
             raise UsageError(
                 "What is kept of a loop can't be forgotten while a cell runs.",
@@ -1021,7 +1023,7 @@ class Cluster:
     def reports(self, launches: int = 256) -> dict[int, wire.RankReport]:
         """Each rank's stack and last launches, also while it runs or hangs."""
         self.check_not_closed()
-        return recovery.ask_reports(self.link, launches=launches)
+        return replay.ask_reports(self.link, launches=launches)
 
     def interrupt(self, ranks: Sequence[int] | None = None) -> list[int]:
         """Interrupt whatever the ranks run now; returns those that were running something.

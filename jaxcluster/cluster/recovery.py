@@ -1,140 +1,100 @@
-"""Brings ranks that have diverged back into lockstep, with their variables.
-
-``lockstep.replaying`` says how; what those programs computed that a rank ran with zeros is garbage,
-so the aborted cell is taken back after it (``undoing``); everything older is as it was.
-
-Whichever way was taken, the ranks are in lockstep only when a sum over all devices has come out
-right on all of them (``selfcheck``). Meanwhile no notebook hands out a cell.
-"""
+"""What is done when ranks have died, hang permanently or have diverged, and to take a cell back."""
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Set as AbstractSet
+from typing import Protocol
 
-from jaxcluster import lockstep, wire
-from jaxcluster.allocation.turns import Turns
-from jaxcluster.cluster import selfcheck
-from jaxcluster.errors import NoCluster
-from jaxcluster.lockstep import replaying
-from jaxcluster.lockstep.actions import REPORT_S, Ask, LookAround
-from jaxcluster.lockstep.events import Looked
-from jaxcluster.lockstep.facts import Facts
-from jaxcluster.wire.link import Link, Sink, replies
-from jaxcluster.wire.ops import lockstep as requests
-from jaxcluster.wire.ops.lockstep import Courses, Export, Poll, Resume
-
-JOURNAL_DEPTH = 4096
-FREE_S = 0.1  # that others get to take the turn
-COURSES_S = 5.0  # to read the texts of some programs
-EXPORT_S = 5.0
+from jaxcluster.cluster import replay, undoing
+from jaxcluster.cluster.carrying import Owner
+from jaxcluster.errors import CellInterrupted, JaxClusterError, NoCluster, RankDied, UsageError
+from jaxcluster.lockstep.recourse import Standing, recourse, refusal
+from jaxcluster.model import skipped
+from jaxcluster.model.outputs import CellRecord
 
 
-def ask_reports(
-    link: Link,
-    names: Iterable[str] = (),
-    launches: int = JOURNAL_DEPTH,
-    timeout_s: float = REPORT_S,
-) -> dict[int, wire.RankReport]:
-    """What the control channels say of all ranks; those that are dead or silent are missing."""
-    answers = link.gather(link.ranks, Poll(sorted(names), launches), timeout_s=timeout_s)
-    return wire.reports_of(replies(answers))
+class Recoverable(Owner, Protocol):
+    """A ``Cluster``, as far as recovery knows it."""
+
+    @property
+    def standing(self) -> Standing: ...
+    @property
+    def is_broken(self) -> bool: ...
+    @property
+    def last(self) -> CellRecord | None: ...
+    @property
+    def looked(self) -> AbstractSet[int]: ...
+    def restart(self, *, when: str = "", undo: bool = False) -> str: ...
 
 
-class Replay:
-    """Carries a replay out.
+def ensure_open(cluster: Recoverable) -> None:
+    """See ``Cluster.ensure_open``."""
+    if (why := refusal(cluster.standing)) is None:
+        return
+    if why.hint:
+        raise NoCluster(why.message, why.hint)
+    log_end = cluster.world.say_log_end(why.ranks[0]) if why.ranks else ""
+    done = recover(cluster, log_end, message=why.message, when=why.when)
+    raise RankDied(why.message, done, list(why.ranks))
 
-    Args:
-      seq: the cell that it follows, if it follows one.
-      dead: ranks that have died, and will have.
 
-    Attributes:
-      core: what is decided about it, and has come of it.
-    """
+def recover(
+    cluster: Recoverable, evidence: str, *, message: str, when: str, undo: bool = False
+) -> str:
+    """See ``Cluster.recover``."""
+    hint = recourse(cluster.standing)
+    if hint is None:
+        try:
+            with cluster.changing:  # another thread may have done it just now
+                if cluster.is_broken:
+                    hint = cluster.restart(when=when, undo=undo)
+                else:
+                    hint = cluster.recovered
+        except JaxClusterError as error:
+            hint = f"Recovery failed: {error}"
+        except CellInterrupted as stop:
+            raise CellInterrupted("\n".join(filter(None, [message, str(stop)]))) from None
+    return "\n".join(filter(None, [evidence, hint]))
 
-    def __init__(
-        self, link: Link, seq: int | None = None, dead: Mapping[int, Any] | None = None
-    ) -> None:
-        self.core = replaying.Replaying(seq)
-        self._link, self._sink = link, Sink()
-        self._dead = {} if dead is None else dead
 
-    def step(self, answer_s: float = REPORT_S, handed_out: Mapping[int, int] | None = None) -> bool:
-        """See ``Replaying.step``."""
-        return lockstep.carry(self.core.step(answer_s, handed_out), self._do)
+def bring_into_lockstep(cluster: Recoverable) -> str:
+    """By a replay of what ranks have skipped, or by new processes; returns what was done."""
+    started = time.monotonic()
+    begun = replay.Replay(cluster.world.link)
+    if not cluster.world.dead and begun.bring_back(cluster.world.turns):
+        cluster.world.counts.clear()
+        cluster.world.excused.clear()
+        cluster.world.divergence = None
+        cluster.world.open_gates({s.gate[0] for s in cluster.world.status() if s.gate})
+        return skipped.tell(begun.core.ran, time.monotonic() - started, "All variables are kept.")
+    stuck = begun.core.stuck
+    why = f"The ranks needed new processes, since {stuck}." if stuck else ""
+    return "\n".join(filter(None, [cluster.restart(), why]))
 
-    def bring_back(self, turns: Turns) -> str:
-        """See ``Replaying.bring_back``. The turn is free now and then, for who is waited for."""
-        while True:
-            with contextlib.ExitStack() as stack:
-                handed_out: dict[int, int] = {}
-                with contextlib.suppress(NoCluster):  # nobody can hand out a cell any more
-                    handed_out = stack.enter_context(turns.quiet())
-                how = lockstep.carry(self.core.bring_back(handed_out), self._do)
-            if how or not self.core.waits_for_others:
-                return how
-            time.sleep(FREE_S)
 
-    def _do(self, action: replaying.Action) -> Any:
-        link = self._link
-        match action:
-            case LookAround():
-                return self._facts()
-            case Ask(timeout_s=timeout_s):
-                reports = ask_reports(link, timeout_s=timeout_s)
-                facts = self._facts()
-                return Looked(facts.now, action, reports, facts)
-            case replaying.RunSkipped(rank, prints, counts, shipped):
-                request = requests.Replay(
-                    list(prints), list(shipped), {key: list(one) for key, one in counts.items()}
-                )
-                link.request(rank, request, buffers=list(shipped.values()), sink=self._sink)
-            case replaying.Collect():
-                return self._collect()
-            case replaying.Export(fingerprint):
-                return self._export(fingerprint)
-            case replaying.Pause(seconds):
-                time.sleep(seconds)
-            case replaying.Verify():
-                verdict = selfcheck.verify(link)
-                return replaying.Verified(verdict.why, verdict.counts)
-            case replaying.AskCourses(wanted):
-                return self._courses(wanted)
-            case replaying.CountAnew():
-                answers = link.gather(link.ranks, Resume(), timeout_s=REPORT_S)
-                return all(r in answers and answers[r].op == "reply" for r in link.ranks)
-        return None
-
-    def _facts(self) -> Facts:
-        return Facts(time.monotonic(), tuple(self._link.ranks), dict(self._dead))
-
-    def _collect(self) -> list[replaying.Ran | replaying.Refused]:
-        found: list[replaying.Ran | replaying.Refused] = []
-        while not self._sink.empty():
-            event = self._sink.get()
-            if event.op == "reply":
-                found.append(replaying.Ran(event.rank, event.body.ran))
-            else:
-                why = str(event.body.get("message") or event.body.get("why"))
-                found.append(replaying.Refused(event.rank, str(event.body.get("ename")), why))
-        return found
-
-    def _export(self, fingerprint: int) -> bytes | str:
-        answers = self._link.gather(self._link.ranks, Export(fingerprint), timeout_s=EXPORT_S)
-        for event in answers.values():
-            if event.op == "reply" and event.buffers:
-                return bytes(event.buffers[0])
-        refused = [
-            e for e in answers.values() if e.op == "error" and e.body["ename"] == "CannotReplay"
-        ]
-        return str(refused[0].body["message"]) if refused else ""
-
-    def _courses(self, wanted: Mapping[int, Sequence[int]]) -> dict[int, dict[int, str]] | None:
-        link = self._link
-        each = {rank: Courses(list(prints)) for rank, prints in wanted.items()}
-        heard = replies(link.gather(link.ranks, each, timeout_s=COURSES_S))
-        if any(r not in heard for r in link.ranks):
-            return None
-        return {r: dict(zip(wanted[r], heard[r], strict=True)) for r in link.ranks}
+def undo(cluster: Recoverable) -> str:
+    """See ``Cluster.undo``."""
+    if cluster.last is None:
+        raise UsageError("No cell of this notebook has run on this cluster.", "%%spmd runs one.")
+    number = cluster.last.execution_count
+    cell = f"Cell [{number}]"
+    if cluster.cells:
+        raise UsageError(f"{cell} has not ended.", "%jaxcluster interrupt stops it.")
+    ranks = [rank for rank in cluster.last.ranks if rank not in cluster.world.dead]
+    undone = undoing.undo(
+        cluster.world.link,
+        cluster.world.turns,
+        cluster.last.seq,
+        number,
+        ranks,
+        looked=cluster.looked,
+        answer_s=undoing.ASKED_FOR_S,
+    )
+    if undone.refused:
+        raise UsageError(f"{cell} can't be undone: {undone.refused}.")
+    cluster.world.hear_undo(cluster.last.seq, undone.in_doubt)
+    cluster.makers.undone(cluster.last.seq, undone.in_doubt)
+    cluster.last.undone = True
+    cluster.last.missed = tuple({*cluster.last.ranks} - {*ranks} | {*undone.missed})
+    return undone.told(cell)

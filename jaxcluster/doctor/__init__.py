@@ -1,4 +1,4 @@
-"""What ``%jaxcluster doctor`` finds: versions, ports, names, devices, and how to mend them.
+"""What ``%jaxcluster doctor`` finds: versions, ports, names, devices, and how to fix them.
 
 Every check is a function from what was found to one ``Check``; ``run_checks`` does the finding.
 jax is never imported here: its version comes from the package metadata, and a process of its own
@@ -89,7 +89,7 @@ def run_checks(runtime_dir: Path, environ: Mapping[str, str] | None = None) -> l
 
 
 def render(checks: Sequence[Check]) -> str:
-    """The checks as plain text: ✓ good, ! a warning, ✗ to be mended, with the fix below."""
+    """The checks as plain text: ✓ good, ! a warning, ✗ to be fixed, with the fix below."""
     width = max((len(check.name) for check in checks), default=0)
     lines = []
     for check in checks:
@@ -252,7 +252,7 @@ def check_hostname(hostname: str, resolve: Callable[[str], Sequence[str]]) -> Ch
 
     gloo listens on what the host name resolves to, so a name that leads nowhere, or to Debian's
     127.0.1.1, breaks plain multi-process JAX. jaxcluster gives each rank its address, so here it
-    is a warning and nothing needs mending.
+    is a warning and nothing needs fixing.
     """
     aside = "jaxcluster sets the addresses itself, but plain JAX scripts would fail here"
     fix = f"not needed for jaxcluster; for plain JAX map {hostname} to a real address in /etc/hosts"

@@ -135,7 +135,7 @@ def judge_ways(
 
 
 def render(hosts: Sequence[str], rows: Sequence[Row]) -> str:
-    """The table as plain text: ✓ good, ! a warning, ✗ to be mended, with the fix below."""
+    """The table as plain text: ✓ good, ! a warning, ✗ to be fixed, with the fix below."""
     table = [("", *hosts), *((row.name, *row.cells) for row in rows)]
     widths = [max(len(line[column]) for line in table) for column in range(len(hosts) + 1)]
     lines = []

@@ -64,7 +64,7 @@ from jaxcluster.host.processes import (
     process_token,
     share_files_in,
 )
-from jaxcluster.host.ways import ways
+from jaxcluster.host.reachability import connection_errors
 from jaxcluster.wire.ops import arrays, cells, lockstep, profile, start, values
 from jaxcluster.wire.ops import state as saving
 
@@ -331,7 +331,7 @@ class Rank:
         return bootstrap.probe(request.body.address, request.body.port)
 
     def _ways(self, request: Request[start.Ways]) -> list[start.NoWay]:
-        found = ways([(to.address, to.port) for to in request.body.to], WAYS_S)
+        found = connection_errors([(to.address, to.port) for to in request.body.to], WAYS_S)
         return [start.NoWay(place, why) for place, why in enumerate(found) if why]
 
     def _initialize(self, request: Request[wire.InitializeRequest]) -> wire.InitializeReply:

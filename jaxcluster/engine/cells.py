@@ -30,11 +30,11 @@ from jaxcluster.engine.history import History
 from jaxcluster.engine.interrupts import Interrupts
 from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.leftovers import Leftovers
-from jaxcluster.engine.mending import mend, mend_builtins, mend_modules
 from jaxcluster.engine.names import Names
 from jaxcluster.engine.paused import Paused
 from jaxcluster.engine.private import coordination
 from jaxcluster.engine.profiling import Profiler
+from jaxcluster.engine.repair import repair, repair_builtins, repair_modules
 from jaxcluster.engine.running import Debugger, Home, Running
 from jaxcluster.engine.state.keeper import Keeper
 from jaxcluster.engine.state.settings import Settings
@@ -137,7 +137,7 @@ class CellRunner:
         shell.events.callbacks["post_execute"].insert(0, self._leave)
         sys.stdout = RankStream("stdout", 1, sys.stdout, out.print)
         sys.stderr = RankStream("stderr", 2, sys.stderr, out.print)
-        mend(self.interrupts.handler)
+        repair(self.interrupts.handler)
         debugging.install(self)
         tracebacks.install(shell)
         self.settings.begin(shell, self.cell_numbers)
@@ -175,7 +175,7 @@ class CellRunner:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if error is None:
             return
-        mend_modules()
+        repair_modules()
         if self.current is not None and self.current.cell is cell:
             self.current = None
         if self.ended < cell.seq:
@@ -216,7 +216,7 @@ class CellRunner:
             try:
                 reply = await self._run(running)
             except BaseException as error:  # of ours: it must not cost the reply
-                mend_modules()
+                repair_modules()
                 self.current, self.ended = None, cell.seq
                 self.gate.ended(cell, request.ident, self.end_of(cell, "error"))
                 told = self._outside(error)
@@ -253,7 +253,7 @@ class CellRunner:
         self._home = Home(running.request.ident, cell.seq, cell.execution_count, running.shown)
         if running.shown:  # else it is not read
             attempt(self.output.log.reset)
-        attempt(mend, self.interrupts.handler)
+        attempt(repair, self.interrupts.handler)
         if cell.message is None:  # else it belongs to the cell before it
             attempt(self.history.begin, cell)
         self.journal.enter(cell.seq, cell.execution_count, tuple(cell.ranks))
@@ -268,7 +268,7 @@ class CellRunner:
         await self._execute(running)
         running.has_left = running.over = True
         if running.error is not None:
-            attempt(mend_modules)
+            attempt(repair_modules)
         is_child = self.is_child()
         if not is_child:
             attempt(self.profiler.end, cell)
@@ -282,7 +282,7 @@ class CellRunner:
         attempt(self.steps.end_cell, cell, running.status)
         attempt(self.leftovers.take)
         self.control.ticking = False
-        attempt(mend, self.interrupts.handler)
+        attempt(repair, self.interrupts.handler)
         attempt(self.output.show_rest)
         attempt(self.output.show_pages)
         if not cell.post_mortem:
@@ -344,7 +344,7 @@ class CellRunner:
                 if running.escaped is not None:
                     raise running.escaped
         except BaseException as error:
-            mend_modules()
+            repair_modules()
             failed = _error_of(running.result)
             if not running.interrupted:
                 running.error = self._outside(error)
@@ -498,7 +498,7 @@ class CellRunner:
 
     def _render_error(self, *args: Any, **kwargs: Any) -> None:
         """IPython's ``showtraceback``, which is not broken off, and fails of no exception."""
-        mend_builtins()
+        repair_builtins()
         running = self.current
         error = sys.exc_info()[1]
         if running is None or error is None or args or kwargs.get("exc_tuple"):

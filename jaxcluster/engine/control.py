@@ -31,7 +31,7 @@ from jaxcluster import wire
 from jaxcluster.engine import log
 from jaxcluster.engine.background import is_own
 from jaxcluster.engine.failures import message_of
-from jaxcluster.engine.mending import mend_modules
+from jaxcluster.engine.repair import repair_modules
 from jaxcluster.host import procfs
 from jaxcluster.wire import sockets
 from jaxcluster.wire.ops import OPERATIONS, Operation
@@ -255,7 +255,7 @@ class ControlChannel:
             try:
                 self._turn(socket, poller)
             except Exception as error:  # a rank whose thread had ended would not be heard of again
-                mend_modules()
+                repair_modules()
                 log.write("".join(traceback.format_exception(error)))
                 self._wake()  # for what stands behind the message that can't be sent
 
@@ -318,7 +318,7 @@ class ControlChannel:
             if not self._empty_outbox(socket):
                 return False
         except BaseException as error:
-            # A cell has broken builtins, which the thread mends, or a handler of the user's for a
+            # A cell has broken builtins, which the thread repairs, or a handler of the user's for a
             # signal has raised: the thread sends the message. What fails there twice is dropped.
             if threading.get_ident() == self._thread_id:
                 message = self._outbox[0] if self._outbox else None
@@ -423,7 +423,7 @@ class ControlChannel:
             raise
         except Exception as error:
             if not hasattr(error, "hint"):  # nobody expected it
-                mend_modules()
+                repair_modules()
                 log.write("".join(traceback.format_exception(error)))
             request.fail(error)
             return

@@ -5,7 +5,7 @@ even again, and numbers wrong. A notebook that waits for each cell's end says wi
 it is ``settled``, and this costs nothing. Where cells are queued, of one notebook or of several,
 each rank writes how the cell before has ended into the coordination service's store and reads how
 it has ended on the others: all see the same, and decide alike (``wire.ends``). What is not even is
-for the notebook to mend, which then says so (``clear``).
+for the notebook to repair, which then says so (``clear``).
 """
 
 from __future__ import annotations

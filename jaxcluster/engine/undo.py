@@ -26,8 +26,8 @@ from typing import Any
 
 from jaxcluster.engine import changes, reach
 from jaxcluster.engine.arrays import base_array, is_array
-from jaxcluster.engine.held import Memory, format_nbytes
 from jaxcluster.engine.private.traces import Traces
+from jaxcluster.engine.retained import Memory, format_nbytes
 from jaxcluster.engine.state.settings import Settings, context_mesh, set_context_mesh
 from jaxcluster.engine.state.surroundings import ContextOfCells, Surroundings
 from jaxcluster.engine.usernames import is_users

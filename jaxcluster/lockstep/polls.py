@@ -195,7 +195,7 @@ class Polls:
         return self._replayed > before
 
     def _concerns(self, found: findings.Report, facts: Facts, replays: bool) -> bool:
-        """Whether a finding is this cell's, or an earlier one's whose notebook does not mend it."""
+        """Whether a finding is this cell's, or an earlier one's whose notebook leaves it."""
         now = facts.now
         if found.concerns(self._record.seq):
             return True

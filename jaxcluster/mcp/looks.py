@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxcluster import cluster, wire
 from jaxcluster.allocation.turns import who_we_are
-from jaxcluster.cluster import Cluster, array_queries, past, recovery
+from jaxcluster.cluster import Cluster, array_queries, past, replay
 from jaxcluster.errors import UsageError
 from jaxcluster.model import deadlock, diagnose, explain, lockstep, stragglers, timeline
 from jaxcluster.model.findings import Suspicion
@@ -102,9 +102,9 @@ def _now(running: Cluster) -> str:
         rank = min(running.dead)
         lines = [f"Rank {r} died: {facts['why']}." for r, facts in sorted(running.dead.items())]
         return "\n".join([*lines, f"The end of rank {rank}'s log:", world.log_excerpt(rank)])
-    before = recovery.ask_reports(world.link, launches=256)
+    before = replay.ask_reports(world.link, launches=256)
     time.sleep(LOOK_S)
-    reports = recovery.ask_reports(world.link, launches=256)
+    reports = replay.ask_reports(world.link, launches=256)
     lines = []
     if silent := sorted(set(world.link.ranks) - set(reports)):
         lines.append(f"{begin_ranks(silent)} gave no answer.")

@@ -162,13 +162,13 @@ def _unbroken(reports: Mapping[int, wire.RankReport]) -> dict[int, wire.RankRepo
         if wire.BROKEN_OFF not in e.name
     }
 
-    def mended(entry: wire.Launch) -> wire.Launch:
+    def completed(entry: wire.Launch) -> wire.Launch:
         name = entry.name.partition(wire.BROKEN_OFF)[0]
         key = whole.get((name, entry.signature), entry.fingerprint)
         return dataclasses.replace(entry, name=name, fingerprint=key)
 
     return {
-        rank: dataclasses.replace(report, launches=list(map(mended, report.launches)))
+        rank: dataclasses.replace(report, launches=list(map(completed, report.launches)))
         for rank, report in reports.items()
     }
 

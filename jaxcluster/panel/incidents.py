@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.cluster import Cluster, RunningCell, recovery
+from jaxcluster.cluster import Cluster, RunningCell, replay
 from jaxcluster.cluster.carrying import Owner
 from jaxcluster.model import explain, obituary, postmortem, timeline
 from jaxcluster.panel import evidence, protocol
@@ -80,7 +80,7 @@ class Incidents:
             self._keep_death(about, current, dead, now, poller)
         elif (why := current.divergence) is not None and (last is None or last.about is not why):
             # No cell has a finding, and yet they could not be brought back into lockstep.
-            said = recovery.ask_reports(current.link)
+            said = replay.ask_reports(current.link)
             self._keep(
                 why,
                 current,
@@ -104,7 +104,7 @@ class Incidents:
         poller: RankPoller | None,
     ) -> None:
         """Who died, of what, and what the others did then: most of them wait for nobody."""
-        said = recovery.ask_reports(current.link, launches=TIMELINE)
+        said = replay.ask_reports(current.link, launches=TIMELINE)
         gone = postmortem.reports_of(dead, current.world.last_launches)
         cell = next((c for c in current.cells if set(c.record.ranks) & set(dead)), None)
         waiting: list[int] = []

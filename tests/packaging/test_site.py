@@ -174,7 +174,7 @@ def test_pages_are_in_plain_words(page: Path) -> None:
 
 
 def test_a_wording_that_is_not_plain_is_found() -> None:
-    assert stilted("It hangs for good, and `mending` mends it.") == [
+    assert stilted("It hangs for good, and `repair` mends it.") == [
         "for good -> permanently",
         "mends -> fix",
     ]

@@ -15,7 +15,7 @@ from jaxcluster.cluster import (
     asking,
     carrying,
     dispatch,
-    recovery,
+    replay,
     running,
     selfcheck,
     undoing,
@@ -37,7 +37,7 @@ from sim import keeping as sim_keeping
 from sim import ranks as sim_ranks
 from sim.hub import CALM, Hub, PatientTime, Sink, Time
 
-MODULES = (running, carrying, recovery, selfcheck, undoing, asking, dispatch)
+MODULES = (running, carrying, replay, selfcheck, undoing, asking, dispatch)
 
 DELAYS_S = (0.0003, 0.001, 0.001, 0.004)
 LATE_S = (0.05, 0.3, 0.7)
@@ -331,16 +331,16 @@ class Client:
     def press_stop(self) -> None:
         """No new processes are waited for on another thread."""
 
-    def check_open(self) -> None:
+    def ensure_open(self) -> None:
         if self.world.dead:
             dead = sorted(self.world.dead)
-            done = self.recover("", told="", when="", undo=False)
+            done = self.recover("", message="", when="", undo=False)
             raise RankDied("died, so the cell was not run", done, dead)
 
     def withdraw_behind(self, cell: running.RunningCell) -> None:
         self.dispatcher.withdraw_behind(cell)
 
-    def recover(self, said: str, *, told: str, when: str, undo: bool) -> str:
+    def recover(self, evidence: str, *, message: str, when: str, undo: bool) -> str:
         """New processes, with the variables that live; other notebooks attach to them."""
         cluster = self.cluster
         with self.changing:
@@ -349,12 +349,12 @@ class Client:
                 self.restarts += 1
                 cluster.is_replaced_now = True
                 if cluster.keeping is not None:
-                    return self._recover_by_copies(said, when, undo)
+                    return self._recover_by_copies(evidence, when, undo)
                 self.is_restarting = True
                 self._give_new_processes(undo)
                 self.is_restarting = cluster.is_replaced_now = False
                 self.recovered = "New processes have the variables."
-        return "\n".join(filter(None, [said, self.recovered]))
+        return "\n".join(filter(None, [evidence, self.recovered]))
 
     def _give_new_processes(self, undo: bool) -> None:
         cluster = self.cluster

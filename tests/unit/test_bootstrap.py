@@ -16,7 +16,7 @@ from jaxcluster.engine import bootstrap
 from jaxcluster.engine.bootstrap import Reservation
 from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.private import arrays, coordination, hostvalues, launches, pytrees
-from jaxcluster.host.ways import ways
+from jaxcluster.host.reachability import connection_errors
 
 LOOPBACK = "127.0.0.1"
 
@@ -67,7 +67,7 @@ def test_more_probes_than_a_listener_lets_wait_reach_it(monkeypatch: pytest.Monk
     listen = socket.socket.listen
     monkeypatch.setattr(socket.socket, "listen", lambda self, most: listen(self, 1))
     reservation = Reservation(LOOPBACK)
-    found = ways([(LOOPBACK, reservation.probe_port)] * 40, 60)
+    found = connection_errors([(LOOPBACK, reservation.probe_port)] * 40, 60)
     assert found == [""] * 40
     reservation.release()
     assert not reservation._accepts.is_alive()

@@ -9,7 +9,7 @@ from typing import Any, cast
 from jaxcluster.agent import report
 from jaxcluster.allocation.fleet import Place
 from jaxcluster.doctor.hosts import Row, judge, judge_ways, look, render
-from jaxcluster.host.ways import ways
+from jaxcluster.host.reachability import connection_errors
 
 
 def facts(**changes: Any) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def rows(*hosts: dict[str, Any] | None) -> dict[str, Row]:
     return {row.name: row for row in judge(hosts)}
 
 
-def test_equal_hosts_have_nothing_to_be_mended() -> None:
+def test_equal_hosts_have_nothing_to_fix() -> None:
     found = rows(facts(), facts(address="10.0.0.2"))
     assert all(row.ok for row in found.values())
     assert found["address"].cells == ("10.0.0.1", "10.0.0.2")
@@ -67,8 +67,8 @@ def test_hosts_that_do_not_reach_each_other_are_named() -> None:
 
 
 def test_the_table() -> None:
-    shown = render(["h1", "h2"], [Row("jax", ("1", "2"), False, "mend it"), Row("x", ("", "y"))])
-    assert shown == "       h1  h2\n✗ jax  1   2\n       fix: mend it\n✓ x        y"
+    shown = render(["h1", "h2"], [Row("jax", ("1", "2"), False, "fix it"), Row("x", ("", "y"))])
+    assert shown == "       h1  h2\n✗ jax  1   2\n       fix: fix it\n✓ x        y"
 
 
 def test_a_lost_host_and_a_silent_one_are_told_with_the_reason() -> None:
@@ -92,10 +92,10 @@ def test_a_lost_host_and_a_silent_one_are_told_with_the_reason() -> None:
 def test_ways_are_tried_and_doors_opened() -> None:
     doors = report.Doors()
     port = doors.open("127.0.0.1")
-    assert ways([("127.0.0.1", port)]) == [""]
+    assert connection_errors([("127.0.0.1", port)]) == [""]
     doors.open("")
-    assert ways([("127.0.0.1", port), ("no address", 1)])[0] == "Connection refused"
-    assert ways([]) == []
+    assert connection_errors([("127.0.0.1", port), ("no address", 1)])[0] == "Connection refused"
+    assert connection_errors([]) == []
 
 
 def test_nobody_answers_within_the_time() -> None:
@@ -104,7 +104,7 @@ def test_nobody_answers_within_the_time() -> None:
         with socket.create_connection(address), socket.socket() as second:
             second.setblocking(False)
             second.connect_ex(address)
-            assert ways([address] * 3, 0.1)[-1] == "no answer"
+            assert connection_errors([address] * 3, 0.1)[-1] == "no answer"
 
 
 def test_this_host_has_room() -> None:

@@ -20,7 +20,7 @@ import jaxcluster
 from jaxcluster import wire
 from jaxcluster.agent import client
 from jaxcluster.agent.transport import new_keys
-from jaxcluster.cluster import recovery
+from jaxcluster.cluster import replay
 from jaxcluster.errors import Divergence, LaunchError, LauncherUnavailable, RankDied
 from jaxcluster.launchers import commands, guard, ssh
 from jaxcluster.launchers.hosts import parse_hosts
@@ -267,7 +267,7 @@ def test_a_roll_call_is_one_question_to_each(
     cluster: jaxcluster.Cluster, asked: Counter[str]
 ) -> None:
     cluster.run("# launches 20", show=False)
-    reports = recovery.ask_reports(cluster.link, launches=10)
+    reports = replay.ask_reports(cluster.link, launches=10)
     assert asked["poll"] == NUM_HOSTS == len(reports)
     assert [e.seq for e in reports[7].launches] == [*range(10, 20)]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jaxcluster import lockstep, wire
-from jaxcluster.cluster.recovery import Replay
+from jaxcluster.cluster.replay import Replay
 from jaxcluster.lockstep import replaying
 from jaxcluster.lockstep.actions import Ask, LookAround
 from jaxcluster.lockstep.events import Looked

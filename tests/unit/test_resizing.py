@@ -12,8 +12,8 @@ import pytest
 
 from jaxcluster import arguments, wire
 from jaxcluster.allocation.fleet import Left
+from jaxcluster.cluster.description import down_hint
 from jaxcluster.cluster.resizing import choose, resized, tell, tell_idle
-from jaxcluster.cluster.telling import down_hint
 from jaxcluster.engine.state.resizing import Choice, Unclear, Unfit, _is_number, fit_mesh
 from jaxcluster.engine.state.saved import (
     CannotRestore,

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from jaxcluster.cluster import mending
+from jaxcluster.cluster import recovery
 from jaxcluster.cluster.carrying import Carrier
 from jaxcluster.lockstep import actions
 from jaxcluster.wire.link import Sink
@@ -17,7 +17,7 @@ def test_what_threads_might_have_made_is_forgotten_with_a_resync(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A replay has made it: a launch of a later cell's would be taken for it, and called wrong."""
-    monkeypatch.setattr(mending.recovery.Replay, "bring_back", lambda replay, turns: "replayed")
+    monkeypatch.setattr(recovery.replay.Replay, "bring_back", lambda replay, turns: "replayed")
     held = SimpleNamespace(gate=[4, 0, 1])
     opened: list[int] = []
     world = SimpleNamespace(
@@ -25,7 +25,7 @@ def test_what_threads_might_have_made_is_forgotten_with_a_resync(
         status=lambda: [held], open_gates=opened.extend,
     )  # fmt: skip
     cluster: Any = SimpleNamespace(world=world)
-    assert mending.bring_into_lockstep(cluster).startswith("Back in lockstep")
+    assert recovery.bring_into_lockstep(cluster).startswith("Back in lockstep")
     assert not world.counts and not world.excused and world.divergence is None
     assert opened == [4]
 
@@ -50,12 +50,12 @@ def test_why_new_processes_were_needed_is_said(monkeypatch: pytest.MonkeyPatch) 
         replay.core.stuck = "they launched different programs"
         return ""
 
-    monkeypatch.setattr(mending.recovery.Replay, "bring_back", bring_back)
+    monkeypatch.setattr(recovery.replay.Replay, "bring_back", bring_back)
     cluster: Any = SimpleNamespace(
         world=SimpleNamespace(turns=None, dead={}, link=None),
         restart=lambda: "New processes after 1.0 s: 2 variables kept.",
     )  # fmt: skip
-    assert mending.bring_into_lockstep(cluster) == (
+    assert recovery.bring_into_lockstep(cluster) == (
         "New processes after 1.0 s: 2 variables kept.\n"
         "The ranks needed new processes, since they launched different programs."
     )

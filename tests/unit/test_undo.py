@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from jaxcluster.engine import undo
-from jaxcluster.engine.held import Memory
+from jaxcluster.engine.retained import Memory
 from jaxcluster.engine.shards import memory_report
 from jaxcluster.engine.undo import CannotUndo, Leave, Undo
 from jaxcluster.wire.ops.state import UndoLooked
@@ -444,7 +444,7 @@ def test_a_process_that_has_little_needs_no_looks() -> None:
 
 def test_a_process_whose_size_is_unknown_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = Memory()
-    monkeypatch.setattr("jaxcluster.engine.held.os.pread", lambda *_: b"VmRSS:")
+    monkeypatch.setattr("jaxcluster.engine.retained.os.pread", lambda *_: b"VmRSS:")
     assert memory.may_exceed(1 << 40)
 
 
@@ -453,7 +453,7 @@ def test_a_process_that_may_be_swapped_out_is_asked_for_all_that_it_has(
     monkeypatch: pytest.MonkeyPatch, swap: bool
 ) -> None:
     """Else its size in memory says it, without a look at each kind of what it has."""
-    monkeypatch.setattr("jaxcluster.engine.held._may_swap", lambda: swap)
+    monkeypatch.setattr("jaxcluster.engine.retained._may_swap", lambda: swap)
     memory, read = Memory(), []
     own = memory._own
     monkeypatch.setattr(memory, "_own", lambda: read.append("") or own())
@@ -463,7 +463,7 @@ def test_a_process_that_may_be_swapped_out_is_asked_for_all_that_it_has(
 
 
 def test_the_default_is_a_quarter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jaxcluster.engine.held.host_nbytes", lambda: 16 << 30)
+    monkeypatch.setattr("jaxcluster.engine.retained.host_nbytes", lambda: 16 << 30)
     rank = Rank()
     import jax
 

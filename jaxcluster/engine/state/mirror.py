@@ -27,7 +27,7 @@ import zmq
 from jaxcluster import wire
 from jaxcluster.engine import log
 from jaxcluster.engine.background import is_own
-from jaxcluster.engine.held import format_nbytes
+from jaxcluster.engine.retained import format_nbytes
 from jaxcluster.engine.state.far import connect
 from jaxcluster.wire.ops.state import MirrorState
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jaxcluster.engine.held import format_nbytes
+from jaxcluster.engine.retained import format_nbytes
 from jaxcluster.engine.state.saved import Part, private
 from jaxcluster.host.room import memory_room
 from jaxcluster.host.sums import quick_sum

@@ -7,7 +7,7 @@ Python's code and ours counts on it.
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # see ``mend``
+import _signal  # type: ignore[import-not-found]  # see ``repair``
 import builtins
 import operator
 import signal
@@ -77,12 +77,12 @@ def _is_in_its_place(name: str, old: Any, new: Any) -> bool:
     return _type(old) is not _type  # in a class's place no other thing serves: values are of it
 
 
-def mend(on_sigint: Callable[..., Any]) -> None:
+def repair(on_sigint: Callable[..., Any]) -> None:
     """On the main thread: what each Jupyter kernel has between cells.
 
     SIGINT's handler, builtins, faulthandler, and open descriptors for output.
     """
-    mend_builtins()
+    repair_builtins()
     # ``signal``'s own functions look for the answers in enums first: 18 us between cells, these 1.
     if _signal.getsignal(signal.SIGINT) != on_sigint:
         signal.signal(signal.SIGINT, on_sigint)
@@ -91,7 +91,7 @@ def mend(on_sigint: Callable[..., Any]) -> None:
     log.reopen_streams()
 
 
-def mend_builtins() -> None:
+def repair_builtins() -> None:
     """Bring back what is gone from ``builtins``, or does not do its work. Any thread; 5 us.
 
     Mostly nothing has changed since the last look, not even the order: then no name is looked up.
@@ -117,12 +117,12 @@ def mend_builtins() -> None:
         log.write(f"A cell had changed these builtins, which were put back: {', '.join(back)}")
 
 
-def mend_modules() -> None:
+def repair_modules() -> None:
     """Bring back functions and classes of Python's modules that are gone, or can't be called.
 
     That takes a moment: it is for where a cell or something of ours has failed. Any thread.
     """
-    mend_builtins()
+    repair_builtins()
     back = []
     for module, functions in _functions.items():
         now = vars(module)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from jaxcluster.engine import mending
+from jaxcluster.engine import repair
 
 
 @pytest.fixture(autouse=True)
@@ -38,20 +38,20 @@ class Looked(dict[str, Any]):
 
 @pytest.fixture
 def looked(monkeypatch: pytest.MonkeyPatch) -> Looked:
-    made = Looked(mending._builtins)
-    monkeypatch.setattr(mending, "_builtins", made)
-    monkeypatch.setattr(mending, "_whole", ([], []))
+    made = Looked(repair._builtins)
+    monkeypatch.setattr(repair, "_builtins", made)
+    monkeypatch.setattr(repair, "_whole", ([], []))
     return made
 
 
 def test_names_are_looked_up_only_where_something_has_changed(looked: Looked) -> None:
-    mending.mend_builtins()
+    repair.repair_builtins()
     for _ in range(5):
-        mending.mend_builtins()
+        repair.repair_builtins()
     assert looked.looks == 1
     builtins.__dict__["exit"] = builtins.__dict__.pop("exit")  # as IPython's trap does at each cell
     for _ in range(5):
-        mending.mend_builtins()
+        repair.repair_builtins()
     assert looked.looks == 2
 
 
@@ -61,12 +61,12 @@ def test_what_is_gone_or_can_not_be_called_comes_back(
     looked: Looked, name: str, value: Any
 ) -> None:
     was = builtins.__dict__[name]
-    mending.mend_builtins()
+    repair.repair_builtins()
     if value == "gone":
         del builtins.__dict__[name]
     else:
         builtins.__dict__[name] = value
-    mending.mend_builtins()
+    repair.repair_builtins()
     now = builtins.__dict__[name]
     assert now is was
 
@@ -74,10 +74,10 @@ def test_what_is_gone_or_can_not_be_called_comes_back(
 def test_one_that_has_another_name_now_comes_back(looked: Looked) -> None:
     """The values are the same ones, in the same order."""
     name = list(builtins.__dict__)[-1]
-    mending._builtins[name] = builtins.__dict__[name]
-    mending.mend_builtins()
+    repair._builtins[name] = builtins.__dict__[name]
+    repair.repair_builtins()
     builtins.__dict__["another"] = builtins.__dict__.pop(name)
-    mending.mend_builtins()
+    repair.repair_builtins()
     assert name in builtins.__dict__
 
 
@@ -89,10 +89,10 @@ def passing_on(own: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def test_what_a_cell_puts_in_the_place_of_one_stays(looked: Looked) -> None:
-    mending.mend_builtins()
+    repair.repair_builtins()
     mine = builtins.__dict__["sorted"] = passing_on(sorted)
     for _ in range(3):
-        mending.mend_builtins()
+        repair.repair_builtins()
         assert builtins.sorted is mine
     assert looked.looks == 2
 
@@ -119,18 +119,18 @@ def test_what_does_not_do_the_work_of_the_one_before_does_not_stay(
 ) -> None:
     was = builtins.__dict__[name]
     builtins.__dict__[name] = mine
-    mending.mend_builtins()
+    repair.repair_builtins()
     now = builtins.__dict__[name]
     builtins.__dict__[name] = was
     assert now is was
 
 
-@pytest.mark.parametrize("name", sorted(mending._ANSWERS))
+@pytest.mark.parametrize("name", sorted(repair._ANSWERS))
 def test_each_one_and_what_calls_it_is_in_its_place(name: str) -> None:
     own = builtins.__dict__[name]
-    assert mending._is_in_its_place(name, own, own)
-    assert mending._is_in_its_place(name, own, passing_on(own))
-    assert not mending._is_in_its_place(name, own, lambda *args, **more: None)
+    assert repair._is_in_its_place(name, own, own)
+    assert repair._is_in_its_place(name, own, passing_on(own))
+    assert not repair._is_in_its_place(name, own, lambda *args, **more: None)
 
 
 def test_functions_of_modules_that_can_not_be_called_come_back(
@@ -143,7 +143,7 @@ def test_functions_of_modules_that_can_not_be_called_come_back(
     monkeypatch.delattr(threading, "Lock")
     fast = lambda seconds: None  # noqa: E731
     own(time, "sleep", fast)
-    mending.mend_modules()
+    repair.repair_modules()
     assert (contextlib.suppress, os.path.exists, threading.Lock) == was
     assert time.sleep is fast
 
@@ -176,8 +176,8 @@ def test_a_value_is_not_compared_by_its_own_rules(looked: Looked) -> None:
 
         def __call__(self) -> None: ...
 
-    mending.mend_builtins()
+    repair.repair_builtins()
     builtins.__dict__["sorted"] = Odd()
-    mending.mend_builtins()
+    repair.repair_builtins()
     builtins.__dict__["sorted"] = Odd()
-    mending.mend_builtins()
+    repair.repair_builtins()

@@ -11,8 +11,8 @@ import time
 from collections.abc import Sequence
 
 
-def ways(targets: Sequence[tuple[str, int]], timeout_s: float = 2.0) -> list[str]:
-    """Whether a TCP connection to each (address, port) can be made: why not, or ""."""
+def connection_errors(targets: Sequence[tuple[str, int]], timeout_s: float = 2.0) -> list[str]:
+    """For each (address, port), why no TCP connection can be made; "" if one can."""
     found = ["no answer"] * len(targets)
     waiting = selectors.DefaultSelector()
     with contextlib.ExitStack() as opened:
