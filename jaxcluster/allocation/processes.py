@@ -29,7 +29,7 @@ from jaxcluster.allocation.turns import HostTurns
 from jaxcluster.errors import LaunchError
 from jaxcluster.host.procfs import ProcessLook, Silence, look_from
 from jaxcluster.host.ringfile import Part
-from jaxcluster.launchers.wishes import Wish
+from jaxcluster.launchers.sync import SyncedFolder
 from jaxcluster.ranks import name_hosts, name_ranks
 from jaxcluster.records import registry
 from jaxcluster.wire.link import ChannelLink
@@ -82,7 +82,8 @@ class HostProcesses(Processes):
         if fleet is None:
             check_files(0, len(record.hosts))
             fleet = Fleet.joined(keys_of(record, folder), record.hosts)
-        return cls(record.spec, fleet, folder, Sync(Wish(None)), record)  # its owner sends the code
+        nothing = Sync(SyncedFolder(None))  # its owner sends the code
+        return cls(record.spec, fleet, folder, nothing, record)
 
     def publish(self, record: registry.ClusterRecord) -> None:
         """Put the record beside each agent.

@@ -29,7 +29,7 @@ from jaxcluster.errors import JaxClusterError, LaunchError
 from jaxcluster.launchers.base import STOPPED, AgentOptions, Launcher, Wait, describe
 from jaxcluster.launchers.chosen import launcher_of
 from jaxcluster.launchers.commands import Launch
-from jaxcluster.launchers.wishes import wish_of
+from jaxcluster.launchers.sync import synced_folder
 from jaxcluster.records import claims, registry
 from jaxcluster.records.runtimefolder import VARIABLE, make_private
 from jaxcluster.text import shown_value, without_secrets
@@ -141,7 +141,7 @@ class HostAllocation(Allocation):
         if homes and (is_other or self.fleet.homes() != homes):
             loops.bring(homes, self.fleet.in_use)
         self._platform = placed.platform
-        self._sync = self._sync or Sync(wish_of(spec.options))
+        self._sync = self._sync or Sync(synced_folder(spec.options))
         self._sync.bring(self.fleet.in_use)
         say(f"starting {placed.num_processes} processes ...")
         return HostProcesses(placed, self.fleet, self.folder, self._sync)

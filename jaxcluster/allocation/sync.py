@@ -28,7 +28,7 @@ from pathlib import Path
 from jaxcluster.agent.requests import DRAFT
 from jaxcluster.allocation.fleet import Place
 from jaxcluster.errors import UsageError
-from jaxcluster.launchers.wishes import Wish
+from jaxcluster.launchers.sync import SyncedFolder
 
 CODE = "code"  # in an agent's folder
 MOST_NBYTES = 32 << 20
@@ -52,7 +52,7 @@ Stamp = tuple[int, ...]
 # --------------------------------------------------------------------------- which files
 
 
-def look(wish: Wish) -> dict[str, Stamp]:
+def look(synced: SyncedFolder) -> dict[str, Stamp]:
     """The files to be sent, by their path from the folder, each with what tells a change.
 
     Left out are what begins with a dot, virtual environments, compiled files and notebooks. Links
@@ -64,26 +64,26 @@ def look(wish: Wish) -> dict[str, Stamp]:
     found: dict[str, Stamp] = {}
     nbytes: Counter[str] = Counter()  # of each thing in the folder
     number: Counter[str] = Counter()
-    if wish.folder is None:
+    if synced.folder is None:
         return found
-    for path, stamp, size in _files(str(wish.folder), wish.whole):
-        name = os.path.relpath(path, wish.folder)
+    for path, stamp, size in _files(str(synced.folder), synced.whole):
+        name = os.path.relpath(path, synced.folder)
         found[name] = stamp
         top = name.partition(os.sep)[0]
         nbytes[top] += size
         number[top] += 1
         if nbytes.total() > MOST_NBYTES:
-            raise _too_much(wish, f"hold more than {MOST_NBYTES >> 20} MiB", nbytes)
+            raise _too_much(synced, f"hold more than {MOST_NBYTES >> 20} MiB", nbytes)
         if len(found) > MOST_FILES:
-            raise _too_much(wish, f"are more than {MOST_FILES:,} files", number)
+            raise _too_much(synced, f"are more than {MOST_FILES:,} files", number)
     return found
 
 
-def _too_much(wish: Wish, much: str, tops: Counter[str]) -> UsageError:
-    what = "files" if wish.whole else "modules and packages"
+def _too_much(synced: SyncedFolder, much: str, tops: Counter[str]) -> UsageError:
+    what = "files" if synced.whole else "modules and packages"
     ((largest, _),) = tops.most_common(1)
     return UsageError(
-        f"The hosts don't share {wish.folder}, and the {what} in it {much} (most of it in "
+        f"The hosts don't share {synced.folder}, and the {what} in it {much} (most of it in "
         f"{largest}).",
         "Name a folder that has only the code: --sync FOLDER   or send none: --no-sync",
     )
@@ -198,19 +198,19 @@ class Sync:
     """Keeps a copy of a folder on each host that does not share it. Used by one thread at a time.
 
     Args:
-      wish: which.
+      synced: which.
     """
 
-    def __init__(self, wish: Wish) -> None:
-        self.wish = wish
+    def __init__(self, synced: SyncedFolder) -> None:
+        self.synced = synced
         self._copies: dict[str, _Copy] = {}  # by an agent's folder; none of a host that shares it
         self._sharing: set[str] = set()  # agents' folders
 
     def path_on(self, place: Place) -> str:
         """What is to be first on ``sys.path`` there; "" for nothing."""
-        if self.wish.folder is None:
+        if self.synced.folder is None:
             return ""
-        return str(self.wish.folder if place.folder in self._sharing else _copy_on(place))
+        return str(self.synced.folder if place.folder in self._sharing else _copy_on(place))
 
     def bring(self, places: Sequence[Place]) -> None:
         """Bring all hosts that are not lost up to date; returns when they are.
@@ -219,16 +219,16 @@ class Sync:
           UsageError: the files are too many, too large, or one can't be read.
           LaunchError: a host does not answer; what it has by then counts.
         """
-        if self.wish.folder is None or not self.wish.folder.is_dir():
+        if self.synced.folder is None or not self.synced.folder.is_dir():
             return  # a folder that is gone, or can't be reached just now, takes nothing along
         places = [place for place in places if not place.lost]
         known = self._sharing | self._copies.keys()
         if new := [place for place in places if place.folder not in known]:
-            self._meet(self.wish.folder, new)
+            self._meet(self.synced.folder, new)
         apart = [place for place in places if place.folder not in self._sharing]
         if not apart:
             return
-        here = look(self.wish)
+        here = look(self.synced)
         stale = {
             place.folder: changes
             for place in apart
@@ -240,7 +240,7 @@ class Sync:
         files = {
             path: _File(content, stamp if stamp[0] < now_ns - FRESH_NS else ())
             for path in {path for changes in stale.values() for path in changes.send}
-            if (content := _read(self.wish.folder / path)) is not None and (stamp := here[path])
+            if (content := _read(self.synced.folder / path)) is not None and (stamp := here[path])
         }
         behind = [place for place in apart if place.folder in stale]
         _all(behind, lambda p: self._copies[p.folder].change(p, stale[p.folder], files))
@@ -279,7 +279,7 @@ class Sync:
         if not match or not found:
             return []
         module, (top, is_installed) = match[1], found
-        if top == self.wish.folder and self._has(module.split(".")[0]):
+        if top == self.synced.folder and self._has(module.split(".")[0]):
             return []
         where = ", ".join(dict.fromkeys(place.name for place in places))
         host = f"host {where} does not" if "," not in where else f"hosts {where} don't"

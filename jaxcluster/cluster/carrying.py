@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from jaxcluster import lockstep
 from jaxcluster.cluster import events as tidings
-from jaxcluster.cluster import replay, selfcheck, silence, undoing
+from jaxcluster.cluster import replay, selfcheck, undoing, unresponsive
 from jaxcluster.cluster.restart import Restored
 from jaxcluster.cluster.world import World
 from jaxcluster.lockstep import actions, events
@@ -97,7 +97,7 @@ class Carrier:
         self._pinned: World | None = None
         self._replay: replay.Replay | None = None
         processes = cluster.world.processes
-        self._silences = silence.Silences(processes.look_at, processes.why_unseen)
+        self._silences = unresponsive.Silences(processes.look_at, processes.why_unseen)
 
     def carry(self, steps: Steps[T]) -> T:
         """Carry through what is decided step by step, on the ranks that there are at its begin."""
@@ -153,7 +153,7 @@ class Carrier:
                 selfcheck.prepare(world.link)
             case actions.StepReplay():
                 begun = self._begun_replay(world)
-                begun.step(silence.ANSWER_S, world.turns.last_cells())
+                begun.step(unresponsive.ANSWER_S, world.turns.last_cells())
                 ran = sum(begun.core.ran.values())
                 return events.Stepped(time.monotonic(), begun.core.stuck, ran)
             case actions.BringBack(is_patient):
@@ -175,11 +175,11 @@ class Carrier:
             case actions.WatchSilent(ranks):
                 self._silences.look(ranks)
             case actions.AskSilent(ranks):
-                silent = silence.silent_ranks(world.link, ranks)
+                silent = unresponsive.silent_ranks(world.link, ranks)
                 whys = self._silences.why(sorted(silent))
                 return {r: Why(y.message, y.may_pass, y.is_hung) for r, y in whys.items()}
             case actions.ExplainSilent(ranks):
-                lines = silence.tell(self._silences.why(ranks))
+                lines = unresponsive.tell(self._silences.why(ranks))
                 return events.Explained(time.monotonic(), tuple(lines))
             case actions.ReadLogEnd(rank):
                 return world.say_log_end(rank)
@@ -227,7 +227,7 @@ class Carrier:
         return self._replay
 
     def _locate(self, world: World, ranks: Sequence[int]) -> events.Located:
-        answers = world.link.gather(ranks, State(), timeout_s=silence.ANSWER_S)
+        answers = world.link.gather(ranks, State(), timeout_s=unresponsive.ANSWER_S)
         whys = self._silences.why([rank for rank in ranks if rank not in answers])
         told = {rank: why.message for rank, why in whys.items()}
         return events.Located(time.monotonic(), ranks, replies(answers), told)

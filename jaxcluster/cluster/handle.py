@@ -21,12 +21,12 @@ from jaxcluster.cluster import (
     delegation,
     description,
     events,
+    history,
     keeping,
-    lateness,
-    past,
     recovery,
     replay,
     resizing,
+    stragglers,
 )
 from jaxcluster.cluster.carrying import Sent
 from jaxcluster.cluster.dispatch import Dispatcher
@@ -130,7 +130,7 @@ class Cluster:
         world.link.on_push = self._on_push
         self.world, self.num_processes = world, world.num_processes
         self.meter = Meter(world.link)  # for all that show what the ranks use over time
-        self.late = lateness.Watch(world)
+        self.late = stragglers.Watch(world)
         self._dispatcher.begin()
         world.listen()
 
@@ -213,7 +213,7 @@ class Cluster:
         can't explain it: that takes some 20 launches. Up to 0.3 s while somebody does.
         """
         self.check_not_closed()
-        return lateness.find(self.world)
+        return stragglers.find(self.world)
 
     def check_ranks(self, ranks: Sequence[int] | None) -> list[int]:
         """``ranks``, or all of them.
@@ -1006,7 +1006,7 @@ class Cluster:
         Also while a cell runs, and of ranks that have died. What ranks keep is bounded.
         """
         self.check_not_closed()
-        return past.Reader(self.world).look()
+        return history.Reader(self.world).look()
 
     def outputs(self, number: int | None = None) -> CellRecord:
         """The output of its ranks so far, in a cell that anybody has run.
@@ -1018,7 +1018,7 @@ class Cluster:
           UsageError: there is no such cell.
         """
         self.check_not_closed()
-        return past.record_of(self.world, past.find(self.world, number))
+        return history.record_of(self.world, history.find(self.world, number))
 
     def reports(self, launches: int = 256) -> dict[int, wire.RankReport]:
         """Each rank's stack and last launches, also while it runs or hangs."""

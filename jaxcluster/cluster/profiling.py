@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from jaxcluster import wire
 from jaxcluster.allocation import bulk
-from jaxcluster.cluster import lateness
+from jaxcluster.cluster import stragglers
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import UsageError
 from jaxcluster.model import arrivals, perfetto, profile
@@ -140,9 +140,9 @@ class Profiling:
         self, world: World, found: Mapping[int, RankProfile], cell_seq: int | None
     ) -> Profile:
         count = min(JOURNAL, max(LEAST_LAUNCHES, ALL_LAUNCHES // len(found)))
-        times = lateness.ask(world, count, list(found), timeout_s=READY_S)
+        times = stragglers.ask(world, count, list(found), timeout_s=READY_S)
         hosts = {rank: host for rank, host in times.hosts.items() if rank in found}
-        unknown = 0.0, (lateness.ASK_S if len(set(hosts.values())) > 1 else 0.0)
+        unknown = 0.0, (stragglers.ASK_S if len(set(hosts.values())) > 1 else 0.0)
         offsets = {host: times.offsets.get(host, unknown) for host in hosts.values()}
         clocks = Clocks(hosts, offsets)
         places = {rank: f" ({host})" for rank, host in world.hosts.items()}

@@ -27,7 +27,7 @@ from jaxcluster.cluster.restart import (
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import UsageError
 from jaxcluster.model import makers
-from jaxcluster.model.told import Told
+from jaxcluster.model.last_known import LastKnown
 from jaxcluster.plan.spec import check_spec
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records.kept import Kept, Where
@@ -124,7 +124,7 @@ def restore(
     left: dict[str, str] = {}
     for rank, answer in answers.items():
         left |= answer.left
-        world.told[rank] = Told(set(answer.restored), max(first, last.get(rank, 0)))
+        world.told[rank] = LastKnown(set(answer.restored), max(first, last.get(rank, 0)))
         world.told[rank].hear_bound(answer.values)
     back = {name for answer in answers.values() for name in answer.restored}
     return Restored(

@@ -22,8 +22,8 @@ from jaxcluster.cluster import keeping
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import LaunchError, NoCluster, RankError, RankHung, RecoveryError
 from jaxcluster.model import makers
+from jaxcluster.model.last_known import LastKnown
 from jaxcluster.model.outputs import CellRecord
-from jaxcluster.model.told import Told
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records.kept import Dead, Kept, StateFolder
 from jaxcluster.text import plural
@@ -291,7 +291,11 @@ def _not_saved(failed: Mapping[int, Event[Any] | None], folder: StateFolder) -> 
 
 
 def _dead(
-    told: Mapping[int, Told], cells: Sequence[CellRecord], rank: int, last: int, undone: int = 0
+    told: Mapping[int, LastKnown],
+    cells: Sequence[CellRecord],
+    rank: int,
+    last: int,
+    undone: int = 0,
 ) -> Dead:
     """What was heard of a rank that is dead.
 
@@ -738,7 +742,7 @@ def restore(
     ask_all(world, dict.fromkeys(each, unbind), RESTORE_S, check)
     last, first = world.turns.last_cells(), world.record.last_seq
     for rank, reply in answers.items():
-        world.told[rank] = Told(set(reply.restored) - set(lost), max(first, last.get(rank, 0)))
+        world.told[rank] = LastKnown(set(reply.restored) - set(lost), max(first, last.get(rank, 0)))
         world.told[rank].hear_bound(_only(reply.values, world.told[rank].names))
     if bare and RANDOM[0] in own and any(d["seeded"] for d in drawn):
         left[RANDOM[0]] = OWN

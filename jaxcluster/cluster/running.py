@@ -17,10 +17,10 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.cluster import events as tidings
 from jaxcluster.cluster import stopbutton
-from jaxcluster.cluster.asking import IN_BACKGROUND, NO_TERMINAL, Conversation
 from jaxcluster.cluster.carrying import Carrier, Owner
 from jaxcluster.cluster.notify import notifier
 from jaxcluster.cluster.prompts import Labelled
+from jaxcluster.cluster.questions import IN_BACKGROUND, NO_TERMINAL, Conversation
 from jaxcluster.errors import CellInterrupted, JaxClusterError
 from jaxcluster.lockstep import actions, events
 from jaxcluster.lockstep.cell import Cell

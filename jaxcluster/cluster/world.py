@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 from jaxcluster import wire
 from jaxcluster.allocation.base import Processes
 from jaxcluster.allocation.visits import Way
-from jaxcluster.cluster import events, silence
+from jaxcluster.cluster import events, unresponsive
 from jaxcluster.errors import LaunchError, NoCluster, RankHung, UsageError
 from jaxcluster.host.exits import OomKills, describe_event
 from jaxcluster.model import excused, findings, lockstep, obituary
-from jaxcluster.model.standing import Stays
-from jaxcluster.model.told import Told
+from jaxcluster.model.last_known import LastKnown
+from jaxcluster.model.long_launches import UsualTimes
 from jaxcluster.ranks import name_ranks, several_hosts
 from jaxcluster.records import kept, registry
 from jaxcluster.wire.link import Event, Link, Request, Sink, unwrap
@@ -94,8 +94,8 @@ class World:
         self.unreachable: dict[str, str] = {}
         self.is_strict = False
         self.has_met = False
-        self.stays = Stays()
-        self.told: dict[int, Told] = {}
+        self.stays = UsualTimes()
+        self.told: dict[int, LastKnown] = {}
         self.started_s = 0.0
         self.is_over = False
         self.check: Callable[[], None] = self._check_not_over
@@ -242,7 +242,7 @@ class World:
           check: called now and then; it may raise to end this before any is killed.
         """
         alive = [r for r in range(self.num_processes) if r not in self.dead]
-        hung = silence.hung_ranks(
+        hung = unresponsive.hung_ranks(
             self.link, self.processes.look_at, self.processes.why_unseen, alive, check
         )
         for rank, why in hung.items():
@@ -368,7 +368,7 @@ class World:
 
     def hear_names(self, rank: int, seq: int, changes: wire.NameChanges) -> None:
         """Take in which names a rank has bound and unbound in a cell, and to what."""
-        self.told.setdefault(rank, Told()).hear(seq, changes)
+        self.told.setdefault(rank, LastKnown()).hear(seq, changes)
 
     def hear_bound(self, rank: int, values: Mapping[str, str]) -> None:
         """Take in what names a push has bound on a rank."""

@@ -12,7 +12,7 @@ from jaxcluster import wire
 from jaxcluster.engine import failures
 from jaxcluster.engine.arrays import describe, spans_processes
 from jaxcluster.engine.capture import LogTail, mime_bundle
-from jaxcluster.engine.looked import looked_at
+from jaxcluster.engine.compared import looked_at
 from jaxcluster.host import kernels
 
 if TYPE_CHECKING:

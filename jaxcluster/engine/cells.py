@@ -19,7 +19,6 @@ from IPython.core.error import StdinNotImplementedError
 
 from jaxcluster import wire
 from jaxcluster.engine import cost, debugging, failures, log, mainscript, tracebacks, usercode
-from jaxcluster.engine.asking import Asking
 from jaxcluster.engine.background import Background, is_own
 from jaxcluster.engine.capture import CELL_DIRECTORY, LogTail, RankStream, capture_displays
 from jaxcluster.engine.cell_output import CellOutput
@@ -34,6 +33,7 @@ from jaxcluster.engine.names import Names
 from jaxcluster.engine.paused import Paused
 from jaxcluster.engine.private import coordination
 from jaxcluster.engine.profiling import Profiler
+from jaxcluster.engine.questions import Asking
 from jaxcluster.engine.repair import repair, repair_builtins, repair_modules
 from jaxcluster.engine.running import Debugger, Home, Running
 from jaxcluster.engine.state.keeper import Keeper

@@ -10,7 +10,7 @@ import builtins
 import getpass
 from typing import Any
 
-from jaxcluster.engine.asking import Asking
+from jaxcluster.engine.questions import Asking
 
 
 def say_how_to_stop() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.foreign import is_folded
-from jaxcluster.engine.interlude import ask_main_thread
+from jaxcluster.engine.pending_calls import call_on_main_thread
 from jaxcluster.engine.stacks import Place, stack_of
 from jaxcluster.wire.ops.cells import Complete, Completions, Inspect, Inspection
 
@@ -108,7 +108,7 @@ def small_values(
         code = user[0]
         own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}.intersection(names)
         if own:
-            found.update(ask_main_thread(_Locals(runner.cell_numbers, own), ASK_S) or {})
+            found.update(call_on_main_thread(_Locals(runner.cell_numbers, own), ASK_S) or {})
     return found
 
 

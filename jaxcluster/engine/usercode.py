@@ -16,7 +16,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jaxcluster.engine import dap
 from jaxcluster.engine.control import ControlChannel
-from jaxcluster.engine.interlude import run_errands
+from jaxcluster.engine.pending_calls import run_pending
 
 T = TypeVar("T")
 
@@ -67,5 +67,5 @@ _WAYS_IN: set[CodeType] = {call.__code__, wait_for.__code__}
 WHOLE: set[CodeType] = {
     ControlChannel.post.__code__,
     ControlChannel._stream_text.__code__,
-    run_errands.__code__,  # what it raises is lost: C has called it
+    run_pending.__code__,  # what it raises is lost: C has called it
 }

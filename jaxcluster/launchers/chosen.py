@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxcluster.launchers.base import Launcher
-from jaxcluster.launchers.wishes import wish_of
+from jaxcluster.launchers.sync import synced_folder
 from jaxcluster.options.known import known
 from jaxcluster.options.table import LOCAL
 
@@ -26,7 +26,7 @@ def launcher_of(
     """
     kind, what = known().check(name or LOCAL, typed)
     given = {name: known().of_launchers[name].parse(value) for name, value in typed.items()}
-    wish_of(given)
+    synced_folder(given)
     if kind == LOCAL:
         return None, ""
     launcher: type[Launcher] = known().launchers[kind]

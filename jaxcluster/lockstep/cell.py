@@ -17,9 +17,9 @@ from jaxcluster.lockstep.polls import Polls
 from jaxcluster.lockstep.states import Course, State
 from jaxcluster.lockstep.undone import Undone
 from jaxcluster.model import explain, findings, health, notices, paused, verdict
+from jaxcluster.model.long_launches import LongLaunches, UsualTimes, waits_for_launch
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.progress import Progress, Wait, Waits, on_one_line
-from jaxcluster.model.standing import Standing, Stays, waits_for_launch
 from jaxcluster.model.stepping import Stepping
 from jaxcluster.ranks import name_ranks, say_each
 
@@ -67,7 +67,7 @@ class Cell:
         hosts: Mapping[int, str] | None = None,
         is_last: bool = False,
         stall_s: float | None = None,
-        stays: Stays | None = None,
+        stays: UsualTimes | None = None,
     ) -> None:
         self.record, self.hosts, self.is_last = record, hosts or {}, is_last
         self.started = started
@@ -96,7 +96,7 @@ class Cell:
         self._progress, self._waits = Progress(started), Waits(started)
         self.stepping = Stepping(record.ranks[0])
         self._waiting = ""  # what it waits for, at the last look
-        self._standing = Standing(record.seq, record.ranks, started, stays)
+        self._standing = LongLaunches(record.seq, record.ranks, started, stays)
         self._stands = ""  # in which launch all its ranks are
         self._stall_s = stall_s
         self.stalled_s: float | None = None
@@ -324,7 +324,7 @@ class Cell:
         return [] if line is None else [actions.Status(line)]
 
     def _say_unanswered(self, where: events.Located) -> list[Action]:
-        """Soon after a stop or a timeout: who is still waited for, and why."""
+        """Throttle after a stop or a timeout: who is still waited for, and why."""
         lines = self.tell_unanswered(where, with_leaving=False)
         if not lines:
             return []

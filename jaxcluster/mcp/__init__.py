@@ -1,6 +1,6 @@
 """Clusters for an assistant in the user's editor: ``jaxcluster mcp``, over standard input.
 
-``looks`` has what it is told, ``server`` the tools, by the Model Context Protocol's own SDK.
+``texts`` has what it is told, ``server`` the tools, by the Model Context Protocol's own SDK.
 """
 
 from __future__ import annotations

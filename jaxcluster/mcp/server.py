@@ -27,7 +27,7 @@ from pydantic import Field
 from jaxcluster import cluster
 from jaxcluster.cluster import Cluster, RunningCell
 from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError
-from jaxcluster.mcp import looks
+from jaxcluster.mcp import texts
 from jaxcluster.ranks import name_ranks
 
 INSTRUCTIONS = """\
@@ -97,7 +97,7 @@ def _tells(tool: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 return await tool(*args, **kwargs)
             except JaxClusterError as error:
-                raise ToolError(looks.clip(str(error))) from None
+                raise ToolError(texts.clip(str(error))) from None
 
         return call_async
 
@@ -106,7 +106,7 @@ def _tells(tool: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return tool(*args, **kwargs)
         except JaxClusterError as error:
-            raise ToolError(looks.clip(str(error))) from None
+            raise ToolError(texts.clip(str(error))) from None
 
     return call
 
@@ -145,11 +145,11 @@ class Tools:
 
     def list_clusters(self) -> str:
         """The running clusters of this user: name, number of ranks, platform, hosts, age, owner."""
-        return looks.clip(looks.clusters(self._way))
+        return texts.clip(texts.clusters(self._way))
 
     def status(self, cluster: ClusterName = "") -> str:
         """What every rank of a cluster does now: cell, line, state, devices, memory, lockstep."""
-        return looks.clip(looks.status(self._attached(cluster)))
+        return texts.clip(texts.status(self._attached(cluster)))
 
     def report(
         self,
@@ -161,11 +161,11 @@ class Tools:
         Says what is found now, and how the last cell (or this one) went wrong, with the launches
         and stacks of then, also as JSON.
         """
-        return list(looks.report(self._attached(cluster), cell))
+        return list(texts.report(self._attached(cluster), cell))
 
     def stacks(self, cluster: ClusterName = "") -> str:
         """Where every rank's main thread is at this moment, also in the middle of a hang."""
-        return looks.clip(looks.stacks(self._attached(cluster)))
+        return texts.clip(texts.stacks(self._attached(cluster)))
 
     def journal(
         self,
@@ -173,7 +173,7 @@ class Tools:
         count: Annotated[int, _said("how many launches of each set of processes")] = 20,
     ) -> str:
         """The last programs that span processes, as each rank has launched them, side by side."""
-        return looks.clip(looks.journal(self._attached(cluster), max(1, min(count, 200))))
+        return texts.clip(texts.journal(self._attached(cluster), max(1, min(count, 200))))
 
     def logs(
         self,
@@ -184,7 +184,7 @@ class Tools:
     ) -> str:
         """What the processes have written to their logs: C++ messages, crashes, subprocesses."""
         running = self._attached(cluster)
-        return looks.clip(looks.logs(running, ranks, max(1, min(lines, 2000)), search))
+        return texts.clip(texts.logs(running, ranks, max(1, min(lines, 2000)), search))
 
     def history(
         self,
@@ -192,7 +192,7 @@ class Tools:
         cluster: ClusterName = "",
     ) -> str:
         """The cells that have run, whoever ran them: state, time, who, first line of the source."""
-        return looks.clip(looks.history(self._attached(cluster), max(1, min(count, 1000))))
+        return texts.clip(texts.history(self._attached(cluster), max(1, min(count, 1000))))
 
     def outputs(
         self,
@@ -205,12 +205,12 @@ class Tools:
 
         Equal outputs are said once. Also while the cell runs. Figures come as images.
         """
-        shown, images = looks.outputs(self._attached(cluster), ranks, cell, number)
-        return [looks.clip(shown), *map(_image, images)]
+        shown, images = texts.outputs(self._attached(cluster), ranks, cell, number)
+        return [texts.clip(shown), *map(_image, images)]
 
     def variables(self, cluster: ClusterName = "") -> str:
         """The arrays and trees of arrays among the ranks' variables: shape, dtype, sharding."""
-        return looks.clip(looks.variables(self._attached(cluster)))
+        return texts.clip(texts.variables(self._attached(cluster)))
 
     def shards(
         self,
@@ -219,7 +219,7 @@ class Tools:
         cluster: ClusterName = "",
     ) -> str:
         """Which device of which rank holds which part of an array, or of a tree of arrays."""
-        return looks.clip(looks.array(self._attached(cluster), name, check))
+        return texts.clip(texts.array(self._attached(cluster), name, check))
 
     # ------------------------------------------------------------------ acts
 
@@ -238,7 +238,7 @@ class Tools:
 
         def submit() -> RunningCell:
             running = self._attached(cluster)
-            named = looks.chosen(running, ranks)
+            named = texts.chosen(running, ranks)
             return running.submit(
                 code,
                 ranks=named if ranks.strip() else None,
@@ -254,8 +254,8 @@ class Tools:
             cell.stop()
             raise
         records = cell.record.records
-        shown = "\n".join([*said, *looks.told(records, {})])
-        return [looks.clip(shown), *map(_image, looks.images(records))]
+        shown = "\n".join([*said, *texts.told(records, {})])
+        return [texts.clip(shown), *map(_image, texts.images(records))]
 
     def interrupt(self, cluster: ClusterName = "") -> str:
         """Stop what every rank runs, whoever has sent it; variables are kept."""
@@ -274,7 +274,7 @@ class Tools:
         running = self._attached(cluster)
         told = running.ask_restart(clean=clean)
         running.close()
-        return looks.clip(f"{self._attached(running.name).summary()}\n{told}")
+        return texts.clip(f"{self._attached(running.name).summary()}\n{told}")
 
 
 def _wait(cell: RunningCell) -> None:
@@ -287,7 +287,7 @@ def _wait(cell: RunningCell) -> None:
         cell.wait()
     except (JaxClusterError, CellInterrupted) as error:
         traceback = error.traceback if isinstance(error, CellFailed) else ()
-        put_out = looks.told(cell.record.records, {})
+        put_out = texts.told(cell.record.records, {})
         raise CellEnded("\n".join([*put_out, *traceback, str(error)])) from None
 
 

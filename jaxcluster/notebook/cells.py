@@ -11,8 +11,8 @@ from jaxcluster.errors import CellFailed, JaxClusterError, UsageError
 from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.notebook import export, exporting
-from jaxcluster.notebook.elsewhere import point_to_push
 from jaxcluster.notebook.lab_debugger import Debugger
+from jaxcluster.notebook.name_hints import point_to_push
 from jaxcluster.notebook.page import Page
 from jaxcluster.plan.spec import check_seconds
 from jaxcluster.ranks import name_ranks

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 from jaxcluster import arguments, cluster, doctor
 from jaxcluster.allocation.supervisor import quit_warm
 from jaxcluster.allocation.turns import who_we_are
-from jaxcluster.cluster import events, past, undoing
+from jaxcluster.cluster import events, undoing
+from jaxcluster.cluster import history as cells
 from jaxcluster.cluster.notify import notifier
 from jaxcluster.doctor import hosts as hostchecks
 from jaxcluster.errors import UsageError
@@ -215,7 +216,7 @@ class Commands:
         elif self.page.rich:
             history.show_on(self.page.shell, attached, one, one.shown)
         else:
-            record = past.record_of(attached.world, one, one.shown)
+            record = cells.record_of(attached.world, one, one.shown)
             print(f"{history.headline(one, now_ns)}. Its output so far:")
             print(text.outputs(record))
             print("%jaxcluster outputs --follow shows what comes.")
@@ -337,9 +338,9 @@ class Commands:
             return
         if record is None or parsed.cell is not None:
             running.check_not_closed()
-            one = past.find(running.world, parsed.cell)
+            one = cells.find(running.world, parsed.cell)
             print(f"{history.headline(one, time.time_ns(), who_we_are())}.")
-            record = past.record_of(running.world, one, chosen)
+            record = cells.record_of(running.world, one, chosen)
         else:
             print(f"Cell [{record.execution_count}]")
         kept = {r: one for r, one in record.records.items() if chosen is None or r in chosen}
@@ -354,10 +355,10 @@ class Commands:
         running.check_not_closed()
         one = running.history().running if number is None else None
         if one is None:
-            one = past.find(running.world, number)
+            one = cells.find(running.world, number)
         chosen = one.shown if ranks is None else ranks
         display = CellDisplay(self.page.shell, running, len(chosen) > 1)
-        following = past.Following(running.world, one, chosen, display.on_output)
+        following = cells.Following(running.world, one, chosen, display.on_output)
         try:
             following.follow(running.check_not_closed)
         except KeyboardInterrupt:

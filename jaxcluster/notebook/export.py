@@ -21,7 +21,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 
 from jaxcluster import arguments
 from jaxcluster.errors import UsageError
-from jaxcluster.notebook import exported
+from jaxcluster.notebook import export_prelude
 from jaxcluster.ranks import parse_ranks
 from jaxcluster.text import is_secret
 
@@ -141,16 +141,18 @@ def script(
         title = f"# %% [{one.cell.number}]" if one.cell.number else "# %%"
         options = f" {one.cell.options.strip()}" if one.cell.options.strip() else ""
         parts.append(f"{title}{options}\n{one.text.strip(chr(10))}")
-    imports = [exported.IMPORTS[name] for name in exported.IMPORTS if name in needs]
+    imports = [export_prelude.IMPORTS[name] for name in export_prelude.IMPORTS if name in needs]
     made_up = [
         _head(world, notebook, order, path, missing),
         *(["\n".join(futures)] if futures else []),
         "\n".join([*imports, "import jax"]),
-        exported.START.format(devices=_devices(world)).strip("\n"),
+        export_prelude.START.format(devices=_devices(world)).strip("\n"),
     ]
     if world.cpu_devices and any("make_mesh" in part for part in parts):
-        made_up[-1] += exported.ONE_SLICE.rstrip("\n")
-    helpers = [exported.HELPERS[name].strip("\n") for name in exported.HELPERS if name in needs]
+        made_up[-1] += export_prelude.ONE_SLICE.rstrip("\n")
+    helpers = [
+        export_prelude.HELPERS[name].strip("\n") for name in export_prelude.HELPERS if name in needs
+    ]
     text = "\n\n\n".join(["\n\n".join(made_up), *helpers, "\n\n".join(parts)]) + "\n"
     try:
         compile(text, path, "exec", dont_inherit=True)

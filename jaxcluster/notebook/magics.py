@@ -26,8 +26,8 @@ from jaxcluster.notebook import debugging, export, exporting
 from jaxcluster.notebook.cells import Cells
 from jaxcluster.notebook.commands import Commands, list_commands, say_usage
 from jaxcluster.notebook.completion import Completion
-from jaxcluster.notebook.elsewhere import Elsewhere
 from jaxcluster.notebook.lab_debugger import Debugger
+from jaxcluster.notebook.name_hints import Elsewhere
 from jaxcluster.notebook.page import Page
 from jaxcluster.panel import Panel
 from jaxcluster.views import shards as array_views

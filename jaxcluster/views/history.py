@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from jaxcluster.cluster.past import Following
+from jaxcluster.cluster.history import Following
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.model.history import History, PastCell, reply_of
 from jaxcluster.model.outputs import ANSI, CellRecord, traceback_lines

@@ -15,8 +15,8 @@ from jaxcluster.model.lines import Line, Lines, fit, label
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.views import cell_outputs
 from jaxcluster.views.comms import shown_by
-from jaxcluster.views.soon import Soon
 from jaxcluster.views.statusline import InLog, StatusLine
+from jaxcluster.views.throttle import Throttle
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
@@ -37,7 +37,7 @@ class Together:
         self._id = uuid.uuid4().hex
         self._is_shown = False
         self._last: Any = None
-        self._soon = Soon(self._show)
+        self._soon = Throttle(self._show)
 
     def add(self, output: wire.RankOutput) -> None:
         """A rank has more output; the record has it."""
@@ -96,7 +96,7 @@ class InTerminal:
         self._lines = Lines()
         self._lock = threading.Lock()  # outputs come while others are shown
         self._shown = ""  # the unfinished line
-        self._soon = Soon(self._show, share=1)
+        self._soon = Throttle(self._show, share=1)
 
     def add(self, output: wire.RankOutput) -> None:
         """A rank has more output."""

@@ -35,7 +35,7 @@ from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.base import AgentOptions, Reason
 from jaxcluster.launchers.commands import Launch
 from jaxcluster.launchers.kube import api as api_module
-from jaxcluster.launchers.kube import manifests, words
+from jaxcluster.launchers.kube import manifests, reasons
 from jaxcluster.launchers.kube.launcher import Kubernetes
 from jaxcluster.launchers.kube.manifests import LAUNCH, Pod
 
@@ -280,7 +280,7 @@ def test_a_start_an_evicted_pod_its_successor_and_a_stop(site: Site) -> None:
         way.connect(next(a.facts["via"] for a in agents if a.facts["number"] == 1))
         way.sendall(b"x" * 100_000)
         assert len(way.recv(100_000, socket.MSG_WAITALL)) == 100_000
-    by_index = {words.index(pod): pod for pod in site.kube.all("pods")}
+    by_index = {reasons.index(pod): pod for pod in site.kube.all("pods")}
     name = by_index[1]["metadata"]["name"]
     site.kube.evict(name)
     until(lambda: ends, "the end is told", DEADLINE_S)
@@ -426,7 +426,7 @@ def run_of_all_calls(
     heard.ask("service again", lambda: api.create_service(service))
     heard.ask("get service", lambda: api.get("services", name))
     launch = f"{LAUNCH}={name}"
-    all_run = lambda: sum(words.runs(pod) for pod in api.pods(launch)) == 2  # noqa: E731
+    all_run = lambda: sum(reasons.runs(pod) for pod in api.pods(launch)) == 2  # noqa: E731
     heard.name = "pods"
     until(all_run, "the pods run", DEADLINE_S)
     heard.ask("get job", lambda: api.get("jobs", name))
@@ -451,30 +451,30 @@ def run_of_all_calls(
 
     threading.Thread(target=watch, daemon=True).start()
     until(lambda: len(seen) >= 2, "the watch tells of both", DEADLINE_S)
-    first, second = sorted(api.pods(launch), key=lambda pod: words.index(pod) or 0)
+    first, second = sorted(api.pods(launch), key=lambda pod: reasons.index(pod) or 0)
     log: list[str] = []
-    heard.ask("log", lambda: until(lambda: log.extend(api.log(words.name(first), "jaxcluster"))
+    heard.ask("log", lambda: until(lambda: log.extend(api.log(reasons.name(first), "jaxcluster"))
                                    or log, "the log", DEADLINE_S))  # fmt: skip
     said = json.loads(log[0])
-    heard.ask("log of no container", lambda: api.log(words.name(first), "none"))
+    heard.ask("log of no container", lambda: api.log(reasons.name(first), "none"))
     heard.ask("log of no pod", lambda: api.log("none", "jaxcluster"))
     own = config.parent / "own"
     own.mkdir(exist_ok=True)
     (own / "namespace").write_text(NAMESPACE)
     monkeypatch.setattr(api_module, "OWN", own)
-    monkeypatch.setenv("HOSTNAME", words.name(first))
-    assert heard.ask("own pod", api.own_pod)["uid"] == words.uid(first)
+    monkeypatch.setenv("HOSTNAME", reasons.name(first))
+    assert heard.ask("own pod", api.own_pod)["uid"] == reasons.uid(first)
 
     port = int(said["endpoint"].rpartition(":")[2])
-    way = api.forward(words.name(first), port)
+    way = api.forward(reasons.name(first), port)
     way.sendall(b"hello")
     assert way.recv(5) == b"hello"
     way.close()
 
-    heard.ask("delete another's pod", lambda: api.delete_pod(words.name(second), "another"))
+    heard.ask("delete another's pod", lambda: api.delete_pod(reasons.name(second), "another"))
     assert not seen[2:] or all(kind == "MODIFIED" for kind, _ in seen[2:])
-    heard.ask("delete pod", lambda: api.delete_pod(words.name(second), words.uid(second)))
-    until(lambda: ("DELETED", words.name(second)) in seen, "its end is seen", DEADLINE_S)
+    heard.ask("delete pod", lambda: api.delete_pod(reasons.name(second), reasons.uid(second)))
+    until(lambda: ("DELETED", reasons.name(second)) in seen, "its end is seen", DEADLINE_S)
     heard.ask("delete no pod", lambda: api.delete_pod("none", "x"))
     heard.ask("events", lambda: api.events(uid))
     heard.ask("delete another's job", lambda: api.delete_job(name, "another"))
@@ -491,8 +491,8 @@ def run_of_all_calls(
         ("delete", "jobs", lambda: api.delete_job(name, uid)),
         ("list", "pods", lambda: api.pods(launch)),
         ("watch", "pods", lambda: api.watch_pods(launch, lambda pod: None)),
-        ("get", "pods/log", lambda: api.log(words.name(first), "jaxcluster")),
-        ("delete", "pods", lambda: api.delete_pod(words.name(first), "x")),
+        ("get", "pods/log", lambda: api.log(reasons.name(first), "jaxcluster")),
+        ("delete", "pods", lambda: api.delete_pod(reasons.name(first), "x")),
         ("list", "events", lambda: api.events(uid)),
         ("get", "namespaces", api.security_level),
     ):

@@ -12,7 +12,7 @@ from helpers import DEVICES, Notebook, until
 
 import jaxcluster
 from jaxcluster.errors import CellFailed
-from jaxcluster.model import standing
+from jaxcluster.model import long_launches
 
 SETUP = """
 import jax, jax.numpy as jnp, numpy as np, os, time
@@ -35,7 +35,7 @@ def loop(x):
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standing, "LEAST_S", 2.0)
+    monkeypatch.setattr(long_launches, "LEAST_S", 2.0)
 
 
 @pytest.mark.parametrize("devices", DEVICES)

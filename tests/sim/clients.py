@@ -12,9 +12,9 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.allocation.turns import Turn
 from jaxcluster.cluster import (
-    asking,
     carrying,
     dispatch,
+    questions,
     replay,
     running,
     selfcheck,
@@ -27,8 +27,8 @@ from jaxcluster.engine import strict
 from jaxcluster.errors import JaxClusterError, RankDied
 from jaxcluster.host.procfs import Silence
 from jaxcluster.lockstep import replaying
+from jaxcluster.model.long_launches import UsualTimes
 from jaxcluster.model.makers import Making
-from jaxcluster.model.standing import Stays
 from jaxcluster.records.lastreport import Reports
 from jaxcluster.wire.link import Event
 from jaxcluster.wire.ops import Operation
@@ -37,7 +37,7 @@ from sim import keeping as sim_keeping
 from sim import ranks as sim_ranks
 from sim.hub import CALM, Hub, PatientTime, Sink, Time
 
-MODULES = (running, carrying, replay, selfcheck, undoing, asking, dispatch)
+MODULES = (running, carrying, replay, selfcheck, undoing, questions, dispatch)
 
 DELAYS_S = (0.0003, 0.001, 0.001, 0.004)
 LATE_S = (0.05, 0.3, 0.7)
@@ -228,7 +228,7 @@ class World:
         self.divergence = self.way = None
         self.is_over, self.is_strict = False, client.cluster.is_strict
         self.has_met, self.coordinator_died = True, ""
-        self.stays = Stays()
+        self.stays = UsualTimes()
 
     @property
     def is_broken(self) -> bool:

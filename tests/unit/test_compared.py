@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.engine.looked import MOST_CHARS, looked_at
+from jaxcluster.engine.compared import MOST_CHARS, looked_at
 from jaxcluster.errors import UsageError
 from jaxcluster.model.compared import check_expression, compare
 from jaxcluster.views import compared as view

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.cluster import past
-from jaxcluster.cluster.past import Following, Reader, find
+from jaxcluster.cluster import history
+from jaxcluster.cluster.history import Following, Reader, find
 from jaxcluster.engine import history as writing
 from jaxcluster.engine.history import History
 from jaxcluster.errors import UsageError
@@ -181,9 +181,9 @@ def test_of_many_ranks_not_all_is_read_at_once(
             rank.text("stdout", f"{line:09}\n")
             rank.flush()
         rank.end(reply(1))
-    monkeypatch.setattr(past, "MOST_NBYTES", 120_000)
-    monkeypatch.setattr(past, "AT_ONCE", 50_000)
-    monkeypatch.setattr(past, "LITTLE", 0)
+    monkeypatch.setattr(history, "MOST_NBYTES", 120_000)
+    monkeypatch.setattr(history, "AT_ONCE", 50_000)
+    monkeypatch.setattr(history, "LITTLE", 0)
     asked, read = [], ranks.read_history
 
     def read_history(log: str, wanted: dict[int, int]) -> dict[int, ringfile.Part]:
@@ -193,7 +193,7 @@ def test_of_many_ranks_not_all_is_read_at_once(
 
     monkeypatch.setattr(ranks, "read_history", read_history)
     (one,) = ranks.cells()
-    record = past.record_of(ranks, one)  # type: ignore[arg-type]
+    record = history.record_of(ranks, one)  # type: ignore[arg-type]
     assert max(asked) <= 50_000
     assert 50_000 < sum(asked) <= 130_000
     for rank in range(6):
@@ -202,7 +202,7 @@ def test_of_many_ranks_not_all_is_read_at_once(
         assert [int(line) for line in lines] == list(range(int(lines[0]), 1000))
         assert len(lines) > 100
     assert record.records[6].text() == ""
-    record = past.record_of(ranks, one, [3])  # type: ignore[arg-type]
+    record = history.record_of(ranks, one, [3])  # type: ignore[arg-type]
     assert record.records[3].text().startswith("000000000\n")
 
 

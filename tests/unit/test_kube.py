@@ -18,7 +18,7 @@ from jaxcluster.launchers import guard
 from jaxcluster.launchers.base import AgentOptions, Command, End, Launcher
 from jaxcluster.launchers.chosen import launcher_of
 from jaxcluster.launchers.commands import Launch, stop_s
-from jaxcluster.launchers.kube import template, words
+from jaxcluster.launchers.kube import reasons, template
 from jaxcluster.launchers.kube.launcher import LOGIN, TOLD, Kubernetes, seconds_of
 from jaxcluster.launchers.kube.manifests import Pod, name_of
 
@@ -229,7 +229,7 @@ def test_a_template_that_is_not_there(tmp_path: Path) -> None:
 
 
 def pod(**status: Any) -> dict[str, Any]:
-    return {"metadata": {"name": "p-0-x", "uid": "u", "annotations": {words.INDEX: "0"}},
+    return {"metadata": {"name": "p-0-x", "uid": "u", "annotations": {reasons.INDEX: "0"}},
             "spec": {}, "status": status}  # fmt: skip
 
 
@@ -282,7 +282,7 @@ def forbidden(verb: str, resource: str, group: str) -> str:
 )  # fmt: skip
 def test_refusals_say_what_is_missing(status: int, body: str, told: str, hint: str) -> None:
     login = "no aws." if "anonymous" in body else ""
-    reason = words.refusal(status, body, "make the Job", "team-a", login)
+    reason = reasons.refusal(status, body, "make the Job", "team-a", login)
     assert told in reason.message and hint in reason.hint
 
 
@@ -291,16 +291,16 @@ def test_a_pod_that_waits_says_why() -> None:
         "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
         "message": "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
     }  # fmt: skip
-    assert words.why_pending(pod(phase="Pending", conditions=[unschedulable])) == (
+    assert reasons.why_pending(pod(phase="Pending", conditions=[unschedulable])) == (
         "Unschedulable: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu"
     )
-    assert words.why_pending(waiting("ImagePullBackOff", "Back-off pulling")) == (
+    assert reasons.why_pending(waiting("ImagePullBackOff", "Back-off pulling")) == (
         "ImagePullBackOff: Back-off pulling"
     )
     events = [
         {"type": "Normal", "reason": "Pulling", "lastTimestamp": "2026-01-01T00:00:01Z"},
     ]
-    assert words.why_pending(waiting("ContainerCreating"), events) == "its image is being pulled"
+    assert reasons.why_pending(waiting("ContainerCreating"), events) == "its image is being pulled"
     events += [
         {
             "type": "Warning",
@@ -310,18 +310,18 @@ def test_a_pod_that_waits_says_why() -> None:
         },
         {"type": "Warning", "reason": "Older", "message": "x", "lastTimestamp": "2025-01"},
     ]
-    assert words.why_pending(waiting("ContainerCreating"), events) == "FailedMount: no volume"
-    assert words.why_pending(pod(phase="Pending")) == "it has not been scheduled yet"
+    assert reasons.why_pending(waiting("ContainerCreating"), events) == "FailedMount: no volume"
+    assert reasons.why_pending(pod(phase="Pending")) == "it has not been scheduled yet"
 
 
 def test_a_job_without_pods_says_why() -> None:
     job = {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "q"}}, "spec": {"suspend": True}}
     event = {"type": "Normal", "message": "waiting for 8 GPUs", "lastTimestamp": "2026"}
-    assert words.why_no_pods(job, []) == "the Job waits in the queue q"
-    assert words.why_no_pods(job, [event]).endswith("the queue q: waiting for 8 GPUs")
+    assert reasons.why_no_pods(job, []) == "the Job waits in the queue q"
+    assert reasons.why_no_pods(job, [event]).endswith("the queue q: waiting for 8 GPUs")
     quota = {"type": "Warning", "reason": "FailedCreate", "message": "exceeded quota: gpus"}
     job = {"metadata": {}, "spec": {}}
-    assert words.why_no_pods(job, [quota]) == "FailedCreate: exceeded quota: gpus"
+    assert reasons.why_no_pods(job, [quota]) == "FailedCreate: exceeded quota: gpus"
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ def test_a_job_without_pods_says_why() -> None:
     ],
 )  # fmt: skip
 def test_pods_that_are_refused_are_not_waited_for(why: str, hint: str | None) -> None:
-    reason = words.never_made(why)
+    reason = reasons.never_made(why)
     assert (reason is None) == (hint is None)
     assert reason is None or (hint in reason.hint and why in reason.message)
 
@@ -375,7 +375,7 @@ def test_pods_that_are_refused_are_not_waited_for(why: str, hint: str | None) ->
     ],
 )  # fmt: skip
 def test_what_can_never_run_is_told_at_once(one: Mapping[str, Any], told: str | None) -> None:
-    reason = words.never_runs(one, "img")
+    reason = reasons.never_runs(one, "img")
     assert (told is None and reason is None) or (reason is not None and str(told) in reason.message)
 
 
@@ -384,25 +384,25 @@ def test_ends_of_pods() -> None:
         "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
         "message": "preempted by pod x.",
     }  # fmt: skip
-    assert words.why_ended(pod(phase="Failed", conditions=[disrupted])) == (
+    assert reasons.why_ended(pod(phase="Failed", conditions=[disrupted])) == (
         "it was preempted by a pod of higher priority (PreemptionByScheduler: preempted by pod x)"
     )
-    assert words.why_ended(pod(reason="Evicted", message="low on memory.")) == (
+    assert reasons.why_ended(pod(reason="Evicted", message="low on memory.")) == (
         "Evicted: low on memory"
     )
-    assert "OOMKilled" in words.why_ended(ended("OOMKilled", 137))
-    assert words.why_ended(ended(code=137)) == "its agent was ended by signal 9"
-    assert words.why_ended(ended(code=3)) == "its agent ended with code 3"
-    assert words.why_ended(None) == "it was deleted"
+    assert "OOMKilled" in reasons.why_ended(ended("OOMKilled", 137))
+    assert reasons.why_ended(ended(code=137)) == "its agent was ended by signal 9"
+    assert reasons.why_ended(ended(code=3)) == "its agent ended with code 3"
+    assert reasons.why_ended(None) == "it was deleted"
 
 
 def test_pods_that_start_no_agent() -> None:
-    found = words.why_failed(ended(), ["x", "No module named 'jaxcluster'"], "img", "python3")
+    found = reasons.why_failed(ended(), ["x", "No module named 'jaxcluster'"], "img", "python3")
     assert found.message.startswith("python3 in the image img has no jaxcluster.")
     message = 'exec: "python9": executable file not found in $PATH: unknown'
-    found = words.why_failed(ended("StartError", 128, message), [], "img", "python9")
+    found = reasons.why_failed(ended("StartError", 128, message), [], "img", "python9")
     assert found.message.startswith("There is no Python python9 in the image img.")
-    found = words.why_failed(ended(), ["boom"], "img", "python3")
+    found = reasons.why_failed(ended(), ["boom"], "img", "python3")
     assert found.message.endswith('its agent ended with code 1. Its last line: "boom"')
 
 
@@ -410,10 +410,10 @@ def test_ends_of_jobs() -> None:
     def job(kind: str, reason: str) -> dict[str, Any]:
         return {"status": {"conditions": [{"type": kind, "status": "True", "reason": reason}]}}
 
-    deadline = words.job_end(job("Failed", "DeadlineExceeded"))
+    deadline = reasons.job_end(job("Failed", "DeadlineExceeded"))
     assert deadline is not None and "--time" in deadline.hint
-    assert words.job_end(job("Complete", "")) is not None
-    assert words.job_end({"status": {}}) is None
+    assert reasons.job_end(job("Complete", "")) is not None
+    assert reasons.job_end({"status": {}}) is None
 
 
 @pytest.mark.parametrize(

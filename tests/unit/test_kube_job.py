@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from jaxcluster.launchers.base import Reason
-from jaxcluster.launchers.kube import job, words
+from jaxcluster.launchers.kube import job, reasons
 
 
 def pod(**status: Any) -> dict[str, Any]:
-    return {"metadata": {"name": "p-0-x", "uid": "u", "annotations": {words.INDEX: "0"}},
+    return {"metadata": {"name": "p-0-x", "uid": "u", "annotations": {reasons.INDEX: "0"}},
             "spec": {}, "status": status}  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def sidecar(code: int | None, **metadata: Any) -> dict[str, Any]:
 
 def running(count: int) -> list[dict[str, Any]]:
     return [
-        {"metadata": {"name": f"p-{i}", "uid": f"u{i}", "annotations": {words.INDEX: str(i)}},
+        {"metadata": {"name": f"p-{i}", "uid": f"u{i}", "annotations": {reasons.INDEX: str(i)}},
          "spec": {}, "status": {"phase": "Running"}}
         for i in range(count)
     ]  # fmt: skip
@@ -46,12 +46,12 @@ def running(count: int) -> list[dict[str, Any]]:
 
 def test_a_sidecar_does_not_make_an_agent() -> None:
     deleted = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
-    assert not words.has_no_agent_left(sidecar(None)) and not words.lingers(sidecar(None))
-    assert words.has_no_agent_left(sidecar(1)) and words.lingers(sidecar(1))
-    assert words.has_no_agent_left(sidecar(0)) and not words.lingers(sidecar(0))
-    assert not words.has_no_agent_left(sidecar(1, **deleted))
-    assert not words.lingers(sidecar(1, **deleted)) and not words.lingers(ended())
-    assert words.has_no_agent_left(pod(phase="Succeeded")) and words.has_no_agent_left(ended())
+    assert not reasons.has_no_agent_left(sidecar(None)) and not reasons.lingers(sidecar(None))
+    assert reasons.has_no_agent_left(sidecar(1)) and reasons.lingers(sidecar(1))
+    assert reasons.has_no_agent_left(sidecar(0)) and not reasons.lingers(sidecar(0))
+    assert not reasons.has_no_agent_left(sidecar(1, **deleted))
+    assert not reasons.lingers(sidecar(1, **deleted)) and not reasons.lingers(ended())
+    assert reasons.has_no_agent_left(pod(phase="Succeeded")) and reasons.has_no_agent_left(ended())
 
 
 class FakeApi:

@@ -11,7 +11,7 @@ import pytest
 
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.base import AgentOptions
-from jaxcluster.launchers.kube import launcher, manifests, template, words
+from jaxcluster.launchers.kube import launcher, manifests, reasons, template
 from jaxcluster.launchers.kube.launcher import Kubernetes
 from jaxcluster.launchers.kube.manifests import LAUNCH, MADE_BY, SHM, Pod
 
@@ -137,12 +137,12 @@ def test_the_end_of_a_job_is_told_before_it_comes_and_not_all_day(tmp_path: Path
 
 def test_a_quota_of_an_admission_s_own_gives_back_what_others_have() -> None:
     why = 'admission webhook "quotas" denied the request: exceeded quota: gpus'
-    assert words.never_made(why) is None
-    assert words.never_made('admission webhook "x" denied the request: no') is not None
+    assert reasons.never_made(why) is None
+    assert reasons.never_made('admission webhook "x" denied the request: no') is not None
 
 
 def test_a_job_that_is_going_to_fail_is_over() -> None:
     """Since Kubernetes 1.31 it is Failed once its pods have ended, which may take long."""
     going = {"type": "FailureTarget", "status": "True", "reason": "DeadlineExceeded"}
-    end = words.job_end({"status": {"conditions": [going]}})
+    end = reasons.job_end({"status": {"conditions": [going]}})
     assert end is not None and "at its deadline" in end.message

@@ -86,7 +86,7 @@ def test_a_terminal_is_written_to_as_fast_as_it_takes_it(monkeypatch: pytest.Mon
     """While it waits more comes: a pause of ten times the last one would grow without end."""
     shown = InTerminal(0, is_terminal=False)
     times = iter([10.0, 13.0])
-    monkeypatch.setattr("jaxcluster.views.soon.time.monotonic", lambda: next(times))
+    monkeypatch.setattr("jaxcluster.views.throttle.time.monotonic", lambda: next(times))
     shown._soon.now()
     assert shown._soon._pause_s == 3.0
 

@@ -9,7 +9,7 @@ import json
 import pytest
 
 from jaxcluster import cli
-from jaxcluster.mcp.looks import MOST_CHARS, clip_document
+from jaxcluster.mcp.texts import MOST_CHARS, clip_document
 
 
 def test_without_the_sdk_it_says_what_to_install(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from helpers import until
 
-from jaxcluster.cluster.silence import tell
+from jaxcluster.cluster.unresponsive import tell
 from jaxcluster.host.procfs import CONTROL_COMM, ProcessLook, ThreadLook, explain, look_at
 
 PID, CONTROL, POOL = 800, 801, 802

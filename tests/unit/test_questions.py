@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.cluster.asking import Conversation
 from jaxcluster.cluster.prompts import NOBODY, CannotAsk, KernelPrompt, Labelled, text_of
+from jaxcluster.cluster.questions import Conversation
 from jaxcluster.model.questions import AGAIN_S, GATHER_S, Questions
 from jaxcluster.wire.ops.cells import Answer
 

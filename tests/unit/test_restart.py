@@ -13,8 +13,8 @@ from jaxcluster import wire
 from jaxcluster.cluster import keeping, restart
 from jaxcluster.cluster.restart import OWN, Restored, _dead, bound_names, plan, successors
 from jaxcluster.errors import LaunchError, RecoveryError
+from jaxcluster.model.last_known import LastKnown
 from jaxcluster.model.outputs import CellRecord
-from jaxcluster.model.told import Told
 from jaxcluster.records.kept import Dead, Kept
 from jaxcluster.wire.link import Event
 from jaxcluster.wire.ops.state import Restore, RestoreDone
@@ -152,8 +152,8 @@ def cell(seq: int, ranks: Sequence[int], source: str = "", ended: Sequence[int] 
     return record
 
 
-def heard(seq: int, **values: str) -> Told:
-    found = Told()
+def heard(seq: int, **values: str) -> LastKnown:
+    found = LastKnown()
     found.hear(seq, wire.NameChanges(list(values), [], True, values))
     return found
 

@@ -14,7 +14,7 @@ from helpers import python
 
 import jaxcluster.engine
 from jaxcluster import wire
-from jaxcluster.engine.interlude import ask_main_thread
+from jaxcluster.engine.pending_calls import call_on_main_thread
 from jaxcluster.engine.stacks import stack_of
 
 
@@ -195,7 +195,7 @@ def test_stacks_of_a_thread_that_traces_with_jax() -> None:
 
 ASKING = """
 import ctypes, queue, sys, threading, time
-from jaxcluster.engine.interlude import ask_main_thread
+from jaxcluster.engine.pending_calls import call_on_main_thread
 answers = queue.Queue()
 stop = threading.Event()
 def secret_of(frame):
@@ -204,12 +204,12 @@ def secret_of(frame):
     return frame.f_locals["secret"]
 def ask():
     begun.wait()
-    answers.put(ask_main_thread(secret_of, 20))
-    answers.put(ask_main_thread(lambda frame: 1 / 0, 20))
+    answers.put(call_on_main_thread(secret_of, 20))
+    answers.put(call_on_main_thread(lambda frame: 1 / 0, 20))
     asleep.wait()
-    answers.put(ask_main_thread(lambda frame: "late", 0.05))
+    answers.put(call_on_main_thread(lambda frame: "late", 0.05))
     woken.wait()
-    answers.put(ask_main_thread(lambda frame: "again", 20))
+    answers.put(call_on_main_thread(lambda frame: "again", 20))
     stop.set()
 begun, asleep, woken = threading.Event(), threading.Event(), threading.Event()
 threading.Thread(target=ask).start()
@@ -237,7 +237,7 @@ def test_the_main_thread_answers_between_bytecodes_and_is_not_woken_in_c_code() 
 def test_many_may_ask_the_main_thread() -> None:
     answers: wire.Inbox[int] = wire.Inbox()
     threads = [
-        threading.Thread(target=lambda k=k: answers.put(ask_main_thread(lambda _: k, 20)))
+        threading.Thread(target=lambda k=k: answers.put(call_on_main_thread(lambda _: k, 20)))
         for k in range(50)
     ]
     for thread in threads:
@@ -253,7 +253,7 @@ OWN_WALKS = {
     "usercode.py",
     "clientcode.py",
     "debugging.py",
-    "interlude.py",
+    "pending_calls.py",
     "inspection.py",
     "journal.py",
     "launches.py",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.cluster import lateness
+from jaxcluster.cluster import stragglers
 from jaxcluster.model.stragglers import Made, Straggler, find, of_running, tell, told
 from jaxcluster.views import status
 from jaxcluster.wire.ops import Operation
@@ -237,7 +237,7 @@ class Ranks:
         ahead = self.clocks[rank // 2]
         own = self.made[rank][-request.launches :] if request.launches else []
         rows = [[one.seq, 0, int(1e6 * (one.at_s + ahead))] for one in own]
-        now = lateness.time.monotonic() + ahead
+        now = stragglers.time.monotonic() + ahead
         times = wire.LaunchTimes(rank, int(1e6 * now), [own[0].launch] if own else [], rows)
         return SimpleNamespace(op="reply", body=times)
 
@@ -250,9 +250,9 @@ def test_those_who_show_it_ask_now_and_then(monkeypatch: pytest.MonkeyPatch) -> 
         now[0] += 0.5  # many ranks
         return FOUND
 
-    monkeypatch.setattr(lateness, "find", find)
-    monkeypatch.setattr(lateness, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    watch = lateness.Watch(SimpleNamespace())  # type: ignore[arg-type]
+    monkeypatch.setattr(stragglers, "find", find)
+    monkeypatch.setattr(stragglers, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    watch = stragglers.Watch(SimpleNamespace())  # type: ignore[arg-type]
     for _ in range(100):
         watch.keep_up()
         now[0] += 0.5
@@ -283,5 +283,5 @@ def test_clocks_of_hosts_are_aligned(clocks: Sequence[float]) -> None:
             link=Ranks(loop(1, extra=extra), clocks),
             record=SimpleNamespace(facts=facts),
         )
-        found = lateness.find(world)
+        found = stragglers.find(world)
         assert (found and found.ranks) == ranks

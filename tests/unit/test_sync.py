@@ -20,7 +20,7 @@ from jaxcluster.allocation.sync import Changes, Sync, batches, find_module, look
 from jaxcluster.engine.state import settings
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.chosen import launcher_of
-from jaxcluster.launchers.wishes import Wish, wish_of
+from jaxcluster.launchers.sync import SyncedFolder, synced_folder
 
 
 def make(folder: Path, *names: str, text: str = "x = 1\n") -> None:
@@ -42,13 +42,14 @@ def test_modules_and_packages_are_sent_and_nothing_else(tmp_path: Path) -> None:
         *(".git/hook.py", "env/pyvenv.cfg", "env/a.py", "conda/conda-meta/x", "conda/a.py"),
         *("node_modules/a.py", "projects/other/a.py"),
     )
-    assert set(look(Wish(tmp_path))) == {
+    assert set(look(SyncedFolder(tmp_path))) == {
         *("mine.py", "pkg/__init__.py", "pkg/table.json", "pkg/sub/more.py", "pkg/data/x.bin"),
         *("plain/tool.py", "plain/deeper/a.py"),
     }
-    assert set(look(Wish(tmp_path, whole=True))) >= {"notes.txt", "data/big.npy", "with-dash/a.py"}
-    assert not {p for p in look(Wish(tmp_path, whole=True)) if "env/" in p or "/." in f"/{p}"}
-    assert look(Wish(None)) == {}
+    found = look(SyncedFolder(tmp_path, whole=True))
+    assert set(found) >= {"notes.txt", "data/big.npy", "with-dash/a.py"}
+    assert not {p for p in found if "env/" in p or "/." in f"/{p}"}
+    assert look(SyncedFolder(None)) == {}
 
 
 def test_links_are_followed_and_circles_end(tmp_path: Path) -> None:
@@ -59,7 +60,7 @@ def test_links_are_followed_and_circles_end(tmp_path: Path) -> None:
     (here / "lib" / "round").symlink_to("../../here")
     (here / "broken.py").symlink_to("nowhere")
     os.mkfifo(here / "pipe.py")
-    assert set(look(Wish(here))) == {"own.py", "one.py", "lib/__init__.py"}
+    assert set(look(SyncedFolder(here))) == {"own.py", "one.py", "lib/__init__.py"}
 
 
 def test_what_is_too_much_is_refused_with_what_to_type(
@@ -69,13 +70,13 @@ def test_what_is_too_much_is_refused_with_what_to_type(
     with open(tmp_path / "pkg" / "weights.bin", "wb") as file:
         file.truncate(sync.MOST_NBYTES)
     with pytest.raises(UsageError, match=r"hold more than 32 MiB.*most of it in pkg") as caught:
-        look(Wish(tmp_path))
+        look(SyncedFolder(tmp_path))
     assert "--sync FOLDER" in caught.value.hint and "--no-sync" in caught.value.hint
     (tmp_path / "pkg" / "weights.bin").unlink()
     monkeypatch.setattr(sync, "MOST_FILES", 10)
     make(tmp_path, *(f"many/m{n}.py" for n in range(20)))
     with pytest.raises(UsageError, match=r"are more than 10 files .*many"):
-        look(Wish(tmp_path))
+        look(SyncedFolder(tmp_path))
 
 
 # ------------------------------------------------------------------------------------------ plan
@@ -116,16 +117,16 @@ def test_batches_keep_the_order_and_the_limit() -> None:
     assert list(batches([])) == []
 
 
-# ------------------------------------------------------------------------------------------ wish
+# ------------------------------------------------------------------------------------------ synced
 
 
 def test_what_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert wish_of({}) == Wish(tmp_path)
-    assert wish_of({"sync": "."}) == Wish(tmp_path, whole=True)
-    assert wish_of({"sync": ""}) == wish_of({"no_sync": "yes"}) == Wish(None)
+    assert synced_folder({}) == SyncedFolder(tmp_path)
+    assert synced_folder({"sync": "."}) == SyncedFolder(tmp_path, whole=True)
+    assert synced_folder({"sync": ""}) == synced_folder({"no_sync": "yes"}) == SyncedFolder(None)
     with pytest.raises(UsageError, match="can't be used together"):
-        wish_of({"sync": ".", "no_sync": "yes"})
+        synced_folder({"sync": ".", "no_sync": "yes"})
     with pytest.raises(UsageError, match=f"there is no folder {tmp_path}/nowhere") as caught:
         launcher_of("ssh", {"hosts": "h1", "sync": "nowhere"})
     assert "--sync ." in caught.value.hint
@@ -192,7 +193,7 @@ def test_a_copy_follows_the_folder(agent: Agent, folder: Path) -> None:
     make(folder, "a.py", "pkg/__init__.py", "pkg/b.py")
     make(folder, "large.py", text="#" * (sync.BATCH_NBYTES + 1))
     age(folder)
-    syncing, places = Sync(Wish(folder)), [agent.place()]
+    syncing, places = Sync(SyncedFolder(folder)), [agent.place()]
     syncing.bring(places)
     assert set(agent.has()) == {"a.py", "large.py", "pkg/__init__.py", "pkg/b.py"}
     assert agent.has()["large.py"] == (folder / "large.py").read_text()
@@ -215,7 +216,7 @@ def test_a_copy_follows_the_folder(agent: Agent, folder: Path) -> None:
 
 
 def test_each_version_of_a_file_is_a_second_newer_there(agent: Agent, folder: Path) -> None:
-    syncing, places = Sync(Wish(folder)), [agent.place()]
+    syncing, places = Sync(SyncedFolder(folder)), [agent.place()]
     seen = []
     for number in range(4):  # of one size, and all within a second
         (folder / "a.py").write_text(f"x = {number}\n")
@@ -237,7 +238,7 @@ def test_each_version_of_a_file_is_a_second_newer_there(agent: Agent, folder: Pa
 
 def test_a_young_file_is_looked_at_again(agent: Agent, folder: Path) -> None:
     """Its time may be the same after the next write, where the clock ticks slowly."""
-    syncing, places = Sync(Wish(folder)), [agent.place()]
+    syncing, places = Sync(SyncedFolder(folder)), [agent.place()]
     path = folder / "a.py"
     path.write_text("x = 1\n")
     status = path.stat()
@@ -257,7 +258,7 @@ def test_a_file_that_fails_on_its_way_is_sent_again(
 ) -> None:
     make(folder, "a.py")
     age(folder)
-    syncing, places = Sync(Wish(folder)), [agent.place()]
+    syncing, places = Sync(SyncedFolder(folder)), [agent.place()]
     with monkeypatch.context() as patched:
         patched.setattr(agent, "put", None)
         patched.setattr(sync, "BATCH_NBYTES", 1)
@@ -270,7 +271,7 @@ def test_a_file_that_fails_on_its_way_is_sent_again(
 
 def test_a_folder_that_is_gone_takes_nothing_along(agent: Agent, folder: Path) -> None:
     make(folder, "a.py")
-    syncing, places = Sync(Wish(folder)), [agent.place()]
+    syncing, places = Sync(SyncedFolder(folder)), [agent.place()]
     syncing.bring(places)
     folder.rename(folder.with_name("away"))
     syncing.bring(places)
@@ -295,7 +296,7 @@ def test_a_saved_path_leads_to_the_modules_of_another_host(
 def test_another_agent_gets_all_of_it(agent: Agent, folder: Path, tmp_path: Path) -> None:
     make(folder, "a.py")
     age(folder)
-    syncing = Sync(Wish(folder))
+    syncing = Sync(SyncedFolder(folder))
     syncing.bring([agent.place()])
     other = Agent(tmp_path / "successor")
     syncing.bring([other.place()])
@@ -305,7 +306,7 @@ def test_another_agent_gets_all_of_it(agent: Agent, folder: Path, tmp_path: Path
 def test_a_shared_folder_is_used_as_it_is(folder: Path, tmp_path: Path) -> None:
     make(folder, "a.py")
     agent = Agent(tmp_path / "agent")
-    syncing, place = Sync(Wish(folder)), agent.place()
+    syncing, place = Sync(SyncedFolder(folder)), agent.place()
     syncing.bring([place])
     assert agent.asked == ["shares"]
     assert agent.has() == {}
@@ -335,13 +336,13 @@ def test_a_module_that_the_notebook_has_is_named(
     monkeypatch.syspath_prepend(str(folder / "site-packages"))
     place = Agent(tmp_path / "agent").place()
 
-    def explained(module: str, wish: Wish | None = None) -> str:
-        wish = wish or Wish(folder)
-        return " ".join(Sync(wish).explain(f"No module named '{module}'", [place, place]))
+    def explained(module: str, synced: SyncedFolder | None = None) -> str:
+        synced = synced or SyncedFolder(folder)
+        return " ".join(Sync(synced).explain(f"No module named '{module}'", [place, place]))
 
     assert explained("far").startswith(f"The notebook has far (in {folder}/lib); host h1 does not.")
     assert f"--sync {folder}/lib" in explained("far")
     assert "pip install wheel_of_mine" in explained("wheel_of_mine")
-    assert f"--sync {folder}" in explained("space.inner.tool", Wish(None))
+    assert f"--sync {folder}" in explained("space.inner.tool", SyncedFolder(None))
     assert explained("space.inner.nowhere") == explained("nowhere") == ""
     assert find_module("os.path.x") is None

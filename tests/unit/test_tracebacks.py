@@ -10,7 +10,7 @@ import pytest
 from helpers import python
 
 from jaxcluster import wire
-from jaxcluster.engine import asking, foreign
+from jaxcluster.engine import foreign, questions
 from jaxcluster.views import text
 
 SCRIPT = """
@@ -39,7 +39,7 @@ def test_jax_its_debugger_and_ours_are_folded_and_no_library_else() -> None:
     assert spec is not None
     assert spec.origin is not None
     assert foreign.is_folded_file(spec.origin)
-    assert foreign.is_folded_file(asking.__file__)
+    assert foreign.is_folded_file(questions.__file__)
     assert foreign.is_folded_file(importlib.util.find_spec("pdb").origin)  # type: ignore[union-attr,arg-type]
     numpy = importlib.util.find_spec("numpy")
     assert numpy is not None

@@ -23,7 +23,7 @@ from kubernetes import client, config
 from kubernetes.stream import ws_client
 
 from jaxcluster.launchers.base import Reason
-from jaxcluster.launchers.kube import words
+from jaxcluster.launchers.kube import reasons
 
 OWN = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # in a pod
 CONNECT_S, READ_S = 10.0, 30.0
@@ -164,7 +164,7 @@ class Api:
             told = answer.read().decode(errors="replace")
         except Exception as error:  # urllib3's, ssl's, those of a plugin for logins
             raise self._unreachable(doing, error) from None
-        why = words.refusal(answer.status, told, doing, self.namespace, self.login)
+        why = reasons.refusal(answer.status, told, doing, self.namespace, self.login)
         raise Refused(answer.status, why)
 
     def _unreachable(self, doing: str, error: Exception) -> Unreachable:
@@ -312,7 +312,7 @@ class Api:
             pod = self._ask("look at its own pod", "GET", self._path(CORE, "pods", name))
         except Trouble:
             return None
-        return {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": words.uid(pod)}
+        return {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": reasons.uid(pod)}
 
     def forward(self, pod: str, port: int) -> Any:
         """A socket that leads to a port of a pod.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxcluster.launchers.base import Reason, announcements
-from jaxcluster.launchers.kube import words
+from jaxcluster.launchers.kube import reasons
 from jaxcluster.launchers.kube.launcher import LEFT, SEEN, STARTED_AT, TOLD, WAITING
 from jaxcluster.launchers.kube.manifests import LAUNCH, restrict
 from jaxcluster.launchers.kube.template import CONTAINER
@@ -176,7 +176,7 @@ class Launch:
         from jaxcluster.launchers.kube.api import Refused, Unreachable
 
         def seen(pod: Mapping[str, Any]) -> None:
-            self.last[words.uid(pod)] = pod
+            self.last[reasons.uid(pod)] = pod
             self.watches = self.changed = True
             stir()
 
@@ -216,7 +216,7 @@ class Launch:
         self.listed = time.monotonic()
         if all(place.uid for place in self.places):
             return LOOK_S
-        running = sum(words.runs(pod) for pod in pods)
+        running = sum(reasons.runs(pod) for pod in pods)
         is_soon = running > sum(bool(place.uid) for place in self.places)
         # Not more than half of the time, however many they are.
         return max(FIRST_LOOK_S if is_soon else PENDING_LOOK_S, self.listed - began)
@@ -230,7 +230,7 @@ class Launch:
     def _look_at_pods(self, pods: list[Mapping[str, Any]]) -> None:
         by_index: dict[int, list[Mapping[str, Any]]] = {}
         for pod in pods:
-            if (number := words.index(pod)) is not None and number < len(self.places):
+            if (number := reasons.index(pod)) is not None and number < len(self.places):
                 by_index.setdefault(number, []).append(pod)
         for number, place in enumerate(self.places):
             self._look_at(number, place, by_index.get(number, []))
@@ -238,7 +238,7 @@ class Launch:
             (number, pod)
             for number, place in enumerate(self.places)
             for pod in by_index.get(number, ())
-            if not place.uid and words.runs(pod)
+            if not place.uid and reasons.runs(pod)
         ]
         self._look_for_agents(waiting)
         self.first = self.first and not all(place.uid for place in self.places)
@@ -248,39 +248,39 @@ class Launch:
         """Its end, which is looked for where not all pods run."""
         from jaxcluster.launchers.kube.api import Trouble
 
-        if sum(words.runs(pod) for pod in pods) >= len(self.places):
+        if sum(reasons.runs(pod) for pod in pods) >= len(self.places):
             self.missed = 0
             return
         if time.monotonic() < self.looked_at_job + JOB_S:
             return
         self.job = self.api.get("jobs", self.name)
         self.looked_at_job = time.monotonic()
-        if self.job is None or words.uid(self.job) != self.uid:
+        if self.job is None or reasons.uid(self.job) != self.uid:
             self.missed += 1
             if self.missed >= MISSED:
                 raise Trouble(Reason(f"The Job {self.name} was deleted."))
             return
         self.missed = 0
-        if (end := words.job_end(self.job)) is not None:
+        if (end := reasons.job_end(self.job)) is not None:
             raise Trouble(end)
 
     def _look_at(self, number: int, place: Place, pods: list[Mapping[str, Any]]) -> None:
         """One index: has its agent's pod ended, has another one come?"""
         if place.uid:
-            mine = next((pod for pod in pods if words.uid(pod) == place.uid), None)
-            if mine is not None and not words.has_ended(mine):
-                self._fence_if_asked(number, words.name(mine), place.uid)
+            mine = next((pod for pod in pods if reasons.uid(pod) == place.uid), None)
+            if mine is not None and not reasons.has_ended(mine):
+                self._fence_if_asked(number, reasons.name(mine), place.uid)
                 return
             mine = mine or self.last.get(place.uid)
-            self._tell_end(number, place, words.why_ended(mine), mine)
+            self._tell_end(number, place, reasons.why_ended(mine), mine)
         for pod in pods:
-            if words.runs(pod):
+            if reasons.runs(pod):
                 continue
             if self.first:
                 self._refuse_dead(pod)
-            if words.lingers(pod) and words.uid(pod) not in self.ended:
-                self.ended.add(words.uid(pod))
-                self._end(words.name(pod), words.uid(pod))
+            if reasons.lingers(pod) and reasons.uid(pod) not in self.ended:
+                self.ended.add(reasons.uid(pod))
+                self._end(reasons.name(pod), reasons.uid(pod))
 
     def _end(self, pod: str, uid: str) -> None:
         """End one whose agent has failed: its other containers keep the Job from another one."""
@@ -302,16 +302,16 @@ class Launch:
         """While a start waits, what can't become an agent ends the start."""
         from jaxcluster.launchers.kube.api import Trouble
 
-        if (reason := words.never_runs(pod, self.image)) is not None:
+        if (reason := reasons.never_runs(pod, self.image)) is not None:
             raise Trouble(reason)
         # Also one that has ended well, or has other containers that go on: it has no agent.
-        if words.has_no_agent_left(pod) and not _was_disrupted(pod):
-            log = self.api.log(words.name(pod), CONTAINER)
+        if reasons.has_no_agent_left(pod) and not _was_disrupted(pod):
+            log = self.api.log(reasons.name(pod), CONTAINER)
             for line in log:  # an agent that can't work has said why
                 for said in announcements(line)[0]:
                     if "error" in said:
                         print(json.dumps(said), flush=True)
-            raise Trouble(words.why_failed(pod, log, self.image, str(self.task["python"])))
+            raise Trouble(reasons.why_failed(pod, log, self.image, str(self.task["python"])))
 
     def _look_for_agents(self, waiting: list[tuple[int, Mapping[str, Any]]]) -> None:
         """A pod that runs has an agent as soon as its log has the agent's line."""
@@ -323,7 +323,7 @@ class Launch:
 
     def _logs(self, pods: Iterable[Mapping[str, Any]]) -> Iterable[list[str]]:
         """Those of all pods, in order: of hundreds, one after the other would take seconds."""
-        names = [words.name(pod) for pod in pods]
+        names = [reasons.name(pod) for pod in pods]
         if len(names) < 2:
             return [self.api.log(name, CONTAINER) for name in names]
         with ThreadPoolExecutor(min(READERS, len(names))) as readers:
@@ -333,8 +333,8 @@ class Launch:
         self, number: int, place: Place, pod: Mapping[str, Any], line: dict[str, Any]
     ) -> None:
         if self.forwards is not None:
-            line["via"] = self.forwards.open(number, words.name(pod), str(line["endpoint"]))
-        place.uid, place.host = words.uid(pod), str(line["host"])
+            line["via"] = self.forwards.open(number, reasons.name(pod), str(line["endpoint"]))
+        place.uid, place.host = reasons.uid(pod), str(line["host"])
         self._write(SEEN.format(number), json.dumps({"uid": place.uid, "line": line}))
         if self.first:
             self._write(TAKEN.format(number), place.uid)
@@ -343,7 +343,7 @@ class Launch:
     def _tell_end(self, number: int, place: Place, why: str, pod: Mapping[str, Any] | None) -> None:
         if self.forwards is not None:
             self.forwards.close(number)
-        who = f"The pod {words.name(pod)}" if pod is not None else "Its pod"
+        who = f"The pod {reasons.name(pod)}" if pod is not None else "Its pod"
         node = (pod or {}).get("spec", {}).get("nodeName", "")
         where = f" on the node {node}" if node else ""
         line = {
@@ -369,19 +369,19 @@ class Launch:
         if time.monotonic() < self.looked_at_events + EVENTS_S:
             return
         self.looked_at_events = time.monotonic()
-        there = [p for n in waiting for p in by_index.get(n, []) if not words.has_ended(p)]
-        pending = [pod for pod in there if not words.runs(pod)]
+        there = [p for n in waiting for p in by_index.get(n, []) if not reasons.has_ended(p)]
+        pending = [pod for pod in there if not reasons.runs(pod)]
         if pending:
-            events = self.api.events(words.uid(pending[0]))
-            if self.first and (reason := words.never_pulls(events, self.image)) is not None:
+            events = self.api.events(reasons.uid(pending[0]))
+            if self.first and (reason := reasons.never_pulls(events, self.image)) is not None:
                 raise Trouble(reason)
-            why = words.why_pending(pending[0], events)
+            why = reasons.why_pending(pending[0], events)
             return self._say(f"{len(pending)} of {len(self.places)} pods wait: {why}")
         if there:
-            return self._say(f"the agent of the pod {words.name(there[0])} has not started yet")
+            return self._say(f"the agent of the pod {reasons.name(there[0])} has not started yet")
         job = self.job or self.api.get("jobs", self.name)
-        why = words.why_no_pods(job, self.api.events(self.uid)) if job is not None else ""
-        if self.first and (reason := words.never_made(why)) is not None:
+        why = reasons.why_no_pods(job, self.api.events(self.uid)) if job is not None else ""
+        if self.first and (reason := reasons.never_made(why)) is not None:
             raise Trouble(reason)
         self._say(f"the Job has no pods yet: {why}" if why else "the Job makes its pods")
 
@@ -439,7 +439,7 @@ class Launch:
             if uid := str(read_json(self.folder / MADE)["uid"]):
                 return uid
         job = self.api.get("jobs", self.name)
-        return words.uid(job) if job is not None and self._is_ours(job) else ""
+        return reasons.uid(job) if job is not None and self._is_ours(job) else ""
 
     def _wait_until_gone(self) -> None:
         """For the pods: who starts again may need their devices, or their part of a quota."""

@@ -9,7 +9,7 @@ from jaxcluster import wire
 
 
 @dataclass
-class Told:
+class LastKnown:
     """One rank's.
 
     Attributes:

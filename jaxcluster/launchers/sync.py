@@ -12,7 +12,7 @@ from jaxcluster.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Wish:
+class SyncedFolder:
     """What is to be on the ranks' hosts.
 
     Attributes:
@@ -24,7 +24,7 @@ class Wish:
     whole: bool = False
 
 
-def wish_of(options: Mapping[str, object]) -> Wish:
+def synced_folder(options: Mapping[str, object]) -> SyncedFolder:
     """What ``--sync`` and ``--no-sync`` ask for; without them the modules of this folder.
 
     Raises:
@@ -34,15 +34,15 @@ def wish_of(options: Mapping[str, object]) -> Wish:
     if off and named:
         raise UsageError("--sync and --no-sync can't be used together.", "Leave out one of them.")
     if off or named == "":
-        return Wish(None)
+        return SyncedFolder(None)
     if named is None:
         with contextlib.suppress(OSError):  # it was removed
-            return Wish(Path.cwd())
-        return Wish(None)
+            return SyncedFolder(Path.cwd())
+        return SyncedFolder(None)
     folder = Path(os.path.abspath(os.path.expanduser(str(named))))
     if not folder.is_dir():
         raise UsageError(
             f"--sync: there is no folder {folder}.",
             "Name one of this machine's, for example: --sync .   or turn it off: --no-sync",
         )
-    return Wish(folder, whole=True)
+    return SyncedFolder(folder, whole=True)

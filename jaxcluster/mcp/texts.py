@@ -11,7 +11,8 @@ from typing import Any
 
 from jaxcluster import cluster, wire
 from jaxcluster.allocation.turns import who_we_are
-from jaxcluster.cluster import Cluster, array_queries, past, replay
+from jaxcluster.cluster import Cluster, array_queries, replay
+from jaxcluster.cluster import history as cells
 from jaxcluster.errors import UsageError
 from jaxcluster.model import deadlock, diagnose, explain, lockstep, stragglers, timeline
 from jaxcluster.model.findings import Suspicion
@@ -200,7 +201,7 @@ def outputs(
       UsageError: no rank has kept such a cell.
     """
     wanted = chosen(running, ranks)
-    one = past.find(running.world, number) if number is not None else None
+    one = cells.find(running.world, number) if number is not None else None
     if one is None:
         found = [c for c in running.history().cells if cell in (None, c.cell)]
         one = next((c for c in reversed(found) if set(c.runs) & set(wanted)), None)
@@ -215,7 +216,7 @@ def outputs(
     lines = [f"Cell [{one.cell}]:", _numbered(one.source), how_ended(own)]
     if others:
         lines.append(f"{begin_ranks(others)} did not run this cell.")
-    records = past.record_of(running.world, one, list(own)).records
+    records = cells.record_of(running.world, one, list(own)).records
     failed = {r: run for r, run in own.items() if run.status == "error"}
     lines += told(records, {r: run.error for r, run in failed.items() if run.error is not None})
     return "\n".join(lines), images(records)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.model.standing import LEAST_S, PROGRAMS, Standing, Stays
+from jaxcluster.model.long_launches import LEAST_S, PROGRAMS, LongLaunches, UsualTimes
 
 SEQ = 5
 SITE = "/venv/lib/python3.11/site-packages"
@@ -41,7 +41,7 @@ def looks(
     *stack: list[Any], until: float = 60.0, other: wire.RankReport | None = None, **more: Any
 ) -> list[tuple[float, str]]:
     """When what is told, where two ranks stand there from second 1 on."""
-    standing = Standing(SEQ, [0, 1], 0.0)
+    standing = LongLaunches(SEQ, [0, 1], 0.0)
     told = []
     for second in range(1, int(until) + 1):
         reports = {0: report(0, *stack, **more), 1: other or report(1, *stack, **more)}
@@ -63,7 +63,7 @@ def test_ranks_in_one_launch_are_told_with_its_name_and_line(
 
 
 def test_how_long_they_have_been_in_it_begins_again_with_each_launch() -> None:
-    standing, lasted = Standing(SEQ, [0, 1], 0.0), []
+    standing, lasted = LongLaunches(SEQ, [0, 1], 0.0), []
     for second, launches in ((1, 1), (2, 1), (3, 1), (4, 2), (5, 2)):
         each = {r: report(r, EXECUTE, LAUNCH, launches=launches) for r in (0, 1)}
         standing.look(each, float(second))
@@ -101,19 +101,19 @@ def test_nothing_is_told_while_one_rank_is_elsewhere_or_silent() -> None:
     another = report(1, VALUE)
     assert looks(VALUE, other=replace(another, launches=[launch(0, "jit(g)")])) == []
     assert looks(VALUE, other=replace(another, announced=launch(1))) == []
-    assert Standing(SEQ, [0, 1], 0.0).look({0: report(0, VALUE)}, 60.0) == ""
+    assert LongLaunches(SEQ, [0, 1], 0.0).look({0: report(0, VALUE)}, 60.0) == ""
 
 
 def test_a_check_of_ours_is_not_told() -> None:
     own = [
         replace(report(rank, VALUE), launches=[launch(0, cell_seq=wire.OURS)]) for rank in (0, 1)
     ]
-    standing = Standing(SEQ, [0, 1], 0.0)
+    standing = LongLaunches(SEQ, [0, 1], 0.0)
     assert [standing.look(dict(enumerate(own)), at) for at in (1.0, 60.0)] == ["", ""]
 
 
 def test_a_cell_of_long_launches_gets_twenty_times_as_long() -> None:
-    standing = Standing(SEQ, [0, 1], 0.0)
+    standing = LongLaunches(SEQ, [0, 1], 0.0)
     for second in range(1, 401):  # a launch each 10 s, ten of them, and then one that stays
         reports = {r: report(r, VALUE, launches=min(second // 10, 10) + 1) for r in (0, 1)}
         if told := standing.look(reports, float(second)):
@@ -123,16 +123,16 @@ def test_a_cell_of_long_launches_gets_twenty_times_as_long() -> None:
 
 
 def test_each_new_launch_begins_anew() -> None:
-    standing = Standing(SEQ, [0, 1], 0.0)
+    standing = LongLaunches(SEQ, [0, 1], 0.0)
     for second in range(1, 200):
         launches = 1 + second // (LEAST_S - 1)
         reports = {r: report(r, VALUE, launches=int(launches)) for r in (0, 1)}
         assert standing.look(reports, float(second)) == ""
 
 
-def told_after(stays: Stays, lasts: float, seq: int, ends: bool = True) -> float | None:
+def told_after(stays: UsualTimes, lasts: float, seq: int, ends: bool = True) -> float | None:
     """When it is told of a cell of one launch that lasts so long, by seconds of its own."""
-    standing = Standing(seq, [0, 1], 0.0, stays)
+    standing = LongLaunches(seq, [0, 1], 0.0, stays)
     for second in range(int(lasts) + 1):
         each = {r: replace(report(r, VALUE), launches=[launch(seq, cell_seq=seq)]) for r in (0, 1)}
         each = {r: replace(one, state=replace(one.state, seq=seq)) for r, one in each.items()}
@@ -144,7 +144,7 @@ def told_after(stays: Stays, lasts: float, seq: int, ends: bool = True) -> float
 
 
 def test_a_program_that_takes_long_in_each_cell_gets_twenty_times_as_long() -> None:
-    stays = Stays()
+    stays = UsualTimes()
     assert [told_after(stays, 9, seq) for seq in (1, 2, 3)] == [None] * 3
     assert told_after(stays, 400, 4) == 20 * 9
 
@@ -154,13 +154,13 @@ def test_a_night_of_random_programs_has_no_alarm_before_twenty_times_their_media
     seed: int,
 ) -> None:
     """Each of 30 programs takes 1 ms to 60 s, give or take; all that is told is that late."""
-    chance, stays, now, seq = random.Random(seed), Stays(), 0.0, 0
+    chance, stays, now, seq = random.Random(seed), UsualTimes(), 0.0, 0
     medians = [10 ** chance.uniform(-3, math.log10(60)) for _ in range(30)]
     taken: dict[str, list[float]] = {}
     alarms = 0
     while now < 8 * 3600:
         seq += 1
-        standing, begun = Standing(seq, [0, 1], now, stays), []
+        standing, begun = LongLaunches(seq, [0, 1], now, stays), []
         look = now + chance.uniform(0.5, 1.5)
         for n in range(chance.choice([1, 1, 3, 30])):
             which = chance.randrange(len(medians))
@@ -183,14 +183,14 @@ def test_a_night_of_random_programs_has_no_alarm_before_twenty_times_their_media
 
 
 def test_what_was_stopped_says_nothing_of_how_long_it_takes() -> None:
-    stays = Stays()
+    stays = UsualTimes()
     assert told_after(stays, 9, 1, ends=False) is None
     assert told_after(stays, 400, 2) == 10
 
 
 def test_the_median_counts_short_launches_too() -> None:
-    stays = Stays()
-    standing = Standing(SEQ, [0, 1], 0.0, stays)
+    stays = UsualTimes()
+    standing = LongLaunches(SEQ, [0, 1], 0.0, stays)
     for second, launches in ((1, 1), (2, 1), (3, 1), (4, 6), (5, 6)):
         each = {r: report(r, VALUE, launches=launches) for r in (0, 1)}
         standing.look(each, float(second))
@@ -201,7 +201,7 @@ def test_the_median_counts_short_launches_too() -> None:
 
 
 def test_what_is_kept_of_programs_is_bounded() -> None:
-    stays = Stays()
+    stays = UsualTimes()
     for program in range(PROGRAMS + 5):
         for _ in range(100):
             stays.add(program, 1.0)

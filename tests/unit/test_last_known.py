@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from jaxcluster import wire
-from jaxcluster.model.told import Told
+from jaxcluster.model.last_known import LastKnown
 
 
 def changes(bound=(), gone=(), **values: str) -> wire.NameChanges:
     return wire.NameChanges([*bound, *values], list(gone), False, values)
 
 
-def told() -> Told:
-    found = Told()
+def told() -> LastKnown:
+    found = LastKnown()
     found.hear(1, wire.NameChanges(["x", "y"], [], True, {"x": "=1", "y": ""}))
     return found
 
@@ -72,7 +72,7 @@ def test_a_rank_that_begins_again_has_nothing_else() -> None:
 
 def test_what_was_there_before_a_first_cell_stays_when_that_is_undone() -> None:
     """Another notebook may have made it: a first reply names all that is there."""
-    told = Told()
+    told = LastKnown()
     told.hear(3, wire.NameChanges(["old", "new"], [], True, {"old": "=1", "new": "=2"}))
     told.undo(3, [])
     assert "old" in told.names
@@ -80,7 +80,7 @@ def test_what_was_there_before_a_first_cell_stays_when_that_is_undone() -> None:
 
 def test_cells_that_are_heard_of_late_take_nothing_back() -> None:
     """Each of some queued cells is heard of when somebody waits for it."""
-    told = Told()
+    told = LastKnown()
     told.hear(3, wire.NameChanges(["a", "b"], ["c"], False, {"a": "=3", "b": "=3"}))
     told.hear(1, wire.NameChanges(["a", "c", "d"], [], True, {"a": "=1", "c": "=1", "d": "=1"}))
     assert told.names == {"a", "b", "d"}

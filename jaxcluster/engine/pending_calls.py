@@ -16,24 +16,24 @@ from typing import Any
 
 from jaxcluster import wire
 
-Errand = Callable[[FrameType | None], Any]
+Call = Callable[[FrameType | None], Any]
 
-_errands: deque[tuple[Errand, wire.Inbox[Any]]] = deque()
+_calls: deque[tuple[Call, wire.Inbox[Any]]] = deque()
 _is_pending: list[bool] = []  # not empty: the main thread was told, and has not come yet
 _CALLBACK = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
-def ask_main_thread(errand: Errand, timeout_s: float) -> Any:
-    """What ``errand`` returns when the main thread calls it with the frame that it is in.
+def call_on_main_thread(call: Call, timeout_s: float) -> Any:
+    """What ``call`` returns when the main thread calls it with the frame that it is in.
 
-    ``errand`` must take microseconds and no lock. Not on the main thread itself.
+    ``call`` must take microseconds and no lock. Not on the main thread itself.
 
     Returns:
       None where that raised, or where the main thread runs no bytecode within ``timeout_s``: it is
       in C code, or does not get the processor.
     """
     answer: wire.Inbox[Any] = wire.Inbox()
-    _errands.append((errand, answer))
+    _calls.append((call, answer))
     if not _is_pending:
         _is_pending.append(True)
         if _add_pending_call(_callback, None) != 0:  # no room: others have left theirs
@@ -41,26 +41,26 @@ def ask_main_thread(errand: Errand, timeout_s: float) -> Any:
     try:
         return answer.get(timeout=timeout_s)
     except queue.Empty:
-        _errands.clear()  # it would only be late; whoever else asks now asks again
+        _calls.clear()  # it would only be late; whoever else asks now asks again
         return None
 
 
-def run_errands(_: Any = None) -> int:
+def run_pending(_: Any = None) -> int:
     """Called by the interpreter, on the main thread."""
     _is_pending.clear()
-    while _errands:
+    while _calls:
         try:
-            errand, answer = _errands.popleft()
+            call, answer = _calls.popleft()
         except IndexError:  # given up just now
             break
         try:
-            answer.put(errand(sys._getframe(1)))
+            answer.put(call(sys._getframe(1)))
         except Exception:
             answer.put(None)
     return 0
 
 
-_callback = _CALLBACK(run_errands)  # kept: the interpreter knows its address alone
+_callback = _CALLBACK(run_pending)  # kept: the interpreter knows its address alone
 _add_pending_call = ctypes.pythonapi.Py_AddPendingCall
 _add_pending_call.argtypes = [_CALLBACK, ctypes.c_void_p]
 _add_pending_call.restype = ctypes.c_int

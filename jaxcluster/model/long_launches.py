@@ -27,7 +27,7 @@ Place = tuple[
 ]  # each rank's last launch: restarts, seq, set, program
 
 
-class Stays:
+class UsualTimes:
     """How long ranks have been in each program's last launches, in any cell of a cluster.
 
     It is as exact as the looks are frequent: a launch that none has seen counts as 0 s.
@@ -47,7 +47,7 @@ class Stays:
         return median(self._seconds.get(program) or [0.0])
 
 
-class Standing:
+class LongLaunches:
     """Since when the ranks of a cell are in one launch.
 
     Args:
@@ -60,11 +60,11 @@ class Standing:
     """
 
     def __init__(
-        self, seq: int, ranks: Sequence[int], started: float, stays: Stays | None = None
+        self, seq: int, ranks: Sequence[int], started: float, stays: UsualTimes | None = None
     ) -> None:
         self._seq, self._ranks, self._started = seq, tuple(ranks), started
         self._whole = ",".join(map(str, sorted(ranks)))  # the set of processes
-        self._stays = Stays() if stays is None else stays
+        self._stays = UsualTimes() if stays is None else stays
         self._counted = -1  # the last launch that is in them
         self._stood: tuple[int, int, float] | None = None  # in which, of which program, how long
         self._place: Place | None = None

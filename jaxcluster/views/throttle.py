@@ -12,7 +12,7 @@ AFTER_S = 0.2  # that outputs are collected before they are shown
 SHARE = 10  # of the time, one part in so many goes into showing, where nothing else is said
 
 
-class Soon:
+class Throttle:
     """Calls ``show`` on a thread of its own, one call at a time, after there was ``more``.
 
     Args:
