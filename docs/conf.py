@@ -1,6 +1,6 @@
 """The site: ``sphinx-build -W docs docs/_build/html``, with ``jaxcluster[docs]`` installed.
 
-NOTEBOOKS=run executes the notebooks anew, on clusters of this machine; else they are shown without
+NOTEBOOKS=run executes the notebooks again, on clusters of this machine; else they are shown without
 outputs (``tests/notebooks`` executes them in the checks).
 """
 

@@ -159,7 +159,7 @@ def read_doctor(prog: str, line: str | Sequence[str]) -> argparse.Namespace | No
     """What a start on other hosts would be given; None where this machine is asked for.
 
     Raises:
-      UsageError: the words are none of a start on other hosts.
+      UsageError: the words are not those of a start on other hosts.
     """
     parser = start_parser(prog)
     parser.example = f"{prog}   or   {prog} --launcher ssh --hosts h1,h2"

@@ -24,7 +24,7 @@ def seconds(text: str) -> float:
     """Of ``90``, ``90s``, ``15m``, ``2h`` or ``1d``.
 
     Raises:
-      ValueError: it is none of these.
+      ValueError: it is not one of these.
     """
     unit = {"s": 1, "m": 60, "h": 3600, "d": 86400}.get(text[-1:], 0)
     return float(text[:-1]) * unit if unit else float(text)

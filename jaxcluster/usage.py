@@ -281,7 +281,7 @@ def explain(prog: str, flag: str, written: str, option: Option | None = None) ->
 
     Args:
       flag: as it is typed; of a plain word, its name.
-      written: with its value, as it stands in the list.
+      written: with its value, as it is in the list.
       option: of a start; None where it is this command's own.
     """
     command = command_of(prog)

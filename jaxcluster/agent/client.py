@@ -53,7 +53,7 @@ class State(enum.Enum):
     CONNECTED = "connected"
     CUT = "cut"  # it was there, and is made again
     REFUSED = "refused"  # the agent does not let this key in
-    ENDED = "ended"  # for good: the agent has ended, or another one has taken its place
+    ENDED = "ended"  # permanently: the agent has ended, or another one has taken its place
 
 
 class Agents:
@@ -339,7 +339,7 @@ class Host:
             self._agents._try(lambda: self.on_state and self.on_state(self))
 
     def _end(self, why: str) -> None:
-        """It is lost for good: all that waits for it hears so."""
+        """It is permanently lost: all that waits for it hears so."""
         if self.state is State.ENDED:
             return
         self._waiting.clear()

@@ -8,7 +8,7 @@ own ssh, and does what only he can do in the agents' folders, whose mode is 0700
                                     process lives, says where the agent is, and ends with its input
 
 A record is what the cluster's owner has put beside each of its agents (``RECORD``); it holds no
-key but the agents' public ones. A key that is let in stands in a file in the agent's folder with
+key but the agents' public ones. A key that is let in is in a file in the agent's folder with
 the process that has brought it; the agent looks there when it is asked to let somebody in.
 """
 

@@ -120,7 +120,7 @@ class Fleet(ForkServers):
 
     Attributes:
       places: in the order of ranks.
-      on_close: called once when the connections are let go of.
+      on_close: called once when the connections are closed.
       on_event: called with each event of a fork server, and with ``host_lost`` events; on a thread
         that may wait for a host's answer.
     """

@@ -142,7 +142,7 @@ def share_out(num_processes: int, shares: Sequence[int]) -> list[int]:
 
 
 def _devices(facts: Mapping[str, Any]) -> str:
-    """A host's devices in words, and why its GPUs are none."""
+    """A host's devices in words, and why there are no GPUs."""
     if chips := facts["tpu_chips"]:
         return plural(chips, "TPU chip")
     if not facts["gpus"]:

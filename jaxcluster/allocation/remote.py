@@ -34,7 +34,7 @@ from jaxcluster.records import claims, registry
 from jaxcluster.records.runtimefolder import VARIABLE, make_private
 from jaxcluster.text import shown_value, without_secrets
 
-SHARED_DIR = "JAXCLUSTER_SHARED_DIR"  # a folder that the hosts share, where the home is none
+SHARED_DIR = "JAXCLUSTER_SHARED_DIR"  # a folder that the hosts share, where the home is not
 ASK_S = 10.0
 
 
@@ -42,7 +42,7 @@ def launcher_for(spec: wire.ClusterSpec) -> tuple[Launcher, str]:
     """(what starts the agents of a cluster of hosts, the hosts' Python).
 
     Raises:
-      UsageError: an option is none of this launcher's.
+      UsageError: an option is not one of this launcher's.
     """
     launcher, python = launcher_of(spec.launcher, dict(spec.options), spec.num_processes or None)
     assert launcher is not None

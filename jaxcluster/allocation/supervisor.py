@@ -25,7 +25,7 @@ from jaxcluster.host import procfs
 from jaxcluster.host.processes import findable, process_token
 from jaxcluster.records import claims, registry
 
-# Read when Python starts, or when numpy or jax is imported, so a fork server has them for good:
+# Read when Python starts, or when numpy or jax is imported, so a fork server keeps them:
 # where they differ, it takes a new one.
 IMPORT_TIME_PREFIXES = (
     "JAX_",
@@ -45,7 +45,7 @@ IMPORT_TIME_PREFIXES = (
     "LC_",
     "PYTHON",
 )
-# These alone: they stand where others can read them, and LANGCHAIN_API_KEY is none of theirs.
+# These alone: they stand where others can read them, and LANGCHAIN_API_KEY is not theirs.
 IMPORT_TIME_NAMES = ("TPU_LIBRARY_PATH", "CUDA_ROOT", "LANG", "LANGUAGE", "JAXCLUSTER_NO_FORK")
 
 

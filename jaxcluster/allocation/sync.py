@@ -152,7 +152,7 @@ class Changes:
 def plan(there: Mapping[str, Stamp], here: Mapping[str, Stamp]) -> Changes:
     """How a copy of ``there`` becomes one of ``here``. Pure.
 
-    A folder that is none any more goes as a whole: what Python has compiled in it, too, or it would
+    A folder that is no longer one goes as a whole: what Python has compiled in it, too, or it would
     go on as a package without modules.
     """
     folders = _folders(here)

@@ -70,7 +70,7 @@ class Numbers:
 
 
 def cell_digests(code: str) -> list[str]:
-    """By what the ranks may know a cell, given as it stands in the notebook."""
+    """By what the ranks may know a cell, given as it is in the notebook."""
     code = code if code.endswith("\n") else code + "\n"
     first, _, body = code.partition("\n")
     sources = [code, rewrite.with_all_lines(code)]

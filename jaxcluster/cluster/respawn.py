@@ -76,7 +76,7 @@ class Renewable(Protocol):
 
 
 class GivenUp(Exception):
-    """It is to end here: stop was pressed, or the cluster is stopped for good."""
+    """It is to end here: stop was pressed, or the cluster is stopped permanently."""
 
 
 class Respawn:

@@ -37,7 +37,7 @@ R = TypeVar("R")
 SAVE_S = 300.0
 RESTORE_S = 300.0
 RANDOM = ("np.random's state", "random's state")  # as engine.state.randomness calls them
-FEW = 8  # lost names that stand in the line
+FEW = 8  # lost names that are in the line
 _WORD = re.compile(r"[^\W\d]\w*")
 LITERAL = "="  # what begins the text of a value that Python reads (engine.digests)
 LOOK_S = 0.05  # between two looks whether it is still wanted
@@ -422,7 +422,7 @@ def plan(
     All ranks take a name from the same moment: rank 0's ``params`` after the cell and rank 1's from
     before it would be silently wrong together. That is the newest where all ranks have it, and
     what was before the cell where one of them lost it in there, or where the cell is to be undone.
-    Where a rank does not know what was before the cell (it had to let go of it), none goes back.
+    Where a rank does not know what was before the cell (it had to release it), none goes back.
     """
     older, gone = taken_back(reports, cell_is_undone)
     chosen = as_chosen(reports, older)

@@ -355,7 +355,7 @@ def connected() -> dict[str, Cluster]:
 
 @atexit.register
 def stop_owned() -> None:
-    """Stop the clusters that end with this process, and let go of the others."""
+    """Stop the clusters that end with this process, and disconnect from the others."""
     for cluster in list(handle.opened.values()):
         if cluster.owned or cluster.down:
             cluster.stop()

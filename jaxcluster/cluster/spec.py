@@ -58,7 +58,7 @@ def make_spec(
       devices_per_process: "all" stands for all of a host, shared out evenly among its ranks.
       launcher: None means this machine; "auto" the allocation that this process runs in, else this
         machine.
-      profile: options that stand in a ``jaxcluster.toml`` under this name; those that are given
+      profile: options that are in a ``jaxcluster.toml`` under this name; those that are given
         beside it count before them. None takes none: a default profile is for what is typed.
       **options: the launcher's own, as on its command line: ``hosts="h1:2,h2:2"``.
 

@@ -59,7 +59,7 @@ class World:
       names: the names that each rank has, as last heard; a rank that was not heard is missing.
       hosts: of the ranks, where there are several; for messages.
       started_s: how long the start took; 0 where another process has started them.
-      is_over: whether it has ended, or was let go of.
+      is_over: whether it has ended, or was left.
       stays: how long launches have lasted.
       turns: whose turn it is to hand out a cell to them.
       copies: where the ranks' copies of themselves are (``cluster.keeping``); None: they keep none.
@@ -259,7 +259,7 @@ class World:
         return obituary.excerpt(self._log_end(rank))
 
     def say_log_end(self, rank: int) -> str:
-        """The end of a rank's log, as part of a message; "" where nothing stands in it."""
+        """The end of a rank's log, as part of a message; "" where nothing is in it."""
         said = self.log_excerpt(rank)
         return "" if said == obituary.EMPTY else f"The end of rank {rank}'s log: {said}"
 

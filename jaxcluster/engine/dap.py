@@ -36,7 +36,7 @@ UNSEEN = (
     *("traitlets", "jupyter_client", "comm", "cloudpickle", "debugpy", "jaxcluster"),
 )
 
-_of_this_process: list[Session] = []  # the one there is; a child of fork lets go of it
+_of_this_process: list[Session] = []  # the one there is; a child of fork forgets it
 
 
 class Session:

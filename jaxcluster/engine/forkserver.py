@@ -173,7 +173,7 @@ class ForkServer:
             while self._step(0):  # a connection first, then what it has sent
                 pass
             _preload_rank()
-            gc.freeze()  # for good: a child that collects garbage would copy all these pages
+            gc.freeze()  # permanently: a child that collects garbage would copy all these pages
             gc.enable()
             self.preloaded = True
             for connection, message in self.deferred:

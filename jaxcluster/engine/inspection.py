@@ -56,7 +56,7 @@ def rank_state(
 def _where(stack: Sequence[Place], own_files: Collection[str]) -> dict[str, Any]:
     """The innermost line of the cell that runs, and the innermost frame of all.
 
-    A function of another cell may be further in: its line is none of this cell's.
+    A function of another cell may be further in: its line is not in this cell.
     """
     if not stack:
         return {}

@@ -93,7 +93,7 @@ class Interrupts:
         if running.over:
             return
         if self._runner.journal.is_launching(frame):
-            # Raised here, it would make this rank diverge for good: the hook raises it when both
+            # Raised here, it would make this rank diverge permanently: the hook raises it when both
             # are done, and should it have just looked, the signal comes again. Nothing here may
             # wait: the next signal would come inside of it.
             self._runner.journal.interrupted = True

@@ -236,7 +236,7 @@ def _as_python_has_it(script: wire.Script, namespace: dict[str, Any]) -> Iterato
     )  # fmt: skip
     sys.argv, sys.stdin = list(script.argv), NoInput()
     sys.path[:] = _path(script.folder)
-    # tqdm, rich and pandas look for a notebook by it, and would put out widgets and HTML.
+    # tqdm, rich and pandas look for a notebook by it, and would output widgets and HTML.
     setattr(InteractiveShell, "initialized", classmethod(lambda cls: False))  # noqa: B010
     if os.environ.get("MPLBACKEND", "").startswith("module://"):
         del os.environ["MPLBACKEND"]  # matplotlib's for notebooks
@@ -284,7 +284,7 @@ class End:
         self._finalizers = set(_finalizers())
         self._executors = {id(one) for one in _all_of(concurrent.futures.Executor)}
         self._functions: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
-        # The first finalizer of a process registers what ends all of them for good: not as ours.
+        # The first finalizer of a process registers what ends all of them: not as ours.
         weakref.finalize(self, bool).detach()
         self._register, self._unregister = atexit.register, atexit.unregister
         atexit.register, atexit.unregister = self._add, self._remove  # type: ignore[assignment]

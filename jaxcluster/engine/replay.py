@@ -7,7 +7,7 @@ with every variable kept. A program that the rank never compiled comes from anot
 
 Not every program can be run so, and those that can't are refused before anything runs: one that
 calls back into Python would hand zeros to the user's functions, and one whose inputs steer how
-often its processes meet (``replayable``) would leave them diverged for good.
+often its processes meet (``replayable``) would leave them permanently diverged.
 """
 
 from __future__ import annotations

@@ -243,7 +243,7 @@ def article(word: str) -> str:
 
 
 def statistics(values: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """Minimum, maximum and mean of the finite values, and how many are none."""
+    """Minimum, maximum and mean of the finite values, and how many are not finite."""
     flat = values.reshape(-1)
     found: dict[str, Any] = {"size": flat.size, "nan": 0, "inf": 0}
     low, high, total, finite = math.inf, -math.inf, 0.0, 0

@@ -9,7 +9,7 @@ not any more, is memory that a script would have free again. Past the limit it i
 
 The notebook takes a cell back on all ranks or on none: it asks first (``on_look``), which changes
 nothing, and then says so (``on_undo``). Both run on a side thread, since a main thread may be
-stuck in the cell for good; should it come back, the cell is taken back once more at its end.
+permanently stuck in the cell; should it come back, the cell is taken back once more at its end.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def variables(namespace: Mapping[str, Any]) -> list[wire.VariableInfo]:
 
 
 def arrays_in(value: Any) -> Iterator[Any]:
-    """The living arrays in a pytree, and in dataclasses that are none."""
+    """The living arrays in a pytree, and in dataclasses that are not pytrees."""
     import jax
 
     if isinstance(value, list | tuple) and all(isinstance(v, PLAIN) for v in value[:LONG]):

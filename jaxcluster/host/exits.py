@@ -28,7 +28,7 @@ def describe_event(event: Mapping[str, Any], kills: OomKills | None = None) -> s
     """Why the process of a fork server's ``exit`` event has ended; on another host, on which.
 
     Args:
-      kills: those of this machine's kernel. What it has killed is none of another host's.
+      kills: those of this machine's kernel. What it has killed is not another host's.
     """
     if "host" in event:
         return f"{describe_exit(event['code'])} on host {event['host']}"

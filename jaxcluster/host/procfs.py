@@ -18,7 +18,7 @@ from typing import Any
 
 CONTROL_COMM = "jc-control"  # the name of the control thread, as the kernel has it
 STARVED = 0.4  # of the time between two looks that a runnable thread spent waiting for a processor
-KEEPS_S = 0.1  # of computing in which any Python code would have let go of the lock 20 times
+KEEPS_S = 0.1  # of computing in which any Python code would have released the lock 20 times
 TURNS = 10  # of the control thread on a processor in which it would have answered long since
 SURE_S = 2.0  # after which a process none of whose threads wants to run is not merely slow
 
@@ -174,7 +174,7 @@ def _share(seconds: float, passed: float) -> str:
 def _looks_for_lock(before: ProcessLook, now: ProcessLook, control: int) -> bool:
     """Whether the control thread has had a processor again and again, and not the lock.
 
-    It looks for it 200 times a second. Whoever has the lock lets go of it 5 ms after that, unless
+    It looks for it 200 times a second. Whoever has the lock releases it 5 ms after that, unless
     it is in C code that does not.
     """
     if now.threads[now.pid].turns == 0:  # the kernel does not tell

@@ -128,7 +128,7 @@ class Tools:
         self.acts = (self.run_cell, self.interrupt, self.restart)
 
     def close(self) -> None:
-        """Nobody is there any more: end the cells that it has sent, and let go of the clusters."""
+        """The client has gone: end the cells that it has sent, and disconnect from the clusters."""
         cells = [cell for one in cluster.connected().values() for cell in one.cells]
         for cell in cells:
             cell.stop()

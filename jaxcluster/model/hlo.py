@@ -62,7 +62,7 @@ class Operation:
 
     @property
     def collective(self) -> str:
-        """Which collective it makes or begins; "" for none. What awaits its end is none."""
+        """Which collective it makes or begins; "" for none. What awaits its end is not one."""
         opcode = self.opcode.removesuffix("-start")
         return opcode if opcode in COLLECTIVES else ""
 
@@ -170,7 +170,7 @@ def _frames(lines: Sequence[str]) -> dict[int, tuple[Frame, ...]]:
         at: (_field(told, "file_location_id"), _field(told, "parent_frame_id"))
         for at, told in tables["StackFrames"].items()
     }
-    # jaxlib 0.10.2 and 0.12 write a parent's number as one more than it is: 1 is none.
+    # jaxlib 0.10.2 and 0.12 write a parent's number as one more than it is: 1 means none.
     shift = 0 if any(parent == 0 for _, parent in stacks.values()) else 1
     found: dict[int, tuple[Frame, ...]] = {}
     for first in stacks:

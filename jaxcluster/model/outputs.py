@@ -21,7 +21,7 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass
 class RankRecord:
-    """All that one rank put out in one cell, in order; neighbouring text is joined."""
+    """All output of one rank in one cell, in order; neighbouring text is joined."""
 
     rank: int
     pieces: list[wire.RankOutput] = field(default_factory=list)
@@ -218,7 +218,7 @@ class CellRecord:
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that put out the same."""
+    """Ranks with the same output."""
 
     ranks: tuple[int, ...]
     outputs: tuple[wire.RankOutput, ...] = ()

@@ -1,4 +1,4 @@
-"""What stands in an exported script beside its cells: the start of JAX, and small helpers."""
+"""What is in an exported script beside its cells: the start of JAX, and small helpers."""
 
 from __future__ import annotations
 

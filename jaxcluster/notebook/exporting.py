@@ -187,7 +187,7 @@ def find_notebook(named: str, namespace: Mapping[str, Any]) -> Path:
 def as_written(
     path: Path, ran: list[export.Cell | export.Push]
 ) -> tuple[list[export.Cell | export.Push], list[str]]:
-    """The ranks' cells as they stand in a notebook, after what was pushed; what is none of them.
+    """The ranks' cells as they are in a notebook, after what was pushed; what is not one of them.
 
     The latter are cells that come to the ranks by the notebook's own Python, a line each.
 

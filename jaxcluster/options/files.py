@@ -1,4 +1,4 @@
-"""The files that profiles stand in: where they lie, and what is read from each.
+"""The files with profiles: where they are, and what is read from each.
 
 A file that can't be used does not raise: it says why, with the line, and whoever needs it asks.
 """
@@ -37,7 +37,7 @@ class ConfigFile:
 
     Attributes:
       origin: whose it is: the user's, the site's, or of the folder that the notebook lies in.
-      tables: what stands in each profile, unchecked.
+      tables: what is in each profile, unchecked.
       default: the name of the profile that a start without one is to take; "" for none.
       text: of a file that is TOML.
       problem: why it can't be used, or not all of it; a sentence without its end.
@@ -135,7 +135,7 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def read(origin: str, path: Path) -> ConfigFile | None:
-    """What stands in a file; None where there is none."""
+    """What is in a file; None where there is none."""
     try:
         text = _text(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -199,7 +199,7 @@ def _syntax(path: Path, text: str, said: str) -> str:
 
 
 def _wrong_key(file: ConfigFile, whole: Mapping[str, Any]) -> str:
-    """The first of its words that can't stand there, told; "" if there is none."""
+    """The first of its words that can't be there, told; "" if there is none."""
     for key, value in whole.items():
         if key == "default":
             if not isinstance(value, str):

@@ -35,7 +35,7 @@ EXAMPLE = """There are no profiles yet. A profile is a table of options in a fil
 
 @dataclass(frozen=True)
 class Profile:
-    """Options of a start that stand in a file under one name, checked.
+    """Options of a start that are in a file under one name, checked.
 
     Attributes:
       options: by the names of ``make_spec``'s arguments.

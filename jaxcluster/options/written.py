@@ -82,7 +82,7 @@ def line(given: Mapping[str, Any], hide: bool = False) -> str:
 
 
 def shown(option: Option | None, value: object) -> str:
-    """A value as it stands in the file, about; of a variable its name alone."""
+    """A value as it is in the file, about; of a variable its name alone."""
     is_env = option is not None and option.kind is VARIABLES
     hidden = _without_values(value) if is_env else value
     try:

@@ -89,7 +89,7 @@ class Panel:
         self._thread.start()
 
     def _keep(self, message: Any) -> None:
-        """A page that lets go of the events must not take them from the others."""
+        """A page that closes the events must not take them from the others."""
         comm.get_comm_manager().register_comm(self._events)
 
     def uninstall(self) -> None:

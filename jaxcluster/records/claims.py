@@ -1,7 +1,7 @@
 """Who has a cluster's name: taken before anything is started, given back when all has ended.
 
 A cluster's folder holds a file ``alive``. It says who has made the folder, and it is locked by the
-process that starts the cluster and by the fork server that carries it. The kernel lets go of a lock
+process that starts the cluster and by the fork server that carries it. The kernel releases a lock
 when its holder ends, however that ends; so a lock that is held is a sign of life, whatever
 namespace or container its holder is in, and one that nobody holds is a sign of death, as far as
 locks reach: over all processes of one kernel. A folder may be shared with other hosts (a home
@@ -93,7 +93,7 @@ class Claim:
             self._lock = -1
 
     def remove(self) -> None:
-        """Remove the folder, if it is still this claim's, and let go of the name."""
+        """Remove the folder, if it is still this claim's, and release the name."""
         remove(self.name, self.id)
         self.let_go()
 

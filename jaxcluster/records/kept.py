@@ -1,6 +1,6 @@
 """What ranks have saved, until new processes have it: private folders and what is in them.
 
-A folder's file ``alive`` is locked by the process that looks after it. The kernel lets go of the
+A folder's file ``alive`` is locked by the process that looks after it. The kernel releases the
 lock when that ends, so the next start, of any process, can remove what it has left, in memory too.
 """
 

@@ -10,7 +10,7 @@
               fork-812-4711.sock      a fork server's socket, and its log
 
 The folder belongs to the user alone (0700): whoever can't enter it can't talk to the ranks. What
-stands in a record is believed as far as it goes: one of another shape or version, or whose name is
+is in a record is believed as far as it goes: one of another shape or version, or whose name is
 not its folder's, belongs to no cluster, and is left alone.
 """
 

@@ -112,7 +112,7 @@ def document(
     ranks: Sequence[int],
     as_shown: Callable[[Sequence[wire.RankOutput]], list[wire.RankOutput]] = list,
 ) -> Document | None:
-    """Groups of ranks that put out the same, in the order of their first ranks; None for nothing.
+    """Groups of ranks with the same output, in the order of their first ranks; None for nothing.
 
     The Lab extension draws it, and finds there the output of a rank when the cluster is long gone.
 

@@ -2,7 +2,7 @@
 
 Each has one of the same id with the page, and what it has come to is known here: so a page that is
 loaded again gets the models of ranks too, and a widget whose rank is gone can say so. What a user
-does to a widget is a cell on the ranks that ran the widget's cell, and what that puts out stands
+does to a widget is a cell on the ranks that ran the widget's cell, and what that outputs is
 below the widget.
 """
 

@@ -19,7 +19,7 @@ class Throttle:
       show: shows all that there is.
       after_s: how long it is waited at least.
       share: of the time, at most one part in so many goes into showing. What is to be shown grows
-        meanwhile: only where each call shows all anew is it to be much more than 1.
+        meanwhile: only where each call shows all again is it to be much more than 1.
     """
 
     def __init__(

@@ -60,7 +60,7 @@ export interface ICluster {
   host: string;
   /** When it was started. */
   created: number;
-  /** Path or name of the notebook that started it; '' if it was none. */
+  /** Path or name of the notebook that started it; '' if there was none. */
   notebook: string;
   /** Whether this kernel is connected to it, and whether it ends with this kernel. */
   connected: boolean;
@@ -296,7 +296,7 @@ export interface IOperations {
   stacks: { args: Record<string, never>; result: string };
   /** The last launches of each set of processes. */
   journal: { args: Record<string, never>; result: ITimeline[] };
-  /** What one rank put out in a cell, as notebook outputs (nbformat 4). */
+  /** The output of one rank in a cell, as notebook outputs (nbformat 4). */
   outputs: { args: { cell_id: string; rank: number }; result: INotebookOutput[] };
   /** What stands below a cell, for a page that has not seen it run. `mark` is the last answer's, or ''. */
   shown: { args: { cell_id: string; mark: string }; result: IShown };
@@ -311,7 +311,7 @@ export interface IOperations {
 
 export type Operation = keyof IOperations;
 
-/** Options of a start that stand in a jaxcluster.toml under a name. */
+/** Options of a start that are in a jaxcluster.toml under a name. */
 export interface IProfile {
   name: string;
   /** File and line. */

@@ -1,4 +1,4 @@
-/** What several ranks put out in a cell, as it stands in the notebook. Without any part of Jupyter. */
+/** The output of several ranks in a cell, as it is in the notebook. Without any part of Jupyter. */
 
 import type { INotebookOutput } from './protocol';
 
@@ -6,7 +6,7 @@ import type { INotebookOutput } from './protocol';
 export const OUTPUTS_MIME = 'application/vnd.jaxcluster.outputs+json';
 
 export interface IGroup {
-  /** Those that put out the same. */
+  /** Those with the same output. */
   ranks: number[];
   outputs: INotebookOutput[];
 }
@@ -61,7 +61,7 @@ export function addedText(
   return is.startsWith(was) ? is.slice(was.length) : null;
 }
 
-/** The lines of outputs as text; what is none is named. */
+/** The lines of outputs as text; what is not text is named. */
 export function linesOf(outputs: readonly INotebookOutput[]): string[] {
   const text = outputs.map(output => {
     if (output.output_type === 'stream') {

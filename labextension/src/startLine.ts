@@ -51,7 +51,7 @@ export function startIn(cells: readonly (string | null)[]): string | null {
 
 /**
  * What of a cell is run by a click on *Start*, or on *Load it*: the lines that bring the cluster, and not
- * what else stands in their cell. A notebook may come from anybody, and its cells are run by whoever reads them.
+ * what else is in their cell. A notebook may come from anybody, and its cells are run by whoever reads them.
  *
  * @param start - Whether the cluster is to be started too.
  */

@@ -164,7 +164,7 @@ class Over(Exception):
 def test_watches_that_end_at_once_are_not_asked_for_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And a login that is refused for a while does not end them for good."""
+    """And a login that is refused for a while does not end them permanently."""
     from_api = pytest.importorskip("jaxcluster.launchers.kube.api")
     ends = [None, from_api.Refused(401, Reason("Who?")), from_api.Unreachable(Reason("No answer."))]
     slept: list[float] = []

@@ -61,7 +61,7 @@ def test_the_same_state_again_only_renews_the_reason() -> None:
 
 
 def test_every_state_can_end() -> None:
-    """However it got there, ``stop`` must find a way; what was let go of has ended here."""
+    """However it got there, ``stop`` must find a way; what was left has ended here."""
     for path in itertools.permutations(State, 3):
         life = Life()
         try:

@@ -112,7 +112,7 @@ def test_what_is_read_at_import_asks_for_a_fork_server_of_its_own() -> None:
     "name", ["LANGCHAIN_API_KEY", "LANGSMITH_API_KEY", "LANGFUSE_SECRET_KEY", "CUDA_ROOT_TOKEN"]
 )
 def test_no_secret_is_taken_for_a_language(name: str) -> None:
-    """What is read at import stands in a Job's pods, in scripts, and in agents' command lines."""
+    """What is read at import is in a Job's pods, in scripts, and in agents' command lines."""
     env = {"LANG": "C.UTF-8", "LANGUAGE": "en", "LC_ALL": "C", name: "secret"}
     assert import_time_settings(env) == {"LANG": "C.UTF-8", "LANGUAGE": "en", "LC_ALL": "C"}
 

@@ -32,7 +32,7 @@ def request(**body: Any) -> Any:
 
 
 def test_a_rank_that_has_moved_on_runs_nothing_in_place_of_its_launches(ran: list[Any]) -> None:
-    """Else it would run a program once more, and be ahead of the others for good."""
+    """Else it would run a program once more, and be ahead of the others permanently."""
     journal: Any = SimpleNamespace(launches=lambda: {"0,1": [5, 55]})
     with pytest.raises(MovedOn):
         on_replay(journal, request(counts={"0,1": [4, 44]}))

@@ -213,7 +213,7 @@ def refuse_what_ends_ranks() -> None:
 
     ``jax.distributed.shutdown`` leaves a rank that can reach no new set of processes, and
     ``jax.extend.backend.clear_backends`` one that can't start its backend again: its topology
-    stands in the coordinator's store already (jax 0.10.2 and 0.12). Where a name has moved, the
+    is in the coordinator's store already (jax 0.10.2 and 0.12). Where a name has moved, the
     call does what it does in plain JAX.
     """
     import jax

@@ -2,7 +2,7 @@
 
 JAX's runtime has such transfers on GPU and TPU. For other platforms it has a server of its own,
 which ``jax_cross_host_transfer_socket_address`` turns on: the receiver connects to the sender at
-the address that stands in the sender's setting, as it stands there. So port 0 can't be: the server
+the address that is in the sender's setting, as it is there. So port 0 can't be: the server
 listens on one that is free, the receiver dials port 0, and waits for ever (jax 0.10.2 and 0.12).
 
 A transfer is no program, but it must keep the order all the same. Each process numbers the
@@ -12,7 +12,7 @@ array's values. So each counts as a launch of all processes. Three ways lead to 
 takes numbers:
 
 - ``device_put`` to a sharding. One call numbers its arrays in groups, of the same devices, in the
-  order of a hash table that each process seeds anew: so each group has a call of its own.
+  order of a hash table that each process seeds again: so each group has a call of its own.
 - ``device_put`` to a device, by another function, which is not counted: so it goes the first way.
 - What puts arrays onto devices of this process, as ``device_put_sharded`` does, where one of them
   is another process's: it is refused.

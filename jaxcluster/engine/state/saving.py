@@ -1,4 +1,4 @@
-"""A rank's variables, saved while its main thread may be stuck for good.
+"""A rank's variables, saved while its main thread may be permanently stuck.
 
 ``save`` works from a side thread: it needs no collective and no main thread, so a deadlocked rank
 can be saved, killed, started again and given its variables again. Each name is pickled by itself

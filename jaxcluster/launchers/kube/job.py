@@ -120,7 +120,7 @@ class Launch:
         """What was made, at the first try or a later one; None where it is over before.
 
         Raises:
-          Trouble: the API server refuses it for good.
+          Trouble: the API server refuses it permanently.
         """
         from jaxcluster.launchers.kube.api import Refused, Unreachable
 

@@ -292,7 +292,7 @@ def seconds_of(text: str) -> int:
     """Of ``2:00:00``, ``90m`` or ``12h``.
 
     Raises:
-      UsageError: it is none of these.
+      UsageError: it is not one of these.
     """
     if found := re.fullmatch(r"(?:([0-9]+)-)?([0-9]+):([0-5]?[0-9]):([0-5]?[0-9])", text):
         days, hours, minutes, seconds = (int(part or 0) for part in found.groups())

@@ -164,7 +164,7 @@ class Slurm(Launcher):
       num_processes: ``-n``; None where ``ntasks_per_node`` or the nodes' devices decide it.
       nodes: how many; None means 1, or all of the allocation.
       ntasks_per_node: how many ranks a node gets.
-      sbatch: further ``#SBATCH`` options, each as it stands in a script.
+      sbatch: further ``#SBATCH`` options, each as it is in a script.
       new_job: submit a job inside of an allocation, too.
       allocation: ``prepared`` fills it in.
       drop: variables that srun is not to see; ``prepared`` fills them in.

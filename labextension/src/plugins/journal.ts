@@ -95,7 +95,7 @@ export const journal: JupyterFrontEndPlugin<void> = {
   }
 };
 
-/** Which ranks a notebook's cells run on now: another start of the same name has others; '' is none. */
+/** Which ranks a notebook's cells run on now: another start of the same name has others; '' if there are none. */
 function clusterOf({ state }: ILink): string {
   const found = state?.clusters.find(({ name }) => name === state.current);
   return found ? `${found.name} ${found.created}` : '';

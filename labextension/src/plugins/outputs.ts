@@ -48,7 +48,7 @@ class RanksOutput extends Panel implements IRenderMime.IRenderer {
   }
 }
 
-/** Draws what several ranks have put out in a cell. */
+/** Draws the output of several ranks in a cell. */
 export const outputs: JupyterFrontEndPlugin<void> = {
   id: 'jaxcluster-labextension:outputs',
   description: 'Shows the outputs of several ranks as groups, as tabs or as a grid.',

@@ -28,7 +28,7 @@ export const returned: JupyterFrontEndPlugin<void> = {
 };
 
 /**
- * A page gets what a kernel puts out only for what it has sent to it. After a reload, and when a notebook
+ * A page gets what a kernel outputs only for what it has sent to it. After a reload, and when a notebook
  * was closed and opened, a cell that goes on would stay empty: here it is asked for.
  */
 class Returned {

@@ -90,7 +90,7 @@ export class CellBadges extends Panel {
     if (again) {
       this.closeOutput();
     } else if (ended && this.shown !== null) {
-      void this.openOutput(this.shown); // it may have put out more since
+      void this.openOutput(this.shown); // it may have more output since
     }
     this.follow();
     this.strip.update();

@@ -1,4 +1,4 @@
-/** What stands in the notebook's toolbar: the SPMD switch, and the ranks' state in a few words. */
+/** What is in the notebook's toolbar: the SPMD switch, and the ranks' state in a few words. */
 
 import * as React from 'react';
 import type { IState } from '../protocol';
