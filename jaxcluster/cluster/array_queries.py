@@ -20,7 +20,7 @@ from jaxcluster import wire
 from jaxcluster.cluster import transfer
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import JaxClusterError, UsageError
-from jaxcluster.model import copies, layout
+from jaxcluster.model import layout, replicas
 from jaxcluster.model.layout import ArrayLayout, CheckResult, Device, TreeLayout
 from jaxcluster.ranks import name_ranks
 from jaxcluster.wire.link import replies, unwrap
@@ -112,7 +112,7 @@ def _odd_copies(reports: Reports) -> dict[int, str]:
     paths = next((r.paths for _, r in sorted(reports.items()) if r.paths), [])
     notes: dict[int, str] = {}
     alike = {rank: r.copies for rank, r in reports.items()}
-    for leaf, groups in sorted(copies.parts(alike).items(), reverse=True):
+    for leaf, groups in sorted(replicas.parts(alike).items(), reverse=True):
         what = "".join(paths[leaf]) if leaf < len(paths) else ""
         for rank in (rank for group in groups[1:] for rank in group):
             of = f" of {what}" if what else ""

@@ -18,11 +18,11 @@ from jaxcluster import wire
 from jaxcluster.allocation.base import Allocation
 from jaxcluster.allocation.fleet import Left
 from jaxcluster.cluster import (
+    copies,
     delegation,
     description,
     events,
     history,
-    keeping,
     recovery,
     replay,
     resizing,
@@ -968,22 +968,22 @@ class Cluster:
         """
         self.ensure_open()
         if nbytes == 0:
-            keeping.switch_off(self.world)
+            copies.switch_off(self.world)
             most = 0
         else:
-            most = keeping.switch_on(self.world, nbytes)
+            most = copies.switch_on(self.world, nbytes)
         self.copies_nbytes = nbytes
         return most
 
     def tell_copies(self) -> str:
         """How much of the ranks' variables is copied, and what is not; "" where nothing is."""
         self.check_not_closed()
-        return keeping.tell(self.world, time.time())
+        return copies.tell(self.world, time.time())
 
     def tell_steps(self) -> str:
         """What all ranks have kept of the last loop of ``jaxcluster.steps``, in a line."""
         self.check_not_closed()
-        return keeping.tell_steps(self.world)
+        return copies.tell_steps(self.world)
 
     def forget_steps(self) -> str:
         """Have the ranks keep nothing of it: its cell begins at 0. Says what it was.
@@ -997,7 +997,7 @@ class Cluster:
                 "What is kept of a loop can't be forgotten while a cell runs.",
                 "%jaxcluster interrupt stops it.",
             )
-        told = keeping.tell_steps(self.world, forget=True)
+        told = copies.tell_steps(self.world, forget=True)
         return f"Forgotten. It was: {told[0].lower()}{told[1:]}"
 
     def history(self) -> History:

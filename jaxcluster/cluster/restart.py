@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from jaxcluster import wire
-from jaxcluster.cluster import keeping
+from jaxcluster.cluster import copies
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import LaunchError, NoCluster, RankError, RankHung, RecoveryError
 from jaxcluster.model import makers
@@ -157,7 +157,7 @@ def save(
       RecoveryError: a rank that lives could not be saved, and why.
     """
     undone = _undone(world, cells, cell_is_undone)
-    found = keeping.find(world, cells, taken_back_on(cells, undone), check)
+    found = copies.find(world, cells, taken_back_on(cells, undone), check)
     nothing_else = found.reports.keys() == world.dead.keys() == set(range(world.num_processes))
     # One of several hosts may yet be lost: what the others had in common is known by the hashes of
     # what living ranks save now, and copies have none.
@@ -205,7 +205,7 @@ def _save(
     cells: Sequence[CellRecord],
     check: Check,
     undone: int,
-    found: keeping.Found,
+    found: copies.Found,
     resize: Resize | None,
 ) -> Kept:
     """What the living ranks save, and what dead ranks' copies have."""

@@ -42,7 +42,7 @@ from jaxcluster.errors import (
 )
 from jaxcluster.host import shared
 from jaxcluster.host.facts import host_key
-from jaxcluster.model import copies
+from jaxcluster.model import replicas
 from jaxcluster.model.layout import joined
 from jaxcluster.ranks import name_ranks
 from jaxcluster.text import format_nbytes
@@ -320,12 +320,12 @@ def _check_copies(name: str, answers: Mapping[int, Filled | Fetched | Packed]) -
     Raises:
       TransferError: they differ, as far as they were compared.
     """
-    odd = copies.parts({rank: one.copies for rank, one in answers.items()})
+    odd = replicas.parts({rank: one.copies for rank, one in answers.items()})
     if odd:
         raise TransferError(
-            f"The ranks have different copies of {name}: {copies.tell_groups(odd[min(odd)])}.",
+            f"The ranks have different copies of {name}: {replicas.tell_groups(odd[min(odd)])}.",
             f"%shards {name} --check compares all of it; np.asarray({name}) in a cell is each "
-            f"rank's own. {copies.SEED}",
+            f"rank's own. {replicas.SEED}",
         )
 
 
@@ -612,6 +612,6 @@ def sample(
         )
     if values is None:
         values = np.zeros(kept, dtype)
-    odd = copies.parts({rank: one.copies for rank, one in told.items()})
-    note = f"Ranks have different copies of it: {copies.tell_groups(odd[0])}." if odd else ""
+    odd = replicas.parts({rank: one.copies for rank, one in told.items()})
+    note = f"Ranks have different copies of it: {replicas.tell_groups(odd[0])}." if odd else ""
     return values, list(values.shape) != list(shape), note

@@ -62,7 +62,7 @@ class World:
       is_over: whether it has ended, or was left.
       stays: how long launches have lasted.
       turns: whose turn it is to hand out a cell to them.
-      copies: where the ranks' copies of themselves are (``cluster.keeping``); None: they keep none.
+      copies: where the ranks' copies of themselves are (``cluster.copies``); None: they keep none.
       outside: what ranks with copies on another host told last: the last cell that has begun, and
         how often something else than a cell has changed variables (see ``wire.Mark``).
       check: called before ranks are asked anything; raises where they can't be.

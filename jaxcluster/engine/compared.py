@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from jaxcluster import wire
-from jaxcluster.engine import copies, digests
+from jaxcluster.engine import digests, replicas
 from jaxcluster.engine.arrays import base_array, check_leaves, is_array, spans_processes
 
 MOST_CHARS = 4_000  # of the text, which is sent by each rank
@@ -64,4 +64,4 @@ def _copies(value: Any) -> list[list[Any]]:
         check_leaves(value)
         leaves = jax.tree_util.tree_leaves(value)
     arrays = [(number, leaf) for number, leaf in enumerate(leaves) if is_array(leaf)]
-    return copies.hashes(arrays, copies.Room(copies.LOOK_NBYTES))
+    return replicas.hashes(arrays, replicas.Room(replicas.LOOK_NBYTES))

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from jaxcluster import wire
-from jaxcluster.engine import copies
+from jaxcluster.engine import replicas
 from jaxcluster.engine.arrays import (
     base_array,
     bounds,
@@ -31,7 +31,7 @@ from jaxcluster.engine.arrays import (
     wait_ready,
 )
 from jaxcluster.engine.control import Request
-from jaxcluster.engine.copies import LOOK_NBYTES
+from jaxcluster.engine.replicas import LOOK_NBYTES
 from jaxcluster.engine.values import BadName, Values
 from jaxcluster.wire.ops.arrays import Arrays, CheckShards, Memory, Meshes, Peek, Peeked
 
@@ -63,7 +63,9 @@ class ArrayViews:
         if not leaves:
             return replace(report, note=self._nothing(found, body))
         report = fold(report, leaves, with_paths=body.paths)
-        return replace(report, copies=copies.hashes(_arrays_in(leaves), copies.Room(LOOK_NBYTES)))
+        return replace(
+            report, copies=replicas.hashes(_arrays_in(leaves), replicas.Room(LOOK_NBYTES))
+        )
 
     def _nothing(self, found: Any, body: Arrays) -> str:
         if body.path:

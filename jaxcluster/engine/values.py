@@ -31,8 +31,8 @@ from jaxcluster.engine.arrays import (
     wait_ready,
 )
 from jaxcluster.engine.control import Request
-from jaxcluster.engine.copies import LOOK_NBYTES, Room, hashes
 from jaxcluster.engine.lost import LostNames
+from jaxcluster.engine.replicas import LOOK_NBYTES, Room, hashes
 from jaxcluster.engine.usernames import is_users
 from jaxcluster.wire.ops.values import (
     Assign,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from jaxcluster import wire
 from jaxcluster.errors import UsageError
-from jaxcluster.model import copies
+from jaxcluster.model import replicas
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.ranks import begin_ranks, name_ranks
 
@@ -100,7 +100,7 @@ def compare(expression: str, looks: Mapping[int, wire.ValueLook]) -> Compared:
         Group(tuple(ranks), looks[ranks[0]], kind == "sure")
         for (_, kind, _), ranks in groups.items()
     )
-    parts = copies.parts({rank: look.copies for rank, look in looks.items()})
+    parts = replicas.parts({rank: look.copies for rank, look in looks.items()})
     odd = tuple(
         _tell_odd("it" if parts.keys() == {0} else f"leaf {leaf}", alike)
         for leaf, alike in sorted(parts.items())

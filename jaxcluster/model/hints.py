@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxcluster.model.copies import SEED
+from jaxcluster.model.replicas import SEED
 
 # What JAX says, and what it means on a cluster.
 KIND_HINTS = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from jaxcluster.model import copies
+from jaxcluster.model import replicas
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.ranks import begin_ranks, name_ranks
 
@@ -112,7 +112,7 @@ def faults(record: CellRecord) -> list[Alarm]:
             found.setdefault(BETWEEN.format(reply.between), []).append(rank)
         if reply.fault:
             found.setdefault(FAULT.format(reply.fault), []).append(rank)
-    copied = copies.tell({rank: reply.copies for rank, reply in record.replies.items()})
+    copied = replicas.tell({rank: reply.copies for rank, reply in record.replies.items()})
     return [Alarm(told) for told in copied] + [
         Alarm(told.replace(RANKS, name_ranks(ranks)).replace(RANK, str(ranks[0])))
         for told, ranks in found.items()

@@ -16,7 +16,7 @@ from jaxcluster.model.history import History, PastCell, reply_of
 from jaxcluster.model.outputs import ANSI, CellRecord, traceback_lines
 from jaxcluster.ranks import format_ranks, name_ranks
 from jaxcluster.text import format_table, plural
-from jaxcluster.views.together import Together
+from jaxcluster.views.ranks_output import Together
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster

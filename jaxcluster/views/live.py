@@ -13,15 +13,15 @@ from jaxcluster.cluster import array_queries
 from jaxcluster.cluster.prompts import Labelled, here, is_console
 from jaxcluster.doctor import hosts as hostchecks
 from jaxcluster.errors import JaxClusterError
-from jaxcluster.model import copies
+from jaxcluster.model import replicas
 from jaxcluster.model.layout import TreeLayout
 from jaxcluster.model.notices import Lasting, Passing, tell_behind
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.views import document, shards, text
 from jaxcluster.views.comms import model_of, relay_of
 from jaxcluster.views.message import show_message
+from jaxcluster.views.ranks_output import InTerminal, Together
 from jaxcluster.views.statusline import InLog, status_line
-from jaxcluster.views.together import InTerminal, Together
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
@@ -211,7 +211,7 @@ class CellDisplay:
             found = transfer.sample(self.cluster.world, "", list(record.ranks), edge)
             values, cut, odd = found
             if odd:
-                self.on_notice(f"{odd} {copies.SEED}\n")
+                self.on_notice(f"{odd} {replicas.SEED}\n")
         except JaxClusterError as error:
             self.on_notice(str(error))
         shown = text.spanning_array(info, values, cut)

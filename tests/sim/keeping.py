@@ -29,7 +29,7 @@ from jaxcluster.agent.folder import Folder
 from jaxcluster.agent.mirrors import Mirrors
 from jaxcluster.allocation import states
 from jaxcluster.allocation.fleet import Place
-from jaxcluster.cluster import keeping, respawn, restart
+from jaxcluster.cluster import copies, respawn, restart
 from jaxcluster.engine import state
 from jaxcluster.engine.digests import LITERAL, is_literal
 from jaxcluster.engine.state import aside, keeper, loading, mirror, saving, shelf
@@ -164,7 +164,7 @@ def virtual(own: Keeping) -> Iterator[None]:
         put(module, memory_room=lambda path: ROOM)
     put(requests, free_nbytes=lambda path: ROOM)
     put(kept, SHARED_MEMORY=own.folder, _parents=lambda: [own.folder])
-    put(keeping, time=timed, LOOK_S=PACE_S, new_keys=lambda: SimpleNamespace(public="", secret=""))
+    put(copies, time=timed, LOOK_S=PACE_S, new_keys=lambda: SimpleNamespace(public="", secret=""))
     put(states, time=timed)
     put(restart, time=timed, Sink=Sink)
     put(respawn, time=timed)
@@ -451,7 +451,7 @@ def begin_copies(owner: Any) -> None:
     """``%jaxcluster copies on``."""
     keeps = owner.cluster.keeping.keeps
     if keeps.is_on:
-        keeping.switch_on(owner.world, keeps.nbytes)
+        copies.switch_on(owner.world, keeps.nbytes)
 
 
 def try_copies(owner: Any) -> None:

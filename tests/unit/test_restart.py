@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.cluster import keeping, restart
+from jaxcluster.cluster import copies, restart
 from jaxcluster.cluster.restart import OWN, Restored, _dead, bound_names, plan, successors
 from jaxcluster.errors import LaunchError, RecoveryError
 from jaxcluster.model.last_known import LastKnown
@@ -224,12 +224,12 @@ def test_a_dead_rank_has_what_its_copy_has():
 
 def test_what_the_undo_has_lost_of_living_ranks_is_in_their_copies():
     reports = {rank: report("a") | {"unbound": {"g": "donated"}} for rank in (0, 1)}
-    copies = {rank: copied("ag") for rank in range(3)}
-    found = plan(reports, {2: dead(more="ag")}, True, copies)
+    of_ranks = {rank: copied("ag") for rank in range(3)}
+    found = plan(reports, {2: dead(more="ag")}, True, of_ranks)
     assert found.names == {"a", "g"}
     assert found.copied == {0: {"g"}, 1: {"g"}, 2: {"a", "g"}}
     assert not found.lost
-    found = plan(reports, {2: dead(more="ag")}, True, {r: copies[r] for r in (0, 2)})
+    found = plan(reports, {2: dead(more="ag")}, True, {r: of_ranks[r] for r in (0, 2)})
     assert found.lost == {"g": "rank 1 has lost it"}
     assert found.copied == {0: frozenset(), 2: {"a"}}
 
@@ -503,9 +503,9 @@ def test_a_copy_on_another_host_is_brought_or_named_where_that_is_lost_too(
 def test_meshes_that_were_named_count_where_all_comes_from_copies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    copies: Any = SimpleNamespace(folder="folder")
-    found = keeping.Found(copies, {0: {}, 1: {}}, True)
-    monkeypatch.setattr(keeping, "find", lambda *args: found)
+    folders: Any = SimpleNamespace(folder="folder")
+    found = copies.Found(folders, {0: {}, 1: {}}, True)
+    monkeypatch.setattr(copies, "find", lambda *args: found)
     world: Any = SimpleNamespace(dead={0: "", 1: ""}, num_processes=2, hosts=["h1", "h2"])
     resize: Any = restart.Resize(wire.ClusterSpec("main", num_processes=1), 1, {"data": 1})
     kept = restart.save(world, [], lambda: None, resize=resize)

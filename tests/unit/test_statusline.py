@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from jaxcluster.views import statusline
+from jaxcluster.views.ranks_output import InTerminal
 from jaxcluster.views.statusline import InLog, InPage, OnTerminal, can_write_over
-from jaxcluster.views.together import InTerminal
 
 COLUMNS, ROWS = 30, 6
 _PIECE = re.compile(r"\x1b\[(\d*)([AJK])|\x1b([D78])|([^\x1b])")
@@ -180,7 +180,7 @@ def test_it_stands_below_the_lines_of_several_ranks(
     line = OnTerminal(screen.write)
     shown = InTerminal(0, line, is_terminal=True)
     stream = type("Stream", (), {"write": lambda _, text: screen.write(text), "flush": lambda _: 0})
-    monkeypatch.setattr("jaxcluster.views.together.sys.stdout", stream())
+    monkeypatch.setattr("jaxcluster.views.ranks_output.sys.stdout", stream())
 
     def say(rank: int, text: str) -> None:
         shown._lines.add(rank, "stdout", text)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from jaxcluster.engine.copies import HostValues
+    from jaxcluster.engine.replicas import HostValues
 
 MAKERS = (
     "make_array_from_callback",

@@ -28,7 +28,7 @@ from jaxcluster import wire
 from jaxcluster.engine import log
 from jaxcluster.engine.background import is_own
 from jaxcluster.engine.retained import format_nbytes
-from jaxcluster.engine.state.far import connect
+from jaxcluster.engine.state.remote import connect
 from jaxcluster.wire.ops.state import MirrorState
 
 PART = 1 << 20

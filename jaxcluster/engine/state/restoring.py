@@ -11,8 +11,8 @@ from typing import Any
 
 from jaxcluster.engine.lost import LostNames
 from jaxcluster.engine.state import resizing
-from jaxcluster.engine.state.far import Hosts
 from jaxcluster.engine.state.loading import Loaded, bind, load
+from jaxcluster.engine.state.remote import Hosts
 from jaxcluster.engine.state.saved import CannotRestore, Glance, Saved, read, state_path
 from jaxcluster.engine.state.saving import versions
 from jaxcluster.engine.state.settings import Settings

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 from zlib import crc32
 
-from jaxcluster.engine.state.far import FarPath
 from jaxcluster.engine.state.memory import Section
+from jaxcluster.engine.state.remote import FarPath
 from jaxcluster.host.room import free_nbytes, memory_room
 from jaxcluster.host.sums import quick_sum
 

@@ -16,8 +16,8 @@ import zmq
 from jaxcluster.agent import transport
 from jaxcluster.agent.folder import Folder
 from jaxcluster.agent.mirrors import Mirrors
-from jaxcluster.engine.state import far
-from jaxcluster.engine.state.far import Hosts, NotBrought
+from jaxcluster.engine.state import remote
+from jaxcluster.engine.state.remote import Hosts, NotBrought
 from jaxcluster.engine.state.saved import (
     CannotRestore,
     Glance,
@@ -30,7 +30,7 @@ from jaxcluster.engine.state.saved import (
 )
 from jaxcluster.host.sums import quick_sum
 
-BIG = np.random.default_rng(0).integers(0, 255, 3 * far.PART + 5, dtype=np.uint8)
+BIG = np.random.default_rng(0).integers(0, 255, 3 * remote.PART + 5, dtype=np.uint8)
 SHARED = b"of a file of its own"
 
 
@@ -76,7 +76,7 @@ class Agent:
             if self.mirrors.socket in events and not self.is_deaf:
                 self.mirrors.receive(4)
 
-    def where(self, keys: transport.Keys | None = None, folder: Path | None = None) -> far.Where:
+    def where(self, keys: transport.Keys | None = None, folder: Path | None = None) -> remote.Where:
         keys = keys or self.readers
         return {
             "endpoint": self.mirrors.endpoint, "server": self.keys.public, "host": "h2",
@@ -137,9 +137,9 @@ def test_a_file_that_is_not_whole_is_refused_and_nothing_counts(agent: Agent, ho
         if how == "gone":
             path.unlink()
         elif how == "truncated":
-            path.write_bytes(data[: far.PART])
+            path.write_bytes(data[: remote.PART])
         elif how == "damaged":
-            data[far.PART] ^= 1
+            data[remote.PART] ^= 1
             path.write_bytes(data)
         else:
             (agent.states / "s1").write_bytes(SHARED.upper())
@@ -156,7 +156,7 @@ def test_a_file_here_that_is_not_whole_is_said_as_ever(tmp_path: Path) -> None:
 def test_a_host_that_is_silent_is_waited_for_once(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(far, "SILENT_S", 0.3)
+    monkeypatch.setattr(remote, "SILENT_S", 0.3)
     agent.is_deaf = True
     with pytest.raises(NotBrought, match=r"^h2 does not answer at tcp://127"), Hosts() as hosts:
         for _ in range(100):
@@ -166,7 +166,7 @@ def test_a_host_that_is_silent_is_waited_for_once(
 
 def test_a_key_opens_what_it_is_for(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers write nothing, and read nothing else; who brings mirrors reads nothing."""
-    monkeypatch.setattr(far, "SILENT_S", 1.0)
+    monkeypatch.setattr(remote, "SILENT_S", 1.0)
     (agent.path / "agent.json").write_text("not theirs")
     (agent.states / "link.state").symlink_to(agent.path / "agent.json")
 
@@ -174,7 +174,7 @@ def test_a_key_opens_what_it_is_for(agent: Agent, monkeypatch: pytest.MonkeyPatc
         with pytest.raises(NotBrought) as caught, Hosts() as hosts:
             socket = hosts.socket_to(cast(Any, agent.where(keys)))
             socket.send_json({"id": 0, "copy": "c", "number": 1, **request})
-            path = cast(far.FarPath, hosts.state(agent.where(keys), 0))
+            path = cast(remote.FarPath, hosts.state(agent.where(keys), 0))
             path._hear(socket, 0)
         return str(caught.value)
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.engine import copies as noted
-from jaxcluster.engine.copies import HostValues, Room
-from jaxcluster.model import copies
+from jaxcluster.engine import replicas as noted
+from jaxcluster.engine.replicas import HostValues, Room
+from jaxcluster.model import replicas
 
 NOTE = wire.CopyNote("given", 7, 2, "float32[3]", "0,1,2", 1, "a")
 
@@ -93,14 +93,14 @@ def test_in_strict_mode_what_a_launch_is_given_is_that_of_its_own_processes() ->
 
 def test_ranks_whose_copies_are_equal_are_grouped() -> None:
     notes = {0: [NOTE], 1: [replace(NOTE, digest="b")], 2: [NOTE]}
-    [odd] = copies.odd(notes)
+    [odd] = replicas.odd(notes)
     assert odd.groups == ((0, 2), (1,))
     assert str(odd) == (
         "Cell [7] line 2 gave a program a float32[3] that is not the same on ranks 0-2: ranks 0, 2 "
         "have one, rank 1 has another. Each rank computes with its own."
     )
     alike = {rank: [NOTE] for rank in range(3)}
-    assert copies.odd(alike) == []
+    assert replicas.odd(alike) == []
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,8 @@ def test_ranks_whose_copies_are_equal_are_grouped() -> None:
 )
 def test_what_not_all_ranks_have_noted_alike_is_not_compared(change: dict[str, Any]) -> None:
     other = replace(NOTE, digest="b", **change)
-    assert copies.odd({0: [NOTE], 1: [NOTE], 2: [other]}) == []
-    assert copies.odd({0: [NOTE], 1: [replace(NOTE, digest="b")]}) == []
+    assert replicas.odd({0: [NOTE], 1: [NOTE], 2: [other]}) == []
+    assert replicas.odd({0: [NOTE], 1: [replace(NOTE, digest="b")]}) == []
 
 
 def test_what_went_in_is_told_before_what_came_out() -> None:
@@ -117,11 +117,11 @@ def test_what_went_in_is_told_before_what_came_out() -> None:
         lines = [replace(NOTE, kind="read", line=1, processes="0,1", digest=digest)]
         return lines + [replace(NOTE, line=n, processes="0,1", digest=digest) for n in (5, 3, 9, 4)]
 
-    [told] = copies.tell({0: notes("a"), 1: notes("b")})
+    [told] = replicas.tell({0: notes("a"), 1: notes("b")})
     lines = told.splitlines()
     assert [line[:15] for line in lines[:3]] == [f"Cell [7] line {n}" for n in (3, 4, 5)]
-    assert lines[3:] == ["The same holds for 2 more.", copies.SEED]
-    assert copies.tell({0: notes("a"), 1: notes("a")}) == []
+    assert lines[3:] == ["The same holds for 2 more.", replicas.SEED]
+    assert replicas.tell({0: notes("a"), 1: notes("a")}) == []
 
 
 def test_parts_are_compared_with_the_same_parts() -> None:
@@ -131,4 +131,4 @@ def test_parts_are_compared_with_the_same_parts() -> None:
         1: [[0, part, "b"], [1, part, "q"]],
         2: [[0, other, "x"], [1, part, "q"]],
     }
-    assert copies.parts(reports) == {0: ((0,), (1,))}
+    assert replicas.parts(reports) == {0: ((0,), (1,))}
