@@ -45,12 +45,14 @@ def _text(node: ast.expr) -> str | None:
 
 
 def _docstrings(tree: ast.AST) -> set[int]:
-    """Every string that stands alone as a statement: docstrings, and those of attributes."""
-    return {
-        id(node.value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    }
+    """Docstrings, those of attributes, and a text as ``Annotated`` has it of a field."""
+    found: list[ast.expr] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr):
+            found.append(node.value)
+        elif isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Annotated":
+            found += getattr(node.slice, "elts", ())
+    return {id(node) for node in found if isinstance(node, ast.Constant)}
 
 
 def _strings(node: ast.AST, skip: set[int]) -> Iterator[str]:

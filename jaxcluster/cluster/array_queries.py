@@ -12,7 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Literal, NotRequired, TypedDict, TypeVar
 
 import numpy as np
 
@@ -331,22 +331,52 @@ def variables(world: World) -> list[wire.VariableInfo]:
     return unwrap(world.ask([rank], Variables(), timeout_s=10.0)[rank])
 
 
-def answer(world: World, text: str) -> Callable[[Mapping[str, Any]], Any]:
-    """What a widget asks for on demand: ``{"op": "stats" | "peek" | "check" | "look", ...}``."""
+class NameQuestion(TypedDict):
+    """Whether an array's replicas are equal, or what its layout is now."""
 
-    def handle(question: Mapping[str, Any]) -> Any:
-        op = question["op"]
+    op: Literal["check", "look"]
+    name: NotRequired[str]
+
+
+class StatsQuestion(TypedDict):
+    """The statistics of what a device holds of an array."""
+
+    op: Literal["stats"]
+    name: NotRequired[str]
+    rank: int
+    device: int
+
+
+class PeekQuestion(TypedDict):
+    """The values of a part of what a device holds of an array."""
+
+    op: Literal["peek"]
+    name: NotRequired[str]
+    rank: int
+    device: int
+    start: list[int]
+    stop: list[int]
+
+
+Question = NameQuestion | StatsQuestion | PeekQuestion
+"""What a view of an array asks for. ``name`` is a part of the array or pytree that is shown."""
+
+
+def answer(world: World, text: str) -> Callable[[Question], Any]:
+    """What answers a view's questions."""
+
+    def handle(question: Question) -> Any:
         about = question.get("name", text)
-        if op == "stats":
+        if question["op"] == "stats":
             found = statistics(world, about, question["rank"], question["device"])
             return found[0] if found else None
-        if op == "peek":
+        if question["op"] == "peek":
             where = (question["rank"], question["device"], question["start"], question["stop"])
             return peek(world, about, *where)
-        if op == "check":
+        if question["op"] == "check":
             return check(world, about)
-        if op == "look":
+        if question["op"] == "look":
             return look(world, about)
-        raise JaxClusterError(f"There is no request {op!r}.")
+        raise JaxClusterError(f"There is no request {question['op']!r}.")
 
     return handle

@@ -16,6 +16,7 @@ from jaxcluster.cluster.world import World
 from jaxcluster.lockstep import actions, events
 from jaxcluster.lockstep.cell import Cell
 from jaxcluster.lockstep.facts import Facts, Recovered, Replayed, Why
+from jaxcluster.lockstep.recourse import RecoveryMode
 from jaxcluster.lockstep.settling import Steps, T
 from jaxcluster.lockstep.undone import Undone
 from jaxcluster.model import rewrite
@@ -61,7 +62,7 @@ class Owner(Protocol):
     @property
     def can_restart(self) -> bool: ...
     @property
-    def recovery(self) -> str: ...
+    def recovery(self) -> RecoveryMode: ...
     @property
     def changing(self) -> contextlib.AbstractContextManager[object]: ...
     @property

@@ -9,12 +9,14 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from jaxcluster import wire
 from jaxcluster.errors import JaxClusterError
 
 Progress = Callable[[str], None]
+StartStep = Literal["", "up", "initialized", "ready"]
+"""How far a rank has come; "" before it was heard of."""
 
 # Called on the thread that has changed something, with the cell (``running.RunningCell``) that was
 # submitted, or with None. They are in the way of a cell: they take microseconds and never raise.
@@ -32,8 +34,7 @@ class Course:
       spec: what is started.
       is_restart: they are new processes of a cluster that there was.
       began: when, in milliseconds since 1970.
-      steps: how far each rank has come: ``up``, ``initialized`` or ``ready``; without one it has
-        not been heard of.
+      steps: how far each rank has come that has been heard of.
       failure: why it has failed; "" while it goes on.
       end: ends it at its next wait; it is None before there is anything to wait for.
     """
@@ -41,12 +42,12 @@ class Course:
     spec: wire.ClusterSpec
     is_restart: bool = False
     began: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
-    steps: dict[int, str] = field(default_factory=dict)
+    steps: dict[int, StartStep] = field(default_factory=dict)
     failure: str = ""
     is_cancelled: bool = False
     end: Callable[[], None] | None = None
 
-    def step(self, rank: int, what: str) -> None:
+    def step(self, rank: int, what: StartStep) -> None:
         """A rank has come so far."""
         self.steps[rank] = what
         tell()

@@ -44,7 +44,7 @@ from jaxcluster.errors import (
     UsageError,
 )
 from jaxcluster.host.processes import pid_space, process_token
-from jaxcluster.lockstep.recourse import Standing
+from jaxcluster.lockstep.recourse import RecoveryMode, Standing
 from jaxcluster.model import compared, findings
 from jaxcluster.model.compared import Compared, check_expression
 from jaxcluster.model.cost import Cost, check_call, estimate, reported
@@ -103,7 +103,7 @@ class Cluster:
         self.spec = self.asked = world.record.spec
         self.name = world.record.name
         self.life = Life()
-        self.recovery = "auto"
+        self.recovery: RecoveryMode = "auto"
         self.recovered = ""
         self.makers = Making()
         self.past_reports = Reports(self.name, is_here=world.way is None)

@@ -52,7 +52,11 @@ COORDINATOR_SOCKET = "jax.sock"  # in the folder of a cluster on one host
 PROBE_S = 6.0  # for ranks to say whether they reach each other
 Progress = Callable[[str], None]
 
-STEPS = {"facts": "up", "initialize": "initialized", "serve": "ready"}  # by what a rank was asked
+STEPS: dict[str, events.StartStep] = {
+    "facts": "up",
+    "initialize": "initialized",
+    "serve": "ready",
+}  # by what a rank was asked
 
 one_at_a_time = threading.Lock()  # held by the one start of this process that goes on
 
@@ -72,7 +76,7 @@ class Starting:
         say: Progress,
         deadline: float,
         allocation: Allocation,
-        step: Callable[[int, str], None] = lambda rank, what: None,
+        step: Callable[[int, events.StartStep], None] = lambda rank, what: None,
         is_first: bool = True,
         last_seq: int = 0,
     ) -> None:

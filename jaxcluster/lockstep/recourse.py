@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from jaxcluster.ranks import name_ranks
+
+RecoveryMode = Literal["auto", "ask", "never"]
+"""Whether lost ranks are replaced at once, when the user says so, or never."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,6 @@ class Standing:
       coordinator_died: how JAX's coordination service has ended.
       is_ours: this process has started it; ``has_owner``: another one has, which it ends with. That
         is asked of the system, which takes long beside a cell: only where it matters.
-      recovery: ``auto``, ``ask`` or ``never``, as the user has it.
     """
 
     name: str
@@ -35,7 +37,7 @@ class Standing:
     coordinator_died: str = ""
     is_ours: bool = True
     has_owner: Callable[[], bool] = lambda: False
-    recovery: str = "auto"
+    recovery: RecoveryMode = "auto"
 
     @property
     def again(self) -> str:

@@ -25,6 +25,7 @@ from jaxcluster import wire
 from jaxcluster.model import explain, lockstep
 from jaxcluster.model.findings import (
     Crossed,
+    FindingKind,
     Mismatch,
     Missing,
     Reason,
@@ -124,6 +125,7 @@ def diagnose(
             for r, rep in group.items()
         }
         journals = _Set(processes, group, reasons, hosts)
+        kind: FindingKind
         found: Mismatch | Missing | None
         scene = explain.Scene(
             source, cell, group, journals.launches, over, runners, errors or {}, hosts
@@ -190,6 +192,7 @@ def diagnose_end(
             source, cell, group, launches, set(ends), set(ends), errors, explain.hosts_of(reports)
         )
         found = _compare_ends(processes, {r: ends[r] for r in group}, launches, first)
+        kind: FindingKind
         if isinstance(found, Mismatch):
             kind, told = "mismatch", explain.tell_mismatch(found, scene)
         else:

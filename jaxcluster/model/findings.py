@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from jaxcluster import wire
+
+FindingKind = Literal["missing", "mismatch", "circle"]
+"""A launch that some ranks skipped, different programs, or ranks that wait for each other."""
 
 
 @dataclass(frozen=True)
@@ -16,8 +20,6 @@ class Report:
     """A certain finding.
 
     Attributes:
-      kind: ``mismatch`` (different programs), ``missing`` (a launch that some ranks skipped) or
-        ``circle`` (ranks wait for each other: see ``deadlock``).
       processes: the set of processes concerned, as in the journals.
       seq: the first launch of that set that is not to be trusted; None where the journals no longer
         reach back to it.
@@ -32,7 +34,7 @@ class Report:
       title: the cause in a few words: ``KeyError on rank 2``.
     """
 
-    kind: str
+    kind: FindingKind
     processes: str
     seq: int | None
     culprits: tuple[int, ...]

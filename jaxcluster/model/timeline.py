@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from jaxcluster import wire
 
@@ -17,8 +18,10 @@ MOST_LANES = 16
 class Launch:
     """One launch of a lane.
 
-    ``program`` is equal on all lanes for the same program. ``within`` is the line of a script or a
-    module that launched it, where it was not the cell's own.
+    Attributes:
+      program: equal on all lanes for the same program.
+      within: the line of a script or module that launched it, if it was not the cell's own:
+        "train.py line 3: x.sum()".
     """
 
     name: str
@@ -36,32 +39,36 @@ class Launch:
 
 @dataclass(frozen=True)
 class Lane:
-    """Ranks that have made the same launches; None where they have made none.
+    """Ranks that have made the same launches, from the timeline's first one on.
 
-    ``under_way``: they are in a cell still, so that what they have not launched may come.
-    ``died``: their processes have ended, so that they could not launch more.
+    Attributes:
+      launches: None where they have made none.
+      under_way: they are in a cell still: what they have not launched may come.
+      died: their processes have ended: they could not launch more.
     """
 
     ranks: list[int]
     launches: list[Launch | None]
     under_way: bool = False
-    died: bool = False
+    died: Annotated[bool, "Missing in older notebooks."] = False
 
 
 @dataclass(frozen=True)
 class Timeline:
     """The last launches that a set of processes should have made together.
 
-    ``first`` is the number of the first that is shown, from 1 on; ``hidden`` are ranks that are
-    left out, where there are too many lanes. ``odd`` are the ranks that differ from the most at the
-    first launch that differs. What comes after it is shifted, and says nothing of anyone.
+    Attributes:
+      first: the number of the first launch that is shown, from 1 on.
+      hidden: ranks that are left out, if there are too many lanes.
+      odd: ranks that differ from the most at the first launch that differs. What comes after it is
+        shifted, and means nothing.
     """
 
     processes: list[int]
     first: int
     lanes: list[Lane]
     hidden: list[int] = field(default_factory=list)
-    odd: list[int] = field(default_factory=list)
+    odd: Annotated[list[int], "Missing in older notebooks."] = field(default_factory=list)
 
     @property
     def length(self) -> int:

@@ -1,6 +1,6 @@
 """The kernel's side of the Lab extension: what it shows, and what it asks for.
 
-Two comms (see ``labextension/src/protocol.ts``). Only the kernel speaks on ``jaxcluster.events``,
+Two comms (see ``protocol``). Only the kernel speaks on ``jaxcluster.events``,
 whose comm is never opened, so that frontends without the extension hear of nothing they don't know.
 Only pages speak on ``jaxcluster.rpc``, which they open, if they can over a subshell: then they are
 heard while a cell runs. ipykernel 7.4 would send a page's messages to whatever shell the kernel has
@@ -42,7 +42,7 @@ REPEAT_S = 1.0  # where a page that comes again during a cell can't ask for what
 LOOK_S = 0.3  # that a look waits for the ranks' answers; later ones are not lost
 SHOWN_S = 2.0  # that a new widget waits for its first state
 
-Reply = Callable[[dict[str, Any]], Any]
+Reply = Callable[[Any], Any]
 
 
 class Panel:
@@ -62,7 +62,7 @@ class Panel:
         )
         self._pages: dict[str, str] = {}  # the client behind each rpc comm, once it has said hello
         self._hellos: deque[tuple[Reply, str]] = deque()
-        self._answers: deque[tuple[Reply, dict[str, Any]]] = deque()
+        self._answers: deque[tuple[Reply, protocol.Answer]] = deque()
         self._widget: SidebarWidget | None = None
         self._sent: dict[str, Any] = {}
         self._wake = threading.Event()
@@ -154,7 +154,7 @@ class Panel:
 
     def _answer(self, reply: Reply, request: Any, opened: Any) -> None:
         id, op, args = str(request.get("id")), request.get("op"), request.get("args") or {}
-        answer: dict[str, Any] = {"type": "answer", "id": id}
+        answer: protocol.Answer = {"type": "answer", "id": id}
         try:
             if self._closed:
                 raise JaxClusterError("jaxcluster is not loaded.", "%load_ext jaxcluster loads it.")
@@ -249,7 +249,7 @@ class Panel:
             self._resources.step(self._model.current, self._pages, widget, busy)
 
     @staticmethod
-    def _send(reply: Reply, answer: dict[str, Any]) -> None:
+    def _send(reply: Reply, answer: protocol.Answer) -> None:
         try:
             reply(answer)
         except (TypeError, ValueError) as error:
@@ -268,8 +268,8 @@ class Panel:
         while self._hellos:
             reply, id = self._hellos.popleft()
             of_widget = self._widget is not None and reply == self._widget.send  # it shows no cells
-            cells = [] if of_widget else [protocol.plain(cell) for cell in self._model.cells()]
-            reply({"type": "answer", "id": id, "result": {"state": shown, "cells": cells}})
+            greeting = protocol.Hello(state, [] if of_widget else self._model.cells())
+            reply({"type": "answer", "id": id, "result": protocol.plain(greeting)})
 
     def _push(self, key: str, message: dict[str, Any]) -> None:
         unchanging = {name: value for name, value in message.items() if name != "now"}

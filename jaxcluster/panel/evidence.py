@@ -12,7 +12,7 @@ Line = tuple[int, int]  # a cell's number, and one of its lines
 
 def places(
     reports: Mapping[int, wire.RankReport],
-    kind: str,
+    kind: protocol.ReportKind,
     culprits: Collection[int],
     at: tuple[str, int] | None = None,
     errors: Mapping[int, Line] | None = None,
@@ -28,7 +28,7 @@ def places(
       errors: where culprits raised an error.
       last_seen: where ranks that can't be asked any more were before.
     """
-    found: dict[tuple[int, int, str], list[int]] = {}
+    found: dict[tuple[int, int, protocol.PlaceKind], list[int]] = {}
     for rank in sorted({*reports, *(errors or {}), *(last_seen or {})}):
         if (place := _place(rank, reports, kind, rank in culprits, at, errors or {})) is not None:
             found.setdefault(place, []).append(rank)
@@ -43,11 +43,11 @@ def places(
 def _place(
     rank: int,
     reports: Mapping[int, wire.RankReport],
-    kind: str,
+    kind: protocol.ReportKind,
     is_culprit: bool,
     at: tuple[str, int] | None,
     errors: Mapping[int, Line],
-) -> tuple[int, int, str] | None:
+) -> tuple[int, int, protocol.PlaceKind] | None:
     if rank in errors and is_culprit:
         return (*errors[rank], "differs")
     report = reports.get(rank)

@@ -135,7 +135,13 @@ class Incidents:
         )
 
     def _keep(
-        self, about: Any, of: Owner, cell: RunningCell | None, kind: str, now: int, **told: Any
+        self,
+        about: Any,
+        of: Owner,
+        cell: RunningCell | None,
+        kind: protocol.ReportKind,
+        now: int,
+        **told: Any,
     ) -> None:
         record = cell.record if cell is not None else None
         report = protocol.Report(

@@ -29,7 +29,11 @@ KEPT_RECORDS = 50
 KEPT_CHARS = 50_000_000  # of all kept records together
 RECORDS_S = 1.0  # between two looks at what runs on this machine
 
-STATUS = {"ok": "done", "error": "failed", "interrupted": "interrupted"}
+STATUS: dict[str, protocol.CellRankStatus] = {
+    "ok": "done",
+    "error": "failed",
+    "interrupted": "interrupted",
+}
 
 
 @dataclass
@@ -267,7 +271,8 @@ class Model:
         ranks = []
         for rank in record.ranks:
             kept = record.records[rank]
-            status, seconds = "running", None
+            status: protocol.CellRankStatus = "running"
+            seconds = None
             if kept.died:
                 status = "dead"
             elif kept.reply is not None:

@@ -1,4 +1,4 @@
-"""What a page may ask for: ``IOperations`` of ``labextension/src/protocol.ts``.
+"""What a page may ask for: ``protocol.Operations``.
 
 Each runs on a thread of its own, while the notebook's main thread may be in a cell.
 """
@@ -26,14 +26,14 @@ from jaxcluster.panel import protocol
 from jaxcluster.panel.model import Model
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views import comms, document, shards, text
-from jaxcluster.views.cell_outputs import MOST_CHARS, in_notebook, notebook_outputs
+from jaxcluster.views.cell_outputs import MOST_CHARS, NotebookOutput, in_notebook, notebook_outputs
 
 HEARD_S = 0.25  # that a cell's own thread has to pass an interrupt on
 JOURNAL_LAUNCHES = 40  # the panel scrolls
 PLATFORM_ENV = ("JAX_PLATFORMS", "JAX_PLATFORM_NAME", "CUDA_VISIBLE_DEVICES")
 
 
-class Operations:
+class Operations(protocol.Operations):
     """Does what pages ask for.
 
     Args:
@@ -57,12 +57,12 @@ class Operations:
                 f"This kernel's jaxcluster has no {op!r}.",
                 "Install the same version of jaxcluster for the kernel and for JupyterLab.",
             )
-        handler: Callable[..., Any] = getattr(self, f"_{op}")
-        return handler(**args)
+        handler: Callable[..., Any] = getattr(self, op)
+        return protocol.plain(handler(**args))
 
     # ------------------------------------------------------------------ clusters
 
-    def _start(self, line: str) -> str:
+    def start(self, line: str) -> str:
         parsed = arguments.start_parser("%jaxcluster start").read(line)
         said: list[str] = []
         with self._alone():
@@ -70,8 +70,7 @@ class Operations:
             said.append(cluster.dry_run(spec) if parsed.dry_run else cluster.start_once(spec))
         return "\n".join(said)
 
-    @staticmethod
-    def _profiles() -> Any:
+    def profiles(self) -> list[protocol.Profile]:
         found = profiles.load()
         offered = []
         for name in found.names():
@@ -82,9 +81,9 @@ class Operations:
                 offered.append(protocol.Profile(name, place, is_default, problem=error.message))
             else:
                 offered.append(protocol.Profile(name, place, is_default, typed))
-        return protocol.plain(offered)
+        return offered
 
-    def _again(self, on_cpu: bool = False) -> str:
+    def again(self, on_cpu: bool = False) -> str:
         """Try the failed start again, with the same options, or on CPU."""
         course = events.course
         if course is None or not course.failure:
@@ -96,8 +95,7 @@ class Operations:
         with self._alone():
             return cluster.start_once(spec)
 
-    @staticmethod
-    def _cancel() -> None:
+    def cancel(self) -> None:
         """End the start, or the restart, that goes on."""
         course = events.course
         if course is None or course.failure:
@@ -107,20 +105,19 @@ class Operations:
         else:
             course.cancel()
 
-    @staticmethod
-    def _dismiss() -> None:
+    def dismiss(self) -> None:
         events.dismiss()
 
-    def _attach(self, name: str) -> str:
+    def attach(self, name: str) -> str:
         return cluster.attach(name).summary()
 
-    def _use(self, name: str) -> str:
+    def use(self, name: str) -> str:
         return f"Cells of this notebook now run on {cluster.use(name).name!r}."
 
-    def _stop(self, name: str) -> str:
+    def stop(self, name: str) -> str:
         return cluster.stop_by_name(name)
 
-    def _restart(self, clean: bool) -> str:
+    def restart(self, clean: bool) -> str:
         running = cluster.current()
         with self._alone():
             launch = running.record.created_ns
@@ -129,12 +126,12 @@ class Operations:
                 running.restart(clean=clean)
             return f"{running.summary()}\n{running.recovered}"
 
-    def _resync(self) -> str:
+    def resync(self) -> str:
         running = cluster.current()
         self._refuse_while_busy(running)
         return running.resync()
 
-    def _undo(self, seq: int) -> str:
+    def undo(self, seq: int) -> str:
         """Take back the cell that the page has shown as the last one."""
         running = cluster.current()
         self._refuse_while_busy(running)
@@ -168,18 +165,18 @@ class Operations:
 
     # ------------------------------------------------------------------ switches
 
-    def _auto(self, on: bool, restore: bool = False) -> None:
+    def auto(self, on: bool, restore: bool = False) -> None:
         if restore:
             self._mode.restore()
         else:
             self._mode.on = bool(on)
 
-    def _strict(self, on: bool) -> None:
+    def strict(self, on: bool) -> None:
         running = cluster.current()
         self._refuse_while_busy(running)
         running.strict(bool(on))
 
-    def _interrupt(self) -> list[int]:
+    def interrupt(self) -> list[int]:
         running = cluster.current()
         if hit := self._interrupt_cells(running):
             return hit
@@ -200,7 +197,7 @@ class Operations:
 
     # ------------------------------------------------------------------ texts
 
-    def _logs(self, rank: int | None, lines: int) -> str:
+    def logs(self, rank: int | None, lines: int) -> str:
         running = cluster.current()
         if rank is not None:
             return running.logs(rank, lines)[-MOST_CHARS:]
@@ -212,14 +209,13 @@ class Operations:
         ]
         return "\n".join(logged)[-MOST_CHARS:]
 
-    def _stacks(self) -> str:
+    def stacks(self) -> str:
         return text.stacks(cluster.current().reports(launches=1))
 
-    def _journal(self) -> Any:
-        found = timeline.journal(cluster.current().reports(), JOURNAL_LAUNCHES)
-        return protocol.plain(found)
+    def journal(self) -> list[timeline.Timeline]:
+        return timeline.journal(cluster.current().reports(), JOURNAL_LAUNCHES)
 
-    def _outputs(self, cell_id: str, rank: int) -> list[dict[str, Any]]:
+    def outputs(self, cell_id: str, rank: int) -> list[NotebookOutput]:
         record = self._record(cell_id)
         if rank not in record.records:
             raise UsageError(
@@ -234,33 +230,30 @@ class Operations:
             raise UsageError("The outputs of that cell are no longer kept.", "Run it again.")
         return record
 
-    def _shown(self, cell_id: str, mark: str) -> Any:
+    def shown(self, cell_id: str, mark: str) -> protocol.Shown:
         """For a page that has not seen the cell run: it was loaded since, or opened."""
         record = self._record(cell_id)
         is_over = record.is_over  # before its outputs are looked at: it may end meanwhile
         outputs = in_notebook(record, _as_shown())
         now = hashlib.sha256(json.dumps(outputs).encode()).hexdigest()
-        shown = protocol.Shown(
-            record.execution_count, is_over, now, None if now == mark else outputs
-        )
-        return protocol.plain(shown)
+        changed = None if now == mark else outputs
+        return protocol.Shown(record.execution_count, is_over, now, changed)
 
     # ------------------------------------------------------------------ arrays
 
-    def _variables(self) -> list[Any]:
-        found: list[Any] = protocol.plain(array_queries.variables(cluster.current().world))
-        return found
+    def variables(self) -> list[wire.VariableInfo]:
+        return array_queries.variables(cluster.current().world)
 
-    def _look(self, name: str) -> Any:
-        return self._ask(name, {"op": "look"})
+    def look(self, name: str) -> object:
+        return self.ask(name, {"op": "look"})
 
-    def _ask(self, name: str, question: dict[str, Any]) -> Any:
+    def ask(self, name: str, question: array_queries.Question) -> Any:
         return shards.answers(cluster.current(), name)(question)
 
-    def _mesh(self) -> Any:
+    def mesh(self) -> object:
         return document.mesh(array_queries.meshes(cluster.current().world))
 
-    def _memory(self) -> Any:
+    def memory(self) -> object:
         return document.memory(array_queries.memory(cluster.current().world))
 
 

@@ -1,17 +1,29 @@
-"""What the panel and the Lab extension say: ``labextension/src/protocol.ts`` in Python.
+"""What the kernel's side and the page say to each other: the Lab extension, and the sidebar.
 
-``tests/golden/panel.json`` has one example of every message, which the tests of both sides read.
-Times are milliseconds since 1970 by the kernel's clock. All fields are JSON's own types, or one of
-these dataclasses. ``IVariable`` is ``wire.VariableInfo``.
+On the comm ``jaxcluster.events``, whose id is fixed, only the kernel speaks: it sends the state
+whenever that changes, cells as they go on, and the answers to requests. The page adopts the id
+without opening anything, so a page without the extension hears nothing of it. On
+``jaxcluster.rpc``, opened by the page, only the page speaks.
+
+``labextension/src/protocol.ts`` is made of these types (``python tests/typescript.py``), which are
+compared in the tests. ``tests/golden/panel.json`` has one example of every message, which the tests
+of both sides read. Times are milliseconds since 1970 by the kernel's clock; ``now`` is that clock,
+so that "running for 3 s" is right on a browser whose clock is off.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired, Protocol, TypedDict
 
+from jaxcluster.cluster.array_queries import Question
+from jaxcluster.cluster.events import StartStep
+from jaxcluster.lockstep.recourse import RecoveryMode
+from jaxcluster.model.findings import FindingKind
 from jaxcluster.model.timeline import Timeline
+from jaxcluster.views.cell_outputs import NotebookOutput
+from jaxcluster.wire import VariableInfo
 
 PROTOCOL = 1
 EVENTS = "jaxcluster.events"
@@ -20,48 +32,35 @@ RPC = "jaxcluster.rpc"
 RESOURCES_ID = "jaxcluster-resources"  # of a display that no notebook has
 RESOURCES_MIME = "application/vnd.jaxcluster.resources+json"
 
-OPERATIONS = (
-    "hello",
-    "watch",
-    "auto",
-    "profiles",
-    "start",
-    "again",
-    "cancel",
-    "dismiss",
-    "attach",
-    "use",
-    "stop",
-    "restart",
-    "resync",
-    "undo",
-    "strict",
-    "interrupt",
-    "logs",
-    "stacks",
-    "journal",
-    "outputs",
-    "shown",
-    "variables",
-    "look",
-    "ask",
-    "mesh",
-    "memory",
-)
-
-
 # --------------------------------------------------------------------------- the state
+
+RankStatus = Literal[
+    "starting",
+    "idle",
+    "running",
+    "waiting",
+    "paused",
+    "interrupted",
+    "silent",
+    "diverged",
+    "dead",
+]
+"""What a rank is doing. It waits in a collective; a debugger or a question has it paused."""
 
 
 @dataclass(frozen=True)
 class Rank:
-    """``status``: starting, idle, running, waiting, paused, interrupted, silent, diverged or dead.
+    """One rank of the current cluster.
 
-    ``cell`` and ``line`` are as in ``[7] line 3``; ``since`` is when it entered that cell.
+    Attributes:
+      cell: the running cell's number, as in ``[7] line 3``; ``line`` is the line that it is in.
+      since: since when it has been in that cell; None while it runs none.
+      rss: its memory in bytes.
+      note: why it is dead, or what else there is to say.
     """
 
     rank: int
-    status: str
+    status: RankStatus
     host: str
     pid: int
     devices: list[str] = field(default_factory=list)
@@ -76,8 +75,12 @@ class Rank:
 class Cluster:
     """A running cluster of this user on the kernel's machine.
 
-    ``connected``: to this kernel. ``owned``: it ends with this kernel. ``orphaned``: no process is
-    connected to it.
+    Attributes:
+      created: when it was started.
+      notebook: path or name of the notebook that started it; "" if there was none.
+      connected: whether this kernel is connected to it.
+      owned: whether it ends with this kernel.
+      orphaned: whether no process is connected to it, and the one that it would end with is gone.
     """
 
     name: str
@@ -92,30 +95,44 @@ class Cluster:
     orphaned: bool = False
 
 
+PlaceKind = Literal["waited", "launched", "differs", "died", "was"]
+"""What ranks did at a line: ``differs`` is for those to blame, ``died`` for those last seen."""
+
+
 @dataclass(frozen=True)
 class Place:
     """A line of a cell at which ranks were.
 
-    ``what`` they did there: ``waited``, ``launched``, ``differs`` (of those to blame), ``died`` (of
-    those last seen there) or ``was``.
+    Attributes:
+      cell: the cell's number.
     """
 
     cell: int
     line: int
     ranks: list[int]
-    what: str
+    what: PlaceKind
+
+
+ReportKind = Literal[FindingKind, "dead", "step"]
+"""What went wrong; ``dead``: processes ended; ``step``: not in lockstep, no rank is to blame."""
 
 
 @dataclass(frozen=True)
 class Report:
     """A certain finding, or the death of ranks: who was where, and who is to blame.
 
-    ``kind``: missing, mismatch, circle, dead or step. ``title`` is the cause in a few words.
-    ``recovered`` is what was done about it; ``open`` says that the ranks are still not in lockstep.
+    Attributes:
+      id: changes with every new finding.
+      cell_id: the Jupyter cell's; ``cell`` is its number.
+      lines: the finding, a line each, the cause first; the last ones may be hints.
+      title: the cause in short: "KeyError on rank 2".
+      stacks: those of all ranks as they were then, as %jaxcluster stacks shows them.
+      recovered: what was done about it: "Back in lockstep after 0.3 s: ..."; "" if not yet known.
+      open: whether the ranks are still not in lockstep: recovery is the user's to choose.
     """
 
     id: str
-    kind: str
+    kind: ReportKind
     cluster: str
     cell_id: str
     cell: int
@@ -133,15 +150,17 @@ class Report:
 
 @dataclass(frozen=True)
 class Start:
-    """A start of ranks that goes on, or the last one, which has failed: ``failure`` says why then.
+    """A start of ranks that goes on, or the last one, which has failed.
 
-    ``steps`` has for each rank how far it has come: ``""`` (not heard of), ``up``, ``initialized``
-    or ``ready``. ``on_cpu``: it would probably work on CPU.
+    Attributes:
+      steps: how far each rank has come.
+      failure: why it has failed; "" while it goes on.
+      on_cpu: whether it would probably work on CPU.
     """
 
     name: str
     since: int
-    steps: list[str]
+    steps: list[StartStep]
     failure: str = ""
     on_cpu: bool = False
     is_restart: bool = False
@@ -149,7 +168,13 @@ class Start:
 
 @dataclass(frozen=True)
 class Undo:
-    """The last cell of this notebook. ``is_done``: it is undone. ``refused``: why it can't be."""
+    """The last cell of this notebook, and whether it can be undone.
+
+    Attributes:
+      cell_id: the Jupyter cell's; ``cell`` is its number.
+      is_done: it is undone: by its end, or by the user.
+      refused: why it can't be undone; "" if it can, as far as is known without asking the ranks.
+    """
 
     seq: int
     cell_id: str
@@ -160,7 +185,16 @@ class Undo:
 
 @dataclass(frozen=True)
 class State:
-    """Everything but cells. ``spmd`` is None while auto mode is off and nobody has switched."""
+    """Everything but cells.
+
+    Attributes:
+      version: of the Python package.
+      spmd: auto mode: every following cell is an %%spmd cell. None: it is off, and was never set.
+      clusters: every cluster that runs here, this kernel's first.
+      current: the one that %%spmd uses; None while there is none.
+      progress: one line like "starting: engines 3/4", while a start or restart goes on; else "".
+      undo: None while no cell has run.
+    """
 
     version: str
     now: int
@@ -171,40 +205,41 @@ class State:
     start: Start | None = None
     ranks: list[Rank] = field(default_factory=list)
     strict: bool = False
-    recovery: str = "auto"
+    recovery: RecoveryMode = "auto"
     report: Report | None = None
-    undo: Undo | None = None
-    type: str = "state"
+    undo: Annotated[Undo | None, "Missing in older kernels."] = None
+    type: Literal["state"] = "state"
     v: int = PROTOCOL
 
 
 # --------------------------------------------------------------------------- cells
 
+CellRankStatus = Literal["running", "waiting", "paused", "done", "failed", "interrupted", "dead"]
+"""How far a cell is on a rank."""
+
 
 @dataclass(frozen=True)
 class CellRank:
-    """``status``: running, waiting, paused, done, failed, interrupted or dead."""
+    """A cell on one rank.
+
+    Attributes:
+      seconds: how long the cell took on this rank; None while it runs.
+    """
 
     rank: int
-    status: str
+    status: CellRankStatus
     seconds: float | None = None
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What stands below a cell. ``outputs``: None where it has not changed since ``mark``."""
-
-    number: int
-    is_over: bool
-    mark: str
-    outputs: list[dict[str, Any]] | None
-
-
-@dataclass(frozen=True)
 class Cell:
-    """One ``%%spmd`` cell as its ranks run it; ``cell_id`` is Jupyter's.
+    """One %%spmd cell as its ranks run it. The newest run of a Jupyter cell replaces older ones.
 
-    ``held``: a person has held some of them, so that their times say nothing of them.
+    Attributes:
+      cell_id: the Jupyter cell's.
+      number: as in [7].
+      ended: None while it runs.
+      held: whether a person has held some of its ranks, so that their times mean nothing.
     """
 
     cell_id: str
@@ -216,7 +251,23 @@ class Cell:
     ended: int | None = None
     now: int = 0
     held: bool = False
-    type: str = "cell"
+    type: Literal["cell"] = "cell"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The output below a cell.
+
+    Attributes:
+      number: the cell's, as in [7].
+      is_over: whether nothing more comes.
+      outputs: None if they have not changed since ``mark``.
+    """
+
+    number: int
+    is_over: bool
+    mark: str
+    outputs: list[NotebookOutput] | None
 
 
 # --------------------------------------------------------------------------- resources
@@ -224,7 +275,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Series:
-    """One rank's samples, oldest first: percents of a processor and of its GPUs, and bytes."""
+    """One rank's samples, oldest first: percents of a processor and of its GPUs' time, and bytes.
+
+    Attributes:
+      gpu_total: 0 if there is no GPU, or nothing is known of it.
+    """
 
     rank: int
     cpu: list[int | None]
@@ -236,24 +291,33 @@ class Series:
 
 @dataclass(frozen=True)
 class Resources:
-    """What the ranks of a cluster use. ``whole``: it takes the place of all that was known."""
+    """What the ranks of a cluster use.
+
+    Attributes:
+      whole: whether it replaces all that was known; else it comes after that.
+      every: milliseconds between two samples.
+    """
 
     now: int
     cluster: str
     ranks: list[Series]
     whole: bool
     every: int
-    type: str = "resources"
+    type: Literal["resources"] = "resources"
 
 
-# --------------------------------------------------------------------------- profiles
+# --------------------------------------------------------------------------- requests and answers
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Options of a start under a name: [flag, value] of each, [flag] of a switch.
+    """Options of a start that are in a jaxcluster.toml under a name.
 
-    ``problem``: why it can't be used.
+    Attributes:
+      place: file and line.
+      is_default: whether a start takes it if none is named.
+      options: each option with its value as text; a switch alone.
+      problem: why it can't be used; "" if it can.
     """
 
     name: str
@@ -261,6 +325,138 @@ class Profile:
     is_default: bool = False
     options: list[list[str]] = field(default_factory=list)
     problem: str = ""
+
+
+@dataclass(frozen=True)
+class Hello:
+    """Everything there is."""
+
+    state: State
+    cells: list[Cell]
+
+
+class Greetings(Protocol):
+    """What a page asks about itself; the panel answers."""
+
+    def hello(self, client: str) -> Hello:
+        """All, also if nothing has changed. ``client`` is this page's; its older one is dropped."""
+
+    def watch(self, on: bool) -> None:
+        """Whether this page shows what the ranks use. Then it is sent, every 2 s."""
+
+
+class Operations(Protocol):
+    """What a page may ask for. Errors come back as texts that say what to do next."""
+
+    def auto(self, on: bool, restore: bool = False) -> None:
+        """``restore``: it was on in the notebook; that counts only if it was not set since."""
+
+    def profiles(self) -> list[Profile]:
+        """The profiles that a start can take here."""
+
+    def start(self, line: str) -> str:
+        """``line`` is what would follow %jaxcluster start. The result is its last line."""
+
+    def again(self, on_cpu: bool = False) -> str:
+        """Try the failed start again, with the same options, or on CPU."""
+
+    def cancel(self) -> None:
+        """End the start, or the restart, that goes on."""
+
+    def dismiss(self) -> None:
+        """Forget the start that has failed."""
+
+    def attach(self, name: str) -> str:
+        """Connect to a cluster that runs."""
+
+    def use(self, name: str) -> str:
+        """Run this notebook's cells on another cluster, connected to already or not."""
+
+    def stop(self, name: str) -> str:
+        """Stop a cluster, also one that this kernel is not connected to."""
+
+    def restart(self, clean: bool) -> str:
+        """Give the ranks new processes, with their variables or without."""
+
+    def resync(self) -> str:
+        """Bring the ranks back into lockstep."""
+
+    def undo(self, seq: int) -> str:
+        """Take back the last cell, whose seq this is."""
+
+    def strict(self, on: bool) -> None:
+        """Switch strict mode."""
+
+    def interrupt(self) -> list[int]:
+        """Interrupt what runs; the result is the ranks that were interrupted."""
+
+    def logs(self, rank: int | None, lines: int) -> str:
+        """The last lines of a rank's log; if None, of all ranks, each line with its rank."""
+
+    def stacks(self) -> str:
+        """Where all ranks are."""
+
+    def journal(self) -> list[Timeline]:
+        """The last launches of each set of processes."""
+
+    def outputs(self, cell_id: str, rank: int) -> list[NotebookOutput]:
+        """The output of one rank in a cell."""
+
+    def shown(self, cell_id: str, mark: str) -> Shown:
+        """The output below a cell, for a page that has not seen it run.
+
+        ``mark`` is the last answer's, or "".
+        """
+
+    def variables(self) -> list[VariableInfo]:
+        """The arrays of the ranks, and what has arrays in it."""
+
+    def look(self, name: str) -> object:
+        """The document that static/shardview draws. ``name`` may be a part: params['w']."""
+
+    def ask(self, name: str, question: Question) -> Any:
+        """What static/shardview asks of a document; its `ask`."""
+
+    def mesh(self) -> object:
+        """The document of all meshes."""
+
+    def memory(self) -> object:
+        """The document of what is held on each device."""
+
+
+def names_of(protocol: type) -> tuple[str, ...]:
+    """The operations of a protocol, in order."""
+    return tuple(name for name in vars(protocol) if not name.startswith("_"))
+
+
+OPERATIONS = names_of(Operations)
+
+
+class Request(TypedDict):
+    """What a page sends.
+
+    Attributes:
+      id: ``${client}:${number}``: the answer carries it, and other pages ignore that.
+      until: when it is refused if it was not heard before; the sidebar in a cell has no subshell.
+    """
+
+    id: str
+    op: str
+    args: object
+    until: NotRequired[float]
+
+
+class Answer(TypedDict):
+    """What came of a request.
+
+    Attributes:
+      error: set instead of the result.
+    """
+
+    type: Literal["answer"]
+    id: str
+    result: NotRequired[Any]
+    error: NotRequired[str]
 
 
 def plain(message: Any) -> Any:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from html import escape
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict
 
 from jaxcluster import wire
 from jaxcluster.model.outputs import ANSI, CellRecord, Group, RankRecord, as_seen, group_outputs
@@ -18,20 +19,79 @@ MOST_CHARS = 1_000_000  # of a rank's printed text where it is asked for
 MOST_SHOWN = 200_000  # of a group's, in a notebook that shows several ranks
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/svg+xml")
 
-Output = dict[str, Any]
-Document = dict[str, Any]
+
+class StreamOutput(TypedDict):
+    """What was printed."""
+
+    output_type: Literal["stream"]
+    name: str
+    text: str
+
+
+class DisplayOutput(TypedDict):
+    """What was displayed; a page may show any of ``data``, by MIME type."""
+
+    output_type: Literal["display_data"]
+    data: dict[str, Any]
+    metadata: dict[str, Any]
+
+
+class ResultOutput(TypedDict):
+    """The value of a cell's last line."""
+
+    output_type: Literal["execute_result"]
+    data: dict[str, Any]
+    metadata: dict[str, Any]
+    execution_count: int
+
+
+class ErrorOutput(TypedDict):
+    """How a cell has failed."""
+
+    output_type: Literal["error"]
+    ename: str
+    evalue: str
+    traceback: list[str]
+
+
+ShownOutput = StreamOutput | DisplayOutput | ResultOutput
+NotebookOutput = StreamOutput | DisplayOutput | ResultOutput | ErrorOutput
+"""An output of a notebook (nbformat 4), as this package makes it."""
+
+
+@dataclass(frozen=True)
+class OutputGroup:
+    """Ranks with the same output."""
+
+    ranks: list[int]
+    outputs: list[ShownOutput]
+
+
+@dataclass(frozen=True)
+class RanksOutputs:
+    """The output of several ranks in a cell, as the notebook keeps it.
+
+    Attributes:
+      cell: the cell's number, as in [7].
+      failed: ranks on which the cell has failed.
+    """
+
+    v: int
+    cell: int
+    groups: list[OutputGroup]
+    failed: Annotated[list[int], "Missing in older notebooks."]
 
 
 def notebook_outputs(
     record: RankRecord, execution_count: int, shown: Sequence[wire.RankOutput] | None = None
-) -> list[Output]:
+) -> list[NotebookOutput]:
     """The output of one rank in a cell, and how it failed, in the form of nbformat 4.
 
     Args:
       shown: its outputs as the page can show them, where they are others.
     """
     pieces = record.outputs() if shown is None else shown
-    found = _pieces(pieces, execution_count, MOST_CHARS)
+    found: list[NotebookOutput] = [*_pieces(pieces, execution_count, MOST_CHARS)]
     if record.died:
         found.append(_error("RankDied", f"rank {record.rank} died: {record.died}", []))
     elif record.reply is not None and (error := record.reply.error) is not None:
@@ -42,28 +102,27 @@ def notebook_outputs(
 def in_notebook(
     record: CellRecord,
     as_shown: Callable[[Sequence[wire.RankOutput]], list[wire.RankOutput]] = list,
-) -> list[Output]:
+) -> list[NotebookOutput]:
     """What a notebook shows below a cell that it has followed from its beginning.
 
     Args:
       as_shown: outputs as the page can show them.
     """
-    if record.shown:
-        shown = document(record, record.shown, as_shown)
-        found = []
-        if shown is not None:
-            display = {"data": bundle(shown), "metadata": {}}
-            found.append({"output_type": "display_data", **display})
-    else:
+    found: list[NotebookOutput] = []
+    if not record.shown:
         pieces = as_shown(record.records[record.ranks[0]].outputs())
-        found = _pieces(pieces, record.execution_count, MOST_CHARS)
+        found += _pieces(pieces, record.execution_count, MOST_CHARS)
+    elif (shown := document(record, record.shown, as_shown)) is not None:
+        found.append({"output_type": "display_data", "data": bundle(shown), "metadata": {}})
     if record.error is not None:
         found.append(_error(record.error.ename, record.error.evalue, record.error.traceback))
     return found
 
 
-def _pieces(pieces: Sequence[wire.RankOutput], execution_count: int, most: int) -> list[Output]:
-    found: list[Output] = []
+def _pieces(
+    pieces: Sequence[wire.RankOutput], execution_count: int, most: int
+) -> list[ShownOutput]:
+    found: list[ShownOutput] = []
     left = most
     for piece in pieces:
         content = piece.content
@@ -71,10 +130,18 @@ def _pieces(pieces: Sequence[wire.RankOutput], execution_count: int, most: int) 
             shown, left = _cut(as_seen(content["text"]), left)
             found.append({"output_type": "stream", "name": content["name"], "text": shown})
         elif piece.kind in ("display_data", "update_display_data", "execute_result"):
-            kind = "execute_result" if piece.kind == "execute_result" else "display_data"
-            bundle = {"data": content["data"], "metadata": content.get("metadata") or {}}
-            number = {"execution_count": execution_count} if kind == "execute_result" else {}
-            found.append({"output_type": kind, **bundle, **number})
+            data, metadata = content["data"], content.get("metadata") or {}
+            if piece.kind == "execute_result":
+                found.append(
+                    {
+                        "output_type": "execute_result",
+                        "data": data,
+                        "metadata": metadata,
+                        "execution_count": execution_count,
+                    }
+                )
+            else:
+                found.append({"output_type": "display_data", "data": data, "metadata": metadata})
     return found
 
 
@@ -86,7 +153,7 @@ def _cut(text: str, most: int) -> tuple[str, int]:
     return f"{head}\n[{len(text) - most} more characters]\n{tail}", 0
 
 
-def _error(ename: str, evalue: str, traceback: list[str]) -> Output:
+def _error(ename: str, evalue: str, traceback: list[str]) -> ErrorOutput:
     lines = traceback or [f"{ename}: {evalue}"]
     return {"output_type": "error", "ename": ename, "evalue": evalue, "traceback": lines}
 
@@ -111,7 +178,7 @@ def document(
     record: CellRecord,
     ranks: Sequence[int],
     as_shown: Callable[[Sequence[wire.RankOutput]], list[wire.RankOutput]] = list,
-) -> Document | None:
+) -> RanksOutputs | None:
     """Groups of ranks with the same output, in the order of their first ranks; None for nothing.
 
     The Lab extension draws it, and finds there the output of a rank when the cluster is long gone.
@@ -125,31 +192,30 @@ def document(
     ]
     if not any(outputs for _, outputs in groups):
         return None
-    return {
-        "v": VERSION,
-        "cell": record.execution_count,
-        "groups": [{"ranks": list(group.ranks), "outputs": outputs} for group, outputs in groups],
-        "failed": [
-            r for r in ranks if (reply := record.records[r].reply) and reply.status == "error"
-        ],
-    }
+    replies = {rank: record.records[rank].reply for rank in ranks}
+    return RanksOutputs(
+        VERSION,
+        record.execution_count,
+        [OutputGroup(list(group.ranks), outputs) for group, outputs in groups],
+        [rank for rank, reply in replies.items() if reply and reply.status == "error"],
+    )
 
 
-def bundle(shown: Document) -> dict[str, Any]:
+def bundle(shown: RanksOutputs) -> dict[str, Any]:
     """The document for the Lab extension, as HTML for all others, and as text."""
-    return {MIME: shown, "text/html": html(shown), "text/plain": text(shown)}
+    return {MIME: asdict(shown), "text/html": html(shown), "text/plain": text(shown)}
 
 
-def text(shown: Document) -> str:
+def text(shown: RanksOutputs) -> str:
     """Each group's text under its ranks."""
     parts = []
-    for group in shown["groups"]:
-        said = "".join(_plain(output) for output in group["outputs"]).rstrip("\n")
-        parts.append(f"── {name_ranks(group['ranks'])} ──\n{said or '(no output)'}")
+    for group in shown.groups:
+        said = "".join(_plain(output) for output in group.outputs).rstrip("\n")
+        parts.append(f"── {name_ranks(group.ranks)} ──\n{said or '(no output)'}")
     return "\n".join(parts)
 
 
-def _plain(output: Output) -> str:
+def _plain(output: ShownOutput) -> str:
     if output["output_type"] == "stream":
         return ANSI.sub("", output["text"])
     return _line(output["data"].get("text/plain", ""))
@@ -159,17 +225,17 @@ def _line(said: str) -> str:
     return f"{said}\n" if said else ""
 
 
-def html(shown: Document) -> str:
+def html(shown: RanksOutputs) -> str:
     """Groups that fold, for frontends without the extension, and for nbconvert."""
     parts = []
-    for group in shown["groups"]:
-        name = escape(name_ranks(group["ranks"]))
-        inner = "".join(map(_html, group["outputs"])) or "<em>(no output)</em>"
+    for group in shown.groups:
+        name = escape(name_ranks(group.ranks))
+        inner = "".join(map(_html, group.outputs)) or "<em>(no output)</em>"
         parts.append(f"<details open><summary><b>{name}</b></summary>{inner}</details>")
     return "\n".join(parts)
 
 
-def _html(output: Output) -> str:
+def _html(output: ShownOutput) -> str:
     if output["output_type"] == "stream":
         return f"<pre>{escape(ANSI.sub('', output['text']))}</pre>"
     data = output["data"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -22,13 +23,21 @@ MOST_ROWS = 16  # of a rank each; of more ranks those that are equal share a row
 MOST_PLACES = 3  # at which a program was launched
 
 
+@dataclass(frozen=True)
+class Journal:
+    """What the Lab extension draws of the last launches."""
+
+    v: int
+    timelines: list[Timeline]
+
+
 def bundle(found: Sequence[Timeline]) -> dict[str, Any]:
     """Timelines in all the forms that a frontend may ask for."""
     told = text.journal(found)
     if not found:
         return {"text/plain": told}
     return {
-        MIME: {"v": VERSION, "timelines": [dataclasses.asdict(one) for one in found]},
+        MIME: dataclasses.asdict(Journal(VERSION, list(found))),
         "text/html": "\n".join(html(one) for one in found),
         "text/plain": told,
     }

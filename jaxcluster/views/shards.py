@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from jaxcluster.views import document, markup, plain
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
 
-Answer = Callable[[Mapping[str, Any]], Any]
+Answer = Callable[[array_queries.Question], Any]
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def color_terminal() -> bool:
 def answers(cluster: Cluster, name: str) -> Answer:
     """Answers what a widget asks for, as JSON: stats, peek, check and look."""
 
-    def answer(question: Mapping[str, Any]) -> Any:
+    def answer(question: array_queries.Question) -> Any:
         found = array_queries.answer(cluster.world, name)(question)  # of the ranks as they are now
         match found:
             case wire.ShardCheck():

@@ -28,7 +28,7 @@ class ShardWidget(anywidget.AnyWidget):
         self,
         document: Mapping[str, Any],
         html: str = "",
-        answer: Callable[[Mapping[str, Any]], Any] | None = None,
+        answer: Callable[[Any], Any] | None = None,
     ) -> None:
         super().__init__(document=dict(document), live=answer is not None)
         self._html = html

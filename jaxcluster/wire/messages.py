@@ -799,8 +799,11 @@ class MemoryReport:
 class VariableInfo:
     """A variable that is an array or a pytree of arrays, as a list of variables shows it.
 
-    ``type`` is ``array``, or as in ``dict of 12 arrays``, whose ``shape`` is None. ``sharding`` is
-    the PartitionSpec in short. ``nbytes_per_device`` is the most that one device holds.
+    Attributes:
+      type: "array", or the type of a pytree: "dict of 12 arrays", whose ``shape`` is None.
+      sharding: the PartitionSpec in short, or what else the sharding is called.
+      nbytes_per_device: the most that one device holds of it.
+      spans: whether it spans processes.
     """
 
     name: str

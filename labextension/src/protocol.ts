@@ -1,55 +1,30 @@
 /**
- * What the kernel's side (jaxcluster/panel.py) and this extension say to each other.
+ * Made by `python tests/typescript.py` of jaxcluster/panel/protocol.py: change that.
  *
- * Two comms. On `jaxcluster.events`, whose id is fixed, only the kernel speaks: it sends the state
- * whenever that changes, cells as they go on, and the answers to requests. The extension adopts the id
- * without opening anything, so a frontend without the extension hears nothing of it. On
- * `jaxcluster.rpc`, opened by the extension, only the extension speaks.
+ * What the kernel's side and the page say to each other: the Lab extension, and the sidebar.
  *
- * tests/golden/panel.json holds one example of every message; it is read by the tests of both sides.
- * Times are milliseconds since 1970 by the kernel's clock; `now` says what that clock shows, so that
- * "running for 3 s" is right on a browser whose clock is off.
+ * On the comm `jaxcluster.events`, whose id is fixed, only the kernel speaks: it sends the state
+ * whenever that changes, cells as they go on, and the answers to requests. The page adopts the id
+ * without opening anything, so a page without the extension hears nothing of it. On
+ * `jaxcluster.rpc`, opened by the page, only the page speaks.
+ *
+ * `labextension/src/protocol.ts` is made of these types (`python tests/typescript.py`), which are
+ * compared in the tests. `tests/golden/panel.json` has one example of every message, which the
+ * tests of both sides read. Times are milliseconds since 1970 by the kernel's clock; `now` is that
+ * clock, so that "running for 3 s" is right on a browser whose clock is off.
  */
 
 export const PROTOCOL = 1;
 export const EVENTS = 'jaxcluster.events';
 export const EVENTS_ID = 'jaxcluster-events';
 export const RPC = 'jaxcluster.rpc';
-/** What the ranks use comes as an update of a display that no notebook has: see panel/resources.py. */
 export const RESOURCES_ID = 'jaxcluster-resources';
 export const RESOURCES_MIME = 'application/vnd.jaxcluster.resources+json';
 export const SHARDS_MIME = 'application/vnd.jaxcluster.shards+json';
 export const JOURNAL_MIME = 'application/vnd.jaxcluster.journal+json';
-
-// ------------------------------------------------------------------------------------- the state
-
-/** What a rank is doing, as a user would say it. */
-export type RankStatus =
-  | 'starting'
-  | 'idle'
-  | 'running'
-  | 'waiting' // in a collective
-  | 'paused' // a person holds it: in a debugger, or by a question
-  | 'interrupted'
-  | 'silent' // does not answer
-  | 'diverged'
-  | 'dead';
-
-export interface IRank {
-  rank: number;
-  status: RankStatus;
-  host: string;
-  pid: number;
-  devices: string[];
-  /** The running cell's number and line, as in [7] line 3. */
-  cell: number | null;
-  line: number | null;
-  /** Since when it has been in that cell; null while it runs none. */
-  since: number | null;
-  rss: number;
-  /** Why it is dead, or what else is to be said of it. */
-  note: string;
-}
+export const JOURNAL_VERSION = 1;
+export const OUTPUTS_MIME = 'application/vnd.jaxcluster.outputs+json';
+export const OUTPUTS_VERSION = 1;
 
 /** A running cluster of this user on the kernel's machine. */
 export interface ICluster {
@@ -62,89 +37,16 @@ export interface ICluster {
   created: number;
   /** Path or name of the notebook that started it; '' if there was none. */
   notebook: string;
-  /** Whether this kernel is connected to it, and whether it ends with this kernel. */
+  /** Whether this kernel is connected to it. */
   connected: boolean;
+  /** Whether it ends with this kernel. */
   owned: boolean;
-  /** Whether the process that it would end with is gone, and no notebook holds it. */
+  /** Whether no process is connected to it, and the one that it would end with is gone. */
   orphaned: boolean;
 }
 
-/** What was found of a cell that went wrong. */
-export type ReportKind =
-  | 'missing' // a launch that some ranks skipped
-  | 'mismatch' // different programs
-  | 'circle' // ranks waited for each other
-  | 'dead' // processes have ended
-  | 'step'; // not in lockstep, and nobody in particular is to blame
-
-/** A line of a cell at which ranks were. */
-export interface IPlace {
-  /** The cell's number. */
-  cell: number;
-  line: number;
-  ranks: number[];
-  /** What they did there: `differs` is said of those to blame, `died` of those last seen there. */
-  what: 'waited' | 'launched' | 'differs' | 'died' | 'was';
-}
-
-/** One launch of a lane; null where its ranks have not made it. */
-export interface ILaunch {
-  name: string;
-  /** Equal on all lanes for the same program. */
-  program: number;
-  cell: number | null;
-  line: number | null;
-  /** The line of a script or module that launched it, where that was not the cell's: "train.py line 3: x.sum()". */
-  within: string;
-}
-
-/** Ranks that have made the same launches, from the timeline's first one on. */
-export interface ILane {
-  ranks: number[];
-  launches: (ILaunch | null)[];
-  /** Whether they are in a cell still: what they have not launched may come. */
-  under_way: boolean;
-  /** Whether their processes have ended: they could not launch more. Missing in older notebooks. */
-  died?: boolean;
-}
-
-/** The last launches that a set of processes should have made together. */
-export interface ITimeline {
-  processes: number[];
-  /** The number of the first launch that is shown, from 1 on. */
-  first: number;
-  lanes: ILane[];
-  /** Ranks that are left out, where there are too many lanes. */
-  hidden: number[];
-  /** Those that differ from the most at the first launch that differs. Missing in older notebooks. */
-  odd?: number[];
-}
-
-/** A certain finding, or the death of ranks: who was where, and who is to blame. */
-export interface IReport {
-  /** Changes with every new finding. */
-  id: string;
-  kind: ReportKind;
-  cluster: string;
-  /** The Jupyter cell's id, and its number. */
-  cell_id: string;
-  cell: number;
-  at: number;
-  /** The finding in words, a line each, the cause first; the last ones may be hints. */
-  lines: string[];
-  /** The cause in a few words: "KeyError on rank 2". */
-  title: string;
-  waiting: number[];
-  culprits: number[];
-  /** The stacks of all ranks as they were then, as %jaxcluster stacks shows them. */
-  stacks: string;
-  /** What was done about it: "Back in lockstep after 0.3 s: ..."; '' while nothing is known yet. */
-  recovered: string;
-  /** Whether the ranks are still not in lockstep: recovery is the user's to choose. */
-  open: boolean;
-  places: IPlace[];
-  timelines: ITimeline[];
-}
+/** How far a rank has come; '' before it was heard of. */
+export type StartStep = '' | 'up' | 'initialized' | 'ready';
 
 /** A start of ranks that goes on, or the last one, which has failed. */
 export interface IStart {
@@ -159,29 +61,138 @@ export interface IStart {
   is_restart: boolean;
 }
 
-/** '': nothing was heard of the rank yet. */
-export type StartStep = '' | 'up' | 'initialized' | 'ready';
+/** What a rank is doing. It waits in a collective; a debugger or a question has it paused. */
+export type RankStatus =
+  | 'starting'
+  | 'idle'
+  | 'running'
+  | 'waiting'
+  | 'paused'
+  | 'interrupted'
+  | 'silent'
+  | 'diverged'
+  | 'dead';
 
-/** The last cell of this notebook, and whether it can be taken back. */
+/** One rank of the current cluster. */
+export interface IRank {
+  rank: number;
+  status: RankStatus;
+  host: string;
+  pid: number;
+  devices: string[];
+  /** The running cell's number, as in `[7] line 3`; `line` is the line that it is in. */
+  cell: number | null;
+  line: number | null;
+  /** Since when it has been in that cell; null while it runs none. */
+  since: number | null;
+  /** Its memory in bytes. */
+  rss: number;
+  /** Why it is dead, or what else there is to say. */
+  note: string;
+}
+
+/** Whether lost ranks are replaced at once, when the user says so, or never. */
+export type RecoveryMode = 'auto' | 'ask' | 'never';
+
+/** What went wrong; `dead`: processes ended; `step`: not in lockstep, no rank is to blame. */
+export type ReportKind = 'missing' | 'mismatch' | 'circle' | 'dead' | 'step';
+
+/** What ranks did at a line: `differs` is for those to blame, `died` for those last seen. */
+export type PlaceKind = 'waited' | 'launched' | 'differs' | 'died' | 'was';
+
+/** A line of a cell at which ranks were. */
+export interface IPlace {
+  /** The cell's number. */
+  cell: number;
+  line: number;
+  ranks: number[];
+  what: PlaceKind;
+}
+
+/** One launch of a lane. */
+export interface ILaunch {
+  name: string;
+  /** Equal on all lanes for the same program. */
+  program: number;
+  cell: number | null;
+  line: number | null;
+  /**
+   * The line of a script or module that launched it, if it was not the cell's own: "train.py line
+   * 3: x.sum()".
+   */
+  within: string;
+}
+
+/** Ranks that have made the same launches, from the timeline's first one on. */
+export interface ILane {
+  ranks: number[];
+  /** Null where they have made none. */
+  launches: (ILaunch | null)[];
+  /** They are in a cell still: what they have not launched may come. */
+  under_way: boolean;
+  /** Their processes have ended: they could not launch more. Missing in older notebooks. */
+  died?: boolean;
+}
+
+/** The last launches that a set of processes should have made together. */
+export interface ITimeline {
+  processes: number[];
+  /** The number of the first launch that is shown, from 1 on. */
+  first: number;
+  lanes: ILane[];
+  /** Ranks that are left out, if there are too many lanes. */
+  hidden: number[];
+  /**
+   * Ranks that differ from the most at the first launch that differs. What comes after it is
+   * shifted, and means nothing. Missing in older notebooks.
+   */
+  odd?: number[];
+}
+
+/** A certain finding, or the death of ranks: who was where, and who is to blame. */
+export interface IReport {
+  /** Changes with every new finding. */
+  id: string;
+  kind: ReportKind;
+  cluster: string;
+  /** The Jupyter cell's; `cell` is its number. */
+  cell_id: string;
+  cell: number;
+  at: number;
+  /** The finding, a line each, the cause first; the last ones may be hints. */
+  lines: string[];
+  waiting: number[];
+  culprits: number[];
+  /** The cause in short: "KeyError on rank 2". */
+  title: string;
+  /** Those of all ranks as they were then, as %jaxcluster stacks shows them. */
+  stacks: string;
+  /** What was done about it: "Back in lockstep after 0.3 s: ..."; '' if not yet known. */
+  recovered: string;
+  /** Whether the ranks are still not in lockstep: recovery is the user's to choose. */
+  open: boolean;
+  places: IPlace[];
+  timelines: ITimeline[];
+}
+
+/** The last cell of this notebook, and whether it can be undone. */
 export interface IUndo {
   seq: number;
-  /** The Jupyter cell's id, and its number. */
+  /** The Jupyter cell's; `cell` is its number. */
   cell_id: string;
   cell: number;
   /** It is undone: by its end, or by the user. */
   is_done: boolean;
-  /** Why it can't be undone; '' where it can, as far as is known without asking the ranks. */
+  /** Why it can't be undone; '' if it can, as far as is known without asking the ranks. */
   refused: string;
 }
 
 /** Everything but cells. */
 export interface IState {
-  type: 'state';
-  v: number;
-  now: number;
-  /** Version of the Python package. */
+  /** Of the Python package. */
   version: string;
-  /** Auto mode: every following cell is an %%spmd cell. Null: it is off, and nobody has switched. */
+  now: number;
+  /** Auto mode: every following cell is an %%spmd cell. Null: it is off, and was never set. */
   spmd: boolean | null;
   /** Every cluster that runs here, this kernel's first. */
   clusters: ICluster[];
@@ -192,14 +203,15 @@ export interface IState {
   start: IStart | null;
   ranks: IRank[];
   strict: boolean;
-  recovery: 'auto' | 'ask' | 'never';
+  recovery: RecoveryMode;
   report: IReport | null;
   /** Null while no cell has run. Missing in older kernels. */
   undo?: IUndo | null;
+  type: 'state';
+  v: number;
 }
 
-// ------------------------------------------------------------------------------------------- cells
-
+/** How far a cell is on a rank. */
 export type CellRankStatus =
   | 'running'
   | 'waiting'
@@ -209,32 +221,31 @@ export type CellRankStatus =
   | 'interrupted'
   | 'dead';
 
+/** A cell on one rank. */
 export interface ICellRank {
   rank: number;
   status: CellRankStatus;
-  /** How long the cell took on this rank, in seconds; null while it runs. */
+  /** How long the cell took on this rank; null while it runs. */
   seconds: number | null;
 }
 
-/** One %%spmd cell as its ranks run it. The newest run of a Jupyter cell takes the older one's place. */
+/** One %%spmd cell as its ranks run it. The newest run of a Jupyter cell replaces older ones. */
 export interface ICell {
-  type: 'cell';
-  now: number;
-  /** The Jupyter cell's id. */
+  /** The Jupyter cell's. */
   cell_id: string;
   seq: number;
   cluster: string;
   /** As in [7]. */
   number: number;
   started: number;
+  ranks: ICellRank[];
   /** Null while it runs. */
   ended: number | null;
-  ranks: ICellRank[];
-  /** Whether a person has held some of them: then nobody was slow. */
+  now: number;
+  /** Whether a person has held some of its ranks, so that their times mean nothing. */
   held: boolean;
+  type: 'cell';
 }
-
-// --------------------------------------------------------------------------------------- resources
 
 /** One rank's samples, oldest first: percents of a processor and of its GPUs' time, and bytes. */
 export interface ISeries {
@@ -243,80 +254,120 @@ export interface ISeries {
   rss: number[];
   gpu: (number | null)[];
   gpu_used: number[];
-  /** 0 where there is no GPU, or nothing is known of it. */
+  /** 0 if there is no GPU, or nothing is known of it. */
   gpu_total: number;
 }
 
 /** What the ranks of a cluster use. */
 export interface IResources {
-  type: 'resources';
   now: number;
   cluster: string;
   ranks: ISeries[];
-  /** Whether it takes the place of all that was known; else it comes after that. */
+  /** Whether it replaces all that was known; else it comes after that. */
   whole: boolean;
   /** Milliseconds between two samples. */
   every: number;
+  type: 'resources';
 }
 
-// ------------------------------------------------------------------------- requests and answers
-
-/** What is asked, with what comes back. Errors come back as texts that say what to do next. */
-export interface IOperations {
-  /** Everything, also when nothing has changed. `client` is this page's; an older one of it is dropped. */
-  hello: { args: { client: string }; result: { state: IState; cells: ICell[] } };
-  /** Whether this page shows what the ranks use. Then it is sent, every 2 s. */
-  watch: { args: { on: boolean }; result: null };
-  /** `restore`: the notebook says that it was on; that counts only if nobody has switched since. */
-  auto: { args: { on: boolean; restore?: boolean }; result: null };
-  /** The profiles that a start can take here. */
-  profiles: { args: Record<string, never>; result: IProfile[] };
-  /** `line` is what would follow `%jaxcluster start`. The result is the one line that it ends in. */
-  start: { args: { line: string }; result: string };
-  /** Try the failed start again, with the same options, or on CPU. */
-  again: { args: { on_cpu: boolean }; result: string };
-  /** End the start that goes on. */
-  cancel: { args: Record<string, never>; result: null };
-  /** Forget the start that has failed. */
-  dismiss: { args: Record<string, never>; result: null };
-  attach: { args: { name: string }; result: string };
-  /** Run this notebook's cells on another cluster, connected to already or not. */
-  use: { args: { name: string }; result: string };
-  /** Stops a cluster, also one that this kernel is not connected to. */
-  stop: { args: { name: string }; result: string };
-  restart: { args: { clean: boolean }; result: string };
-  resync: { args: Record<string, never>; result: string };
-  /** Take back the last cell, whose seq this is. */
-  undo: { args: { seq: number }; result: string };
-  strict: { args: { on: boolean }; result: null };
-  /** The ranks that were interrupted. */
-  interrupt: { args: Record<string, never>; result: number[] };
-  /** The last lines of a rank's log; of all ranks, each line with its rank, where that is null. */
-  logs: { args: { rank: number | null; lines: number }; result: string };
-  stacks: { args: Record<string, never>; result: string };
-  /** The last launches of each set of processes. */
-  journal: { args: Record<string, never>; result: ITimeline[] };
-  /** The output of one rank in a cell, as notebook outputs (nbformat 4). */
-  outputs: { args: { cell_id: string; rank: number }; result: INotebookOutput[] };
-  /** What stands below a cell, for a page that has not seen it run. `mark` is the last answer's, or ''. */
-  shown: { args: { cell_id: string; mark: string }; result: IShown };
-  variables: { args: Record<string, never>; result: IVariable[] };
-  /** The document that static/shardview draws. `name` may be a part: params['w']. */
-  look: { args: { name: string }; result: object };
-  /** What static/shardview asks of a document: {op: stats|peek|check|look, ...}; its `ask`. */
-  ask: { args: { name: string; question: object }; result: unknown };
-  mesh: { args: Record<string, never>; result: object };
-  memory: { args: Record<string, never>; result: object };
+/** What a page sends. */
+export interface IRequest {
+  /** `${client}:${number}`: the answer carries it, and other pages ignore that. */
+  id: string;
+  op: string;
+  args: object;
+  /** When it is refused if it was not heard before; the sidebar in a cell has no subshell. */
+  until?: number;
 }
 
-export type Operation = keyof IOperations;
+/** What came of a request. */
+export interface IAnswer {
+  type: 'answer';
+  id: string;
+  result?: unknown;
+  /** Set instead of the result. */
+  error?: string;
+}
+
+/** Everything there is. */
+export interface IHello {
+  state: IState;
+  cells: ICell[];
+}
+
+/** What the Lab extension draws of the last launches. */
+export interface IJournal {
+  v: number;
+  timelines: ITimeline[];
+}
+
+/** What was printed. */
+export interface IStreamOutput {
+  output_type: 'stream';
+  name: string;
+  text: string;
+}
+
+/** What was displayed; a page may show any of `data`, by MIME type. */
+export interface IDisplayOutput {
+  output_type: 'display_data';
+  data: { [key: string]: unknown };
+  metadata: { [key: string]: unknown };
+}
+
+/** The value of a cell's last line. */
+export interface IResultOutput {
+  output_type: 'execute_result';
+  data: { [key: string]: unknown };
+  metadata: { [key: string]: unknown };
+  execution_count: number;
+}
+
+export type ShownOutput = IStreamOutput | IDisplayOutput | IResultOutput;
+
+/** Ranks with the same output. */
+export interface IOutputGroup {
+  ranks: number[];
+  outputs: ShownOutput[];
+}
+
+/** The output of several ranks in a cell, as the notebook keeps it. */
+export interface IRanksOutputs {
+  v: number;
+  /** The cell's number, as in [7]. */
+  cell: number;
+  groups: IOutputGroup[];
+  /** Ranks on which the cell has failed. Missing in older notebooks. */
+  failed?: number[];
+}
+
+/** An option that has a field in the form; `options/table.py` declares it. */
+export interface IFormField {
+  key: string;
+  flag: string;
+  /** What its values are: "text", "count", "switch"... */
+  kind: string;
+  /** Those with which it is asked for; all if there is none. */
+  launchers: string[];
+  label: string;
+  help: string;
+  /** What is seen in it while it is empty. */
+  empty: string;
+}
+
+/** What the form of a start is made of. */
+export interface IForm {
+  launchers: string[];
+  platforms: string[];
+  fields: IFormField[];
+}
 
 /** Options of a start that are in a jaxcluster.toml under a name. */
 export interface IProfile {
   name: string;
   /** File and line. */
   place: string;
-  /** Whether a start takes it where none is named. */
+  /** Whether a start takes it if none is named. */
   is_default: boolean;
   /** Each option with its value as text; a switch alone. */
   options: string[][];
@@ -324,13 +375,36 @@ export interface IProfile {
   problem: string;
 }
 
+/** How a cell has failed. */
+export interface IErrorOutput {
+  output_type: 'error';
+  ename: string;
+  evalue: string;
+  traceback: string[];
+}
+
+/** An output of a notebook (nbformat 4), as this package makes it. */
+export type NotebookOutput = IStreamOutput | IDisplayOutput | IResultOutput | IErrorOutput;
+
+/** The output below a cell. */
+export interface IShown {
+  /** The cell's, as in [7]. */
+  number: number;
+  /** Whether nothing more comes. */
+  is_over: boolean;
+  mark: string;
+  /** Null if they have not changed since `mark`. */
+  outputs: NotebookOutput[] | null;
+}
+
+/** A variable that is an array or a pytree of arrays, as a list of variables shows it. */
 export interface IVariable {
   name: string;
-  /** 'array' or the type of a pytree: 'dict of 12 arrays'. */
+  /** "array", or the type of a pytree: "dict of 12 arrays", whose `shape` is null. */
   type: string;
   shape: number[] | null;
   dtype: string;
-  /** PartitionSpec or what else the sharding is called. */
+  /** The PartitionSpec in short, or what else the sharding is called. */
   sharding: string;
   nbytes: number;
   /** The most that one device holds of it. */
@@ -339,34 +413,93 @@ export interface IVariable {
   spans: boolean;
 }
 
-/** What stands below a cell. */
-export interface IShown {
-  /** The cell's, as in [7]. */
-  number: number;
-  /** Whether nothing more comes. */
-  is_over: boolean;
-  mark: string;
-  /** Null where it has not changed since that mark. */
-  outputs: INotebookOutput[] | null;
+/** Whether an array's replicas are equal, or what its layout is now. */
+export interface INameQuestion {
+  op: 'check' | 'look';
+  name?: string;
 }
 
-export type INotebookOutput = { output_type: string; [key: string]: unknown };
-
-export interface IRequest {
-  /** `${client}:${number}`: the answer carries it, and other pages ignore that. */
-  id: string;
-  op: Operation;
-  args: object;
-  /** When it is to be refused if it was not heard before; the sidebar in a cell has no subshell. */
-  until?: number;
+/** The statistics of what a device holds of an array. */
+export interface IStatsQuestion {
+  op: 'stats';
+  name?: string;
+  rank: number;
+  device: number;
 }
 
-export interface IAnswer {
-  type: 'answer';
-  id: string;
-  result?: unknown;
-  /** Set instead of the result. */
-  error?: string;
+/** The values of a part of what a device holds of an array. */
+export interface IPeekQuestion {
+  op: 'peek';
+  name?: string;
+  rank: number;
+  device: number;
+  start: number[];
+  stop: number[];
 }
+
+/** What a view of an array asks for. `name` is a part of the array or pytree that is shown. */
+export type Question = INameQuestion | IStatsQuestion | IPeekQuestion;
+
+/** What is asked, with what comes back. */
+export interface IOperations {
+  /** All, also if nothing has changed. `client` is this page's; its older one is dropped. */
+  hello: { args: { client: string }; result: IHello };
+  /** Whether this page shows what the ranks use. Then it is sent, every 2 s. */
+  watch: { args: { on: boolean }; result: null };
+  /** `restore`: it was on in the notebook; that counts only if it was not set since. */
+  auto: { args: { on: boolean; restore?: boolean }; result: null };
+  /** The profiles that a start can take here. */
+  profiles: { args: Record<string, never>; result: IProfile[] };
+  /** `line` is what would follow %jaxcluster start. The result is its last line. */
+  start: { args: { line: string }; result: string };
+  /** Try the failed start again, with the same options, or on CPU. */
+  again: { args: { on_cpu?: boolean }; result: string };
+  /** End the start, or the restart, that goes on. */
+  cancel: { args: Record<string, never>; result: null };
+  /** Forget the start that has failed. */
+  dismiss: { args: Record<string, never>; result: null };
+  /** Connect to a cluster that runs. */
+  attach: { args: { name: string }; result: string };
+  /** Run this notebook's cells on another cluster, connected to already or not. */
+  use: { args: { name: string }; result: string };
+  /** Stop a cluster, also one that this kernel is not connected to. */
+  stop: { args: { name: string }; result: string };
+  /** Give the ranks new processes, with their variables or without. */
+  restart: { args: { clean: boolean }; result: string };
+  /** Bring the ranks back into lockstep. */
+  resync: { args: Record<string, never>; result: string };
+  /** Take back the last cell, whose seq this is. */
+  undo: { args: { seq: number }; result: string };
+  /** Switch strict mode. */
+  strict: { args: { on: boolean }; result: null };
+  /** Interrupt what runs; the result is the ranks that were interrupted. */
+  interrupt: { args: Record<string, never>; result: number[] };
+  /** The last lines of a rank's log; if null, of all ranks, each line with its rank. */
+  logs: { args: { rank: number | null; lines: number }; result: string };
+  /** Where all ranks are. */
+  stacks: { args: Record<string, never>; result: string };
+  /** The last launches of each set of processes. */
+  journal: { args: Record<string, never>; result: ITimeline[] };
+  /** The output of one rank in a cell. */
+  outputs: { args: { cell_id: string; rank: number }; result: NotebookOutput[] };
+  /**
+   * The output below a cell, for a page that has not seen it run.
+   *
+   * `mark` is the last answer's, or ''.
+   */
+  shown: { args: { cell_id: string; mark: string }; result: IShown };
+  /** The arrays of the ranks, and what has arrays in it. */
+  variables: { args: Record<string, never>; result: IVariable[] };
+  /** The document that static/shardview draws. `name` may be a part: params['w']. */
+  look: { args: { name: string }; result: object };
+  /** What static/shardview asks of a document; its `ask`. */
+  ask: { args: { name: string; question: Question }; result: unknown };
+  /** The document of all meshes. */
+  mesh: { args: Record<string, never>; result: object };
+  /** The document of what is held on each device. */
+  memory: { args: Record<string, never>; result: object };
+}
+
+export type Operation = keyof IOperations;
 
 export type Message = IState | ICell | IAnswer | IResources;

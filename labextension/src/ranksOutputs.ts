@@ -1,33 +1,23 @@
 /** The output of several ranks in a cell, as it is in the notebook. Without any part of Jupyter. */
 
-import type { INotebookOutput } from './protocol';
+import { OUTPUTS_MIME, type IOutputGroup, type IRanksOutputs } from './protocol';
 
-/** As jaxcluster/views/cell_outputs.py makes it. */
-export const OUTPUTS_MIME = 'application/vnd.jaxcluster.outputs+json';
-
-export interface IGroup {
-  /** Those with the same output. */
-  ranks: number[];
-  outputs: INotebookOutput[];
+/** Any output of a notebook, of the ranks or not: a file may have text as a list of lines. */
+interface IAnyOutput {
+  output_type: string;
+  name?: unknown;
+  text?: unknown;
+  data?: unknown;
 }
 
-export interface IRanksOutputs {
-  v: number;
-  /** The cell's number, as in [7]. */
-  cell: number;
-  groups: IGroup[];
-  /** Those on which the cell has failed. Missing in older notebooks. */
-  failed?: number[];
-}
-
-export const groupOf = (shown: IRanksOutputs, rank: number): IGroup | undefined =>
+export const groupOf = (shown: IRanksOutputs, rank: number): IOutputGroup | undefined =>
   shown.groups.find(({ ranks }) => ranks.includes(rank));
 
 /** What a notebook keeps of a rank: among a cell's outputs, those of a cell that showed several ranks. */
 export function keptOutputs(
-  outputs: readonly INotebookOutput[],
+  outputs: readonly IAnyOutput[],
   rank: number
-): INotebookOutput[] | null {
+): IOutputGroup['outputs'] | null {
   for (const output of outputs) {
     const shown = (output.data as { [mime: string]: unknown } | undefined)?.[OUTPUTS_MIME];
     const found = shown ? groupOf(shown as IRanksOutputs, rank) : undefined;
@@ -42,8 +32,8 @@ const joined = (text: unknown): string => (Array.isArray(text) ? text.join('') :
 
 /** What the last of the outputs has more of text; null where that is not all that is new. */
 export function addedText(
-  before: readonly INotebookOutput[],
-  after: readonly INotebookOutput[]
+  before: readonly IAnyOutput[],
+  after: readonly IAnyOutput[]
 ): string | null {
   const last = after.length - 1;
   if (last < 0 || before.length !== after.length) {
@@ -62,7 +52,7 @@ export function addedText(
 }
 
 /** The lines of outputs as text; what is not text is named. */
-export function linesOf(outputs: readonly INotebookOutput[]): string[] {
+export function linesOf(outputs: readonly IAnyOutput[]): string[] {
   const text = outputs.map(output => {
     if (output.output_type === 'stream') {
       return joined(output.text);

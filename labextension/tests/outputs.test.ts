@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { OUTPUTS_MIME, addedText, differences, keptOutputs, linesOf } from '../src/ranksOutputs';
+import { OUTPUTS_MIME } from '../src/protocol';
+import { addedText, differences, keptOutputs, linesOf } from '../src/ranksOutputs';
 import { formatRanks, parseRanks } from '../src/ranks';
 import { readRun, saveRun } from '../src/savedRun';
 import { golden } from './golden';

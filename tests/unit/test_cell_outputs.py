@@ -41,15 +41,21 @@ def display(made: CellRecord, rank: int, kind: str = "display_data", **data: str
     made.add_output(wire.RankOutput(rank, 1, kind, content))
 
 
-def shown(made: CellRecord) -> dict[str, Any]:
+def shown(made: CellRecord) -> cell_outputs.RanksOutputs:
     found = cell_outputs.document(made, list(made.ranks))
     assert found is not None
     return found
 
 
+def plain_text(group: cell_outputs.OutputGroup) -> str:
+    (stream,) = group.outputs
+    assert stream["output_type"] == "stream"
+    return stream["text"]
+
+
 def test_equal_outputs_are_said_once_in_the_order_of_the_ranks() -> None:
     found = shown(record("a\n", "b\n", "a\n", ""))
-    assert [group["ranks"] for group in found["groups"]] == [[0, 2], [1], [3]]
+    assert [group.ranks for group in found.groups] == [[0, 2], [1], [3]]
     assert cell_outputs.text(found).splitlines() == [
         "── ranks 0, 2 ──", "a", "── rank 1 ──", "b", "── rank 3 ──", "(no output)",
     ]  # fmt: skip
@@ -58,9 +64,9 @@ def test_equal_outputs_are_said_once_in_the_order_of_the_ranks() -> None:
 def test_the_ranks_on_which_the_cell_has_failed_are_named() -> None:
     made = record("a", "a")
     made.add_reply(wire.CellReply(0, 1, "ok", 0.1))
-    assert shown(made)["failed"] == []
+    assert shown(made).failed == []
     made.add_reply(wire.CellReply(1, 1, "error", 0.1))
-    assert shown(made)["failed"] == [1]
+    assert shown(made).failed == [1]
 
 
 def test_where_no_rank_puts_anything_out_nothing_is_shown() -> None:
@@ -70,7 +76,7 @@ def test_where_no_rank_puts_anything_out_nothing_is_shown() -> None:
 def test_only_the_ranks_that_are_asked_for_are_in_it() -> None:
     found = cell_outputs.document(record("a", "b", "c"), [1, 2])
     assert found is not None
-    assert [group["ranks"] for group in found["groups"]] == [[1], [2]]
+    assert [group.ranks for group in found.groups] == [[1], [2]]
 
 
 def test_an_array_that_spans_processes_is_no_groups_own() -> None:
@@ -109,15 +115,15 @@ def test_pictures_html_and_text_each_have_their_html() -> None:
     ],
 )
 def test_of_a_progress_bar_its_last_state_is_shown(printed: str, seen: str) -> None:
-    [group] = shown(record(printed))["groups"]
-    assert group["outputs"][0]["text"] == seen
+    [group] = shown(record(printed)).groups
+    assert plain_text(group) == seen
 
 
 @pytest.mark.parametrize("many", [cell_outputs.MOST_SHOWN, 3 * cell_outputs.MOST_SHOWN])
 def test_of_a_long_output_the_beginning_and_the_end_are_shown(many: int) -> None:
     text = "".join(f"{n:08}\n" for n in range(many // 9 + 1))
-    [group] = shown(record(text))["groups"]
-    kept = group["outputs"][0]["text"]
+    [group] = shown(record(text)).groups
+    kept = plain_text(group)
     assert kept.startswith("00000000\n00000001\n")
     assert kept.endswith(text[-100:])
     left_out = len(text) - cell_outputs.MOST_SHOWN

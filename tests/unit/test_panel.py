@@ -857,11 +857,6 @@ def test_logs_of_all_ranks_say_whose_each_line_is(running: Running) -> None:
     assert shown[:3] == ["[0] loading", "[0] slow 0", "[1] loading"]
 
 
-def test_every_operation_has_a_handler() -> None:
-    missing = [op for op in protocol.OPERATIONS if not hasattr(Operations, f"_{op}")]
-    assert missing == ["hello", "watch"]  # the panel's own
-
-
 def test_of_two_starts_that_pages_ask_for_at_once_one_is_refused() -> None:
     auto = AutoMode()
     operations = Operations(auto, Model(auto))

@@ -5,14 +5,14 @@ Write it again with ``GOLDEN=write pytest tests/unit/test_protocol.py`` and look
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
-import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import pytest
+import typescript
 
 from jaxcluster.model.timeline import Lane, Launch, Timeline
 from jaxcluster.panel import protocol
@@ -32,12 +32,10 @@ from jaxcluster.panel.protocol import (
     Undo,
     plain,
 )
-from jaxcluster.views import journal
 from jaxcluster.wire import VariableInfo
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "panel.json"
-TYPESCRIPT = ROOT / "labextension" / "src" / "protocol.ts"
 
 NOW = 1_750_000_000_000
 DEVICES = [["cpu:0", "cpu:1"], ["cpu:2", "cpu:3"], ["cpu:4", "cpu:5"], ["cpu:6", "cpu:7"]]
@@ -154,7 +152,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 }
 
 RESULTS: dict[str, Any] = {
-    "hello": {"state": STATE, "cells": [CELL]},
+    "hello": protocol.Hello(STATE, [CELL]),
     "watch": None,
     "auto": None,
     "profiles": [
@@ -284,9 +282,7 @@ EXAMPLES = {
         {
             "type": "answer",
             "id": f"3f2a:{number}",
-            "result": {k: plain(v) for k, v in RESULTS[op].items()}
-            if isinstance(RESULTS[op], dict)
-            else plain(RESULTS[op]),
+            "result": plain(RESULTS[op]),
         }
         for number, op in enumerate(REQUESTS, 1)
     ],
@@ -306,59 +302,59 @@ def test_the_messages_are_as_they_were() -> None:
 
 
 def test_there_is_an_example_of_every_operation() -> None:
-    assert tuple(REQUESTS) == tuple(RESULTS) == protocol.OPERATIONS
+    names = (*protocol.names_of(protocol.Greetings), *protocol.OPERATIONS)
+    assert tuple(REQUESTS) == tuple(RESULTS) == names
 
 
-def interface(name: str) -> list[str]:
-    """The field names of a TypeScript interface, in order."""
-    source = re.sub(r"/\*.*?\*/|//[^\n]*", "", TYPESCRIPT.read_text(), flags=re.S)
-    found = re.search(rf"interface {name} \{{(.*?)\n\}}", source, re.S)
-    assert found is not None, f"protocol.ts has no {name}"
-    return re.findall(r"^  (\w+)\??:", found.group(1), re.M)
+def test_the_pages_types_are_those_of_python() -> None:
+    is_same = typescript.TARGET.read_text() == typescript.rendered()  # the texts are long
+    assert is_same, "The page's types have changed. Write them: python tests/typescript.py"
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        Rank,
-        Cluster,
-        Place,
-        Launch,
-        Lane,
-        Report,
-        Resources,
-        Series,
-        Start,
-        State,
-        CellRank,
-        Cell,
-        Profile,
-        Shown,
-        VariableInfo,
-    ],
-)
-def test_the_fields_are_those_of_typescript(message: type) -> None:
-    name = f"I{message.__name__.removesuffix('Info')}"
-    assert {f.name for f in dataclasses.fields(message)} == set(interface(name))
+@dataclass(frozen=True)
+class Leaf:
+    """A leaf of `Tree`, seen by "".
+
+    Attributes:
+      size: how large it is. None where
+        that is not known.
+    """
+
+    size: int | None
 
 
-def test_the_operations_are_those_of_typescript() -> None:
-    assert tuple(interface("IOperations")) == protocol.OPERATIONS
+class Tree(TypedDict):
+    kind: Literal["oak", "elm"]
+    leaves: list[Leaf | None]
+    named: NotRequired[dict[str, tuple[int, str]]]
+    old: Annotated[list[Any], "Missing in winter."]
 
 
-@pytest.mark.parametrize(
-    "name", ["PROTOCOL", "EVENTS", "EVENTS_ID", "RPC", "RESOURCES_ID", "RESOURCES_MIME"]
-)
-def test_the_names_are_those_of_typescript(name: str) -> None:
-    found = re.search(rf"export const {name} = '?([^';]+)'?;", TYPESCRIPT.read_text())
-    assert found is not None
-    assert found.group(1) == str(getattr(protocol, name))
+def test_types_become_typescript() -> None:
+    writer = typescript.Writer()
+    assert writer.type_of(Tree) == "ITree"
+    assert (
+        "\n\n".join(writer.written.values())
+        == """\
+/** A leaf of `Tree`, seen by ''. */
+export interface ILeaf {
+  /** How large it is. Null where that is not known. */
+  size: number | null;
+}
+
+export interface ITree {
+  kind: 'oak' | 'elm';
+  leaves: (ILeaf | null)[];
+  named?: { [key: string]: [number, string] };
+  /** Missing in winter. */
+  old?: unknown[];
+}"""
+    )
 
 
-def test_the_journals_mime_type_is_that_of_typescript() -> None:
-    found = re.search(r"export const JOURNAL_MIME = '(.*?)';", TYPESCRIPT.read_text())
-    assert found is not None
-    assert found.group(1) == journal.MIME
+def test_what_typescript_does_not_have_is_an_error() -> None:
+    with pytest.raises(TypeError, match="complex"):
+        typescript.Writer().type_of(list[complex])
 
 
 def test_no_message_has_a_state_of_its_own_that_nbclient_would_take_for_a_widgets() -> None:

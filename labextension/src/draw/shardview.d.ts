@@ -1,10 +1,11 @@
 /** jaxcluster/static/shardview, which the build copies next to this: the same for every place. */
 
+import type { Question } from '../protocol';
+
 /** A document of views/document.py. */
 export type Document = object;
 
-/** {op: 'stats' | 'peek' | 'check' | 'look', name, ...}, answered by the ranks. */
-export type Question = { op: string; [key: string]: unknown };
+/** The answers come from the ranks. */
 export type Ask = (question: Question) => Promise<unknown>;
 
 /** The view ends with `signal`, and when another is drawn into `el`. */

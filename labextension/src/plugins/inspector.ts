@@ -6,10 +6,11 @@ import {
 import { MainAreaWidget } from '@jupyterlab/apputils';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import * as React from 'react';
+import type { Ask } from '../draw/shardview';
 import { icon } from '../icon';
 import type { IVariable } from '../protocol';
 import { CommandIDs, IClusters, type ILink } from '../tokens';
-import { Inspector, type Ask, type Shown } from '../widgets/inspector';
+import { Inspector, type Shown } from '../widgets/inspector';
 import { View } from '../widgets/view';
 import type { Trans } from '../widgets/labels';
 import { place } from './place';

@@ -11,7 +11,7 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { historyIcon, refreshIcon, ToolbarButton } from '@jupyterlab/ui-components';
 import type { Message } from '@lumino/messaging';
 import * as React from 'react';
-import { JOURNAL_MIME, type ITimeline } from '../protocol';
+import { JOURNAL_MIME, JOURNAL_VERSION, type IJournal, type ITimeline } from '../protocol';
 import { CommandIDs, IClusters, type ILink } from '../tokens';
 import { Journal } from '../widgets/journal';
 import type { Trans } from '../widgets/labels';
@@ -22,7 +22,6 @@ import { place } from './place';
 
 /** Before text/html (50), which says the same without ways to the lines. */
 const RANK = 20;
-const VERSION = 1;
 
 type Places = {
   has: (cell: number) => boolean;
@@ -214,8 +213,8 @@ class JournalOutput extends ReactWidget implements IRenderMime.IRenderer {
   }
 
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
-    const { v, timelines } = model.data[JOURNAL_MIME] as unknown as { v: number; timelines: ITimeline[] };
-    if (!(v <= VERSION)) {
+    const { v, timelines } = model.data[JOURNAL_MIME] as unknown as IJournal;
+    if (!(v <= JOURNAL_VERSION)) {
       throw new Error('This journal was made by another version of jaxcluster.');
     }
     this.timelines = timelines;

@@ -5,7 +5,7 @@ import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import type { Message } from '@lumino/messaging';
 import { Panel } from '@lumino/widgets';
-import { OUTPUTS_MIME, type IRanksOutputs } from '../ranksOutputs';
+import { OUTPUTS_MIME, type IRanksOutputs } from '../protocol';
 import type { Trans } from '../widgets/labels';
 import { RanksView } from '../widgets/ranksView';
 

@@ -8,7 +8,7 @@ import { Signal } from '@lumino/signaling';
 import { Panel } from '@lumino/widgets';
 import * as React from 'react';
 import { complain, say, takeBack } from '../messages';
-import type { ICell, INotebookOutput, IUndo } from '../protocol';
+import type { ICell, IUndo } from '../protocol';
 import { keptOutputs } from '../ranksOutputs';
 import type { ILink } from '../tokens';
 import { Badges, OutputHead } from './badges';
@@ -229,7 +229,7 @@ export class CellBadges extends Panel {
       }
     }
     const kept = cell instanceof CodeCell ? cell.model.outputs.toJSON() : [];
-    const shown = keptOutputs(kept as INotebookOutput[], rank);
+    const shown = keptOutputs(kept, rank);
     if (shown) {
       return shown as IOutput[];
     }

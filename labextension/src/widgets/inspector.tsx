@@ -1,13 +1,11 @@
 /** The cluster's variables as a table, and the interactive view of the selected one below it. */
 
 import * as React from 'react';
-import { bytes, draw } from '../draw/shardview';
+import { bytes, draw, type Ask } from '../draw/shardview';
 import type { IVariable } from '../protocol';
 import { Middle } from './middle';
 import { Busy, Button, Failure, Roving } from './parts';
 import type { Trans } from './labels';
-
-export type Ask = (question: object) => Promise<unknown>;
 
 /** What is drawn below the table: a variable's document, or that of mesh or memory. */
 export type Shown = { kind: 'variable'; name: string } | { kind: 'mesh' } | { kind: 'memory' };

@@ -4,8 +4,9 @@ import type { IOutput } from '@jupyterlab/nbformat';
 import { OutputAreaModel, SimplifiedOutputArea } from '@jupyterlab/outputarea';
 import type { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { Panel, Widget } from '@lumino/widgets';
+import type { IOutputGroup, IRanksOutputs } from '../protocol';
 import { formatRanks } from '../ranks';
-import { differences, groupOf, linesOf, type IGroup, type IRanksOutputs } from '../ranksOutputs';
+import { differences, groupOf, linesOf } from '../ranksOutputs';
 import { glyphOf, type Trans } from './labels';
 
 type Way = 'groups' | 'tabs' | 'grid';
@@ -48,7 +49,7 @@ class Area {
     return this.widget.widgets[0].node;
   }
 
-  draw({ outputs }: IGroup): void {
+  draw({ outputs }: IOutputGroup): void {
     const drawn = JSON.stringify(outputs);
     if (drawn !== this.drawn) {
       this.drawn = drawn;
@@ -57,7 +58,7 @@ class Area {
   }
 
   /** Show how it differs from the base; null: show it as it is. */
-  compare(group: IGroup, base: IGroup | null): void {
+  compare(group: IOutputGroup, base: IOutputGroup | null): void {
     const [, area, changes] = this.widget.widgets;
     area.setHidden(base !== null);
     changes.setHidden(base === null);
@@ -144,7 +145,7 @@ export class RanksView extends Panel {
   }
 
   /** "rank 1", "ranks 0, 2-5": in groups a button that folds it. */
-  private drawLabel(area: Area, { ranks, outputs }: IGroup, how: Way): void {
+  private drawLabel(area: Area, { ranks, outputs }: IOutputGroup, how: Way): void {
     const { trans } = this;
     const name = trans._n('rank %2', 'ranks %2', ranks.length, formatRanks(ranks));
     area.head.hidden = how === 'tabs';
@@ -176,7 +177,7 @@ export class RanksView extends Panel {
     }
   }
 
-  private drawHead(how: Way, selected: IGroup): void {
+  private drawHead(how: Way, selected: IOutputGroup): void {
     const { trans, shown } = this;
     const focused = (document.activeElement as HTMLElement | null)?.dataset?.jxlKey;
     const had = this.head.node.contains(document.activeElement);
@@ -215,7 +216,7 @@ export class RanksView extends Panel {
     }
   }
 
-  private tabs(selected: IGroup): HTMLElement {
+  private tabs(selected: IOutputGroup): HTMLElement {
     const { trans, shown } = this;
     const ranks = shown!.groups.flatMap(group => group.ranks).sort((a, b) => a - b);
     const each: number[][] =

@@ -1,27 +1,14 @@
 /** The options of `%jaxcluster start` as a form has them: checked, and written as a line. */
 
 import declared from './options.json';
-import type { IProfile } from '../protocol';
+import type { IForm, IFormField, IProfile } from '../protocol';
 import type { Trans } from './labels';
 
-/** An option that has a field here; `jaxcluster/options/table.py` declares it. */
-export interface IField {
-  key: string;
-  flag: string;
-  /** What its values are: 'text', 'count', 'switch'... */
-  kind: string;
-  /** Those with which it is asked for; all where there is none. */
-  launchers: string[];
-  label: string;
-  help: string;
-  /** What is seen in it while it is empty. */
-  empty: string;
-}
-
-export const FIELDS: readonly IField[] = declared.fields;
-export const PLATFORMS: readonly string[] = declared.platforms;
+const FORM: IForm = declared;
+export const FIELDS: readonly IFormField[] = FORM.fields;
+export const PLATFORMS: readonly string[] = FORM.platforms;
 /** '' is this machine. */
-export const LAUNCHERS: readonly string[] = ['', ...declared.launchers];
+export const LAUNCHERS: readonly string[] = ['', ...FORM.launchers];
 
 /** Of each field what was typed, by its key; '' is the default. */
 export interface IStartOptions {
@@ -54,7 +41,7 @@ export const NO_OPTIONS: IStartOptions = {
 };
 
 /** A field by its key. */
-export function fieldOf(key: string): IField {
+export function fieldOf(key: string): IFormField {
   return FIELDS.find(field => field.key === key)!;
 }
 
@@ -70,7 +57,7 @@ export function withLauncher(options: IStartOptions, launcher: string): IStartOp
 }
 
 /** The fields of a launcher's own. */
-export function ownFields(launcher: string): IField[] {
+export function ownFields(launcher: string): IFormField[] {
   return FIELDS.filter(({ launchers }) => launchers.includes(launcher));
 }
 
