@@ -46,7 +46,7 @@ ROOTS = (
     *(protocol.State, protocol.Cell, protocol.Resources, protocol.Request, protocol.Answer),
     *(protocol.Hello, journal.Journal, cell_outputs.RanksOutputs, form.Form),
 )
-SOURCES = (protocol, array_queries, events, recourse, findings, cell_outputs)  # of names
+SOURCES = (protocol, array_queries, events, recourse, findings, cell_outputs, document)  # of names
 PROTOCOLS = (protocol.Greetings, protocol.Operations)
 UNION = (typing.Union, types.UnionType)
 PLAIN = {int: "number", float: "number", str: "string", bool: "boolean", Any: "unknown"}
@@ -74,18 +74,27 @@ class Writer:
         """What TypeScript calls a type."""
         if hint in PLAIN:
             return PLAIN[hint]
+        if not typing.get_args(hint) or hint not in ALIASES:
+            return self._spelled(hint)
+        name, about = ALIASES[hint]
+        if name not in self.written:
+            line = f"export type {name} = {self._spelled(hint)};"
+            if len(line) > WIDTH:
+                line = line.replace(" | ", "\n  | ").replace(" = ", " =\n  | ")
+            self.written[name] = f"{_comment([about], '')}\n{line}" if about else line
+        return name
+
+    def _spelled(self, hint: Any) -> str:
         origin, args = typing.get_origin(hint), typing.get_args(hint)
         if origin in (typing.Annotated, typing.NotRequired):
             return self.type_of(args[0])
-        if args and hint in ALIASES:
-            return self._alias(hint, *ALIASES[hint])
         if origin is typing.Literal:
             return " | ".join(map(_literal, args))
         if origin in UNION:
             return " | ".join(map(self.type_of, args))
-        if origin in (list, tuple) and len({*args} - {...}) == 1:
+        if origin is list or (origin is tuple and args[-1] is ...):
             inner = self.type_of(args[0])
-            return f"({inner})[]" if "|" in inner and " " in inner else f"{inner}[]"
+            return f"({inner})[]" if " | " in inner else f"{inner}[]"
         if origin is tuple:
             return f"[{', '.join(map(self.type_of, args))}]"
         if origin is dict:
@@ -93,16 +102,6 @@ class Writer:
         if dataclasses.is_dataclass(hint) or typing.is_typeddict(hint):
             return self._interface(hint)
         raise TypeError(f"{hint!r} has no counterpart in TypeScript")
-
-    def _alias(self, hint: Any, name: str, about: str) -> str:
-        if name not in self.written:
-            is_union = typing.get_origin(hint) in UNION
-            parts = [self.type_of(p) if is_union else _literal(p) for p in typing.get_args(hint)]
-            line = f"export type {name} = {' | '.join(parts)};"
-            if len(line) > WIDTH:
-                line = "".join([f"export type {name} =", *(f"\n  | {part}" for part in parts), ";"])
-            self.written[name] = f"{_comment([about], '')}\n{line}" if about else line
-        return name
 
     def _interface(self, kind: type) -> str:
         name = f"I{kind.__name__.removesuffix('Info')}"
@@ -164,14 +163,14 @@ def _missing(hint: Any) -> str | None:
 
 
 def _aliases() -> Iterator[tuple[Any, tuple[str, str]]]:
-    """Each literal or union that has a name: the name, and the string below it."""
+    """Each literal, union or tuple that has a name: the name, and the string below it."""
     for module in SOURCES:
         body = ast.parse(inspect.getsource(module)).body
         for node, after in itertools.pairwise([*body, ast.Pass()]):
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 name = node.targets[0].id
                 hint = getattr(module, name)
-                if typing.get_origin(hint) in (typing.Literal, *UNION):
+                if typing.get_origin(hint) in (typing.Literal, *UNION, tuple):
                     comment = after.value if isinstance(after, ast.Expr) else None
                     about = comment.value if isinstance(comment, ast.Constant) else ""
                     yield hint, (name, str(about))

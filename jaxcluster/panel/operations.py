@@ -244,16 +244,17 @@ class Operations(protocol.Operations):
     def variables(self) -> list[wire.VariableInfo]:
         return array_queries.variables(cluster.current().world)
 
-    def look(self, name: str) -> object:
-        return self.ask(name, {"op": "look"})
+    def look(self, name: str) -> document.Document:
+        found: document.Document = self.ask(name, {"op": "look"})
+        return found
 
     def ask(self, name: str, question: array_queries.Question) -> Any:
         return shards.answers(cluster.current(), name)(question)
 
-    def mesh(self) -> object:
+    def mesh(self) -> document.MeshDocument:
         return document.mesh(array_queries.meshes(cluster.current().world))
 
-    def memory(self) -> object:
+    def memory(self) -> document.MemoryDocument:
         return document.memory(array_queries.memory(cluster.current().world))
 
 

@@ -22,6 +22,7 @@ from jaxcluster.cluster.events import StartStep
 from jaxcluster.lockstep.recourse import RecoveryMode
 from jaxcluster.model.findings import FindingKind
 from jaxcluster.model.timeline import Timeline
+from jaxcluster.views import document
 from jaxcluster.views.cell_outputs import NotebookOutput
 from jaxcluster.wire import VariableInfo
 
@@ -411,16 +412,16 @@ class Operations(Protocol):
     def variables(self) -> list[VariableInfo]:
         """The arrays of the ranks, and what has arrays in it."""
 
-    def look(self, name: str) -> object:
+    def look(self, name: str) -> document.Document:
         """The document that static/shardview draws. ``name`` may be a part: params['w']."""
 
     def ask(self, name: str, question: Question) -> Any:
         """What static/shardview asks of a document; its `ask`."""
 
-    def mesh(self) -> object:
+    def mesh(self) -> document.MeshDocument:
         """The document of all meshes."""
 
-    def memory(self) -> object:
+    def memory(self) -> document.MemoryDocument:
         """The document of what is held on each device."""
 
 

@@ -1,26 +1,152 @@
 """The layouts as JSON: what ``static/shardview`` draws in widgets, panels and saved notebooks.
 
-A document has ``v``, ``kind`` and what that kind has. A device is
-``[id, rank, label, kind, host, coords]``, a part ``[index, [[device, replica_id, nbytes], ...]]``.
+A document has ``v``, ``kind`` and what that kind has. The page's types are made of these: see
+``panel.protocol``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Literal, TypedDict
 
 from jaxcluster.cluster.array_queries import Memory, Meshes
-from jaxcluster.model.layout import ArrayLayout, CheckResult, Device, TreeLayout
+from jaxcluster.model.layout import ArrayLayout, Bounds, CheckResult, Device, TreeLayout
 from jaxcluster.views import formatting, plain
 
 VERSION = 1
 MIME = "application/vnd.jaxcluster.shards+json"
 MAX_SHARDS = 50_000  # of all layouts of a tree together; past it leaves open on demand only
 
-Document = dict[str, Any]
+DeviceRow = tuple[int, int, str, str, str, list[int] | None]
+"""Id, rank, label, kind, host, coordinates."""
+Index = list[list[int]]
+"""Of a part on each axis: [start, stop]."""
+Part = tuple[Index, list[list[int]]]
+"""A part of an array, and who holds it: [device, replica_id, nbytes]."""
 
 
-def array(layout: ArrayLayout, check: CheckResult | None = None) -> Document:
+class CheckDocument(TypedDict):
+    """What a check has found.
+
+    Attributes:
+      lines: the same in words.
+      odd: shards that differ from most copies: leaf, index, [rank, device] of each.
+      bad: shards with NaN or infinite values: leaf, index, rank, device, how many of each.
+    """
+
+    ok: bool
+    lines: list[str]
+    odd: list[tuple[str, Index, list[list[int]]]]
+    bad: list[tuple[str, Index, int, int, int, int]]
+
+
+class Layout(TypedDict):
+    """Which device holds what of an array.
+
+    Attributes:
+      spec: the PartitionSpec in short.
+      mesh: name and size of each axis of its mesh.
+      split: for each axis of the array, the mesh axes that cut it.
+      gaps: what no device holds.
+      parts: None where there are too many: they are asked for.
+      per_device: the most bytes that one device holds.
+    """
+
+    name: str
+    shape: list[int]
+    dtype: str
+    type: str
+    nbytes: int
+    sharding: str
+    spec: str
+    mesh: list[tuple[str, int]]
+    split: list[list[str]]
+    spans: bool
+    headline: str
+    facts: list[str]
+    gaps: list[Index]
+    parts: list[Part] | None
+    per_device: int
+
+
+class ArrayDocument(Layout):
+    """An array with its devices.
+
+    Attributes:
+      values: how the ranks print it, in the output of a cell; else "".
+    """
+
+    v: int
+    kind: Literal["array"]
+    devices: list[DeviceRow]
+    check: CheckDocument | None
+    values: Annotated[str, "Missing in older notebooks."]
+
+
+class TreeDocument(TypedDict):
+    """A pytree.
+
+    Attributes:
+      rows: path, which of ``layouts``, and how many leaves are alike.
+    """
+
+    v: int
+    kind: Literal["tree"]
+    name: str
+    type: str
+    leaves: int
+    nbytes: int
+    per_device: int
+    notes: list[str]
+    rows: list[tuple[list[str], int, int]]
+    layouts: list[Layout]
+    devices: list[DeviceRow]
+    check: CheckDocument | None
+
+
+class MeshRow(TypedDict):
+    """A mesh: ``devices`` are ids in row-major order."""
+
+    name: str
+    headline: str
+    axis_names: list[str]
+    axis_sizes: list[int]
+    devices: list[int]
+
+
+class MeshDocument(TypedDict):
+    """All meshes, and the devices that they are made of."""
+
+    v: int
+    kind: Literal["mesh"]
+    meshes: list[MeshRow]
+    devices: list[DeviceRow]
+    notes: list[str]
+
+
+class MemoryDocument(TypedDict):
+    """What is held on each device.
+
+    Attributes:
+      bars: rank, device, bytes of variables, bytes in all, limit.
+      names: name, bytes on all devices, ranks; the largest first.
+      hosts: rank, its resident memory, what its host has left.
+    """
+
+    v: int
+    kind: Literal["memory"]
+    bars: list[tuple[int, int, int, int, int | None]]
+    names: list[tuple[str, int, list[int]]]
+    hosts: list[list[int]]
+    devices: list[DeviceRow]
+    notes: list[str]
+
+
+Document = ArrayDocument | TreeDocument | MeshDocument | MemoryDocument
+"""What static/shardview draws."""
+
+
+def array(layout: ArrayLayout, check: CheckResult | None = None) -> ArrayDocument:
     """An array's document, with its devices."""
     used = {shard.device for shard in layout.shards}
     return {
@@ -29,10 +155,11 @@ def array(layout: ArrayLayout, check: CheckResult | None = None) -> Document:
         **_array(layout),
         "devices": _devices({id: d for id, d in layout.devices.items() if id in used}),
         "check": checked(check) if check is not None else None,
+        "values": "",
     }
 
 
-def _array(layout: ArrayLayout, parts: bool = True) -> Document:
+def _array(layout: ArrayLayout, parts: bool = True) -> Layout:
     return {
         "name": layout.name,
         "shape": list(layout.shape),
@@ -41,17 +168,14 @@ def _array(layout: ArrayLayout, parts: bool = True) -> Document:
         "nbytes": layout.nbytes,
         "sharding": layout.sharding,
         "spec": plain.leaf_spec(layout),
-        "mesh": [list(axis) for axis in layout.mesh],
+        "mesh": list(layout.mesh),
         "split": [list(names) for names in layout.split],
         "spans": layout.spans,
         "headline": formatting.headline(layout),
         "facts": formatting.facts(layout),
-        "gaps": [[list(span) for span in gap] for gap in layout.gaps],
+        "gaps": [_index(gap) for gap in layout.gaps],
         "parts": [
-            [
-                [list(span) for span in part.index],
-                [[s.device, s.replica_id, s.nbytes] for s in part.shards],
-            ]
+            (_index(part.index), [[s.device, s.replica_id, s.nbytes] for s in part.shards])
             for part in layout.parts
         ]
         if parts
@@ -60,22 +184,26 @@ def _array(layout: ArrayLayout, parts: bool = True) -> Document:
     }
 
 
-def _devices(devices: Mapping[int, Device]) -> list[list[Any]]:
+def _index(bounds: Bounds) -> Index:
+    return [list(span) for span in bounds]
+
+
+def _devices(devices: Mapping[int, Device]) -> list[DeviceRow]:
     return [
-        [
+        (
             d.id,
             d.rank,
             formatting.device(d, d.id),
             d.kind,
             d.host,
             list(d.coords) if d.coords else None,
-        ]
+        )
         for d in devices.values()
     ]
 
 
-def tree(layout: TreeLayout, check: CheckResult | None = None) -> Document:
-    """A pytree's document: rows of ``[path, layout, count]``, and the layouts that they share."""
+def tree(layout: TreeLayout, check: CheckResult | None = None) -> TreeDocument:
+    """A pytree's document."""
     small = sum(len(found.shards) for found in layout.layouts) <= MAX_SHARDS
     return {
         "v": VERSION,
@@ -86,31 +214,29 @@ def tree(layout: TreeLayout, check: CheckResult | None = None) -> Document:
         "nbytes": layout.nbytes,
         "per_device": max(layout.bytes_per_device.values(), default=0),
         "notes": formatting.notes(layout),
-        "rows": [[list(row.path), row.use, row.count] for row in layout.rows],
+        "rows": [(list(row.path), row.use, row.count) for row in layout.rows],
         "layouts": [_array(found, parts=small) for found in layout.layouts],
         "devices": _devices(layout.devices),
         "check": checked(check) if check is not None else None,
     }
 
 
-def checked(result: CheckResult) -> Document:
+def checked(result: CheckResult) -> CheckDocument:
     """What a check has found: in words, and which shards to mark."""
     return {
         "ok": result.ok,
         "lines": formatting.check(result),
         "odd": [
-            ["".join(d.leaf), [list(span) for span in d.index], [list(c) for c in copies]]
+            ("".join(d.leaf), _index(d.index), [list(c) for group in d.groups[1:] for c in group])
             for d in result.differences
-            for copies in [[copy for group in d.groups[1:] for copy in group]]
         ],
         "bad": [
-            ["".join(b.leaf), [list(span) for span in b.index], b.rank, b.device, b.nan, b.inf]
-            for b in result.bad
+            ("".join(b.leaf), _index(b.index), b.rank, b.device, b.nan, b.inf) for b in result.bad
         ],
     }
 
 
-def mesh(found: Meshes) -> Document:
+def mesh(found: Meshes) -> MeshDocument:
     """All meshes, and the devices that they are made of."""
     return {
         "v": VERSION,
@@ -130,13 +256,13 @@ def mesh(found: Meshes) -> Document:
     }
 
 
-def memory(found: Memory) -> Document:
-    """A bar for each device (rank, device, named, total, limit), and the variables by size."""
+def memory(found: Memory) -> MemoryDocument:
+    """A bar for each device, and the variables by size."""
     return {
         "v": VERSION,
         "kind": "memory",
-        "bars": [list(bar) for bar in plain.device_bars(found)],
-        "names": [list(row) for row in plain.variable_rows(found)],
+        "bars": plain.device_bars(found),
+        "names": plain.variable_rows(found),
         "hosts": [
             [rank, report.rss_nbytes, report.available_nbytes]
             for rank, report in found.reports.items()

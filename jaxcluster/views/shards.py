@@ -34,7 +34,7 @@ class View:
       text, html: the same for terminals and logs, and for saved and untrusted notebooks.
     """
 
-    document: dict[str, Any] = field(repr=False)
+    document: document.Document = field(repr=False)
     text: str
     html: str = field(repr=False)
     answer: Answer | None = field(default=None, repr=False)

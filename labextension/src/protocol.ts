@@ -413,6 +413,125 @@ export interface IVariable {
   spans: boolean;
 }
 
+/** A part of an array, and who holds it: [device, replica_id, nbytes]. */
+export type Part = [number[][], number[][]];
+
+/** Id, rank, label, kind, host, coordinates. */
+export type DeviceRow = [number, number, string, string, string, number[] | null];
+
+/** What a check has found. */
+export interface ICheckDocument {
+  ok: boolean;
+  /** The same in words. */
+  lines: string[];
+  /** Shards that differ from most copies: leaf, index, [rank, device] of each. */
+  odd: [string, number[][], number[][]][];
+  /** Shards with NaN or infinite values: leaf, index, rank, device, how many of each. */
+  bad: [string, number[][], number, number, number, number][];
+}
+
+/** An array with its devices. */
+export interface IArrayDocument {
+  name: string;
+  shape: number[];
+  dtype: string;
+  type: string;
+  nbytes: number;
+  sharding: string;
+  spec: string;
+  mesh: [string, number][];
+  split: string[][];
+  spans: boolean;
+  headline: string;
+  facts: string[];
+  gaps: number[][][];
+  parts: Part[] | null;
+  per_device: number;
+  v: number;
+  kind: 'array';
+  devices: DeviceRow[];
+  check: ICheckDocument | null;
+  /** How the ranks print it, in the output of a cell; else ''. Missing in older notebooks. */
+  values?: string;
+}
+
+/** Which device holds what of an array. */
+export interface ILayout {
+  name: string;
+  shape: number[];
+  dtype: string;
+  type: string;
+  nbytes: number;
+  sharding: string;
+  /** The PartitionSpec in short. */
+  spec: string;
+  /** Name and size of each axis of its mesh. */
+  mesh: [string, number][];
+  /** For each axis of the array, the mesh axes that cut it. */
+  split: string[][];
+  spans: boolean;
+  headline: string;
+  facts: string[];
+  /** What no device holds. */
+  gaps: number[][][];
+  /** Null where there are too many: they are asked for. */
+  parts: Part[] | null;
+  /** The most bytes that one device holds. */
+  per_device: number;
+}
+
+/** A pytree. */
+export interface ITreeDocument {
+  v: number;
+  kind: 'tree';
+  name: string;
+  type: string;
+  leaves: number;
+  nbytes: number;
+  per_device: number;
+  notes: string[];
+  /** Path, which of `layouts`, and how many leaves are alike. */
+  rows: [string[], number, number][];
+  layouts: ILayout[];
+  devices: DeviceRow[];
+  check: ICheckDocument | null;
+}
+
+/** A mesh: `devices` are ids in row-major order. */
+export interface IMeshRow {
+  name: string;
+  headline: string;
+  axis_names: string[];
+  axis_sizes: number[];
+  devices: number[];
+}
+
+/** All meshes, and the devices that they are made of. */
+export interface IMeshDocument {
+  v: number;
+  kind: 'mesh';
+  meshes: IMeshRow[];
+  devices: DeviceRow[];
+  notes: string[];
+}
+
+/** What is held on each device. */
+export interface IMemoryDocument {
+  v: number;
+  kind: 'memory';
+  /** Rank, device, bytes of variables, bytes in all, limit. */
+  bars: ([number, number, number, number, number | null])[];
+  /** Name, bytes on all devices, ranks; the largest first. */
+  names: [string, number, number[]][];
+  /** Rank, its resident memory, what its host has left. */
+  hosts: number[][];
+  devices: DeviceRow[];
+  notes: string[];
+}
+
+/** What static/shardview draws. */
+export type Document = IArrayDocument | ITreeDocument | IMeshDocument | IMemoryDocument;
+
 /** Whether an array's replicas are equal, or what its layout is now. */
 export interface INameQuestion {
   op: 'check' | 'look';
@@ -491,13 +610,13 @@ export interface IOperations {
   /** The arrays of the ranks, and what has arrays in it. */
   variables: { args: Record<string, never>; result: IVariable[] };
   /** The document that static/shardview draws. `name` may be a part: params['w']. */
-  look: { args: { name: string }; result: object };
+  look: { args: { name: string }; result: Document };
   /** What static/shardview asks of a document; its `ask`. */
   ask: { args: { name: string; question: Question }; result: unknown };
   /** The document of all meshes. */
-  mesh: { args: Record<string, never>; result: object };
+  mesh: { args: Record<string, never>; result: IMeshDocument };
   /** The document of what is held on each device. */
-  memory: { args: Record<string, never>; result: object };
+  memory: { args: Record<string, never>; result: IMemoryDocument };
 }
 
 export type Operation = keyof IOperations;

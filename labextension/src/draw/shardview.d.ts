@@ -1,9 +1,6 @@
 /** jaxcluster/static/shardview, which the build copies next to this: the same for every place. */
 
-import type { Question } from '../protocol';
-
-/** A document of views/document.py. */
-export type Document = object;
+import type { Document, Question } from '../protocol';
 
 /** The answers come from the ranks. */
 export type Ask = (question: Question) => Promise<unknown>;

@@ -8,7 +8,7 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import * as React from 'react';
 import type { Ask } from '../draw/shardview';
 import { icon } from '../icon';
-import type { IVariable } from '../protocol';
+import type { Document, IVariable } from '../protocol';
 import { CommandIDs, IClusters, type ILink } from '../tokens';
 import { Inspector, type Shown } from '../widgets/inspector';
 import { View } from '../widgets/view';
@@ -61,7 +61,7 @@ class InspectorPanel {
   private busy = false;
   private stale = true;
   private shown: Shown | null = null;
-  private document: object | null = null;
+  private document: Document | null = null;
   private documentFailure = '';
   private ask: Ask | null = null;
   /** Counts what was asked for, so that a late answer is known for one. */
@@ -175,7 +175,7 @@ class InspectorPanel {
     const asked = ++this.asked;
     this.documentFailure = '';
     this.view.update();
-    let document: object | null = null;
+    let document: Document | null = null;
     let failure = '';
     try {
       document =

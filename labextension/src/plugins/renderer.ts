@@ -4,8 +4,8 @@ import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
-import { draw, type Ask, type Document } from '../draw/shardview';
-import { SHARDS_MIME } from '../protocol';
+import { draw, type Ask } from '../draw/shardview';
+import { SHARDS_MIME, type Document } from '../protocol';
 import { IClusters, type ILink } from '../tokens';
 
 /** Before text/html (50), which is the same picture without its buttons. */
@@ -60,7 +60,7 @@ class ShardsOutput extends Widget implements IRenderMime.IRenderer {
     if (!document) {
       return;
     }
-    const { name } = document as { name?: string };
+    const name = 'name' in document ? document.name : '';
     const ask: Ask | null =
       this.live && link && name ? question => link.call('ask', { name, question }) : null;
     draw(this.node, document, { ask, signal: this.life.signal });

@@ -2,7 +2,7 @@
 
 import * as React from 'react';
 import { bytes, draw, type Ask } from '../draw/shardview';
-import type { IVariable } from '../protocol';
+import type { Document, IVariable } from '../protocol';
 import { Middle } from './middle';
 import { Busy, Button, Failure, Roving } from './parts';
 import type { Trans } from './labels';
@@ -19,7 +19,7 @@ export interface IInspector {
   busy: boolean;
   shown: Shown | null;
   /** The document of `shown`; null before it is there. */
-  document: object | null;
+  document: Document | null;
   documentFailure: string;
   ask: Ask | null;
   trans: Trans;
@@ -53,7 +53,7 @@ export function Inspector(props: IInspector): JSX.Element {
 }
 
 /** static/shardview draws it; React keeps its hands off. */
-function Drawing(props: { document: object; ask: Ask | null }): JSX.Element {
+function Drawing(props: { document: Document; ask: Ask | null }): JSX.Element {
   const box = React.useRef<HTMLDivElement>(null);
   React.useLayoutEffect(() => {
     const life = new AbortController();
