@@ -39,7 +39,8 @@ from jaxcluster.agent import folder as folders
 from jaxcluster.agent import report, transport
 from jaxcluster.agent.messages import LIMIT
 from jaxcluster.agent.server import Agent, Client
-from jaxcluster.host.processes import allow_files, process_token
+from jaxcluster.host.processes import allow_files
+from jaxcluster.keeper.processes import process_token
 from jaxcluster.wire.ops.lockstep import Checked, Replayed
 from jaxcluster.wire.ops.start import Reserved
 from jaxcluster.wire.ops.state import UndoLooked

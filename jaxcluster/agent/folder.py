@@ -16,20 +16,19 @@ import os
 import shutil
 import signal
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from jaxcluster.errors import JaxClusterError
-from jaxcluster.host.processes import is_alive, pid_space
+from jaxcluster.keeper.ends import KILLED_S, end
+from jaxcluster.keeper.processes import is_alive, pid_space
 from jaxcluster.records.runtimefolder import VARIABLE, runtime_root
 
 PREFIX = ".agent-"  # no cluster's name begins with a dot
 RECORD = "agent.json"
 MEMORY = Path("/dev/shm")
 ENDED_S = 8.0  # an older agent that was told to end
-KILLED_S = 5.0
 ROOM = 4 << 20  # bytes that logs and sockets need at least
 
 
@@ -130,10 +129,9 @@ def fence(place: Path, id: str) -> list[str]:
                 f"If it has: rm -r {path}",
             )
         ended.append(record.token)
-        _end(record.token, signal.SIGTERM, ENDED_S)
+        end(record.token, signal.SIGTERM, ENDED_S)
         for token in (record.token, record.fork_token):
-            _end(token, signal.SIGKILL, KILLED_S)
-            if is_alive(token):
+            if not end(token, signal.SIGKILL, KILLED_S):
                 raise JaxClusterError(
                     f"An older agent of this cluster (process {token.partition(':')[0]} on "
                     f"{os.uname().nodename}) can't be ended."
@@ -165,12 +163,3 @@ def _remove(path: Path, record: Record) -> None:
     name = f"jaxcluster-{os.getuid()}-{path.name.removeprefix(PREFIX)}"
     memory = Path(record.memory)
     replace(Folder(path, path), memory=memory if memory.name == name else path).remove()
-
-
-def _end(token: str, sig: signal.Signals, deadline_s: float) -> None:
-    deadline = time.monotonic() + deadline_s
-    if is_alive(token):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(int(token.partition(":")[0]), sig)
-    while is_alive(token) and time.monotonic() < deadline:
-        time.sleep(0.02)

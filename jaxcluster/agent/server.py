@@ -58,15 +58,10 @@ from jaxcluster.agent.messages import Session, new_name, sender_of
 from jaxcluster.agent.mirrors import Mirrors
 from jaxcluster.agent.turns import AWAY_S, Asked, Turns
 from jaxcluster.agent.visit import is_guest
-from jaxcluster.host.processes import (
-    adopt_orphans,
-    children,
-    end_children,
-    findable,
-    pid_space,
-    process_token,
-)
 from jaxcluster.host.reachability import connection_errors
+from jaxcluster.keeper import starting
+from jaxcluster.keeper.ends import end_children, let_go, reap
+from jaxcluster.keeper.processes import adopt_orphans, children, pid_space, process_token
 
 LEASE_S = 20.0
 FIRST_LEASE_S = 60.0  # a start of many hosts takes its time until it connects to the first
@@ -169,25 +164,12 @@ class Agent:
 
     def _start_fork_server(self) -> None:
         self.fork_path = self.folder.path / "fork.sock"
-        argv = [sys.executable, "-P", "-m", "jaxcluster.engine.forkserver"]
-        argv += ["--socket", str(self.fork_path), "--owner", process_token(os.getpid())]
-        for path in (self.folder.path, self.folder.memory):
-            argv += ["--folder", str(path)]
-        if not sys.platform.startswith("linux") or self.env.get("JAXCLUSTER_NO_FORK"):
-            argv.append("--no-fork")
-        cwd = os.getcwd()
+        own = [str(self.folder.path), str(self.folder.memory)]
         self._record()  # first: whoever finds the folder must be able to judge it
         with open(self.folder.path / "fork.log", "ab") as log:
-            self.fork_server = subprocess.Popen(
-                argv,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env=findable(self.env, cwd),
-                cwd=cwd,
-                umask=self.options.umask,  # what ranks write has the modes that its user expects
-                start_new_session=True,
-            )
+            # What ranks write has the modes that its user expects.
+            umask, path = self.options.umask, str(self.fork_path)
+            self.fork_server = starting.fork_server(path, self.env, os.getcwd(), log, own, umask)
         self._record()
 
     def _record(self) -> None:
@@ -306,8 +288,7 @@ class Agent:
             self.end_for(f"its owner has not been connected to it for {self.options.lease:g} s")
         for pid in children():  # orphans that were taken in, should the fork server be killed
             if self.fork_server is None or pid != self.fork_server.pid:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
+                reap(pid)
 
     # ------------------------------------------------------------------ clients
 
@@ -578,11 +559,8 @@ class Agent:
         """Tell who is there, end all processes, leave no file. Does not return."""
         for client in list(self.clients.values()):
             self._event(client, b"agent", {"event": "ending", "why": self.why})
-        if self.fork_server is not None and self.fork_server.stdin is not None:
-            with contextlib.suppress(OSError):
-                self.fork_server.stdin.close()
-            if self._fork_server_code(QUIT_S) is None:
-                self.fork_server.kill()
+        if self.fork_server is not None:
+            let_go(self.fork_server, QUIT_S)
         end_children(5)
         self.folder.remove()
         if self.options.bind.startswith("ipc://"):

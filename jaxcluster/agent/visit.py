@@ -29,7 +29,7 @@ from typing import Any
 
 from jaxcluster.agent import folder as folders
 from jaxcluster.errors import JaxClusterError
-from jaxcluster.host.processes import is_alive, pid_space, process_token
+from jaxcluster.keeper.processes import is_alive, pid_space, process_token
 
 RECORD = "ranks/cluster.json"  # in an agent's folder; it goes with its generation of ranks
 GUESTS = "guests"

@@ -9,9 +9,7 @@ import json
 import os
 import queue
 import socket
-import struct
 import subprocess
-import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -22,7 +20,9 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.errors import LaunchError
 from jaxcluster.host import procfs
-from jaxcluster.host.processes import findable, process_token
+from jaxcluster.keeper import starting
+from jaxcluster.keeper.ends import let_go
+from jaxcluster.keeper.processes import peer_of
 from jaxcluster.records import claims, registry
 
 # Read when Python starts, or when numpy or jax is imported, so a fork server keeps them:
@@ -59,11 +59,6 @@ def import_time_settings(env: Mapping[str, str]) -> dict[str, str]:
         for name, value in sorted(env.items())
         if name.startswith(IMPORT_TIME_PREFIXES) or name in IMPORT_TIME_NAMES
     }
-
-
-def can_fork() -> bool:
-    """Whether ranks can be forked from a process that has imported jax already."""
-    return sys.platform.startswith("linux") and not os.environ.get("JAXCLUSTER_NO_FORK")
 
 
 Event = dict[str, Any]
@@ -145,20 +140,10 @@ class Supervisor(ForkServers):
         self = cls(path)
         self.settings = import_time_settings(env)
         self.log = path.with_suffix(".log")
-        argv = [sys.executable, "-P", "-m", "jaxcluster.engine.forkserver"]
-        argv += ["--socket", str(path), "--owner", process_token(os.getpid())]
         with open(self.log, "ab") as log:
             with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.flock(log, fcntl.LOCK_SH)  # the fork server shares it: see sweep
-            self._process = subprocess.Popen(
-                argv if can_fork() else [*argv, "--no-fork"],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env=findable(env, cwd),
-                cwd=cwd,
-                start_new_session=True,  # the notebook's stop button is not for it
-            )
+            self._process = starting.fork_server(str(path), env, cwd, log)
         return self
 
     @property
@@ -287,13 +272,7 @@ class Supervisor(ForkServers):
         except (LaunchError, OSError):
             pass
         if self._process is not None:
-            if self._process.stdin is not None:
-                self._process.stdin.close()
-            try:
-                self._process.wait(0 if self.is_stopped else 5)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait(5)
+            let_go(self._process, 0 if self.is_stopped else 5)
             _unlink(self.path)
         self.close()
 
@@ -412,15 +391,11 @@ def _check_peer(connection: socket.socket, path: Path) -> int:
     Raises:
       LaunchError: he is not.
     """
-    if hasattr(socket, "SO_PEERCRED"):
-        size = struct.calcsize("3i")
-        found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-        pid, uid, _ = struct.unpack("3i", found)
-        if uid != os.getuid():
-            connection.close()
-            raise LaunchError(f"Another user ({uid}) listens on {path}.")
-        return int(pid)
-    return 0
+    pid, uid = peer_of(connection)
+    if uid not in (os.getuid(), -1):
+        connection.close()
+        raise LaunchError(f"Another user ({uid}) listens on {path}.")
+    return pid
 
 
 def _unlink(path: Path) -> None:

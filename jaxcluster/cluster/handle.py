@@ -43,7 +43,7 @@ from jaxcluster.errors import (
     RecoveryError,
     UsageError,
 )
-from jaxcluster.host.processes import pid_space, process_token
+from jaxcluster.keeper.processes import pid_space, process_token
 from jaxcluster.lockstep.recourse import RecoveryMode, Standing
 from jaxcluster.model import compared, findings
 from jaxcluster.model.compared import Compared, check_expression

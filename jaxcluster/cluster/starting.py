@@ -34,7 +34,7 @@ from jaxcluster.errors import (
 from jaxcluster.host import shared
 from jaxcluster.host.exits import OomKills, describe_event
 from jaxcluster.host.facts import gpu_plugin_installed, host_gpus, host_key
-from jaxcluster.host.processes import pid_space, process_token
+from jaxcluster.keeper.processes import pid_space, process_token
 from jaxcluster.launchers.base import STOPPED
 from jaxcluster.model import obituary
 from jaxcluster.plan import placement, versions

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from jaxcluster.errors import UsageError
 from jaxcluster.host.facts import gpu_platform, gpu_plugin_installed, host_gpus, host_tpu_chips
-from jaxcluster.host.processes import findable
+from jaxcluster.keeper.starting import findable
 from jaxcluster.options import profiles
 from jaxcluster.options.known import known
 from jaxcluster.plan.spec import INSTALL

@@ -56,15 +56,10 @@ from jaxcluster.engine.steps import board
 from jaxcluster.engine.values import Values
 from jaxcluster.engine.variables import variables
 from jaxcluster.host.facts import engine_facts
-from jaxcluster.host.processes import (
-    WARNINGS,
-    busy_s,
-    die_with_parent,
-    pid_space_mark,
-    process_token,
-    share_files_in,
-)
+from jaxcluster.host.processes import busy_s, share_files_in
 from jaxcluster.host.reachability import connection_errors
+from jaxcluster.keeper.processes import pid_space_mark, process_token
+from jaxcluster.keeper.starting import WARNINGS
 from jaxcluster.wire.ops import arrays, cells, lockstep, profile, start, values
 from jaxcluster.wire.ops import state as saving
 
@@ -426,8 +421,6 @@ def apply_warnings() -> None:
 def main() -> None:
     """Run the rank that the environment variable JAXCLUSTER_ENGINE describes (JSON)."""
     log.keep()
-    if parent := os.environ.pop("JAXCLUSTER_PARENT", None):
-        die_with_parent(int(parent))
     spec = json.loads(os.environ.pop("JAXCLUSTER_ENGINE"))
     share_files_in(os.path.splitext(spec["log_path"])[0])
     Rank(**spec).run()

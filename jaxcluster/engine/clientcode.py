@@ -25,7 +25,7 @@ from jaxcluster.engine.background import is_own
 from jaxcluster.engine.capture import LogTail
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.host import kernels
-from jaxcluster.host.processes import process_token, send_signal
+from jaxcluster.keeper.processes import process_token, send_signal
 
 _APPLY = IPythonParallelKernel.do_apply.__code__
 

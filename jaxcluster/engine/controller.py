@@ -31,7 +31,7 @@ from ipyparallel.controller.hub import Hub
 from jupyter_client.session import Session
 from zmq.devices import ThreadMonitoredQueue
 
-from jaxcluster.host.processes import die_with_parent, pid_space_mark, send_signal
+from jaxcluster.keeper.processes import die_with_parent, pid_space_mark, send_signal
 
 MOST_TRIES = 4
 _TRIES = "JAXCLUSTER_CONTROLLER_TRIES"
@@ -156,8 +156,6 @@ class _Sleepless:
 
 
 def main(argv: list[str]) -> None:
-    if parent := os.environ.get("JAXCLUSTER_PARENT"):
-        die_with_parent(int(parent))
     me = os.getpid()
     os.register_at_fork(after_in_child=lambda: die_with_parent(me))
     # Its processes are forked, as before Python 3.14, whose fork server is no child of this one: it

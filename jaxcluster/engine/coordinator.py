@@ -12,19 +12,15 @@ rank 0 hosts the service as in plain JAX.
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 from collections.abc import Sequence
 
 from jaxcluster.engine.private import coordination
-from jaxcluster.host.processes import die_with_parent
 
 SHUTDOWN_TIMEOUT_S = 5
 
 
 def main(argv: Sequence[str]) -> None:
-    if parent := os.environ.pop("JAXCLUSTER_PARENT", None):
-        die_with_parent(int(parent))
     parser = argparse.ArgumentParser(prog="python -m jaxcluster.engine.coordinator")
     parser.add_argument("--address", required=True, help="where it listens, HOST:PORT")
     parser.add_argument("--num-processes", required=True, type=int)

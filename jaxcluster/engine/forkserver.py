@@ -9,10 +9,8 @@ and makes no zmq context, so forking it is safe. With ``--no-fork`` (and whereve
 had) it imports nothing and starts plain ``python -m jaxcluster.engine`` processes instead.
 
 It is the parent of all, so it hears of every exit at once (SIGCHLD), and it ends them all when its
-owner is gone, however the owner went: that is watched for twice, by the end of its standard input
-and by the owner's pid and start time. Should it be killed itself, the kernel ends its children
-(PDEATHSIG). A detached cluster has no owner and lives until it is stopped; when its folder or this
-socket has been removed, nobody could stop it any more, so it ends itself.
+owner is gone (``keeper.loop``). Should it be killed itself, the kernel ends its children
+(PDEATHSIG). A detached cluster is found by its folder and this socket.
 
 An agent's fork server (``--folder``) leaves nothing on its host, also when the agent was killed: it
 takes in what its processes leave behind, in sessions of their own too, ends that when none of them
@@ -50,36 +48,26 @@ import selectors
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from jaxcluster.engine import blackbox
 from jaxcluster.engine.forked import become_a_process_of_its_own
 from jaxcluster.host import shared
-from jaxcluster.host.processes import (
-    adopt_orphans,
-    allow_files,
-    die_with_parent,
-    end_children,
-    findable,
-    is_alive,
-    is_still,
-    kill_groups,
-    process_token,
-    redirect_output,
-    touch,
-)
+from jaxcluster.host.processes import allow_files, redirect_output
+from jaxcluster.keeper.ends import end_children, kill_groups
+from jaxcluster.keeper.loop import LOOK_S, Keeper
+from jaxcluster.keeper.processes import adopt_orphans, die_with_parent, peer_of, process_token
+from jaxcluster.keeper.starting import findable
 
-OWNER_CHECK_S = 0.5
 ENDING_S = 2.0  # for a process whose connection has ended to be gone
 IDLE_EXIT_S = 600.0
-TOUCH_S = 3600.0
 
 # What a rank imports only when its kernel is made or its first computation is compiled: imported
 # here, it is neither loaded nor kept once for every rank. One that has moved is loaded late again.
@@ -102,6 +90,7 @@ class Child:
     role: str
     rank: int | None
     log: str
+    popen: subprocess.Popen[bytes] | None  # of one that was not forked
 
 
 @dataclass
@@ -120,7 +109,7 @@ class Pending:
     pids: set[int] = field(default_factory=set)
 
 
-class ForkServer:
+class ForkServer(Keeper):
     """One loop over the socket, SIGCHLD and the owner's standard input."""
 
     def __init__(
@@ -131,14 +120,12 @@ class ForkServer:
         fork: bool,
         folders: Sequence[str] = (),
     ) -> None:
+        super().__init__(owner)
         self.listener = listener
         self.path = path
-        self.owner = owner
         self.fork = fork
         self.folders = folders
-        self.detached = False
         self.children: dict[int, Child] = {}
-        self.popen: dict[int, subprocess.Popen[bytes]] = {}
         self.connections: dict[int, Connection] = {}
         self.former: set[str] = set()  # processes that were connected, and may have ended
         self.pending: list[Pending] = []
@@ -147,11 +134,8 @@ class ForkServer:
         self.exits: list[dict[str, Any]] = []  # of the present cluster's processes
         self.ending: set[int] = set()  # those whose end was asked for
         self.held: tuple[str, int] | None = None  # the file that says that the cluster lives
-        self.socket_file = os.stat(path)
-        self.touched_at = time.monotonic()
-        self.unreachable = 0  # how often in a row its files were found gone
+        self.socket_file = self.found_by[path] = os.stat(path)
         self.idle_since = time.monotonic()
-        self.selector = selectors.DefaultSelector()
         self.wake_read, self.wake_write = os.pipe()
 
     # ------------------------------------------------------------------ loop
@@ -164,50 +148,36 @@ class ForkServer:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self.selector.register(self.listener, selectors.EVENT_READ, self._accept)
         self.selector.register(self.wake_read, selectors.EVENT_READ, self._woken)
-        self.selector.register(0, selectors.EVENT_READ, self._stdin)
+        self.hear_owner()
         if self.fork:
-            # All that is imported stays: to look for garbage in it costs a fifth of the time.
-            gc.disable()
-            # The controller needs no jax: let it come up on another core meanwhile.
-            _preload_controller()
-            while self._step(0):  # a connection first, then what it has sent
-                pass
-            _preload_rank()
-            gc.freeze()  # permanently: a child that collects garbage would copy all these pages
-            gc.enable()
-            self.preloaded = True
-            for connection, message in self.deferred:
-                self._command(connection, message)
-            self.deferred.clear()
-        while True:
-            self._step(OWNER_CHECK_S)
-            if not self.detached and not is_alive(self.owner):
-                self._quit()
+            self._preload()
+        while not self.leaving:
+            self.turn(LOOK_S)
             self.former = {peer for peer in self.former if not shared.remove_of(peer)}
-            self.unreachable = self.unreachable + 1 if self._is_removed() else 0
-            if self.detached and self.unreachable > 1:
-                self._quit()
-            if time.monotonic() - self.touched_at > TOUCH_S:
-                self._touch()
             if self.children:
                 self.idle_since = time.monotonic()
             elif self.folders:  # an agent's: it lives as long as that
                 pass
             elif self.detached or time.monotonic() - self.idle_since > IDLE_EXIT_S:
-                self._quit()
+                self.leaving = True
+        self._end()
 
-    def _step(self, timeout_s: float) -> int:
-        """Handle what is there, or comes within ``timeout_s``. Returns how much it was."""
-        events = self.selector.select(timeout_s)
-        for key, _ in events:
-            key.data()
-        return len(events)
-
-    def _stdin(self) -> None:
-        if not os.read(0, 4096):
-            self.selector.unregister(0)
-            if not self.detached:
-                self._quit()
+    def _preload(self) -> None:
+        # All that is imported stays: to look for garbage in it costs a fifth of the time.
+        gc.disable()
+        # The controller needs no jax: let it come up on another core meanwhile.
+        _preload_controller()
+        while not self.leaving and self.turn(0):  # a connection first, then what it has sent
+            pass
+        if self.leaving:
+            return
+        _preload_rank()
+        gc.freeze()  # for good: a child that collects garbage would copy all these pages
+        gc.enable()
+        self.preloaded = True
+        for connection, message in self.deferred:
+            self._command(connection, message)
+        self.deferred.clear()
 
     def _woken(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -216,9 +186,10 @@ class ForkServer:
 
     def _accept(self) -> None:
         sock, _ = self.listener.accept()
-        connection = Connection(sock, peer=_peer_of(sock))
+        pid, _ = peer_of(sock)
+        connection = Connection(sock, peer=process_token(pid) if pid else "")
         self.connections[sock.fileno()] = connection
-        self.selector.register(sock, selectors.EVENT_READ, lambda: self._read(connection))
+        self.selector.register(sock, selectors.EVENT_READ, partial(self._read, connection))
 
     def _read(self, connection: Connection) -> None:
         try:
@@ -283,61 +254,56 @@ class ForkServer:
                 self._send(other, event="relayed", message=message["message"])
             self._send(connection, event="relayed", id=id)
         elif command == "quit":
-            self._quit()
+            self.leaving = True
         else:
             self._send(connection, event="error", id=id, error=f"unknown command {command!r}")
 
-    def _touch(self) -> None:
-        self.touched_at = time.monotonic()
-        folder = os.path.dirname(self.held[0]) if self.held is not None else None
-        own = [self.path, os.path.splitext(self.path)[0] + ".log"]
+    def own_files(self) -> Iterable[str]:
+        folder = os.path.dirname(self.held[0]) if self.held is not None else ""
+        own = [os.path.dirname(self.path), self.path, os.path.splitext(self.path)[0] + ".log"]
         with contextlib.suppress(OSError):
-            own += [entry.path for entry in os.scandir(folder)] if folder else []
-        touch(filter(None, [os.path.dirname(self.path), folder, *own]))
-
-    def _is_removed(self) -> bool:
-        """Whether nobody can find the way to this server any more."""
-        if not is_still(self.path, self.socket_file):
-            return True
-        return self.held is not None and not is_still(self.held[0], os.fstat(self.held[1]))
+            own += [folder, *(entry.path for entry in os.scandir(folder))] if folder else []
+        return own
 
     def _hold(self, path: str) -> None:
         """Lock the file that shows others that the cluster lives, while this process does."""
         self._let_go()
         with contextlib.suppress(OSError):  # no such file, or a file system without locks
             lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            self.held = path, lock
+            self.held, self.found_by[path] = (path, lock), os.fstat(lock)
             fcntl.flock(lock, fcntl.LOCK_SH)
 
     def _let_go(self) -> None:
         if self.held is not None:
-            os.close(self.held[1])
+            path, lock = self.held
+            os.close(lock)
+            self.found_by.pop(path, None)
             self.held = None
 
     def _spawn(self, proc: dict[str, Any]) -> int:
         if path := proc.get("hold"):
             self._hold(path)
             self.exits.clear()
-        pid = self._fork(proc) if self.fork else self._popen(proc)
-        self.children[pid] = Child(pid, proc["role"], proc.get("rank"), proc["log"])
+        popen = None if self.fork else self._popen(proc)
+        pid = self._fork(proc) if popen is None else popen.pid
+        self.children[pid] = Child(pid, proc["role"], proc.get("rank"), proc["log"], popen)
         return pid
 
-    def _popen(self, proc: dict[str, Any]) -> int:
+    def _popen(self, proc: dict[str, Any]) -> subprocess.Popen[bytes]:
         module = "jaxcluster.engine"
         if proc["role"] != "rank":
             module += f".{proc['role']}"
         with open(proc["log"], "ab") as log:
-            child = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-P", "-X", "faulthandler", "-m", module, *proc["argv"]],
-                env={**findable(proc["env"], os.getcwd()), "JAXCLUSTER_PARENT": str(os.getpid())},
+                env=findable(proc["env"], os.getcwd()),
                 cwd=proc["cwd"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=partial(die_with_parent, os.getpid()),  # noqa: PLW1509 - one thread
             )
-        self.popen[child.pid] = child
-        return child.pid
 
     def _fork(self, proc: dict[str, Any]) -> int:
         parent = os.getpid()
@@ -400,11 +366,10 @@ class ForkServer:
             if pid == 0:
                 break
             code = os.waitstatus_to_exitcode(status)
-            child = self.children.pop(pid, None)
-            if (popen := self.popen.pop(pid, None)) is not None:
-                popen.returncode = code
-            if child is None:
+            if (child := self.children.pop(pid, None)) is None:
                 continue
+            if child.popen is not None:
+                child.popen.returncode = code
             kill_groups([pid])  # what it has started, if it ended by itself
             exit = {"event": "exit", "pid": pid, "role": child.role, "rank": child.rank}
             exit |= {"code": code, "at_ns": time.time_ns()}
@@ -426,7 +391,7 @@ class ForkServer:
             if self.folders:
                 end_children(2)
 
-    def _quit(self) -> None:
+    def _end(self) -> None:
         kill_groups(self.children)
         deadline = time.monotonic() + 5
         while self.children and time.monotonic() < deadline:
@@ -449,14 +414,6 @@ class ForkServer:
         while peers and time.monotonic() < deadline:
             peers = {p for p in peers if not shared.remove_of(p) and shared.files_of(p)}
             time.sleep(0.01 * bool(peers))
-
-
-def _peer_of(sock: socket.socket) -> str:
-    if not hasattr(socket, "SO_PEERCRED"):
-        return ""
-    found = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, *_ = struct.unpack("3i", found)
-    return process_token(pid) if pid else ""  # else of another pid namespace
 
 
 def _preload_controller() -> None:

@@ -12,7 +12,7 @@ import glob
 import os
 import time
 
-from jaxcluster.host.processes import is_alive, process_token
+from jaxcluster.keeper.processes import is_alive, process_token
 
 FOLDER = "/dev/shm"
 OLD_S = 60.0  # by then all ranks have opened it

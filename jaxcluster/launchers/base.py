@@ -2,7 +2,7 @@
 
 ``Launcher.render`` is pure: from a user's options to a ``LaunchPlan``, which says all that will be
 run and written, and is what ``--dry-run`` shows. ``launchers.commands`` carries a plan out, and
-``launchers.guard`` ends what runs when the notebook's process is gone.
+``keeper.guard`` ends what runs when the notebook's process is gone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from jaxcluster.launchers.hosts import named_hosts
@@ -25,7 +24,6 @@ from jaxcluster.options.table import Option
 FENCE = "--fence"  # the last argument of a successor: it first ends an older agent on its host
 LEASE_S = 20.0  # an agent without its owner's connection ends after this
 AT_ONCE = 8  # logins through one jump host; sshd drops more ("MaxStartups 10:30:100")
-ROOT = str(Path(__file__).parents[2])  # where jaxcluster is, for a Python that finds nothing
 ANNOUNCEMENT = "jaxcluster-agent"
 STOPPED = "The start was stopped."
 

@@ -16,24 +16,22 @@ import json
 import math
 import os
 import queue
-import signal
-import subprocess
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.errors import LaunchError
-from jaxcluster.host.processes import processes
-from jaxcluster.launchers import guard
+from jaxcluster.keeper import guard, starting
+from jaxcluster.keeper.ends import end_group, let_go
+from jaxcluster.keeper.processes import start_time
 from jaxcluster.launchers.base import (
     AT_ONCE,
-    ROOT,
     STOPPED,
     Command,
     End,
@@ -42,7 +40,6 @@ from jaxcluster.launchers.base import (
     Reason,
     announcements,
 )
-from jaxcluster.launchers.reasons import last_line, run_briefly
 
 TRIES = 3
 TRY_AGAIN_S = 0.5  # before the second try; each further one waits twice as long
@@ -52,8 +49,6 @@ OTHERS_S = 1.0  # after the first host that can't be used, for others to be told
 MOST_NAMES = 8  # of hosts in one message
 STOP_S = 30.0
 ASK_S = 2.0  # how often the launcher is asked what is waited for
-# Neither a user's site-packages nor the environment's settings are the guard's.
-GUARD = f"import sys; sys.path.append({ROOT!r}); from {guard.__name__} import main; main()"
 GUARD_KILLED = "The process that watches over the launcher's commands was killed."
 
 
@@ -114,14 +109,7 @@ class GuardedCommands:
         self._tasks: dict[int, guard.Task] = {}
         self._pids: dict[int, int] = {}
         self._ids = itertools.count(1)
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", GUARD, str(os.getpid())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            pass_fds=kept_open,
-        )
+        self._process = starting.guard(kept_open)
         self._reader = threading.Thread(target=self._read, name="jaxcluster-guard", daemon=True)
         self._reader.start()
 
@@ -166,11 +154,7 @@ class GuardedCommands:
         with self._lock, contextlib.suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.close()
-        try:
-            self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        let_go(self._process, timeout_s)
         if threading.current_thread() is not self._reader:
             self._reader.join(5)
 
@@ -212,30 +196,19 @@ class GuardedCommands:
     @staticmethod
     def _end_orphan(pid: int | None, task: guard.Task) -> dict[str, Any]:
         """The guard was killed: do what it would have done, and say of it what that would say."""
-        deadline = time.monotonic() + task.term_s
-        told: set[int] = set()
-        while pid is not None:
-            left = [p for p, (_, group) in processes().items() if group == pid]
-            if not left:
-                break
-            late = time.monotonic() > deadline
-            # The command itself has had its SIGTERM from the kernel; a second one would keep
-            # mpiexec from cleaning up.
-            others = [] if pid in left else [p for p in left if p not in told]
-            for one in left if late else others:
-                told.add(one)
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(one, signal.SIGKILL if late else signal.SIGTERM)
-            time.sleep(0.05)
-        if task.cancel:
+
+        def steps() -> Generator[None, None, dict[str, Any]]:
+            if pid is not None:  # the command has had its SIGTERM, from the kernel
+                yield from end_group(pid, task.term_s, lambda: start_time(pid) is None)
+            return (yield from guard.cancel(task))
+
+        todo = steps()
+        while True:
             try:
-                done = run_briefly(task.cancel, guard.CANCEL_S, task.environ())
-            except OSError as error:
-                return {"cancelled": 127, "said": f"{task.cancel[0]}: {error.strerror}"}
-            except subprocess.TimeoutExpired:
-                return {"cancelled": -signal.SIGKILL}
-            return {"cancelled": done.returncode, "said": last_line(done.stderr.splitlines())}
-        return {"cancelled": None}
+                next(todo)
+            except StopIteration as done:
+                return dict(done.value)
+            time.sleep(0.05)
 
 
 class Launch:

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from jaxcluster.errors import LauncherUnavailable, UsageError
+from jaxcluster.keeper.starting import ROOT
 from jaxcluster.launchers.base import (
-    ROOT,
     AgentOptions,
     Command,
     End,

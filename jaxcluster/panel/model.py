@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from jaxcluster import cluster
 from jaxcluster.cluster import Cluster, RunningCell, events
-from jaxcluster.host.processes import process_token
+from jaxcluster.keeper.processes import process_token
 from jaxcluster.model import paused, stragglers
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.rewrite import AutoMode

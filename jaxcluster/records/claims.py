@@ -24,13 +24,13 @@ import secrets
 import shutil
 import socket
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from jaxcluster.errors import JaxClusterError, LaunchError
-from jaxcluster.host.processes import is_alive, pid_space, process_token
+from jaxcluster.keeper import folders
+from jaxcluster.keeper.processes import is_alive, pid_space, process_token
 from jaxcluster.records import registry
 from jaxcluster.records.runtimefolder import CHOOSE, inside, runtime_root
 
@@ -324,22 +324,13 @@ def _one_at_a_time(root: Path) -> Iterator[None]:
         raise JaxClusterError(
             f"{runtime_root()}/.lock can't be opened: {error.strerror}.", hint
         ) from None
-    deadline = time.monotonic() + LOCK_S
     try:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise JaxClusterError(
-                        f"A process has held {runtime_root()}/.lock for {LOCK_S:g} s, but needs "
-                        "it only for a moment. Is it stopped (Ctrl-Z)?",
-                        f"fuser {runtime_root()}/.lock shows which process it is.",
-                    ) from None
-                time.sleep(0.005)
-            except OSError:  # a file system without locks
-                break
+        if not folders.lock(lock, LOCK_S):
+            raise JaxClusterError(
+                f"A process has held {runtime_root()}/.lock for {LOCK_S:g} s, but needs it only "
+                "for a moment. Is it stopped (Ctrl-Z)?",
+                f"fuser {runtime_root()}/.lock shows which process it is.",
+            )
         yield
     finally:
         os.close(lock)

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from jaxcluster import wire
 from jaxcluster.errors import NoCluster, UsageError
-from jaxcluster.host.processes import is_alive, pid_space
+from jaxcluster.keeper.processes import is_alive, pid_space
 from jaxcluster.records import runtimefolder
 from jaxcluster.records.runtimefolder import inside
 

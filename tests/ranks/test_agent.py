@@ -32,7 +32,7 @@ from jaxcluster.agent.client import Agents, Host, State
 from jaxcluster.agent.transport import Keys, new_keys, open_dealer
 from jaxcluster.allocation.turns import HostTurns
 from jaxcluster.errors import LaunchError, NoCluster
-from jaxcluster.host.processes import is_alive
+from jaxcluster.keeper.processes import is_alive
 
 pytestmark = [
     pytest.mark.any_jax,

@@ -18,9 +18,9 @@ import pytest
 from helpers import processes_with, until
 
 from jaxcluster.errors import LaunchError
-from jaxcluster.launchers import commands, guard
+from jaxcluster.keeper import starting
+from jaxcluster.keeper.guard import Task
 from jaxcluster.launchers.commands import GuardedCommands
-from jaxcluster.launchers.guard import Task
 
 MARK = "JAXCLUSTER_TEST_GUARD"
 STUBBORN = "trap '' TERM HUP; echo ready; while :; do sleep 0.1; done"
@@ -248,7 +248,7 @@ def test_a_notebook_that_does_not_read_slows_the_command_and_loses_nothing(mark:
 NOTEBOOK = """
 import json, os, sys, time
 from jaxcluster.launchers.commands import GuardedCommands
-from jaxcluster.launchers.guard import Task
+from jaxcluster.keeper.guard import Task
 guarded = GuardedCommands(lambda id, event: print(json.dumps(event), flush=True))
 for task in json.loads(sys.argv[1]):
     guarded.run(Task(**task))
@@ -488,7 +488,7 @@ def test_the_terminal_s_signals_are_not_for_the_guard(watched: Watched) -> None:
 
 
 def test_the_guard_imports_nothing_that_takes_time() -> None:
-    source = commands.GUARD.replace("main()", "print(*sys.modules)")
+    source = starting.GUARD.replace("main()", "print(*sys.modules)")
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", source],
         capture_output=True,
@@ -496,6 +496,7 @@ def test_the_guard_imports_nothing_that_takes_time() -> None:
         check=True,
     )
     assert {name for name in done.stdout.split() if name.startswith("jaxcluster.")} == {
-        "jaxcluster.host", "jaxcluster.host.processes", "jaxcluster.launchers", guard.__name__
-    }  # fmt: skip
+        "jaxcluster.keeper",
+        *(f"jaxcluster.keeper.{m}" for m in ("ends", "folders", "guard", "loop", "processes")),
+    }
     assert not {"zmq", "numpy", "jax", "asyncio"} & set(done.stdout.split())

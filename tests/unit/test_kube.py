@@ -14,7 +14,7 @@ from jaxcluster.allocation import remote
 from jaxcluster.arguments import start_parser, taken_from
 from jaxcluster.cluster import make_spec
 from jaxcluster.errors import UsageError
-from jaxcluster.launchers import guard
+from jaxcluster.keeper import guard
 from jaxcluster.launchers.base import AgentOptions, Command, End, Launcher
 from jaxcluster.launchers.chosen import launcher_of
 from jaxcluster.launchers.commands import Launch, stop_s

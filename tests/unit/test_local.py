@@ -15,10 +15,11 @@ from helpers import Home
 from jaxcluster import wire
 from jaxcluster.allocation import local
 from jaxcluster.allocation.local import ProcessPlan, describe_launch, render
-from jaxcluster.allocation.supervisor import can_fork, import_time_settings
+from jaxcluster.allocation.supervisor import import_time_settings
 from jaxcluster.cluster import make_spec
 from jaxcluster.cluster.starting import dry_run
 from jaxcluster.errors import LaunchError
+from jaxcluster.keeper.starting import can_fork
 from jaxcluster.records import claims, registry
 
 SPEC = wire.ClusterSpec("exp", 3, devices_per_process=2, env={"MINE": "1", "PATH": "/mine"})
@@ -124,9 +125,8 @@ def test_no_secret_is_taken_for_a_language(name: str) -> None:
 def test_ranks_are_forked_where_that_is_safe(
     monkeypatch: pytest.MonkeyPatch, platform: str, no_fork: str, forks: bool
 ) -> None:
-    monkeypatch.setattr("jaxcluster.allocation.supervisor.sys.platform", platform)
-    monkeypatch.setenv("JAXCLUSTER_NO_FORK", no_fork)
-    assert can_fork() is forks
+    monkeypatch.setattr("jaxcluster.keeper.starting.sys.platform", platform)
+    assert can_fork({"JAXCLUSTER_NO_FORK": no_fork}) is forks
 
 
 def test_too_few_files_are_refused_before_anything_is_started(

@@ -22,7 +22,9 @@ from jaxcluster.agent import client
 from jaxcluster.agent.transport import new_keys
 from jaxcluster.cluster import replay
 from jaxcluster.errors import Divergence, LaunchError, LauncherUnavailable, RankDied
-from jaxcluster.launchers import commands, guard, ssh
+from jaxcluster.keeper import guard
+from jaxcluster.keeper.processes import process_token
+from jaxcluster.launchers import commands, ssh
 from jaxcluster.launchers.hosts import parse_hosts
 from jaxcluster.launchers.ssh import SSH, may_name_jump_hosts
 from jaxcluster.model import deadlock
@@ -321,11 +323,11 @@ def test_the_guard_reads_the_machines_processes_once_for_all_commands(
 ) -> None:
     reads: list[int] = []
     monkeypatch.setattr(guard, "processes", lambda: reads.append(1) or {})
-    watch = guard.Guard(os.getppid())
+    watch = guard.Guard(process_token(os.getppid()))
     watch._put = lambda event: None  # type: ignore[method-assign]
     for id in range(5):
-        one = watch.running[id] = guard.Running(id, guard.Task(["true"], {}, [], False, [], 1, 1))
-        one.process.wait(30)
+        watch.told({"run": id, "task": {"argv": ["true"]}})
+        watch.running[id].process.wait(30)
     watch._step_all()
     assert len(reads) == 1
     for one in watch.running.values():

@@ -13,7 +13,7 @@ import pytest
 
 from jaxcluster import wire
 from jaxcluster.errors import NoCluster, UsageError
-from jaxcluster.host.processes import pid_space, process_token
+from jaxcluster.keeper.processes import pid_space, process_token
 from jaxcluster.records import registry, runtimefolder
 from jaxcluster.records.registry import ClusterRecord
 

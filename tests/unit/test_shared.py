@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jaxcluster.host import shared
-from jaxcluster.host.processes import process_token
+from jaxcluster.keeper.processes import process_token
 
 
 def test_files_go_with_the_process_that_made_them(

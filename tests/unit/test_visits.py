@@ -15,7 +15,7 @@ from jaxcluster.agent import folder as folders
 from jaxcluster.agent import visit
 from jaxcluster.allocation import visits
 from jaxcluster.errors import UsageError
-from jaxcluster.host.processes import pid_space, process_token
+from jaxcluster.keeper.processes import pid_space, process_token
 from jaxcluster.launchers.hosts import Host, parse_hosts
 from jaxcluster.records import claims, registry, runtimefolder
 

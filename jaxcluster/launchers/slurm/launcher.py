@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from jaxcluster.errors import LaunchError, LauncherUnavailable, UsageError
+from jaxcluster.keeper.guard import CANCEL_S
 from jaxcluster.launchers.base import (
     FENCE,
     AgentOptions,
@@ -32,7 +33,6 @@ from jaxcluster.launchers.base import (
     agent_argv,
     agent_command,
 )
-from jaxcluster.launchers.guard import CANCEL_S
 from jaxcluster.launchers.hosts import expand_nodelist, place_on
 from jaxcluster.launchers.inside import Inside, Surroundings
 from jaxcluster.launchers.reasons import how_it_ended, last_line, python_trouble, run_briefly

@@ -1,0 +1,160 @@
+"""Which process is which, whose it is, and how it asks not to be left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import functools
+import os
+import signal
+import socket
+import struct
+import sys
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def start_time(pid: int) -> str | None:
+    """When a process started, in the kernel's ticks since boot; None if it is gone or a zombie.
+
+    Pid and start time together name one process for ever; a pid alone is reused. Where there is
+    no /proc the answer is ``"?"`` for any living pid.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            fields = stat.read().rpartition(b")")[2].split()
+    except FileNotFoundError:
+        if os.path.isdir("/proc/self"):
+            return None
+        try:
+            os.kill(pid, 0)
+        except OSError:
+            return None
+        return "?"
+    except OSError:
+        return None
+    return None if fields[0] in (b"Z", b"X") else fields[19].decode()
+
+
+def process_token(pid: int) -> str:
+    """``pid:start_time``, which names one process even after its pid is reused."""
+    return f"{pid}:{start_time(pid)}"
+
+
+def is_alive(token: str) -> bool:
+    """Whether the process that ``process_token`` named still runs."""
+    pid, _, started = token.partition(":")
+    return pid.isdecimal() and start_time(int(pid)) == started
+
+
+def pid_space() -> str:
+    """Where this process's pids mean something: the kernel's boot id and the pid namespace.
+
+    The pid of a process in another container, or on another host, is some other process's here,
+    or nobody's. The host's name where there is no /proc.
+    """
+    return _pid_space_of(os.getpid())
+
+
+@functools.lru_cache(maxsize=1)  # it never changes, and each cell asks
+def _pid_space_of(own_pid: int) -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as boot_id:
+            return f"{boot_id.read().strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return os.uname().nodename
+
+
+def pid_space_mark() -> str:
+    """``pid_space`` in a few letters, which differ from those of any other host."""
+    import hashlib  # not for a guard, which is to be there at once
+
+    return hashlib.blake2s(pid_space().encode(), digest_size=6).hexdigest()
+
+
+def send_signal(token: str, sig: int | str) -> None:
+    """Send a signal, a number or a name, to the process that ``token`` names.
+
+    Raises:
+      ValueError: there is no such signal.
+      ProcessLookupError: the process has ended.
+    """
+    if isinstance(sig, str) and sig not in signal.Signals.__members__:
+        raise ValueError(f"there is no signal {sig!r}")
+    if not is_alive(token):
+        raise ProcessLookupError("this engine's process has ended")
+    try:
+        os.kill(int(token.partition(":")[0]), signal.Signals[sig] if isinstance(sig, str) else sig)
+    except OSError as problem:
+        if problem.errno == errno.EINVAL:
+            raise ValueError(f"there is no signal {sig!r}") from None
+        raise
+
+
+def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
+    """Have the kernel end this process when its parent's main thread ends (Linux only).
+
+    It stays so when the process becomes another program.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
+    if os.getppid() != parent_pid:  # it died before prctl took effect
+        os._exit(0)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what this process's descendants leave behind (Linux only).
+
+    A user's process may have begun a session of its own, where no signal to its group finds it.
+    """
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def children() -> list[int]:
+    """The pids of this process's children, zombies too; none where there is no /proc."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{thread}/children") as listed:
+                found += map(int, listed.read().split())
+    return found
+
+
+def descendants() -> set[int]:
+    """The pids of the living processes below this one."""
+    parents = {child: parent for child, (parent, _) in processes().items()}
+    found, level = set[int](), {os.getpid()}
+    while level := {child for child, parent in parents.items() if parent in level}:
+        found |= level
+    return found
+
+
+def peer_of(sock: socket.socket) -> tuple[int, int]:
+    """The pid and the user's id at the other end of a Unix socket; (0, -1) where nobody says.
+
+    The pid is 0 too if it is another container's.
+    """
+    if not hasattr(socket, "SO_PEERCRED"):
+        return 0, -1
+    found = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _ = struct.unpack("3i", found)
+    return pid, uid
+
+
+def processes() -> dict[int, tuple[int, int]]:
+    """The living processes of this machine: pid to (parent, process group)."""
+    found = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
+        if name.isdecimal():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as stat:
+                    fields = stat.read().rpartition(b")")[2].split()
+            except OSError:
+                continue
+            if fields[0] not in (b"Z", b"X"):
+                found[int(name)] = int(fields[1]), int(fields[2])
+    return found
