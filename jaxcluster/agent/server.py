@@ -59,9 +59,7 @@ from jaxcluster.agent.mirrors import Mirrors
 from jaxcluster.agent.turns import AWAY_S, Asked, Turns
 from jaxcluster.agent.visit import is_guest
 from jaxcluster.host.reachability import connection_errors
-from jaxcluster.keeper import starting
-from jaxcluster.keeper.ends import end_children, let_go, reap
-from jaxcluster.keeper.processes import adopt_orphans, children, pid_space, process_token
+from jaxcluster.keeper import ends, processes, starting
 
 LEASE_S = 20.0
 FIRST_LEASE_S = 60.0  # a start of many hosts takes its time until it connects to the first
@@ -127,7 +125,7 @@ class Agent:
         """Start the fork server and listen; returns what is to be printed."""
         options = self.options
         self._mind_signals()
-        adopt_orphans()
+        processes.adopt_orphans()
         self.env = own_environment(os.environ, options.env)
         self._start_fork_server()
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(options.io_threads)
@@ -145,7 +143,7 @@ class Agent:
             "jaxcluster-agent": 1,
             "endpoint": endpoint,
             "key": keys.public,
-            "token": process_token(os.getpid()),
+            "token": processes.process_token(os.getpid()),
             "folder": str(self.folder.path),
             "memory": str(self.folder.memory),
             **said,
@@ -153,11 +151,7 @@ class Agent:
 
     def _mind_signals(self) -> None:
         """Before there is anything to tidy up."""
-        self._woken, wake = os.pipe()
-        for end in (self._woken, wake):
-            os.set_blocking(end, False)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._woken, _ = processes.wake_on(signal.SIGCHLD)
         for ending in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(ending, lambda number, _: self.end_for(signal.Signals(number).name))
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -173,9 +167,10 @@ class Agent:
         self._record()
 
     def _record(self) -> None:
-        server = "" if self.fork_server is None else process_token(self.fork_server.pid)
-        me, memory = process_token(os.getpid()), str(self.folder.memory)
-        self.folder.write(folders.Record(self.options.id, me, server, pid_space(), memory))
+        name, space = processes.process_token, processes.pid_space()
+        server = "" if self.fork_server is None else name(self.fork_server.pid)
+        me, memory = name(os.getpid()), str(self.folder.memory)
+        self.folder.write(folders.Record(self.options.id, me, server, space, memory))
 
     # ------------------------------------------------------------------ loop
 
@@ -286,9 +281,10 @@ class Agent:
         self.alone_s = 0.0 if self._has_company(self.is_theirs) else self.alone_s + passed
         if self.alone_s > self.options.lease and not self.detached:
             self.end_for(f"its owner has not been connected to it for {self.options.lease:g} s")
-        for pid in children():  # orphans that were taken in, should the fork server be killed
-            if self.fork_server is None or pid != self.fork_server.pid:
-                reap(pid)
+        server = self.fork_server
+        for pid in processes.children():  # orphans that were taken in, should it be killed
+            if server is None or pid != server.pid:
+                ends.reap(pid)
 
     # ------------------------------------------------------------------ clients
 
@@ -560,8 +556,8 @@ class Agent:
         for client in list(self.clients.values()):
             self._event(client, b"agent", {"event": "ending", "why": self.why})
         if self.fork_server is not None:
-            let_go(self.fork_server, QUIT_S)
-        end_children(5)
+            ends.let_go(self.fork_server, QUIT_S)
+        ends.end_children(5)
         self.folder.remove()
         if self.options.bind.startswith("ipc://"):
             Path(self.options.bind.removeprefix("ipc://")).unlink(missing_ok=True)

@@ -19,7 +19,6 @@ import contextlib
 import json
 import os
 import re
-import select
 import signal
 import socket
 import sys
@@ -29,12 +28,12 @@ from typing import Any
 
 from jaxcluster.agent import folder as folders
 from jaxcluster.errors import JaxClusterError
+from jaxcluster.keeper.loop import LOOK_S, Keeper
 from jaxcluster.keeper.processes import is_alive, pid_space, process_token
 
 RECORD = "ranks/cluster.json"  # in an agent's folder; it goes with its generation of ranks
 GUESTS = "guests"
 LINE = "jaxcluster-clusters"
-LOOK_S = 0.5  # between two looks whether the agent is still there
 
 
 def is_guest(folder: Path, key: str) -> bool:
@@ -102,7 +101,11 @@ def main(argv: list[str] | None = None) -> int:
         path, agent = found
         with let_in(path, options.key):
             print(json.dumps({"jaxcluster-agent": 1, **here}), flush=True)
-            if not _wait_for_input(agent.token):
+            visit = Keeper(agent.token)
+            visit.hear_owner()
+            while not visit.leaving:
+                visit.turn(LOOK_S)
+            if visit.owner_is_gone:
                 return _say_ended("its process is gone", here)
     except (JaxClusterError, OSError) as error:
         reason = error.message if isinstance(error, JaxClusterError) else str(error)
@@ -122,17 +125,6 @@ def _find(place: Path, name: str) -> tuple[Path, folders.Record] | None:
         if path == Path(name) and is_alive(agent.token):
             return path, agent
     return None
-
-
-def _wait_for_input(token: str) -> bool:
-    """Wait for the end of standard input; False where the agent's process ends before."""
-    while is_alive(token):
-        try:
-            if select.select([0], [], [], LOOK_S)[0] and not os.read(0, 4096):
-                return True
-        except OSError:
-            return True
-    return False
 
 
 if __name__ == "__main__":

@@ -61,9 +61,8 @@ from jaxcluster.engine import blackbox
 from jaxcluster.engine.forked import become_a_process_of_its_own
 from jaxcluster.host import shared
 from jaxcluster.host.processes import allow_files, redirect_output
-from jaxcluster.keeper.ends import end_children, kill_groups
+from jaxcluster.keeper import ends, processes
 from jaxcluster.keeper.loop import LOOK_S, Keeper
-from jaxcluster.keeper.processes import adopt_orphans, die_with_parent, peer_of, process_token
 from jaxcluster.keeper.starting import findable
 
 ENDING_S = 2.0  # for a process whose connection has ended to be gone
@@ -136,18 +135,14 @@ class ForkServer(Keeper):
         self.held: tuple[str, int] | None = None  # the file that says that the cluster lives
         self.socket_file = self.found_by[path] = os.stat(path)
         self.idle_since = time.monotonic()
-        self.wake_read, self.wake_write = os.pipe()
 
     # ------------------------------------------------------------------ loop
 
     def run(self) -> None:
-        os.set_blocking(self.wake_read, False)
-        os.set_blocking(self.wake_write, False)
-        signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self.wake = processes.wake_on(signal.SIGCHLD)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self.selector.register(self.listener, selectors.EVENT_READ, self._accept)
-        self.selector.register(self.wake_read, selectors.EVENT_READ, self._woken)
+        self.selector.register(self.wake[0], selectors.EVENT_READ, self._woken)
         self.hear_owner()
         if self.fork:
             self._preload()
@@ -172,7 +167,7 @@ class ForkServer(Keeper):
         if self.leaving:
             return
         _preload_rank()
-        gc.freeze()  # for good: a child that collects garbage would copy all these pages
+        gc.freeze()  # permanently: a child that collects garbage would copy all these pages
         gc.enable()
         self.preloaded = True
         for connection, message in self.deferred:
@@ -181,13 +176,13 @@ class ForkServer(Keeper):
 
     def _woken(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            os.read(self.wake_read, 4096)
+            os.read(self.wake[0], 4096)
         self._reap()
 
     def _accept(self) -> None:
         sock, _ = self.listener.accept()
-        pid, _ = peer_of(sock)
-        connection = Connection(sock, peer=process_token(pid) if pid else "")
+        pid, _ = processes.peer_of(sock)
+        connection = Connection(sock, peer=processes.process_token(pid) if pid else "")
         self.connections[sock.fileno()] = connection
         self.selector.register(sock, selectors.EVENT_READ, partial(self._read, connection))
 
@@ -238,7 +233,7 @@ class ForkServer(Keeper):
             pids = list(self.children) if command == "stop" else message["pids"]
             targets = {p for p in pids if p in self.children}
             self.ending |= targets
-            kill_groups(targets)  # not SIGTERM: a rank would wait at JAX's shutdown barrier
+            ends.kill_groups(targets)  # not SIGTERM: a rank would wait at JAX's shutdown barrier
             if targets:
                 self.pending.append(Pending(connection, id, targets))
                 self._reap()
@@ -290,7 +285,7 @@ class ForkServer(Keeper):
         return pid
 
     def _popen(self, proc: dict[str, Any]) -> subprocess.Popen[bytes]:
-        module = "jaxcluster.engine"
+        module, parent = "jaxcluster.engine", os.getpid()
         if proc["role"] != "rank":
             module += f".{proc['role']}"
         with open(proc["log"], "ab") as log:
@@ -302,7 +297,7 @@ class ForkServer(Keeper):
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=partial(die_with_parent, os.getpid()),  # noqa: PLW1509 - one thread
+                preexec_fn=partial(processes.die_with_parent, parent),  # noqa: PLW1509 - one thread
             )
 
     def _fork(self, proc: dict[str, Any]) -> int:
@@ -331,11 +326,11 @@ class ForkServer(Keeper):
         self.listener.close()
         for connection in self.connections.values():
             connection.sock.close()
-        os.close(self.wake_read)
-        os.close(self.wake_write)
+        for end in self.wake:
+            os.close(end)
         self._let_go()  # its own copy: the server holds it still
         os.setsid()
-        die_with_parent(parent)
+        processes.die_with_parent(parent)
         redirect_output(proc["log"])
         os.environ.clear()
         os.environ.update(proc["env"])
@@ -370,7 +365,7 @@ class ForkServer(Keeper):
                 continue
             if child.popen is not None:
                 child.popen.returncode = code
-            kill_groups([pid])  # what it has started, if it ended by itself
+            ends.kill_groups([pid])  # what it has started, if it ended by itself
             exit = {"event": "exit", "pid": pid, "role": child.role, "rank": child.rank}
             exit |= {"code": code, "at_ns": time.time_ns()}
             if child.role == "rank":
@@ -389,10 +384,10 @@ class ForkServer(Keeper):
         if not self.children:
             self._let_go()
             if self.folders:
-                end_children(2)
+                ends.end_children(2)
 
     def _end(self) -> None:
-        kill_groups(self.children)
+        ends.kill_groups(self.children)
         deadline = time.monotonic() + 5
         while self.children and time.monotonic() < deadline:
             self.selector.select(0.05)
@@ -401,7 +396,7 @@ class ForkServer(Keeper):
             if os.path.samestat(os.stat(self.path), self.socket_file):
                 os.unlink(self.path)
         if self.folders:
-            end_children(2)
+            ends.end_children(2)
             for folder in self.folders:
                 shutil.rmtree(folder, ignore_errors=True)
         self._remove_values()
@@ -464,7 +459,7 @@ def main(argv: list[str] | None = None) -> None:
     except OSError as error:
         sys.exit(f"can't listen on {args.socket}: {error.strerror or error}")
     if args.folder:
-        adopt_orphans()
+        processes.adopt_orphans()
     ForkServer(listener, args.socket, args.owner, not args.no_fork, args.folder).run()
 
 

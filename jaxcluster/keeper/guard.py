@@ -1,27 +1,22 @@
 """A small process that runs a launcher's commands, and ends them when the notebook is gone.
 
-It imports the standard library and this room alone, and is there in some 30 ms. Its one argument is
-its owner's token. What it reads are JSON lines: ``{"run": ID, "task": Task}``,
-``{"stop": ID}``, ``{"folders": [PATH, ...]}``, which it removes at its end unless that process
-lives or has said ``{"closed": true}``, and ``{"detach": [PATH, ...]}``: from then on it outlives
-that process, and ends everything when one of these folders is gone or a command's own socket, since
-nobody can find what runs any more, or with the last command once that process is gone or has said
-``{"left": true}``: until then it may be given others, in the place of hosts that are lost. What it
-prints are JSON lines, too: ``{"id": ID, "started": PID}``; ``"out"`` and ``"err"`` with a line
-of the command's; and as a command's last one ``"ended"`` with its exit status and ``"cancelled"``
-with that of its cancel command, or null, and what that has ``"said"`` where it has failed.
+Its one argument is its owner's token. Its input and output are JSON lines:
 
-A command ends
+    {"run": ID, "task": Task}     {"stop": ID}
+    {"folders": [PATH, ...]}      removed at its end, unless its owner lives or has said
+    {"closed": true}
+    {"detach": [PATH, ...]}       found by these folders, and by its commands' sockets. It ends with
+                                  its last command, once its owner is gone or has said
+    {"left": true}                until then it may get others, in the place of lost hosts
+    {"id": ID, "started": PID}    {"id": ID, "out": LINE}     {"id": ID, "err": LINE}
+    {"id": ID, "ended": STATUS, "cancelled": STATUS, "said": LINE}   of its cancel command: its
+                                  status or null, and its last line where it has failed
 
-- by itself;
-- by ``stop``;
-- when this process ends: the notebook lets go of it, or is gone (``loop.Keeper``).
-
-In every case: its standard input is closed if it was kept open, then it gets SIGTERM; when it has
-ended, the others of its process group do; those that are late get SIGKILL. Then, exactly once, its
-cancel command runs. With the last command everything that any of them has started in a session of
-its own ends as well: this process is their subreaper. If this process is killed itself, the kernel
-sends the commands SIGTERM.
+However a command comes to its end: its standard input is closed if it was kept open, then it gets
+SIGTERM; when it has ended, the others of its process group do; those that are late get SIGKILL.
+Then, exactly once, its cancel command runs. With the last command all that any of them has started
+in a session of its own ends as well: this process is their subreaper. If this process is killed
+itself, the kernel sends the commands SIGTERM.
 """
 
 from __future__ import annotations
@@ -34,12 +29,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass, fields
 from functools import partial
 from typing import Any
 
-from jaxcluster.keeper.ends import end_children, end_group, reap, signal_pid, wait
+from jaxcluster.keeper.ends import KILLED_S, end_children, end_group, reap, signal_pid, wait
 from jaxcluster.keeper.folders import remove
 from jaxcluster.keeper.loop import Keeper
 from jaxcluster.keeper.processes import adopt_orphans, die_with_parent, processes
@@ -56,32 +51,33 @@ class Task:
     """A command and how it is ended.
 
     Attributes:
-      argv: the command.
-      env: variables for it, beside the guard's own.
-      drop: variables of the guard's that it does not get.
-      keeps_stdin: whether its standard input is kept open; else it is empty.
-      cancel: what is run once when the command has ended; may be empty.
-      stdin_s: how long it may go on after its input's end, before SIGTERM.
-      term_s: how long after SIGTERM, before SIGKILL.
+      argv: run without a shell.
+      env: variables for it, beside the guard's own, which are the notebook's.
+      drop: variables of those that it does not get.
+      keeps_stdin: whether its standard input stays open until it is to end. Else it has none.
+      cancel: a command that is run once when this one has ended, however that came.
+      stdin_s: how long it may take to end after its standard input has.
+      term_s: how long it may take after SIGTERM.
       socket: a Unix socket that it makes, by which alone it can be reached; may be empty.
     """
 
-    argv: list[str]
-    env: dict[str, str] = field(default_factory=dict)
-    drop: list[str] = field(default_factory=list)
+    argv: tuple[str, ...]
+    _: KW_ONLY
+    env: tuple[tuple[str, str], ...] = ()
+    drop: tuple[str, ...] = ()
     keeps_stdin: bool = False
-    cancel: list[str] = field(default_factory=list)
+    cancel: tuple[str, ...] = ()
     stdin_s: float = 1.0
     term_s: float = 1.0
     socket: str = ""
 
     def environ(self) -> dict[str, str]:
         """The command's environment."""
-        return {k: v for k, v in os.environ.items() if k not in self.drop} | self.env
+        return {k: v for k, v in os.environ.items() if k not in self.drop} | dict(self.env)
 
-    def line(self, id: int) -> bytes:
-        """The message that has a guard run it."""
-        return json.dumps({"run": id, "task": asdict(self)}).encode() + b"\n"
+    def told(self) -> dict[str, Any]:
+        """As a guard reads it, without what others know of it besides."""
+        return {one.name: getattr(self, one.name) for one in fields(Task)}
 
 
 class Running:
@@ -148,10 +144,10 @@ class Running:
         return name, [line.decode(errors="replace").rstrip("\r") for line in lines]
 
 
-def cancel(task: Task) -> Generator[None, None, dict[str, Any]]:
-    """Run a task's cancel command; yields until it has ended, and returns what is told of that."""
+def cancel(task: Task, told: dict[str, Any]) -> Iterator[None]:
+    """Run a task's cancel command; yields until it has ended, and notes what is told of that."""
     if not task.cancel:
-        return {"cancelled": None}
+        return
     try:
         process = subprocess.Popen(
             task.cancel,
@@ -162,17 +158,18 @@ def cancel(task: Task) -> Generator[None, None, dict[str, Any]]:
             start_new_session=True,
         )
     except OSError as error:
-        return {"cancelled": 127, "said": f"{task.cancel[0]}: {error.strerror}"}
+        told |= {"cancelled": 127, "said": f"{task.cancel[0]}: {error.strerror}"}
+        return
     yield from wait(CANCEL_S, lambda: process.poll() is None)
     process.kill()
-    while process.poll() is None:
-        yield
+    yield from wait(KILLED_S, lambda: process.poll() is None)
+    told["cancelled"] = process.returncode
     assert process.stderr is not None
     with process.stderr as stream:
         os.set_blocking(stream.fileno(), False)  # what it has started may hold it open
         lines = (stream.read() or b"").decode(errors="replace").splitlines()
-    said = next((line for line in reversed(lines) if line.strip()), "")[:LINE]
-    return {"cancelled": process.returncode} | ({"said": said} if process.returncode else {})
+    if process.returncode:
+        told["said"] = next((line for line in reversed(lines) if line.strip()), "")[:LINE]
 
 
 class Guard(Keeper):
@@ -228,7 +225,8 @@ class Guard(Keeper):
         for line in lines:
             self._say(one, **{name: line})
 
-    def told(self, message: dict[str, Any]) -> None:
+    def told(self, line: bytes) -> None:
+        message = json.loads(line)
         if "run" in message:
             self._run(message["run"], message["task"])
         elif "stop" in message:
@@ -343,15 +341,16 @@ class Guard(Keeper):
         for name, rest in one.partial.items():
             if rest:
                 self._say(one, **{name: rest.decode(errors="replace")})
-        cancelled = yield from cancel(task)
-        if cancelled["cancelled"] == 127:
-            self._say(one, err=cancelled["said"])
+        told: dict[str, Any] = {"cancelled": None}
+        yield from cancel(task, told)
+        if told["cancelled"] == 127:
+            self._say(one, err=told["said"])
         del self.running[one.id]
         self._listen()
         for stream in (process.stdout, process.stderr):
             if stream is not None:
                 stream.close()
-        self._say(one, ended=process.returncode, **cancelled)
+        self._say(one, ended=process.returncode, **told)
 
 
 def main() -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import selectors
 import time
 from collections.abc import Iterable
-from typing import Any
 
 from jaxcluster.keeper.folders import is_still, touch
 from jaxcluster.keeper.processes import is_alive
@@ -84,12 +82,12 @@ class Keeper:
             data = b""
         *lines, self._inbox = (self._inbox + data).split(b"\n")
         for line in lines:
-            self.told(json.loads(line))
+            self.told(line)
         if not data:
             self.selector.unregister(0)
             self.left()
 
-    def told(self, message: dict[str, Any]) -> None:
+    def told(self, line: bytes) -> None:
         """Do what a line of the owner's says."""
 
     def left(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import functools
@@ -105,6 +104,19 @@ def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
         os._exit(0)
 
 
+def wake_on(number: int) -> tuple[int, int]:
+    """A pipe for a loop to wait for: there is something to read when a signal has come.
+
+    Nothing else happens then. Signals with handlers wake it too. For the main thread alone.
+    """
+    ends = os.pipe()
+    for end in ends:
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(ends[1], warn_on_full_buffer=False)
+    signal.signal(number, lambda *_: None)
+    return ends
+
+
 def adopt_orphans() -> None:
     """Become the parent of what this process's descendants leave behind (Linux only).
 
@@ -117,10 +129,12 @@ def adopt_orphans() -> None:
 def children() -> list[int]:
     """The pids of this process's children, zombies too; none where there is no /proc."""
     found: list[int] = []
-    with contextlib.suppress(OSError):
+    try:
         for thread in os.listdir("/proc/self/task"):
             with open(f"/proc/self/task/{thread}/children") as listed:
                 found += map(int, listed.read().split())
+    except OSError:  # a kernel without these lists
+        return [pid for pid, (parent, _) in processes().items() if parent == os.getpid()]
     return found
 
 

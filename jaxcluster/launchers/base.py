@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+from jaxcluster.keeper.guard import Task
 from jaxcluster.launchers.hosts import named_hosts
 from jaxcluster.launchers.inside import Inside, Surroundings
 from jaxcluster.launchers.quoting import quote_path
@@ -125,39 +126,24 @@ class PlannedFile:
 
 
 @dataclass(frozen=True)
-class Command:
-    """One command of a launcher.
+class Command(Task):
+    """One command of a launcher. The agents of one that keeps its standard input end with that.
 
     Attributes:
-      argv: run here, without a shell.
       hosts: the numbers of the hosts on which it starts an agent.
       python: what its agents are started with there, for messages.
-      env: variables for the command itself, beside the notebook's.
-      drop: variables of the notebook's that it does not get.
-      keeps_stdin: whether its standard input stays open as long as the agents are wanted; the
-        agents end when it does. Else it has none.
-      cancel: a command that is run once when this one has ended, however that came.
       announces_in: the file in which its agents' lines come; empty where they come on its output.
       tunnel: how its agent is reached; None where the agent says it.
       through: the jump host; at most ``AT_ONCE`` commands log in through one at a time.
       may_be_tried_again: whether it may be run again after a failure that may pass.
-      stdin_s: how long it may take to end after its standard input has.
-      term_s: how long it may take after SIGTERM.
     """
 
-    argv: tuple[str, ...]
     hosts: tuple[int, ...]
     python: str = ""
-    env: tuple[tuple[str, str], ...] = ()
-    drop: tuple[str, ...] = ()
-    keeps_stdin: bool = False
-    cancel: tuple[str, ...] = ()
     announces_in: str = ""
     tunnel: Tunnel | None = None
     through: str = ""
     may_be_tried_again: bool = False
-    stdin_s: float = 1.0
-    term_s: float = 1.0
 
 
 @dataclass(frozen=True)

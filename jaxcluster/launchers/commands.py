@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -126,7 +126,7 @@ class GuardedCommands:
         id = next(self._ids)
         with self._lock:
             self._tasks[id] = task
-        if not self._send(task.line(id)):
+        if not self._send(run=id, task=task.told()):
             with self._lock:
                 self._tasks.pop(id, None)
             raise LaunchError(GUARD_KILLED, "Start again: %jaxcluster start")
@@ -134,35 +134,32 @@ class GuardedCommands:
 
     def stop(self, id: int) -> None:
         """Have a command end; ``on_event`` tells when it has."""
-        self._send(json.dumps({"stop": id}).encode() + b"\n")
+        self._send(stop=id)
 
     def look_after(self, folders: Sequence[Path]) -> None:
         """Have these folders removed when this process is gone, and all commands have ended."""
-        self._send(json.dumps({"folders": [str(path) for path in folders]}).encode() + b"\n")
+        self._send(folders=[str(path) for path in folders])
 
     def detach(self, found_by: Sequence[Path] = ()) -> None:
         """Let the commands outlive this process, until one of these folders is gone."""
-        self._send(json.dumps({"detach": [str(path) for path in found_by]}).encode() + b"\n")
+        self._send(detach=[str(path) for path in found_by])
 
     def leave(self) -> None:
         """Have no more commands for it: detached, it ends with the last one."""
-        self._send(json.dumps({"left": True}).encode() + b"\n")
+        self._send(left=True)
 
     def close(self, timeout_s: float = STOP_S) -> None:
         """End all commands; returns when they have ended."""
-        self._send(json.dumps({"closed": True}).encode() + b"\n")
-        with self._lock, contextlib.suppress(OSError):
-            assert self._process.stdin is not None
-            self._process.stdin.close()
+        self._send(closed=True)
         let_go(self._process, timeout_s)
         if threading.current_thread() is not self._reader:
             self._reader.join(5)
 
-    def _send(self, line: bytes) -> bool:
+    def _send(self, **message: object) -> bool:
         assert self._process.stdin is not None
         with self._lock:
             try:
-                self._process.stdin.write(line)
+                self._process.stdin.write(json.dumps(message).encode() + b"\n")
                 self._process.stdin.flush()
             except (OSError, ValueError):  # gone, or closed
                 return False
@@ -196,19 +193,13 @@ class GuardedCommands:
     @staticmethod
     def _end_orphan(pid: int | None, task: guard.Task) -> dict[str, Any]:
         """The guard was killed: do what it would have done, and say of it what that would say."""
-
-        def steps() -> Generator[None, None, dict[str, Any]]:
-            if pid is not None:  # the command has had its SIGTERM, from the kernel
-                yield from end_group(pid, task.term_s, lambda: start_time(pid) is None)
-            return (yield from guard.cancel(task))
-
-        todo = steps()
-        while True:
-            try:
-                next(todo)
-            except StopIteration as done:
-                return dict(done.value)
+        told: dict[str, Any] = {"cancelled": None}
+        steps = [guard.cancel(task, told)]
+        if pid is not None:  # the command has had its SIGTERM, from the kernel
+            steps.insert(0, end_group(pid, task.term_s, lambda: start_time(pid) is None))
+        for _ in itertools.chain(*steps):
             time.sleep(0.05)
+        return told
 
 
 class Launch:
@@ -355,20 +346,10 @@ class Launch:
 
     def _run(self, number: int, command: Command, tries: int) -> tuple[int, _Run]:
         assert self._guarded is not None
-        task = guard.Task(
-            list(command.argv),
-            dict(command.env),
-            list(command.drop),
-            command.keeps_stdin,
-            list(command.cancel),
-            command.stdin_s,
-            command.term_s,
-            command.tunnel.here if command.tunnel is not None else "",
-        )
         names, hosts = self.plan.hosts, command.hosts
         host = names[hosts[0]] if names and len(hosts) == 1 else ""
         with self._lock:  # its first event may come before we know its id
-            id = self._guarded.run(task)
+            id = self._guarded.run(command)
             run = self._runs[id] = _Run(command, number, tries, host)
         return id, run
 

@@ -231,6 +231,7 @@ class SSH(Launcher):
             env=NEVER_ASK,
             keeps_stdin=True,
             tunnel=tunnel,
+            socket=tunnel.here if tunnel is not None else "",
             through=self.through[number] if self.through else self.jump,
             may_be_tried_again=True,
         )

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from jaxcluster.errors import UsageError
+from jaxcluster.keeper.starting import ROOT
 from jaxcluster.launchers.base import (
-    ROOT,
     AgentOptions,
     End,
     Launcher,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import threading
 from collections import Counter
@@ -326,7 +327,7 @@ def test_the_guard_reads_the_machines_processes_once_for_all_commands(
     watch = guard.Guard(process_token(os.getppid()))
     watch._put = lambda event: None  # type: ignore[method-assign]
     for id in range(5):
-        watch.told({"run": id, "task": {"argv": ["true"]}})
+        watch.told(json.dumps({"run": id, "task": {"argv": ["true"]}}).encode())
         watch.running[id].process.wait(30)
     watch._step_all()
     assert len(reads) == 1

@@ -138,8 +138,6 @@ def test_whoever_commands_it_begins_its_idle_time_anew(tmp_path: Path) -> None:
     assert not server.detached
     assert time.monotonic() - server.idle_since < IDLE_EXIT_S / 2
     server.selector.close()
-    os.close(server.wake_read)
-    os.close(server.wake_write)
 
 
 def test_our_own_leaving_is_no_loss(take: Take) -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxcluster import wire
+from jaxcluster.keeper.processes import wake_on
 from jaxcluster.launchers.kube.job import (
     FENCE,
     FIRST_LOOK_S,
@@ -48,13 +49,10 @@ class Over:
         self._input = os.dup(0)
         with open(os.devnull) as nothing:
             os.dup2(nothing.fileno(), 0)
-        signalled, wake = os.pipe()
         self._stirred, self._stir = os.pipe()
-        for end in (signalled, wake, self._stirred, self._stir):
+        for end in (self._stirred, self._stir):
             os.set_blocking(end, False)
-        signal.set_wakeup_fd(wake)
-        signal.signal(signal.SIGTERM, lambda *_: None)
-        for fd in (self._input, signalled, self._stirred):
+        for fd in (self._input, wake_on(signal.SIGTERM)[0], self._stirred):
             self.selector.register(fd, selectors.EVENT_READ)
 
     def stir(self) -> None:
