@@ -170,6 +170,26 @@ def test_what_ignores_sigterm_is_killed_with_its_group_and_cancelled_once(
     assert cancelled(cancel) == ["once"]
 
 
+def test_what_ends_in_its_time_after_sigterm_is_not_killed(
+    watched: Watched, tmp_path: Path
+) -> None:
+    """The leader is asked first, then the others of its group, then sessions of their own."""
+    told = tmp_path / "told"
+
+    def slow(who: str, code: int) -> str:
+        trap = f"trap 'sleep 0.3; echo {who} >> {told}; exit {code}' TERM; echo {who}"
+        return f"{trap}; while :; do sleep 0.01; done"
+
+    session = f'setsid sh -c "{slow("session", 0)}" 2>/dev/null &'  # the guard reads no more
+    id = watched.run("sh", "-c", f"{session} ({slow('other', 0)}) & {slow('leader', 4)}", term_s=30)
+    until(lambda: len(watched.lines(id)) == 3, "all run")
+    watched.guarded.stop(id)
+    assert watched.wait_for_end(id) == 4
+    assert told.read_text().split() == ["leader", "other"]
+    watched.guarded.close()
+    assert told.read_text().split() == ["leader", "other", "session"]
+
+
 def test_a_leader_that_ends_leaves_nobody_of_its_group(watched: Watched, mark: str) -> None:
     id = watched.run("sh", "-c", f"({STUBBORN}) & exit 0", term_s=0.2)
     assert watched.wait_for_end(id) == 0
