@@ -282,7 +282,7 @@ class Agent:
         if self.alone_s > self.options.lease and not self.detached:
             self.end_for(f"its owner has not been connected to it for {self.options.lease:g} s")
         server = self.fork_server
-        for pid in processes.children():  # orphans that were taken in, should it be killed
+        for pid in processes.children():  # orphans, where it is a container's first process
             if server is None or pid != server.pid:
                 ends.reap(pid)
 

@@ -337,18 +337,9 @@ class ForkServer(Keeper):
         os.chdir(proc["cwd"])
         become_a_process_of_its_own(proc["cwd"])
         gc.enable()
-        if proc["role"] == "rank":
-            from jaxcluster.engine import app
-
-            app.main()
-        elif proc["role"] == "coordinator":
-            from jaxcluster.engine import coordinator
-
-            coordinator.main(proc["argv"])
-        else:
-            from jaxcluster.engine import controller
-
-            controller.main(proc["argv"])
+        is_rank = proc["role"] == "rank"
+        module = importlib.import_module(f"jaxcluster.engine.{'app' if is_rank else proc['role']}")
+        module.main(*([] if is_rank else [proc["argv"]]))
 
     # ------------------------------------------------------------------ ends
 

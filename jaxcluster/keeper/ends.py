@@ -46,11 +46,8 @@ def kill_groups(leaders: Iterable[int]) -> None:
 def end_children(most_s: float, term_s: float = 0.0) -> None:
     """Kill all children, those too that become ours by that (``adopt_orphans``), and reap them.
 
-    Resource trackers get a second to end by themselves: see ``kill_groups``.
-
-    Args:
-      most_s: it is given up after so long: what is left is in the kernel's hands.
-      term_s: so long before it they get SIGTERM, and all that is below them.
+    Resource trackers get a second to end by themselves: see ``kill_groups``. ``term_s`` before that
+    all that is below this process gets SIGTERM. It takes ``most_s`` at most.
     """
     started, told = time.monotonic(), set[int]()
     while (pids := children()) and (waited_s := time.monotonic() - started) < most_s:
@@ -77,9 +74,6 @@ def end_group(
     has ended the others get SIGTERM, and have as long again. Who is late is killed.
 
     Args:
-      leader: its pid, which is the group's.
-      term_s: how long after SIGTERM a process may go on.
-      has_ended: whether the leader has.
       members: looks who is in a group, after it was asked whether the leader has ended: whatever
         that has started is there to be seen.
     """

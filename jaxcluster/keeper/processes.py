@@ -93,10 +93,7 @@ def send_signal(token: str, sig: int | str) -> None:
 
 
 def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
-    """Have the kernel end this process when its parent's main thread ends (Linux only).
-
-    It stays so when the process becomes another program.
-    """
+    """Have the kernel end this process, whatever it runs, with its parent's thread (Linux only)."""
     if not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
@@ -105,10 +102,7 @@ def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
 
 
 def wake_on(number: int) -> tuple[int, int]:
-    """A pipe for a loop to wait for: there is something to read when a signal has come.
-
-    Nothing else happens then. Signals with handlers wake it too. For the main thread alone.
-    """
+    """A pipe for the main thread's loop: it can be read when this or a handled signal comes."""
     ends = os.pipe()
     for end in ends:
         os.set_blocking(end, False)
@@ -148,10 +142,7 @@ def descendants() -> set[int]:
 
 
 def peer_of(sock: socket.socket) -> tuple[int, int]:
-    """The pid and the user's id at the other end of a Unix socket; (0, -1) where nobody says.
-
-    The pid is 0 too if it is another container's.
-    """
+    """Pid and user's id at the other end of a Unix socket; 0 and -1 where the kernel says none."""
     if not hasattr(socket, "SO_PEERCRED"):
         return 0, -1
     found = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
