@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,15 +28,15 @@ from jaxcluster.host.procfs import Silence
 from jaxcluster.lockstep import replaying
 from jaxcluster.model.long_launches import UsualTimes
 from jaxcluster.model.makers import Making
-from jaxcluster.records.lastreport import Reports
+from jaxcluster.records import lastreport
 from jaxcluster.wire.link import Event
 from jaxcluster.wire.ops import Operation
 from jaxcluster.wire.ops.lockstep import State
 from sim import keeping as sim_keeping
 from sim import ranks as sim_ranks
-from sim.hub import CALM, Hub, PatientTime, Sink, Time
+from sim.hub import Hub, PatientTime, Sink, Time
 
-MODULES = (running, carrying, replay, selfcheck, undoing, questions, dispatch)
+MODULES = (running, carrying, replay, selfcheck, undoing, questions, dispatch, worlds)
 
 DELAYS_S = (0.0003, 0.001, 0.001, 0.004)
 LATE_S = (0.05, 0.3, 0.7)
@@ -65,6 +64,7 @@ def virtual(hub: Hub) -> Iterator[None]:
         if hasattr(module, "Sink"):
             put(module, "Sink", Sink)
     put(wire, "reports_of", _reports_of)
+    put(lastreport, "made_of", lambda *found: None)  # nobody asks for it later
     put(replaying, "STEP_S", 0.05)
     put(selfcheck, "CHECK_S", sim_ranks.CHECK_S)
     put(strict, "time", PatientTime(hub))
@@ -87,19 +87,21 @@ class Link:
         self.cluster, self.hub = client.cluster, client.cluster.hub
         self.ranks = list(range(self.cluster.num_ranks))
         self._generation, self._ids = self.cluster.generation, itertools.count(1)
-        self._asked: dict[str, tuple[int, Any]] = {}
-        self._due: dict[tuple[int, str], float] = {}
+        self._asked: dict[str, sim_ranks.Request] = {}
+        # When the last message to, and from, each rank arrives.
+        self._to, self._back = [0.0] * len(self.ranks), [0.0] * len(self.ranks)
         self._dead: dict[int, Any] = {}
 
-    def _soon(self, rank: int, way: str, more: float = 0.0) -> float:
-        hub, key = self.hub, (rank, way)
-        chance = hub.chance.random
+    def _soon(self, rank: int, last: list[float], more: float = 0.0) -> float:
+        """When what is sent now arrives, behind the ``last`` of this way."""
+        chance = self.hub.chance.random
         delay = DELAYS_S[int(4 * chance())]
         if chance() < self.client.lateness:
             delay += LATE_S[int(3 * chance())]
-        when = hub.now + delay + more
-        before = self._due.get(key, 0.0)
-        self._due[key] = when = when if when > before else before
+        when = self.hub.now + delay + more
+        if when < last[rank]:
+            return last[rank]
+        last[rank] = when
         return when
 
     def request(
@@ -120,25 +122,25 @@ class Link:
             if rank in self._dead:
                 sink.put(Event(rank, "died", name, self._dead[rank]))
                 continue
-            self._asked[name] = (rank, sink)
-            request = sim_ranks.Request(self.client, body.op, name, body, sink)
-            self.hub.at(self._soon(rank, "to"), partial(self._arrive, rank, request))
+            self._asked[name] = request = sim_ranks.Request(self, rank, body.op, name, body, sink)
+            self.hub.at(self._soon(rank, self._to), request.arrive)
         return ids
 
-    def _arrive(self, rank: int, request: sim_ranks.Request) -> str | None:
-        return self.cluster.ranks[rank].receive(request) if self.client.link is self else CALM
-
-    def deliver(self, rank: int, event: Event[Any], sink: Any, soon: float) -> None:
-        self.hub.at(self._soon(rank, "from", soon), partial(self._come, event, sink))
-
-    def _come(self, event: Event[Any], sink: Any) -> str | None:
-        return CALM if self._asked.pop(event.id, None) is None else sink.put(event)
+    def deliver(self, request: sim_ranks.Request, answer: Event[Any], soon: float) -> None:
+        request.due = self._soon(request.rank, self._back, soon)
+        if self._asked.get(request.id) is request:
+            request.answer = answer
+            request.sink.bring(request.due, answer)
 
     def gather(
         self, ranks: Iterable[int], request: Any, *, timeout_s: float, buffers: Sequence[Any] = ()
     ) -> dict[int, Event[Any]]:
         sink = Sink()
-        each = {r: request[r] if isinstance(request, Mapping) else request for r in ranks}
+        each = (
+            {r: request[r] for r in ranks}
+            if type(request) is dict
+            else dict.fromkeys(ranks, request)
+        )
         asked = self.request_each(each, sink=sink)
         found = {event.rank: event for event in sink.gather(len(asked), timeout_s)}
         self.forget(asked)
@@ -146,19 +148,28 @@ class Link:
 
     def forget(self, ids: Iterable[str]) -> None:
         for name in ids:
-            self._asked.pop(name, None)
+            if (request := self._asked.pop(name, None)) is not None:
+                self._lose(request)
+
+    def _lose(self, request: sim_ranks.Request) -> bool:
+        """Whether its answer has not come yet; then it never will."""
+        if request.due <= self.hub.now:
+            return False
+        request.sink.drop(request.answer)
+        return True
 
     def post(self, event: Event[Any]) -> None:
         """What a rank says unasked."""
         world = self.client.world
-        self.hub.at(self._soon(event.rank, "from"), lambda: world._hear_outside(event))
+        self.hub.at(self._soon(event.rank, self._back), lambda: world._hear_outside(event))
 
     def mark_dead(self, rank: int, facts: Any) -> None:
         self._dead.setdefault(rank, facts)
-        for name, (whose, sink) in list(self._asked.items()):
-            if whose == rank:
-                del self._asked[name]
-                sink.put(Event(rank, "died", name, self._dead[rank]))
+        for request in list(self._asked.values()):
+            if request.rank == rank:
+                del self._asked[request.id]
+                if self._lose(request):
+                    request.sink.put(Event(rank, "died", request.id, self._dead[rank]))
 
 
 class Turns:
@@ -206,7 +217,6 @@ class World:
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self.processes = self
         self.link = client.link
         self.num_processes = client.cluster.num_ranks
         self.turns = Turns(client.cluster)
@@ -229,6 +239,10 @@ class World:
         self.is_over, self.is_strict = False, client.cluster.is_strict
         self.has_met, self.coordinator_died = True, ""
         self.stays = UsualTimes()
+
+    @property
+    def processes(self) -> World:
+        return self
 
     @property
     def is_broken(self) -> bool:
@@ -307,7 +321,7 @@ class Client:
         self.ident = f"client-{number}".encode()
         self.recovered = ""
         self.makers = Making()
-        self.past_reports = Reports("sim", is_here=False)
+        self.past_reports = lastreport.Reports("sim", is_here=False)
         self.others: list[Client] = []
         self.dispatcher = dispatch.Dispatcher(self)  # type: ignore[arg-type]
         self.begin()

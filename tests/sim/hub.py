@@ -6,6 +6,7 @@ actor here until a condition holds or a time has come; the clock moves on only w
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import itertools
 import math
@@ -28,6 +29,19 @@ class Stuck(Exception):
 class Actor:
     """Something that runs, and waits."""
 
+    __slots__ = (
+        "_back",
+        "_greenlet",
+        "_work",
+        "deadline",
+        "hub",
+        "is_over",
+        "name",
+        "of",
+        "rank",
+        "ready",
+    )
+
     def __init__(self, hub: Hub, name: str, work: Callable[[], object]) -> None:
         self.hub, self.name = hub, name
         self.rank: Any = None  # whose main thread it is
@@ -35,8 +49,9 @@ class Actor:
         self.ready: Callable[[], object] | None = None
         self.deadline = 0.0
         self.is_over = False
-        self._work = work
+        self._work: Callable[[], object] | None = work
         self._greenlet: greenlet.greenlet | None = None  # once it runs, until it is over
+        self._back = hub.greenlet  # who goes on when it is over
 
     def run(self) -> None:
         try:
@@ -45,6 +60,7 @@ class Actor:
             pass
         finally:
             self.is_over, self._greenlet = True, None
+            self._work = self.ready = None  # it may hold what holds this actor
 
     def resume(self) -> None:
         if self._greenlet is not None:
@@ -55,9 +71,13 @@ class Actor:
         made.switch(self)
 
     def kill(self) -> None:
-        self.is_over = True
+        """End it; its last will is heard before this returns, and waits for nothing."""
+        self.is_over, self._work = True, None
         if self._greenlet is not None and self._greenlet is not greenlet.getcurrent():
+            own, self.hub.running = self.hub.running, None
+            self._back = greenlet.getcurrent()
             self._greenlet.throw(greenlet.GreenletExit)
+            self.hub.running = own
 
 
 # Greenlets that have nothing to do: to make one, with a stack of its own, takes longer than what
@@ -67,12 +87,13 @@ _RESTING: list[greenlet.greenlet] = []
 
 def _serve(actor: Actor) -> None:
     """Run one actor after the other."""
-    own, hub = greenlet.getcurrent(), actor.hub.greenlet
+    own = greenlet.getcurrent()
     while True:
         actor.run()
+        back = actor._back
         del actor
         _RESTING.append(own)
-        actor = hub.switch()
+        actor = back.switch()
 
 
 class Hub:
@@ -84,8 +105,9 @@ class Hub:
         self.greenlet = greenlet.getcurrent()
         self.actors: list[Actor] = []
         self._events: list[tuple[float, int, Callable[[], object]]] = []
-        self._numbers = itertools.count()
+        self.numbers = itertools.count()  # of events, in their order
         self.running: Actor | None = None
+        self._soonest = math.inf  # the first actor's deadline
         self.is_over = False  # nothing is waited for any more
         self.ranks = range(0)
         self.stirred: set[int] = set()  # ranks whose threads may find what they wait for
@@ -99,11 +121,13 @@ class Hub:
 
     def at(self, when: float, job: Callable[[], object]) -> None:
         """Do it then. It returns ``CALM`` where it has changed nothing that an actor waits for."""
-        heapq.heappush(self._events, (when, next(self._numbers), job))
+        heapq.heappush(self._events, (when, next(self.numbers), job))
 
-    def wake(self, actor: Actor) -> None:
-        """Have it go on, whatever it waits for."""
-        actor.deadline = 0.0
+    def wake(self, actor: Actor, when: float = 0.0) -> None:
+        """Have it go on then at the latest, whatever it waits for."""
+        if when < actor.deadline:
+            actor.deadline = when
+            self._soonest = min(self._soonest, when)
 
     def stir_all(self) -> None:
         """Something has changed that all ranks see."""
@@ -116,6 +140,14 @@ class Hub:
             raise greenlet.GreenletExit
         actor.ready = ready
         actor.deadline = math.inf if seconds is None else self.now + seconds
+        self.greenlet.switch()
+
+    def block_until(self, when: float) -> None:
+        """Have the running actor wait until then, or until somebody hurries it."""
+        actor = self.running
+        if actor is None:
+            raise greenlet.GreenletExit
+        actor.ready, actor.deadline = None, when
         self.greenlet.switch()
 
     def run(self, limit: float) -> None:
@@ -157,16 +189,20 @@ class Hub:
                 if actor.of is not None:
                     stirred.add(actor.of)
                 continue
-            self._let_time_pass(soonest, limit)
+            self._soonest = soonest
+            self._let_time_pass(limit)
 
-    def _let_time_pass(self, deadline: float, limit: float) -> None:
+    def _let_time_pass(self, limit: float) -> None:
         """Until the first actor's deadline, or something happens that one may wait for."""
-        events, is_calm = self._events, True
-        while is_calm and self.now < deadline:
-            soonest = min(deadline, events[0][0]) if events else deadline
-            if soonest > limit:
-                raise Stuck(f"at {self.now:.3f} s nobody can go on")
-            self.now = now = max(self.now, soonest)
+        events, is_calm, now = self._events, True, self.now
+        while is_calm and now < self._soonest:
+            when = self._soonest
+            if events and events[0][0] < when:
+                when = events[0][0]
+            if when > limit:
+                raise Stuck(f"at {now:.3f} s nobody can go on")
+            if when > now:
+                self.now = now = when
             while events and events[0][0] <= now:
                 is_calm = heapq.heappop(events)[2]() is CALM and is_calm
 
@@ -213,39 +249,74 @@ class PatientTime(Time):
 
 
 class Sink:
-    """In place of ``wire.link.Sink``."""
+    """In place of ``wire.link.Sink``.
+
+    What is on its way to it is here already, with its time: so that it comes is no event, and who
+    waits for it sleeps until then.
+    """
 
     hub: Hub
+    _waits: Actor | None = None
 
     def __init__(self) -> None:
         self._items: deque[Any] = deque()
-        self._wanted = math.inf  # so many are waited for
-        self._waits: Any = None  # by this actor
+        self._coming: list[tuple[float, int, Any]] = []
 
-    def put(self, item: Any) -> str | None:
+    def put(self, item: Any) -> None:
+        self._take()
         self._items.append(item)
-        if len(self._items) < self._wanted:
-            return CALM
-        self.hub.wake(self._waits)
-        return None
+        if self._waits is not None:
+            self._hurry()
+
+    def bring(self, when: float, item: Any) -> None:
+        """Put it then."""
+        bisect.insort(self._coming, (when, next(self.hub.numbers), item))
+        if self._waits is not None:
+            self._hurry()
+
+    def drop(self, item: Any) -> None:
+        """It is on its way, and nobody waits for it any more."""
+        self._coming = [one for one in self._coming if one[2] is not item]
 
     def empty(self) -> bool:
+        self._take()
         return not self._items
 
     def get(self, timeout: float | None = None) -> Any:
-        if not self._items:
-            self._wait(1, timeout)
+        self._wait(1, timeout)
         if not self._items:
             raise queue.Empty
         return self._items.popleft()
 
     def gather(self, number: int, timeout: float) -> list[Any]:
         """As many items, or those that have come in this time."""
-        if len(self._items) < number:
-            self._wait(number, timeout)
+        self._wait(number, timeout)
         return list(self._items)
 
+    def _take(self) -> None:
+        """What is here by now."""
+        while self._coming and self._coming[0][0] <= self.hub.now:
+            self._items.append(self._coming.pop(0)[2])
+
     def _wait(self, number: int, timeout: float | None) -> None:
-        self._wanted, self._waits = number, self.hub.running
-        self.hub.block(None, timeout)
-        self._wanted = math.inf
+        hub = self.hub
+        until = math.inf if timeout is None else hub.now + timeout
+        self._take()
+        while len(self._items) < number:
+            self._wanted, self._waits = number, hub.running
+            hub.block_until(min(until, self._complete_at()))
+            self._waits = None
+            self._take()
+            if hub.now >= until:
+                return
+
+    def _complete_at(self) -> float:
+        """When as many are here as are waited for, as far as is known now."""
+        missing = self._wanted - len(self._items)
+        if missing <= 0:
+            return 0.0
+        return self._coming[missing - 1][0] if missing <= len(self._coming) else math.inf
+
+    def _hurry(self) -> None:
+        assert self._waits is not None
+        self.hub.wake(self._waits, self._complete_at())

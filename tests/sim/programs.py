@@ -6,7 +6,9 @@ import functools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,11 @@ class Schedule:
         return "\n".join(lines)
 
 
-NUM_CELLS = (1, 2, 2, 3, 3, 4)  # one alone shows little
+# Of a schedule, and the steps of a cell. One cell alone shows little. With two, a second of search
+# shows as much as with three or four, and of most holes more; but some schedules are long.
+NUM_CELLS, NUM_STEPS = (1, 2, 2, 2, 2, 2, 2, 3), (1, 1, 2, 2, 3)
+LONG, LONG_CELLS, LONG_STEPS = 0.04, (3, 4, 5, 6), (1, 2, 4, 6)
+SLEEPS_S = (0, 0, 0, 0, 0.01, 0.5, 0.5, 1.5)
 PAUSES_S = (0.0, 0.0, 0.05, 0.4, 1.5)
 BUDGETS = (None, None, None, 7_000, 18_000)
 FAULTS = ("skip", "extra", "shift", "other", "swap", "raise", "caught", "refused", "partial")
@@ -184,14 +190,19 @@ class Writer:
     def __init__(self, chance: random.Random, num_ranks: int = 3) -> None:
         self.chance, self.num_ranks = chance, num_ranks
         self.sets: Sequence[str] = ("0,1,2", "0,1,2", "0,1")
-        self.queued = chance.choice([0.2, 0.6, 1.0])
-        self.others = chance.choice([0.0, 0.2, 0.5])  # of the other notebook
-        self.stopped = chance.choice([0.05, 0.3, 0.6])
-        self.empty = chance.choice([0.0, 0.0, 0.4])
-        self.lateness = chance.choice([0.02, 0.02, 0.3])
+        self.queued = self.pick([0.2, 0.6, 1.0])
+        self.others = self.pick([0.0, 0.2, 0.5])  # of the other notebook
+        self.stopped = self.pick([0.05, 0.3, 0.6])
+        self.empty = self.pick([0.0, 0.0, 0.4])
+        self.lateness = self.pick([0.02, 0.02, 0.3])
+        self.is_long = chance.random() < LONG
+
+    def pick(self, among: Sequence[T]) -> T:
+        """As ``choice`` of ``random.Random``, which takes five times as long."""
+        return among[int(len(among) * self.chance.random())]
 
     def schedule(self, seed: int, faults: Sequence[str], with_life: bool = True) -> Schedule:
-        chance, fault = self.chance, self.chance.choice(faults)
+        chance, fault = self.chance, self.pick(faults)
         programs = self.programs(with_life, bool(fault))
         is_inline = chance.random() < 0.5
         made = Schedule(seed, self.num_ranks, is_inline, programs, lateness=self.lateness)
@@ -212,7 +223,7 @@ class Writer:
             return self.beside_cells()
         if kind < 0.2:
             return self.endless()
-        numbers = range(1, self.chance.choice(NUM_CELLS) + 1)
+        numbers = range(1, self.pick(LONG_CELLS if self.is_long else NUM_CELLS) + 1)
         while True:
             made = tuple(self.cell(number, with_life) for number in numbers)
             if not with_launch or any(_launches(program) for program in made):
@@ -225,24 +236,24 @@ class Writer:
         """
         chance = self.chance
         made = [
-            Launch(self.sets[0], chance.choice([1, 2]), (1, index), "t")
+            Launch(self.sets[0], self.pick([1, 2]), (1, index), "t")
             for index in range(chance.randint(1, 3))
         ]
         is_thread = chance.random() < 0.6
 
         def begin(rank: int) -> tuple[Step, ...]:
-            slow = chance.choice([0.0, 0.2, 1.5, 3.0])
+            slow = self.pick([0.0, 0.2, 1.5, 3.0])
             if is_thread:
                 steps: list[Step] = [Sleep(slow)]
                 for launch in made:
-                    steps += [launch, Sleep(chance.choice([0.01, 0.4]))]
+                    steps += [launch, Sleep(self.pick([0.01, 0.4]))]
                 return (Thread(tuple(steps)),)
             return (Late(0.05 + slow, tuple(made)),)
 
         ranks = range(self.num_ranks)
         programs = [Program(1, 0, {r: begin(r) for r in ranks}, chance.random() < 0.6)]
         for number in range(2, chance.randint(2, 4)):
-            idle = {r: (Sleep(chance.choice([0.01, 0.7]), True), Set("p", number)) for r in ranks}
+            idle = {r: (Sleep(self.pick([0.01, 0.7]), True), Set("p", number)) for r in ranks}
             programs.append(Program(number, 0, idle, chance.random() < 0.6))
         last = self.launch((9, 0))
         ending: tuple[Step, ...] = (Join(), last, Print(last.name), Print("t"))
@@ -253,7 +264,7 @@ class Writer:
         """A loop that somebody interrupts, and what comes after it."""
         chance = self.chance
         steps: list[Step] = [self.launch((1, index)) for index in range(chance.randint(1, 2))]
-        steps.insert(chance.randint(0, len(steps)), Sleep(0.05))
+        steps.insert(chance.randint(0, len(steps)), Sleep(0.1))
         if chance.random() < 0.5:
             steps += [Print(step.name) for step in steps if isinstance(step, Launch)]
         each = {
@@ -261,8 +272,8 @@ class Writer:
             for rank in range(self.num_ranks)
         }
         loop = Program(1, 0, each, chance.random() < self.queued)
-        at = chance.uniform(0.1, chance.choice([0.6, 0.6, 2.0]))  # each turn costs
-        how = chance.choice(["stop_at", "timeout_s", "interrupt_at", "interrupt_at"])
+        at = chance.uniform(0.1, self.pick([0.6, 0.6, 2.0]))  # each turn costs
+        how = self.pick(["stop_at", "timeout_s", "interrupt_at", "interrupt_at"])
         changed: dict[str, Any] = {how: at}
         after = [self.cell(number, True) for number in range(2, chance.randint(2, 4))]
         return (replace(loop, **changed), *(replace(p, client=0) for p in after))
@@ -273,7 +284,7 @@ class Writer:
         at = [(p, *place) for p in made.programs for place in _launches(p)]
         if not at:
             return made
-        program, rank, index = chance.choice(at)
+        program, rank, index = self.pick(at)
         launch = program.steps[rank][index]
         assert isinstance(launch, Launch)
         if chance.random() < 0.5:  # refused by XLA there, and made again
@@ -295,10 +306,12 @@ class Writer:
     def cell(self, number: int, with_life: bool) -> Program:
         chance = self.chance
         steps: list[Step] = []
-        length = 0 if chance.random() < self.empty else chance.randint(1, 4)
+        length = self.pick(LONG_STEPS if self.is_long else NUM_STEPS)
+        if chance.random() < self.empty:
+            length = 0
         for index in range(length):
             steps += self.some_steps((number, index), with_life)
-        sleeps = {r: chance.choice([0, 0, 0, 0.01, 0.5, 1.5]) for r in range(self.num_ranks)}
+        sleeps = {r: self.pick(SLEEPS_S) for r in range(self.num_ranks)}
         each = {
             r: (*((Sleep(sleeps[r]),) if sleeps[r] else ()), *(s for s in steps if _is_of(s, r)))
             for r in range(self.num_ranks)
@@ -314,18 +327,18 @@ class Writer:
             printed: list[Step] = [Print(made.name)] if chance.random() < 0.5 else []
             return [made, *printed]
         if kind < 0.8:
-            return [Set(chance.choice("pq"), place)]
+            return [Set(self.pick("pq"), place)]
         if kind < 0.9:
-            return [Sleep(chance.choice([0.01, 0.3]), chance.random() < 0.5)]
-        return [Set(chance.choice("pq"), place)]
+            return [Sleep(self.pick([0.01, 0.3]), chance.random() < 0.5)]
+        return [Set(self.pick("pq"), place)]
 
     def launch(self, place: tuple[int, int]) -> Launch:
         chance = self.chance
-        where = chance.choice(self.sets)
-        inputs = (chance.choice("abc"),) if chance.random() < 0.5 else ()
-        name = chance.choice("abc") if where == self.sets[0] else "d"
+        where = self.pick(self.sets)
+        inputs = (self.pick("abc"),) if chance.random() < 0.5 else ()
+        name = self.pick("abc") if where == self.sets[0] else "d"
         inputs = inputs if where == self.sets[0] else ()
-        return Launch(where, chance.choice([1, 1, 1, 2]), place, name, inputs)
+        return Launch(where, self.pick([1, 1, 1, 2]), place, name, inputs)
 
     # ------------------------------------------------------------------ copies, and losses
 
@@ -335,34 +348,33 @@ class Writer:
         if any(_is_apart(step) for p in made.programs for own in p.steps.values() for step in own):
             return made  # what threads change no copy promises to have
         programs = [  # one notebook's
-            replace(self.with_own(p), client=0, pause_s=chance.choice(PAUSES_S))
-            for p in made.programs
+            replace(self.with_own(p), client=0, pause_s=self.pick(PAUSES_S)) for p in made.programs
         ]
         last = self.launch((8, 0))
         steps = {r: tuple(s for s in (last, Print(last.name)) if _is_of(s, r))
                  for r in range(self.num_ranks)}  # fmt: skip
-        programs.append(Program(8, 0, steps, False, pause_s=chance.choice(PAUSES_S)))
-        hosts = chance.choice([(), (), (0, 1, 2), (0, 0, 1), (0, 1, 1)])
+        programs.append(Program(8, 0, steps, False, pause_s=self.pick(PAUSES_S)))
+        hosts = self.pick([(), (), (0, 1, 2), (0, 0, 1), (0, 1, 1)])
         at = chance.uniform(0.1, 1.0 + sum(1 + p.pause_s for p in programs) / 2)
         deaths = [self.loss(at, hosts)]
         if chance.random() < 0.25:
-            deaths.append(self.loss(at + chance.uniform(0, chance.choice([0.05, 1.0, 4.0])), hosts))
+            deaths.append(self.loss(at + chance.uniform(0, self.pick([0.05, 1.0, 4.0])), hosts))
         keeps = Keeps(
-            hosts, chance.random() < 0.8, chance.choice(BUDGETS), tuple(deaths),
-            chance.choice([0.0, 0.0, 0.02, 0.1]),
+            hosts, chance.random() < 0.8, self.pick(BUDGETS), tuple(deaths),
+            self.pick([0.0, 0.0, 0.02, 0.1]),
         )  # fmt: skip
         return replace(made, programs=tuple(programs), keeps=keeps)
 
     def loss(self, at: float, hosts: tuple[int, ...]) -> tuple[float, str, int]:
         chance = self.chance
         if hosts and chance.random() < 0.5:
-            return at, "host", chance.choice(hosts)
+            return at, "host", self.pick(hosts)
         return at, "rank", chance.randrange(self.num_ranks)
 
     def with_own(self, program: Program) -> Program:
         """The program, in which each rank may bind a value of its own, which may be its number."""
         chance = self.chance
-        name = chance.choice(["o", "h", "n", "", ""])
+        name = self.pick(["o", "h", "n", "", ""])
         if not name:
             return program
         made = {
@@ -390,7 +402,7 @@ class Writer:
         ]
         if not at:
             return made
-        program, rank, index = chance.choice(at)
+        program, rank, index = self.pick(at)
         steps = list(program.steps[rank])
         launch = steps[index]
         assert isinstance(launch, Launch)
@@ -404,7 +416,7 @@ class Writer:
             del steps[index]
             later = [p for p in others if p.number > program.number]
             if later:
-                target = chance.choice(later)
+                target = self.pick(later)
                 own = list(target.steps[rank])
                 moved = replace(launch, meant=(target.number, "extra"))
                 own.insert(chance.randint(0, len(own)), moved)
@@ -431,11 +443,11 @@ class Writer:
     def stop(self, made: Schedule) -> Schedule:
         """The stop button, or a time limit, for one of the cells."""
         chance = self.chance
-        program = chance.choice(made.programs)
+        program = self.pick(made.programs)
         guilty = [p for p in made.programs if any(p.number == number for number, _ in made.guilty)]
         if guilty and chance.random() < 0.85:
-            program = chance.choice(guilty)
-        at = chance.uniform(0, chance.choice([0.1, 2.0]))
+            program = self.pick(guilty)
+        at = chance.uniform(0, self.pick([0.1, 2.0]))
         if chance.random() < 0.7:
             stopped = replace(program, stop_at=at)
         else:
@@ -449,7 +461,7 @@ class Writer:
     def hear_stop(self, steps: Mapping[int, tuple[Step, ...]]) -> dict[int, tuple[Step, ...]]:
         """``except KeyboardInterrupt: pass``, around all of it or a wait before or after it."""
         wait = Catch((Sleep(1.5),), True)
-        kind = self.chance.choice(["all", "before", "after"])
+        kind = self.pick(["all", "before", "after"])
         if kind == "all":
             return {rank: (Catch(own, True),) for rank, own in steps.items()}
         if kind == "before":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import sys
 import types
 from collections import deque
@@ -162,19 +163,28 @@ class Cut(ValueError):
     """A signal's handler has raised."""
 
 
-@dataclasses.dataclass
 class Request:
-    """A message that has come, and the way back."""
+    """A message to a rank, and the way back.
 
-    client: Any
-    op: str
-    id: str
-    body: Any
-    sink: Any
+    Attributes:
+      due: when its answer comes, once it is on its way.
+    """
+
+    __slots__ = ("answer", "body", "due", "id", "link", "op", "rank", "sink")
+
+    def __init__(self, link: Any, rank: int, op: str, id: str, body: Any, sink: Any) -> None:
+        self.link, self.rank, self.op, self.id = link, rank, op, id
+        self.body, self.sink = body, sink
+        self.due, self.answer = math.inf, None
 
     @property
     def ident(self) -> bytes:
-        return self.client.ident
+        return self.link.client.ident
+
+    def arrive(self) -> str | None:
+        """``CALM``, if nothing is changed by it."""
+        link = self.link
+        return link.cluster.ranks[self.rank].receive(self) if link.client.link is link else CALM
 
 
 @dataclasses.dataclass
@@ -217,6 +227,7 @@ class Rank:
         self.saved: dict[str, Any] | None = None  # what a snapshot has, once there is one
         self.lost: dict[str, str] = {}
         self.told: dict[bytes, dict[str, Any]] = {}  # each notebook: the names of its last reply
+        self._paths: dict[int, tuple[Iterator[Any], Iterator[None]]] = {}  # of each program
         self.keeper = cluster.keeping.attach(self) if cluster.keeping is not None else None
 
     # ------------------------------------------------------------------ the control channel
@@ -225,8 +236,12 @@ class Rank:
         """``CALM``, if nothing is changed by it."""
         if self.is_dead:
             return CALM
-        getattr(self, f"_on_{request.op}")(request)
-        return CALM if request.op in LOOKS and not self.jobs else self._stir()
+        op = request.op
+        _HANDLERS[op](self, request)
+        if op not in LOOKS or self.jobs:
+            self.hub.stirred.add(self.number)
+            return None
+        return CALM
 
     def _stir(self) -> None:
         """Its threads may find what they wait for."""
@@ -234,8 +249,8 @@ class Rank:
 
     def reply(self, request: Request, body: Any, op: str = "reply", soon: float = 0.0) -> None:
         if not self.is_dead:
-            event: Event[Any] = Event(self.number, op, request.id, body)
-            request.client.link.deliver(self.number, event, request.sink, soon)
+            answer: Event[Any] = Event(self.number, op, request.id, body)
+            request.link.client.link.deliver(request, answer, soon)
 
     def state(self) -> wire.RankState:
         running = self.current
@@ -603,24 +618,27 @@ class Rank:
             self.strict.before_launch(program)
         if step.is_refused:
             journal.launch(program, lambda error: True, _refuse)
+        # As JAX's fast path does.
+        path = self._paths.get(program.fingerprint)
+        if path is None:
+            path = journal.preparations(program, None), journal.confirmations(program)
+            self._paths[program.fingerprint] = path
+        prepared, confirmed = path
+        next(prepared)
         if self.cluster.inline and not step.is_cut:
-            launched(journal, program)
-        elif not step.is_cut:
-            next(journal.preparations(program, None))
-        else:
-            next(journal.preparations(program, None))
-            confirmed = journal.confirmations(program)
+            next(confirmed)
         value = self.cluster.devices.launch(
             self.number, step.where, step.program, step.meant, inputs
         )
         if step.is_cut:
             _confirm_and_raise(confirmed)
         elif not self.cluster.inline:
-            next(journal.confirmations(program))
+            next(confirmed)
         return value
 
     def _wait_for(self, value: Value, can_stop: bool) -> None:
-        self.hub.block(lambda: value.is_ready or (can_stop and self.is_interrupted))
+        if value.tainted is None:
+            self.hub.block(lambda: value.is_ready or (can_stop and self.is_interrupted))
         if value.failed:
             raise RuntimeError("Connection closed by peer")
         if can_stop:
@@ -684,6 +702,9 @@ class Rank:
             actor.kill()
             if actor in self.hub.actors:
                 self.hub.actors.remove(actor)
+
+
+_HANDLERS = {n.removeprefix("_on_"): of for n, of in vars(Rank).items() if n.startswith("_on_")}
 
 
 def _refuse() -> None:

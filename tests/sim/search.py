@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import math
 import random
@@ -15,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from jaxcluster.errors import Divergence, RankDied
+from jaxcluster.model import explain, makers, rewrite
 from jaxcluster.wire.ops.cells import Interrupt
 from sim import keeping
 from sim.clients import Client, outcome, virtual
@@ -24,7 +26,7 @@ from sim.ranks import Cluster
 from sim.truth import Value
 
 GARBAGE = 500_000  # objects between looks for what only cycles hold
-KEPT = 0.015  # of the schedules: in each of these ranks or hosts are lost
+KEPT = 0.006  # of the schedules: in each of these ranks or hosts are lost
 LIMIT_S = 200.0  # of the virtual clock; what waits as long waits for ever
 
 
@@ -98,7 +100,8 @@ def _take_apart(cluster: Cluster, clients: Sequence[Client], course: Course) -> 
         if error is not None:
             error.__traceback__ = error.__context__ = error.__cause__ = None
     for made in cluster.devices.made:
-        vars(made).clear()
+        made.met = made.inputs = ()
+        made.value = None
     for client in clients:
         vars(client).clear()
     for rank in [*cluster.past, *cluster.ranks]:
@@ -462,6 +465,8 @@ def _is_whole(step: Any, program: Program) -> bool:
 
 def prepare() -> None:
     """Make a process fast that does nothing but run schedules."""
+    for module, name in ((rewrite, "_assigned_names"), (explain, "_tree"), (makers, "_bound")):
+        setattr(module, name, functools.cache(getattr(module, name).__wrapped__))
     for module in list(sys.modules.values()):
         if module.__name__.partition(".")[0] in ("jaxcluster", "sim"):
             for what in vars(module).values():

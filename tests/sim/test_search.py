@@ -1,6 +1,6 @@
 """No schedule of simulated ranks ends with a wrong number, a false alarm, or not at all.
 
-JAXCLUSTER_SIM_SCHEDULES says how many are tried (1,000; 20,000 in .ci/run), and
+JAXCLUSTER_SIM_SCHEDULES says how many are tried (1,000; 100,000 in .ci/run), and
 JAXCLUSTER_SIM_FIRST from which one on. ``python -m sim.search FIRST COUNT [FAULT ...]``, with
 ``tests`` on the path, shrinks and prints what it finds.
 """
@@ -29,7 +29,7 @@ from jaxcluster.errors import CellInterrupted
 from jaxcluster.lockstep import actions, polls
 from jaxcluster.lockstep.cell import Cell
 from jaxcluster.wire.ops.cells import OpenGates
-from sim import clients, hub, ranks
+from sim import hub, ranks
 from sim.clients import World
 from sim.found import FOUND
 from sim.hub import Sink
@@ -145,8 +145,7 @@ def test_what_makes_a_search_fast_changes_no_course(monkeypatch: pytest.MonkeyPa
     usual = courses(0, 60)
     with ProcessPoolExecutor(1, get_context("spawn"), begin_nicely) as pool:
         assert pool.submit(courses, 0, 60).result() == usual
-    for module in (ranks, clients):
-        monkeypatch.setattr(module, "CALM", None)
+    monkeypatch.setattr(ranks, "CALM", None)
     monkeypatch.setattr(hub.Hub, "__init__", stir_everybody)
     assert courses(0, 60) == usual
 
