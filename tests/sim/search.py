@@ -483,6 +483,8 @@ def _thaw(frozen: type) -> None:
     own = vars(frozen)
     if "__setattr__" not in own or "__slots__" in own or not is_dataclass(frozen):
         return
+    if any(map(is_dataclass, frozen.__bases__)):  # a frozen one has no other kind of base
+        return
     del frozen.__setattr__, frozen.__delattr__, frozen.__init__
     for given in fields(frozen):
         if given.default is MISSING:
