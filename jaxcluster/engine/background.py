@@ -11,7 +11,8 @@ is, and what can't be known counts:
   counts if it can go on), and that run, or were given, code of others than a few packages which
   launch nothing. A pool's own threads, and a loop's, count while they have something to do: what
   that calls at its end is the user's.
-- *Signals*: an armed timer, and a handler of the user's.
+- *Signals*: an armed timer, and a handler of the user's while a child process lives that may send
+  its signal. One that comes from elsewhere comes to all ranks at once, or is nobody's to wait for.
 
 Not those that are there before the first cell, and not garbage: it is collected only while code
 runs. A progress bar's monitor or an idle pool does not count: else one would keep every hang of a
@@ -39,6 +40,7 @@ from typing import Any
 
 from jaxcluster.engine.foreign import installed_name, is_library_file
 from jaxcluster.engine.stacks import Place, stack_of
+from jaxcluster.keeper import ends
 
 # Packages whose own code launches no program, and that call nothing which they are given.
 HARMLESS = (
@@ -168,10 +170,12 @@ class Background:
         handlers = list(map(_signal.getsignal, SIGNALS))  # without enums: some 0.1 us each
         if all(map(operator.is_, handlers, own)):
             return found
-        for number, handler, before in zip(SIGNALS, handlers, own, strict=True):
-            if handler is not before and _is_users(handler):
-                found.append(f"handler of {signal.Signals(number).name}")
-        return found
+        changed = [
+            number
+            for number, handler, before in zip(SIGNALS, handlers, own, strict=True)
+            if handler is not before and _is_users(handler)
+        ]
+        return found + _handlers(changed)
 
     def _look_at_all(self) -> None:
         """On the main thread, which is in no cell then, or in one that awaits."""
@@ -195,7 +199,13 @@ def _on_loop(loop: Any) -> list[str]:
         if not all(_belongs(getattr(handle, "_context", None)) for handle in handles):
             found.append(f"{kind} of the event loop")
     handlers = getattr(loop, "_signal_handlers", {})
-    return found + [f"handler of {signal.Signals(n).name}" for n in handlers if n in SIGNALS]
+    return found + _handlers(n for n in handlers if n in SIGNALS)
+
+
+def _handlers(numbers: Iterable[int]) -> list[str]:
+    """Handlers of these signals by name; none where no process of the user's may send them."""
+    found = [f"handler of {signal.Signals(n).name}" for n in numbers]
+    return found if found and ends.has_children() else []
 
 
 def _calls_own_alone(loop: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from jaxcluster import wire
 from jaxcluster.engine import tracebacks
+from jaxcluster.engine.private import coordination
 from jaxcluster.engine.private.arrays import why_copies_differ
 from jaxcluster.engine.private.profiles import why_refused
 
@@ -49,6 +50,7 @@ def error_info(
         lineno=line_of(error, cells),
         heard=error.heard if type(error) is Divergence else None,
         hint=_hint(error) if ask else "",
+        unconnected=ask and coordination.could_not_connect(message_of(error)),
     )
 
 

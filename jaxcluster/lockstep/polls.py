@@ -133,7 +133,7 @@ class Polls:
         if may_be_of_interrupt and self._is_of_interrupt(found):
             return []
         self.report, self.evidence = found, reports
-        if not found.is_hopeless:
+        if not found.is_hopeless or not self._watch.open_ranks:
             return [Found(found)]
         told = "\n".join(found.lines[:-1])
         return [Notice(notices.Alarm(f"{told}\nThe cell is ended.\n")), Found(found)]

@@ -71,7 +71,8 @@ class Settling:
                 return self._become(State.LEFT, f"{name_ranks(cell.silent)} hang")
         if facts.is_closed:
             return self._become(State.LEFT, "the cluster is stopped")
-        if any(error.heard == 0 for error in record.errors.values()):  # they say what they refused
+        # They say what they refused, or waited for in vain.
+        if any(error.heard == 0 or error.unconnected for error in record.errors.values()):
             yield from self._find((yield from self._ask(is_brief=True)))
         yield from self._carry(cell.polls.find_given_up())
         state, why = yield from self._judge()
@@ -277,7 +278,9 @@ class Settling:
         report = cell.polls.report
         self._become(State.RETURNING, str(report or "they may have diverged").partition("\n")[0])
         if report is not None and report.is_hopeless:
-            done = Replayed(stuck="they wait for each other")
+            is_circle = report.kind == "circle"
+            stuck = "they wait for each other" if is_circle else "they have not connected"
+            done = Replayed(stuck=stuck)
         else:
             # Ranks in another cell that has gone wrong, or is in the circle, may never leave it.
             waits = (

@@ -12,6 +12,9 @@ launched by all of them in one order, so there are two certain findings:
 At a cell's end there is no need to wait: what its ranks launched in it is compared by itself
 (``diagnose_end``), so that nothing which was launched since can hide it.
 
+Where CPU processes have waited for others in vain to connect to them, one of them says so itself
+(``ErrorInfo.unconnected``).
+
 Everything else is a rank that still works, however long it takes; who waits for it is a
 ``Suspicion``, which is told and changes nothing.
 """
@@ -19,6 +22,7 @@ Everything else is a rank that still works, however long it takes; who waits for
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from jaxcluster import wire
@@ -107,6 +111,10 @@ def diagnose(
     before, expected = before or {}, expected or {}
     hosts = explain.hosts_of(reports)
     suspicion = None
+    if any(error.unconnected for error in (errors or {}).values()):
+        scene = explain.Scene(source, cell, reports, {}, over, runners, errors or {}, hosts)
+        if (unconnected := _find_unconnected(reports, scene)) is not None:
+            return unconnected
     for processes in lockstep.sets_of(counts):
         group = {r: reports[r] for r in lockstep.members(processes) if r in reports}
         if not lockstep.uneven(counts, processes):
@@ -239,6 +247,44 @@ def find_replayed(
                     title=f"Cell not run on {name_ranks(replayed)}",
                 )  # fmt: skip
     return None
+
+
+def _find_unconnected(
+    reports: Mapping[int, wire.RankReport], scene: explain.Scene
+) -> Report | None:
+    """That ranks have waited in vain for others to connect, whatever may still come of these.
+
+    They can run no program of these devices any more.
+    """
+    failed = [r for r, error in scene.errors.items() if error.unconnected and r in reports]
+    made = [e.processes for r in failed for e in reports[r].launches if e.collective]
+    if not made:
+        return None
+    counts = {rank: report.state.launches for rank, report in reports.items()}
+    processes = next((p for p in made if lockstep.uneven(counts, p)), made[-1])
+    group = {r: reports[r] for r in lockstep.members(processes) if r in reports}
+    journals = _Set(processes, group, dict.fromkeys(group), scene.hosts)
+    others = {r: error for r, error in scene.errors.items() if not error.unconnected}
+    scene = replace(scene, reports=group, launches=journals.launches, errors=others)
+    ranks = tuple(r for r in group if r not in failed), tuple(failed)
+    found: Mismatch | Missing | None
+    lines: tuple[str, ...] = ()
+    if (found := journals.missing()) is not None:
+        ranks, lines = (found.culprits, found.others), explain.tell_missing(found, scene).lines
+    elif (found := journals.mismatch(False)) is not None:
+        lines = explain.tell_mismatch(found, scene).lines
+    late = name_ranks(ranks[0], scene.hosts) if ranks[0] else "each other"
+    return Report(
+        "missing", processes, found.seq if found is not None else None, *ranks,
+        (
+            f"{begin_ranks(failed, scene.hosts)} waited for {late} in the first program of their "
+            "devices, and gave up after 30 s.",
+            *(line for line in lines if not line.startswith("Hint: ")),
+            "Hint: CPU processes connect to each other in the first program of their devices. All "
+            "ranks must come to it within 30 s.",
+        ),
+        is_hopeless=True, title="Ranks not connected in 30 s",
+    )  # fmt: skip
 
 
 def find_given_up(replies: Mapping[int, wire.CellReply], seq: int) -> Report | None:

@@ -6,7 +6,7 @@ import ast
 import functools
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxcluster import wire
 from jaxcluster.model import lockstep, signatures
@@ -264,11 +264,12 @@ def _by_place(ranks: Sequence[int], scene: Scene) -> list[list[int]]:
 def _tell_waiting(ranks: Sequence[int], found: Missing, scene: Scene) -> str:
     state, who = scene.reports[ranks[0]].state, begin_ranks(ranks, scene.hosts)
     wanted, source = found.wanted, scene.source
+    own = wanted is not None and wanted.cell == scene.cell
     launch = ""
     if wanted is not None:
-        within = f", in {wanted.within}" if wanted.within else ""
-        launch = f" (launch {wanted.seq + 1}: {wanted.name}{within})"
-    own = wanted is not None and wanted.cell == scene.cell
+        is_told = own or ranks[0] in scene.over
+        place = _place(replace(wanted, cell=None) if is_told else wanted)
+        launch = f" (launch {wanted.seq + 1}: {wanted.name}{place})"
     if ranks[0] in scene.over:
         line = f" at cell [{wanted.cell}] line {wanted.line}" if wanted and wanted.line else ""
         call = _call_at(source, wanted.line) if wanted and own else ""
@@ -296,7 +297,7 @@ def _tell_skipped(rank: int, found: Missing, scene: Scene) -> tuple[str, str]:
         last = f"{entry.seq + 1}, {program_line(entry)}"
     wanted = f"launch {found.seq + 1}"
     if found.wanted is not None:
-        wanted += f", {found.wanted.name}"
+        wanted += f", {found.wanted.name.partition(wire.BROKEN_OFF)[0]}"
     if (error := scene.errors.get(rank)) is not None:
         line = f" on line {error.lineno}" if error.lineno else ""
         return f"raised {error.ename}{line} before {wanted}", last
@@ -304,6 +305,8 @@ def _tell_skipped(rank: int, found: Missing, scene: Scene) -> tuple[str, str]:
         return f"died before {wanted}", last
     if scene.reports[rank].state.seq == 0 and rank not in scene.runners:
         return "did not run the cell", last
+    if rank not in scene.over:
+        return f"had not come to {wanted}", last
     return f"finished the cell without {wanted}", last
 
 

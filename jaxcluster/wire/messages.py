@@ -261,7 +261,8 @@ class ErrorInfo:
 
     ``heard`` is set by strict mode alone, where programs differed and none was launched: how many
     ranks' announcements the rank had heard by then. ``hint`` is what the rank knows for certain of
-    the reason, and the message does not say.
+    the reason, and the message does not say. ``unconnected``: other processes did not come to the
+    first program of some devices in time, and this one can run none of these devices any more.
     """
 
     ename: str
@@ -270,6 +271,7 @@ class ErrorInfo:
     lineno: int | None = None
     heard: int | None = None
     hint: str = ""
+    unconnected: bool = False
 
 
 @dataclass(frozen=True)

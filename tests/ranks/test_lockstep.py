@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from helpers import DEVICES, Home, until
@@ -511,3 +511,22 @@ else:
 """
     record = ranks.run(source, show=False)
     assert [record.stdout(rank) for rank in range(4)] == ["360.0\n"] * 4
+
+
+def test_a_first_collective_in_one_ranks_handler_of_a_signal_is_a_skip_like_any(
+    start: Callable[..., jaxcluster.Cluster],
+) -> None:
+    """There CPU processes connect, and one that is alone gives up after 30 s, for good."""
+    cluster = start(2, devices_per_process=1)
+    cluster.run(SETUP.replace("float(jnp.sum(g))", ""), show=False)
+    cluster.run("import signal\nsignal.signal(signal.SIGUSR1, lambda *_: jnp.sum(g))", show=False)
+    started = time.monotonic()
+    with pytest.raises(Divergence) as caught:
+        cluster.run("if r == 0: signal.raise_signal(signal.SIGUSR1)", show=False)
+    assert time.monotonic() - started < TOLD_WITHIN_S
+    told = str(caught.value)
+    assert "Rank 1 finished the cell without launch 1" in told and "Back in lockstep" in told
+    assert "Rank 0 waited in signal.raise_signal at cell [3] line 1 (launch 1: " in told
+    assert "cell [2] line 2)" in told
+    record = cluster.run("print(float(jnp.sum(g)))", show=False)
+    assert [record.stdout(rank) for rank in range(2)] == ["120.0\n"] * 2

@@ -307,6 +307,7 @@ def _replied(cell: jaxcluster.RunningCell) -> bool:
         "thread = threading.Thread(target=loop.run_forever, daemon=True); thread.start()\n"
         "asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result()",
         "jax.block_until_ready(jax.pure_callback(lambda v: v, np.float32(1), np.float32(1)))",
+        "import signal; signal.signal(signal.SIGUSR1, lambda *_: float(jnp.sum(g)))",
     ],
     ids=[
         "tqdm",
@@ -316,6 +317,7 @@ def _replied(cell: jaxcluster.RunningCell) -> bool:
         "to_thread",
         "a loop",
         "a callback",
+        "a handler of a signal",
     ],
 )
 def test_what_lives_for_ever_and_launches_nothing_hides_no_skip(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import contextlib
 import contextvars
 import ctypes
 import functools
@@ -11,6 +12,7 @@ import multiprocessing
 import os
 import queue
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -261,8 +263,9 @@ def test_what_is_on_the_loop_is_judged_alike_by_both_looks(background: Backgroun
         loop.remove_writer(write) if handle is None else handle.cancel()
         assert _calls_own_alone(loop) and not _on_loop(loop)
     loop._signal_handlers[signal.SIGUSR1] = None
-    assert not _calls_own_alone(loop)
-    assert _on_loop(loop) == ["handler of SIGUSR1"]
+    assert not _calls_own_alone(loop) and not _on_loop(loop)
+    with child():
+        assert _on_loop(loop) == ["handler of SIGUSR1"]
     loop._signal_handlers.clear()
     os.close(read)
     os.close(write)
@@ -463,18 +466,34 @@ def test_a_loop_of_another_thread_counts_while_it_has_something_to_do(
     loop.close()
 
 
-def test_a_handler_of_a_signal_counts_if_it_is_the_users(background: Background) -> None:
+@contextlib.contextmanager
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_handler_of_a_signal_counts_if_it_is_the_users_and_a_child_may_send_it(
+    background: Background,
+) -> None:
     loop = background._loop
     assert loop is not None
     before = signal.signal(signal.SIGUSR1, lambda number, frame: None)
     try:
-        assert background.look() == ["handler of SIGUSR1"]
-        signal.signal(signal.SIGUSR1, made_by("flax", "def f(number, frame): pass", "f"))
         assert background.look() == []
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-        assert turn(background) == []
-        loop.add_signal_handler(signal.SIGUSR1, print)
-        assert turn(background) == ["handler of SIGUSR1"]
+        with child() as process:
+            assert background.look() == ["handler of SIGUSR1"]
+            signal.signal(signal.SIGUSR1, made_by("flax", "def f(number, frame): pass", "f"))
+            assert background.look() == []
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+            assert turn(background) == []
+            loop.add_signal_handler(signal.SIGUSR1, print)
+            assert turn(background) == ["handler of SIGUSR1"]
+            process.kill()
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            assert turn(background) == []  # it has ended, and nobody has asked how
         loop.remove_signal_handler(signal.SIGUSR1)
     finally:
         signal.signal(signal.SIGUSR1, before)

@@ -94,6 +94,45 @@ def test_a_rank_that_ended_without_a_launch_is_named_with_the_line_and_the_branc
     assert found.title == "Branch on line 2"
 
 
+GLOO = "UNKNOWN: Gloo context initialization failed: DEADLINE_EXCEEDED: GetKeyValue() timed out"
+
+
+GAVE_UP = wire.ErrorInfo("JaxRuntimeError", GLOO, [], 3, unconnected=True)
+
+
+def unconnected(rank1, more=None):
+    """Rank 0 has given up in its first program; a thread lives on rank 1."""
+    broken = report(0, [SUM], running=False, line=3)
+    entry = replace(broken.launches[0], name=f"jit(f){wire.BROKEN_OFF} by E", fingerprint=MAX)
+    state = replace(broken.state, launches={"0,1": [1, MAX]})
+    reports = {
+        0: replace(broken, launches=[replace(entry, processes="0,1")], state=state),
+        1: replace(rank1, state=replace(rank1.state, background=["thread 'loader'"])),
+    }
+    source = "if r == 0:\n    # alone\n    s = jnp.sum(g)"
+    ended = [r for r, each in reports.items() if each.state.state == "idle"]
+    return look(reports, ended, source, {0: GAVE_UP, **(more or {})}, before={})
+
+
+def test_ranks_that_others_waited_for_in_vain_to_connect_are_named_whatever_lives_on_them():
+    found = unconnected(report(1, [], running=False, processes="0,1"))
+    assert (found.kind, found.culprits, found.others, found.seq) == ("missing", (1,), (0,), 0)
+    assert found.is_hopeless and found.concerns(5) and found.concerns(99)
+    assert str(found).splitlines()[:3] == [
+        "Rank 0 waited for rank 1 in the first program of their devices, and gave up after 30 s.",
+        "Line 1 runs jnp.sum only `if r == 0`.",
+        "Rank 1 finished the cell without launch 1, jit(f) (it has launched none).",
+    ]
+    assert "must come to it within 30 s" in found.lines[-1]
+    slow = unconnected(report(1, [], line=1, processes="0,1"))
+    assert "Rank 1 had not come to launch 1, jit(f) (it has launched none)." in slow.lines
+    late = unconnected(report(1, [SUM], line=3, processes="0,1"))
+    assert (late.culprits, late.others, late.is_hopeless) == ((1,), (0,), True)
+    assert "Rank 0 waited for rank 1 in" in late.lines[0] and "aborted by E" in str(late)
+    both = unconnected(report(1, [SUM], running=False, processes="0,1"), {1: GAVE_UP})
+    assert both.lines[0].startswith("Ranks 0, 1 waited for each other in the first program")
+
+
 def test_a_wait_on_another_line_than_the_launch_names_both():
     source = "if r != 1:\n    s = jnp.sum(g)\n    print(s)"
     reports = {r: report(r, [SUM], line=3, lines=[2]) for r in (0, 2, 3)}

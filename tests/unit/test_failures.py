@@ -215,3 +215,11 @@ def test_a_step_of_ours_that_raises_is_told_and_logged() -> None:
     assert faults[0].startswith("KeyError: 'key' (test_failures.py:")
     assert "Traceback" in logged[0]
     assert failures.attempt([], logged.append, str.upper, "done") == "DONE"
+
+
+def test_an_error_of_processes_that_did_not_come_to_be_connected_is_known() -> None:
+    told = "UNKNOWN: Gloo context initialization failed: DEADLINE_EXCEEDED: GetKeyValue() timed out"
+    assert failures.error_info(RuntimeError(told), [], ()).unconnected
+    assert not failures.error_info(
+        RuntimeError("UNKNOWN: Gloo all-reduce failed"), [], ()
+    ).unconnected

@@ -15,6 +15,7 @@ import pytest
 from helpers import python, until
 
 from jaxcluster.host.processes import busy_s
+from jaxcluster.keeper.ends import has_children
 from jaxcluster.keeper.processes import is_alive, process_token, start_time
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc, prctl")
@@ -46,6 +47,31 @@ def test_a_zombie_is_not_alive() -> None:
     until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE, "zombie")
     assert not is_alive(token)
     process.wait()
+
+
+CHILDREN = """
+import os, subprocess
+from multiprocessing import resource_tracker
+from jaxcluster.keeper.ends import has_children
+found = [has_children()]
+resource_tracker.ensure_running()
+found.append(has_children())
+child = subprocess.Popen(["sleep", "1000"])
+found.append(has_children())
+child.kill()
+os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+found.append(has_children())
+print(found)
+"""
+
+
+@linux_only
+def test_a_child_is_one_that_lives_and_is_no_tracker_of_multiprocessing() -> None:
+    done = python("-c", CHILDREN)
+    assert done.stdout == "[False, False, True, False]\n", done.stderr
+    with sleeper() as process:
+        assert has_children()
+        process.kill()
 
 
 @linux_only

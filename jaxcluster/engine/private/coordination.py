@@ -208,6 +208,15 @@ def communicators() -> list[list[int]]:
         return []
 
 
+def could_not_connect(message: str) -> bool:
+    """Whether an error says that CPU processes have not all come to the first program of a group.
+
+    Who was there gives up after 30 s, and keeps the error for all later programs of the group
+    (jaxlib 0.10.2 and 0.12).
+    """
+    return "Gloo context initialization failed" in message
+
+
 def refuse_what_ends_ranks() -> None:
     """Have calls that cut this rank off from the others raise, and change nothing.
 
