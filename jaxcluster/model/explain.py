@@ -241,8 +241,9 @@ def tell_missing(found: Missing, scene: Scene) -> Told:
     for (what, last), ranks in skipped.items():
         one = len(ranks) == 1
         told = f"{'its' if one else 'their'} last launch: {last}"
-        if not last:
-            told = f"{'it has' if one else 'they have'} launched none"
+        if not last:  # the journal may not reach back to it
+            none = f"none since launch {found.seq}" if found.seq else "none"
+            told = f"{'it has' if one else 'they have'} launched {none}"
         lines.append(f"{begin_ranks(ranks, scene.hosts)} {what} ({told}).")
     lines += [_tell_waiting(ranks, found, scene) for ranks in _by_place(found.others, scene)]
     lines += _tell_scalars(scene.reports)
@@ -289,8 +290,13 @@ def _function(frame: str) -> str:
 
 
 def _tell_skipped(rank: int, found: Missing, scene: Scene) -> tuple[str, str]:
-    """How a rank came to skip a launch, and its last one ("" where it has made none)."""
-    entries = scene.launches[rank]
+    """How a rank came to skip a launch, and its last one before ("" where none is known)."""
+    # At a cell's end the scene has what was launched in it alone.
+    entries = scene.launches[rank] or {
+        e.seq: e
+        for e in scene.reports[rank].launches
+        if e.processes == found.processes and e.seq < found.seq
+    }
     last = ""
     if entries:
         entry = entries[max(entries)]

@@ -477,6 +477,20 @@ class TestWords:
             look(reports, ended=[1, 2])
         )
 
+    def test_at_a_cells_end_the_last_launch_may_be_an_earlier_cells(self):
+        """Rank 1 has launched nothing in cell 7, and a later cell's program since."""
+        reports = {r: report(r, [MUL, SUM, MAX], running=False) for r in (0, 1)}
+        for r, seqs in ((0, (4, 5, 6)), (1, (4, 6, 6))):
+            launches = [replace(e, cell_seq=s, processes="0,1") for e, s in
+                        zip(reports[r].launches, seqs, strict=True)]  # fmt: skip
+            reports[r] = replace(reports[r], launches=launches)
+        ends = {0: wire.ends.End("ok", {"0,1": [1, SUM]}), 1: wire.ends.End("ok", {})}
+        told = "without launch 2, jit(_reduce_sum) (its last launch: 1, jit(multiply)"
+        assert told in str(diagnose.diagnose_end(reports, ends, 5, "", 7, {}))
+        reports[1] = replace(reports[1], launches=[])  # of so many others that it is not told
+        told = "without launch 2, jit(_reduce_sum) (it has launched none since launch 1)."
+        assert told in str(diagnose.diagnose_end(reports, ends, 5, "", 7, {}))
+
     def test_an_error_of_jax_that_means_something_here_is_explained(self):
         said = "Fetching value for `jax.Array` that spans non-addressable (non process local)"
         assert "%pull" in hints.kind_hints(said)[0]
