@@ -294,6 +294,52 @@ def test_the_line_and_the_curve_of_a_loop(ranks: jaxcluster.Cluster, folder: Pat
         ranks.run("jaxcluster.log(x=batch(0))", show=False)
 
 
+FUNCTIONS = """
+def make():
+    n = 0
+    def count():
+        nonlocal n
+        n += 1
+        return n
+    return count, lambda: n
+def step(log=[]):
+    log.append(len(log))
+    step.calls += 1
+    return list(log)
+class Model:
+    calls = 0
+    @classmethod
+    def call(cls):
+        cls.calls += 1
+        return cls.calls
+count, read = make()
+step.calls = 0
+os.environ["CALLS"] = "0"
+for i in jaxcluster.steps(range(60), keep=10):
+    if i == 25:
+        wait_for("go-25")
+    log = step()
+    calls = os.environ["CALLS"] = str(int(os.environ["CALLS"]) + 1)
+    last = (i, count(), step.calls, log, calls, Model.call())
+print("TOLD", last, read(), step.calls, os.environ["CALLS"], Model.calls)
+"""
+
+
+@pytest.mark.parametrize("running", [1], indirect=True, ids=["D=1"])
+def test_what_functions_keep_comes_back(ranks: jaxcluster.Cluster, folder: Path) -> None:
+    """Closures, attributes, defaults, classes, and what is set in the environment."""
+    open_gates(folder, 25)
+    undisturbed = told(ranks, FUNCTIONS)
+    (folder / "go-25").unlink()
+    assert "Kept at step 20: run the cell again" in killed(begun(ranks, FUNCTIONS, 20), 1)
+    ranks.run(setup(folder), show=False)
+    open_gates(folder, 25)
+    record = ranks.run(FUNCTIONS, show=False)
+    back = "Put back: Model, calls, count, i, last, log, os, os.environ CALLS and 1 more."
+    assert back in record.stdout(0)
+    assert lines_of(record) == undisturbed
+
+
 @pytest.mark.parametrize("running", [1], indirect=True, ids=["D=1"])
 def test_what_can_not_be_kept_is_named(ranks: jaxcluster.Cluster) -> None:
     """And a rank that can keep nothing holds nobody up."""

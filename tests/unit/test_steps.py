@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+import types
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ import pytest
 import jaxcluster
 from jaxcluster import wire
 from jaxcluster.engine.state.saved import CannotRestore
-from jaxcluster.engine.steps import names, picture, position
+from jaxcluster.engine.steps import functions, names, picture, position
 from jaxcluster.engine.steps.agreement import Agreement
 from jaxcluster.engine.steps.curve import check
 from jaxcluster.engine.steps.keeping import (
@@ -186,6 +187,93 @@ def test_what_was_one_object_is_one_again() -> None:
     assert scope["a"] == [1, 2]
     assert scope["a"] is scope["b"]
     assert (scope["n"], scope["m"]) == (3, None)
+
+
+CODE = """
+import functools, jax
+def make(weights, box):
+    n, hidden = 0, [0]
+    @functools.wraps(print)
+    def count(a=box, *, b=1):
+        nonlocal n
+        n += 1
+        hidden[0] += 1
+        return n
+    def get():
+        return n, hidden
+    def use(x):
+        return weights, x
+    return count, get, use
+class C:
+    n = 0
+    def step(self, log=[]):
+        log.append(1)
+    @classmethod
+    def count(cls):
+        cls.n += 1
+class D(C):
+    pass
+def plain(x=(1, {"a": 2})):
+    return x
+box, weights = [], {"w": (jax.numpy.ones(2),)}
+count, get, use = make(weights, box)
+jitted, step, names = jax.jit(get), D().step, dict(plain.__dict__)
+"""
+CHANGES = {
+    "count()": {"count", "get", "jitted"},
+    "box.append(1)": {"count"},
+    "count.seen = 1": {"count"},
+    "count.__kwdefaults__['b'] = 2": {"count"},
+    "get()[1].append(1)": {"count", "get", "jitted"},
+    "C.count()": {"C", "D"},
+    "D.count()": {"D"},
+    "D().step()": {"C", "D"},
+    "jitted.seen = 1": {"jitted"},
+    "weights['w'] = (jax.numpy.ones(2),)": {"use"},
+    "plain.__code__ = (lambda x: x).__code__": {"plain"},
+    "plain()[1]['a'] = 3": {"plain"},
+    "get(), use(1), C(), plain(), box + [1]": set(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_functions_keep_is_looked_at(change: str) -> None:
+    scope: dict[str, Any] = {"__name__": "__main__"}
+    exec(CODE, scope)
+    code = {n: scope[n] for n in ("count", "get", "use", "C", "D", "plain", "jitted")}
+
+    def look() -> functions.Look:
+        return functions.look(code, lambda values: texts_of(values, scope, 0))
+
+    before = look()
+    assert functions.changed(before, look()) == set()
+    exec(change, scope)
+    assert functions.changed(before, look()) == CHANGES[change]
+
+
+def test_what_is_not_code_is_kept_as_a_value() -> None:
+    scope: dict[str, Any] = {"__name__": "__main__"}
+    exec(CODE, scope)
+    assert not any(map(functions.is_code, [scope["step"], [].append, types.ModuleType("M")]))
+    assert all(map(functions.is_code, [len, sys, C_METHOD, scope["jitted"], scope["C"]]))
+
+
+C_METHOD = int.from_bytes
+
+
+def test_functions_that_share_a_variable_share_it_again() -> None:
+    """Also one that the loop does not name, and what a name has of it."""
+    scope: dict[str, Any] = {"__name__": "__main__"}
+    exec(f"import sys\nframe = sys._getframe()\n{CODE}\nhidden = get()[1]", scope)
+    kept: dict[str, Any] = {"__name__": "__main__"}
+    exec(f"{CODE}\ncount(), count(), box.append(5)", kept)
+    scope["get"].seen = 7
+    names.bind(scope["frame"], {"count": kept["count"]})
+    assert scope["count"]() == 3
+    assert scope["get"]() == (3, [3])
+    assert scope["get"].seen == 7
+    assert scope["hidden"] is scope["get"]()[1]
+    assert scope["box"] is scope["count"].__defaults__[0]
 
 
 def test_values_without_arrays_are_told_apart() -> None:

@@ -45,6 +45,16 @@ class Variables:
     texts: dict[str, str] = field(default_factory=dict)
     set_later: set[str] = field(default_factory=set)
 
+    def since(self, before: Variables) -> Variables:
+        """Those that were not so before."""
+        names = {n for n, text in self.texts.items() if before.texts.get(n) != text}
+        return Variables(
+            self.source,
+            {n: self.values[n] for n in names},
+            {n: self.texts[n] for n in names},
+            self.set_later & names,
+        )
+
     def differing(self, module: str, names: Collection[str]) -> list[str]:
         """Which of these the module, which is imported for it, has otherwise now.
 

@@ -97,7 +97,7 @@ class Settings:
         self.note()
         options.note_definitions()
         self._settings = self._all_settings()
-        self._at_start = self._read()
+        self._at_start = self.read()
 
     def note(self) -> None:
         """After each cell: what only its own thread can read."""
@@ -126,12 +126,18 @@ class Settings:
         return dict(kept)
 
     def _changed(self) -> dict[str, Any]:
-        now = self._read()
-        gone = [n for n in self._at_start if n not in now and n.startswith(("os.", "logging l"))]
-        now |= dict.fromkeys(gone)
-        return {name: now[name] for name in now if not _equal(now[name], self._at_start.get(name))}
+        return self.since(self._at_start)
 
-    def _read(self) -> dict[str, Any]:
+    def since(self, before: Mapping[str, Any]) -> dict[str, Any]:
+        """Those that are others than ``read`` has found before, as ``restore`` takes them."""
+        now = self.read()
+        gone = [n for n in before if n not in now and n.startswith(("os.", "logging l"))]
+        now |= dict.fromkeys(gone)
+        return {name: now[name] for name in now if not _equal(now[name], before.get(name))}
+
+    def read(self) -> dict[str, Any]:
+        """All of them as they are now. Any thread; some ms."""
+
         def read() -> dict[str, Any]:
             found = {}
             for name, setting in self._settings.items():
@@ -153,15 +159,19 @@ class Settings:
         Raises:
           Exception: why it can't be.
         """
+        self.context.run(self.set_here, name, value)
+
+    def set_here(self, name: str, value: Any) -> None:
+        """The same for code that runs in a cell, in whose context it is."""
         group, _, part = name.partition(" ")
         if group in _PARTED:
-            self.context.run(self._settings[group].write, {part: value})
+            self._settings[group].write({part: value})
         else:
-            self.context.run(self._settings[name].write, value)
+            self._settings[name].write(value)
 
     def now(self, names: Iterable[str]) -> dict[str, Any]:
         """What these are now, as ``restore`` takes them; those that are not there are missing."""
-        found = self._read()
+        found = self.read()
         return {name: found[name] for name in names if name in found}
 
     def _all_settings(self) -> dict[str, Setting]:

@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
 from jaxcluster.engine.private import coordination
+from jaxcluster.engine.state import randomness
+from jaxcluster.engine.state.ownmodules import Variables
 from jaxcluster.engine.state.saved import CannotRestore, CannotSave
-from jaxcluster.engine.steps import names
+from jaxcluster.engine.steps import functions, names
 from jaxcluster.engine.steps.agreement import Agreement
 from jaxcluster.engine.steps.board import REPORT_S, Board
 from jaxcluster.engine.steps.keeping import (
@@ -42,6 +44,7 @@ LOOK_S = 0.005  # between looks, on the main thread
 WAIT_S = 0.02  # ... and on another one
 LATE_S = 1.0  # that the others' word is waited for when the loop has ended
 STATE, GIVEN_UP = "state", "given-up"
+SETTING = "setting "  # what one that the loop has changed is kept under begins so
 FEW = 8  # names in a line
 IN_FUNCTION = (
     "Python before 3.13 can't put back a function's variables, so this loop can't be kept. Keep "
@@ -92,6 +95,8 @@ class StepKeeper:
         self._entry: Entry | None = None  # where they are from
         self._ours: type = object
         self._before: dict[str, bytes] = {}  # of what it may change in place, when it began
+        self._functions: functions.Look = {}  # what functions kept then
+        self._settings: dict[str, Any] = {}  # what was set then
         self._decided: dict[int, bool] = {}  # by step
         self._is_busy = False  # a version is being made
         self._taken: wire.Inbox[tuple[int, Job | str]] = wire.Inbox()
@@ -185,13 +190,16 @@ class StepKeeper:
             found = names.values_of(frame, self._source, self._ours)
             doubtful = {name: found.values[name] for name in found.doubtful}
             self._before = texts_of(doubtful, frame.f_globals, self._board.runner.rank)
+            self._functions = self._look(found, frame)
+            self._settings = self._board.runner.settings.read()
         entry, values = self._entry, self._values
         if entry is None or values is None:
             return
-        back = sorted(name.removeprefix(names.LOCAL) for name in values)
+        back = sorted(_told(name) for name in values)
         self._keeping.put_back_random()
         if self._state is not None:
             _refill(self._state, values.pop(STATE))
+        self._set([(name, values.pop(name)) for name in list(values) if name.startswith(SETTING)])
         names.bind(frame, values)
         self._loop.run, self._values = entry.run, None
         self._board.curve.go_on(entry.run, entry.step)
@@ -207,11 +215,41 @@ class StepKeeper:
         )
         if self._own:
             own = sorted({name for one in self._own.values() for name in one} - {RANDOM, ITERABLE})
-            told = [name.removeprefix(names.LOCAL) for name in own]
+            told = [_told(name) for name in own]
             told += ["random states"] if any(RANDOM in one for one in self._own.values()) else []
             ranks = ", ".join(map(str, sorted(self._own)))
             them = "ranks" if len(self._own) > 1 else "rank"
             self._say(f"Each rank had its own {', '.join(told)}: not put back on {them} {ranks}.")
+
+    def _look(self, found: names.Values, frame: types.FrameType) -> functions.Look:
+        rank = self._board.runner.rank
+        return functions.look(
+            found.functions, lambda values: texts_of(values, frame.f_globals, rank)
+        )
+
+    def _set(self, settings: list[tuple[str, Any]]) -> None:
+        for name, value in settings:
+            try:
+                self._board.runner.settings.set_here(name.removeprefix(SETTING), value)
+            except Exception as error:
+                self._say(f"{_told(name)} can't be put back ({type(error).__name__}: {error}).")
+
+    def _changed(self, found: names.Values, frame: types.FrameType) -> dict[str, Any]:
+        """What the loop has changed of functions, and of what is set in the process."""
+        known: dict[str, str] = {}
+        changed: dict[str, Any] = {}
+        for name in functions.changed(self._functions, self._look(found, frame)):
+            if module := functions.file_of(found.functions[name]):
+                known[name] = f"what it keeps has changed, and new processes import {module} again"
+            else:
+                changed[name] = found.functions[name]
+        self._say_left_out(known, ())
+        for name, now in self._board.runner.settings.since(self._settings).items():
+            before = self._settings.get(name)
+            are_both = isinstance(now, Variables) and isinstance(before, Variables)
+            if name not in (randomness.NUMPY, randomness.PYTHON):
+                changed[SETTING + name] = now.since(before) if are_both else now
+        return changed
 
     def is_wanted(self, step: int) -> bool:
         """Whether all ranks keep this step, at which the loop is. Waits for their word."""
@@ -241,6 +279,8 @@ class StepKeeper:
         else:
             found = names.values_of(frame, self._source, self._ours)
         values = dict(found.values)
+        if self._state is None:
+            values |= self._changed(found, frame)
         if iterable_state is not None:
             values[ITERABLE] = iterable_state
         self._is_busy = True
@@ -270,7 +310,7 @@ class StepKeeper:
         self._taken.put((step, fill))
 
     def _say_left_out(self, lost: dict[str, str], data: tuple[str, ...]) -> None:
-        whys = {name.removeprefix(names.LOCAL): why for name, why in lost.items()}
+        whys = {_told(name): why for name, why in lost.items()}
         whys |= dict.fromkeys(data, "a large array that the loop only reads, it seems")
         whys = {name: why for name, why in whys.items() if name not in self._said}
         if whys:
@@ -406,6 +446,11 @@ class StepKeeper:
         if why not in self._said:
             self._said.add(why)
             self._say(f"Step {step:,} is not kept (rank {rank}: {why}).")
+
+
+def _told(name: str) -> str:
+    """What is kept under a name, as a user calls it."""
+    return name.removeprefix(names.LOCAL).removeprefix(SETTING)
 
 
 def _refill(state: Any, kept: Any) -> None:

@@ -11,18 +11,18 @@ import json
 import linecache
 import types
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from jaxcluster.engine import changes, reach
 from jaxcluster.engine.arrays import is_array
+from jaxcluster.engine.steps import functions
 from jaxcluster.engine.usernames import is_users
 
 LOCAL = "local "  # what the name of a function's variable is kept under begins so
 READ_NBYTES = 64 << 20  # a numpy array beyond it, which the loop only names, is taken to be data
-_CODE = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
 
 
 @dataclass(frozen=True)
@@ -130,19 +130,21 @@ class Values:
       fixed: those that the loop can't have changed: they are put back only where they are missing.
       doubtful: those that it does not bind, and may have changed in place.
       data: large arrays that are taken to be only read, and left out.
+      functions: those and classes that it does not bind: kept where they have changed.
     """
 
     values: dict[str, Any]
     fixed: frozenset[str]
     doubtful: frozenset[str]
     data: tuple[str, ...]
+    functions: dict[str, Any] = field(default_factory=dict)
 
 
 def values_of(frame: types.FrameType, loop: Loop, ours: type) -> Values:
     """What is kept of a loop now: what it may have changed, and what it needs besides.
 
-    All that its statements name, and the functions behind them; not functions, classes and modules,
-    unless it binds them: those are made again by whoever runs the cell again.
+    All that its statements name, and the functions behind them. Functions, classes and modules are
+    made again by whoever runs the cell again, unless it binds them or they have changed.
 
     Args:
       ours: the class of the loops' own objects, which are not kept.
@@ -155,11 +157,16 @@ def values_of(frame: types.FrameType, loop: Loop, ours: type) -> Values:
     fixed: set[str] = set()
     doubtful: set[str] = set()
     data: list[str] = []
+    made_again: dict[str, Any] = {}
     locals_ = {n: own[n] for n in own if n in loop.named or n in code.co_cellvars}
     globals_ = {n: names[n] for n in watched.mentioned if n in names and is_users(n, names[n])}
     for prefix, scope in (("", globals_), (LOCAL, locals_)):
         for name, value in scope.items():
-            if isinstance(value, ours) or (name not in bound and _is_code(value)):
+            if isinstance(value, ours):
+                continue
+            if name not in bound and functions.is_code(value):
+                if not isinstance(value, types.ModuleType):
+                    made_again[prefix + name] = value
                 continue
             if name not in bound:
                 if type(value) is np.ndarray and value.nbytes > READ_NBYTES:
@@ -168,13 +175,7 @@ def values_of(frame: types.FrameType, loop: Loop, ours: type) -> Values:
                 is_fixed = is_array(value) or not reach.may_change(value)
                 (fixed if is_fixed else doubtful).add(prefix + name)
             values[prefix + name] = value
-    return Values(values, frozenset(fixed), frozenset(doubtful), tuple(data))
-
-
-def _is_code(value: Any) -> bool:
-    if isinstance(value, _CODE):
-        return True
-    return callable(value) and hasattr(value, "__wrapped__")  # a jitted function
+    return Values(values, frozenset(fixed), frozenset(doubtful), tuple(data), made_again)
 
 
 def _stored(watched: changes.Watch) -> set[str]:
@@ -206,7 +207,8 @@ def bind(frame: types.FrameType, values: Mapping[str, Any]) -> None:
     """Put kept values back.
 
     A list that the loop had changed in place is another one then: names that were the same object
-    are bound to it too, also those of the functions that have called this one.
+    are bound to it too, also those of the functions that have called this one. So are functions
+    that share variables with one that was put back.
 
     Python before 3.13 can't bind a running function's variables: there the loop is in none.
     """
@@ -215,8 +217,9 @@ def bind(frame: types.FrameType, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         scope = own if name.startswith(LOCAL) else names
         before = scope.get(bare := name.removeprefix(LOCAL))
-        if before is not None and not is_array(before) and reach.may_change(before):
-            others[id(before)] = before, value
+        for old, new in functions.pairs(before, value):
+            if not is_array(old) and reach.may_change(old):
+                others[id(old)] = old, new
         scope[bare] = value
     scopes = [names]
     at: types.FrameType | None = frame if own is not names else None
@@ -227,3 +230,6 @@ def bind(frame: types.FrameType, values: Mapping[str, Any]) -> None:
         for name, value in list(scope.items()):
             if (found := others.get(id(value))) is not None:
                 scope[name] = found[1]
+            elif (made := functions.with_cells(value, others)) is not value:
+                others[id(value)] = value, made
+                scope[name] = made
