@@ -74,9 +74,8 @@ def hung_ranks(
     while silent := silent_ranks(link, silent):
         check()
         whys = silences.why(sorted(silent))
-        stopped = all(why.kind in ("stopped", "traced") for why in whys.values())
         unsure = any(why.may_pass for why in whys.values())
-        if stopped or (time.monotonic() > deadline and not unsure):
+        if time.monotonic() > deadline and not unsure:
             return {rank: why for rank, why in whys.items() if why.is_hung}
     return {}
 
@@ -85,7 +84,7 @@ def tell(whys: Mapping[int, Silence]) -> list[str]:
     """Why ranks are silent, a sentence for each reason that is known, and what to type."""
     messages = {}
     for rank, why in whys.items():
-        if why.kind in ("starved", "cut") or why.may_pass:
+        if why.kind in ("starved", "cut") or why.may_pass or why.may_go_on:
             messages[rank] = why.message
         elif why.kind != "unknown":
             messages[rank] = f"{why.message}; %jaxcluster restart replaces it"

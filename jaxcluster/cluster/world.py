@@ -15,12 +15,12 @@ from jaxcluster import wire
 from jaxcluster.allocation.base import Processes
 from jaxcluster.allocation.visits import Way
 from jaxcluster.cluster import events, unresponsive
-from jaxcluster.errors import LaunchError, NoCluster, RankHung, UsageError
+from jaxcluster.errors import LaunchError, NoCluster, RankHung, RecoveryError, UsageError
 from jaxcluster.host.exits import OomKills, describe_event
 from jaxcluster.model import excused, findings, lockstep, obituary
 from jaxcluster.model.last_known import LastKnown
 from jaxcluster.model.long_launches import UsualTimes
-from jaxcluster.ranks import name_ranks, several_hosts
+from jaxcluster.ranks import name_ranks, say_each, several_hosts
 from jaxcluster.records import kept, registry
 from jaxcluster.wire.link import Event, Link, Request, Sink, unwrap
 from jaxcluster.wire.ops.cells import OpenGates
@@ -240,11 +240,23 @@ class World:
 
         Args:
           check: called now and then; it may raise to end this before any is killed.
+
+        Raises:
+          RecoveryError: one is stopped, or held by a debugger. None is killed.
         """
         alive = [r for r in range(self.num_processes) if r not in self.dead]
         hung = unresponsive.hung_ranks(
             self.link, self.processes.look_at, self.processes.why_unseen, alive, check
         )
+        if held := {rank: why for rank, why in hung.items() if why.may_go_on}:
+            messages = {rank: why.message for rank, why in held.items()}
+            told = " ".join(say_each(messages, "do not answer either"))
+            raise RecoveryError(
+                f"{told} So the variables of {name_ranks(held)} can't be saved, and nothing was "
+                "ended or lost.",
+                "Let it go on, and then try again.\n"
+                "%jaxcluster restart --clean ends it, and gives you empty ranks.",
+            )
         for rank, why in hung.items():
             self.end_rank(rank, f"ended by jaxcluster: it {why.message}")
         return list(hung)

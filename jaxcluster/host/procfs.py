@@ -67,6 +67,11 @@ class Silence:
     def is_hung(self) -> bool:
         return self.kind in ("stopped", "traced", "lock") and not self.may_pass
 
+    @property
+    def may_go_on(self) -> bool:
+        """Somebody holds it, who can let it go on: all that it has is still there."""
+        return self.kind in ("stopped", "traced")
+
 
 def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessLook | None:
     """The threads of a process; None where it is gone, or there is no such file system."""

@@ -21,7 +21,7 @@ from helpers import Home, until
 from overhosts import process_of, send_signal
 
 import jaxcluster
-from jaxcluster.errors import CellFailed, RankDied, RankHung
+from jaxcluster.errors import CellFailed, RankDied, RankHung, RecoveryError
 
 pytestmark = pytest.mark.any_jax
 
@@ -124,7 +124,7 @@ def test_a_stopped_rank_is_called_stopped_and_goes_on(ranks: jaxcluster.Cluster)
             f"Rank 1 was stopped by a signal (`kill -CONT {process.pid}` lets its process go on)"
             in line
         )
-        assert "%jaxcluster restart replaces it." in line
+        assert "restart" not in line  # that does not end it
     finally:
         process.send(signal.SIGCONT)
     assert carried.end() is None
@@ -187,6 +187,33 @@ def test_where_nothing_is_replaced_unasked_it_is_offered(ranks: jaxcluster.Clust
     began = time.monotonic()
     assert "rank 1 replaced" in ranks.restart()
     assert time.monotonic() - began < 10 + BUSY_S
+
+
+@pytest.mark.parametrize("what", ["restart", "resize"])
+def test_a_stopped_rank_is_not_ended_for_new_processes(
+    ranks: jaxcluster.Cluster, what: str
+) -> None:
+    pids = list(ranks.record.pids)
+    process = process_of(ranks, 1)
+    process.send(signal.SIGSTOP)
+    try:
+        with pytest.raises(RecoveryError) as caught:
+            ranks.restart() if what == "restart" else ranks.resize(2)
+    finally:
+        process.send(signal.SIGCONT)
+    told = f"Rank 1 was stopped by a signal (`kill -CONT {process.pid}` lets its process go on). "
+    assert str(caught.value).startswith(f"{told}So the variables of rank 1 can't be saved")
+    assert ranks.record.pids == pids
+    record = ranks.run("print(keep)", show=False)
+    assert len({record.stdout(rank) for rank in record.ranks}) == 1
+
+
+def test_a_restart_waits_for_a_rank_that_goes_on(ranks: jaxcluster.Cluster) -> None:
+    process = process_of(ranks, 1)
+    process.send(signal.SIGSTOP)
+    threading.Timer(2.0, process.send, [signal.SIGCONT]).start()
+    assert "kept" in ranks.restart()
+    ranks.run("print(keep)", show=False)
 
 
 def test_ranks_that_are_starved_raise_no_alarm(ranks: jaxcluster.Cluster) -> None:

@@ -8,12 +8,17 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from helpers import until
 
+from jaxcluster.cluster import unresponsive
 from jaxcluster.cluster.unresponsive import tell
-from jaxcluster.host.procfs import CONTROL_COMM, ProcessLook, ThreadLook, explain, look_at
+from jaxcluster.cluster.world import World
+from jaxcluster.errors import RecoveryError
+from jaxcluster.host.procfs import CONTROL_COMM, ProcessLook, Silence, ThreadLook, explain, look_at
 
 PID, CONTROL, POOL = 800, 801, 802
 
@@ -42,10 +47,7 @@ def test_a_process_that_is_gone_is_gone() -> None:
 def test_only_a_stopped_process_was_stopped_by_a_signal() -> None:
     found = explain(None, seen(100.0, main=("T", 5.0, 1.0)))
     assert (found.kind, found.is_hung) == ("stopped", True)
-    stopped = (
-        "was stopped by a signal (`kill -CONT 800` lets its process go on); %jaxcluster restart "
-        "replaces it."
-    )
+    stopped = "was stopped by a signal (`kill -CONT 800` lets its process go on)."
     assert tell({1: found}) == [f"Rank 1 {stopped}"]
     assert tell(dict.fromkeys(range(256), found)) == [f"Ranks 0-255 were{stopped[3:]}"]
     many = {r: replace(found, message=f"was stopped (pid {r})") for r in range(256)}
@@ -54,6 +56,29 @@ def test_only_a_stopped_process_was_stopped_by_a_signal() -> None:
     assert explain(None, seen(100.0, main=("t", 5.0, 1.0))).kind == "traced"
     for state in "SRD":
         assert explain(BEFORE, seen(103.0, main=(state, 6.0, 2.0))).kind != "stopped"
+
+
+def test_a_held_process_is_never_ended_unsaved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has is still there; one that keeps the GIL for good has nothing that can be had."""
+    ended: list[int] = []
+    world: Any = SimpleNamespace(
+        num_processes=3, dead={}, link=None, end_rank=lambda rank, why: ended.append(rank),
+        processes=SimpleNamespace(look_at=None, why_unseen=None),
+    )  # fmt: skip
+    keeps = Silence("lock", "is in C code that keeps Python's global lock")
+    held = explain(None, seen(100.0, main=("T", 5.0, 1.0)))
+    traced = explain(None, seen(100.0, main=("t", 5.0, 1.0)))
+    for found in (held, traced):
+        monkeypatch.setattr(unresponsive, "hung_ranks", lambda *_, one=found: {1: one, 2: keeps})
+        with pytest.raises(
+            RecoveryError, match=r"^Rank 1 (was stopped by a signal|is held by)"
+        ) as e:
+            World.end_hung(world)
+        assert "So the variables of rank 1 can't be saved, and nothing was ended" in str(e.value)
+        assert "%jaxcluster restart --clean" in e.value.hint
+    assert not ended
+    monkeypatch.setattr(unresponsive, "hung_ranks", lambda *_: {2: keeps})
+    assert World.end_hung(world) == ended == [2]
 
 
 def test_a_process_that_waits_for_a_disk_is_not_hung() -> None:
