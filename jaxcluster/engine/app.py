@@ -50,7 +50,7 @@ from jaxcluster.engine.private import coordination
 from jaxcluster.engine.resources import own_gpus, resources
 from jaxcluster.engine.selfcheck import SelfCheck
 from jaxcluster.engine.shards import ArrayViews
-from jaxcluster.engine.state import settings, spare
+from jaxcluster.engine.state import settings
 from jaxcluster.engine.state.restoring import Restoring
 from jaxcluster.engine.steps import board
 from jaxcluster.engine.values import Values
@@ -423,5 +423,4 @@ def main() -> None:
     log.keep()
     spec = json.loads(os.environ.pop("JAXCLUSTER_ENGINE"))
     share_files_in(os.path.splitext(spec["log_path"])[0])
-    spare.hold()
     Rank(**spec).run()

@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from jaxcluster.engine.state import spare
 from jaxcluster.engine.state.keeper import on_keep
 from jaxcluster.engine.state.loading import bind, load
 from jaxcluster.engine.state.remote import Hosts
@@ -41,11 +40,10 @@ def on_snapshot(
     Replies with ``Saved.report``, ``folder``, ``file_nbytes`` and ``seconds``.
     """
     started = time.perf_counter()
+    saved = save(namespace, rank, digests=body.digests, before=before, settings=settings)
+    saved.unbound = dict(lost or {})
     places = [Place(place.folder, place.room) for place in body.places]
-    with spare.released():
-        saved = save(namespace, rank, digests=body.digests, before=before, settings=settings)
-        saved.unbound = dict(lost or {})
-        path = write_where_room(saved, rank, places)
+    path = write_where_room(saved, rank, places)
     report = saved.report()
     report["before"]["known"] = before is not None
     if (resize := body.resize) is not None:
