@@ -38,6 +38,10 @@ SAVE_S = 300.0
 RESTORE_S = 300.0
 RANDOM = ("np.random's state", "random's state")  # as engine.state.randomness calls them
 FEW = 8  # lost names that are in the line
+AT_LIMIT = (
+    "The rank's own limits do not allow it (ulimit -n, ulimit -f), and they can't be raised: close "
+    "files that a cell has opened, then %jaxcluster restart"
+)
 _WORD = re.compile(r"[^\W\d]\w*")
 LITERAL = "="  # what begins the text of a value that Python reads (engine.digests)
 LOOK_S = 0.05  # between two looks whether it is still wanted
@@ -281,6 +285,8 @@ def _not_saved(failed: Mapping[int, Event[Any] | None], folder: StateFolder) -> 
             why = str(event.body.get("message") or event.body.get("why") or event.body)
             if event.body.get("ename") in ("CannotSave", "OSError"):
                 again = folder.hint
+            if event.body.get("ename") == "AtLimit":
+                again = AT_LIMIT
         whys.setdefault(why, []).append(rank)
     told = "; ".join(f"{name_ranks(ranks)}: {why}" for why, ranks in whys.items())
     return RecoveryError(

@@ -55,6 +55,7 @@ from jaxcluster.engine.state.restoring import Restoring
 from jaxcluster.engine.steps import board
 from jaxcluster.engine.values import Values
 from jaxcluster.engine.variables import variables
+from jaxcluster.host import limits
 from jaxcluster.host.facts import engine_facts
 from jaxcluster.host.processes import busy_s, share_files_in
 from jaxcluster.host.reachability import connection_errors
@@ -148,6 +149,7 @@ class Rank:
         history: str = "",
         compiled: str = "",
     ) -> None:
+        limits.hold_reserve()
         self.rank = rank
         self.code, self.compiled = code, compiled  # folders on this host
         self.connection_file = connection_file

@@ -22,6 +22,7 @@ from jaxcluster.engine.arrays import numpy_view
 from jaxcluster.engine.control import Request
 from jaxcluster.engine.journal import Journal, Program
 from jaxcluster.engine.private import programs
+from jaxcluster.host import limits
 from jaxcluster.wire.ops import lockstep
 
 TIMEOUT_S = lockstep.Replay.timeout_s
@@ -157,6 +158,7 @@ def on_export(journal: Journal, request: Request[lockstep.Export]) -> tuple[None
     return None, [export_program(journal, request.body.fingerprint)]
 
 
+@limits.lifted()
 def on_replay(journal: Journal, request: Request[lockstep.Replay]) -> lockstep.Replayed:
     """``replay``: run these programs."""
     body = request.body

@@ -23,6 +23,7 @@ import numpy as np
 from jaxcluster.engine.control import Request
 from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.private import coordination
+from jaxcluster.host import limits
 from jaxcluster.wire.ops import lockstep
 from jaxcluster.wire.ops.lockstep import Checked, PrepareCheck
 
@@ -47,6 +48,7 @@ class SelfCheck:
         """
         return list(self.prepare(request.body.divisions or find_divisions()))
 
+    @limits.lifted()
     def on_check(self, request: Request[lockstep.SelfCheck]) -> Checked:
         """``self_check``: what ``check`` returns."""
         body = request.body

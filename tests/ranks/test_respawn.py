@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +21,7 @@ from overhosts import place, saved_states, send_signal
 
 import jaxcluster
 from jaxcluster.cluster.starting import Starting
-from jaxcluster.errors import ClusterExists, LaunchError, NoCluster, RankDied
+from jaxcluster.errors import CellFailed, ClusterExists, LaunchError, NoCluster, RankDied
 from jaxcluster.records import kept, registry
 
 pytestmark = pytest.mark.any_jax
@@ -175,6 +177,31 @@ def test_what_was_left_can_be_given_up(ranks: jaxcluster.Cluster) -> None:
         ranks.run("1")
     with jaxcluster.start(2, name="respawn") as other:
         assert other.run("print(1)", show=False).stdout() == "1\n"
+
+
+def test_used_up_limits_keep_no_rank_from_being_saved(ranks: jaxcluster.Cluster) -> None:
+    """Files that a cell has leaked, and a limit of their sizes."""
+    leak = """
+    import os, resource
+    left = []
+    here = len(os.listdir("/proc/self/fd")) + 40
+    if r:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (here, here))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    try:
+        while r:
+            left.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError as error:
+        print(error)
+    """
+    check_whole(ranks)  # it connects the processes
+    assert "Too many open files" in ranks.run(textwrap.dedent(leak), show=False).stdout(1)
+    check_whole(ranks)
+    with pytest.raises(CellFailed, match="ZeroDivisionError"):
+        ranks.run("1 / (1 - r)\nfloat(jnp.sum(g))", show=False)
+    check_whole(ranks)
+    assert re.fullmatch(r"New processes after .* kept\.", ranks.restart())
+    check_whole(ranks)
 
 
 @pytest.mark.one_machine("it stops the fork server, which agents have on other hosts")

@@ -422,10 +422,12 @@ def test_a_rank_that_lives_and_can_not_be_saved_ends_the_restart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     no_room = Event(1, "error", "", {"message": "no room", "ename": "CannotSave"})
+    at_limit = Event(1, "error", "", {"message": "too many", "ename": "AtLimit"})
     broken = Event(1, "error", "", {"message": "its dumps is None", "ename": "TypeError"})
     again = "Try again: %jaxcluster restart"
     for answer, why, hint in (
         (no_room, "no room", "Make room."),
+        (at_limit, "too many", restart.AT_LIMIT),
         (broken, "its dumps is None", again),
         (None, "no answer within 300 s", again),
     ):

@@ -15,11 +15,13 @@ from jaxcluster.engine.state.restoring import check_fits
 from jaxcluster.engine.state.saved import Place, read, write_where_room
 from jaxcluster.engine.state.saving import save
 from jaxcluster.engine.state.settings import Settings
+from jaxcluster.host import limits
 from jaxcluster.wire.ops.state import Report, Restore, RestoreDone, Snapshot
 
 __all__ = ["on_keep", "on_restore", "on_snapshot"]
 
 
+@limits.lifted()
 def on_snapshot(
     namespace: dict[str, Any],
     rank: int,

@@ -40,6 +40,7 @@ from jaxcluster.engine.state.saved import Part, Saved, private, state_path, writ
 from jaxcluster.engine.state.saving import save
 from jaxcluster.engine.state.settings import Settings
 from jaxcluster.engine.state.shelf import Shelf
+from jaxcluster.host import limits
 from jaxcluster.wire.ops.state import CopyState, Keep
 
 QUIET_S = 0.01  # without a cell before a copy is begun: cells that follow each other go first
@@ -347,6 +348,7 @@ class Keeper:
             self._told["behind"] = why
             self._told["seconds"] = 0.0
 
+    @limits.lifted()
     def _copy(self, shelf: Shelf) -> None:
         started, state = time.monotonic(), self._state
         if state in self._versions:

@@ -30,6 +30,7 @@ from jaxcluster.host.sums import quick_sum
 
 MAGIC = b"jaxcluster-state-4\n"
 HEADER = struct.Struct("<QQI")  # where the header is, its size and its checksum
+_LIMITS = (errno.EMFILE, errno.EFBIG)  # of the process alone
 ALIGN = 64
 CHUNK = 4 << 20
 Source = str | Path | FarPath  # a file, here or on another host
@@ -39,6 +40,10 @@ class CannotSave(Exception):
     """Why a value can't be saved, as its owner is told."""
 
     hint = ""
+
+
+class AtLimit(CannotSave):
+    """The process may open no more files, or write none that is so large."""
 
 
 class CannotRestore(Exception):
@@ -239,6 +244,7 @@ def write_where_room(saved: Saved, rank: int, places: Sequence[Place]) -> Path:
       CannotSave: it could be written to none of them; why is said of each.
     """
     nbytes = saved.nbytes
+    at_limit = False
     small = [p for p in places if p.room is not None and nbytes > p.room]
     whys = []
     for place in [*(p for p in places if p not in small), *small]:
@@ -249,13 +255,17 @@ def write_where_room(saved: Saved, rank: int, places: Sequence[Place]) -> Path:
             write(saved, path, reserve=place.room is not None)
             return path
         except (OSError, CannotSave) as error:
+            at_limit = at_limit or getattr(error, "errno", 0) in _LIMITS
             whys.append(_why_not(place, error))
-    raise CannotSave(f"its {_mib(nbytes)} can't be written: {'; '.join(whys)}")
+    kind = AtLimit if at_limit else CannotSave
+    raise kind(f"its {_mib(nbytes)} can't be written: {'; '.join(whys)}")
 
 
 def _why_not(place: Place, error: Exception) -> str:
     if not isinstance(error, OSError):
         return str(error)
+    if error.errno in _LIMITS:
+        return f"{place.folder} ({error.strerror})"
     room = ""
     with contextlib.suppress(OSError):
         free = free_nbytes(place.folder) if place.room is None else memory_room(place.folder)

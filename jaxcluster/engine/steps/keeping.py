@@ -43,6 +43,7 @@ from jaxcluster.engine.state.saved import (
 )
 from jaxcluster.engine.state.saving import save
 from jaxcluster.engine.state.shelf import Shelf
+from jaxcluster.host import limits
 from jaxcluster.host.room import memory_room
 
 KEPT = "kept.json"
@@ -218,6 +219,7 @@ class Keeping:
                 shelf.abandon()
         return Taken(saved, saved.now.lost, _texts(saved))
 
+    @limits.lifted()
     def fill(self, taken: Taken, entry: Entry) -> None:
         """Write a version, which is whole then. Any thread.
 
