@@ -13,11 +13,13 @@ Nothing here calls a user's code or compares values: two values are the same if 
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import functools
+import os
 import re
 import types
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -39,10 +41,13 @@ MOST_BENEATH = 1_000  # more, of what opaque values lead to
 MOST_OF_MODULES = 5_000  # more, of what the user's own modules hold
 ONE_VALUE = 25  # elements that a container costs beside its own
 MOST_NBYTES = 1 << 19  # of numpy arrays that are copied before a cell: some 0.05 ms
+MOST_TEXT = 1 << 20  # characters of a script or text that a cell runs
 SMALL_NBYTES = 1 << 16  # a numpy array beyond it is not copied
 
 _WORD = re.compile(r"[^\W\d]\w*")
 _APART = bytes(c if chr(c).isalnum() or c == ord("_") else ord(" ") for c in range(128)).ljust(256)
+_RUN = re.compile(r"^\s*%run\s+(?:-\w+\s+(?:\d+\s+)?)*(\S+)", re.MULTILINE)
+_EXECUTES = frozenset(("exec", "eval", "run_cell", "ex"))
 _CONTAINERS = (dict, list, set, tuple)
 _DEFINED = (types.FunctionType, type)
 # A function that uses one of these may mean a name by a string.
@@ -165,7 +170,10 @@ def watch(namespace: Mapping[str, Any], source: str) -> Watch:
     elements, up to ``MOST_ELEMENTS``.
     """
     found = Watch()
-    known = {word for word in identifiers(source) if word in namespace}
+    words = identifiers(source)
+    for text in _texts(source, words, namespace):
+        words |= identifiers(text)
+    known = {word for word in words if word in namespace}
     mine = [n for n in known if is_users(n, namespace[n])]
     # The small ones first: what is large may be more than is looked at.
     names = found.mentioned = sorted(mine, key=lambda name: (length(namespace[name]), name))
@@ -305,6 +313,20 @@ def is_in_module(function: Any) -> bool:
         if isinstance(at, type):
             at = vars(at)
     return at is function
+
+
+def _texts(source: str, words: set[str], namespace: Mapping[str, Any]) -> Iterator[str]:
+    """Code that a cell runs beside its own: a file of ``%run``, and its texts for ``exec``."""
+    for found in _RUN.finditer(source) if "%run" in source else ():
+        path = os.path.expanduser(found[1].strip("'\""))
+        with contextlib.suppress(OSError):
+            path = path if os.path.exists(path) else f"{path}.py"
+            if os.path.getsize(path) < MOST_TEXT:
+                with open(path, encoding="utf-8", errors="replace") as file:
+                    yield file.read()
+    if not _EXECUTES.isdisjoint(words):
+        values = [namespace[word] for word in words if word in namespace]
+        yield from (v for v in values if type(v) is str and len(v) < MOST_TEXT)
 
 
 def identifiers(source: str) -> set[str]:

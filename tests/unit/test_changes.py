@@ -409,6 +409,17 @@ def test_all_words_of_a_source_are_found(source: str) -> None:
     assert ("größe" in changes.identifiers(source)) == ("größe" in source)
 
 
+@pytest.mark.parametrize("name", ["script.py", "script"])
+def test_what_a_script_or_a_text_changes_is_found(tmp_path: Path, name: str) -> None:
+    (tmp_path / "script.py").write_text("state['step'] += 1")
+    names = namespace("state, other, code = {'step': 0}, [], 'other.append(1)'")
+    kept = watch(names, f"y = 1\n%run -i {tmp_path / name} --fast\nexec(code)")
+    exec("state['step'] += 1; other.append(1)", names)
+    assert kept.put_back() == []
+    assert (names["state"], names["other"]) == ({"step": 0}, [])
+    assert "state" not in watch(names, "%run -i no-such-file\n%run\ncode").mentioned
+
+
 def test_names_are_met_in_an_order_that_all_ranks_share() -> None:
     ns = namespace("c = [1]; a = [1]; b = [1]\ndef f(): return c, b")
     assert watch(ns, "f(a)").mentioned == ["f", "a", "b", "c"]
