@@ -43,8 +43,9 @@ CONSTANTS = {
     "OUTPUTS_VERSION": cell_outputs.VERSION,
 }
 ROOTS = (
-    *(protocol.State, protocol.Cell, protocol.Resources, protocol.Request, protocol.Answer),
-    *(protocol.Hello, journal.Journal, cell_outputs.RanksOutputs, form.Form),
+    *(protocol.State, protocol.Cell, protocol.Resources, protocol.Hello),
+    *(protocol.Request, protocol.Answer, protocol.Heard),
+    *(journal.Journal, cell_outputs.RanksOutputs, form.Form),
 )
 SOURCES = (protocol, array_queries, events, recourse, findings, cell_outputs, document)  # of names
 PROTOCOLS = (protocol.Greetings, protocol.Operations)

@@ -460,6 +460,13 @@ class Answer(TypedDict):
     error: NotRequired[str]
 
 
+class Heard(TypedDict):
+    """A request of the sidebar in a cell has come to the kernel."""
+
+    type: Literal["heard"]
+    id: str
+
+
 def plain(message: Any) -> Any:
     """A message as JSON's own types; ``dataclasses.asdict`` would copy all that is in it."""
     if dataclasses.is_dataclass(message) and not isinstance(message, type):

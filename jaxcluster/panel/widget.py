@@ -18,6 +18,7 @@ import anywidget
 import traitlets
 
 from jaxcluster.errors import UsageError
+from jaxcluster.panel import protocol
 
 BUILT = Path(__file__).parents[1] / "static" / "sidebar"  # by labextension/widget.mjs
 TOO_LATE = "The kernel ran a cell meanwhile. Click again."
@@ -66,10 +67,13 @@ class SidebarWidget(anywidget.AnyWidget):
     def _on_request(self, widget: Any, request: Any, buffers: Any) -> None:
         if not isinstance(request, dict) or "op" not in request:
             return
+        id = str(request.get("id"))
         if time.time_ns() / 1e6 > request.get("until", math.inf):  # it waited for a cell's end
-            self.send({"type": "answer", "id": str(request.get("id")), "error": TOO_LATE})
+            late: protocol.Answer = {"type": "answer", "id": id, "error": TOO_LATE}
+            self.send(late)
             return
-        self.send({"type": "heard", "id": str(request.get("id"))})
+        heard: protocol.Heard = {"type": "heard", "id": id}
+        self.send(heard)
         self._ask(request)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -270,6 +270,12 @@ export interface IResources {
   type: 'resources';
 }
 
+/** Everything there is. */
+export interface IHello {
+  state: IState;
+  cells: ICell[];
+}
+
 /** What a page sends. */
 export interface IRequest {
   /** `${client}:${number}`: the answer carries it, and other pages ignore that. */
@@ -289,10 +295,10 @@ export interface IAnswer {
   error?: string;
 }
 
-/** Everything there is. */
-export interface IHello {
-  state: IState;
-  cells: ICell[];
+/** A request of the sidebar in a cell has come to the kernel. */
+export interface IHeard {
+  type: 'heard';
+  id: string;
 }
 
 /** What the Lab extension draws of the last launches. */

@@ -1,7 +1,7 @@
 /** The kernel behind the sidebar in a cell's output: jaxcluster/panel/widget.py. No part of Jupyter in here. */
 
 import * as model from '../model';
-import type { IAnswer, IOperations, IResources, IState, Operation } from '../protocol';
+import type { IAnswer, IHeard, IOperations, IResources, IState, Operation } from '../protocol';
 
 /** The part of an anywidget's model that is used. */
 export interface IWidgetModel {
@@ -14,7 +14,7 @@ export interface IWidgetModel {
 }
 
 /** What the kernel sends: an answer, that a request has come, or what the ranks use. */
-type Message = IAnswer | { type: 'heard'; id: string } | IResources;
+type Message = IAnswer | IHeard | IResources;
 
 /** How long a request may wait to be heard. Later it would be done when nobody expects it any more. */
 const HEARD_MS = 2000;
