@@ -22,6 +22,8 @@ from jaxcluster.cluster.restart import (
     ask_all,
     lost_with_dead,
     may_be_own,
+    nothing,
+    reasons_of_lost,
     taken_back,
 )
 from jaxcluster.cluster.world import World
@@ -99,9 +101,8 @@ def restore(
     ranks = range(world.num_processes)
     idle = tell_idle(world.processes.idle_hosts)
     if not saved.reports:
-        return Restored(
-            (), ranks=len(ranks), nothing_lived=not saved.gone, gone=saved.why_gone, notes=idle
-        )
+        none = nothing(world, saved, when, check, made_by)
+        return replace(none, ranks=len(ranks), notes=idle)
     each = {}
     for rank in ranks:
         check()
@@ -114,10 +115,7 @@ def restore(
     reasons = reasons_of(looks, saved.num_processes)
     for report in saved.reports.values():
         reasons |= report["unbound"]
-    for name, why in lost.items():
-        cells = makers.tell(made_by or {}, [name])
-        again = f"; run {cells} again to make it" if cells else ""
-        reasons[name] = f"was lost {when} ({why}){again}"
+    reasons |= reasons_of_lost(lost, when, made_by)
     bind = RestoreBind(token, sorted(lost), reasons)
     answers = ask_all(world, dict.fromkeys(ranks, bind), RESTORE_S, check)
     last, first = world.turns.last_cells(), world.record.last_seq

@@ -93,6 +93,8 @@ class Restored:
         if not self.lost:
             return ""
         text = f"Lost: {', '.join(self.lost_names)}."
+        if self.nothing_lived:
+            text = f"They were {', '.join(sorted(self.lost))}."
         if len(self.lost) <= FEW:
             return text
         return "\n" + textwrap.fill(text, 100, subsequent_indent="  ", break_long_words=False)
@@ -688,7 +690,7 @@ def restore(
     """
     missing = tuple(r for r in range(world.num_processes) if r not in saved.reports)
     if not saved.reports:
-        return Restored((), replaced=missing, nothing_lived=not saved.gone, gone=saved.why_gone)
+        return replace(nothing(world, saved, when, check, made_by), replaced=missing)
     found = plan(saved.reports, saved.dead, saved.cell_is_undone, saved.copied)
     names, before = sorted(found.names), sorted(found.older)
     drawn = [report["random"] for report in saved.reports.values()]
@@ -735,11 +737,7 @@ def restore(
         left |= report["left"]
     for reply in answers.values():
         left |= reply.left
-    reasons = {}
-    for name, why in lost.items():
-        cells = makers.tell(made_by or {}, [name])
-        again = f"; run {cells} again to make it" if cells else ""
-        reasons[name] = f"was lost {when} ({why}){again}"
+    reasons = reasons_of_lost(lost, when, made_by)
     for report in saved.reports.values():  # those of earlier times
         for name, why in report["unbound"].items():
             if name not in back:
@@ -759,6 +757,33 @@ def restore(
         gone=saved.why_gone, cells=makers.tell(made_by or {}, lost), undone=saved.all_undone,
         copied=frozenset(back if saved.replaced else back & copied),
     )  # fmt: skip
+
+
+def nothing(
+    world: World, saved: Kept, when: str, check: Check, made_by: makers.Makers | None
+) -> Restored:
+    """What is said where nothing comes back: what ranks have had that is lost."""
+    why = "no rank survived" if not saved.gone else "what was saved is gone"
+    lost = {name: why for one in saved.dead.values() for name in one.names or ()}
+    if lost:
+        unbind = Unbind(sorted(lost), reasons_of_lost(lost, when, made_by))
+        ask_all(world, dict.fromkeys(range(world.num_processes), unbind), RESTORE_S, check)
+    return Restored(
+        (), lost, nothing_lived=not saved.gone, gone=saved.why_gone,
+        cells=makers.tell(made_by or {}, lost),
+    )  # fmt: skip
+
+
+def reasons_of_lost(
+    lost: Mapping[str, str], when: str, made_by: makers.Makers | None
+) -> dict[str, str]:
+    """What an error says of names that are lost."""
+    reasons = {}
+    for name, why in lost.items():
+        cells = makers.tell(made_by or {}, [name])
+        again = f"; run {cells} again to make it" if cells else ""
+        reasons[name] = f"was lost {when} ({why}){again}"
+    return reasons
 
 
 def _of_copy(saved: Kept, found: Plan, rank: int) -> Restore:

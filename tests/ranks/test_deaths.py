@@ -30,7 +30,14 @@ import jaxcluster
 from jaxcluster.allocation.local import LocalProcesses
 from jaxcluster.allocation.processes import HostProcesses
 from jaxcluster.cluster import handle
-from jaxcluster.errors import Divergence, EnginesMissing, JaxClusterError, NoCluster, RankDied
+from jaxcluster.errors import (
+    CellFailed,
+    Divergence,
+    EnginesMissing,
+    JaxClusterError,
+    NoCluster,
+    RankDied,
+)
 
 SETUP = """
 import jax, jax.numpy as jnp, numpy as np, time
@@ -452,7 +459,12 @@ def test_the_death_of_all_ranks_ends_in_empty_ones(ranks: jaxcluster.Cluster) ->
     with pytest.raises(RankDied) as caught:
         ranks.run("print(1)", show=False)
     assert "Ranks 0-3 died" in str(caught.value)
-    assert "no rank survived, so all variables are lost." in str(caught.value)
+    said = " ".join(str(caught.value).split())  # it is wrapped
+    told = "no rank survived, so all variables are lost. They were "
+    assert re.search(rf"{told}.*\bhistory\b.* To make them again, run cell \[1\]\.", said)
+    again = r"name 'history' was lost .*\(no rank survived\); run cell \[1\] again"
+    with pytest.raises(CellFailed, match=again):
+        ranks.run("print(history)", show=False)
     record = ranks.run(SETUP + "print(float(total(g)))", show=False)
     assert [record.stdout(rank) for rank in range(4)] == ["120.0\n"] * 4
 

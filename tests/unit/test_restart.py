@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.cluster import copies, restart
+from jaxcluster.cluster import copies, resizing, restart
 from jaxcluster.cluster.restart import OWN, Restored, _dead, bound_names, plan, successors
 from jaxcluster.errors import LaunchError, RecoveryError
 from jaxcluster.model.last_known import LastKnown
@@ -340,6 +340,33 @@ def test_the_line_says_which_values_are_older():
 def test_the_line_says_so_when_no_rank_lived():
     line = str(Restored((), {}, (0, 1), 0.5, nothing_lived=True))
     assert line == "New processes after 0.5 s: no rank survived, so all variables are lost."
+
+
+def test_what_was_lost_with_all_ranks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the message, and by who uses it: with the cells that make it again."""
+    sent: list[Any] = []
+    monkeypatch.setattr(restart, "ask_all", lambda world, each, *_: sent.append(each))
+    two = {0: Dead(frozenset({"a", "mine"})), 1: Dead(frozenset({"a"})), 2: Dead()}
+    kept = Kept(FOLDER, {}, False, two, 3)
+    world: Any = SimpleNamespace(num_processes=2)
+    for bring in (restart.restore, resizing.restore):
+        monkeypatch.setattr(resizing, "ask_all", restart.ask_all)
+        world.processes = SimpleNamespace(idle_hosts=[])
+        found = bring(world, kept, "in cell [9]", check, {"a": (2,), "mine": (3,)})
+        told = "no rank survived, so all variables are lost. They were a, mine. To make them again"
+        assert f"{told}, run cells [2], [3]." in str(found)
+        each = sent.pop()
+        assert each.keys() == {0, 1}
+        why = "was lost in cell [9] (no rank survived); run cell [2] again to make it"
+        assert each[0].lost["a"] == why
+    gone = replace(kept, gone={0: "the disk is gone"})
+    found = restart.restore(world, gone, "in a restart", check, {})
+    assert "Lost: a (what was saved is gone), mine (what was saved is gone)." in str(found)
+    assert restart.restore(world, replace(kept, dead={}), "", check, {}).lost == {}
+
+
+def check() -> None:
+    """Nobody gives it up."""
 
 
 def test_the_names_that_a_cell_binds_are_its_own_statements():
