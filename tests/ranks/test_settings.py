@@ -87,6 +87,10 @@ SETTINGS = {
     "the folder": ("os.makedirs('deep', exist_ok=True); os.chdir('deep')", "os.getcwd()[-5:]"),
     "gc": ("import gc; gc.disable()", "gc.isenabled()"),
     "timeouts": ("import socket; socket.setdefaulttimeout(3)", "socket.getdefaulttimeout()"),
+    "from __future__": (
+        "from __future__ import annotations",
+        "get_ipython().compile.flags & annotations.compiler_flag",
+    ),
     "%xmode": ("%xmode Plain", "get_ipython().InteractiveTB.mode"),
     "%alias": ("%alias mine echo mine", "get_ipython().alias_manager.is_alias('mine')"),
     "%load_ext": (

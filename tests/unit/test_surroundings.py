@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import codeop
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from jaxcluster.engine.state.surroundings import NumpyState, PythonState
+from jaxcluster.engine.state.settings import Settings
+from jaxcluster.engine.state.surroundings import ContextOfCells, NumpyState, PythonState
 
 
 def is_same(a: Any, b: Any) -> bool:
@@ -18,6 +21,24 @@ def is_same(a: Any, b: Any) -> bool:
         b["gauss"],
         others["pos"],
     ) and bool((words["key"] == others["key"]).all())
+
+
+def test_what_cells_import_from_future_is_for_all_later_ones() -> None:
+    """It is kept, set in another process, and taken back with its cell."""
+    mine, other = Settings(), Settings()
+    for one in (mine, other):
+        one.shell = SimpleNamespace(compile=codeop.Compile())
+    before = ContextOfCells.of(mine)
+    assert mine.future == 0
+    mine.shell.compile("from __future__ import annotations", "<cell>", "exec")
+    source = "def f(a: Missing): pass"
+    with pytest.raises(NameError, match="Missing"):
+        exec(other.shell.compile(source, "<cell>", "exec"), {})
+    other.future = mine.future
+    for one in (mine, other):
+        exec(one.shell.compile(source, "<cell>", "exec"), {})
+    before.put_back(mine)
+    assert (mine.future, other.future) == (0, annotations.compiler_flag)
 
 
 def test_pythons_state_is_always_the_present_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,14 +7,17 @@ own modules are in ``ownmodules``.
 """
 
 from __future__ import annotations
+import __future__
 
 import contextlib
 import contextvars
 import decimal
+import functools
 import gc
 import importlib
 import locale
 import logging
+import operator
 import os
 import random
 import signal
@@ -49,6 +52,10 @@ SETTINGS = (
 # They belong to the process and its place in the cluster, whatever a cell has tried.
 OF_THE_PROCESS = ("jax_platforms", "jax_num_cpu_devices", "jax_enable_preemption_service")
 OF_THE_CLUSTER = ("JAXCLUSTER_", "IPP_", "JPY_")
+FUTURE = "from __future__"
+_FUTURE_FLAGS: int = functools.reduce(
+    operator.or_, (getattr(__future__, n).compiler_flag for n in __future__.all_feature_names)
+)
 CODE = "jaxcluster:code"  # stands on a saved ``sys.path`` for where brought modules lie
 
 _code = ""  # where they lie here
@@ -222,10 +229,21 @@ class Settings:
                 name: getattr(reloader, name, None) for name in ("enabled", "check_all")
             }
         found["%xmode"] = self.shell.InteractiveTB.mode
+        found[FUTURE] = self.future
         for part, trait in self._traits():
             with contextlib.suppress(Exception):
                 found[f"%config {type(part).__name__}.{trait}"] = part._trait_values.get(trait)
         return found
+
+    @property
+    def future(self) -> int:
+        """The flags of the features that a cell's ``from __future__ import`` has set for all."""
+        return int(getattr(getattr(self.shell, "compile", None), "flags", 0)) & _FUTURE_FLAGS
+
+    @future.setter
+    def future(self, flags: int) -> None:
+        compiler = self.shell.compile
+        compiler.flags = compiler.flags & ~_FUTURE_FLAGS | flags
 
     def _reloader(self) -> Any:
         magics = self.shell.magics_manager.registry.get("AutoreloadMagics")
@@ -247,6 +265,8 @@ class Settings:
                 self.shell.alias_manager.define_alias(rest, value)
             elif kind == "%autoreload":
                 vars(self._reloader()).update(value)
+            elif name == FUTURE:
+                self.future = value
             elif kind == "%xmode":
                 self.shell.InteractiveTB.set_mode(mode=value)
             else:

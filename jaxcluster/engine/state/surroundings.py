@@ -82,24 +82,28 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class ContextOfCells:
-    """The context of all cells at one moment, and what of it changes in place."""
+    """The context of all cells at one moment, what of it changes in place, and how they compile."""
 
     context: contextvars.Context | None = None
     decimal: tuple[Any, Any] | None = None
     mesh: Any = None
+    future: int = 0
 
     @classmethod
     def of(cls, settings: Settings) -> ContextOfCells:
         """On the main thread, between cells. Some microseconds."""
         of_decimal = settings.context.run(decimal.getcontext)
         copy = settings.context.copy()
-        return cls(copy, (of_decimal, DECIMAL.copy(of_decimal)), context_mesh())
+        decimals = of_decimal, DECIMAL.copy(of_decimal)
+        return cls(copy, decimals, context_mesh(), settings.future)
 
     def put_back(self, settings: Settings) -> None:
         """For the cells that begin from now on. The mesh is a thread's own: see ``set_mesh``."""
         if self.context is not None:
             settings.context = self.context
             settings.mesh = self.mesh
+            if settings.future != self.future:
+                settings.future = self.future
         if self.decimal is not None and not DECIMAL.is_same(*self.decimal):
             DECIMAL.put_back(*self.decimal)
 
