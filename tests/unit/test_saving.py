@@ -212,6 +212,52 @@ def test_functions_with_a_cache_come_back_without_what_it_held(tmp_path: Path) -
     assert twice.cache_info().currsize == 0
 
 
+class Own(Exception):
+    """Whose arguments are not those of its class."""
+
+    def __init__(self, code: int, *, why: str) -> None:
+        super().__init__(f"{code}: {why}")
+        self.code = code
+
+
+def raised(cause: BaseException | None, context: BaseException | None) -> BaseException:
+    try:
+        try:
+            raise context or ValueError
+        except BaseException:
+            raise KeyError("raised") from cause
+    except KeyError as error:
+        return error
+
+
+def test_exceptions_keep_what_they_came_from(again: Any) -> None:
+    own = Own(3, why="full")
+    own.add_note("a note")
+    chain = raised(own, OSError(2, "missing", "here"))
+    hidden = raised(None, ZeroDivisionError())
+    group = ExceptionGroup("both", [chain, StopIteration(4)])
+    found = again(chain=chain, own=own, hidden=hidden, group=group)
+    back, cause, context = found["chain"], found["own"], found["chain"].__context__
+    assert (back.args, back.__suppress_context__) == (("raised",), True)
+    assert (type(back.__cause__), str(back.__cause__)) == (Own, "3: full")
+    assert (type(cause), str(cause), cause.code) == (Own, "3: full", 3)
+    assert (cause.__notes__, cause.__context__) == (["a note"], None)
+    assert (type(context), context.filename) == (FileNotFoundError, "here")
+    assert type(found["hidden"].__context__) is ZeroDivisionError
+    assert (found["hidden"].__cause__, found["hidden"].__suppress_context__) == (None, True)
+    assert found["group"].exceptions[0].__cause__.code == 3
+    assert found["group"].exceptions[1].value == 4
+
+
+def test_an_exception_outlives_what_it_came_from(again: Any) -> None:
+    holder = ValueError("has a lock")
+    holder.lock = threading.Lock()  # type: ignore[attr-defined]
+    back = again(error=raised(holder, None))["error"]
+    assert (back.args, back.__cause__, type(back.__context__)) == (("raised",), None, ValueError)
+    told = "Its __cause__ was lost with its process (it holds a lock, which can't be saved)."
+    assert back.__notes__ == [told]
+
+
 @pytest.mark.parametrize("again", ["together"], indirect=True)
 def test_functions_that_share_a_variable_share_it_again(again: Any) -> None:
     names: dict[str, Any] = {}

@@ -390,6 +390,7 @@ class _Pickler(cloudpickle.Pickler):
         self._array_places: dict[int, int] = {}
         self._view_places: dict[int, int] = {}
         self._cells: dict[int, CellType] = {}
+        self.is_trial = False
         # Functions of the namespace keep it as their globals: cloudpickle would give them a dict of
         # their own (cloudpickle 3.1; where these names move, it does that again).
         if isinstance(getattr(self, "globals_ref", None), dict):
@@ -430,6 +431,8 @@ class _Pickler(cloudpickle.Pickler):
         if isinstance(obj, functools._lru_cache_wrapper) and not is_imported(obj):
             made = _make_cached, (obj.__wrapped__, obj.cache_parameters())
             return *made, {k: v for k, v in vars(obj).items() if k not in _OF_LRU_CACHE}
+        if isinstance(obj, BaseException):
+            return self._exception(obj)
         reduced = super().reducer_override(obj)
         if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) == 6:
             return classes.complete(obj, reduced)
@@ -446,6 +449,38 @@ class _Pickler(cloudpickle.Pickler):
         if reduced is NotImplemented and (found := self.saver.singletons.find(obj)) is not None:
             return _find_imported, found
         return reduced
+
+    def _exception(self, error: BaseException) -> Any:
+        """With what it came from, which pickle leaves out; a traceback can't be kept."""
+        if isinstance(reduced := error.__reduce_ex__(PROTOCOL), str):
+            return reduced
+        make, arguments, *more = reduced
+        state, listed, mapped, set_state = (*more, None, None, None, None)[:4]
+        links, lacks = {}, []
+        for name in ("__cause__", "__context__"):
+            if (one := getattr(error, name)) is not None:
+                if why := self._why_not(one):
+                    lacks.append(f"Its {name} was lost with its process ({why}).")
+                else:
+                    links[name] = one
+        links["__suppress_context__"] = error.__suppress_context__  # the cause sets it
+        state = state, set_state, links, lacks
+        return _make_exception, (make, arguments), state, listed, mapped, _set_exception
+
+    def _why_not(self, error: BaseException) -> str:
+        """Why an exception that another one came from can't be saved; "" where it can.
+
+        Else the other one could not be, either. Beside cells nothing is tried twice.
+        """
+        if self.is_trial or self.saver.aside is not None:
+            return ""
+        trial = _Pickler(io.BytesIO(), _Saver(self.saver.namespace, self.saver.saved.rank, False))
+        trial.is_trial = True
+        try:
+            trial.dump(error)
+        except Exception as failure:
+            return reason(failure, error)
+        return ""
 
     def persistent_id(self, obj: Any) -> Any:
         if type(obj) in _PLAIN:  # it is asked of each list and number
@@ -533,6 +568,26 @@ _OF_LRU_CACHE = {"__wrapped__", "cache_parameters"}
 def _make_cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
     """By ``functools.lru_cache``, with nothing cached yet."""
     return functools.lru_cache(**parameters)(function)
+
+
+def _make_exception(make: Any, arguments: tuple[Any, ...]) -> Any:
+    """As pickle does, or without ``__init__``: one of a user's may take other arguments."""
+    try:
+        return make(*arguments)
+    except TypeError:
+        return make.__new__(make, *arguments)
+
+
+def _set_exception(error: BaseException, state: Any) -> None:
+    own, set_state, links, lacks = state
+    if set_state is not None:
+        set_state(error, own)
+    elif own is not None:
+        error.__setstate__(own)
+    for name, value in links.items():
+        setattr(error, name, value)
+    for text in lacks:
+        error.add_note(text)
 
 
 def _find_imported(module: str, name: str) -> Any:
