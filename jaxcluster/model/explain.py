@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from jaxcluster import wire
 from jaxcluster.model import lockstep, signatures
 from jaxcluster.model.findings import Crossed, Mismatch, Missing, Suspicion, place_of
-from jaxcluster.model.plainly import as_python
 from jaxcluster.ranks import (
     MOST_GROUPS,
     begin_ranks,
@@ -279,14 +278,8 @@ def _tell_waiting(ranks: Sequence[int], found: Missing, scene: Scene) -> str:
     if wanted is not None and own and wanted.line != state.line:
         call = _call_at(source, wanted.line) or "the program"
         return f"{who} waited at {where} for {call} of line {wanted.line}{launch}."
-    call = _call_at(source, state.line) or _function(state.frame)
+    call = _call_at(source, state.line) or state.frame.partition(" ")[0]
     return f"{who} waited {f'in {call} ' if call else ''}at {where}{launch}."
-
-
-def _function(frame: str) -> str:
-    """The function of a frame, ``sum (/path/module.py:3)``, if that says something to a user."""
-    name, _, place = frame.partition(" ")
-    return "" if name.startswith("<") or "/jaxcluster/engine/" in place else name
 
 
 def _tell_skipped(rank: int, found: Missing, scene: Scene) -> tuple[str, str]:
@@ -401,12 +394,10 @@ def _tell_branch(source: str, node: ast.If | ast.While, line: int) -> str:
 
 @functools.lru_cache(maxsize=8)  # a finding asks several times
 def _tree(source: str) -> ast.Module | None:
-    for text in (source, as_python(source)):
-        try:
-            return ast.parse(text)
-        except SyntaxError:  # IPython's own syntax
-            continue
-    return None
+    try:
+        return ast.parse(source)
+    except SyntaxError:  # IPython's own syntax: then there is no hint
+        return None
 
 
 def _call_at(source: str, line: int | None) -> str:
