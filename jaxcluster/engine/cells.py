@@ -18,7 +18,16 @@ from typing import Any
 from IPython.core.error import StdinNotImplementedError
 
 from jaxcluster import wire
-from jaxcluster.engine import cost, debugging, failures, log, mainscript, tracebacks, usercode
+from jaxcluster.engine import (
+    cost,
+    debugging,
+    failures,
+    log,
+    magicbodies,
+    mainscript,
+    tracebacks,
+    usercode,
+)
 from jaxcluster.engine.background import Background, is_own
 from jaxcluster.engine.capture import CELL_DIRECTORY, LogTail, RankStream, capture_displays
 from jaxcluster.engine.cell_output import CellOutput
@@ -131,6 +140,7 @@ class CellRunner:
 
         shell.displayhook.fill_exec_result = remember
         shell.compile.get_code_name = self._code_name
+        magicbodies.install(shell, self.cell_numbers)
         self._should_run_async, shell.should_run_async = shell.should_run_async, self._may_await
         self._show_traceback, shell.showtraceback = shell.showtraceback, self._render_error
         self._store_exception = kernels.replace_exception_storage(shell, self._store_error)
@@ -153,6 +163,8 @@ class CellRunner:
         digest = hashlib.blake2b(
             raw_code.encode(errors="backslashreplace"), digest_size=6
         ).hexdigest()
+        if self.current is not None:  # what a magic runs as a cell has the next number
+            number = self.current.cell.execution_count
         name = f"{CELL_DIRECTORY}/{number}-{digest}.py"
         self.cell_numbers[name] = number
         if self.debugger is not None:

@@ -54,13 +54,13 @@ def rank_state(
 
 
 def _where(stack: Sequence[Place], own_files: Collection[str]) -> dict[str, Any]:
-    """The innermost line of the cell that runs, and the innermost frame of all.
+    """The innermost line of the cell that runs, and the innermost frame that is not folded.
 
     A function of another cell may be further in: its line is not in this cell.
     """
     if not stack:
         return {}
-    code, line = stack[0]
+    code, line = next((place for place in stack if not is_folded(place[0])), stack[0])
     innermost = f"{code.co_qualname} ({code.co_filename}:{line})"
     user = _in_a_cell(stack, own_files)
     if user is None:

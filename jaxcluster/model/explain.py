@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from dataclasses import dataclass, replace
 from jaxcluster import wire
 from jaxcluster.model import lockstep, signatures
 from jaxcluster.model.findings import Crossed, Mismatch, Missing, Suspicion, place_of
+from jaxcluster.model.rewrite import tree_of
 from jaxcluster.ranks import (
     MOST_GROUPS,
     begin_ranks,
@@ -278,8 +278,14 @@ def _tell_waiting(ranks: Sequence[int], found: Missing, scene: Scene) -> str:
     if wanted is not None and own and wanted.line != state.line:
         call = _call_at(source, wanted.line) or "the program"
         return f"{who} waited at {where} for {call} of line {wanted.line}{launch}."
-    call = _call_at(source, state.line) or state.frame.partition(" ")[0]
+    call = _call_at(source, state.line) or _function(state)
     return f"{who} waited {f'in {call} ' if call else ''}at {where}{launch}."
+
+
+def _function(state: wire.RankState) -> str:
+    """The innermost function that a rank is in; "" where it has no name."""
+    name = state.frame.partition(" ")[0]
+    return "" if name.startswith("<") else name
 
 
 def _tell_skipped(rank: int, found: Missing, scene: Scene) -> tuple[str, str]:
@@ -360,7 +366,7 @@ def _wanted_line(found: Missing, scene: Scene) -> int | None:
 def _enclosing(
     source: str, line: int | None, kinds: tuple[type[ast.stmt], ...]
 ) -> ast.If | ast.For | ast.While | None:
-    tree = _tree(source)
+    tree = tree_of(source)
     if tree is None or line is None:
         return None
     found = [
@@ -392,17 +398,9 @@ def _tell_branch(source: str, node: ast.If | ast.While, line: int) -> str:
     return f"Line {node.lineno} runs {call} only `{word} {test}`."
 
 
-@functools.lru_cache(maxsize=8)  # a finding asks several times
-def _tree(source: str) -> ast.Module | None:
-    try:
-        return ast.parse(source)
-    except SyntaxError:  # IPython's own syntax: then there is no hint
-        return None
-
-
 def _call_at(source: str, line: int | None) -> str:
     """The outermost call on a line, as it is written: ``jnp.sum``."""
-    tree = _tree(source)
+    tree = tree_of(source)
     if tree is None or line is None:
         return ""
     calls = [
@@ -499,7 +497,7 @@ def tell_places(
             where = "{was} " + f"{f'in {call} ' if call else ''}at cell [{state.cell}] "
             where += f"line {state.line}"
         else:
-            where = "{was} in " + (state.frame.partition(" ")[0] or f"cell [{cell}]")
+            where = "{was} in " + (_function(state) or f"cell [{cell}]")
         places.setdefault(where, []).append(rank)
     lines = []
     for where, group in places.items():

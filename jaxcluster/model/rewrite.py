@@ -20,14 +20,19 @@ _ASKS = re.compile(r"\b(breakpoint|set_trace|input|getpass)\s*\(|%%debug\b|\bpdb
 
 # Cell magics whose body is Python that runs in the cell's namespace.
 PYTHON_MAGIC = re.compile(r"\s*%%(time|timeit|capture|prun)\b[^\n]*\n")
+_OWN_SYNTAX = re.compile(r"(\s*)(?:[\w\s,.*\[\]]+=\s*)?(%\w*|!|\?)\s*(?:-\S+\s+(?:\d+\s+)?)*(.*)")
+_RUN_PYTHON = ("%time", "%timeit", "%prun")
 
 
 def with_magic_line(line: str, body: str) -> str:
     """The cell with its ``%%spmd`` line as a comment, so that line numbers are the notebook's.
 
-    A body that begins with a cell magic (``%%time``) must keep it on its first line. The comment
-    is indented as the body is, so that IPython takes the indentation of a pasted cell away.
+    A body that begins with a cell magic (``%%time``) must keep it on its first line. So the comment
+    comes after it where the rest is Python; else there is none. It is indented as the body is, so
+    that IPython takes the indentation of a pasted cell away.
     """
+    if magics := _python_magics(body):  # there a comment is no more than that
+        return f"{magics}# %%spmd {line}".rstrip() + "\n" + body[len(magics) :]
     if body.lstrip().startswith("%%"):
         return body
     code = body.lstrip("\n")
@@ -39,14 +44,64 @@ def with_all_lines(source: str) -> str:
     """A cell that begins with empty lines, so that the ranks count these too.
 
     IPython strips them before it compiles, and tracebacks would name other lines than the notebook
-    has. Where a magic comes first, which must stay there, they do.
+    has. A magic that comes first must stay there: where its body is Python, they come after it.
     """
+    if magics := _python_magics(source):
+        blank = magics[: -len(magics.lstrip())].count("\n")
+        return re.sub(r"^\s*\n", "", magics) + "#\n" * blank + source[len(magics) :]
     first, _, rest = source.partition("\n")
     code = rest.lstrip()
     if first.strip() or not code or code[0] in "%!":
         return source
     indent = rest[: -len(code)].rpartition("\n")[2]
     return f"{indent}#\n{rest}"
+
+
+def _python_magics(source: str) -> str:
+    """The lines of magics that a cell begins with, whose body is Python; "" if there are none."""
+    end = 0
+    while (found := PYTHON_MAGIC.match(source, end)) is not None:
+        end = found.end()
+    return "" if source[end:].lstrip().startswith("%%") else source[:end]
+
+
+@functools.lru_cache(maxsize=8)  # a finding asks several times
+def tree_of(source: str) -> ast.Module | None:
+    """A cell as Python's compiler reads it, with the cell's own lines; None where that can't be.
+
+    Of lines in IPython's own syntax there is what they run, as of ``%time f(x)``, or ``pass``.
+    """
+    magics = _python_magics(source)
+    if source[len(magics) :].lstrip().startswith("%%"):
+        return None
+    lines = ["" for _ in magics.splitlines()] + source[len(magics) :].split("\n")
+    for _ in range(len(lines) + 1):
+        try:
+            return ast.parse("\n".join(lines))
+        except SyntaxError as error:
+            at = (error.lineno or 0) - 1
+        except (ValueError, RecursionError, MemoryError):
+            return None
+        if not 0 <= at < len(lines) or (plain := _as_plain(lines[at])) is None:
+            return None
+        while lines[at].endswith("\\") and at + 1 < len(lines):
+            lines[at], plain, at = plain, "", at + 1
+        lines[at] = plain
+    return None
+
+
+def _as_plain(line: str) -> str | None:
+    """What stands for a line of IPython's own syntax; None: it is none."""
+    found = _OWN_SYNTAX.match(line)
+    if found is None:
+        indent = line[: len(line) - len(line.lstrip())]
+        return f"{indent}pass" if line.rstrip().endswith("?") else None
+    indent, magic, rest = found.groups()
+    try:
+        is_python = magic in _RUN_PYTHON and bool(ast.parse(rest).body)
+    except (SyntaxError, ValueError):
+        is_python = False
+    return indent + (rest if is_python else "pass")
 
 
 def check_syntax(shell: Any, source: str) -> None:

@@ -530,3 +530,21 @@ def test_a_first_collective_in_one_ranks_handler_of_a_signal_is_a_skip_like_any(
     assert "cell [2] line 2)" in told
     record = cluster.run("print(float(jnp.sum(g)))", show=False)
     assert [record.stdout(rank) for rank in range(2)] == ["120.0\n"] * 2
+
+
+@pytest.mark.parametrize(
+    "first", ["%%time", "%%capture out", "%%timeit -n1 -r1", "%%prun -q", "!true"]
+)
+def test_a_cell_with_a_magic_is_told_with_its_branch_and_line(
+    ranks: jaxcluster.Cluster, first: str
+) -> None:
+    error = str(fails(ranks, f"{first}\nx = 1\nif r != 1:\n    s = float(jnp.sum(g))"))
+    assert "Line 3 runs jnp.sum only `if r != 1`." in error
+    assert re.search(r"waited in jnp.sum at cell \[\d+\] line 4 ", error), error
+
+
+def test_no_place_is_in_the_midst_of_jax_or_jaxcluster(ranks: jaxcluster.Cluster) -> None:
+    error = str(fails(ranks, "exec('if r != 1: float(jnp.sum(g))')"))
+    assert re.search(r"waited in exec at cell \[\d+\] line 1 ", error), error
+    error = str(fails(ranks, "s = r != 1 and g + 1\nif r != 1: f'{s}'"))
+    assert "Journal" not in error and "__call__" not in error and "<module>" not in error

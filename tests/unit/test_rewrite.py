@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from jaxcluster.model.rewrite import (
     check_syntax,
     names_in,
     stays_in_notebook,
+    tree_of,
+    with_all_lines,
     with_magic_line,
 )
 
@@ -43,9 +46,48 @@ def test_the_magic_line_becomes_a_comment_so_that_line_numbers_are_the_notebooks
     assert with_magic_line("", "a\n") == "# %%spmd\na\n"
 
 
-@pytest.mark.parametrize("body", ["%%time\nf()", "\n  %%time -n 3\nf()"])
+@pytest.mark.parametrize("body", ["%%bash\nls", "\n  %%writefile a.py\nf()", "%%time\n%%bash\nls"])
 def test_a_cell_magic_of_the_ranks_keeps_the_first_line(body: str) -> None:
-    assert with_magic_line("--all", body) == body
+    assert with_magic_line("--all", body) == body == with_all_lines(body)
+
+
+@pytest.mark.parametrize("magics", ["%%time\n", "\n\n  %%time -n 3\n", "\n%%capture c\n%%prun\n"])
+def test_one_whose_body_is_python_leaves_each_line_of_it_where_it_is(magics: str) -> None:
+    sent = with_all_lines(with_magic_line("--all", f"{magics}f()\n\ng()"))
+    assert sent.lstrip().startswith("%%") and not sent.startswith("\n")
+    assert sent.splitlines().index("g()") == f"%%spmd\n{magics}f()\n\ng()".splitlines().index("g()")
+    assert with_all_lines(sent) == sent
+
+
+PYTHON = "if r:\n    f(x)"
+
+
+@pytest.mark.parametrize(
+    ("source", "lines", "called"),
+    [
+        (f"%%time\n{PYTHON}", 1, "f(x)"),
+        (f"%%capture out\n%%prun -q\n# %%spmd\n{PYTHON}", 3, "f(x)"),
+        (f"%time y = 1\n!ls 'x | wc\n%matplotlib inline\nx?\n{PYTHON}", 4, "f(x)"),
+        (f"files = !ls \\\n  -l\n{PYTHON}", 2, "f(x)"),
+        ("if r:\n    %timeit -n1 -r 1 f(x)", 0, "f(x)"),
+        ("if r:\n    y = %time f(x)", 0, "f(x)"),
+        ("if r:\n    %prun -q await f(x)", 0, "f(x)"),
+        ('%pip install x\ntext = """\n%time g()\n"""\nif r: f(x)', 4, "f(x)"),
+    ],
+)
+def test_a_cell_with_ipythons_syntax_is_read_with_its_own_lines(
+    source: str, lines: int, called: str
+) -> None:
+    tree = tree_of(source)
+    assert tree is not None
+    branch = tree.body[-1]
+    assert isinstance(branch, ast.If) and branch.lineno == lines + 1
+    assert ast.unparse(branch.body[-1]).endswith(called)
+
+
+@pytest.mark.parametrize("source", ["%%bash\nls", "if:", "x = (1,\n!ls", "\0"])
+def test_what_is_no_python_has_no_tree(source: str) -> None:
+    assert tree_of(source) is None
 
 
 def test_a_pasted_cell_may_be_indented_as_a_local_one(shell: InteractiveShell) -> None:
@@ -208,7 +250,8 @@ def test_long_cells_are_fine(shell: InteractiveShell) -> None:
         ("\n\nx = 1\ny", "#\n\nx = 1\ny"),
         ("  \n    x = 1\n    y", "    #\n    x = 1\n    y"),
         ("x = 1\n\ny", "x = 1\n\ny"),
-        ("\n%%time\nx", "\n%%time\nx"),
+        ("\n%%time\nx", "%%time\n#\nx"),
+        ("\n%%bash\nx", "\n%%bash\nx"),
         ("\n\n", "\n\n"),
         ("", ""),
     ],

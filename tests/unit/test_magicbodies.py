@@ -1,0 +1,94 @@
+"""Where the code of ``%%time`` and its like says that it is: in IPython itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from jaxcluster.engine import failures, magicbodies
+
+HERE = (
+    "import sys\ndef here():\n  f = sys._getframe(1); at.append((f.f_code.co_filename, f.f_lineno))"
+)
+MAGICS = ["time", "timeit -n1 -r1", "prun -q", "capture out"]
+Cells = dict[str, int]
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteractiveShell]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
+        patch.delenv("VIRTUAL_ENV", raising=False)
+        made = InteractiveShell.instance()
+        made.history_manager.enabled = False
+        cells: Cells = {}
+
+        def code_name(raw: str, transformed: str, number: int) -> str:
+            name = f"/cells/{len(cells)}.py"
+            cells[name] = 7
+            return name
+
+        made.compile.get_code_name = code_name
+        magicbodies.install(made, cells)
+        made.user_ns["cells"] = cells
+        made.run_cell(HERE)
+        yield made
+        made.history_manager.end_session()
+        made.restore_sys_module_state()
+        InteractiveShell.clear_instance()
+
+
+def places(shell: InteractiveShell, source: str) -> list[tuple[str, int]]:
+    """Where a cell calls ``here``; the files without their numbers."""
+    shell.user_ns["at"] = []
+    shell.run_cell(source)
+    return [(str(Path(file).parent), line) for file, line in shell.user_ns["at"]]
+
+
+@pytest.mark.parametrize("magic", MAGICS)
+@pytest.mark.usefixtures("capsys")
+def test_each_line_of_a_body_is_a_cells_with_the_number_that_it_has_there(
+    shell: InteractiveShell, magic: str
+) -> None:
+    assert places(shell, f"%%{magic}\nx = 1\n\nhere()\nif x:\n    here()\nhere()") == [
+        ("/cells", 4),
+        ("/cells", 6),
+        ("/cells", 7),
+    ]
+    assert places(shell, f"%%{magic}\nhere()") == [("/cells", 2)]
+    assert places(shell, f"%%capture a\n%%{magic}\n\nhere()") == [("/cells", 4)]
+
+
+@pytest.mark.parametrize("magic", MAGICS)
+@pytest.mark.usefixtures("capsys")
+def test_what_a_line_magic_runs_is_at_that_magics_line(shell: InteractiveShell, magic: str) -> None:
+    """Only the frames below are IPython's: the innermost of a cell's is told."""
+    for inner in ("%time here()", "%timeit -n1 -r1 here()", "%prun -q here()"):
+        if magic.startswith("prun") and "prun" in inner:
+            continue  # Python has one profiler
+        ((file, _),) = places(shell, f"%%{magic}\nx = 1\n{inner}\ny = 2\n")
+        assert file != "/cells"
+        ((file, _),) = places(shell, f"x = 1\n{inner}")
+        assert file != "/cells"
+
+
+@pytest.mark.parametrize("magic", MAGICS[:3])  # ``capture`` shows it, and goes on
+@pytest.mark.usefixtures("capsys")
+def test_an_error_has_the_cells_line(shell: InteractiveShell, magic: str) -> None:
+    error = shell.run_cell(f"%%{magic}\nx = 1\n1 / 0").error_in_exec
+    assert isinstance(error, ZeroDivisionError)
+    cells = shell.user_ns["cells"]
+    assert failures.line_of(error, cells) == 3
+    assert shell.compile.format_code_name(next(iter(cells))) == ("Cell", "In[7]")
+
+
+def test_other_magics_get_their_body_as_it_is(shell: InteractiveShell) -> None:
+    seen = []
+    shell.register_magic_function(lambda line, cell: seen.append(cell), "cell", "mine")
+    shell.run_cell("%%mine\n1\n2\n")
+    assert seen == ["1\n2\n"]
+    shell.run_cell("%%time\n1/0")
+    assert places(shell, "here()\nhere()") == [("/cells", 1), ("/cells", 2)]
