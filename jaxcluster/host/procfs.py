@@ -1,8 +1,9 @@
 """What the kernel says of a process that says nothing itself (standard library only).
 
 A rank's control channel is a thread of its own, so a rank that gives no sign of life is stopped,
-waits for a disk, gets no processor, or is in C code that keeps Python's global lock (the GIL). Two
-looks at ``/proc`` a moment apart tell which.
+waits for a disk, gets no processor, is in C code that keeps Python's global lock (the GIL), or is
+no rank any more: ``os.execv`` puts another program into a process. Two looks at ``/proc`` a moment
+apart tell which.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Silence:
 
     Attributes:
       kind: ``stopped``, ``traced``, ``disk``, ``starved``, ``lock`` (it keeps the GIL), ``gone``,
-        ``cut`` (its host is not reached) or ``unknown``.
+        ``other`` (it runs another program), ``cut`` (its host is not reached) or ``unknown``.
       message: the rest of a sentence that begins with the rank.
       may_pass: the machine is busy, so what takes a moment may have taken this long.
       is_hung: it will not answer by itself, however long it is waited for.
@@ -65,7 +66,7 @@ class Silence:
 
     @property
     def is_hung(self) -> bool:
-        return self.kind in ("stopped", "traced", "lock") and not self.may_pass
+        return self.kind in ("stopped", "traced", "other", "lock") and not self.may_pass
 
     @property
     def may_go_on(self) -> bool:
@@ -129,6 +130,12 @@ def explain(before: ProcessLook | None, now: ProcessLook | None) -> Silence:
         return Silence("traced", f"is held by a debugger (pid {pid})")
     if before is None or now.at <= before.at:
         return Silence("unknown", "is not responding yet")
+    if not (_controls(before) or _controls(now)):  # one that ends loses its threads, for a moment
+        return Silence(
+            "other",
+            f"is no rank any more: its process runs another program, {main.name!r} (pid {pid}), as "
+            "after os.execv",
+        )
     passed = now.at - before.at
     cpu: dict[int, float] = {}
     waited: dict[int, float] = {}
@@ -137,9 +144,7 @@ def explain(before: ProcessLook | None, now: ProcessLook | None) -> Silence:
         cpu[tid] = thread.cpu_s - (old.cpu_s if old is not None else 0.0)
         waited[tid] = thread.waited_s - (old.waited_s if old is not None else 0.0)
     # Threads inherit the name of the one that starts them, and come later.
-    control = min(
-        (t for t, thread in now.threads.items() if thread.name == CONTROL_COMM), default=pid
-    )
+    control = min(_controls(now), default=pid)
     if "D" in (main.state, now.threads[control].state):
         return Silence("disk", f"waits for a disk, or for swapped-out memory (pid {pid})")
     keeper = max(cpu, key=lambda tid: cpu[tid])
@@ -167,6 +172,10 @@ def explain(before: ProcessLook | None, now: ProcessLook | None) -> Silence:
             f"{passed:.1f} s",
         )
     return Silence("unknown", "is not responding yet")
+
+
+def _controls(look: ProcessLook) -> list[int]:
+    return [tid for tid, thread in look.threads.items() if thread.name == CONTROL_COMM]
 
 
 def _share(seconds: float, passed: float) -> str:

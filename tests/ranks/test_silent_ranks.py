@@ -271,3 +271,9 @@ def test_an_early_error_is_told_in_one_short_line(ranks: jaxcluster.Cluster) -> 
     assert line.count("\n") == 1
     assert re.search(r"… \(cell \[\d+\], line 1\)\. Ranks 1, 2 have 2 s to end the cell\.", line)
     assert isinstance(carried.end(), CellFailed)
+
+
+@pytest.mark.one_machine
+def test_a_rank_whose_process_runs_another_program_is_called_so(ranks: jaxcluster.Cluster) -> None:
+    with pytest.raises(RankDied, match="its process runs another program, 'sleep' "):
+        ranks.run("import os\nif r == 1: os.execv('/bin/sleep', ['s', '60'])", timeout_s=2)

@@ -140,6 +140,36 @@ def test_a_process_all_of_whose_threads_sleep_keeps_the_gil_in_its_sleep() -> No
     assert why(at=100.5).kind == "unknown"
 
 
+def test_a_process_without_a_control_thread_runs_another_program() -> None:
+    def sleeps(at: float) -> ProcessLook:
+        return ProcessLook(PID, at, {PID: ThreadLook("sleep", "S", 0.1, 0.0)})
+
+    found = explain(sleeps(100.0), sleeps(103.0))
+    assert (found.kind, found.is_hung) == ("other", True)
+    assert tell({1: found}) == [
+        "Rank 1 is no rank any more: its process runs another program, 'sleep' (pid 800), as after "
+        "os.execv; %jaxcluster restart replaces it."
+    ]
+    # A process that ends loses one thread after another.
+    assert explain(BEFORE, sleeps(103.0)).kind != "other"
+    assert explain(sleeps(100.0), seen(103.0)).kind != "other"
+
+
+def test_a_process_that_has_called_exec_is_read_so() -> None:
+    looks = []
+    with subprocess.Popen(
+        [sys.executable, "-c", "import os; os.execv('/bin/sleep', ['s', '60'])"]
+    ) as p:
+        try:
+            until(
+                lambda: (found := look_at(p.pid)) and found.threads[p.pid].name == "sleep", "exec"
+            )
+            looks = [look_at(p.pid), look_at(p.pid)]
+        finally:
+            p.kill()
+    assert explain(*looks).kind == "other"
+
+
 def test_one_look_tells_little() -> None:
     assert explain(None, seen(103.0)).kind == "unknown"
 
