@@ -37,6 +37,7 @@ from jaxcluster.cluster.respawn import Respawn
 from jaxcluster.cluster.restart import Restored
 from jaxcluster.cluster.running import CellOptions, Listener, RunningCell
 from jaxcluster.cluster.starting import Progress, Starting, one_at_a_time, start_world
+from jaxcluster.cluster.typed import checked
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import (
     NoCluster,
@@ -73,6 +74,7 @@ TURN_S = 0.05  # between two looks whether a start that waits for another is sti
 opened: dict[str, Cluster] = {}  # those that are being stopped, too
 
 
+@checked
 class Cluster:
     """A running cluster of JAX processes, one rank each.
 
@@ -954,6 +956,7 @@ class Cluster:
           nbytes: 0: nothing is kept, and no cell can be undone. None: a quarter of its memory.
         """
         self.ensure_open()
+        _check_room(nbytes)
         answers = self.world.ask(range(self.num_processes), UndoLimit(nbytes))
         self.undo_nbytes = nbytes
         return max(replies(answers).values())
@@ -967,6 +970,7 @@ class Cluster:
           nbytes: 0: they keep none. None: a quarter of the machine's free memory.
         """
         self.ensure_open()
+        _check_room(nbytes)
         if nbytes == 0:
             copies.switch_off(self.world)
             most = 0
@@ -1100,6 +1104,11 @@ class Cluster:
         """Another process has stopped it: what that leaves is cleared away. Any thread."""
         self.life.become(State.ENDING, only={State.RUNNING, State.RESTARTING})
         threading.Thread(target=self.stop, name="jaxcluster-stop", daemon=True).start()
+
+
+def _check_room(nbytes: int | None) -> None:
+    if nbytes is not None and nbytes < 0:
+        raise UsageError(f"nbytes must be 0 or more, not {nbytes}.", "0 keeps nothing.")
 
 
 def _print_first(record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:
