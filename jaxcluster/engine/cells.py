@@ -43,7 +43,7 @@ from jaxcluster.engine.paused import Paused
 from jaxcluster.engine.private import coordination
 from jaxcluster.engine.profiling import Profiler
 from jaxcluster.engine.questions import Asking
-from jaxcluster.engine.repair import repair, repair_builtins, repair_modules
+from jaxcluster.engine.repair import repair, repair_builtins, repair_imports, repair_modules
 from jaxcluster.engine.running import Debugger, Home, Running
 from jaxcluster.engine.state.keeper import Keeper
 from jaxcluster.engine.state.settings import Settings
@@ -511,6 +511,7 @@ class CellRunner:
     def _render_error(self, *args: Any, **kwargs: Any) -> None:
         """IPython's ``showtraceback``, which is not broken off, and fails of no exception."""
         repair_builtins()
+        repair_imports()
         running = self.current
         error = sys.exc_info()[1]
         if running is None or error is None or args or kwargs.get("exc_tuple"):

@@ -53,6 +53,12 @@ _ANSWERS: dict[str, Callable[[Any], bool]] = {
     "zip": lambda f: _list(f("ab", "c")) == [("a", "c")],
 }
 
+# Packages that can't be imported twice in one process, and that we import where we need them.
+_PACKAGES = ("jax", "jaxcluster", "jaxlib", "numpy")
+_imported: dict[str, ModuleType] = {}  # their modules by name, when they were last found whole
+_upper: tuple[list[str], list[ModuleType]] = ([], [])  # of these the packages' and their own parts
+_num_modules = 0  # all that were imported then
+
 # What ranks need of Python's own modules.
 _functions: dict[ModuleType, dict[str, Any]] = {
     module: {name: value for name, value in vars(module).items() if callable(value)}
@@ -80,9 +86,14 @@ def _is_in_its_place(name: str, old: Any, new: Any) -> bool:
 def repair(on_sigint: Callable[..., Any]) -> None:
     """On the main thread: what each Jupyter kernel has between cells.
 
-    SIGINT's handler, builtins, faulthandler, and open descriptors for output.
+    SIGINT's handler, builtins, jax's modules, faulthandler, and open descriptors for output.
     """
     repair_builtins()
+    names, modules = _upper
+    if len(sys.modules) != _num_modules or not all(
+        map(operator.is_, map(sys.modules.get, names), modules)
+    ):
+        repair_imports()
     # ``signal``'s own functions look for the answers in enums first: 18 us between cells, these 1.
     if _signal.getsignal(signal.SIGINT) != on_sigint:
         signal.signal(signal.SIGINT, on_sigint)
@@ -117,12 +128,37 @@ def repair_builtins() -> None:
         log.write(f"A cell had changed these builtins, which were put back: {', '.join(back)}")
 
 
+def repair_imports() -> None:
+    """Bring back modules of jax and numpy that are gone from ``sys.modules``. Any thread.
+
+    What has come in their place is half of a second import, which jax refuses in the middle.
+    """
+    global _imported, _upper, _num_modules
+    now = sys.modules
+    lost = {name: module for name, module in _imported.items() if now.get(name) is not module}
+    if lost:
+        halves = [n for n in list(now) if n.partition(".")[0] in lost and n not in _imported]
+        for name in halves:
+            now.pop(name, None)
+        now.update(lost)
+        for name, module in lost.items():
+            above, _, part = name.rpartition(".")
+            if isinstance(getattr(now.get(above), part, None), ModuleType):
+                setattr(now[above], part, module)
+        log.write(f"A cell had changed {len(lost)} modules of {', '.join(_PACKAGES)}: put back")
+    _num_modules = len(now)
+    _imported = {n: m for n, m in list(now.items()) if n.partition(".")[0] in _PACKAGES}
+    upper = {name: module for name, module in _imported.items() if name.count(".") < 2}
+    _upper = list(upper), list(upper.values())
+
+
 def repair_modules() -> None:
     """Bring back functions and classes of Python's modules that are gone, or can't be called.
 
     That takes a moment: it is for where a cell or something of ours has failed. Any thread.
     """
     repair_builtins()
+    repair_imports()
     back = []
     for module, functions in _functions.items():
         now = vars(module)

@@ -548,3 +548,18 @@ def test_no_place_is_in_the_midst_of_jax_or_jaxcluster(ranks: jaxcluster.Cluster
     assert re.search(r"waited in exec at cell \[\d+\] line 1 ", error), error
     error = str(fails(ranks, "s = r != 1 and g + 1\nif r != 1: f'{s}'"))
     assert "Journal" not in error and "__call__" not in error and "<module>" not in error
+
+
+def test_a_session_goes_on_after_a_cell_that_has_deleted_jax_from_the_modules(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    source = (
+        "import sys\n"
+        "for m in [m for m in sys.modules if m.partition('.')[0] == 'jax']: del sys.modules[m]\n"
+    )
+    with pytest.raises(CellFailed, match="Duplicate"):
+        ranks.run(source + "import jax", show=False)
+    check_whole(ranks)
+    fails(ranks, "t = jax.jit(lambda v: v.sum() * 5)\nif r != 1: float(t(g))")
+    assert "variables kept" in ranks.restart()
+    check_whole(ranks)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from helpers import python
 
 from jaxcluster.engine import repair
 
@@ -181,3 +182,40 @@ def test_a_value_is_not_compared_by_its_own_rules(looked: Looked) -> None:
     repair.repair_builtins()
     builtins.__dict__["sorted"] = Odd()
     repair.repair_builtins()
+
+
+TWICE = """
+import importlib, sys, timeit
+import jax, jax.numpy as jnp
+from jaxcluster.engine import repair
+handler = lambda *_: None
+repair.repair(handler)
+before = dict(sys.modules)
+core, numpy = sys.modules["jax._src.core"], jax.numpy
+for name in [n for n in sys.modules if n == "jax" or n.startswith("jax.")]:
+    del sys.modules[name]
+found = []
+try:
+    import jax.sharding
+except ValueError as error:
+    found.append("Duplicate" in str(error))
+found.append(sys.modules.get("jax._src.core") is not core)
+repair.repair(handler)
+found.append([n for n, m in before.items() if sys.modules.get(n) is not m])
+found.append([n for n in sys.modules.keys() - before.keys() if n.startswith("jax")])
+import jax as again
+found.append(again.numpy is numpy and float(jnp.sum(jnp.ones(3))) == 3.0)
+del sys.modules["jax.numpy"]
+importlib.import_module("jax.numpy")
+repair.repair_modules()
+found.append(sys.modules["jax.numpy"] is numpy is jax.numpy)
+repair.repair(handler)
+found.append(min(timeit.repeat(lambda: repair.repair(handler), number=100, repeat=9)) / 100 < 1e-4)
+print(found)
+"""
+
+
+def test_modules_of_jax_that_a_cell_has_taken_away_come_back() -> None:
+    """JAX can't be imported a second time: what has begun to is half of it."""
+    done = python("-c", TWICE)
+    assert done.stdout == "[True, True, [], [], True, True, True]\n", done.stdout + done.stderr
