@@ -100,7 +100,7 @@ class Settling:
         cell = self._cell
         was_stopped = cell.watch.why in ("stop", "timeout") or not cell.is_complete
         if was_stopped and cell.polls.report is None and cell.undone is None and not cell.silent:
-            look = yield from self._ask(is_brief=True)
+            look = yield from self._ask(timeout_s=ANSWER_S, is_brief=True)
             if doubt := doubts.from_other_lines(look.reports, cell.record.seq):
                 yield actions.Notice(notices.Alarm(doubt))
 

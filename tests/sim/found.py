@@ -432,6 +432,31 @@ FOUND = {
         guilty=frozenset({(1, 2)}),
         lateness=0.3,
     ),
+    "a late answer hides that a stopped cell's launch has met another line's": Schedule(
+        seed=50013213,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    0: (Sleep(seconds=0.5), Launch("0,1", 1, (1, 0), "d")),
+                    1: (
+                        Launch("0,1", 1, (1, "extra"), "d"),
+                        Launch("0,1", 1, (1, 0), "d"),
+                    ),
+                    2: (),
+                },
+                queued=True,
+                stop_at=0.0668458328427932,
+            ),
+            Program(number=2, client=0, steps={0: (), 1: (), 2: ()}, queued=False),
+        ),
+        fault="extra",
+        guilty=frozenset({(1, 1)}),
+        lateness=0.3,
+    ),
     "a stop has parted threads, and a launch of one has met a cell's": Schedule(
         seed=16524,
         num_ranks=3,
