@@ -16,12 +16,14 @@ from jaxcluster.cluster import dry_run, make_spec
 from jaxcluster.doctor import Check, check_profiles
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers import inside
+from jaxcluster.model.rewrite import AutoMode
 from jaxcluster.notebook.completion import Completion
 from jaxcluster.options import profiles
 from jaxcluster.options.files import MOST_BYTES, places, read
 from jaxcluster.options.kinds import COUNT, SECONDS
 from jaxcluster.options.known import known
 from jaxcluster.panel import operations
+from jaxcluster.panel.model import Model
 from jaxcluster.plan.again import differences
 
 TEAM = """\
@@ -720,18 +722,19 @@ def test_a_file_that_costs_much_is_read_all_the_same(
 
 def test_the_form_is_offered_each_profile_with_what_it_would_type(files: Files) -> None:
     files.user.write_text(f'default = "team"\n{TEAM}detach = true\n[profile.bad]\nn = "x"\n')
-    offered = operations.Operations._profiles()
-    assert [one["name"] for one in offered] == ["bad", "team"]
+    auto = AutoMode()
+    offered = operations.Operations(auto, Model(auto)).profiles()
+    assert [one.name for one in offered] == ["bad", "team"]
     bad, team = offered
-    assert bad["problem"].startswith("Profile 'bad' can't be used: ")
-    assert team["options"] == [
+    assert bad.problem.startswith("Profile 'bad' can't be used: ")
+    assert team.options == [
         ["--launcher", "ssh"],
         ["--env", "A=1"],
         ["--detach"],
         ["--hosts", "h1:2,h2:2"],
     ]
-    assert (team["is_default"], team["place"], team["problem"]) == (True, f"{HERE}:2", "")
-    line = shlex.join(word for words in team["options"] for word in words)
+    assert (team.is_default, team.place, team.problem) == (True, f"{HERE}:2", "")
+    line = shlex.join(word for words in team.options for word in words)
     given = {what: value for what, value in files.started(line)[0].items() if value is not None}
     assert {**given, "profile": None} == {
         "launcher": "ssh", "env": {"A": "1"}, "detach": True, "hosts": "h1:2,h2:2",
