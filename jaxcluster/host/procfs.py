@@ -133,7 +133,7 @@ def explain(before: ProcessLook | None, now: ProcessLook | None) -> Silence:
     if not (_controls(before) or _controls(now)):  # one that ends loses its threads, for a moment
         return Silence(
             "other",
-            f"is no rank any more: its process runs another program, {main.name!r} (pid {pid}), as "
+            f"no longer is a rank: its process runs another program, {main.name!r} (pid {pid}), as "
             "after os.execv",
         )
     passed = now.at - before.at
