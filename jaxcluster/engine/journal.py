@@ -309,19 +309,22 @@ class Journal:
         ) -> tuple[int, _Launch]:
             """A thread, and the launch that it is about to make from the caller's frame."""
             ident = get_ident()
+            caller: FrameType | None
             try:
                 caller = get_frame(1)
                 code, cell, site, file, numbers, seqs, number, line = noted[caller.f_lasti]
             except (KeyError, ValueError):  # not launched by this before, or by no Python
-                return with_care(program, ident, sys._getframe().f_back, noted)
+                caller = None
             if (
-                caller.f_code is not code
+                caller is None
+                or caller.f_code is not code
                 or plain[0] is not cell
                 or ident != main_thread
                 or begun
                 or len(made) >= LATEST
             ):
-                return with_care(program, ident, caller, noted)
+                # Not in ``except``: what is raised there was not raised because of it.
+                return with_care(program, ident, get_frame(0).f_back, noted)
             if file is not None:
                 n, seq = next(numbers), seqs[0]
                 seqs[0] = seq + 1
