@@ -465,7 +465,7 @@ def _is_whole(step: Any, program: Program) -> bool:
 
 def prepare() -> None:
     """Make a process fast that does nothing but run schedules."""
-    for module, name in ((rewrite, "_assigned_names"), (explain, "_tree"), (makers, "_bound")):
+    for module, name in ((rewrite, "_assigned_names"), (explain, "tree_of"), (makers, "_bound")):
         setattr(module, name, functools.cache(getattr(module, name).__wrapped__))
     for module in list(sys.modules.values()):
         if module.__name__.partition(".")[0] in ("jaxcluster", "sim"):
