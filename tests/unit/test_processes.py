@@ -50,11 +50,14 @@ def test_a_zombie_is_not_alive() -> None:
 
 
 CHILDREN = """
-import os, subprocess
+import os, subprocess, time
 from multiprocessing import resource_tracker
 from jaxcluster.keeper.ends import has_children
 found = [has_children()]
 resource_tracker.ensure_running()
+deadline = time.monotonic() + 30
+while has_children() and time.monotonic() < deadline:  # it is forked, and not yet what it will be
+    time.sleep(0.01)
 found.append(has_children())
 child = subprocess.Popen(["sleep", "1000"])
 found.append(has_children())
