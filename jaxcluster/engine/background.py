@@ -12,7 +12,7 @@ is, and what can't be known counts:
   launch nothing. A pool's own threads, and a loop's, count while they have something to do: what
   that calls at its end is the user's.
 - *Signals*: an armed timer, and a handler of the user's while a child process lives that may send
-  its signal. One that comes from elsewhere comes to all ranks at once, or is nobody's to wait for.
+  its signal. A signal from elsewhere is taken to come to all ranks at once.
 
 Not those that are there before the first cell, and not garbage: it is collected only while code
 runs. A progress bar's monitor or an idle pool does not count: else one would keep every hang of a

@@ -2,7 +2,7 @@
 
 A rank's control channel is a thread of its own, so a rank that gives no sign of life is stopped,
 waits for a disk, gets no processor, is in C code that keeps Python's global lock (the GIL), or is
-no rank any more: ``os.execv`` puts another program into a process. Two looks at ``/proc`` a moment
+no longer a rank: ``os.execv`` puts another program into a process. Two looks at ``/proc`` a moment
 apart tell which.
 """
 
@@ -133,7 +133,7 @@ def explain(before: ProcessLook | None, now: ProcessLook | None) -> Silence:
     if not (_controls(before) or _controls(now)):  # one that ends loses its threads, for a moment
         return Silence(
             "other",
-            f"no longer is a rank: its process runs another program, {main.name!r} (pid {pid}), as "
+            f"is no longer a rank: its process runs another program, {main.name!r} (pid {pid}), as "
             "after os.execv",
         )
     passed = now.at - before.at

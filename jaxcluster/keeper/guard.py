@@ -249,7 +249,7 @@ class Guard(Keeper):
 
     @staticmethod
     def _open(paths: Iterable[str]) -> dict[str, int]:
-        """Descriptors, held for good: no other folder can be taken for one of these."""
+        """Descriptors that stay open: no other folder can get the identity of one of these."""
         opened = {}
         for path in paths:
             try:

@@ -28,7 +28,7 @@ def with_magic_line(line: str, body: str) -> str:
     """The cell with its ``%%spmd`` line as a comment, so that line numbers are the notebook's.
 
     A body that begins with a cell magic (``%%time``) must keep it on its first line. So the comment
-    comes after it where the rest is Python; else there is none. It is indented as the body is, so
+    comes after it if the rest is Python, and is left out if not. It is indented as the body is, so
     that IPython takes the indentation of a pasted cell away.
     """
     if magics := _python_magics(body):  # there a comment is no more than that
@@ -58,7 +58,7 @@ def with_all_lines(source: str) -> str:
 
 
 def _python_magics(source: str) -> str:
-    """The lines of magics that a cell begins with, whose body is Python; "" if there are none."""
+    """The lines of magics that a cell begins with, if their body is Python; else ""."""
     end = 0
     while (found := PYTHON_MAGIC.match(source, end)) is not None:
         end = found.end()
@@ -91,7 +91,7 @@ def tree_of(source: str) -> ast.Module | None:
 
 
 def _as_plain(line: str) -> str | None:
-    """What stands for a line of IPython's own syntax; None: it is none."""
+    """The Python that takes the place of a line of IPython's own syntax; None for other lines."""
     found = _OWN_SYNTAX.match(line)
     if found is None:
         indent = line[: len(line) - len(line.lstrip())]

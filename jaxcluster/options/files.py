@@ -135,7 +135,7 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def read(origin: str, path: Path) -> ConfigFile | None:
-    """What is in a file; None where there is none."""
+    """What is in a file; None if there is no such file."""
     try:
         text = _text(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -147,7 +147,7 @@ def test_a_process_without_a_control_thread_runs_another_program() -> None:
     found = explain(sleeps(100.0), sleeps(103.0))
     assert (found.kind, found.is_hung) == ("other", True)
     assert tell({1: found}) == [
-        "Rank 1 no longer is a rank: its process runs another program, 'sleep' (pid 800), as after "
+        "Rank 1 is no longer a rank: its process runs another program, 'sleep' (pid 800), as after "
         "os.execv; %jaxcluster restart replaces it."
     ]
     # A process that ends loses one thread after another.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _SIGNED = "jaxcluster: fingerprint"
 
 T = TypeVar("T")
-TRIES = 3  # of a digest or a text, before there is none
+TRIES = 3  # attempts to make a digest or a text
 
 
 def describe_program(executable: Any, inline: bool = False) -> Program:

@@ -19,10 +19,12 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from types import FunctionType
 from typing import Any
 
 from jaxcluster.engine.private import pytrees
 
+MOST_WRAPPED = 9  # decorators around a function
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _OF_PYTHON = ("builtins", "typing", "abc")  # their metaclasses and bases look at no body
 _OF_CELLS = "__main__"
@@ -66,18 +68,15 @@ def _hooks(metaclass: type, bases: tuple[type, ...]) -> list[tuple[type, str]]:
 @contextlib.contextmanager
 def _without_cells(metaclass: type, bases: tuple[type, ...]) -> Iterator[None]:
     """Inside it nothing that cells have defined runs when a class is made."""
-    taken = [
-        (kind, name, vars(kind)[name])
-        for kind, name in _hooks(metaclass, bases)
-        if kind.__module__ == _OF_CELLS
-    ]
-    for kind, name, _ in taken:
-        delattr(kind, name)
+    hooks = _hooks(metaclass, bases)
+    taken = {one: vars(one[0])[one[1]] for one in hooks if one[0].__module__ == _OF_CELLS}
     try:
+        for kind, name in taken:
+            type.__delattr__(kind, name)  # a cell's metaclass may have a ``__delattr__``
         yield
     finally:
-        for kind, name, value in taken:
-            setattr(kind, name, value)
+        for (kind, name), value in taken.items():
+            type.__setattr__(kind, name, value)
 
 
 def _body_of(cls: type) -> dict[str, Any]:
@@ -109,17 +108,22 @@ def _arguments(field: Any) -> dict[str, Any]:
 def _kind_of(value: Any) -> tuple[str, bool] | None:
     """The kind of a function that a body has, and whether it is abstract; None for all else.
 
-    What a decorator or a metaclass has generated is none of the body's.
+    What a decorator or a metaclass has generated is not of the body.
     """
     kind = "function"
     if isinstance(value, staticmethod | classmethod):
         kind, value = "static" if isinstance(value, staticmethod) else "class", value.__func__
     elif isinstance(value, property):
         kind, value = "property", value.fget
-    code = getattr(inspect.unwrap(value) if callable(value) else value, "__code__", None)
-    if isinstance(value, type) or code is None or code.co_filename.startswith("<"):
+    function = value
+    for _ in range(MOST_WRAPPED):
+        if isinstance(function, FunctionType):
+            break
+        # A user's ``__getattr__`` is not called: copies are made beside cells.
+        function = inspect.getattr_static(function, "__wrapped__", None)
+    if not isinstance(function, FunctionType) or function.__code__.co_filename.startswith("<"):
         return None
-    return kind, bool(getattr(value, "__isabstractmethod__", False))
+    return kind, "__isabstractmethod__" in vars(function)
 
 
 def _make(make: Callable[..., type], arguments: tuple[Any, ...], body: dict[str, Any]) -> type:
