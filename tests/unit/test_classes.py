@@ -129,6 +129,21 @@ a.x = 4
         "a.step(), known, Model.told, Model.number, type(a) is Model, type(Model) is Meta, "
         "type(Meta('Other', (Model,), {'y': 1})).__name__, known.pop('Other')",
     ),
+    "a class with an attribute that must not be asked": (
+        BASE
+        + """
+class Strict:
+    def __call__(self): ...
+    def __getattr__(self, name):
+        raise RuntimeError(name) if name == "__wrapped__" else AttributeError(name)
+class Base:
+    def __init_subclass__(cls): ...
+class Own(Base):
+    strict = Strict()
+a = Own()
+""",
+        "type(a.strict).__name__, type(a) is Own",
+    ),
     "a base that registers its subclasses": (
         BASE
         + """
