@@ -43,7 +43,7 @@ cases = json.loads(sys.stdin.read())
 print(json.dumps([try_to(number, *case) for number, case in enumerate(cases)]))
 """
 
-BASE = "import dataclasses, enum, typing\nimport jax\nimport jax.numpy as jnp\n"
+BASE = "import calendar, dataclasses, enum, typing\nimport jax\nimport jax.numpy as jnp\n"
 EQUINOX = BASE + "import equinox as eqx\n"
 PATHS = "[jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(a)[0]]"
 
@@ -230,6 +230,8 @@ class Point(typing.NamedTuple):
 class Half(typing.Protocol):
     def area(self) -> float: ...
 T = typing.TypeVar("T")
+own = calendar.c  # a library's, with a state: it comes back with that
+own.mine = 5
 class Stack(typing.Generic[T]):
     def __init__(self):
         self.held = []
@@ -240,7 +242,7 @@ a = Color.RED, Point(1), Stack[int]()
 """,
         "a[0].double, a[0] is Color.RED, Point(5), a[1], a[2].held, "
         "missing is dataclasses.MISSING, Options(rate=1.0), typing.get_type_hints(Options), "
-        "[Half.__name__]",
+        "[Half.__name__], own.mine",
     ),
 }
 

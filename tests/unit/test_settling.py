@@ -497,24 +497,26 @@ def test_a_cell_that_went_on_after_a_stop_says_why_its_ranks_are_new() -> None:
     assert "a sum did not end" in str(cell.polls.report)
 
 
-def test_ranks_that_have_not_connected_get_new_processes_though_a_thread_lives() -> None:
+@pytest.mark.parametrize("comes", ["never", "too late"])
+def test_ranks_that_have_not_connected_get_new_processes_though_a_thread_lives(comes: str) -> None:
     """One that waited for others in vain keeps its error for all programs of these devices."""
     error = wire.ErrorInfo("JaxRuntimeError", "no", [], 1, unconnected=True)
     cell, settling = ended((EVEN, None), "error", error=error, unchecked=True)
     cell.feed(events.Replied(T0 - 0.4, wire.CellReply(1, SEQ, "ok", 0.1, background=True)))
     ranks = Ranks(gives_new=True, can_give_new=True)
-    ranks.launches = {0: EVEN, 1: LESS}
+    ranks.launches = {0: EVEN, 1: LESS if comes == "never" else EVEN}
     entry = wire.Launch(0, SET, "jit(f), aborted", 5, 3, 1, cell_seq=SEQ)
     look = ranks._look
 
     def looked(ask: actions.Ask) -> events.Looked:
         seen = look(ask)
         state = replace(seen.reports[1].state, background=["thread 'loader'"])
-        told = {0: [entry], 1: []}
+        told = {0: [entry], 1: [] if comes == "never" else [entry]}
         states = {0: seen.reports[0].state, 1: state}
         return replace(seen, reports={r: wire.RankReport(states[r], [], told[r]) for r in states})
 
     ranks.answers[actions.Ask] = looked
     ranks.carry(settling.settle())
     assert cell.polls.report is not None and cell.polls.report.culprits == (1,)
+    assert cell.polls.report.title == "Ranks not connected in 30 s"
     assert "Recover" in ranks.kinds() and "BringBack" not in ranks.kinds()

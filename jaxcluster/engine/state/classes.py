@@ -105,8 +105,8 @@ def _arguments(field: Any) -> dict[str, Any]:
     return given | {"metadata": dict(field.metadata)}
 
 
-def _kind_of(value: Any) -> tuple[str, bool] | None:
-    """The kind of a function that a body has, and whether it is abstract; None for all else.
+def _kind_of(value: Any) -> str | None:
+    """The kind of a function that a body has; None for all else.
 
     What a decorator or a metaclass has generated is not of the body.
     """
@@ -123,7 +123,7 @@ def _kind_of(value: Any) -> tuple[str, bool] | None:
         function = inspect.getattr_static(function, "__wrapped__", None)
     if not isinstance(function, FunctionType) or function.__code__.co_filename.startswith("<"):
         return None
-    return kind, "__isabstractmethod__" in vars(function)
+    return kind
 
 
 def _make(make: Callable[..., type], arguments: tuple[Any, ...], body: dict[str, Any]) -> type:
@@ -133,7 +133,7 @@ def _make(make: Callable[..., type], arguments: tuple[Any, ...], body: dict[str,
         "__annotations__": body["annotations"],
         **body["plain"],
         **{key: dataclasses.field(**one) for key, one in body["fields"].items()},
-        **{key: _function(*kind) for key, kind in body["functions"].items()},
+        **{key: _function(kind) for key, kind in body["functions"].items()},
     }
     with _without_cells(metaclass, bases), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its own statement has warned
@@ -143,12 +143,10 @@ def _make(make: Callable[..., type], arguments: tuple[Any, ...], body: dict[str,
             return make(*arguments)
 
 
-def _function(kind: str, is_abstract: bool) -> Any:
+def _function(kind: str) -> Any:
     def function(*arguments: Any, **options: Any) -> Any:
         raise TypeError("this class is not whole yet")
 
-    if is_abstract:
-        function.__isabstractmethod__ = True  # type: ignore[attr-defined]
     return _KINDS[kind](function)
 
 
