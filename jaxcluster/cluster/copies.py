@@ -19,7 +19,7 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.cluster.world import World
-from jaxcluster.errors import JaxClusterError, LaunchError, NoCluster, UsageError
+from jaxcluster.errors import JaxClusterError, LaunchError, UsageError
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records.kept import Copies
@@ -185,6 +185,7 @@ class Found:
 def find(
     world: World,
     cells: Sequence[CellRecord],
+    last: Mapping[int, int] | None,
     undone: Mapping[int, int],
     check: Callable[[], None],
 ) -> Found:
@@ -192,13 +193,14 @@ def find(
 
     Args:
       cells: the last ones that were sent.
+      last: the seq of the last cell that any notebook has sent to each rank; None: nobody knows.
       undone: by rank the seq of the first cell that is taken back on it.
       check: called while a copy is waited for that is being written; may raise.
     """
     copies = world.copies
     if copies is None or not world.dead:
         return Found()
-    versions, mirrored = _versions(world, copies, cells, undone, check)
+    versions, mirrored = _versions(world, copies, cells, last, undone, check)
     reports = {}
     for rank, version in versions.items():
         if version:
@@ -216,6 +218,7 @@ def _versions(
     world: World,
     copies: Copies,
     cells: Sequence[CellRecord],
+    last: Mapping[int, int] | None,
     undone: Mapping[int, int],
     check: Callable[[], None],
 ) -> tuple[dict[int, int], set[int]]:
@@ -223,7 +226,9 @@ def _versions(
 
     Those are of ranks whose hosts are lost.
     """
-    last, first = _last_cells(world, copies, cells), world.record.last_seq
+    first = world.record.last_seq
+    if last is None:
+        last = _heard_last(world, copies, cells)
     # Of a cell that was taken back before: what had died by then still has it.
     taken = {rank: cell.seq for cell in cells if cell.undone for rank in cell.missed}
     taken = {rank: seq for rank, seq in taken.items() if rank in world.dead}
@@ -253,13 +258,8 @@ def _versions(
     return found, mirrored
 
 
-def _last_cells(world: World, copies: Copies, cells: Sequence[CellRecord]) -> Mapping[int, int]:
-    """For each rank the last cell that any notebook has sent to it."""
-    try:
-        with world.turns.quiet() as last:
-            return last
-    except NoCluster:  # the first host is lost
-        pass
+def _heard_last(world: World, copies: Copies, cells: Sequence[CellRecord]) -> Mapping[int, int]:
+    """For each rank the last cell that any notebook has sent to it: the first host is lost."""
     if not copies.mirrors:
         return {}
     # Ranks with mirrors tell of other notebooks' cells.

@@ -111,6 +111,9 @@ class Respawn:
         self._nothing_to_lose = cluster.closed  # as it is now: it has no processes to be ended
         self._why_down = cluster.life.why
         self._starting: Starting | None = None
+        # The turn, from the save to the end of the old processes: what another notebook took back
+        # meanwhile would be saved on some ranks, or come again.
+        self._turn = contextlib.ExitStack()
         self._is_replacing = False  # the old processes are ended, or about to be
         self._was_told = False
         self._is_given_up = False
@@ -220,16 +223,27 @@ class Respawn:
             self._inbox.put(_DONE)
 
     def _replace(self, say: Say) -> None:
+        with self._turn:
+            if not self._nothing_to_lose and self.resize is None:
+                self.cluster.check_returns()
+            if not self.clean and self._kept is None and not self._nothing_to_lose:
+                say("saving the ranks' variables ...")
+                self._save()
+            self._give_new_processes(say)
+
+    def _save(self) -> None:
         cluster = self.cluster
-        if not self._nothing_to_lose and self.resize is None:
-            cluster.check_returns()
-        if not self.clean and self._kept is None and not self._nothing_to_lose:
-            say("saving the ranks' variables ...")
-            cluster.world.end_hung(self._check)
-            cells = [cell.record for cell in cluster.sent]
-            self._kept = restart.save(cluster.world, cells, self._check, self.undo, self.resize)
-            if self.resize is not None:
-                self._check_resize(self._kept)
+        cluster.world.end_hung(self._check)
+        last = None
+        with contextlib.suppress(NoCluster):  # nobody can hand out a cell any more
+            last = self._turn.enter_context(cluster.world.turns.quiet())
+        cells = [cell.record for cell in cluster.sent]
+        self._kept = restart.save(cluster.world, cells, last, self._check, self.undo, self.resize)
+        if self.resize is not None:
+            self._check_resize(self._kept)
+
+    def _give_new_processes(self, say: Say) -> None:
+        cluster = self.cluster
         with self._deciding:
             given_up = self._is_given_up
             self._is_replacing = not given_up
@@ -322,6 +336,7 @@ class Respawn:
 
     def _watch(self, starting: Starting | None) -> None:
         """The start that goes on now; None while it waits for its turn, and when it is done."""
+        self._turn.close()  # the old processes have ended
         with self._deciding:
             self._starting = starting
         self._check()

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from jaxcluster import wire
 from jaxcluster.cluster import copies
 from jaxcluster.cluster.world import World
-from jaxcluster.errors import LaunchError, NoCluster, RankError, RankHung, RecoveryError
+from jaxcluster.errors import LaunchError, RankError, RankHung, RecoveryError
 from jaxcluster.model import makers
 from jaxcluster.model.last_known import LastKnown
 from jaxcluster.model.outputs import CellRecord
@@ -149,21 +149,25 @@ class Resize:
 def save(
     world: World,
     cells: Sequence[CellRecord],
+    last: Mapping[int, int] | None,
     check: Check,
     cell_is_undone: bool = False,
     resize: Resize | None = None,
 ) -> Kept:
     """Have each living rank write its variables; nothing is ended by it.
 
+    The caller has the turn.
+
     Args:
       cells: the last ones that were sent.
+      last: the seq of the last cell that any notebook has sent to each rank; None: nobody knows.
       resize: what it is for, where it is that.
 
     Raises:
       RecoveryError: a rank that lives could not be saved, and why.
     """
     undone = _undone(world, cells, cell_is_undone)
-    found = copies.find(world, cells, taken_back_on(cells, undone), check)
+    found = copies.find(world, cells, last, taken_back_on(cells, undone), check)
     nothing_else = found.reports.keys() == world.dead.keys() == set(range(world.num_processes))
     # One of several hosts may yet be lost: what the others had in common is known by the hashes of
     # what living ranks save now, and copies have none.
@@ -175,7 +179,7 @@ def save(
             replaced=replaced, copies=found.copies, mesh=resize.mesh if resize is not None else {},
             undone=_with_undone(cells, undone),
         )  # fmt: skip
-    return _save(world, cells, check, undone, found, resize)
+    return _save(world, cells, last, check, undone, found, resize)
 
 
 def _undone(world: World, cells: Sequence[CellRecord], cell_is_undone: bool) -> int:
@@ -209,6 +213,7 @@ def _died_with(world: World, cell: CellRecord) -> bool:
 def _save(
     world: World,
     cells: Sequence[CellRecord],
+    last: Mapping[int, int] | None,
     check: Check,
     undone: int,
     found: copies.Found,
@@ -217,7 +222,8 @@ def _save(
     """What the living ranks save, and what dead ranks' copies have."""
     folder = world.processes.state_folder()
     try:
-        last = _last_cells(world, cells)
+        if last is None:
+            last = {rank: record.seq for record in cells for rank in record.ranks}
         newest = dict.fromkeys(range(world.num_processes), max(last.values(), default=0))
         before = newest | taken_back_on(cells, undone)
         reports = _snapshots(world, before, folder, check, resize)
@@ -233,15 +239,6 @@ def _save(
         copies=found.copies, mesh=resize.mesh if resize is not None else {},
         undone=_with_undone(cells, undone),
     )  # fmt: skip
-
-
-def _last_cells(world: World, cells: Sequence[CellRecord]) -> dict[int, int]:
-    """The seq of the last cell that any notebook has sent to each rank."""
-    try:
-        with world.turns.quiet() as last:
-            return last
-    except NoCluster:  # nobody can hand out a cell any more
-        return {rank: record.seq for record in cells for rank in record.ranks}
 
 
 def _snapshots(

@@ -123,11 +123,12 @@ class Settling:
             if state is not None and not cell.is_to_be_checked:
                 return state, why
             facts = yield from self._look_around()
-        if facts.dead or facts.is_over:
-            return State.LEFT, "ranks have died"
-        if cell.ran is not None and cell.is_complete and not cell.polls.report:
+        heard_on = cell.ran is not None and cell.is_complete and not facts.is_over
+        if heard_on and not cell.polls.report:
             # It has heard a stop, and gone on: what a rank ran with zeros may not be told yet.
             yield from self._find_replayed()
+        if facts.dead or facts.is_over:
+            return State.LEFT, "ranks have died"
         if (yield from self._is_left_to_others()):
             return State.LEFT, "other cells run, and nothing suggests that this one went wrong"
         return None, ""

@@ -365,7 +365,8 @@ class Client:
                 if cluster.keeping is not None:
                     return self._recover_by_copies(evidence, when, undo)
                 self.is_restarting = True
-                self._give_new_processes(undo)
+                with self.world.turns.quiet():
+                    self._give_new_processes(undo)
                 self.is_restarting = cluster.is_replaced_now = False
                 self.recovered = "New processes have the variables."
         return "\n".join(filter(None, [evidence, self.recovered]))
@@ -414,6 +415,7 @@ class Client:
     def respawn(self, progress: Any, watch: Any) -> None:
         self.cluster.keeping.make_whole()
         self._give_new_processes(undo=False)
+        watch(None)
         sim_keeping.begin_copies(self)
 
     def submit(self, source: str, ranks: Sequence[int], timeout_s: float | None) -> Any:

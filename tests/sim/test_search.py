@@ -30,7 +30,7 @@ from jaxcluster.lockstep import actions, polls
 from jaxcluster.lockstep.cell import Cell
 from jaxcluster.wire.ops.cells import OpenGates
 from sim import hub, ranks
-from sim.clients import World
+from sim.clients import Turns, World
 from sim.found import FOUND
 from sim.hub import Sink
 from sim.programs import Catch, Launch, Print, Program, Repeat, Schedule, Sleep
@@ -85,6 +85,12 @@ def undo_beside_a_restart(self: Any, *asked: Any) -> Any:
     """Whatever another cell does to the ranks meanwhile."""
     free = SimpleNamespace(changing=contextlib.nullcontext())
     return REAL.undo(SimpleNamespace(_cell=self._cell, _cluster=free), *asked)
+
+
+@contextlib.contextmanager
+def look_only(self: Turns) -> Iterator[dict[int, int]]:
+    """Nobody has the turn."""
+    yield self.last_cells()
 
 
 def alone(cells: Any, undone: int) -> frozenset[int]:
@@ -254,6 +260,10 @@ HOLES: dict[str, list[tuple[Any, str, Any]]] = {
     "an array's numbers are another one's": [(shelf.Shelf, "find", find_in_place)],
     "a cell is taken back while others replace the ranks": [
         (carrying.Carrier, "_undo", undo_beside_a_restart),
+        (Turns, "quiet", look_only),
+    ],
+    "a notebook takes a cell back while the other one replaces the ranks": [
+        (Turns, "quiet", look_only),
     ],
 }  # fmt: skip
 
@@ -289,6 +299,9 @@ SHOWN_BY: dict[str, Callable[[Schedule], bool]] = {
     "a survivor's value is taken for a dead rank's own": is_kept,
     "an array's numbers are another one's": is_kept,
     "a cell is taken back while others replace the ranks": is_kept,
+    "a notebook takes a cell back while the other one replaces the ranks": (
+        lambda made: made.death is not None and len({p.client for p in made.programs}) > 1
+    ),
 }
 
 

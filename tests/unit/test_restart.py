@@ -537,5 +537,5 @@ def test_meshes_that_were_named_count_where_all_comes_from_copies(
     monkeypatch.setattr(copies, "find", lambda *args: found)
     world: Any = SimpleNamespace(dead={0: "", 1: ""}, num_processes=2, hosts=["h1", "h2"])
     resize: Any = restart.Resize(wire.ClusterSpec("main", num_processes=1), 1, {"data": 1})
-    kept = restart.save(world, [], lambda: None, resize=resize)
+    kept = restart.save(world, [], {}, lambda: None, resize=resize)
     assert (kept.mesh, kept.replaced) == ({"data": 1}, (0, 1))
