@@ -38,6 +38,8 @@ from sim.hub import Hub, PatientTime, Sink, Time
 
 MODULES = (running, carrying, replay, selfcheck, undoing, questions, dispatch, worlds)
 
+OTHERS = "The notebook that started it can restart it."
+
 DELAYS_S = (0.0003, 0.001, 0.001, 0.004)
 LATE_S = (0.05, 0.3, 0.7)
 
@@ -310,7 +312,7 @@ class Changing:
 class Client:
     """A notebook: the real dispatcher with cells of its own."""
 
-    name, can_restart, recovery = "sim", True, "auto"
+    name, recovery = "sim", "auto"
     restored: Any = None
     kept: Any = None
     is_down = False  # it has no processes
@@ -342,6 +344,11 @@ class Client:
     def sent(self) -> list[running.RunningCell]:
         return self.dispatcher.sent
 
+    @property
+    def can_restart(self) -> bool:
+        """Only the notebook that has started it can; the other one is attached."""
+        return self is self.cluster.owner
+
     def press_stop(self) -> None:
         """No new processes are waited for on another thread."""
 
@@ -356,19 +363,21 @@ class Client:
 
     def recover(self, evidence: str, *, message: str, when: str, undo: bool) -> str:
         """New processes, with the variables that live; other notebooks attach to them."""
-        cluster = self.cluster
+        if not self.can_restart:
+            return "\n".join(filter(None, [evidence, OTHERS]))
         with self.changing:
-            cluster.hub.block(lambda: not cluster.is_replaced_now)  # by the other notebook
             if self.world.is_broken:  # nobody has done it meanwhile
                 self.restarts += 1
-                cluster.is_replaced_now = True
-                if cluster.keeping is not None:
-                    return self._recover_by_copies(evidence, when, undo)
                 self.is_restarting = True
-                with self.world.turns.quiet():
-                    self._give_new_processes(undo)
-                self.is_restarting = cluster.is_replaced_now = False
-                self.recovered = "New processes have the variables."
+                try:
+                    if self.cluster.keeping is not None:
+                        self.recovered = sim_keeping.recover(self, when, undo)
+                    else:
+                        with self.world.turns.quiet():
+                            self._give_new_processes(undo)
+                        self.recovered = "New processes have the variables."
+                finally:
+                    self.is_restarting = False
         return "\n".join(filter(None, [evidence, self.recovered]))
 
     def _give_new_processes(self, undo: bool) -> None:
@@ -383,20 +392,6 @@ class Client:
                 link.mark_dead(rank, {"why": "the cluster was restarted", "code": None})
 
     # What a restart asks of its notebook (``respawn.Renewable``), where copies are kept.
-
-    def _recover_by_copies(self, said: str, when: str, undo: bool) -> str:
-        """By the notebook that has started it; another one's user goes there for it."""
-        cluster, owner = self.cluster, self.cluster.owner
-        try:
-            with owner.changing:
-                owner.is_restarting = True
-                told = sim_keeping.recover(owner, when, undo and owner is self)
-        finally:
-            owner.is_restarting = False
-            cluster.is_replaced_now = False
-        for client in [self, *self.others]:
-            client.recovered = told
-        return "\n".join(filter(None, [said, told]))
 
     @property
     def closed(self) -> bool:

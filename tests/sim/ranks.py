@@ -756,7 +756,7 @@ class Cluster:
         self._lines: dict[tuple[int, Any], tuple[int, int]] = {}
         self.last: dict[int, int] = {}  # of each rank: the seq of the cell that it was sent last
         self.seq = 0
-        self.turn_taken = self.is_replaced_now = False
+        self.turn_taken = False
         self.generation = 0
         self.ranks = [Rank(self, n, {}) for n in range(num_ranks)]
         self.past: list[Rank] = []  # of former generations
