@@ -100,9 +100,12 @@ class Carrier:
         processes = cluster.world.processes
         self._silences = unresponsive.Silences(processes.look_at, processes.why_unseen)
 
-    def carry(self, steps: Steps[T]) -> T:
-        """Carry through what is decided step by step, on the ranks that there are at its begin."""
-        self._pinned = self._cluster.world
+    def carry(self, steps: Steps[T], world: World | None = None) -> T:
+        """Carry through what is decided step by step, on the ranks of one ``world``.
+
+        By default these are the ranks that there are at its begin.
+        """
+        self._pinned = world or self._cluster.world
         return lockstep.carry(steps, self.do)
 
     def do(self, action: actions.Action) -> Any:

@@ -229,10 +229,9 @@ def _versions(
     first = world.record.last_seq
     if last is None:
         last = _heard_last(world, copies, cells)
-    # Of a cell that was taken back before: what had died by then still has it.
-    taken = {rank: cell.seq for cell in cells if cell.undone for rank in cell.missed}
-    taken = {rank: seq for rank, seq in taken.items() if rank in world.dead}
-    taken |= undone
+    taken = {**undone}
+    for rank, seq in _missed(world, cells, last).items():
+        taken[rank] = min(seq, taken.get(rank, seq))
     deadline = time.monotonic() + COMING_S
     while True:
         mirrored = {r for r in range(world.num_processes) if copies.folder.is_gone(r)}
@@ -256,6 +255,21 @@ def _versions(
         mark = copies.mirrored_mark(rank)
         found[rank] = mark.mirror_for(taken.get(rank, 0), after, first, since)
     return found, mirrored
+
+
+def _missed(world: World, cells: Sequence[CellRecord], last: Mapping[int, int]) -> dict[int, int]:
+    """By dead rank the first cell that was taken back on the others: its copy still has it."""
+    missed = [(rank, cell.seq) for cell in cells if cell.undone for rank in cell.missed]
+    others = max(world.taken_back.values(), default=0)  # by another notebook
+    for rank, seq in last.items():
+        ended = world.told[rank].seq if rank in world.told else 0
+        if others and ended <= others <= seq and world.taken_back.get(rank) != others:
+            missed.append((rank, others))
+    found: dict[int, int] = {}
+    for rank, seq in missed:
+        if rank in world.dead:
+            found[rank] = min(seq, found.get(rank, seq))
+    return found
 
 
 def _heard_last(world: World, copies: Copies, cells: Sequence[CellRecord]) -> Mapping[int, int]:

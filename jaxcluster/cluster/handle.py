@@ -460,6 +460,9 @@ class Cluster:
         self._take(world)
         self.life.become(State.RESTARTING)
         opened[self.name] = self
+
+    def equip(self) -> None:
+        """Have new processes keep what the old ones were told to keep, and be as strict."""
         if self.undo_nbytes is not None:
             self.limit_undo(self.undo_nbytes)
         if self.stays_strict:

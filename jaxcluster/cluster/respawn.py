@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -40,8 +40,11 @@ from jaxcluster.model.life import Life
 from jaxcluster.model.makers import Making
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records.kept import Kept
+from jaxcluster.wire.ops.state import HoldReplies
 
 Say = Callable[[str], None]
+
+HOLD_S = 1.0  # that ranks have to say so; what they are told comes before what they are asked later
 
 GIVEN_UP = (
     "Stopped while the ranks' variables were being saved. Nothing was ended or lost: the living "
@@ -73,6 +76,7 @@ class Renewable(Protocol):
     def check_returns(self) -> None: ...
     def leave_down(self, why: str) -> None: ...
     def respawn(self, progress: Say, watch: Callable[[Starting | None], None]) -> None: ...
+    def equip(self) -> None: ...
 
 
 class GivenUp(Exception):
@@ -111,8 +115,10 @@ class Respawn:
         self._nothing_to_lose = cluster.closed  # as it is now: it has no processes to be ended
         self._why_down = cluster.life.why
         self._starting: Starting | None = None
+        self._world = cluster.world  # that of the old processes
         # The turn, from the save to the end of the old processes: what another notebook took back
-        # meanwhile would be saved on some ranks, or come again.
+        # meanwhile would be saved on some ranks, or come again. And that of the new ones, until
+        # they have the variables: who has attached to them by then waits with its cells.
         self._turn = contextlib.ExitStack()
         self._is_replacing = False  # the old processes are ended, or about to be
         self._was_told = False
@@ -234,13 +240,29 @@ class Respawn:
     def _save(self) -> None:
         cluster = self.cluster
         cluster.world.end_hung(self._check)
-        last = None
-        with contextlib.suppress(NoCluster):  # nobody can hand out a cell any more
-            last = self._turn.enter_context(cluster.world.turns.quiet())
+        last = self._take_turn()
+        self._hold_replies(True)
+        self._turn.callback(self._hold_replies, False)
         cells = [cell.record for cell in cluster.sent]
         self._kept = restart.save(cluster.world, cells, last, self._check, self.undo, self.resize)
         if self.resize is not None:
             self._check_resize(self._kept)
+
+    def _take_turn(self) -> Mapping[int, int] | None:
+        """Each rank's last cell; None: nobody can hand out a cell any more, nor take one back."""
+        with contextlib.suppress(NoCluster):
+            return self._turn.enter_context(self.cluster.world.turns.quiet())
+        return None
+
+    def _hold_replies(self, is_on: bool) -> None:
+        """Another notebook's cell that ends from now on changes nothing that is saved for sure.
+
+        What ranks have told by now, as of its undo, is heard before their answers.
+        """
+        world = self._world
+        living = [rank for rank in world.link.ranks if rank not in world.dead]
+        if not world.is_over:
+            world.link.gather(living, HoldReplies(is_on), timeout_s=HOLD_S)
 
     def _give_new_processes(self, say: Say) -> None:
         cluster = self.cluster
@@ -312,7 +334,9 @@ class Respawn:
     def _start_and_restore(self, say: Say) -> None:
         cluster = self.cluster
         cluster.respawn(say, self._watch)
+        self._take_turn()
         self._check()
+        cluster.equip()
         if not self.clean and self._kept is not None:
             self._kept = self._kept.looked_at()  # a host may have been lost with what it had
             if self._kept.reports:

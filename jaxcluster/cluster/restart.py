@@ -317,11 +317,11 @@ def _dead(
     bound = {name for cell in open_ for name in bound_names(cell.source)}
     names, maybe = frozenset(heard.names | bound), frozenset(bound - heard.names)
     mine = {cell.seq for cell in cells}
-    if not mine.issuperset(range(heard.seq + 1, last + 1)):
+    if heard.is_spoiled or not mine.issuperset(range(heard.seq + 1, last + 1)):
         return Dead(names, maybe=maybe)  # another notebook may have changed any of them
     mentioned = {word for cell in open_ for word in _WORD.findall(cell.source)}
     values = {n: text for n, text in heard.known().items() if n not in mentioned}
-    others = {r: one.known(until=heard.seq) for r, one in told.items() if r != rank}
+    others = {r: one.known(until=heard.seq) for r, one in [*told.items()] if r != rank}
     return Dead(names, True, values, others, maybe)
 
 

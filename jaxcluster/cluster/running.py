@@ -294,11 +294,12 @@ class RunningCell:
             try:
                 self._talk.end()
                 self.record.seconds = time.monotonic() - self.started
-                self.cluster.world.link.forget(self._ids)
-                self._carrier.carry(self._settling.settle())
+                self._sent_to.link.forget(self._ids)
+                # Another cell's end may have replaced the ranks. With the new ones all is right.
+                self._carrier.carry(self._settling.settle(), self._sent_to)
             except KeyboardInterrupt:
                 with stopbutton.held():  # else nobody would know that the ranks have diverged
-                    self._carrier.carry(self._settling.leave_unsettled())
+                    self._carrier.carry(self._settling.leave_unsettled(), self._sent_to)
                 raise
             finally:
                 self.done = True

@@ -65,6 +65,7 @@ class World:
       copies: where the ranks' copies of themselves are (``cluster.copies``); None: they keep none.
       outside: what ranks with copies on another host told last: the last cell that has begun, and
         how often something else than a cell has changed variables (see ``wire.Mark``).
+      taken_back: for each rank the last cell that another notebook has undone there.
       check: called before ranks are asked anything; raises where they can't be.
       on_death: called when a rank, or the coordinator, has died. Any thread.
       on_stopping: called when another process stops the cluster. Any thread.
@@ -104,7 +105,8 @@ class World:
         self.on_message: Callable[[Mapping[str, Any]], None] = lambda message: None
         self.copies: kept.Copies | None = None
         self.outside: dict[int, tuple[int, int]] = {}
-        link.on_outside = self._hear_outside
+        self.taken_back: dict[int, int] = {}
+        link.on_variables = self._hear_of_variables
         self._oom_kills = OomKills()
         self._client: Any = None
         self._is_ending = False
@@ -392,15 +394,23 @@ class World:
         if rank in self.told:
             self.told[rank].hear_unbound(names)
 
-    def _hear_outside(self, event: Event[wire.Outside]) -> None:
+    def _hear_of_variables(self, event: Event[wire.Outside | wire.Named | wire.Spoiled]) -> None:
         """On the link's thread, before what the same rank replies later."""
-        begun, outside = self.outside.get(event.rank, (0, 0))  # two threads may have told
-        told = event.body
-        self.outside[event.rank] = max(begun, told.begun), max(outside, told.outside)
+        match event.body:
+            case wire.Outside(begun, outside):
+                before = self.outside.get(event.rank, (0, 0))  # two threads may have told
+                self.outside[event.rank] = max(before[0], begun), max(before[1], outside)
+            case wire.Named(seq, changes):
+                self.hear_names(event.rank, seq, changes)
+            case wire.Spoiled(undone):
+                if undone:
+                    self.taken_back[event.rank] = undone
+                    self.hear_undo(undone, ())
+                self.told.setdefault(event.rank, LastKnown()).spoil()
 
     def hear_undo(self, seq: int, in_doubt: Iterable[str]) -> None:
         """Take in that a cell was taken back, but perhaps for these names."""
-        for told in self.told.values():
+        for told in list(self.told.values()):
             told.undo(seq, in_doubt)
 
     # ------------------------------------------------------------------ ipyparallel

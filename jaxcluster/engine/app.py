@@ -220,6 +220,7 @@ class Rank:
         handle(lockstep.Export, "side", lambda request: replay.on_export(self.journal, request))
         handle(lockstep.Replay, "main", lambda request: replay.on_replay(self.journal, request))
         handle(saving.Snapshot, "side", self._snapshot)
+        handle(saving.HoldReplies, "now", self._hold_replies)
         handle(saving.Restore, "main", self._restore)
         handle(saving.RestoreLook, "main", self.runner.in_turn(self._restore_look))
         handle(saving.RestoreBind, "main", self.runner.in_turn(self._restore_bind))
@@ -265,7 +266,7 @@ class Rank:
     def _assign_bind(self, request: Request[values.AssignBind]) -> dict[str, str]:
         names = self.values.assign_bind(request)
         self.runner.undo.bound(names)
-        self.runner.keeper.changed()
+        self.runner.changed_outside(request.ident)
         return self.runner.names.values.note_all(names, self.values.namespace)
 
     def _snapshot(self, request: Request[saving.Snapshot]) -> saving.Report:
@@ -275,15 +276,18 @@ class Rank:
         settings = self.runner.settings
         return state.on_snapshot(values.namespace, self.rank, body, before, lost, settings)
 
+    def _hold_replies(self, request: Request[saving.HoldReplies]) -> None:
+        self.runner.others.hold(request.ident, request.body.is_on)
+
     def _unbind(self, request: Request[values.Unbind]) -> None:
         self.values.unbind(request)
-        self.runner.keeper.changed()
+        self.runner.changed_outside(request.ident)
 
     def _restore(self, request: Request[saving.Restore]) -> saving.RestoreDone:
         self.runner.undo.forget("variables were restored since")
         namespace, names = self.values.namespace, self.runner.names
         done = state.on_restore(namespace, self.rank, request.body, self.runner.settings)
-        self.runner.keeper.changed()
+        self.runner.changed_outside(request.ident)
         return replace(done, values=names.values.note_all(done.restored, namespace))
 
     def _restore_look(self, request: Request[saving.RestoreLook]) -> saving.RestoreLooked:
@@ -295,7 +299,7 @@ class Rank:
         self.runner.undo.forget("variables were restored since")
         values.is_spoiled = True  # of which the lost ones are gone
         done = self.restoring.bind(namespace, request.body, self.values.lost, self.runner.settings)
-        self.runner.keeper.changed()
+        self.runner.changed_outside(request.ident)
         return replace(done, values=values.note_all(done.restored, namespace))
 
     def _undo(self, request: Request[saving.Undo]) -> list[str]:
@@ -304,7 +308,7 @@ class Rank:
         self.values.lost.add(body.lost, self.values.namespace)
         self.runner.last_result = None
         self.runner.names.values.is_spoiled = True
-        self.runner.keeper.changed()
+        self.runner.changed_outside(request.ident, body.seq)
         return failed
 
     def _strict(self, request: Request[lockstep.Strict]) -> None:

@@ -39,6 +39,7 @@ from jaxcluster.engine.interrupts import Interrupts
 from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.leftovers import Leftovers
 from jaxcluster.engine.names import Names
+from jaxcluster.engine.others import Others
 from jaxcluster.engine.paused import Paused
 from jaxcluster.engine.private import coordination
 from jaxcluster.engine.profiling import Profiler
@@ -95,6 +96,7 @@ class CellRunner:
         self.undo = Undo()
         self.shell: Any = None
         self.names = Names()
+        self.others = Others(control, self.names, lambda: self.current is not None)
         self.history = history or History(None)
         self.background = Background()
         self.settings = Settings()
@@ -130,6 +132,7 @@ class CellRunner:
         self._lock = asyncio.Lock()
         loop = asyncio.get_running_loop()
         self.interrupts.attach(loop)
+        self.others.attach(shell.user_ns, loop.call_later)
         out = self.output
         capture_displays(shell, out.emit, out.take_traceback, out.is_heard)
         fill_exec_result = shell.displayhook.fill_exec_result
@@ -234,13 +237,24 @@ class CellRunner:
                 told = self._outside(error)
                 reply = wire.CellReply(self.rank, cell.seq, "error", 0.0, told)
             failures.attempt([], log.write, self.history.end, reply)
-            request.reply(reply)
+            self.others.answer(request.ident, functools.partial(request.reply, reply))
+            failures.attempt([], log.write, self.others.cell_ended, request.ident, cell.seq)
             failures.attempt([], log.write, self._keep, running, reply)
 
     def _keep(self, running: Running, reply: wire.CellReply) -> None:
         """What the cell has changed is copied, when there is time."""
         is_same = self.keeper.is_on and self.undo.is_untouched(running.course)
         self.keeper.end(reply.seq, is_same)
+
+    def changed_outside(self, whose: bytes, undone: int = 0) -> None:
+        """A notebook has changed variables by something else than a cell. Any thread.
+
+        Args:
+          whose: the notebook, which knows what it has done.
+          undone: the cell that it has taken back, if it is that.
+        """
+        self.keeper.changed()
+        self.others.spoil(whose, undone)
 
     def _tell_outside(self, begun: int, outside: int) -> None:
         """For who judges what another host has of this rank's copy."""

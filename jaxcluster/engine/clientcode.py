@@ -106,6 +106,7 @@ class ClientCode:
         """
         mark = is_own.set(False)
         self.runner.keeper.enter()
+        self.runner.others.enter()
         log, stream = LogTail(self.runner.output.log.path), self._stdout
         with contextlib.suppress(OSError):
             log.reset()
@@ -114,6 +115,7 @@ class ClientCode:
         finally:
             is_own.reset(mark)
             self.runner.keeper.leave()
+            self.runner.others.leave()
             with contextlib.suppress(Exception):
                 if text := log.read(last=True):
                     stream.write(text)

@@ -122,6 +122,7 @@ class ControlChannel:
         self._begun = False  # a message, and its last part may not have been sent
         self._failed: Message | None = None  # what the thread could not send
         self._outbox: deque[Message] = deque()
+        self._clients: dict[bytes, None] = {}
         self._behind: dict[bytes, deque[Message]] = {}
         self._retry_s = RETRY_S[0]
         self._look_s = LOOK_S[0]
@@ -182,6 +183,10 @@ class ControlChannel:
             deadline = time.monotonic() + FULL_S
             while self.is_behind(request.ident) and time.monotonic() < deadline:
                 time.sleep(0.001)
+
+    def others(self, ident: bytes) -> list[bytes]:
+        """The other notebooks that it has heard of, and that may still be connected. Any thread."""
+        return [client for client in list(self._clients) if client != ident]
 
     def is_behind(self, ident: bytes) -> bool:
         """Whether a notebook takes less than it is sent, or the thread has not got to it."""
@@ -356,9 +361,8 @@ class ControlChannel:
         self._begun = False
         return is_sent
 
-    @staticmethod
     def _is_sent(
-        socket: zmq.Socket[bytes], ident: bytes, envelope: bytes, buffers: Sequence[Buffer]
+        self, socket: zmq.Socket[bytes], ident: bytes, envelope: bytes, buffers: Sequence[Buffer]
     ) -> bool:
         """Whether a message needs no more care: it is sent, or there is nobody to send it to."""
         # Big buffers are sent from where they lie; small ones are cheaper to copy.
@@ -370,6 +374,7 @@ class ControlChannel:
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
+            self._clients.pop(ident, None)
         return True
 
     def _receive(self, socket: zmq.Socket[bytes]) -> None:
@@ -379,6 +384,7 @@ class ControlChannel:
                     return
                 frames = sockets.receive(socket)
             ident, data = frames[0].bytes, frames[1].buffer
+            self._clients.setdefault(ident)
             try:
                 envelope = wire.decode(data)
             except ValueError as error:

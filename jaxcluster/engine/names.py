@@ -150,11 +150,20 @@ class Values:
 
 
 class Names:
-    """What each connected notebook was told of a namespace's names, and of their values."""
+    """What each connected notebook was told of a namespace's names, and of their values.
+
+    Attributes:
+      spoiled: notebooks for which that does not hold any more. Any thread.
+    """
 
     def __init__(self) -> None:
         self.values = Values()
+        self.spoiled: set[bytes] = set()
         self._told: OrderedDict[bytes, tuple[list[str], int]] = OrderedDict()
+
+    def spoil(self, notebook: bytes) -> None:
+        """What it was told does not hold any more: the next time it is told all. Any thread."""
+        self.spoiled.add(notebook)
 
     def changes(self, notebook: bytes, namespace: Mapping[str, Any]) -> wire.NameChanges | None:
         """What ``notebook`` has to be told; None: nothing. Some 10 us for a thousand names.
@@ -162,6 +171,9 @@ class Names:
         A namespace keeps its order, so mostly what it was is the beginning of what it is.
         """
         before, change = self._told.pop(notebook, (None, 0))
+        if notebook in self.spoiled:
+            self.spoiled.discard(notebook)
+            before, change = None, 0
         told, now = before or [], list(namespace)
         gone: list[str] = []
         if now[: len(told)] != told:

@@ -16,11 +16,13 @@ class LastKnown:
       names: those that it has.
       seq: the last cell whose end it has told.
       values: what they are (``wire.NameChanges.values``), and the cell that made them so.
+      is_spoiled: something else than a cell of this notebook has changed some since, or may have.
     """
 
     names: set[str] = field(default_factory=set)
     seq: int = 0
     values: dict[str, tuple[str, int]] = field(default_factory=dict)
+    is_spoiled: bool = False
     _before: dict[str, tuple[str, int] | None] = field(default_factory=dict)
     _gone: set[str] = field(default_factory=set)
     _made: set[str] = field(default_factory=set)
@@ -32,7 +34,7 @@ class LastKnown:
             self._hear_late(seq, changes)
             return
         if changes.is_first:
-            self.names, self.values = set(), {}
+            self.names, self.values, self.is_spoiled = set(), {}, False
         self.seq = seq
         self._gone = self.names.intersection(changes.gone)
         # What was there before a first cell is not known: none of it is taken for the cell's.
@@ -92,10 +94,15 @@ class LastKnown:
         for name in in_doubt:
             self.values.pop(name, None)
 
+    def spoil(self) -> None:
+        """Something that this notebook has not done changes variables there: any of them."""
+        self.values, self._before = {}, {}
+        self.is_spoiled = True
+
     def known(self, until: int | None = None) -> dict[str, str]:
         """What its values are, as far as it is known, and has been so since cell ``until``."""
         return {
             name: text
-            for name, (text, seq) in self.values.items()
+            for name, (text, seq) in [*self.values.items()]  # heard of on another thread
             if text and (until is None or seq <= until)
         }

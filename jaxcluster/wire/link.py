@@ -62,13 +62,13 @@ class Link(ABC):
 
     Attributes:
       on_push: called on the link's thread with what a rank sends unasked.
-      on_outside: the same with what it tells of its variables (``engine.state.keeper``).
+      on_variables: the same with what it tells of its variables (``engine.told``).
     """
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self.ranks = sorted(ranks)
         self.on_push: Callable[[Event[Any]], None] | None = None
-        self.on_outside: Callable[[Event[Any]], None] | None = None
+        self.on_variables: Callable[[Event[Any]], None] | None = None
         self._ids = itertools.count(1)
         self._prefix = os.urandom(4).hex()
         self._waiting: dict[str, tuple[int, Sink, type[Operation[Any]]]] = {}
@@ -197,8 +197,8 @@ class Link(ABC):
             op, body = "mismatch", _mismatch(str(error))
             self.forget([id])
         event: Event[Any] = Event(rank, op, id, body, buffers)
-        if op in ("push", "outside"):
-            hear = self.on_push if op == "push" else self.on_outside
+        if op in ("push", "outside", "named", "spoiled"):
+            hear = self.on_push if op == "push" else self.on_variables
             if hear is not None:
                 hear(event)
         elif waiting is not None:

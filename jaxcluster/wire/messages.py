@@ -225,6 +225,15 @@ class Outside:
 
 
 @dataclass(frozen=True)
+class Spoiled:
+    """That something else than a cell changes variables of a rank: what it has told of their values
+    does not hold any more. ``undone`` is the seq of the cell that is taken back, if it is that.
+    """
+
+    undone: int = 0
+
+
+@dataclass(frozen=True)
 class CommPush:
     """What a rank's code says on a comm, for the page; its buffers are the message's.
 
@@ -252,6 +261,7 @@ EVENTS.update(
     paused=Paused,
     outside=Outside,
     push=CommPush,
+    spoiled=Spoiled,
 )
 
 
@@ -286,6 +296,17 @@ class NameChanges:
     gone: list[str]
     is_first: bool = False
     values: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Named:
+    """What another notebook's cell has changed on a rank."""
+
+    seq: int
+    changes: NameChanges
+
+
+EVENTS.update(named=Named)
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,7 @@ class Link:
     def post(self, event: Event[Any]) -> None:
         """What a rank says unasked."""
         world = self.client.world
-        self.hub.at(self._soon(event.rank, self._back), lambda: world._hear_outside(event))
+        self.hub.at(self._soon(event.rank, self._back), lambda: world._hear_of_variables(event))
 
     def mark_dead(self, rank: int, facts: Any) -> None:
         self._dead.setdefault(rank, facts)
@@ -175,10 +175,10 @@ class Link:
 
 
 class Turns:
-    """The lock of the cluster's folder."""
+    """The lock of the folder of a generation of ranks."""
 
     def __init__(self, cluster: sim_ranks.Cluster) -> None:
-        self.cluster = cluster
+        self.cluster, self._generation = cluster, cluster.generation
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[dict[int, int]]:
@@ -197,7 +197,8 @@ class Turns:
             self.cluster.seq += 1
             turn = Turn(self.cluster.seq)
             turn.after = {rank: self.cluster.last.get(rank, 0) for rank in ranks}
-            self.cluster.last.update(dict.fromkeys(turn.after, int(turn)))
+            if self._generation == self.cluster.generation:
+                self.cluster.last.update(dict.fromkeys(turn.after, int(turn)))
             yield turn
 
     def last_cells(self) -> dict[int, int]:
@@ -211,7 +212,7 @@ class World:
     check_ranks = worlds.World.check_ranks
     hear_names = worlds.World.hear_names
     hear_undo = worlds.World.hear_undo
-    _hear_outside = worlds.World._hear_outside
+    _hear_of_variables = worlds.World._hear_of_variables
     ask = worlds.World.ask
     copies: Any = None
     is_ours = True
@@ -223,6 +224,7 @@ class World:
         self.num_processes = client.cluster.num_ranks
         self.turns = Turns(client.cluster)
         self.outside: dict[int, tuple[int, int]] = {}
+        self.taken_back: dict[int, int] = {}
         own = client.cluster.keeping
         keys = own.keeps.hosts if own is not None else ()
         self.record = SimpleNamespace(
@@ -385,8 +387,8 @@ class Client:
         cluster.hub.block(None, 0.5)
         old = [(client, client.link, client.world) for client in [self, *self.others]]
         cluster.replace(undo)
-        for client, link, world in old:
-            client.begin()
+        self.begin()
+        for _, link, world in old:
             world.is_over = True
             for rank in link.ranks:
                 link.mark_dead(rank, {"why": "the cluster was restarted", "code": None})
@@ -411,9 +413,18 @@ class Client:
         self.cluster.keeping.make_whole()
         self._give_new_processes(undo=False)
         watch(None)
+
+    def equip(self) -> None:
         sim_keeping.begin_copies(self)
 
     def submit(self, source: str, ranks: Sequence[int], timeout_s: float | None) -> Any:
+        if self.world.is_over:  # the user attaches to the new ones
+            self.begin()
+            for rank in self.cluster.ranks:
+                if rank.is_dead:
+                    facts = {"why": "killed by SIGKILL", "code": -9}
+                    self.world.dead[rank.number] = facts
+                    self.link.mark_dead(rank.number, facts)
         options = CellOptions(ranks, timeout_s)
         with self.changing, contextlib.ExitStack() as on_its_way:
             cell, _ = self.dispatcher.send(source, options, on_its_way)

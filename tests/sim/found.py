@@ -831,4 +831,176 @@ FOUND = {
         ),
         keeps=Keeps(hosts=(0, 1, 1), deaths=((3.383797452247937, "rank", 0),), cut=0.1),
     ),
+    "what met zeros is not looked for where a rank has died": Schedule(
+        seed=68692,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=1,
+                client=1,
+                steps={
+                    0: (
+                        Catch(steps=(Sleep(seconds=1.5),), of_stop=True),
+                        Sleep(seconds=0.5),
+                        Set(name="q", what=(1, 0)),
+                        Launch(where="0,1", program=1, meant=(1, 1), name="d"),
+                    ),
+                    2: (
+                        Catch(steps=(Sleep(seconds=1.5),), of_stop=True),
+                        Set(name="q", what=(1, 0)),
+                    ),
+                },
+                queued=True,
+                stop_at=0.050603479520550554,
+            ),
+        ),
+        fault="partial",
+        guilty=frozenset({(1, 1)}),
+        death=(1.526178847188274, 2),
+        lateness=0.3,
+    ),
+    "a cell is taken back while the other notebook replaces the ranks": Schedule(
+        seed=2235568,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(
+                number=1,
+                client=1,
+                steps={
+                    0: (
+                        Sleep(seconds=0.5),
+                        Launch(where="0,1", program=1, meant=(1, 0), name="d"),
+                        Print(name="d"),
+                    ),
+                    1: (Launch(where="0,1", program=1, meant=(1, 0), name="d"), Print(name="d")),
+                    2: (Sleep(seconds=0.5), Print(name="d")),
+                },
+                queued=True,
+            ),
+            Program(
+                number=2,
+                client=1,
+                steps={
+                    0: (
+                        Sleep(seconds=1.5),
+                        Launch(where="0,1,2", program=2, meant=(2, 2), name="a"),
+                        Print(name="a"),
+                    ),
+                    1: (
+                        Sleep(seconds=0.01),
+                        Launch(where="0,1,2", program=2, meant=(2, 2), name="a"),
+                        Print(name="a"),
+                    ),
+                    2: (
+                        Sleep(seconds=0.01),
+                        Launch(where="0,1,2", program=2, meant=(2, 2), name="a"),
+                        Print(name="a"),
+                    ),
+                },
+                queued=False,
+            ),
+            Program(
+                number=3,
+                client=0,
+                steps={
+                    0: (Launch(where="0,1,2", program=1, meant=(3, 0), name="a"), Print(name="a")),
+                    1: (Launch(where="0,1,2", program=1, meant=(3, 0), name="a"), Print(name="a")),
+                    2: (Launch(where="0,1,2", program=1, meant=(3, 0), name="a"), Print(name="a")),
+                },
+                queued=False,
+            ),
+            Program(number=5, client=0, steps={0: (), 1: (), 2: ()}, queued=False),
+        ),
+        death=(1.7273295680064313, 2),
+        lateness=0.3,
+    ),
+    "nobody hears of what another notebook's cell has bound": Schedule(
+        seed=20,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(
+                number=1,
+                client=1,
+                steps={0: (Set(name="o", what=(1, 0)),), 1: (Set(name="o", what=(1, 1)),)},
+                queued=False,
+            ),
+            Program(number=8, client=0, steps={0: (), 1: (), 2: ()}, queued=False, pause_s=0.4),
+        ),
+        fault="partial",
+        guilty=frozenset({(1, 2)}),
+        keeps=Keeps(hosts=(0, 1, 2), is_on=False, deaths=((0.1084277724086996, "host", 1),)),
+    ),
+    "nobody hears of what another notebook takes back": Schedule(
+        seed=2371,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(
+                number=1,
+                client=1,
+                steps={
+                    0: (Launch(where="0,1,2", program=1, meant=(1, 0), name="c", inputs=("a",)),),
+                    1: (Launch(where="0,1,2", program=1, meant=(1, 0), name="c", inputs=("a",)),),
+                    2: (
+                        Launch(
+                            where="0,1,2", program=2, meant=(1, "other"), name="c", inputs=("a",)
+                        ),
+                    ),
+                },
+                queued=False,
+            ),
+            Program(number=2, client=0, steps={0: (), 1: (), 2: ()}, queued=False, pause_s=1.5),
+        ),
+        fault="other",
+        guilty=frozenset({(1, 2)}),
+        lateness=0.3,
+        keeps=Keeps(deaths=((1.004140057725866, "rank", 2),)),
+    ),
+    "a cell that ends after its rank was saved has ended well": Schedule(
+        seed=4846,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(number=2, client=0, steps={0: (), 1: (), 2: ()}, queued=False, pause_s=1.5),
+            Program(
+                number=3,
+                client=1,
+                steps={
+                    0: (Set(name="q", what=(3, 0)),),
+                    1: (Sleep(seconds=1.5), Set(name="q", what=(3, 0))),
+                    2: (Set(name="q", what=(3, 0)),),
+                },
+                queued=False,
+                pause_s=0.05,
+            ),
+        ),
+        fault="other",
+        guilty=frozenset({(1, 0)}),
+        keeps=Keeps(hosts=(0, 1, 2), deaths=((1.321208981517596, "host", 0),)),
+    ),
+    "of two cells that are taken back, a dead rank's copy has the first": Schedule(
+        seed=38372,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    1: (Set(name="o", what=(1, 1)), Sleep(1.5), Launch("0,1", 1, (1, 0), "d")),
+                    2: (),
+                },
+                queued=True,
+                timeout_s=0.14197628656828515,
+            ),
+            Program(number=8, client=0, steps={0: (), 1: (), 2: ()}, queued=False),
+        ),
+        fault="partial",
+        guilty=frozenset({(1, 0)}),
+        lateness=0.3,
+        keeps=Keeps(deaths=((2.411506039012287, "rank", 1),)),
+    ),
 }

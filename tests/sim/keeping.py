@@ -30,12 +30,13 @@ from jaxcluster.agent.mirrors import Mirrors
 from jaxcluster.allocation import states
 from jaxcluster.allocation.fleet import Place
 from jaxcluster.cluster import copies, respawn, restart
-from jaxcluster.engine import state
+from jaxcluster.engine import others, state
 from jaxcluster.engine.digests import LITERAL, is_literal
 from jaxcluster.engine.state import aside, keeper, loading, mirror, saving, shelf
 from jaxcluster.engine.state.saved import CannotSave, SavedArray
 from jaxcluster.errors import JaxClusterError, LaunchError
 from jaxcluster.records import kept
+from jaxcluster.wire.link import Event
 from sim.hub import Hub, Sink, Time
 from sim.threads import ANSWER_S, Jobs, Sockets, Threads
 from sim.truth import Value
@@ -166,6 +167,7 @@ def virtual(own: Keeping) -> Iterator[None]:
     put(kept, SHARED_MEMORY=own.folder, _parents=lambda: [own.folder])
     put(copies, time=timed, LOOK_S=PACE_S, new_keys=lambda: SimpleNamespace(public="", secret=""))
     put(states, time=timed)
+    put(others.wire, encode=lambda op, id, body: (op, body))
     put(restart, time=timed, Sink=Sink)
     put(respawn, time=timed)
     jax = sys.modules.get("jax")
@@ -363,6 +365,83 @@ class Keeping:
             self.pictures = {rank.number: picture_of(rank) for rank in ranks}
 
 
+class Told:
+    """What notebooks are told of a rank's names: see ``engine.names``."""
+
+    def __init__(self) -> None:
+        self.spoiled: set[bytes] = set()
+        self.values = SimpleNamespace(note=lambda *course: None)
+        self._told: dict[bytes, dict[str, Any]] = {}
+
+    def spoil(self, notebook: bytes) -> None:
+        self.spoiled.add(notebook)
+
+    def changes(self, notebook: bytes, names: Mapping[str, Any]) -> wire.NameChanges | None:
+        if notebook in self.spoiled:
+            self.spoiled.discard(notebook)
+            self._told.pop(notebook, None)
+        now, told = dict(names), self._told.get(notebook)
+        before = told or {}
+        self._told[notebook] = now
+        bound = [n for n in now if n not in before or before[n] is not now[n]]
+        gone = [n for n in before if n not in now]
+        values = {n: text_of(now[n]) for n in bound}
+        return wire.NameChanges(bound, gone, told is None, values)
+
+
+class Ways:
+    """A rank's ways to its notebooks: see ``engine.control``."""
+
+    def __init__(self, rank: Any) -> None:
+        self._rank = rank
+
+    def others(self, ident: bytes) -> list[bytes]:
+        return [client.ident for client in self._clients if client.ident != ident]
+
+    @property
+    def _clients(self) -> list[Any]:
+        owner = self._rank.cluster.owner
+        return [owner, *owner.others]
+
+    def is_behind(self, ident: bytes) -> bool:
+        return False
+
+    def post(self, ident: bytes, event: tuple[str, Any]) -> None:
+        op, body = event
+        for client in self._clients:
+            if client.ident == ident:
+                client.link.post(Event(self._rank.number, op, "", body))
+
+    def call_main(self, do: Callable[[], None]) -> None:
+        do()
+
+
+def others_of(rank: Any, told: Told) -> others.Others:
+    made = others.Others(Ways(rank), told, lambda: rank.current is not None)  # type: ignore[arg-type]
+
+    def call_later(seconds: float, do: Callable[[], None]) -> others.Timer:
+        timer = Timer(do, rank)
+        rank.hub.at(rank.hub.now + seconds, timer.ring)
+        return timer
+
+    made.attach(rank.names, call_later)
+    return made
+
+
+class Timer:
+    """Of a rank's loop."""
+
+    def __init__(self, do: Callable[[], None], rank: Any) -> None:
+        self._do, self._rank, self._is_off = do, rank, False
+
+    def cancel(self) -> None:
+        self._is_off = True
+
+    def ring(self) -> None:
+        if not (self._is_off or self._rank.is_dead):
+            self._do()
+
+
 @dataclass
 class Picture:
     """A rank as it was before it got a new process.
@@ -424,7 +503,8 @@ def recover(owner: Any, when: str, undo: bool) -> str:
     """New processes by the real restart; what came of it is looked at."""
     cluster = owner.cluster
     own = cluster.keeping
-    records = [cell.record for client in [owner, *owner.others] for cell in client.sent]
+    theirs = [cell.record for client in owner.others for cell in client.sent]
+    records = [cell.record for cell in owner.sent] + theirs
     for _ in range(3):  # it fails, and the user tries again
         made = respawn.Respawn(owner, when=when, undo=undo)
         try:
@@ -441,7 +521,11 @@ def recover(owner: Any, when: str, undo: bool) -> str:
         left = [one for one in records if not one.replies.keys() >= {*one.ranks}]
         left = [one for one in left if one.seq not in made.restored.undone]
         told = {name for one in left for name in restart.bound_names(one.source)}  # by these cells
-        cluster.wrong += judge(own.pictures, cluster.ranks, made.restored, undone, told)
+        told |= {n for one in records if one.undone for n in restart.bound_names(one.source)}
+        # The other notebook's cell that has not ended says that it can't be undone any more.
+        open_ = [one for one in theirs if not (one.undone or one.replies.keys() >= {*one.ranks})]
+        doubted = {name for one in open_ for name in restart.bound_names(one.source)}
+        cluster.wrong += judge(own.pictures, cluster.ranks, made.restored, undone, told, doubted)
         own.pictures = None
         return str(made.restored)
     return "Recovery failed."
@@ -469,10 +553,12 @@ def judge(
     done: restart.Restored,
     undone: int,
     told: AbstractSet[str],
+    doubted: AbstractSet[str],
 ) -> list[str]:
     """Each name is what it was, of one moment on all ranks, or is said to be lost.
 
     Args:
+      doubted: those of which nothing is promised.
       undone: the cell that was taken back on all ranks; 0: none was.
       told: names that are not to be trusted, as the cells say that have bound them.
     """
@@ -486,7 +572,7 @@ def judge(
     now = {rank: one.new for rank, one in were.items()}
     names = {name for one in (*then.values(), *now.values()) for name in one}
     names |= {name for rank in ranks for name in rank.names}
-    for name in sorted(names):
+    for name in sorted(names - doubted):
         if any(_is_wrong(moment[rank].get(name)) for moment in (now, then) for rank in moment):
             continue  # the cell that has made it says so
         has = {rank.number: key(rank.names.get(name)) for rank in ranks}

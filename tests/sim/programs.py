@@ -347,8 +347,14 @@ class Writer:
         chance = self.chance
         if any(_is_apart(step) for p in made.programs for own in p.steps.values() for step in own):
             return made  # what threads change no copy promises to have
-        programs = [  # one notebook's
-            replace(self.with_own(p), client=0, pause_s=self.pick(PAUSES_S)) for p in made.programs
+        is_one = chance.random() < 0.4  # notebook's
+        programs = [
+            replace(
+                self.with_own(p),
+                client=0 if is_one else p.client,
+                pause_s=self.pick(PAUSES_S),
+            )
+            for p in made.programs
         ]
         last = self.launch((8, 0))
         steps = {r: tuple(s for s in (last, Print(last.name)) if _is_of(s, r))

@@ -226,9 +226,10 @@ class Rank:
         self.side: list[Actor] = []  # threads of the product's own
         self.saved: dict[str, Any] | None = None  # what a snapshot has, once there is one
         self.lost: dict[str, str] = {}
-        self.told: dict[bytes, dict[str, Any]] = {}  # each notebook: the names of its last reply
         self._paths: dict[int, tuple[Iterator[Any], Iterator[None]]] = {}  # of each program
         self.keeper = cluster.keeping.attach(self) if cluster.keeping is not None else None
+        self.told = keeping.Told()
+        self.others = keeping.others_of(self, self.told) if self.keeper is not None else None
 
     # ------------------------------------------------------------------ the control channel
 
@@ -311,6 +312,11 @@ class Rank:
         with self.cluster.keeping.owned(self):
             self.reply(request, keeping.state.on_keep(self.keeper, request))
 
+    def _on_hold_replies(self, request: Request) -> None:
+        if self.others is not None:
+            self.others.hold(request.ident, request.body.is_on)
+        self.reply(request, None)
+
     def _on_snapshot(self, request: Request) -> None:
         self._answer(request)
 
@@ -331,15 +337,7 @@ class Rank:
 
     def _name_changes(self, ident: bytes) -> wire.NameChanges | None:
         """What a notebook is told of them: see ``engine.names``."""
-        if self.keeper is None:
-            return None
-        now, told = dict(self.names), self.told.get(ident)
-        before = told or {}
-        self.told[ident] = now
-        bound = [n for n in now if n not in before or before[n] is not now[n]]
-        gone = [n for n in before if n not in now]
-        values = {n: keeping.text_of(now[n]) for n in bound}
-        return wire.NameChanges(bound, gone, told is None, values)
+        return None if self.keeper is None else self.told.changes(ident, self.names)
 
     def _probe(self) -> None:
         self.probes += 1
@@ -398,8 +396,9 @@ class Rank:
         assert self.before is not None
         self.names.clear()
         self.names.update(self.before.names)
-        if self.keeper is not None:
+        if self.keeper is not None and self.others is not None:
             self.keeper.changed()
+            self.others.spoil(request.ident, request.body.seq)
         self.reply(request, [])
 
     def _refuses_undo(self, request: Request) -> str | None:
@@ -522,8 +521,11 @@ class Rank:
             own=end.own, foreign=end.foreign, unchecked=end.unchecked, background=end.background,
             given_up=sorted(self.journal.given_up), names=self._name_changes(request.ident),
         )  # fmt: skip
-        self.reply(request, reply)
-        if self.keeper is not None:
+        if self.keeper is None or self.others is None:
+            self.reply(request, reply)
+        else:
+            self.others.answer(request.ident, lambda: self.reply(request, reply))
+            self.others.cell_ended(request.ident, cell.seq)
             is_same = self.names == self.before.names
             self.keeper.end(cell.seq, is_same)
 

@@ -266,7 +266,7 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
             is_clear = is_whole and not _is_stop_heard(schedule)
             if report.cell_seq and report.cell_seq not in cells and is_clear:
                 broken.append(f"P4: cell {report.cell_seq} is blamed, not {cells}: {report}")
-    if not broken and not any(client.world.dead for client in clients):
+    if not broken and not any(rank.is_dead for rank in cluster.ranks):
         _look_at_all_or_none(schedule, cluster, course)
 
 

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.cluster import carrying, restart
-from jaxcluster.engine import strict
+from jaxcluster.cluster import carrying, copies, restart
+from jaxcluster.engine import others, strict
 from jaxcluster.engine.state import shelf
 from jaxcluster.errors import CellInterrupted
 from jaxcluster.lockstep import actions, polls
@@ -91,6 +91,12 @@ def undo_beside_a_restart(self: Any, *asked: Any) -> Any:
 def look_only(self: Turns) -> Iterator[dict[int, int]]:
     """Nobody has the turn."""
     yield self.last_cells()
+
+
+def missed_last(world: Any, cells: Any, last: Any) -> dict[int, int]:
+    """The last cell that a dead rank's copy still has."""
+    missed = {rank: cell.seq for cell in cells if cell.undone for rank in cell.missed}
+    return {rank: seq for rank, seq in missed.items() if rank in world.dead}
 
 
 def alone(cells: Any, undone: int) -> frozenset[int]:
@@ -262,9 +268,6 @@ HOLES: dict[str, list[tuple[Any, str, Any]]] = {
         (carrying.Carrier, "_undo", undo_beside_a_restart),
         (Turns, "quiet", look_only),
     ],
-    "a notebook takes a cell back while the other one replaces the ranks": [
-        (Turns, "quiet", look_only),
-    ],
 }  # fmt: skip
 
 
@@ -299,9 +302,6 @@ SHOWN_BY: dict[str, Callable[[Schedule], bool]] = {
     "a survivor's value is taken for a dead rank's own": is_kept,
     "an array's numbers are another one's": is_kept,
     "a cell is taken back while others replace the ranks": is_kept,
-    "a notebook takes a cell back while the other one replaces the ranks": (
-        lambda made: made.death is not None and len({p.client for p in made.programs}) > 1
-    ),
 }
 
 
@@ -315,10 +315,33 @@ def test_a_hole_that_is_put_back_is_found(hole: str, monkeypatch: pytest.MonkeyP
     assert next(found, None) is not None
 
 
+RARE: dict[str, tuple[Any, str, Any]] = {
+    "a cell is taken back while the other notebook replaces the ranks": (
+        Turns, "quiet", look_only,
+    ),
+    "a rank has run what waits elsewhere for a cell that is taken back": (
+        restart, "_with_undone", alone,
+    ),
+    "nobody hears of what another notebook's cell has bound": (
+        others.Others, "cell_ended", lambda *told: None,
+    ),
+    "nobody hears of what another notebook takes back": (
+        others.Others, "spoil", lambda *told: None,
+    ),
+    "a cell that ends after its rank was saved has ended well": (
+        others.Others, "hold", lambda *asked: None,
+    ),
+    "of two cells that are taken back, a dead rank's copy has the first": (
+        copies, "_missed", missed_last,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("hole", RARE)
 def test_a_hole_that_few_random_schedules_show_is_seen_in_the_one_that_was_found(
-    monkeypatch: pytest.MonkeyPatch,
+    hole: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(restart, "_with_undone", alone)
-    made = FOUND["a rank has run what waits elsewhere for a cell that is taken back"]
-    others = (replace(made, seed=made.seed + n) for n in range(OTHER_TIMES))
-    assert any(run(other).broken for other in others)
+    monkeypatch.setattr(*RARE[hole])
+    made = FOUND[hole]
+    each = (replace(made, seed=made.seed + n) for n in range(OTHER_TIMES))
+    assert any(run(one).broken for one in each)

@@ -36,6 +36,7 @@ class Runner:
         self.leftovers = Leftovers()
         self.undo = types.SimpleNamespace(forget=lambda why: None)
         self.keeper = Keeper(0)
+        self.others = types.SimpleNamespace(enter=list, leave=list)
 
     def in_a_cell(self, frame: FrameType | None) -> bool:
         return frame is not None and frame.f_code is self.cell_code

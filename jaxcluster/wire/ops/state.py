@@ -45,6 +45,13 @@ class Snapshot(Operation[Report], op="snapshot"):
 
 
 @dataclass(frozen=True)
+class HoldReplies(Operation[None], op="hold_replies"):
+    """Hold the replies to other notebooks' cells back from now on, or send them."""
+
+    is_on: bool
+
+
+@dataclass(frozen=True)
 class RestoreDone:
     """The names that are ``restored``, and why others are ``lost``.
 
