@@ -503,8 +503,9 @@ def recover(owner: Any, when: str, undo: bool) -> str:
     """New processes by the real restart; what came of it is looked at."""
     cluster = owner.cluster
     own = cluster.keeping
-    theirs = [cell.record for client in owner.others for cell in client.sent]
-    records = [cell.record for cell in owner.sent] + theirs
+    theirs = [cell for client in owner.others for cell in client.sent]
+    open_ = [cell.record for cell in theirs if not cell.done]
+    records = [cell.record for cell in [*owner.sent, *theirs]]
     for _ in range(3):  # it fails, and the user tries again
         made = respawn.Respawn(owner, when=when, undo=undo)
         try:
@@ -523,8 +524,9 @@ def recover(owner: Any, when: str, undo: bool) -> str:
         told = {name for one in left for name in restart.bound_names(one.source)}  # by these cells
         told |= {n for one in records if one.undone for n in restart.bound_names(one.source)}
         # The other notebook's cell that has not ended says that it can't be undone any more.
-        open_ = [one for one in theirs if not (one.undone or one.replies.keys() >= {*one.ranks})]
-        doubted = {name for one in open_ for name in restart.bound_names(one.source)}
+        doubted = {
+            name for one in open_ if not one.undone for name in restart.bound_names(one.source)
+        }
         cluster.wrong += judge(own.pictures, cluster.ranks, made.restored, undone, told, doubted)
         own.pictures = None
         return str(made.restored)
