@@ -30,6 +30,7 @@ from jaxcluster.records import registry
 from jaxcluster.records.runtimefolder import inside
 
 LOOK_S = 0.25  # between looks whether the first host is still there
+FREE_LOOK_S = 0.002  # between looks whether a lock is free
 SAY_S = 2.0  # before it is said who is waited for ...
 RARER = 2  # ... and how much longer it has been so when it is said again
 ASK_S = 1.0
@@ -90,7 +91,7 @@ class LocalTurns:
 
     @contextlib.contextmanager
     def take(self, ranks: Iterable[int] = (), say: Say | None = None) -> Iterator[Turn]:
-        with self._locked() as (lock, before):
+        with self._locked(say) as (lock, before):
             last = _by_rank(before.get("last", {}))
             turn = Turn(before.get("seq", self._last_seq) + 1)
             turn.after = {rank: last.get(rank, 0) for rank in ranks}
@@ -112,11 +113,11 @@ class LocalTurns:
             return {}
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _locked(self, say: Say | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
         with self._mutex:  # the descriptor's lock is one for all threads
             lock = self._descriptor()
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                _lock(lock, say)
                 yield lock, json.loads(os.pread(lock, 1 << 20, 0) or b"{}")
             finally:
                 fcntl.flock(lock, fcntl.LOCK_UN)
@@ -144,6 +145,24 @@ class LocalTurns:
         self._path = str(registry.folder(self.name) / "lock")
         self._close = weakref.finalize(self, os.close, lock)
         return lock
+
+
+_OTHERS = (
+    "This cell waits for its turn: another notebook is sending a cell, undoing one, or giving the "
+    "ranks new processes.\n"
+)
+
+
+def _lock(file: int, say: Say | None) -> None:
+    """Wait for a lock, and say so where it takes long."""
+    if say is not None:
+        until = time.monotonic() + SAY_S
+        while time.monotonic() < until:
+            with contextlib.suppress(BlockingIOError):
+                return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            time.sleep(FREE_LOOK_S)
+        say(Passing(_OTHERS))
+    return fcntl.flock(file, fcntl.LOCK_EX)
 
 
 class First(Protocol):

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from jaxcluster.agent.turns import Asked, Turns
+from jaxcluster.allocation import turns
 from jaxcluster.allocation.turns import LocalTurns
 from jaxcluster.errors import NoCluster
 from jaxcluster.records import registry, runtimefolder
@@ -46,6 +47,26 @@ def test_cells_are_numbered_in_the_order_of_their_turns() -> None:
         with LocalTurns("main").take() as seq:
             seen.append(seq)
     assert seen == [1, 2, 3]
+
+
+def test_who_waits_long_for_a_turn_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry.folder("main").mkdir()
+    monkeypatch.setattr(turns, "SAY_S", 0.05)
+    said: list[str] = []
+    with LocalTurns("main").take():
+        waits = threading.Thread(target=_take, args=(said,))
+        waits.start()
+        waits.join(0.3)
+        assert len(said) == 1
+        assert "another notebook is sending a cell" in said[0]
+    waits.join()
+    with LocalTurns("main").take(say=said.append) as seq:
+        assert (seq, len(said)) == (3, 1)
+
+
+def _take(said: list[str]) -> None:
+    with LocalTurns("main").take(say=said.append):
+        pass
 
 
 def test_cells_of_new_processes_are_numbered_on() -> None:
