@@ -97,8 +97,9 @@ class Others:
         """
         others = self._control.others(whose)
         for client in others:
-            self._names.spoil(client)
-            self._control.post(client, wire.encode("spoiled", "", wire.Spoiled(undone)))
+            if undone or client not in self._names.spoiled:  # else it knows, or lacks a cell's end
+                self._names.spoil(client)
+                self._control.post(client, wire.encode("spoiled", "", wire.Spoiled(undone)))
         if others:
             self._control.call_main(self._tell_soon)
 

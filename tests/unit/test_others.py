@@ -123,10 +123,13 @@ def test_while_a_cell_runs_nothing_is_told_before_its_end(rank: Rank) -> None:
 
 def test_many_changes_are_told_once(rank: Rank) -> None:
     rank.run(A, 1, x=5)
+    rank.heard()
     for _ in range(5):
         rank.others.spoil(B)
-    rank.heard()
-    assert [timer.is_off for timer in rank.timers] == [True] * 4 + [False]
+    assert [(who, op) for who, op, _ in rank.heard()] == [(A, "spoiled")]
+    rank.others.spoil(B, undone=1)
+    assert rank.heard() == [(A, "spoiled", {"undone": 1})]
+    assert [timer.is_off for timer in rank.timers] == [True] * 5 + [False]
 
 
 def test_a_stopped_notebooks_messages_do_not_pile_up(rank: Rank) -> None:
