@@ -602,8 +602,11 @@ def successors(saved: Mapping[int, dict[str, Any]], dead: Mapping[int, Dead]) ->
     for name in sorted({n for body in saved.values() for n in body["kept"]}):
         had = [rank for rank, one in dead.items() if _may_have_had(one, name)]
         if not all(name in body["kept"] for body in saved.values()):
+            unheard = [rank for rank in had if not dead[rank].is_current]
             if any(name in (dead[rank].names or ()) for rank in had):
                 found.lost[name] = OWN
+            elif unheard and any(name in body["spanning"] for body in saved.values()):
+                found.lost[name] = f"rank {unheard[0]}, which died, may have had a part of it"
             continue  # else it stays with those that have it
         texts = {rank: body["texts"].get(name, "") for rank, body in saved.items()}
         for rank in had:

@@ -52,6 +52,35 @@ def dead(values=(), others=None, is_current=True, more=()) -> Dead:
     return Dead(names, is_current, {n: v for n, v in values.items() if v}, others or {})
 
 
+def test_an_array_that_some_have_a_part_of_is_lost_with_a_rank_of_which_not_all_was_heard():
+    reports = {1: saved({"d": ""}, spanning=["d"]), 2: saved({})}
+    why = "rank 0, which died, may have had a part of it"
+    assert successors(reports, {0: Dead()}).lost == {"d": why}
+    assert successors(reports, {0: dead(is_current=False)}).lost == {"d": why}
+    assert successors(reports, {0: dead(more=["d"])}).lost == {"d": OWN}
+    assert successors(reports, {0: dead()}).lost == {}  # it never had it
+    assert successors({1: saved({"log": "#a"}), 2: saved({})}, {0: Dead()}).lost == {}
+
+
+def test_the_first_cell_that_was_taken_back_without_a_rank_is_the_one_that_its_copy_still_has():
+    def cell(seq: int, *missed: int) -> Any:
+        return SimpleNamespace(seq=seq, undone=True, missed=missed)
+
+    heard = {0: SimpleNamespace(seq=7), 2: SimpleNamespace(seq=4)}
+    world: Any = SimpleNamespace(dead={1: "", 2: ""}, taken_back={}, told=heard)
+    last = dict.fromkeys(range(3), 8)
+    assert copies._missed(world, [cell(5, 1), cell(6, 1, 0)], last) == {1: 5}
+    world.taken_back = {0: 4}  # by another notebook, on those that lived
+    assert copies._missed(world, [], last) == {1: 4, 2: 4}
+    assert copies._missed(world, [cell(3, 1)], last) == {1: 3, 2: 4}
+    world.told[2].seq = 5  # it has run another one since
+    assert copies._missed(world, [], last) == {1: 4}
+    world.taken_back = {0: 4, 1: 4}
+    assert copies._missed(world, [], last) == {}
+    world.taken_back = {0: 9}  # they were never sent that one
+    assert copies._missed(world, [], last) == {}
+
+
 def test_what_all_survivors_have_is_given_if_the_dead_rank_had_it_too():
     reports = {0: saved({"history": "#a"}), 2: saved({"history": "#a"})}
     found = successors(reports, {1: dead({"history": "#a"})})
@@ -204,6 +233,15 @@ def test_what_another_notebook_may_have_changed_since_is_not_known():
     told = {0: heard(4, x="=1")}
     found = _dead(told, [cell(4, [0]), cell(6, [0])], 0, last=6)  # 5 was another notebook's
     assert found == Dead(frozenset({"x"}))
+
+
+def test_what_something_else_than_a_cell_may_have_changed_is_not_known():
+    one = heard(4, x="=1")
+    one.spoil()
+    cells = [cell(4, [0]), cell(5, [0], "z = 1")]
+    assert _dead({0: one}, cells, 0, last=5) == Dead(frozenset({"x", "z"}), maybe=frozenset("z"))
+    one.hear(5, wire.NameChanges(["x"], [], is_first=True, values={"x": "=2"}))
+    assert _dead({0: one}, cells, 0, last=5).values == {"x": "=2"}
 
 
 def copied(kept="", lost=None) -> dict[str, Any]:
