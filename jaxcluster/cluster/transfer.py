@@ -9,6 +9,7 @@ shards come as raw frames.
 from __future__ import annotations
 
 import contextlib
+import io
 import keyword
 import math
 import mmap
@@ -18,10 +19,11 @@ import queue
 import secrets
 import tempfile
 import uuid
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 import numpy as np
@@ -48,6 +50,7 @@ from jaxcluster.ranks import name_ranks
 from jaxcluster.text import format_nbytes
 from jaxcluster.wire.link import Event, Sink, replies, unwrap
 from jaxcluster.wire.ops.values import (
+    FILES,
     Assign,
     AssignBind,
     Describe,
@@ -459,11 +462,11 @@ def push(world: World, values: Mapping[str, Any], ranks: Sequence[int] | None = 
     chosen = world.check_ranks(ranks)
     buffers: list[pickle.PickleBuffer] = []
     try:
-        pickled = cloudpickle.dumps(dict(values), protocol=5, buffer_callback=buffers.append)
+        pickled = _dumps(dict(values), buffers)
     except Exception:
         for name, value in values.items():
             try:
-                cloudpickle.dumps(value, protocol=5)
+                _dumps(value, [])
             except Exception as error:
                 raise NotSerialisable(
                     f"{name} can't be pickled: {type(error).__name__}: {error}",
@@ -484,6 +487,16 @@ def push(world: World, values: Mapping[str, Any], ranks: Sequence[int] | None = 
     if total:
         check_memory(" and ".join(values), total * len(chosen))
     _assign(world, dict.fromkeys(chosen, Assign(token)), [pickled, *raws])
+
+
+class _Pickler(cloudpickle.Pickler):
+    dispatch_table: ClassVar[Any] = ChainMap(FILES, cloudpickle.Pickler.dispatch_table)
+
+
+def _dumps(value: Any, buffers: list[pickle.PickleBuffer]) -> bytes:
+    file = io.BytesIO()
+    _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(value)
+    return file.getvalue()
 
 
 def _token() -> str:

@@ -12,10 +12,10 @@ import mmap
 import os
 import pickle
 import time
-from collections import deque
+from collections import ChainMap, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 import numpy as np
@@ -35,6 +35,7 @@ from jaxcluster.engine.lost import LostNames
 from jaxcluster.engine.replicas import LOOK_NBYTES, Room, hashes
 from jaxcluster.engine.usernames import is_users
 from jaxcluster.wire.ops.values import (
+    FILES,
     Assign,
     AssignBind,
     Describe,
@@ -85,7 +86,9 @@ class Held:
 
 
 class ArrayPickler(cloudpickle.Pickler):
-    """Pickles everything but jax.Arrays, which it gathers in ``arrays``."""
+    """Pickles everything but jax.Arrays, which it gathers in ``arrays``, and open files."""
+
+    dispatch_table: ClassVar[Any] = ChainMap(FILES, cloudpickle.Pickler.dispatch_table)
 
     def __init__(self, file: io.BytesIO, buffers: list[pickle.PickleBuffer]) -> None:
         super().__init__(file, protocol=PROTOCOL, buffer_callback=buffers.append)

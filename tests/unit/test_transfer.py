@@ -19,7 +19,7 @@ import pytest
 
 from jaxcluster import wire
 from jaxcluster.cluster import transfer, unpickling
-from jaxcluster.engine.values import HELD_S, Held, Values
+from jaxcluster.engine.values import HELD_S, CannotPickle, Held, Values
 from jaxcluster.errors import (
     NotAddressable,
     NotSerialisable,
@@ -28,7 +28,7 @@ from jaxcluster.errors import (
     UsageError,
 )
 from jaxcluster.wire.link import Event, Sink
-from jaxcluster.wire.ops.values import Assign, Described, Fetched, Forget, Part
+from jaxcluster.wire.ops.values import Assign, Describe, Described, Fetched, Forget, Part
 
 
 def info(shape: list[int], shards: list[wire.ShardInfo], note: str = "") -> wire.ArrayInfo:
@@ -396,6 +396,25 @@ def test_a_rank_lets_go_of_values_that_nobody_will_ask_for() -> None:
     values._hold("killed", held(2.0))
     values._hold("b", held(2.0 + HELD_S + 1))
     assert list(values._held) == ["b"]
+
+
+@pytest.mark.parametrize("mode", ["r", "w", "rb", "r+b", "wb"])
+def test_an_open_file_does_not_travel_as_something_else(tmp_path: Path, mode: str) -> None:
+    """By cloudpickle a text file would arrive as a ``StringIO``."""
+    path, ranks, values = tmp_path / "file.txt", Ranks({}), Values(0)
+    path.write_text("text")
+    told = f"can't be pickled{{}}: TypeError: '{path}' is an open file. Send its path, or what"
+    with open(path, mode) as file:
+        for value in (file, {"deep": [file]}):
+            with pytest.raises(NotSerialisable) as refused:
+                transfer.push(ranks, {"one": 1, "f": value})  # type: ignore[arg-type]
+            assert str(refused.value).startswith(f"f {told.format('')}")
+            values.namespace["f"] = value
+            request: Any = types.SimpleNamespace(body=Describe("f", pickle=True))
+            with pytest.raises(CannotPickle) as caught:
+                values.describe_value(request)
+            assert str(caught.value).startswith(f"f {told.format(' on rank 0')}")
+    assert ranks.asked == []
 
 
 def test_a_push_in_frames_needs_room_for_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:

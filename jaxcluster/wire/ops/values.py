@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +11,24 @@ from jaxcluster.wire.messages import ArrayInfo
 from jaxcluster.wire.ops import Operation
 
 Hashes = list[Any]  # (leaf, part, hash) of parts that other processes have too
+
+
+def refuse_file(file: Any) -> tuple[Any, ...]:
+    """Reduce an open file: cloudpickle would send its text, as a ``StringIO``.
+
+    Raises:
+      TypeError: it is neither of the streams that each process has.
+    """
+    for name in ("stdout", "stderr"):
+        if file is getattr(sys, name):
+            return getattr, (sys, name)
+    raise TypeError(f"{file.name!r} is an open file. Send its path, or what it has: file.read()")
+
+
+FILES = dict.fromkeys(
+    (io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO),
+    refuse_file,
+)
 
 
 @dataclass(frozen=True)
