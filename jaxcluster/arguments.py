@@ -359,14 +359,21 @@ def notify_help() -> str:
     return usage.format_help(prog, [usage.explain(prog, *each) for each in flags.items()])
 
 
+_BEHIND = re.compile(r"(\s+(--test|--after\s+\S+))+\s*$")
+
+
 def notify_line(line: str) -> tuple[float | None, bool, str]:
     """The (seconds, whether to try it, command) of a ``notify`` line; the command as it was typed.
+
+    Options may stand before or behind it.
 
     Raises:
       Help: it was asked for.
       UsageError: an option is wrong.
     """
     after, is_test, left = None, False, line.strip()
+    if not left.startswith("-") and (found := _BEHIND.search(left)):
+        left = f"{found[0].strip()} {left[: found.start()]}"
     while left.startswith("-"):
         word, _, left = left.partition(" ")
         left = left.lstrip()

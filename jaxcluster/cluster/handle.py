@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from jaxcluster import wire
 from jaxcluster.allocation.base import Allocation
@@ -88,7 +88,6 @@ class Cluster:
       num_processes: how many ranks it has.
       life: what it is now (see ``life.State``).
       on_push: called, on the link's thread, with what ranks send unasked (widgets).
-      recovery: ``auto``, ``ask`` or ``never``: what follows when ranks die or hang permanently.
       kept: what its ranks have saved and no new process has yet.
       restored: what the last restart brought back; None before one, and after a clean one.
       recovered: what was done about the last finding or death; "" if nothing was yet.
@@ -105,7 +104,7 @@ class Cluster:
         self.spec = self.asked = world.record.spec
         self.name = world.record.name
         self.life = Life()
-        self.recovery: RecoveryMode = "auto"
+        self._recovery: RecoveryMode = "auto"
         self.recovered = ""
         self.makers = Making()
         self.past_reports = Reports(self.name, is_here=world.way is None)
@@ -865,6 +864,17 @@ class Cluster:
         with contextlib.suppress(NoCluster):
             return registry.read(self.name).created_ns != self.record.created_ns
         return False
+
+    @property
+    def recovery(self) -> RecoveryMode:
+        """What follows when ranks die or hang permanently."""
+        return self._recovery
+
+    @recovery.setter
+    def recovery(self, mode: RecoveryMode) -> None:
+        if mode not in get_args(RecoveryMode):
+            raise UsageError(f"recovery must be 'auto', 'ask' or 'never', not {mode!r}.")
+        self._recovery = mode
 
     def strict(self, on: bool) -> None:
         """Check every multi-process launch before it is issued (some 2 ms each), or no longer.

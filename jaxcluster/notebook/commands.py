@@ -474,7 +474,8 @@ class Commands:
         if word is None:
             print(f"{state} {hint}")
         elif word not in choices:
-            raise UsageError(state, hint)
+            *others, last = choices
+            raise UsageError(f"{word!r} is not {', '.join(others)} or {last}. {state}", hint)
         return word is not None
 
     def _debug(self, line: str) -> None:
@@ -552,21 +553,23 @@ class Commands:
 
     @staticmethod
     def _notify(line: str) -> None:
-        after, is_test, command = arguments.notify_line(line)
+        def tell() -> str:
+            if not notifier.command:
+                return "Nothing is run when a cell ends."
+            return f"Run at the end of cells of {notifier.after_s:g} s and more: {notifier.command}"
+
+        after, is_test, typed = arguments.notify_line(line)
+        command = notifier.command if not typed else "" if typed == "off" else typed
+        is_test = is_test and bool(command)
+        if is_test and (problem := notifier.test(command)):
+            kept = f"It was not kept. {tell()}" if typed else ""
+            raise UsageError(f"{problem[0].upper()}{problem[1:]}", kept)
+        notifier.command = command
         if after is not None:
             notifier.after_s = after
-        if command:
-            notifier.command = "" if command == "off" else command
-        if not notifier.command:
-            print(
-                "Nothing is run when a cell ends. For example: "
-                '%jaxcluster notify curl -d "$CELL_TEXT" ntfy.sh/my-topic'
-            )
-            return
-        print(f"Run at the end of cells of {notifier.after_s:g} s and more: {notifier.command}")
+        example = '%jaxcluster notify curl -d "$CELL_TEXT" ntfy.sh/my-topic'
+        print(tell() if command else f"{tell()} For example: {example}")
         if is_test:
-            if problem := notifier.test():
-                raise UsageError(f"{problem[0].upper()}{problem[1:]}")
             print("The command ran without an error.")
 
     def _compare(self, line: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from jaxcluster.cluster import notify
 from jaxcluster.cluster.notify import Notifier
 from jaxcluster.errors import CellFailed, CellInterrupted, UsageError
 from jaxcluster.model.outputs import CellRecord
+from jaxcluster.notebook import commands
 
 
 def record(*statuses: str) -> CellRecord:
@@ -74,6 +76,8 @@ def test_a_command_that_does_not_end_is_ended_with_all_that_it_has_started(
 def test_its_line_is_the_shells_but_for_the_options_before_it() -> None:
     command = """curl -d "$CELL_TEXT" --after 3 'a b'"""
     assert arguments.notify_line(f" --after 600 --test {command} ") == (600.0, True, command)
+    assert arguments.notify_line("false --test") == (None, True, "false")
+    assert arguments.notify_line("a --test b --after 3 --test") == (3.0, True, "a --test b")
     assert arguments.notify_line("off") == (None, False, "off")
     assert arguments.notify_line("") == (None, False, "")
 
@@ -82,3 +86,46 @@ def test_its_line_is_the_shells_but_for_the_options_before_it() -> None:
 def test_a_wrong_option_is_refused(line: str) -> None:
     with pytest.raises(UsageError):
         arguments.notify_line(line)
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """``%jaxcluster notify`` with a notifier of its own."""
+    monkeypatch.setattr(commands, "notifier", Notifier())
+    return commands.Commands._notify
+
+
+def test_a_command_whose_test_fails_is_not_kept(
+    typed: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed("--after 5 true")
+    with pytest.raises(UsageError) as caught:
+        typed("false --after 600 --test")
+    assert str(caught.value) == (
+        "The command of %jaxcluster notify ended with exit status 1.\n"
+        "It was not kept. Run at the end of cells of 5 s and more: true"
+    )
+    typed("")
+    typed("--test")
+    typed("off --test")
+    assert capsys.readouterr().out.splitlines() == [
+        *["Run at the end of cells of 5 s and more: true"] * 3,
+        "The command ran without an error.",
+        "Nothing is run when a cell ends. For example: "
+        '%jaxcluster notify curl -d "$CELL_TEXT" ntfy.sh/my-topic',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("word", "choices", "told"),
+    [
+        ("maybe", ("on", "off"), "'maybe' is not on or off. It is off.\nx on|off sets it."),
+        ("On", ("a", "b", "c"), "'On' is not a, b or c. It is off.\nx a|b|c sets it."),
+    ],
+)
+def test_a_word_that_a_setting_does_not_take_is_named(
+    word: str, choices: tuple[str, ...], told: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        commands.Commands._is_choice(word, choices, "It is off.", "x")
+    assert str(caught.value) == told

@@ -101,6 +101,7 @@ def test_a_missing_argument_is_pythons_to_tell() -> None:
         lambda c: c.outputs([9]),
         lambda c: c.interrupt(1),
         lambda c: c.strict("maybe"),
+        lambda c: setattr(c, "recovery", "sometimes"),
         lambda c: c.checkpoint(None),
         lambda c: c.restore("a", 3),
     ],
