@@ -1,4 +1,4 @@
-"""Cell magics that run Python (``%%time``): the lines of their bodies are the cell's.
+"""Magics leave the cell's lines their numbers, also those of the body of one that runs Python.
 
 IPython compiles such a body by itself, counts its lines from 1, and gives it a name that all of
 them share: nothing said in which cell, and on which line, it failed or launched something.
@@ -23,6 +23,7 @@ def install(shell: Any, cells: Mapping[str, int]) -> None:
     Args:
       cells: the numbers of cells by these names.
     """
+    kernels.keep_lines(shell)
     bodies = _Bodies(shell)
 
     class Compiler(type(shell.compile)):  # type: ignore[misc]

@@ -55,10 +55,35 @@ def compile_profiled(shell: Any, name: Callable[[], str]) -> None:
 
     def run_profiled(code: Any, *args: Any) -> Any:
         if isinstance(code, str):
+            if not code.startswith("#\n"):  # a statement of the magic's own line comes first
+                code = code.replace("\n#\n", "\n", 1)
             code = compile(code, name(), "exec", dont_inherit=True)
         return present(code, *args)
 
     magics._run_with_profiler = run_profiled  # type: ignore[union-attr]
+
+
+def keep_lines(shell: Any) -> Callable[[], None]:
+    r"""Have the lines below a magic or command that goes on (``%time \``) keep their numbers.
+
+    IPython makes one line of it. Returns what ends this. Where the name has moved, there is nothing
+    to end.
+    """
+    manager = getattr(shell, "input_transformer_manager", None)
+    transform = getattr(manager, "do_one_token_transform", None)
+    if transform is None:
+        return lambda: None
+
+    def keeping(lines: list[str]) -> tuple[bool, list[str]]:
+        changed, made = transform(lines)
+        if (joined := len(lines) - len(made)) > 0:
+            pairs = enumerate(zip(lines, made, strict=False))
+            at = next((n for n, (old, new) in pairs if old != new), len(made))
+            made = [*made[: at + 1], *["\n"] * joined, *made[at + 1 :]]
+        return changed, made
+
+    manager.do_one_token_transform = keeping  # type: ignore[union-attr]
+    return lambda: setattr(manager, "do_one_token_transform", transform)
 
 
 # ------------------------------------------------------------------ ipykernel

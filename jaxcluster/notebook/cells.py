@@ -67,7 +67,7 @@ class Cells:
             check_seconds("--timeout", options.timeout_s, "%%spmd --timeout 60")
         if options.stall_s is not None:
             check_seconds("--stall", options.stall_s, "%%spmd --stall 15m")
-        rewrite.check_syntax(self.page.shell, source)
+        self.page.check_syntax(source)
         if rewrite.loose_timeit(source):
             show_message(
                 self.page.shell,

@@ -589,7 +589,7 @@ class Commands:
     ) -> None:
         """Have the ranks look into an expression, and show what they found below their output."""
         running = cluster.current()
-        rewrite.check_syntax(self.page.shell, source)
+        self.page.check_syntax(source)
         display = CellDisplay(self.page.shell, running)
         try:
             found = find(

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jaxcluster import cluster
+from jaxcluster.host import kernels
+from jaxcluster.model import rewrite
 from jaxcluster.views import lost
 
 if TYPE_CHECKING:
@@ -56,6 +58,18 @@ class Page:
         return told
 
     # ------------------------------------------------------------------ what it has sent
+
+    def check_syntax(self, source: str) -> None:
+        """Find a cell's SyntaxError here, with the line that it has in the cell.
+
+        Raises:
+          CellSyntaxError: it has one.
+        """
+        end = kernels.keep_lines(self.shell)
+        try:
+            rewrite.check_syntax(self.shell, source)
+        finally:
+            end()
 
     @property
     def cell_id(self) -> str:

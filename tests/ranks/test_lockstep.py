@@ -533,14 +533,19 @@ def test_a_first_collective_in_one_ranks_handler_of_a_signal_is_a_skip_like_any(
 
 
 @pytest.mark.parametrize(
-    "first", ["%%time", "%%capture out", "%%timeit -n1 -r1", "%%prun -q", "!true"]
+    "first",
+    [
+        *("%%time", "%%capture out", "%%timeit -n1 -r1", "%%prun -q", "!true"),
+        *("%%prun -q y = 1", "%time \\\n  1", "out = !true \\\n  1"),
+    ],
 )
 def test_a_cell_with_a_magic_is_told_with_its_branch_and_line(
     ranks: jaxcluster.Cluster, first: str
 ) -> None:
     error = str(fails(ranks, f"{first}\nx = 1\nif r != 1:\n    s = float(jnp.sum(g))"))
-    assert "Line 3 runs jnp.sum only `if r != 1`." in error
-    assert re.search(r"waited in jnp.sum at cell \[\d+\] line 4 ", error), error
+    at = first.count("\n") + 3
+    assert f"Line {at} runs jnp.sum only `if r != 1`." in error
+    assert re.search(rf"waited in jnp.sum at cell \[\d+\] line {at + 1} ", error), error
 
 
 def test_no_place_is_in_the_midst_of_jax_or_jaxcluster(ranks: jaxcluster.Cluster) -> None:

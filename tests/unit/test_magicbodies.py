@@ -9,6 +9,8 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from jaxcluster.engine import failures, magicbodies
+from jaxcluster.errors import CellSyntaxError
+from jaxcluster.notebook.page import Page
 
 HERE = (
     "import sys\ndef here():\n  f = sys._getframe(1); at.append((f.f_code.co_filename, f.f_lineno))"
@@ -73,6 +75,41 @@ def test_what_a_line_magic_runs_is_at_that_magics_line(shell: InteractiveShell, 
         assert file != "/cells"
         ((file, _),) = places(shell, f"x = 1\n{inner}")
         assert file != "/cells"
+
+
+@pytest.mark.usefixtures("capsys")
+def test_a_statement_on_the_magics_own_line_takes_no_line(shell: InteractiveShell) -> None:
+    source = "prun -q here()\nx = 1\nhere()"
+    assert places(shell, f"%%{source}") == [("/cells", 1), ("/cells", 3)]
+    assert places(shell, f"%%capture a\n%%{source}")[1] == ("/cells", 4)
+    assert places(shell, "%%timeit -n1 -r1 here()\nx = 1\nhere()") == [
+        ("/cells", 1),
+        ("/cells", 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    "continued",
+    [
+        "%time \\\n  x",
+        "!: \\\n a \\\n b",
+        "y = %time \\\n  x",
+        "y = !: \\\n  x",
+        "if x:\n  !: \\\n  x",
+    ],
+)
+@pytest.mark.parametrize("magic", ["", "%%time\n"])
+@pytest.mark.usefixtures("capsys")
+def test_lines_below_a_magic_that_goes_on_keep_their_numbers(
+    shell: InteractiveShell, magic: str, continued: str
+) -> None:
+    source = f"{magic}x = 1\n{continued}\nhere()\n{continued}\n\nhere()\n"
+    expected = [n for n, line in enumerate(source.split("\n"), 1) if line == "here()"]
+    assert places(shell, source) == [("/cells", n) for n in expected]
+    last = len(source.split("\n"))
+    with pytest.raises(CellSyntaxError) as caught:
+        Page(shell).check_syntax(f"{source}y = = 3")
+    assert f"line {last}" in str(caught.value)
 
 
 @pytest.mark.parametrize("magic", MAGICS[:3])  # ``capture`` shows it, and goes on
