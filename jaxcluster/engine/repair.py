@@ -13,6 +13,8 @@ import operator
 import signal
 import sys
 from collections.abc import Callable
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -53,19 +55,56 @@ _ANSWERS: dict[str, Callable[[Any], bool]] = {
     "zip": lambda f: _list(f("ab", "c")) == [("a", "c")],
 }
 
-# Packages that can't be imported twice in one process, and that we import where we need them.
+# Packages that can't be imported twice in one process (jaxlib ends it), and that we import where we
+# need them.
 _PACKAGES = ("jax", "jaxcluster", "jaxlib", "numpy")
 _imported: dict[str, ModuleType] = {}  # their modules by name, when they were last found whole
 _upper: tuple[list[str], list[ModuleType]] = ([], [])  # of these the packages' and their own parts
 _num_modules = 0  # all that were imported then
 
-# What ranks need of Python's own modules.
-_functions: dict[ModuleType, dict[str, Any]] = {
-    module: {name: value for name, value in vars(module).items() if callable(value)}
-    for name, module in list(sys.modules.items())  # another thread may import
-    if hasattr(module, "__dict__")  # None, where somebody forbids it
-    and name.partition(".")[0] in sys.stdlib_module_names - {"builtins", "__main__"}
-}
+# What ranks need of the modules of Python, and of the public ones of jax and numpy.
+_functions: dict[ModuleType, dict[str, Any]] = {}
+_PUBLIC = ("jax", "numpy")
+_WHOSE = sys.stdlib_module_names - {"builtins", "__main__"} | {*_PUBLIC}
+
+
+def _note_functions(modules: dict[str, ModuleType]) -> None:
+    for name, module in modules.items():
+        above, *parts = name.split(".")
+        if (
+            above in _WHOSE
+            and hasattr(module, "__dict__")  # None, where somebody forbids it
+            and module not in _functions
+            and not (above in _PUBLIC and any(part[0] == "_" for part in parts))
+        ):
+            _functions[module] = {
+                name: value
+                for name, value in vars(module).items()
+                if callable(value) or isinstance(value, ModuleType)
+            }
+
+
+_note_functions(dict(sys.modules))  # at once: another thread may import
+
+
+class _Again(Loader):
+    """Finds modules of the packages that a cell has taken out of ``sys.modules``: those that were.
+
+    A second import would be another module, or the end of the process.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        known = name in _imported and target is None  # else it is to be loaded again on purpose
+        return ModuleSpec(name, _Again()) if known else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        self.module = _imported[spec.name]
+        self.spec = self.module.__spec__
+        return self.module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self.spec
 
 
 def _is_in_its_place(name: str, old: Any, new: Any) -> bool:
@@ -148,22 +187,27 @@ def repair_imports() -> None:
         log.write(f"A cell had changed {len(lost)} modules of {', '.join(_PACKAGES)}: put back")
     _num_modules = len(now)
     _imported = {n: m for n, m in list(now.items()) if n.partition(".")[0] in _PACKAGES}
+    _note_functions(_imported)
+    if _Again not in sys.meta_path:
+        sys.meta_path.insert(0, _Again)
     upper = {name: module for name, module in _imported.items() if name.count(".") < 2}
     _upper = list(upper), list(upper.values())
 
 
 def repair_modules() -> None:
-    """Bring back functions and classes of Python's modules that are gone, or can't be called.
+    """Bring back what modules of Python, numpy and jax have lost, or can't be called. Any thread.
 
-    That takes a moment: it is for where a cell or something of ours has failed. Any thread.
+    That takes a millisecond: it is for where a cell or something of ours has failed, and before
+    variables are saved.
     """
     repair_builtins()
     repair_imports()
     back = []
-    for module, functions in _functions.items():
+    for module, functions in list(_functions.items()):
         now = vars(module)
         for name, value in functions.items():
-            if now.get(name) is not value and not callable(now.get(name)):
+            new = now.get(name)
+            if new is not value and not callable(new) and not isinstance(new, ModuleType):
                 now[name] = value
                 back.append(f"{module.__name__}.{name}")
     if back:
