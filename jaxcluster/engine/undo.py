@@ -27,6 +27,7 @@ from typing import Any
 from jaxcluster.engine import changes, reach
 from jaxcluster.engine.arrays import base_array, is_array
 from jaxcluster.engine.private.traces import Traces
+from jaxcluster.engine.repair import repair_modules
 from jaxcluster.engine.retained import Memory, format_nbytes
 from jaxcluster.engine.state.settings import Settings, context_mesh, set_context_mesh
 from jaxcluster.engine.state.surroundings import ContextOfCells, Surroundings
@@ -139,6 +140,7 @@ class Undo:
             if self.limit_nbytes != 0:
                 kept, why_not = self._keep(seq, source), ""
         except Exception as error:  # a cell must run, whatever its values do when looked at
+            repair_modules()
             traceback.print_exc()  # to the rank's log
             why_not = f"the values before it could not be kept: {type(error).__name__}: {error}"
         with self._lock:

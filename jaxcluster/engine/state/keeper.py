@@ -34,6 +34,7 @@ from jaxcluster import wire
 from jaxcluster.engine import log
 from jaxcluster.engine.background import is_own
 from jaxcluster.engine.control import Request
+from jaxcluster.engine.repair import repair_modules
 from jaxcluster.engine.state.aside import Aside, GivenUp
 from jaxcluster.engine.state.mirror import Mirror
 from jaxcluster.engine.state.saved import Part, Saved, private, state_path, write
@@ -322,6 +323,7 @@ class Keeper:
             except GivenUp:
                 self._is_behind("a cell came first")
             except Exception as error:
+                repair_modules()
                 log.write("".join(traceback.format_exception(error)))
                 self._is_behind(f"{type(error).__name__}: {error}"[:200], is_final=True)
             finally:
