@@ -33,6 +33,7 @@ from jaxcluster.engine.private import (
     self_test,
     transfers,
 )
+from jaxcluster.engine.state import classes
 from jaxcluster.host import tpus
 
 POLL_S = 0.002
@@ -163,6 +164,7 @@ def initialize(
         compilations.keep_compiled(CompiledFolder(Path(compiled)))
     hostvalues.hear_host_values(journal.host_values)
     pytrees.remember_keys()
+    classes.remember_registrations()
     # Between hosts, where others may listen, and where it isn't recorded, JAX refuses them.
     if transfers.record_transfers(journal) and request.collectives_address == LOOPBACK:
         with contextlib.suppress(ImportError, AttributeError, OSError):

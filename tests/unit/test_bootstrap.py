@@ -16,6 +16,7 @@ from jaxcluster.engine import bootstrap
 from jaxcluster.engine.bootstrap import Reservation
 from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.private import arrays, coordination, hostvalues, launches, pytrees
+from jaxcluster.engine.state import classes
 from jaxcluster.host.reachability import connection_errors
 
 LOOPBACK = "127.0.0.1"
@@ -176,6 +177,7 @@ def jax(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeJax]:
         (launches, "record_launches", lambda journal: True),
         (hostvalues, "hear_host_values", lambda heard: True),
         (pytrees, "remember_keys", lambda: True),
+        (classes, "remember_registrations", lambda: None),
         (arrays, "hint_at_device_put", lambda tell: True),
     ):
         monkeypatch.setattr(module, name, fake_of_it)

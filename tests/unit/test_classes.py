@@ -13,6 +13,7 @@ STEP = """
 import json, sys, traceback
 from pathlib import Path
 from jaxcluster.engine.private import pytrees
+from jaxcluster.engine.state import classes
 from jaxcluster.engine.state import saved as files
 from jaxcluster.engine.state.loading import bind, load
 from jaxcluster.engine.state.saving import save
@@ -26,6 +27,7 @@ def run(number, source, seen):
         found = load(files.read(place), names)
         failed = bind(found, names)
         assert not failed and not found.lost, (failed, found.lost)
+        del found
     told = repr(eval(seen, names))
     made = save(names, 0)
     assert not made.now.lost, made.now.lost
@@ -39,6 +41,7 @@ def try_to(*case):
         return traceback.format_exc()
 
 pytrees.remember_keys()
+classes.remember_registrations()
 cases = json.loads(sys.stdin.read())
 print(json.dumps([try_to(number, *case) for number, case in enumerate(cases)]))
 """
@@ -70,6 +73,80 @@ a = Net(jax.random.key(0))
         "float(a(jnp.ones(2))[0]), float(Net(jax.random.key(1))(jnp.ones(2))[0]), "
         "jax.tree.map(lambda x: x * 2, a)(jnp.ones(2)).shape, "
         "len(jax.tree.leaves(eqx.filter_grad(lambda net: net(jnp.ones(2))[0])(a)))",
+    ),
+    "modules of equinox are frozen, and freed": (
+        EQUINOX
+        + """
+import weakref
+class Net(eqx.Module):
+    n: int
+a, b, c = Net(1), Net(2), eqx.nn.Linear(1, 1, key=jax.random.key(0))
+def sets(one):
+    try:
+        setattr(one, next(iter(one.__dataclass_fields__)), 3)
+    except dataclasses.FrozenInstanceError as error:
+        return str(error)
+def is_freed():
+    global b
+    b, gone = Net(b.n), weakref.ref(b)
+    return gone() is None
+""",
+        "sets(a), sets(c), sets(Net(5)), is_freed()",
+    ),
+    "registrations of abc and functools": (
+        BASE
+        + """
+import abc, collections.abc, functools, numbers, weakref
+class Shape(abc.ABC): ...
+class Square: ...
+Shape.register(Square)
+class Both: ...
+@collections.abc.Sequence.register
+class Row: ...
+numbers.Number.register(Both), Shape.register(Both)
+@functools.singledispatch
+def kind(value, depth=2):
+    "Tells."
+    return "any"
+@kind.register
+def _(value: int, depth=2):
+    return "int" if not depth else kind(value, depth - 1)
+@kind.register(Square)
+@kind.register(collections.abc.Mapping)
+def told(value, depth=2):
+    return "told"
+kind.own = [kind]
+class Tells:
+    @functools.singledispatchmethod
+    def tell(self, value): return "any"
+    @tell.register
+    def _(self, value: int): return "int"
+def make():
+    hidden = functools.singledispatch(lambda value: seen)
+    seen = [hidden]
+    return hidden
+hidden = make()
+@typing.runtime_checkable
+class Area(typing.Protocol):
+    side: int
+    def area(self) -> int: ...
+class Has:
+    side = 1
+    def area(self): return 1
+key = Square()
+weak, by_name = weakref.WeakKeyDictionary({key: 5}), weakref.WeakValueDictionary({"k": key})
+def late():
+    @kind.register
+    def _(value: str, depth=2): return "str"
+    return kind("")
+""",
+        "issubclass(Square, Shape), issubclass(Row, collections.abc.Sequence), "
+        "issubclass(Both, numbers.Number), issubclass(Both, Shape), issubclass(Row, Shape), "
+        "[kind(v) for v in (1, Square(), {}, 0.5)], kind.own == [kind], kind.__doc__, "
+        "kind.__name__, kind.__wrapped__ is kind.registry[object], late(), sorted(map(str, "
+        "kind.registry)), Tells().tell(1), Tells().tell(2.0), hidden(1) == [hidden], "
+        "isinstance(Has(), Area), isinstance(1, Area), weak[key], by_name['k'] is key, "
+        "kind.__module__, type(kind.registry)",
     ),
     "a module of equinox without": (
         EQUINOX
@@ -105,6 +182,28 @@ class Square(Shape):
 a = Square(3.0)
 """,
         "a.area(), sorted(Shape.__abstractmethods__), Square(2.0), jax.tree.leaves(a)",
+    ),
+    "a metaclass that ends what __new__ begins": (
+        BASE
+        + """
+begun = []
+class Meta(type):
+    def __call__(cls, *arguments):
+        made = super().__call__(*arguments)
+        begun.pop()
+        return made
+class Own(metaclass=Meta):
+    def __new__(cls, *arguments):
+        begun.append(1)
+        return super().__new__(cls)
+    def __init__(self, x): self.x = x
+class Named(dict, metaclass=Meta):
+    def __new__(cls, *arguments):
+        begun.append(1)
+        return super().__new__(cls)
+a, b = Own(3), Named({"k": 1})
+""",
+        "a.x, b, type(b) is Named, begun[1:], Own(4).x",
     ),
     "a metaclass that looks at the body": (
         BASE

@@ -12,12 +12,15 @@ is saved as it is.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import dataclasses
 import enum
+import functools
 import inspect
 import sys
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
@@ -31,6 +34,8 @@ _OF_CELLS = "__main__"
 _MAKING = ("__new__", "__init__", "__prepare__")  # of a metaclass, when it makes a class
 _BEING_BASE = ("__init_subclass__",)  # of a base
 _OF_FIELD = ("default", "default_factory", "init", "repr", "hash", "compare", "kw_only")
+# By a cell's class, those of libraries with which it is registered.
+_abstract: weakref.WeakKeyDictionary[type, dict[abc.ABCMeta, None]] = weakref.WeakKeyDictionary()
 _KINDS: dict[str, Callable[[Any], Any]] = {
     "function": lambda function: function,
     "static": staticmethod,
@@ -44,9 +49,9 @@ def complete(cls: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
     make, arguments, state, items, pairs, set_state = reduced
     if _is_looked_at(cls):
         make, arguments = _make, (make, arguments, _body_of(cls))
-    registration = pytrees.registration_of(cls)
-    if registration is not None:
-        state, set_state = (set_state, state, registration), _set_registered
+    registration, abstract = pytrees.registration_of(cls), _abstract.get(cls, ())
+    if registration is not None or abstract:
+        state, set_state = (set_state, state, registration, tuple(abstract)), _set_registered
     return make, arguments, state, items, pairs, set_state
 
 
@@ -151,9 +156,43 @@ def _function(kind: str) -> Any:
 
 
 def _set_registered(cls: Any, state: Any) -> None:
-    set_state, class_state, registration = state
+    set_state, class_state, registration, abstract = state
     set_state(cls, class_state)
-    pytrees.register(cls, registration)  # where its metaclass has not
+    if registration is not None:
+        pytrees.register(cls, registration)  # where its metaclass has not
+    for one in abstract:
+        one.register(cls)
+
+
+def remember_registrations() -> None:
+    """From now on, note with which abstract classes of libraries cells register their classes.
+
+    Those of cells have it in their own state, as cloudpickle knows.
+    """
+    register = abc.ABCMeta.register
+
+    @functools.wraps(register)
+    def registering(self: abc.ABCMeta, subclass: Any) -> Any:
+        found = register(self, subclass)
+        if subclass.__module__ == _OF_CELLS != self.__module__:
+            _abstract.setdefault(subclass, {})[self] = None
+        return found
+
+    abc.ABCMeta.register = registering  # type: ignore[method-assign, assignment]
+
+
+def is_half_made(value: Any) -> bool:
+    """Whether a value's metaclass does something when one is made, beside ``__new__``.
+
+    What ``__new__`` has begun would have no end: an equinox module would not be frozen, nor freed.
+    """
+    cls: Any = type(value)
+    return (
+        type(cls) is not type
+        and type(cls).__call__ is not type.__call__
+        and cls.__new__ is not object.__new__
+        and not isinstance(value, type)
+    )
 
 
 class Singletons:

@@ -26,9 +26,10 @@ import io
 import pickle
 import re
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from pickle import PickleBuffer
-from types import CellType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -431,6 +432,13 @@ class _Pickler(cloudpickle.Pickler):
         if isinstance(obj, functools._lru_cache_wrapper) and not is_imported(obj):
             made = _make_cached, (obj.__wrapped__, obj.cache_parameters())
             return *made, {k: v for k, v in vars(obj).items() if k not in _OF_LRU_CACHE}
+        if getattr(obj, "__code__", None) is _DISPATCHES and not is_imported(obj):
+            named = {name: getattr(obj, name) for name in functools.WRAPPER_ASSIGNMENTS}
+            added = {k: v for k, v in vars(obj).items() if k not in vars(_dispatching)}
+            state = dict(obj.registry), {**named, **added, "__wrapped__": obj.__wrapped__}
+            return _make_dispatching, (obj.__name__,), state, None, None, _set_dispatching
+        if type(obj) in _WEAK:
+            return type(obj), (), None, None, iter(list(obj.items()))
         if isinstance(obj, BaseException):
             return self._exception(obj)
         reduced = super().reducer_override(obj)
@@ -446,6 +454,10 @@ class _Pickler(cloudpickle.Pickler):
         if isinstance(obj, self.saver.custom_types):
             # jax 0.10.2: their __new__ takes the function, and pickle gives it nothing.
             return (_make_bare, (type(obj),), vars(obj))
+        if reduced is NotImplemented and classes.is_half_made(obj):
+            how = obj.__reduce_ex__(PROTOCOL)
+            if how[:2] == (_NEW, (type(obj),)):
+                return _make_bare, *how[1:]
         if reduced is NotImplemented and (found := self.saver.singletons.find(obj)) is not None:
             return _find_imported, found
         return reduced
@@ -570,6 +582,29 @@ def _make_cached(function: Callable[..., Any], parameters: dict[str, Any]) -> An
     return functools.lru_cache(**parameters)(function)
 
 
+_WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
+_NEW: Any = object().__reduce_ex__(2)[0]  # it calls a class's __new__
+_dispatching: Any = functools.singledispatch(len)
+_DISPATCHES = _dispatching.__code__  # that of all of them
+
+
+def _make_dispatching(name: str) -> Any:
+    """By ``functools.singledispatch``, with nothing registered yet."""
+
+    def function(value: Any) -> None: ...
+
+    function.__name__ = name
+    return functools.singledispatch(function)
+
+
+def _set_dispatching(function: Any, state: Any) -> None:
+    registry, attributes = state
+    for cls, one in registry.items():
+        function.register(cls, one)
+    for name, value in attributes.items():
+        setattr(function, name, value)
+
+
 def _make_exception(make: Any, arguments: tuple[Any, ...]) -> Any:
     """As pickle does, or without ``__init__``: one of a user's may take other arguments."""
     try:
@@ -601,7 +636,8 @@ def _set_jitted(function: Any, state: Any) -> None:
 
 
 def _make_bare(cls: type) -> Any:
-    return object.__new__(cls)
+    made = (vars(kind).get("__new__") for kind in cls.__mro__)
+    return next(new for new in made if isinstance(new, BuiltinFunctionType))(cls)
 
 
 def reason(error: BaseException, value: Any = None) -> str:
