@@ -34,6 +34,7 @@ from jaxcluster.engine.kinds import (
     Kind,
     kind_of,
 )
+from jaxcluster.engine.registered import Registered
 from jaxcluster.engine.usernames import is_of_module, is_of_own_module, is_users, spec_of
 
 MOST_ELEMENTS = 10_000  # that are looked at before a cell: some 0.2 ms
@@ -162,8 +163,11 @@ def _is_same(one: Watched) -> bool:
         return False
 
 
-def watch(namespace: Mapping[str, Any], source: str) -> Watch:
+def watch(namespace: Mapping[str, Any], source: str, registered: Registered | None = None) -> Watch:
     """What a cell with this source may change in place.
+
+    Args:
+      registered: what else runs in it.
 
     Looks at the same values in the same order on all ranks, as far as they have the same. Some
     20 us, half a microsecond for each container that the cell can reach and 20 ns for each of its
@@ -182,6 +186,8 @@ def watch(namespace: Mapping[str, Any], source: str) -> Watch:
     rooms, bytes_left = [MOST_ELEMENTS, MOST_BENEATH, MOST_OF_MODULES], MOST_NBYTES
     # What iterators and libraries' functions hold; names come first, as it may be too much.
     later: list[tuple[str, Any]] = []
+    if registered is not None:
+        later += [(_name_of(one, namespace), one) for one in registered.used(words)]
     beneath: list[tuple[str, Any]] = []  # what opaque values lead to
     modules: list[tuple[str, Any]] = []  # all that the user's own ones have
     at, fixed = 0, kinds.fixed_types
@@ -292,6 +298,13 @@ def watch(namespace: Mapping[str, Any], source: str) -> Watch:
                 names += sorted(n for n in more if is_users(n, namespace[n]))
         found.is_partial = found.is_partial or bool(stack)
         rooms[part] = room
+
+
+def _name_of(function: Any, namespace: Mapping[str, Any]) -> str:
+    """The name that leads to a function or object, or to that whose method it is."""
+    values = (function, getattr(function, "__self__", function))
+    names = (name for name, one in namespace.items() if any(one is value for value in values))
+    return next(names, type(function).__name__)
 
 
 def length(value: Any) -> int:

@@ -24,9 +24,10 @@ from itertools import compress
 from operator import is_not
 from typing import Any
 
-from jaxcluster.engine import changes, reach
+from jaxcluster.engine import changes, reach, registered
 from jaxcluster.engine.arrays import base_array, is_array
 from jaxcluster.engine.private.traces import Traces
+from jaxcluster.engine.registered import Registered
 from jaxcluster.engine.repair import repair_modules
 from jaxcluster.engine.retained import Memory, format_nbytes
 from jaxcluster.engine.state.settings import Settings, context_mesh, set_context_mesh
@@ -67,6 +68,7 @@ class Kept:
     watch: changes.Watch
     surroundings: Surroundings
     context: ContextOfCells
+    registered: Registered
     results: dict[Any, Any]
     shown: tuple[Any, ...]
     bound_since: set[str] = field(default_factory=set)
@@ -78,7 +80,7 @@ class Kept:
         self.gone = why
         self.names, self.results, self.shown = {}, {}, ()
         self.watch, self.surroundings = changes.Watch(), Surroundings()
-        self.context = ContextOfCells()
+        self.context, self.registered = ContextOfCells(), Registered()
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,8 @@ class Undo:
         self.limit_nbytes: int | None = None
         self.display_hook: Any = None
         self.settings: Settings | None = None
+        self._shell: Any = None
+        self._at_first = Registered()
         self._traces = Traces()
         self._set_mesh: Any = None  # to be set by the main thread, whose own it is
         self._kept: Kept | None = None
@@ -125,8 +129,9 @@ class Undo:
 
     def attach(self, shell: Any, settings: Settings) -> None:
         """Begin with a shell that has run no cell yet, and the settings of its cells."""
-        self.settings = settings
+        self.settings, self._shell = settings, shell
         self.namespace = shell.user_ns
+        self._at_first = Registered(shell)
         self.display_hook = shell.displayhook
         threading.Thread(target=self._watch_memory, name="jaxcluster-undo", daemon=True).start()
 
@@ -151,12 +156,14 @@ class Undo:
         if memory.may_exceed(self.limit_nbytes):
             self._needs_watching.set()
         self._traces.note()
+        own = Registered(self._shell, self.namespace, self._at_first)
         return Kept(
             seq,
             dict(self.namespace),
-            changes.watch(self.namespace, source),
+            changes.watch(self.namespace, source, own),
             Surroundings.now(),
             ContextOfCells() if self.settings is None else ContextOfCells.of(self.settings),
+            own,
             dict(self.namespace.get("_oh") or {}),
             _shown(self.display_hook),
         )
@@ -296,10 +303,13 @@ class Undo:
             changed = kept.watch.changed()
             failed = [one for one in changed if not changes.can_put_back(one)]
             mine = [n for n in kept.watch.mentioned if n not in kept.bound_since]
+            in_place = {one.root for one in changed if not one.beneath}
+            if kept.registered.has_changed():
+                in_place.add(registered.NAME)
             return UndoLooked(
                 back=sorted(n for n in rebound if n in kept.names),
                 made=sorted(n for n in rebound if n not in kept.names),
-                in_place=sorted({one.root for one in changed if not one.beneath}),
+                in_place=sorted(in_place),
                 donated=self._donated(kept, {*rebound, *mine}),
                 failed=sorted({one.root for one in failed if not one.beneath}),
                 opaque=kept.watch.opaque | self._shared(kept, failed),
@@ -361,6 +371,7 @@ class Undo:
         for name in leave.lost:
             self.namespace.pop(name, None)
         self._put_back_results(kept)
+        kept.registered.put_back()
         kept.surroundings.put_back()
         if self.settings is not None:
             kept.context.put_back(self.settings)

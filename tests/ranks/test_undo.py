@@ -530,6 +530,21 @@ def test_a_rank_that_ends_the_cell_after_it_was_undone_is_undone_again(
     shows(ranks, "x, 'late' in globals()", "1 False")
 
 
+def test_what_ipythons_callbacks_have_changed_is_taken_back_too(ranks: jaxcluster.Cluster) -> None:
+    ranks.run(
+        "seen = {'cells': 0}\ndef note(*_): seen['cells'] += 1\n"
+        "get_ipython().events.register('post_run_cell', note)"
+    )
+    error = fails(ranks, "x = 5\nget_ipython().events.unregister('post_run_cell', note)" + SKIP)
+    assert "This cell is undone." in str(error)
+    assert "IPython's callbacks" in str(error)
+    shows(ranks, "seen['cells']", "2")
+    ranks.run("x = 6", show=False)
+    assert "seen" in ranks.undo()
+    shows(ranks, "seen['cells']", "3")
+    ranks.run("get_ipython().events.unregister('post_run_cell', note)", show=False)
+
+
 def test_in_a_notebook(open_notebook: Callable[..., Notebook]) -> None:
     notebook = open_notebook()
     notebook.ok("%jaxcluster start -n 2 --name undo-notebook")
