@@ -274,6 +274,10 @@ def _find_unconnected(
     elif (found := journals.mismatch(False)) is not None:
         lines = explain.tell_mismatch(found, scene).lines
     late = name_ranks(ranks[0], scene.hosts) if ranks[0] else "each other"
+    earlier = [(r, e) for r in failed for e in journals.launches.get(r, {}).values()]
+    broken = [(r, e) for r, e in earlier if wire.BROKEN_OFF in e.name and e.cell != scene.cell]
+    if broken:  # that of this cell has failed by it, whoever has launched it
+        lines = (explain.tell_earlier(*broken[0], scene.hosts),)
     return Report(
         "missing", processes, found.seq if found is not None else None, *ranks,
         (

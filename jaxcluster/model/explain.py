@@ -253,6 +253,15 @@ def tell_missing(found: Missing, scene: Scene) -> Told:
     return Told(title, tuple(lines))
 
 
+def tell_earlier(rank: int, entry: wire.Launch, hosts: Mapping[int, str]) -> str:
+    """Where a rank launched what has failed before this cell: in a signal's handler, say."""
+    name = entry.name.partition(wire.BROKEN_OFF)[0]
+    who = begin_ranks([rank], hosts)
+    return (
+        f"{who} had launched it before this cell (launch {entry.seq + 1}: {name}{_place(entry)})."
+    )
+
+
 def _by_place(ranks: Sequence[int], scene: Scene) -> list[list[int]]:
     places: dict[tuple[object, ...], list[int]] = {}
     for rank in ranks:

@@ -100,10 +100,11 @@ GLOO = "UNKNOWN: Gloo context initialization failed: DEADLINE_EXCEEDED: GetKeyVa
 GAVE_UP = wire.ErrorInfo("JaxRuntimeError", GLOO, [], 3, unconnected=True)
 
 
-def unconnected(rank1, more=None):
+def unconnected(rank1, more=None, cell=7):
     """Rank 0 has given up in its first program; a thread lives on rank 1."""
     broken = report(0, [SUM], running=False, line=3)
-    entry = replace(broken.launches[0], name=f"jit(f){wire.BROKEN_OFF} by E", fingerprint=MAX)
+    name = f"jit(f){wire.BROKEN_OFF} by E"
+    entry = replace(broken.launches[0], name=name, fingerprint=MAX, cell=cell)
     state = replace(broken.state, launches={"0,1": [1, MAX]})
     reports = {
         0: replace(broken, launches=[replace(entry, processes="0,1")], state=state),
@@ -129,6 +130,10 @@ def test_ranks_that_others_waited_for_in_vain_to_connect_are_named_whatever_live
     late = unconnected(report(1, [SUM], line=3, processes="0,1"))
     assert (late.culprits, late.others, late.is_hopeless) == ((1,), (0,), True)
     assert "Rank 0 waited for rank 1 in" in late.lines[0] and "aborted by E" in str(late)
+    before = unconnected(report(1, [SUM], line=3, processes="0,1"), cell=4)  # a signal's handler
+    assert before.lines[1:-1] == (
+        "Rank 0 had launched it before this cell (launch 1: jit(f), cell [4] line 3).",
+    )
     both = unconnected(report(1, [SUM], running=False, processes="0,1"), {1: GAVE_UP})
     assert both.lines[0].startswith("Ranks 0, 1 waited for each other in the first program")
 
