@@ -231,11 +231,14 @@ class CellRunner:
             try:
                 reply = await self._run(running)
             except BaseException as error:  # of ours: it must not cost the reply
+                failures.attempt([], log.write, self.leftovers.take)
                 repair_modules()
                 self.current, self.ended = None, cell.seq
                 self.gate.ended(cell, request.ident, self.end_of(cell, "error"))
                 told = self._outside(error)
-                reply = wire.CellReply(self.rank, cell.seq, "error", 0.0, told)
+                reply = wire.CellReply(
+                    self.rank, cell.seq, "error", 0.0, told, between=running.between
+                )
             failures.attempt([], log.write, self.history.end, reply)
             self.others.answer(request.ident, functools.partial(request.reply, reply))
             failures.attempt([], log.write, self.others.cell_ended, request.ident, cell.seq)
@@ -288,11 +291,12 @@ class CellRunner:
         if not cell.post_mortem:  # else the cell that failed can be undone after it
             attempt(self.undo.begin, cell.seq, cell.source)
         self.control.ticking = running.shown
-        between = self.leftovers.take_told()
-        attempt(self.leftovers.give_back)
+        running.between = self.leftovers.take_told()
         attempt(self.profiler.begin, cell)
+        attempt(self.leftovers.give_back)  # from here to their taking they may raise anywhere
         await self._execute(running)
         running.has_left = running.over = True
+        attempt(self.leftovers.take)
         if running.error is not None:
             attempt(repair_modules)
         is_child = self.is_child()
@@ -306,7 +310,6 @@ class CellRunner:
         if is_child:
             self._end_child(running)
         attempt(self.steps.end_cell, cell, running.status)
-        attempt(self.leftovers.take)
         self.control.ticking = False
         attempt(repair, self.interrupts.handler)
         attempt(self.output.show_rest)
@@ -336,7 +339,7 @@ class CellRunner:
             unchecked=end.unchecked,
             background=end.background,
             copies=copies or [],
-            between=between,
+            between=running.between,
             given_up=sorted(self.journal.given_up),
         )
 

@@ -41,6 +41,7 @@ class Running:
       unheard: an interrupt came where it could not be raised, and is to come again.
       result: IPython's, once there is one.
       faults: errors of ours, a line each.
+      between: what handlers of signals have raised before it, since the last cell.
       course: what it has done to the names, when it has ended; None where that is not known.
     """
 
@@ -61,4 +62,5 @@ class Running:
     error: wire.ErrorInfo | None = None
     status: str = ""
     faults: list[str] = field(default_factory=list)
+    between: str = ""
     course: Course | None = None

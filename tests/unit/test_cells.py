@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import sys
 import threading
@@ -126,6 +127,38 @@ def test_cells_from_many_threads_are_all_taken_in_order(
     for thread in threads:
         thread.join(30)
     assert control.given == list(range(1, 101))
+
+
+def test_a_handler_that_raises_in_our_code_costs_no_word_of_what_was_before(
+    runner: CellRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the cell's own from there on, and a timer may come at any moment."""
+
+    async def run(running: Running) -> wire.CellReply:
+        running.between = "told"
+        runner.leftovers.give_back()
+        raise TimeoutError("late")
+
+    async def opened(*_: object) -> None: ...
+
+    monkeypatch.setattr(runner, "_run", run)
+    monkeypatch.setattr(runner, "_wait_at_gate", opened)
+    request: Any = send(runner, 1, 0)
+    request.ident = b"notebook"
+    before = signal.signal(signal.SIGUSR2, raise_late)
+    try:
+        with asyncio.Runner() as loop:
+            runner._lock = asyncio.Lock()
+            loop.run(runner._run_in_turn(request, request.body))
+        assert signal.getsignal(signal.SIGUSR2) is not raise_late  # between cells
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    (reply,) = request.replies
+    assert (reply.between, reply.status) == ("told", "error")
+
+
+def raise_late(*_: object) -> None:
+    raise TimeoutError("late")
 
 
 def handler_of_the_first_signal(runner: CellRunner, calls: int) -> None:
