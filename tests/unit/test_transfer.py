@@ -414,6 +414,8 @@ def test_an_open_file_does_not_travel_as_something_else(tmp_path: Path, mode: st
             with pytest.raises(CannotPickle) as caught:
                 values.describe_value(request)
             assert str(caught.value).startswith(f"f {told.format(' on rank 0')}")
+    with pytest.raises(NotSerialisable, match="is an open file"):
+        transfer.push(ranks, {"f": io.BufferedReader(io.BytesIO())})  # type: ignore[arg-type]
     assert ranks.asked == []
 
 

@@ -189,10 +189,13 @@ def is_half_made(value: Any) -> bool:
     cls: Any = type(value)
     return (
         type(cls) is not type
-        and type(cls).__call__ is not type.__call__
-        and cls.__new__ is not object.__new__
+        and _own(type(cls), "__call__") is not type.__call__
+        and _own(cls, "__new__") is not object.__new__
         and not isinstance(value, type)
     )
+
+
+_own = type.__getattribute__  # which asks no metaclass of a cell's
 
 
 class Singletons:

@@ -432,11 +432,8 @@ class _Pickler(cloudpickle.Pickler):
         if isinstance(obj, functools._lru_cache_wrapper) and not is_imported(obj):
             made = _make_cached, (obj.__wrapped__, obj.cache_parameters())
             return *made, {k: v for k, v in vars(obj).items() if k not in _OF_LRU_CACHE}
-        if getattr(obj, "__code__", None) is _DISPATCHES and not is_imported(obj):
-            named = {name: getattr(obj, name) for name in functools.WRAPPER_ASSIGNMENTS}
-            added = {k: v for k, v in vars(obj).items() if k not in vars(_dispatching)}
-            state = dict(obj.registry), {**named, **added, "__wrapped__": obj.__wrapped__}
-            return _make_dispatching, (obj.__name__,), state, None, None, _set_dispatching
+        if type(obj) is FunctionType and obj.__code__ is _DISPATCHES and not is_imported(obj):
+            return _reduce_dispatching(obj)
         if type(obj) in _WEAK:
             return type(obj), (), None, None, iter(list(obj.items()))
         if isinstance(obj, BaseException):
@@ -586,6 +583,14 @@ _WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 _NEW: Any = object().__reduce_ex__(2)[0]  # it calls a class's __new__
 _dispatching: Any = functools.singledispatch(len)
 _DISPATCHES = _dispatching.__code__  # that of all of them
+
+
+def _reduce_dispatching(function: Any) -> tuple[Any, ...]:
+    """A function of ``functools.singledispatch`` with its registry, which it may itself be in."""
+    named = {name: getattr(function, name) for name in functools.WRAPPER_ASSIGNMENTS}
+    added = {k: v for k, v in vars(function).items() if k not in vars(_dispatching)}
+    state = dict(function.registry), {**named, **added, "__wrapped__": function.__wrapped__}
+    return _make_dispatching, (function.__name__,), state, None, None, _set_dispatching
 
 
 def _make_dispatching(name: str) -> Any:

@@ -22,7 +22,8 @@ def refuse_file(file: Any) -> tuple[Any, ...]:
     for name in ("stdout", "stderr"):
         if file is getattr(sys, name):
             return getattr, (sys, name)
-    raise TypeError(f"{file.name!r} is an open file. Send its path, or what it has: file.read()")
+    which = getattr(file, "name", file)  # one over a buffer has none
+    raise TypeError(f"{which!r} is an open file. Send its path, or what it has: file.read()")
 
 
 FILES = dict.fromkeys(
