@@ -178,7 +178,7 @@ WORDS = {
         'curl -d "$CELL_TEXT" ntfy.sh/my-topic',
     ),
     "notify --after": ("how long a cell must have run (60 s)", "--after 600"),
-    "notify --test": ("run it now, and show whether it works", "--test"),
+    "notify --test": ("run it now; a new command is kept only if it works", "--test"),
     "profile seconds": ("how long (5s); it ends with the cell", "10s"),
     "profile folder": ("where the files go (default: jaxcluster-profiles)", "10s before"),
     "cost call": ("a call of a function, jitted or not", "step(params, batch)"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Iterator
 
 import pytest
@@ -80,6 +81,7 @@ def rank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rank]:
         ranks.run(SETUP)
         yield ranks
         made.history_manager.end_session()
+        atexit.unregister(made.atexit_operations)
         made.restore_sys_module_state()
         InteractiveShell.clear_instance()
 
