@@ -14,36 +14,35 @@ NAME = "IPython's callbacks"  # in messages
 
 
 class Registered:
-    """What is registered at one moment. Some 5 us.
+    """What is registered at one moment.
 
     Args:
-      shell: IPython's; None: nothing is.
-      namespace: the cells'.
-      first: what was before any cell; mostly that has not changed.
+      shell: IPython's, which has run no cell yet; None: nothing is registered.
     """
 
-    def __init__(
-        self,
-        shell: Any = None,
-        namespace: Mapping[str, Any] | None = None,
-        first: Registered | None = None,
-    ) -> None:
-        self._namespace = namespace
+    def __init__(self, shell: Any = None) -> None:
+        self._namespace: Mapping[str, Any] | None = None
         self._magics = [] if shell is None else list(shell.magics_manager.magics.values())
         others = [] if shell is None else _others(shell)
-        known = {} if first is None else {id(now): before for now, before in first._copies}
-        self._copies: list[tuple[Any, Any]] = []
-        self._others: list[Any] = []  # but those of which no cell has changed any
-        for one in others:
-            before = known.get(id(one))
-            if one == before:
-                self._copies.append((one, before))
-            else:
-                self._others.append(one)
-                self._copies.append((one, one.copy()))
-        for one in self._magics:
-            before = known.get(id(one))
-            self._copies.append((one, before if one == before else one.copy()))
+        self._copies = [(one, one.copy()) for one in (*self._magics, *others)]
+        self._others: list[Any] = []  # those that others have changed since
+
+    def now(self, namespace: Mapping[str, Any]) -> Registered:
+        """What is registered now. Mostly nothing has changed: some 5 us.
+
+        Args:
+          namespace: the cells'.
+        """
+        made = Registered()
+        made._namespace, made._magics = namespace, self._magics
+        for number, (one, first) in enumerate(self._copies):
+            if one == first:
+                made._copies.append((one, first))
+                continue
+            made._copies.append((one, one.copy()))
+            if number >= len(self._magics):
+                made._others.append(one)
+        return made
 
     def used(self, words: Set[str]) -> Iterator[Any]:
         """What of cells runs in a cell with these words."""

@@ -117,7 +117,6 @@ class Undo:
         self.limit_nbytes: int | None = None
         self.display_hook: Any = None
         self.settings: Settings | None = None
-        self._shell: Any = None
         self._at_first = Registered()
         self._traces = Traces()
         self._set_mesh: Any = None  # to be set by the main thread, whose own it is
@@ -129,7 +128,7 @@ class Undo:
 
     def attach(self, shell: Any, settings: Settings) -> None:
         """Begin with a shell that has run no cell yet, and the settings of its cells."""
-        self.settings, self._shell = settings, shell
+        self.settings = settings
         self.namespace = shell.user_ns
         self._at_first = Registered(shell)
         self.display_hook = shell.displayhook
@@ -156,7 +155,7 @@ class Undo:
         if memory.may_exceed(self.limit_nbytes):
             self._needs_watching.set()
         self._traces.note()
-        own = Registered(self._shell, self.namespace, self._at_first)
+        own = self._at_first.now(self.namespace)
         return Kept(
             seq,
             dict(self.namespace),

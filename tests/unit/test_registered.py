@@ -124,9 +124,12 @@ def test_what_a_cell_has_registered_is_undone_and_what_a_library_has_stays(rank:
 
 
 def test_nothing_runs_unnamed_where_cells_have_registered_nothing(rank: Rank) -> None:
-    known = Registered(rank.shell, rank.shell.user_ns)
-    assert list(known.used({"time"}))
-    now = Registered(rank.shell, rank.shell.user_ns, known)
+    namespace = rank.shell.user_ns
+    known = Registered(rank.shell)
+    now = known.now(namespace)
     assert list(now.used({"time"})) == []
-    assert not now.has_changed()
-    assert not Registered().has_changed()
+    assert list(now.used({"time", "mine"})) == [namespace["mine"]]
+    rank.shell.ast_transformers.append(namespace["Observer"]())
+    assert now.has_changed() and len(list(known.now(namespace).used({"time"}))) == 1
+    now.put_back()
+    assert not now.has_changed() and not Registered().has_changed()
