@@ -112,6 +112,7 @@ class CellRunner:
         self.interrupts = Interrupts(self)
         self.leftovers = Leftovers()
         self.settings.set_handler = self.leftovers.put_between
+        self.undo.handlers = self.leftovers.handlers
         self.queue = CellQueue(control, self._begin)
         self.gate = Gate(rank, lambda: coordination.store("jaxcluster-ends"))
         self.output = CellOutput(self, LogTail(log_path))

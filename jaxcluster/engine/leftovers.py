@@ -55,6 +55,10 @@ class Leftovers:
             if type(found) is _Between:  # else a task of the user's has set another meanwhile
                 _signal.signal(number, found.handler)
 
+    def handlers(self) -> list[Any]:
+        """What was taken: between cells, those that a cell will have."""
+        return [unwrapped(_signal.getsignal(number)) for number in self._taken]
+
     def put_between(self, number: int, handler: Any) -> None:
         """Set a handler that cells are to have, between cells. On the main thread."""
         if callable(handler):

@@ -1,13 +1,13 @@
 """What cells register with IPython: it runs in later cells, whose source does not name it.
 
-Callbacks of events, magics, ways to display a class, transformers. What libraries register stays
-where it is: they know that they have done it.
+Callbacks of events, magics, ways to display a class, transformers; also handlers of signals. What
+libraries register stays where it is: they know that they have done it.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping, Set
 from typing import Any
 
 NAME = "IPython's callbacks"  # in messages
@@ -27,11 +27,12 @@ class Registered:
         self._copies = [(one, one.copy()) for one in (*self._magics, *others)]
         self._others: list[Any] = []  # those that others have changed since
 
-    def now(self, namespace: Mapping[str, Any]) -> Registered:
+    def now(self, namespace: Mapping[str, Any], handlers: Collection[Any] = ()) -> Registered:
         """What is registered now. Mostly nothing has changed: some 5 us.
 
         Args:
           namespace: the cells'.
+          handlers: of signals, that cells have set.
         """
         made = Registered()
         made._namespace, made._magics = namespace, self._magics
@@ -42,6 +43,7 @@ class Registered:
             made._copies.append((one, one.copy()))
             if number >= len(self._magics):
                 made._others.append(one)
+        made._others.append(handlers)
         return made
 
     def used(self, words: Set[str]) -> Iterator[Any]:

@@ -18,7 +18,7 @@ import re
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from operator import is_not
@@ -109,6 +109,7 @@ class Undo:
 
     Attributes:
       namespace: the user's variables.
+      handlers: those of signals that cells have set.
       limit_nbytes: how much may be held on a device; 0: nothing is kept; None: a quarter of it.
     """
 
@@ -117,6 +118,7 @@ class Undo:
         self.limit_nbytes: int | None = None
         self.display_hook: Any = None
         self.settings: Settings | None = None
+        self.handlers: Callable[[], Collection[Any]] = lambda: ()
         self._at_first = Registered()
         self._traces = Traces()
         self._set_mesh: Any = None  # to be set by the main thread, whose own it is
@@ -155,7 +157,7 @@ class Undo:
         if memory.may_exceed(self.limit_nbytes):
             self._needs_watching.set()
         self._traces.note()
-        own = self._at_first.now(self.namespace)
+        own = self._at_first.now(self.namespace, self.handlers())
         return Kept(
             seq,
             dict(self.namespace),

@@ -545,6 +545,18 @@ def test_what_ipythons_callbacks_have_changed_is_taken_back_too(ranks: jaxcluste
     ranks.run("get_ipython().events.unregister('post_run_cell', note)", show=False)
 
 
+def test_what_a_handler_of_a_signal_has_changed_is_taken_back_too(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    ranks.run(
+        "import signal\nhits = []\n_ = signal.signal(signal.SIGUSR1, lambda *_: hits.append(1))"
+    )
+    error = fails(ranks, "signal.raise_signal(signal.SIGUSR1)" + SKIP)
+    assert "Restored hits." in str(error)
+    shows(ranks, "hits", "[]")
+    ranks.run("_ = signal.signal(signal.SIGUSR1, signal.SIG_DFL)", show=False)
+
+
 def test_in_a_notebook(open_notebook: Callable[..., Notebook]) -> None:
     notebook = open_notebook()
     notebook.ok("%jaxcluster start -n 2 --name undo-notebook")

@@ -129,6 +129,8 @@ def test_nothing_runs_unnamed_where_cells_have_registered_nothing(rank: Rank) ->
     now = known.now(namespace)
     assert list(now.used({"time"})) == []
     assert list(now.used({"time", "mine"})) == [namespace["mine"]]
+    handlers = [namespace["told"], print]  # of signals
+    assert list(known.now(namespace, handlers).used(set())) == [namespace["told"]]
     rank.shell.ast_transformers.append(namespace["Observer"]())
     assert now.has_changed() and len(list(known.now(namespace).used({"time"}))) == 1
     now.put_back()
