@@ -47,6 +47,7 @@ from jaxcluster.engine.history import History
 from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.lab_debugger import RankDebugger
 from jaxcluster.engine.private import coordination
+from jaxcluster.engine.repair import repair_modules
 from jaxcluster.engine.resources import own_gpus, resources
 from jaxcluster.engine.selfcheck import SelfCheck
 from jaxcluster.engine.shards import ArrayViews
@@ -270,6 +271,7 @@ class Rank:
         return self.runner.names.values.note_all(names, self.values.namespace)
 
     def _snapshot(self, request: Request[saving.Snapshot]) -> saving.Report:
+        repair_modules()
         values, body = self.values, request.body
         before = self.runner.undo.before(body.cell)
         lost = values.lost.reasons

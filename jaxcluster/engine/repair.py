@@ -68,12 +68,12 @@ _PUBLIC = ("jax", "numpy")
 _WHOSE = sys.stdlib_module_names - {"builtins", "__main__"} | {*_PUBLIC}
 
 
-def _note_functions(modules: dict[str, ModuleType]) -> None:
+def _note_functions(modules: dict[str, Any]) -> None:
     for name, module in modules.items():
         above, *parts = name.split(".")
         if (
             above in _WHOSE
-            and hasattr(module, "__dict__")  # None, where somebody forbids it
+            and isinstance(module, ModuleType)  # None, where somebody forbids it
             and module not in _functions
             and not (above in _PUBLIC and any(part[0] == "_" for part in parts))
         ):

@@ -224,7 +224,9 @@ def test_modules_of_jax_that_a_cell_has_taken_away_come_back() -> None:
 
 
 BROKEN = """
+import sys, types
 import jax, jax.numpy as jnp, numpy as np
+sys.modules["jax.mine"] = types.SimpleNamespace()  # which has no hash
 from jaxcluster.engine import repair
 repair.repair(lambda *_: None)
 was = np.array, np.ndarray, jax.sharding, jnp.sum, jax.tree_util.tree_map

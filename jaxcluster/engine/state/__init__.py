@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from jaxcluster.engine.repair import repair_modules
 from jaxcluster.engine.state.keeper import on_keep
 from jaxcluster.engine.state.loading import bind, load
 from jaxcluster.engine.state.remote import Hosts
@@ -42,7 +41,6 @@ def on_snapshot(
 
     Replies with ``Saved.report``, ``folder``, ``file_nbytes`` and ``seconds``.
     """
-    repair_modules()
     started = time.perf_counter()
     saved = save(namespace, rank, digests=body.digests, before=before, settings=settings)
     saved.unbound = dict(lost or {})
