@@ -26,6 +26,7 @@ from jaxcluster.engine.state.surroundings import Surroundings
 
 # Settings that what a value is may hang on: its numbers, its class.
 EARLY = ("os.environ", "the current folder", "sys.path", "jax.config")
+SHARED = "what variables share"
 
 
 @dataclass
@@ -139,7 +140,7 @@ def _load(
             loader.check(one)
         except CannotRestore as error:
             lost[name] = str(error)
-    values = loader.together(now, then, lost) if saved.together is not None else None
+    values = loader.together(now, then, lost)
     if values is None:  # name by name, which keeps what can be kept, and tells which can't
         values = {}
         for name in wanted.keys() - lost.keys():
@@ -149,6 +150,8 @@ def _load(
                 text = str(error).partition("\n")[0][:200]
                 plain = isinstance(error, CannotRestore)
                 lost[name] = text if plain else f"{type(error).__name__}: {text}"
+        # Those that can be read share what they had shared.
+        values = loader.together(now, then, lost, around=True) or values
     loader.check_wanted()
     return Loaded(values, lost, loader, skip)
 
@@ -169,11 +172,15 @@ class Loader:
         self._users = Counter(view.memory for view in self._table)
         self._views: dict[int, Any] = {}
         self._missing: dict[int, CannotRestore] = {}  # arrays that can't be made here
+        self._settings: dict[str, Any] = {}  # that were read with the names
+        self._is_around = False  # something could not be made
+        self._is_apart = False  # the names were read one by one
 
-    def unpickle(self, one: SavedPickle) -> Any:
+    def unpickle(self, one: SavedPickle, around: bool = False) -> Any:
         sections = self.saved.sections
         buffers = [sections[n] for n in one.buffers]
-        return _Unpickler(bytes(sections[one.section]), buffers, one, self).load()
+        kind = _UnpicklerAround if around else _Unpickler
+        return kind(bytes(sections[one.section]), buffers, one, self).load()
 
     def view(self, number: int) -> Any:
         """One of numpy's arrays, the same whichever name it is for."""
@@ -209,29 +216,54 @@ class Loader:
         for name, one in self.saved.settings.items():
             if name not in skip:
                 try:
-                    value = self.unpickle(one)
+                    value = self._setting(name, one)
                     if isinstance(value, ownmodules.Variables):
                         left |= value.take_out(name, skip)
                     settings.restore(name, value)
                 except Exception as error:
                     text = str(error).partition("\n")[0][:200]
                     left[name] = f"{type(error).__name__}: {text}"
+        if self._is_apart:
+            left[SHARED] = "they could not be read at once: each name has its own copy"
         return left
 
+    def _setting(self, name: str, one: SavedPickle) -> Any:
+        """What was saved of a setting: the very object that names have, too.
+
+        Raises:
+          Exception: it can't be read.
+        """
+        if name not in self._settings:
+            return self.unpickle(one)
+        if self._is_around:
+            self.unpickle(one)
+        return self._settings[name]
+
     def together(
-        self, now: Iterable[str], then: Iterable[str], lost: Iterable[str]
+        self,
+        now: Iterable[str],
+        then: Iterable[str],
+        lost: Iterable[str],
+        around: bool = False,
     ) -> dict[str, Any] | None:
         """The values of all names at once, aliased as they were; None where that can't be done.
 
         What belongs to a name that is ``lost`` is left out. It is in no other: that would be lost
-        for the same array.
+        for the same array, or the same object.
+
+        Args:
+          around: read around what can't be made; ``lost`` are the names that have it.
         """
-        assert self.saved.together is not None
+        self._is_apart = True
+        if self.saved.together is None:
+            return None
         try:
-            newest, older = self.unpickle(self.saved.together)
+            newest, older, *settings = self.unpickle(self.saved.together, around)
             values = {n: newest[n] for n in now} | {n: older[n] for n in then}
         except Exception:
             return None
+        self._is_apart, self._is_around = False, around
+        self._settings = settings[0] if settings else {}  # older files have none
         gone = set(lost)
         return {name: value for name, value in values.items() if name not in gone}
 
@@ -384,3 +416,56 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> Any:
         return self._loader.persistent(pid, self._one)
+
+
+class _Broken:
+    """In place of an object that can't be made: it takes all that is done to it."""
+
+    def take(self, *_: Any) -> _Broken:
+        return self
+
+    __call__ = __setstate__ = __setitem__ = append = extend = add = update = take
+
+
+def _around(code: int, pops: int) -> Callable[[Any], None]:
+    """What an opcode of pickle does, whose result comes in place of so many of the stack's last."""
+
+    def load(unpickler: Any) -> None:
+        stack = unpickler.stack
+        height = len(stack) - pops
+        try:
+            pickle._Unpickler.dispatch[code](unpickler)
+        except Exception:
+            # An object that gets no state is there already.
+            stack[height:] = [] if code == pickle.BUILD[0] else [_Broken()]
+
+    return load
+
+
+class _UnpicklerAround(pickle._Unpickler):
+    """Goes on where an object can't be made, so that all others are aliased as they were.
+
+    Python's own, some 30 times as slow as that of C.
+    """
+
+    def __init__(
+        self, data: bytes, buffers: Sequence[Any], one: SavedPickle, loader: Loader
+    ) -> None:
+        super().__init__(io.BytesIO(data), buffers=buffers)
+        self._one = one
+        self._loader = loader
+
+    def persistent_load(self, pid: Any) -> Any:
+        return self._loader.persistent(pid, self._one)
+
+    dispatch = pickle._Unpickler.dispatch | {
+        code[0]: _around(code[0], pops)
+        for code, pops in (
+            (pickle.STACK_GLOBAL, 2),
+            (pickle.BINPERSID, 1),
+            (pickle.NEWOBJ, 2),
+            (pickle.NEWOBJ_EX, 3),
+            (pickle.REDUCE, 2),
+            (pickle.BUILD, 1),
+        )
+    }

@@ -1,13 +1,18 @@
 """What the user's own modules hold: variables of files that are not installed.
 
 A new process imports them again, so it has what their files make: ``config.rate = 0.5`` of a cell
-would be gone without a word. Plain values are saved and set again where they differ from those of
-the file; of functions, classes, arrays of JAX and what nothing is known of nothing is kept.
+would be gone without a word. Plain values, also those of classes (``Config.rate``), are saved and
+set again where they differ from those of the file; of functions, arrays of JAX and what nothing is
+known of nothing is kept.
+
+Values are set in place: a class or a function's default of the module may have them, too. A value
+that a cell has under a name (``from config import OPTIONS``) is one object with it again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import enum
 import functools
 import hashlib
 import importlib
@@ -20,6 +25,7 @@ from typing import Any
 
 from jaxcluster.engine.arrays import is_array
 from jaxcluster.engine.digests import Room, digest, is_imported, is_literal
+from jaxcluster.engine.kinds import kind_of
 from jaxcluster.engine.reach import arrays_within
 from jaxcluster.engine.usernames import is_of_own_module, is_own_module
 
@@ -38,12 +44,14 @@ class Variables:
       values: the variables by their names.
       texts: their digests.
       set_later: those that are not what they were when it was imported.
+      shared: those that are objects which names of cells lead to.
     """
 
     source: str = ""
     values: dict[str, Any] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     set_later: set[str] = field(default_factory=set)
+    shared: frozenset[str] = frozenset()  # what older files say
 
     def since(self, before: Variables) -> Variables:
         """Those that were not so before."""
@@ -68,12 +76,15 @@ class Variables:
         return [name for name in names if now.get(name) != self.texts[name]]
 
     def take_out(self, setting: str, skip: Collection[str]) -> dict[str, str]:
-        """Leave those in ``skip`` as the file makes them; returns where it makes something else."""
+        """Leave those in ``skip`` as the file makes them; returns where it makes something else.
+
+        Where it makes the same, a value stays the object that names have, too.
+        """
         names = [name for name in self.values if f"{setting}.{name}" in skip]
         told = []
         with contextlib.suppress(ImportError):
             told = self.differing(setting.partition(" ")[2], names) if names else []
-        for name in names:
+        for name in {*names} - (self.shared - {*told}):
             del self.values[name]
         return {f"{setting}.{n}": "the rank that died may have had its own value" for n in told}
 
@@ -121,8 +132,9 @@ class OwnModules:
                 names = vars(importlib.import_module(module))
                 is_edited = _source_of(names) != one.source
                 wanted = one.set_later & one.values.keys() if is_edited else {*one.values}
-                for name in one.differing(module, wanted):
-                    names[name] = one.values[name]
+                shared = wanted & one.shared
+                for name in {*one.differing(module, wanted), *shared}:
+                    _set(names, name, one.values[name], name in shared)
 
 
 def digests(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -137,6 +149,29 @@ def digests(settings: Mapping[str, Any]) -> dict[str, str]:
         if isinstance(one, Variables)
         for name, text in one.texts.items()
     }
+
+
+def _set(names: dict[str, Any], name: str, value: Any, is_shared: bool) -> None:
+    """Set a variable: in place, and to the object itself where that is impossible or shared."""
+    owner, _, attribute = name.rpartition(".")
+    cls = names.get(owner)
+    if owner and not isinstance(cls, type):  # the file no longer has it
+        return
+    made = names.get(name) if cls is None else vars(cls).get(attribute)
+    if type(made) is not type(value) or not _refill(made, value) or is_shared:
+        if cls is None:
+            names[name] = value
+        else:
+            type.__setattr__(cls, attribute, value)
+
+
+def _refill(made: Any, value: Any) -> bool:
+    """Give an object what another one of its type has; False where that can't be done."""
+    kind = kind_of(type(made))
+    if kind.opaque or not kind.is_watched or not kind.can_put_back(made, copy := kind.copy(value)):
+        return False
+    kind.put_back(made, copy)
+    return True
 
 
 def _own() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -161,14 +196,24 @@ def _source_of(names: Mapping[str, Any]) -> str:
 
 def _compared(names: Mapping[str, Any], room: Room) -> Iterator[tuple[str, Any, str]]:
     """A module's variables that can be compared: names, values, and their digests."""
-    for name, value in list(names.items()):
-        if name.startswith("__") or isinstance(value, _NEVER):
-            continue
+    for name, value in _variables(names):
         with contextlib.suppress(Exception):  # too large, or changed at this moment
             if not is_literal(value) and (is_imported(value) or _has_arrays(value)):
                 continue
             if text := digest(value, room).text:
                 yield name, value, text
+
+
+def _variables(names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What is no module, class or function, in a module and in the classes that it defines."""
+    for name, value in list(names.items()):
+        if not isinstance(value, _NEVER):
+            if not name.startswith("__"):
+                yield name, value
+        elif isinstance(value, type) and value.__module__ == names.get("__name__"):
+            for own, one in () if isinstance(value, enum.EnumMeta) else list(vars(value).items()):
+                if not own.startswith("__") and not hasattr(type(one), "__get__"):
+                    yield f"{name}.{own}", one
 
 
 def _has_arrays(value: Any) -> bool:

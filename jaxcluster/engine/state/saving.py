@@ -3,8 +3,8 @@
 ``save`` works from a side thread: it needs no collective and no main thread, so a deadlocked rank
 can be saved, killed, started again and given its variables again. Each name is pickled by itself
 first, so that one that can't be (a generator, an open file, an array whose computation will never
-end) costs only itself; then all that can be are pickled together, which keeps the aliasing between
-them.
+end) costs only itself; then all that can be are pickled together, with the settings, which keeps
+the aliasing between them.
 
 What a plain pickle can't do is done here:
 
@@ -43,7 +43,7 @@ from jaxcluster.engine.arrays import (
     is_tracer,
     spans_processes,
 )
-from jaxcluster.engine.digests import Room, Unknown, digest, is_imported
+from jaxcluster.engine.digests import Room, Unknown, digest, is_imported, is_literal
 from jaxcluster.engine.private.arrays import arrays_of_reference
 from jaxcluster.engine.state import classes, memory, ownmodules, randomness
 from jaxcluster.engine.state.aside import Aside
@@ -100,19 +100,20 @@ def save(
     saved.absent = sorted(now.keys() - then.keys())
     values = saver.generation(saved.now, now)
     older_values = saver.generation(saved.before, older)
+    saved.random = randomness.digests()
+    set_by_cells: dict[str, Any] = {}
+    if settings is not None:
+        changed, found = Generation(), settings.changed()
+        set_by_cells = saver.generation(changed, found)
+        saved.random |= ownmodules.digests(found)
+        saved.settings, saved.left = changed.names, changed.lost
     if aside is not None:
         aside.end()
     try:
-        saved.together = saver.pickle((values, older_values))
+        saved.together = saver.pickle((values, older_values, set_by_cells))
     except Exception:
         # The main thread changes something at this moment: what is alone must do.
         saved.together = None
-    saved.random = randomness.digests()
-    if settings is not None:
-        changed, set_by_cells = Generation(), settings.changed()
-        saver.generation(changed, set_by_cells)
-        saved.random |= ownmodules.digests(set_by_cells)
-        saved.settings, saved.left = changed.names, changed.lost
     saved.memories = [saver.section(memory.take()) for memory in saver.views.memories]
     saved.alive = list(saver.views.arrays)
     saved.views = saver.section(pickle.dumps(saver.views.table(), PROTOCOL))
@@ -391,6 +392,7 @@ class _Pickler(cloudpickle.Pickler):
         self._array_places: dict[int, int] = {}
         self._view_places: dict[int, int] = {}
         self._cells: dict[int, CellType] = {}
+        self._met: set[int] | None = None
         self.is_trial = False
         # Functions of the namespace keep it as their globals: cloudpickle would give them a dict of
         # their own (cloudpickle 3.1; where these names move, it does that again).
@@ -438,6 +440,9 @@ class _Pickler(cloudpickle.Pickler):
             return type(obj), (), None, None, iter(list(obj.items()))
         if isinstance(obj, BaseException):
             return self._exception(obj)
+        if isinstance(obj, ownmodules.Variables):
+            shared = frozenset(filter(lambda name: self._is_met(obj.values[name]), obj.values))
+            return type(obj), (obj.source, obj.values, obj.texts, obj.set_later, shared)
         reduced = super().reducer_override(obj)
         if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) == 6:
             return classes.complete(obj, reduced)
@@ -458,6 +463,13 @@ class _Pickler(cloudpickle.Pickler):
         if reduced is NotImplemented and (found := self.saver.singletons.find(obj)) is not None:
             return _find_imported, found
         return reduced
+
+    def _is_met(self, value: Any) -> bool:
+        """Whether an object that can change was pickled before the first of the user's modules."""
+        if self._met is None:
+            self._met = {*self.memo.copy()}
+            self._met |= {id(self.saver.views.arrays[number]) for number in self._view_places}
+        return id(value) in self._met and not is_literal(value)
 
     def _exception(self, error: BaseException) -> Any:
         """With what it came from, which pickle leaves out; a traceback can't be kept."""

@@ -1,0 +1,170 @@
+"""One object stays one in new processes: with names, settings and modules of the user's own."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from jaxcluster.engine.state import ownmodules
+from jaxcluster.engine.state.loading import SHARED, bind, load
+from jaxcluster.engine.state.saved import read, state_path, write
+from jaxcluster.engine.state.saving import save
+
+SOURCE = """
+options, numbers, changed, plain = {"a": 1}, [1], {1}, 3
+class Box:
+    rate, seen = 0.5, []
+    mine = numbers
+    def __init__(self, options=options):
+        self.options = options
+box = Box()
+"""
+
+
+class Handlers:
+    """Settings of which one is a method of a value that has a name."""
+
+    def __init__(self, **handlers: Any) -> None:
+        self.handlers = handlers
+        self.own = ownmodules.OwnModules()
+
+    def changed(self) -> dict[str, Any]:
+        modules = {f"module {name}": one for name, one in self.own.read().items()}
+        return self.handlers | modules
+
+    def restore(self, name: str, value: Any) -> None:
+        if isinstance(value, ownmodules.Variables):
+            self.own.write({name.partition(" ")[2]: value})
+        else:
+            self.handlers[name] = value
+
+
+class Fails:
+    """Pickled as any other, but its state can't be set."""
+
+    def __init__(self) -> None:
+        self.inner: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        raise ValueError("no")
+
+
+class FailsToo:
+    def __new__(cls, value: Any) -> FailsToo:
+        return super().__new__(cls)
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def up(self, *_: Any) -> None:
+        self.count += 1
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], ModuleType]]:
+    """Imports the module anew, as another process does."""
+    (tmp_path / "of_user.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def new() -> ModuleType:
+        sys.modules.pop("of_user", None)
+        ownmodules._own_names.cache_clear()
+        return importlib.import_module("of_user")
+
+    yield new
+    sys.modules.pop("of_user", None)
+    ownmodules._own_names.cache_clear()
+
+
+def again(
+    tmp_path: Path, names: dict[str, Any], settings: Any, new: Callable[[], Any] = lambda: None
+) -> tuple[dict[str, Any], dict[str, str], dict[str, str]]:
+    """The names, what is lost, and the settings that are left."""
+    write(save(names, 0, settings=settings), state_path(tmp_path, 0))
+    new()
+    found: dict[str, Any] = {}
+    loaded = load(read(state_path(tmp_path, 0)), found)
+    left = bind(loaded, found, settings)
+    return found, loaded.lost, left
+
+
+def test_values_share_what_they_did_beside_one_that_cannot_be_made(tmp_path: Path) -> None:
+    counter, fails = Counter(), Fails()
+    fails.inner = counter
+    names = {
+        "fails": fails,
+        "too": FailsToo(1),
+        "holds": [counter, fails],
+        "counter": counter,
+        "up": counter.up,
+        "among": [counter],
+    }
+    handlers = Handlers(signal=counter.up, other=fails)
+    found, lost, left = again(tmp_path, names, handlers)
+    assert lost.keys() == {"fails", "too", "holds"}
+    assert left.keys() == {"other"}
+    found["up"]()
+    handlers.handlers["signal"]()
+    assert found["counter"].count == found["among"][0].count == 2
+
+
+def test_that_nothing_is_shared_any_more_is_said(tmp_path: Path) -> None:
+    counter = Counter()
+    write(save({"counter": counter, "up": counter.up}, 0), state_path(tmp_path, 0))
+    saved = read(state_path(tmp_path, 0))
+    saved.together = None
+    found: dict[str, Any] = {}
+    assert bind(load(saved, found), found, Handlers()).keys() == {SHARED}  # type: ignore[arg-type]
+
+
+def test_a_handler_is_of_the_object_that_has_a_name(tmp_path: Path) -> None:
+    counter = Counter()
+    handlers = Handlers(signal=counter.up)
+    found, *_ = again(tmp_path, {"counter": counter}, handlers)
+    handlers.handlers["signal"]()
+    assert found["counter"].count == 1
+    assert counter.count == 0
+
+
+def test_a_name_and_a_module_of_the_users_have_one_object(tmp_path: Path, own: Any) -> None:
+    made = own()
+    made.changed.add(2)
+    made.box.options["b"] = 2
+    names = {"options": made.options, "many": [made.numbers, made.changed], "box": made.box}
+    found, lost, left = again(tmp_path, names, Handlers(), own)
+    now = sys.modules["of_user"]
+    assert (lost, left) == ({}, {})
+    assert now is not made
+    assert now.options is found["options"] == {"a": 1, "b": 2}
+    assert now.numbers is found["many"][0] == [1]  # also where the file makes the same
+    assert now.changed is found["many"][1] == {1, 2}
+    assert now.box is found["box"]
+
+
+def test_what_a_module_has_is_set_in_place(tmp_path: Path, own: Any) -> None:
+    made = own()
+    made.numbers.append(2)
+    made.options["b"], made.plain = 2, 4
+    again(tmp_path, {}, Handlers(), own)
+    now: Any = sys.modules["of_user"]
+    assert now.Box().options is now.options == {"a": 1, "b": 2}
+    assert now.Box.mine is now.numbers == [1, 2]
+    assert now.plain == 4
+
+
+def test_what_a_class_of_a_module_has_comes_back(tmp_path: Path, own: Any) -> None:
+    made = own()
+    made.Box.rate, made.Box.new = 0.1, 7
+    made.Box.seen.append(1)
+    found, *_ = again(tmp_path, {"seen": made.Box.seen}, Handlers(), own)
+    now: Any = sys.modules["of_user"]
+    assert (now.Box.rate, now.Box.new, now.Box.seen) == (0.1, 7, [1])
+    assert now.Box.seen is found["seen"]
