@@ -70,6 +70,7 @@ rng = np.random.default_rng(1)
 np.random.seed(5)
 np.random.rand()
 weak = jnp.asarray(3.0)
+weak_on_all = jax.jit(lambda: 3.0, out_shardings=NamedSharding(mesh, P()))()
 bf = jnp.ones(4, jnp.bfloat16)
 devices = jax.devices()
 mine = jax.device_put(np.arange(4.0), NamedSharding(Mesh(np.array(jax.local_devices()), "l"), P()))
@@ -230,10 +231,11 @@ def test_keys_and_generators_go_on_where_they_were(case: Case) -> None:
 
 def test_dtypes_weak_types_and_registrations_are_kept(case: Case) -> None:
     source = (
-        "print(weak.weak_type, weak.committed, bf.dtype, jax.jit(lambda n: n)(node).a.sum(),"
+        "print(weak.weak_type, weak.committed, weak_on_all.weak_type, bf.dtype,"
+        " jax.jit(lambda n: n)(node).a.sum(),"
         " jax.grad(double)(1.0))"
     )
-    assert case.run(source) == "True False bfloat16 3.0 2.0\n"
+    assert case.run(source) == "True False True bfloat16 3.0 2.0\n"
 
 
 def test_the_ranks_are_in_step_after_it(case: Case) -> None:

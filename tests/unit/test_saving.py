@@ -464,6 +464,23 @@ def test_memory_that_would_overflow_is_left_alone(
         write_where_room(kib(2048), 0, places)
 
 
+# --------------------------------------------------------------------------- arrays
+
+
+def test_the_weak_type_of_an_array_on_chosen_devices_is_kept(again: Any) -> None:
+    """With it ``rate * params`` stays bfloat16."""
+    import jax
+    import jax.numpy as jnp
+
+    place = jax.sharding.NamedSharding(jax.make_mesh((1,), ("i",)), jax.sharding.PartitionSpec())
+    weak = jax.device_put(jnp.asarray(3.0), place)
+    found = again(weak=weak, strong=jax.device_put(jnp.ones(2), place))
+    assert found["weak"].weak_type and found["weak"].committed
+    assert found["weak"].sharding == place
+    assert (found["weak"] * jnp.ones(2, jnp.bfloat16)).dtype == jnp.bfloat16
+    assert not found["strong"].weak_type
+
+
 # --------------------------------------------------------------------------- from before a cell
 
 

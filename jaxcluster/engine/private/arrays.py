@@ -100,6 +100,20 @@ def uncommitted(values: np.ndarray[Any, Any], weak_type: bool) -> Any:
     return array
 
 
+def weakly_typed(array: Any) -> Any:
+    """The same array, which may span processes, with a weak type. Nothing is launched.
+
+    ``jax.make_array_from_single_device_arrays`` makes strong types alone (jax 0.10.2 and 0.12: it
+    ends in ``ArrayImpl``, to which the type is given). Where that has moved the type is strong.
+    """
+    try:
+        aval = array.aval.update(weak_type=True)
+        pieces = [shard.data for shard in array.addressable_shards]
+        return type(array)(aval, array.sharding, pieces, committed=True)
+    except (AttributeError, TypeError):
+        return array
+
+
 def arrays_of_reference(reference: Any) -> list[Any] | None:
     """The arrays of a ``jax.Ref``, which programs change in place; None where they can't be found.
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from jaxcluster.engine.arrays import bounds
-from jaxcluster.engine.private.arrays import uncommitted
+from jaxcluster.engine.private.arrays import uncommitted, weakly_typed
 from jaxcluster.engine.state import memory, ownmodules
 from jaxcluster.engine.state.saved import CannotRestore, Saved, SavedArray, SavedPickle
 from jaxcluster.engine.state.settings import Settings
@@ -350,6 +350,7 @@ class Loader:
                 for d, index in devices.items()
             ]
             array = jax.make_array_from_single_device_arrays(shape, sharding, pieces, dtype=dtype)
+            array = weakly_typed(array) if saved.weak_type else array
         if saved.key_impl is not None:
             array = jax.random.wrap_key_data(array, impl=saved.key_impl)
         return array
