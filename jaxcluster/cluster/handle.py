@@ -1074,12 +1074,14 @@ class Cluster:
         if not self.closed:
             self.world.processes.bring_code()  # of which the values' classes may be
         self.makers.bound(values)
+        self._carry_unwaited()
         transfer.push(self.world, values, ranks)
 
     def pull(self, name: str) -> Any:
         """A rank-0 name's value, arrays whole, as numpy. See ``transfer.pull``."""
         from jaxcluster.cluster import transfer  # with numpy, which a shell command has no use for
 
+        self._carry_unwaited()
         return transfer.pull(self.world, name)
 
     def layout(self, name: str) -> ArrayLayout | TreeLayout:
@@ -1095,7 +1097,13 @@ class Cluster:
             array_queries,  # with numpy, which a shell command has no use for
         )
 
+        self._carry_unwaited()
         return array_queries.look(self.world, name)
+
+    def _carry_unwaited(self) -> None:
+        """Ranks answer behind the cells that they have: one that went wrong is settled first."""
+        for cell in self.cells:
+            cell.carry_unwaited()
 
     def __getitem__(self, name: str) -> Any:
         return self.pull(name)

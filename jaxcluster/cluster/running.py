@@ -95,6 +95,7 @@ class RunningCell:
         self._sink, self._ids, self._on_output = sink, ids, options.on_output
         self._talk = Conversation(world.link, NO_TERMINAL if is_last else IN_BACKGROUND)
         self._ended: threading.Event | None = None  # where it is carried through on a thread
+        self._is_carried = False
         self._stopped: CellInterrupted | None = None  # in the recovery at its end, on a thread
         self._listener_error: Exception | None = None
         self._is_notified = False
@@ -175,6 +176,11 @@ class RunningCell:
         # A copy of the context keeps displays on the thread under the cell that started it.
         run = contextvars.copy_context().run
         threading.Thread(target=run, args=(carry,), daemon=True).start()
+
+    def carry_unwaited(self) -> None:
+        """Carry it through on a thread where nobody waits for it: others do, for what is behind."""
+        if not self._is_carried and self._ended is None:
+            self.run_in_background(lambda record: None)
 
     @property
     def record(self) -> CellRecord:
@@ -278,6 +284,7 @@ class RunningCell:
     def _carry(self) -> None:
         if self.done:
             return
+        self._is_carried = True
         watch = self.core.watch
         try:
             while not watch.finished:

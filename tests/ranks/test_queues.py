@@ -81,6 +81,15 @@ def test_a_skip_is_found_whatever_waits_behind_it(
     is_found(submit(ranks, [source, *later]), "Rank 1 finished the cell without")
 
 
+def test_values_are_asked_for_behind_cells_that_nobody_waits_for(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    """The first one is settled all the same, or the ranks would keep all behind it for ever."""
+    cells = submit(ranks, [SKIP, *LATER])
+    assert ranks["seen"] == []
+    is_found(cells, "Rank 1 finished the cell without launch")
+
+
 def test_a_launch_of_the_next_cell_does_not_make_up_for_one_that_was_skipped(
     ranks: jaxcluster.Cluster,
 ) -> None:
