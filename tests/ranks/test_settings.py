@@ -48,6 +48,23 @@ SETTINGS = {
         "jax.set_mesh(jax.make_mesh((4,), ('i',)))",
         "jax.sharding.get_mesh().axis_names",
     ),
+    "a pytree of Python's": (
+        "import types\n"
+        "jax.tree_util.register_pytree_node(\n"
+        "    types.SimpleNamespace, lambda s: ((s.a,), None),\n"
+        "    lambda _, c: types.SimpleNamespace(a=c[0]))\n"
+        "held = types.SimpleNamespace(a=1.0)",
+        "jax.tree.leaves(held), jax.tree.map(lambda x: x + 1, held)",
+    ),
+    "a pytree of a module": (
+        "open('mine_model.py', 'w').write(\n"
+        "    'import dataclasses\\n@dataclasses.dataclass\\nclass Model:\\n    w: float = 1.0\\n'\n"
+        ")\n"
+        "sys.path.insert(0, os.getcwd())\n"
+        "import mine_model\n"
+        "jax.tree_util.register_dataclass(mine_model.Model, ['w'], [])",
+        "jax.tree.leaves(mine_model.Model())",
+    ),
     "np.seterr": ("np.seterr(divide='raise')", "np.geterr()['divide']"),
     "np.seterrcall": ("np.seterrcall(lambda kind, flag: 7)", "np.geterrcall()('a', 1)"),
     "%precision": (

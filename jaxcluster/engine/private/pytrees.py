@@ -6,6 +6,8 @@ import dataclasses
 import functools
 from typing import Any
 
+from jaxcluster.engine.usernames import is_own_module
+
 # The fields of a dataclass; or the functions (flatten, unflatten, flatten with keys).
 Registration = dict[str, list[str]] | tuple[Any, ...]
 
@@ -43,6 +45,7 @@ def remember_keys() -> bool:
     return True
 
 
+OF_CELLS = "__main__"
 REGISTERS = ("_register_pytree_node", "register_pytree_node")
 FIELDS = {"data_fields", "meta_fields"}
 
@@ -68,6 +71,31 @@ def registration_of(cls: type) -> Registration | None:
     if getattr(flatten, "__module__", "") == tree_util.__name__ and held.keys() >= FIELDS:
         return {name: list(held[name].cell_contents) for name in sorted(FIELDS)}
     return flatten, unflatten, _keyed.get(cls)
+
+
+def registered_by_cells() -> dict[str, tuple[type, Registration]]:
+    """The imported classes that cells may have registered, by their names; some 50 us.
+
+    They have done it with a function of theirs, or it is a dataclass of the user's own modules.
+    The classes of cells bring their registration along.
+    """
+    try:
+        from jax._src import tree_util
+
+        registry = list(tree_util._registry.items())
+        functions = {cls: (entry.to_iter, entry.from_iter) for cls, entry in registry}
+    except (ImportError, AttributeError):
+        return {}
+    found = {}
+    for cls, pair in functions.items():
+        if cls.__module__ == OF_CELLS:
+            continue
+        is_of_cells = any(getattr(one, "__module__", "") == OF_CELLS for one in pair)
+        if is_of_cells or (dataclasses.is_dataclass(cls) and is_own_module(cls.__module__)):
+            how = registration_of(cls)
+            if how is not None and (is_of_cells or isinstance(how, dict)):
+                found[f"{cls.__module__}.{cls.__qualname__}"] = cls, how
+    return found
 
 
 def register(cls: type, how: Registration) -> None:

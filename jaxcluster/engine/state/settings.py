@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from jaxcluster.engine.leftovers import unwrapped
-from jaxcluster.engine.private import options
+from jaxcluster.engine.private import options, pytrees
 from jaxcluster.engine.state import ownmodules, randomness, sources
 from jaxcluster.engine.state.sources import CellSources
 
@@ -189,6 +189,7 @@ class Settings:
             "sys.path": Setting(_read_path, _write_path),
             "jax.config": Setting(_read_config, _write_config),
             "jax.set_mesh": Setting(lambda: self.mesh, set_context_mesh),
+            "pytree": Setting(pytrees.registered_by_cells, _write_pytrees),
             # Before numpy's: %precision sets numpy's precision, and resets its formatter.
             "IPython": Setting(self._read_ipython, self._write_ipython),
             randomness.PYTHON: Setting(random.getstate, random.setstate),
@@ -278,7 +279,7 @@ class Settings:
 
 # Of these each part is a setting of its own, as in "os.environ PATH".
 _PARTED = (
-    *("os.environ", "jax.config", "logging", "signal", "IPython", "matplotlib"),
+    *("os.environ", "jax.config", "pytree", "logging", "signal", "IPython", "matplotlib"),
     ownmodules.GROUP,
 )
 
@@ -357,6 +358,11 @@ def set_context_mesh(mesh: Any) -> None:
 
     if mesh is not None:
         jax.set_mesh(mesh)
+
+
+def _write_pytrees(registered: Mapping[str, tuple[type, pytrees.Registration]]) -> None:
+    for cls, how in registered.values():
+        pytrees.register(cls, how)  # unless its module has done it
 
 
 def _change_folder(path: str) -> None:
