@@ -156,6 +156,32 @@ def test_what_can_not_be_done_is_refused_and_nothing_is_changed(
         cluster.resize(4, {"data": 4})
 
 
+HALVES = """
+half = jax.process_index() // 2
+devices = np.array(jax.devices())[half * 2 : half * 2 + 2]
+own = on(np.arange(4.0) + 100 * half, P("half"), jax.sharding.Mesh(devices, ("half",)))
+copied = {"w": on(np.arange(4.0) + 100 * half, P(), jax.sharding.Mesh(devices, ("half",)))}
+del devices
+"""
+SUMS = "total = jax.jit(jnp.sum); print([float(total(x)) for x in (own, copied['w'])])"
+
+
+def test_arrays_of_some_ranks_each_are_not_taken_for_one_another(home: object) -> None:
+    """Their shardings say the same of them: a mesh's text does not tell its devices."""
+    with jaxcluster.start(4, devices_per_process=1, name="halves") as cluster:
+        cluster.run(SETUP.partition("kinds =")[0].replace(", 2)", ", 1)") + HALVES, show=False)
+        expected = [f"{[6.0 + 400 * (rank // 2)] * 2}\n" for rank in range(4)]
+        shown = cluster.run(SUMS, show=False)
+        assert [shown.stdout(rank) for rank in range(4)] == expected
+        said = cluster.resize(5)
+        assert "copied" in said and "own: rank 4 has none" in said
+        shown = cluster.run(SUMS, ranks=range(4), show=False)
+        assert [shown.stdout(rank) for rank in range(4)] == expected
+        cluster.resize(2)
+        shown = cluster.run(SUMS, show=False)
+        assert [shown.stdout(rank) for rank in range(2)] == expected[:2]
+
+
 @pytest.mark.any_jax
 def test_the_magics_say_what_has_become_of_it(open_notebook: Callable[..., Notebook]) -> None:
     notebook = open_notebook()

@@ -338,7 +338,7 @@ class _Saver:
             shards=list(shards.values()),
             weak_type=bool(getattr(base, "weak_type", False)),
             key_impl=key_impl,
-            text=str(sharding)[:400],
+            text=_told(sharding, self.saved.device_count),
         )
 
     def _shards(self, base: Any) -> list[tuple[Any, Any]]:
@@ -371,6 +371,18 @@ class _Saver:
         if self.aside is not None:
             return self.aside.new_part(base, where, raw)
         return raw.copy() if self.copy else raw
+
+
+def _told(sharding: Any, count: int) -> str:
+    """A sharding's text, which says nothing of its devices, and these, unless they are all.
+
+    Ranks may have arrays under one name that are alike, but not one array.
+    """
+    text, devices = str(sharding)[:400], sharding.device_set
+    if len(devices) == count:
+        return text
+    ids = " ".join(map(str, sorted(device.id for device in devices)))
+    return f"{text} on {ids if len(ids) < 80 else hashlib.sha256(ids.encode()).hexdigest()}"
 
 
 def _widget_types() -> tuple[type, ...]:
