@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import MappingProxyType, ModuleType
+from typing import Any, ClassVar
 
 import pytest
 
@@ -168,3 +169,79 @@ def test_what_a_class_of_a_module_has_comes_back(tmp_path: Path, own: Any) -> No
     now: Any = sys.modules["of_user"]
     assert (now.Box.rate, now.Box.new, now.Box.seen) == (0.1, 7, [1])
     assert now.Box.seen is found["seen"]
+
+
+class Attributes(dict[str, Any]):
+    def __init__(self, **values: Any) -> None:
+        super().__init__(values)
+        self.__dict__ = self
+
+
+class Borg:
+    shared: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self) -> None:
+        self.__dict__ = self.shared
+
+
+class Slotted:
+    __slots__ = ("__dict__", "slot")
+
+
+def test_an_object_has_the_dict_that_others_have(tmp_path: Path) -> None:
+    config, borg, slotted = Attributes(rate=1.0, inner=Attributes(n=1)), Borg(), Slotted()
+    borg.one = 1  # type: ignore[attr-defined]
+    slotted.slot, slotted.two = 1, 2  # type: ignore[attr-defined]
+    names = {"config": config, "borg": borg, "shared": Borg.shared, "of": vars(slotted)}
+    names |= {"slotted": slotted, "alone": Counter()}
+    found, *_ = again(tmp_path, names, Handlers())
+    found["config"].rate = found["config"].inner.n = 2.0
+    assert found["config"] == {"rate": 2.0, "inner": {"n": 2.0}}
+    found["borg"].one = 3
+    assert found["shared"] == {"one": 3}
+    found["of"]["two"] = 4
+    assert (found["slotted"].slot, found["slotted"].two) == (1, 4)
+    assert vars(found["alone"]) == {"count": 0}
+
+
+def test_views_show_the_dict_that_has_a_name(tmp_path: Path) -> None:
+    plain, ordered = {"a": 1}, OrderedDict(b=2)
+    names = {"plain": plain, "keys": plain.keys(), "read": MappingProxyType(plain)}
+    names |= {"ordered": ordered, "values": ordered.values(), "items": ordered.items()}
+    found, *_ = again(tmp_path, names, Handlers())
+    found["plain"]["new"] = found["ordered"]["new"] = 3
+    assert [*found["keys"]] == [*found["read"]] == ["a", "new"]
+    assert [*found["values"]] == [2, 3]
+    assert ("new", 3) in found["items"]
+    assert type(found["items"]) is type(ordered.items())
+
+
+class Hashed:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.others: set[Any] = set()
+        self.by: dict[Any, int] = {}
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Hashed) and self.name == other.name
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_objects_that_have_each_other_in_sets_come_back(tmp_path: Path, fails: bool) -> None:
+    """pickle alone adds them before they have a hash."""
+    one, other, counter = Hashed("one"), Hashed("other"), Counter()
+    one.others, other.others = {other}, {one}
+    one.by, other.by = {other: 1, one: 2}, {one: 3}
+    names = {"one": one, "other": other, "counter": counter, "up": counter.up}
+    names |= {"all": {one, other}} | ({"fails": Fails()} if fails else {})
+    found, lost, _ = again(tmp_path, names, Handlers())
+    assert lost.keys() == ({"fails"} if fails else set())
+    back = found["one"]
+    assert back.others == {found["other"]} and found["other"].others == {back}
+    assert back.by == {found["other"]: 1, back: 2} and found["other"].by[back] == 3
+    assert found["all"] == {back, found["other"]}
+    found["up"]()
+    assert found["counter"].count == 1

@@ -27,6 +27,7 @@ from jaxcluster.engine.state.surroundings import Surroundings
 # Settings that what a value is may hang on: its numbers, its class.
 EARLY = ("os.environ", "the current folder", "sys.path", "jax.config")
 SHARED = "what variables share"
+Broken = tuple[Any, ...]  # an opcode of pickle, and classes
 
 
 @dataclass
@@ -142,16 +143,21 @@ def _load(
             lost[name] = str(error)
     values = loader.together(now, then, lost)
     if values is None:  # name by name, which keeps what can be kept, and tells which can't
-        values = {}
+        values, broken = {}, set()
         for name in wanted.keys() - lost.keys():
             try:
                 values[name] = loader.unpickle(wanted[name])
             except Exception as error:
+                value, missing = loader.unpickle_around(wanted[name])
+                if not missing:
+                    values[name] = value
+                    continue
+                broken |= missing
                 text = str(error).partition("\n")[0][:200]
                 plain = isinstance(error, CannotRestore)
                 lost[name] = text if plain else f"{type(error).__name__}: {text}"
         # Those that can be read share what they had shared.
-        values = loader.together(now, then, lost, around=True) or values
+        values = loader.together(now, then, lost, broken) or values
     loader.check_wanted()
     return Loaded(values, lost, loader, skip)
 
@@ -176,11 +182,20 @@ class Loader:
         self._is_around = False  # something could not be made
         self._is_apart = False  # the names were read one by one
 
-    def unpickle(self, one: SavedPickle, around: bool = False) -> Any:
+    def unpickle(self, one: SavedPickle) -> Any:
+        return _Unpickler(*self._data_of(one), one, self).load()
+
+    def unpickle_around(self, one: SavedPickle) -> tuple[Any, set[Broken]]:
+        """The same around what can't be made, and what that is."""
+        unpickler = _UnpicklerAround(*self._data_of(one), one, self)
+        try:
+            return unpickler.load(), unpickler.broken
+        except Exception as error:
+            return None, {(type(error).__name__,)}
+
+    def _data_of(self, one: SavedPickle) -> tuple[bytes, list[Any]]:
         sections = self.saved.sections
-        buffers = [sections[n] for n in one.buffers]
-        kind = _UnpicklerAround if around else _Unpickler
-        return kind(bytes(sections[one.section]), buffers, one, self).load()
+        return bytes(sections[one.section]), [sections[n] for n in one.buffers]
 
     def view(self, number: int) -> Any:
         """One of numpy's arrays, the same whichever name it is for."""
@@ -235,8 +250,8 @@ class Loader:
         """
         if name not in self._settings:
             return self.unpickle(one)
-        if self._is_around:
-            self.unpickle(one)
+        if self._is_around and (broken := self.unpickle_around(one)[1]):
+            raise CannotRestore(f"it can't be made: {next(iter(broken))[-1]}")
         return self._settings[name]
 
     def together(
@@ -244,7 +259,7 @@ class Loader:
         now: Iterable[str],
         then: Iterable[str],
         lost: Iterable[str],
-        around: bool = False,
+        around: set[Broken] | None = None,
     ) -> dict[str, Any] | None:
         """The values of all names at once, aliased as they were; None where that can't be done.
 
@@ -252,17 +267,23 @@ class Loader:
         for the same array, or the same object.
 
         Args:
-          around: read around what can't be made; ``lost`` are the names that have it.
+          around: read around this, which can't be made; ``lost`` are the names that have it.
         """
         self._is_apart = True
         if self.saved.together is None:
             return None
         try:
-            newest, older, *settings = self.unpickle(self.saved.together, around)
+            if around is None:
+                made = self.unpickle(self.saved.together)
+            else:
+                made, broken = self.unpickle_around(self.saved.together)
+                if not broken <= around:  # it may be in any name
+                    return None
+            newest, older, *settings = made
             values = {n: newest[n] for n in now} | {n: older[n] for n in then}
         except Exception:
             return None
-        self._is_apart, self._is_around = False, around
+        self._is_apart, self._is_around = False, around is not None
         self._settings = settings[0] if settings else {}  # older files have none
         gone = set(lost)
         return {name: value for name, value in values.items() if name not in gone}
@@ -434,11 +455,29 @@ def _around(code: int, pops: int) -> Callable[[Any], None]:
     def load(unpickler: Any) -> None:
         stack = unpickler.stack
         height = len(stack) - pops
+        operands = stack[height:]
         try:
             pickle._Unpickler.dispatch[code](unpickler)
         except Exception:
-            # An object that gets no state is there already.
-            stack[height:] = [] if code == pickle.BUILD[0] else [_Broken()]
+            stack[height:] = [operands[0] if code == pickle.BUILD[0] else _Broken()]
+            kinds = (one if isinstance(one, type) else type(one) for one in operands)
+            unpickler.broken.add((code, *(kind.__qualname__ for kind in kinds)))
+
+    return load
+
+
+def _fill(code: int) -> Callable[[Any], None]:
+    """What an opcode does that fills a set or a dict, or, where that fails, does so at the end.
+
+    Of two objects that have each other in a set, the first one has no hash yet.
+    """
+
+    def load(unpickler: Any) -> None:
+        items = unpickler.stack[-2:] if code == pickle.SETITEM[0] else list(unpickler.stack)
+        try:
+            pickle._Unpickler.dispatch[code](unpickler)
+        except Exception:
+            unpickler.later.append((unpickler.stack[-1], items))
 
     return load
 
@@ -447,6 +486,9 @@ class _UnpicklerAround(pickle._Unpickler):
     """Goes on where an object can't be made, so that all others are aliased as they were.
 
     Python's own, some 30 times as slow as that of C.
+
+    Attributes:
+      broken: what could not be made, as opcodes and classes.
     """
 
     def __init__(
@@ -455,18 +497,34 @@ class _UnpicklerAround(pickle._Unpickler):
         super().__init__(io.BytesIO(data), buffers=buffers)
         self._one = one
         self._loader = loader
+        self.broken: set[Broken] = set()
+        self.later: list[tuple[Any, list[Any]]] = []
+
+    def load(self) -> Any:
+        value = super().load()
+        for filled, items in self.later:
+            if isinstance(filled, set):
+                filled.update(items)
+            else:
+                for key, one in zip(items[::2], items[1::2], strict=True):
+                    filled[key] = one
+        return value
 
     def persistent_load(self, pid: Any) -> Any:
         return self._loader.persistent(pid, self._one)
 
-    dispatch = pickle._Unpickler.dispatch | {
-        code[0]: _around(code[0], pops)
-        for code, pops in (
-            (pickle.STACK_GLOBAL, 2),
-            (pickle.BINPERSID, 1),
-            (pickle.NEWOBJ, 2),
-            (pickle.NEWOBJ_EX, 3),
-            (pickle.REDUCE, 2),
-            (pickle.BUILD, 1),
-        )
-    }
+    dispatch = (
+        pickle._Unpickler.dispatch
+        | {
+            code[0]: _around(code[0], pops)
+            for code, pops in (
+                (pickle.STACK_GLOBAL, 2),
+                (pickle.BINPERSID, 1),
+                (pickle.NEWOBJ, 2),
+                (pickle.NEWOBJ_EX, 3),
+                (pickle.REDUCE, 2),
+                (pickle.BUILD, 2),
+            )
+        }
+        | {one[0]: _fill(one[0]) for one in (pickle.ADDITEMS, pickle.SETITEM, pickle.SETITEMS)}
+    )

@@ -20,6 +20,7 @@ What a plain pickle can't do is done here:
 from __future__ import annotations
 
 import functools
+import gc
 import hashlib
 import importlib
 import io
@@ -27,9 +28,17 @@ import pickle
 import re
 import sys
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from pickle import PickleBuffer
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    CodeType,
+    FunctionType,
+    MappingProxyType,
+    ModuleType,
+)
 from typing import Any
 
 import cloudpickle
@@ -220,6 +229,7 @@ class _Saver:
         self.shardings: dict[Any, int] = {}
         self.views = memory.Views()
         self.singletons = classes.Singletons()
+        self.with_dicts: dict[type, bool] = {}
         self.keep: list[Any] = []  # keeps ids and addresses from being reused meanwhile
 
     def section(self, data: Any) -> int:
@@ -229,7 +239,10 @@ class _Saver:
     def pickle(self, value: Any) -> SavedPickle:
         file = io.BytesIO()
         pickler = _Pickler(file, self) if self.aside is None else _PicklerAside(file, self)
-        pickler.dump(value)
+        try:
+            pickler.dump(value)
+        finally:
+            pickler.clear_memo()  # it is garbage in a circle: till then objects have more holders
         section = self.section(file.getvalue())
         return SavedPickle(section, pickler.arrays, pickler.buffers, pickler.views)
 
@@ -441,6 +454,9 @@ class _Pickler(cloudpickle.Pickler):
             return how
         if isinstance(obj, np.ndarray) and (how := memory.reduce_subclass(obj)) is not None:
             return how
+        if type(obj) in _VIEWS:  # cloudpickle would save a copy of what they show
+            of = next(one for one in gc.get_referents(obj) if isinstance(one, Mapping))
+            return _view, (type(obj).__name__.rpartition("_")[2], of)
         if isinstance(obj, memoryview):  # cloudpickle would save bytes, which view nothing
             raise CannotSave("a memoryview can't be saved")
         if isinstance(obj, functools._lru_cache_wrapper) and not is_imported(obj):
@@ -474,7 +490,19 @@ class _Pickler(cloudpickle.Pickler):
                 return _make_bare, *how[1:]
         if reduced is NotImplemented and (found := self.saver.singletons.find(obj)) is not None:
             return _find_imported, found
+        if (
+            reduced is NotImplemented
+            and self._may_share_dict(type(obj))
+            and sys.getrefcount(object.__getattribute__(obj, "__dict__")) > _HOLDERS
+        ):
+            return _with_its_dict(obj)
         return reduced
+
+    def _may_share_dict(self, cls: type) -> bool:
+        known = self.saver.with_dicts
+        if cls not in known:
+            known[cls] = _has_plain_dict(cls) and cls not in self.dispatch_table
+        return known[cls]
 
     def _is_met(self, value: Any) -> bool:
         """Whether an object that can change was pickled before the first of the user's modules."""
@@ -589,6 +617,51 @@ _OWN_PICKLING = (
     "__getnewargs_ex__",
     "__getnewargs__",
 )
+
+
+class _Alone:
+    """An object whose ``__dict__`` nobody else has."""
+
+
+_alone = _Alone()
+_HOLDERS = sys.getrefcount(object.__getattribute__(_alone, "__dict__"))
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+_PICKLED = ("__reduce_ex__", "__reduce__", "__getstate__")
+
+
+def _has_plain_dict(cls: type) -> bool:
+    """Whether pickle saves the ``__dict__`` of its objects as any other's."""
+    if not (cls.__dictoffset__ and cls.__flags__ & _HEAP_TYPE) or hasattr(cls, "__setstate__"):
+        return False
+    return all(getattr(cls, name) is getattr(object, name) for name in _PICKLED)
+
+
+def _with_its_dict(obj: Any) -> Any:
+    """How an object is pickled whose ``__dict__`` others have, too: pickle fills another dict.
+
+    So is one that has itself (``self.__dict__ = self``), or its class's.
+    """
+    reduced: Any = object.__reduce_ex__(obj, PROTOCOL)
+    make, arguments, state, items, pairs = reduced
+    slots = state[1] if type(state) is tuple else {}
+    attributes = object.__getattribute__(obj, "__dict__")
+    return make, arguments, (attributes, slots), items, pairs, _set_dict
+
+
+def _set_dict(obj: Any, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    attributes, slots = state
+    for name, value in {"__dict__": attributes, **slots}.items():
+        object.__setattr__(obj, name, value)
+
+
+_DICTS: tuple[Any, ...] = ({}, OrderedDict())
+_VIEWS = {MappingProxyType} | {
+    type(view) for one in _DICTS for view in (one.keys(), one.values(), one.items())
+}
+
+
+def _view(kind: str, of: Any) -> Any:
+    return MappingProxyType(of) if kind == "mappingproxy" else getattr(of, kind)()
 
 
 def _code_of_file(path: str, make: Callable[..., CodeType], arguments: Any) -> CodeType:
