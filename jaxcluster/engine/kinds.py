@@ -311,7 +311,7 @@ _python_random = random.random.__self__  # type: ignore[attr-defined]
 _numpy_random = getattr(np.random.random, "__self__", None)
 
 
-def _cached(value: Any) -> list[Any]:
+def cached_results(value: Any) -> list[Any]:
     """The results that a cache has (and, where it has a limit, their keys)."""
     found: list[Any] = []
     attributes = _attributes(value)
@@ -324,11 +324,11 @@ def _cached(value: Any) -> list[Any]:
 
 
 def _copy_cache(value: Any) -> tuple[Any, ...]:
-    return value.__wrapped__, _attributes(value), value.cache_info().misses, _cached(value)
+    return value.__wrapped__, _attributes(value), value.cache_info().misses, cached_results(value)
 
 
 def _same_cache(value: Any, copy: tuple[Any, ...]) -> bool:
-    same = {*map(id, _cached(value))} == {*map(id, copy[3])}  # in another order after a hit
+    same = {*map(id, cached_results(value))} == {*map(id, copy[3])}  # in another order after a hit
     return bool(same and value.cache_info().misses == copy[2])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from collections import OrderedDict
@@ -12,7 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from jaxcluster.engine.state import ownmodules
+from jaxcluster.engine.state import ownmodules, saving
 from jaxcluster.engine.state.loading import SHARED, bind, load
 from jaxcluster.engine.state.saved import read, state_path, write
 from jaxcluster.engine.state.saving import save
@@ -245,3 +246,24 @@ def test_objects_that_have_each_other_in_sets_come_back(tmp_path: Path, fails: b
     assert found["all"] == {back, found["other"]}
     found["up"]()
     assert found["counter"].count == 1
+
+
+@functools.cache
+def registry() -> dict[str, int]:
+    return {}
+
+
+@functools.lru_cache(maxsize=9)
+def square(number: int) -> int:
+    return number * number
+
+
+def test_a_cache_that_may_have_changed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saving, "is_imported", lambda value: False)  # of a cell, where all are
+    names = {"registry": registry, "square": square}
+    registry.cache_clear()
+    square(3)
+    assert save(names, 0, settings=Handlers()).left == {}  # type: ignore[arg-type]
+    registry()["step"] = 5
+    left = save(names, 0, settings=Handlers()).left  # type: ignore[arg-type]
+    assert left == {"what registry has cached": "it is called again"}

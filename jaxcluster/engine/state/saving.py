@@ -53,6 +53,7 @@ from jaxcluster.engine.arrays import (
     spans_processes,
 )
 from jaxcluster.engine.digests import Room, Unknown, digest, is_imported, is_literal
+from jaxcluster.engine.kinds import cached_results
 from jaxcluster.engine.private.arrays import arrays_of_reference
 from jaxcluster.engine.state import classes, memory, ownmodules, randomness
 from jaxcluster.engine.state.aside import Aside
@@ -70,6 +71,7 @@ from jaxcluster.engine.usernames import is_users
 PROTOCOL = 5
 # Of these nothing is to be done here. A dict may be the namespace.
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, list, tuple, set})
+_CHANGING = (dict, list, set)
 IN_BAND_NBYTES = 512  # a buffer below this stays inside its pickle
 
 
@@ -115,7 +117,12 @@ def save(
         changed, found = Generation(), settings.changed()
         set_by_cells = saver.generation(changed, found)
         saved.random |= ownmodules.digests(found)
-        saved.settings, saved.left = changed.names, changed.lost
+        saved.settings = changed.names
+        saved.left = changed.lost | {
+            f"what {name} has cached": "it is called again"
+            for name in now
+            if _has_cached(now[name])
+        }
     if aside is not None:
         aside.end()
     try:
@@ -136,6 +143,17 @@ def save(
 
 def _users(namespace: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in list(namespace.items()) if is_users(k, v)}
+
+
+def _has_cached(value: Any) -> bool:
+    """Whether a function's ``lru_cache`` has results that may have changed since.
+
+    It comes back with an empty one; other results are computed again.
+    """
+    if not isinstance(value, functools._lru_cache_wrapper) or is_imported(value):
+        return False
+    found = cached_results(value)
+    return any(type(one) in _CHANGING or type(one).__module__ == "__main__" for one in found)
 
 
 def _text(value: Any) -> str:
