@@ -700,6 +700,12 @@ def restore(
         for name in sorted(compared)
         if len(drawn) == 1 or any(one.get(name) != drawn[0].get(name) for one in drawn)
     ]
+    set_to = [report.get("set_to", {}) for report in saved.reports.values()]  # older ones: none
+    differing = [
+        name
+        for name in sorted({name for one in set_to for name in one} - compared)
+        if any(one.get(name) != set_to[0].get(name) for one in set_to)
+    ]
     bare = [rank for rank in missing if rank not in found.copied]
     # A module's variable is kept on all ranks, or on none.
     skip = [name for name in own if name not in RANDOM] if bare else []
@@ -716,7 +722,7 @@ def restore(
             return restore(world, saved.without({rank: why}), when, check, made_by)
     for rank in bare:
         donor, folder = saved.folder.donor_for(rank, found.donor, saved.reports)
-        each[rank] = replace(_of_donor(found, rank, donor, folder), skip=own)
+        each[rank] = replace(_of_donor(found, rank, donor, folder), skip=[*own, *differing])
     heard = ask(world, each, RESTORE_S, check)
     damaged = {
         rank if (source := each[rank].from_rank) is None else source: str(event.body["message"])
@@ -748,6 +754,8 @@ def restore(
     for rank, reply in answers.items():
         world.told[rank] = LastKnown(set(reply.restored) - set(lost), max(first, last.get(rank, 0)))
         world.told[rank].hear_bound(_only(reply.values, world.told[rank].names))
+    if bare:
+        left |= {name: f"{OWN}: rank {', '.join(map(str, bare))} has none" for name in differing}
     if bare and RANDOM[0] in own and any(d["seeded"] for d in drawn):
         left[RANDOM[0]] = OWN
     older = tuple(sorted(found.older & back))

@@ -62,7 +62,7 @@ _LEADS_ON: tuple[type, ...] = (
     *(operator.methodcaller, operator.itemgetter, operator.attrgetter),
 )
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
-_vars_of_class: Callable[[type], Mapping[str, Any]] = type.__dict__["__dict__"].__get__
+vars_of_class: Callable[[type], Mapping[str, Any]] = type.__dict__["__dict__"].__get__
 
 
 def _nothing(value: Any, copy: Any) -> None:
@@ -377,7 +377,7 @@ def _wrapped(value: Any) -> list[Any]:
 
 
 def _copy_class(value: Any) -> tuple[Any, ...]:
-    return dict(_vars_of_class(value)), value.__bases__
+    return dict(vars_of_class(value)), value.__bases__
 
 
 def _in_class(copy: tuple[Any, ...]) -> list[Any]:
@@ -398,7 +398,7 @@ _IN_CLASSES = (
 
 def _same_class(value: Any, copy: tuple[Any, ...]) -> bool:
     """Of a class without regard to their order, which can't be put back."""
-    now = _vars_of_class(value)
+    now = vars_of_class(value)
     return (
         _same_elements(value.__bases__, copy[1])
         and len(now) == len(copy[0])
@@ -408,7 +408,7 @@ def _same_class(value: Any, copy: tuple[Any, ...]) -> bool:
 
 def _refill_class(value: Any, copy: tuple[Any, ...]) -> None:
     """The order of its attributes stays as it is."""
-    now = _vars_of_class(value)
+    now = vars_of_class(value)
     for name in set(now) - set(copy[0]):
         type.__delattr__(value, name)
     for name, one in copy[0].items():
@@ -426,7 +426,13 @@ def is_users_class(cls: type) -> bool:
 
 def module_of(cls: type) -> Any:
     """The name of a class's module, mostly a str. Without its metaclass's code."""
-    return _vars_of_class(cls).get("__module__")
+    return vars_of_class(cls).get("__module__")
+
+
+def has_attribute(cls: type, *names: str) -> bool:
+    """Whether a class, or a base but ``object``, has one of these. Without its metaclass's code."""
+    bases = [vars_of_class(base) for base in cls.__mro__ if base is not object]
+    return any(name in own for own in bases for name in names)
 
 
 def library_of(cls: type) -> str:
@@ -441,7 +447,7 @@ CLASS = Kind(
     _in_class,
     _same_class,
     _refill_class,
-    size=lambda value: len(_vars_of_class(value)),
+    size=lambda value: len(vars_of_class(value)),
 )
 FUNCTION = Kind("function", _copy_function, _inside_function, _same_function, _refill_function)
 NUMPY = Kind(
@@ -717,7 +723,7 @@ def _composed(cls: type) -> Kind:
     slots = [
         one
         for base in cls.__mro__[: cls.__mro__.index(solid)]
-        for one in _vars_of_class(base).values()
+        for one in vars_of_class(base).values()
         if type(one) is types.MemberDescriptorType
     ]
     has_attributes = bool(cls.__dictoffset__)

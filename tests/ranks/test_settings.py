@@ -225,3 +225,21 @@ def test_a_cell_that_ran_before_a_restart_still_shows_its_source(ranks: jaxclust
     assert "in g(a)" in shown
     assert "/tmp/ipykernel" not in shown  # but the cell's number
     assert "site-packages" not in shown
+
+
+def test_a_new_rank_has_no_other_ranks_own_setting(home: Home) -> None:
+    with jaxcluster.start(3, devices_per_process=1, name="own-settings") as cluster:
+        cluster.run(
+            "import jax, os\nr = jax.process_index()\n"
+            "os.environ.update(OUT=f'/tmp/{r}', ALL='yes')\n"
+            "jax.config.update('jax_default_device', jax.local_devices()[0])"
+        )
+        with pytest.raises(RankDied, match=r"os\.environ OUT \(each rank had its own"):
+            cluster.run("if r == 2: os._exit(1)")
+        show = "print(os.environ.get('OUT'), os.environ['ALL'])"
+        shown = cluster.run(show, show=False)
+        expected = ["/tmp/0 yes\n", "/tmp/1 yes\n", "None yes\n"]
+        assert [shown.stdout(rank) for rank in range(3)] == expected
+        assert "os.environ OUT" in cluster.resize(4)
+        shown = cluster.run(show, show=False)
+        assert [shown.stdout(rank) for rank in range(4)] == [*expected, "None yes\n"]

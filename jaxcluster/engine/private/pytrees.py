@@ -46,6 +46,7 @@ def remember_keys() -> bool:
 
 
 OF_CELLS = "__main__"
+_of_class: Any = type.__dict__  # a metaclass of the user's is not asked
 REGISTERS = ("_register_pytree_node", "register_pytree_node")
 FIELDS = {"data_fields", "meta_fields"}
 
@@ -88,13 +89,14 @@ def registered_by_cells() -> dict[str, tuple[type, Registration]]:
         return {}
     found = {}
     for cls, pair in functions.items():
-        if cls.__module__ == OF_CELLS:
+        module, name = (_of_class[one].__get__(cls) for one in ("__module__", "__qualname__"))
+        if module == OF_CELLS:
             continue
         is_of_cells = any(getattr(one, "__module__", "") == OF_CELLS for one in pair)
-        if is_of_cells or (dataclasses.is_dataclass(cls) and is_own_module(cls.__module__)):
+        if is_of_cells or (dataclasses.is_dataclass(cls) and is_own_module(module)):
             how = registration_of(cls)
             if how is not None and (is_of_cells or isinstance(how, dict)):
-                found[f"{cls.__module__}.{cls.__qualname__}"] = cls, how
+                found[f"{module}.{name}"] = cls, how
     return found
 
 

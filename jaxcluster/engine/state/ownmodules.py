@@ -25,7 +25,7 @@ from typing import Any
 
 from jaxcluster.engine.arrays import is_array
 from jaxcluster.engine.digests import Room, digest, is_imported, is_literal
-from jaxcluster.engine.kinds import kind_of
+from jaxcluster.engine.kinds import has_attribute, kind_of, module_of, vars_of_class
 from jaxcluster.engine.reach import arrays_within
 from jaxcluster.engine.usernames import is_of_own_module, is_own_module
 
@@ -157,7 +157,7 @@ def _set(names: dict[str, Any], name: str, value: Any, is_shared: bool) -> None:
     cls = names.get(owner)
     if owner and not isinstance(cls, type):  # the file no longer has it
         return
-    made = names.get(name) if cls is None else vars(cls).get(attribute)
+    made = names.get(name) if cls is None else vars_of_class(cls).get(attribute)
     if type(made) is not type(value) or not _refill(made, value) or is_shared:
         if cls is None:
             names[name] = value
@@ -210,9 +210,10 @@ def _variables(names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         if not isinstance(value, _NEVER):
             if not name.startswith("__"):
                 yield name, value
-        elif isinstance(value, type) and value.__module__ == names.get("__name__"):
-            for own, one in () if isinstance(value, enum.EnumMeta) else list(vars(value).items()):
-                if not own.startswith("__") and not hasattr(type(one), "__get__"):
+        elif isinstance(value, type) and module_of(value) == names.get("__name__"):
+            is_enum = isinstance(value, enum.EnumMeta)
+            for own, one in () if is_enum else list(vars_of_class(value).items()):
+                if not own.startswith("__") and not has_attribute(type(one), "__get__"):
                     yield f"{name}.{own}", one
 
 

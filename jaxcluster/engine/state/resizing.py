@@ -183,7 +183,7 @@ def look(
     had = with_digests({r: choice.generation(one) for r, one in headers.items()}, others)
     loader = Refitting(saved, namespace, check, others, wanted, choice)
     equal = {name for name in had[source].names if _is_equal(name, had.values())} - choice.doubtful
-    names, numbers, skip = set(had[source].names), set(), set()
+    names, numbers, skip, differing = set(had[source].names), set(), set(), set()
     if is_new:
         numbers = {name for name in names if _is_number(name, had, choice.told)}
         names = equal - numbers
@@ -191,6 +191,10 @@ def look(
         compared = {n for one in drawn for n in one} - {"seeded"}
         skip = {n for n in compared if any(d.get(n) != drawn[0].get(n) for d in drawn)}
         skip |= compared if choice.told and len(drawn) == 1 else set()
+        set_to = [one.set_to for one in headers.values()]
+        told_of = {n for one in set_to for n in one} - compared
+        differing = {n for n in told_of if any(one.get(n) != set_to[0].get(n) for one in set_to)}
+        skip |= differing
     older = names & choice.older
     loaded = load(saved, namespace, names, older, settings, skip, loader=loader)
     loaded.values |= {name: ast.literal_eval(str(rank)) for name in numbers}
@@ -204,7 +208,7 @@ def look(
     gone |= {name for one in choice.told.values() for name in one if name in had[source].names}
     told = {
         "before": len(headers),
-        "own": sorted(had[source].names.keys() - equal - numbers) if is_new else [],
+        "own": sorted({*had[source].names, *differing} - equal - numbers) if is_new else [],
         "gone": sorted(
             name
             for name in gone

@@ -144,7 +144,7 @@ class Saved:
     ``memories`` are the sections of numpy's arrays, and ``views`` that of the arrays on them.
     ``settings`` are those of the process that cells have changed, ``left`` those that can't be
     saved, and ``random`` tells random states apart, and the user's own
-    modules (see ``randomness`` and ``ownmodules``).
+    modules (see ``randomness`` and ``ownmodules``); ``set_to`` tells other settings apart.
     ``unbound`` are names that were lost earlier, and how (see ``engine.lost``). ``meshes`` are the
     shapes and axis names of the meshes of all ``device_count`` devices.
     """
@@ -165,6 +165,7 @@ class Saved:
     settings: dict[str, SavedPickle] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
     random: dict[str, Any] = field(default_factory=dict)
+    set_to: dict[str, str] = field(default_factory=dict)
     sections: list[Any] = field(default_factory=list)
     alive: list[Any] = field(default_factory=list)  # whose memory the sections are
 
@@ -190,6 +191,7 @@ class Saved:
             "unbound": self.unbound,
             "left": self.left,
             "random": self.random,
+            "set_to": self.set_to,
         }
 
     def _report(self, generation: Generation) -> dict[str, Any]:

@@ -53,9 +53,9 @@ from jaxcluster.engine.arrays import (
     spans_processes,
 )
 from jaxcluster.engine.digests import Room, Unknown, digest, is_imported, is_literal
-from jaxcluster.engine.kinds import cached_results
+from jaxcluster.engine.kinds import cached_results, has_attribute, module_of
 from jaxcluster.engine.private.arrays import arrays_of_reference
-from jaxcluster.engine.state import classes, memory, ownmodules, randomness
+from jaxcluster.engine.state import classes, memory, ownmodules, randomness, sources
 from jaxcluster.engine.state.aside import Aside
 from jaxcluster.engine.state.saved import (
     CannotSave,
@@ -118,6 +118,8 @@ def save(
         set_by_cells = saver.generation(changed, found)
         saved.random |= ownmodules.digests(found)
         saved.settings = changed.names
+        told = {name: _text(one) for name, one in found.items() if name != sources.NAME}
+        saved.set_to = {name: text for name, text in told.items() if text}
         saved.left = changed.lost | {
             f"what {name} has cached": "it is called again"
             for name in now
@@ -153,7 +155,7 @@ def _has_cached(value: Any) -> bool:
     if not isinstance(value, functools._lru_cache_wrapper) or is_imported(value):
         return False
     found = cached_results(value)
-    return any(type(one) in _CHANGING or type(one).__module__ == "__main__" for one in found)
+    return any(type(one) in _CHANGING or module_of(type(one)) == "__main__" for one in found)
 
 
 def _text(value: Any) -> str:
@@ -644,14 +646,13 @@ class _Alone:
 _alone = _Alone()
 _HOLDERS = sys.getrefcount(object.__getattribute__(_alone, "__dict__"))
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
-_PICKLED = ("__reduce_ex__", "__reduce__", "__getstate__")
+_PICKLED = ("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__")
 
 
 def _has_plain_dict(cls: type) -> bool:
     """Whether pickle saves the ``__dict__`` of its objects as any other's."""
-    if not (cls.__dictoffset__ and cls.__flags__ & _HEAP_TYPE) or hasattr(cls, "__setstate__"):
-        return False
-    return all(getattr(cls, name) is getattr(object, name) for name in _PICKLED)
+    is_made = cls.__dictoffset__ and cls.__flags__ & _HEAP_TYPE
+    return bool(is_made) and not has_attribute(cls, *_PICKLED)
 
 
 def _with_its_dict(obj: Any) -> Any:
