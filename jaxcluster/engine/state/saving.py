@@ -118,8 +118,12 @@ def save(
         set_by_cells = saver.generation(changed, found)
         saved.random |= ownmodules.digests(found)
         saved.settings = changed.names
-        told = {name: _text(one) for name, one in found.items() if name != sources.NAME}
-        saved.set_to = {name: text for name, text in told.items() if text}
+        saved.set_to = {
+            name: text
+            for name, one in found.items()
+            if name != sources.NAME and not isinstance(one, ownmodules.Variables)
+            if (text := _text(one))
+        }
         saved.left = changed.lost | {
             f"what {name} has cached": "it is called again"
             for name in now
