@@ -464,6 +464,27 @@ def test_memory_that_would_overflow_is_left_alone(
         write_where_room(kib(2048), 0, places)
 
 
+def test_classes_with_cached_properties_come_back(again: Any) -> None:
+    """In Python 3.11 such a property has a lock."""
+    made: dict[str, Any] = {"__name__": "__main__"}
+    source = (
+        "import functools\n"
+        "class Model:\n"
+        "    @functools.cached_property\n"
+        "    def size(self):\n"
+        "        'How large.'\n"
+        "        self.asked = getattr(self, 'asked', 0) + 1\n"
+        "        return 3\n"
+        "model = Model(); model.size\n"
+    )
+    exec(source, made)
+    found = again(Model=made["Model"], model=made["model"])
+    assert (found["model"].size, found["model"].asked) == (3, 1)
+    new = found["Model"]()
+    assert (new.size, new.size, new.asked) == (3, 3, 1)
+    assert found["Model"].size.__doc__ == "How large."
+
+
 # --------------------------------------------------------------------------- arrays
 
 

@@ -490,6 +490,9 @@ class _Pickler(cloudpickle.Pickler):
             return _reduce_dispatching(obj)
         if type(obj) in _WEAK:
             return type(obj), (), None, None, iter(list(obj.items()))
+        if type(obj) is functools.cached_property:  # it has a lock in Python 3.11
+            state = {"attrname": obj.attrname, "__doc__": obj.__doc__}
+            return functools.cached_property, (obj.func,), state
         if isinstance(obj, BaseException):
             return self._exception(obj)
         if isinstance(obj, ownmodules.Variables):
