@@ -140,7 +140,7 @@ class Saved:
 
     ``now`` is what the names are bound to. ``before`` has, of those that a cell has bound since it
     began, what they were bound to then; ``absent`` are those that were not there then. ``together``
-    is one pickle of both, ({name: value}, {name: value}), which keeps what is aliased between them.
+    is one pickle of both and of the settings, which keeps what is aliased between them.
     ``memories`` are the sections of numpy's arrays, and ``views`` that of the arrays on them.
     ``settings`` are those of the process that cells have changed, ``left`` those that can't be
     saved, and ``random`` tells random states apart, and the user's own
