@@ -289,6 +289,8 @@ class Refitting(Loader):
         saved = self.saved.arrays[number]
         if saved.local and self.saved.process_count > 1:
             return super().make_array(number)
+        if number not in self._uses:  # it is in what all names were before the last cell, or after
+            raise CannotRestore("no name that comes back has it")
         try:
             return super().make_array(number)
         except Unfit as error:
