@@ -41,6 +41,7 @@ class Others:
         self._codes = 0  # of clients, that run
         self._timer: Timer | None = None
         self._holder = b""
+        self._holds = 0  # how often it was asked to hold replies: a late timer must end no other
         self._held: list[Callable[[], object]] = []
         self._call_later: Callable[[float, Callable[[], object]], Timer]
 
@@ -60,11 +61,16 @@ class Others:
         """
         self._holder = whose if is_on else b""
         if is_on:
-            self._control.call_main(partial(self._release_later, whose))
+            self._holds += 1
+            self._control.call_main(partial(self._release_later, self._holds))
         self._send_held()
 
-    def _release_later(self, whose: bytes) -> None:
-        self._call_later(HOLD_S, partial(self.hold, whose, False))
+    def _release_later(self, number: int) -> None:
+        def release() -> None:
+            if self._holds == number:
+                self.hold(b"", False)
+
+        self._call_later(HOLD_S, release)
 
     def answer(self, whose: bytes, send: Callable[[], object]) -> None:
         """Send the reply to a notebook's cell, unless such replies are held back."""

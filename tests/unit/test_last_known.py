@@ -87,3 +87,11 @@ def test_cells_that_are_heard_of_late_take_nothing_back() -> None:
     assert told.known() == {"a": "=3", "b": "=3", "d": "=1"}
     told.undo(3, [])
     assert told.known()["a"] == "=1"
+
+
+def test_what_something_else_may_have_changed_is_known_again_once_all_is_told() -> None:
+    found = told()
+    found.spoil()
+    assert (found.known(), found.is_spoiled) == ({}, True)
+    found.hear(found.seq, wire.NameChanges(["x"], [], True, {"x": "=9"}))
+    assert (found.known(), found.is_spoiled) == ({"x": "=9"}, False)

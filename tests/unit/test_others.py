@@ -167,6 +167,19 @@ def test_it_does_not_wait_for_ever(rank: Rank) -> None:
     assert sent == [B]
 
 
+def test_the_limit_of_one_that_was_given_up_ends_no_later_one(rank: Rank) -> None:
+    sent: list[bytes] = []
+    rank.others.hold(A, True)
+    rank.others.hold(A, False)
+    first = rank.timers.pop()
+    rank.others.hold(A, True)
+    rank.others.answer(B, lambda: sent.append(B))
+    first.do()
+    assert sent == []
+    rank.ring()
+    assert sent == [B]
+
+
 def test_one_that_is_let_go_at_that_moment_is_sent(rank: Rank) -> None:
     sent: list[bytes] = []
     rank.others.hold(A, True)

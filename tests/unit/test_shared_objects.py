@@ -72,7 +72,7 @@ class Counter:
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], ModuleType]]:
-    """Imports the module anew, as another process does."""
+    """Imports the module again, as another process does."""
     (tmp_path / "of_user.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(str(tmp_path))
     # Those of the tests are the user's, too, and leave no room.
