@@ -186,7 +186,11 @@ def repair_imports() -> None:
                 setattr(now[above], part, module)
         log.write(f"A cell had changed {len(lost)} modules of {', '.join(_PACKAGES)}: put back")
     _num_modules = len(now)
-    _imported = {n: m for n, m in list(now.items()) if n.partition(".")[0] in _PACKAGES}
+    _imported = {  # not what somebody has put there that is no module: it is no import's
+        name: module
+        for name, module in list(now.items())
+        if name.partition(".")[0] in _PACKAGES and issubclass(type(module), ModuleType)
+    }
     _note_functions(_imported)
     if _Again not in sys.meta_path:
         sys.meta_path.insert(0, _Again)

@@ -242,3 +242,21 @@ print(np.zeros is mine)
 def test_what_a_cell_has_broken_of_numpy_and_jax_comes_back() -> None:
     done = python("-c", BROKEN)
     assert done.stdout.splitlines()[-2:] == ["True", "True"], done.stdout + done.stderr
+
+
+STAND_IN = """
+import sys, types
+sys.modules["jax"] = types.SimpleNamespace(config=None)
+from jaxcluster.engine import repair
+repair.repair_modules()
+del sys.modules["jax"]
+import jax
+print(type(jax).__name__, jax.numpy.arange(3).sum())
+repair.repair_modules()
+print(sys.modules["jax"] is jax)
+"""
+
+
+def test_what_stands_in_for_jax_is_handed_out_to_nobody_later() -> None:
+    done = python("-c", STAND_IN)
+    assert done.stdout.splitlines() == ["module 3", "True"], done.stdout + done.stderr
