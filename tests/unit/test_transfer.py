@@ -226,9 +226,11 @@ def test_a_shared_file_leaves_no_name_behind_and_keeps_its_bytes() -> None:
     assert memory[:11] == b"from a rank"
 
 
-def test_memory_that_can_not_be_had_is_no_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_can_not_be_had_is_no_shared_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """A page that is missing at its first use would end the process: SIGBUS."""
-    before = set(os.listdir(transfer.SHARED_MEMORY))
+    monkeypatch.setattr(transfer, "SHARED_MEMORY", str(tmp_path))  # other tests use the real one
 
     def full(*_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -236,7 +238,7 @@ def test_memory_that_can_not_be_had_is_no_shared_memory(monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(transfer.NoRoom), transfer._shared_file(1000):
         pass
-    assert set(os.listdir(transfer.SHARED_MEMORY)) == before
+    assert os.listdir(tmp_path) == []
     monkeypatch.setattr(transfer, "SHARED_MEMORY", "/nowhere")
     with pytest.raises(transfer.NoRoom), transfer._shared_file(1000):
         pass
