@@ -68,8 +68,8 @@ def bring_into_lockstep(cluster: Recoverable) -> str:
         cluster.world.divergence = None
         cluster.world.open_gates({s.gate[0] for s in cluster.world.status() if s.gate})
         return skipped.tell(begun.core.ran, time.monotonic() - started, "All variables are kept.")
-    stuck = begun.core.stuck
-    why = f"The ranks needed new processes, since {stuck}." if stuck else ""
+    why = begun.core.why_not
+    why = f"The ranks needed new processes, since {why}." if why else ""
     return "\n".join(filter(None, [cluster.restart(), why]))
 
 

@@ -12,6 +12,7 @@ from jaxcluster.engine import tracebacks
 from jaxcluster.engine.private import coordination
 from jaxcluster.engine.private.arrays import why_copies_differ
 from jaxcluster.engine.private.profiles import why_refused
+from jaxcluster.engine.repair import repair_modules
 
 T = TypeVar("T")
 
@@ -179,6 +180,7 @@ def attempt(
     try:
         return step(*args)
     except BaseException as error:
+        repair_modules()  # the cell may have broken what it takes to tell that
         faults.append(of_ours(error))
         log("".join(traceback.format_exception(error)))
         return None

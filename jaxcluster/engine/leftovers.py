@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 from jaxcluster.engine import log
+from jaxcluster.engine.repair import repair_builtins
 
 Handler = Callable[[int, FrameType | None], Any]
 MOST = 4  # different errors that are told
@@ -37,7 +38,8 @@ class Leftovers:
         self.is_users: Callable[[FrameType | None], bool] = lambda frame: False
 
     def take(self) -> None:
-        """After a cell, on the main thread."""
+        """After a cell, on the main thread, whatever it has left of ``builtins``."""
+        repair_builtins()
         handlers = list(map(_signal.getsignal, _NUMBERS))  # 64, mostly as after the last cell
         if len(handlers) == len(self._seen) and all(map(operator.is_, handlers, self._seen)):
             return

@@ -362,6 +362,12 @@ class Replaying:
         kinds = {why.kind for why in self.pending.values()}
         return kinds == {"background"} and not self._asked and not self.stuck
 
+    @property
+    def why_not(self) -> str:
+        """Why the ranks are not in lockstep: what it is stuck at, or what it has waited for."""
+        said = [f"{name_ranks([rank])} {why.message}" for rank, why in sorted(self.pending.items())]
+        return self.stuck or "; ".join(said)
+
     def bring_back(self, handed_out: Mapping[int, int] | None = None) -> Steps[str]:
         """Bring ranks back into lockstep without new processes, and check it.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import random
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.engine import failures
+from jaxcluster.engine import failures, log
 from jaxcluster.engine.capture import mime_bundle
 
 
@@ -215,6 +216,21 @@ def test_a_step_of_ours_that_raises_is_told_and_logged() -> None:
     assert faults[0].startswith("KeyError: 'key' (test_failures.py:")
     assert "Traceback" in logged[0]
     assert failures.attempt([], logged.append, str.upper, "done") == "DONE"
+
+
+def test_such_a_step_is_told_where_a_cell_has_broken_what_tells_it() -> None:
+    kept = builtins.len
+
+    def step() -> None:
+        builtins.len = None  # type: ignore[assignment]
+        len("five")
+
+    faults: list[str] = []
+    try:
+        failures.attempt(faults, log.write, step)
+    finally:
+        builtins.len = kept
+    assert faults[0].startswith("TypeError: 'NoneType' object is not callable (test_failures.py:")
 
 
 def test_an_error_of_processes_that_did_not_come_to_be_connected_is_known() -> None:

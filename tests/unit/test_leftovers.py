@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import signal
 from collections.abc import Iterator
@@ -41,6 +42,17 @@ def test_what_they_raise_between_cells_is_told_once() -> None:
     told = "a handler of SIGUSR1, left behind by a cell, raised TimeoutError: late"
     assert between.take_told() == told
     assert between.take_told() == ""
+
+
+def test_they_are_taken_whatever_the_cell_has_left_of_builtins() -> None:
+    kept, between = builtins.len, Leftovers()
+    try:
+        builtins.len = lambda value: 0
+        between.take()
+    finally:
+        builtins.len = kept
+    assert unwrapped(signal.getsignal(signal.SIGUSR1)) is late
+    assert signal.getsignal(signal.SIGUSR1) is not late
 
 
 def test_in_a_cell_they_are_its_own() -> None:
