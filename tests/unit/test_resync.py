@@ -9,7 +9,11 @@ import pytest
 
 from jaxcluster.cluster import recovery
 from jaxcluster.cluster.carrying import Carrier
+from jaxcluster.cluster.running import CellOptions, RunningCell
 from jaxcluster.lockstep import actions
+from jaxcluster.lockstep.settling import Settling, Steps
+from jaxcluster.model.findings import Reason
+from jaxcluster.model.outputs import CellRecord
 from jaxcluster.wire.link import Sink
 
 
@@ -59,3 +63,57 @@ def test_why_new_processes_were_needed_is_said(monkeypatch: pytest.MonkeyPatch) 
         "New processes after 1.0 s: 2 variables kept.\n"
         "The ranks needed new processes, since they launched different programs."
     )
+
+
+def test_what_they_wait_for_is_told_where_no_other_reason_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def bring_back(replay: Any, turns: Any) -> str:
+        thread = Reason("background", "runs no cell, but its thread 'loader' still runs")
+        replay.core.pending = {3: thread}
+        return ""
+
+    monkeypatch.setattr(recovery.replay.Replay, "bring_back", bring_back)
+    cluster: Any = SimpleNamespace(
+        world=SimpleNamespace(turns=None, dead={}, link=None), restart=lambda: "New processes."
+    )
+    assert recovery.bring_into_lockstep(cluster) == (
+        "New processes.\nThe ranks needed new processes, since rank 3 runs no cell, but its thread "
+        "'loader' still runs."
+    )
+
+
+def test_a_cell_is_settled_on_the_ranks_that_it_was_sent_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another cell's end may have put new ones in their place, on which it never ran."""
+
+    def world(ranks: list[int]) -> Any:
+        link = SimpleNamespace(ranks=ranks, forget=lambda ids: None)
+        processes = SimpleNamespace(look_at=None, why_unseen=None)
+        kept = {"dead": {}, "last_launches": {}, "counts": {}, "excused": [], "divergence": None}
+        rest = {"is_over": False, "unreachable": {}, "hosts": {}, "stays": False}
+        return SimpleNamespace(link=link, processes=processes, **kept, **rest)
+
+    cluster: Any = SimpleNamespace(
+        makers=None,
+        world=world([0, 1]),
+        cells=[],
+        sent=[],
+        closed=False,
+        recovery="auto",
+        can_restart=True,
+    )
+    record = CellRecord(1, 1, "pass", [0, 1])
+    cell = RunningCell(cluster, record, Sink(), [], CellOptions(post_mortem=True))
+    cell.core.watch.finished = True
+    cluster.world = world([0, 1, 2])
+    settled_on: list[Any] = []
+
+    def settle(settling: Any) -> Steps[None]:
+        facts: Any = yield actions.LookAround()
+        settled_on.extend(facts.ranks)
+
+    monkeypatch.setattr(Settling, "settle", settle)
+    cell._carry()
+    assert settled_on == [0, 1]
