@@ -189,10 +189,15 @@ class Request:
 
 @dataclasses.dataclass
 class Before:
-    """What undo keeps of the time before a cell."""
+    """What undo keeps of the time before a cell.
+
+    Attributes:
+      is_undone: it was taken back, perhaps before it has ended here: then at its end once more.
+    """
 
     seq: int
     names: dict[str, Any]
+    is_undone: bool = False
 
 
 class Rank:
@@ -394,12 +399,16 @@ class Rank:
             self.reply(request, {"ename": "UsageError", "message": why}, "error")
             return
         assert self.before is not None
-        self.names.clear()
-        self.names.update(self.before.names)
+        self.before.is_undone = True
+        self._put_back(self.before)
         if self.keeper is not None and self.others is not None:
             self.keeper.changed()
             self.others.spoil(request.ident, request.body.seq)
         self.reply(request, [])
+
+    def _put_back(self, before: Before) -> None:
+        self.names.clear()
+        self.names.update(before.names)
 
     def _refuses_undo(self, request: Request) -> str | None:
         if self.before is None or self.before.seq != request.body.seq:
@@ -512,6 +521,8 @@ class Rank:
             heard = raised.heard if isinstance(raised, failures.Divergence) else None
             error = wire.ErrorInfo(type(raised).__name__, str(raised), [], heard=heard)
             status = "error"
+        if self.before.is_undone:  # the notebook did not wait for its end
+            self._put_back(self.before)
         self.current, self.ended = None, cell.seq
         self.journal.leave(status, 0.0)
         end = self._end_of(cell, status)

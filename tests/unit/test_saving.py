@@ -249,12 +249,18 @@ def test_exceptions_keep_what_they_came_from(again: Any) -> None:
     assert found["group"].exceptions[1].value == 4
 
 
+def held_lock() -> Any:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
 def test_an_exception_outlives_what_it_came_from(again: Any) -> None:
     holder = ValueError("has a lock")
-    holder.lock = threading.Lock()  # type: ignore[attr-defined]
+    holder.lock = held_lock()  # type: ignore[attr-defined]
     back = again(error=raised(holder, None))["error"]
     assert (back.args, back.__cause__, type(back.__context__)) == (("raised",), None, ValueError)
-    told = "Its __cause__ was lost with its process (it holds a lock, which can't be saved)."
+    told = "Its __cause__ was lost with its process (a lock that is held can't be saved)."
     assert back.__notes__ == [told]
 
 
@@ -543,8 +549,8 @@ def test_the_reason_names_the_value_and_not_what_is_deep_inside_of_it() -> None:
         "slider": slider,
         "panel": {"left": [slider]},
         "comm": slider.comm,
-        "lock": threading.Lock(),
-        "trainer": Holder(threading.Lock()),
+        "lock": held_lock(),
+        "trainer": Holder(held_lock()),
         "numbers": (n for n in "12"),
         "kept": Holder(3),
     }
@@ -552,8 +558,8 @@ def test_the_reason_names_the_value_and_not_what_is_deep_inside_of_it() -> None:
         "slider": "a widget can't be saved",
         "panel": "a widget can't be saved",
         "comm": "a widget can't be saved",
-        "lock": "a lock can't be saved",
-        "trainer": "it holds a lock, which can't be saved",
+        "lock": "a lock that is held can't be saved",
+        "trainer": "a lock that is held can't be saved",
         "numbers": "a generator can't be saved",
     }
 

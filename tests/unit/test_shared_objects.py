@@ -118,6 +118,28 @@ def test_values_share_what_they_did_beside_one_that_cannot_be_made(tmp_path: Pat
     assert found["counter"].count == found["among"][0].count == 2
 
 
+def test_what_can_be_made_but_once_is_whole_beside_what_can_not(tmp_path: Path) -> None:
+    """Read a second time, with all others, it would be half of itself."""
+    Once.made.clear()
+    once = Once()
+    once.value = 5  # type: ignore[attr-defined]
+    fails = Fails()
+    found, lost, left = again(tmp_path, {"fails": fails, "once": once}, Handlers())
+    assert lost.keys() == {"fails"}
+    assert found["once"].value == 5
+    assert left.keys() == {SHARED}
+
+
+class Once:
+    made: ClassVar[list[int]] = []
+
+    def __setstate__(self, state: Any) -> None:
+        self.made.append(1)
+        if len(self.made) == 2:  # the first reading, of all names, has ended before it
+            raise ValueError("once")
+        vars(self).update(state)
+
+
 def test_that_nothing_is_shared_any_more_is_said(tmp_path: Path) -> None:
     counter = Counter()
     write(save({"counter": counter, "up": counter.up}, 0), state_path(tmp_path, 0))

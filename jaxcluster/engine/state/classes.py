@@ -23,7 +23,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxcluster.engine.private import pytrees
 
@@ -47,6 +47,12 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
 def complete(cls: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
     """How cloudpickle reduces a class, with what it leaves out."""
     make, arguments, state, items, pairs, set_state = reduced
+    slots = vars(cls).get("__slots__")
+    metaclass, name, bases, given, *others = arguments
+    if slots is not None and NamedTuple not in bases:  # which gives its classes such itself
+        names = [slots] if isinstance(slots, str) else slots
+        given = {**given, "__slots__": ["".join(one) for one in names]}  # see ``_body_of``
+        arguments = metaclass, name, bases, given, *others
     if _is_looked_at(cls):
         make, arguments = _make, (make, arguments, _body_of(cls))
     registration, abstract = pytrees.registration_of(cls), _abstract.get(cls, ())
@@ -135,7 +141,7 @@ def _make(make: Callable[..., type], arguments: tuple[Any, ...], body: dict[str,
     """A class, made as by its statement where that is possible, else empty."""
     metaclass, name, bases, given, *others = arguments
     made = {
-        "__annotations__": body["annotations"],
+        **({"__annotations__": body["annotations"]} if body["annotations"] else {}),
         **body["plain"],
         **{key: dataclasses.field(**one) for key, one in body["fields"].items()},
         **{key: _function(kind) for key, kind in body["functions"].items()},

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import io
 import pickle
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from types import FrameType, ModuleType
 from typing import Any
 
+import cloudpickle
 import numpy as np
 
 from jaxcluster.engine.arrays import bounds
+from jaxcluster.engine.digests import is_imported
 from jaxcluster.engine.private.arrays import uncommitted, weakly_typed
 from jaxcluster.engine.state import memory, ownmodules
 from jaxcluster.engine.state.saved import CannotRestore, Saved, SavedArray, SavedPickle
@@ -27,7 +31,6 @@ from jaxcluster.engine.state.surroundings import Surroundings
 # Settings that what a value is may hang on: its numbers, its class.
 EARLY = ("os.environ", "the current folder", "sys.path", "jax.config")
 SHARED = "what variables share"
-Broken = tuple[Any, ...]  # an opcode of pickle, and classes
 
 
 @dataclass
@@ -143,23 +146,28 @@ def _load(
             lost[name] = str(error)
     values = loader.together(now, then, lost)
     if values is None:  # name by name, which keeps what can be kept, and tells which can't
-        values, broken = {}, set()
+        values = {}
         for name in wanted.keys() - lost.keys():
             try:
                 values[name] = loader.unpickle(wanted[name])
             except Exception as error:
-                value, missing = loader.unpickle_around(wanted[name])
-                if not missing:
+                value, broken = loader.unpickle_around(wanted[name])
+                if not broken:
                     values[name] = value
                     continue
-                broken |= missing
                 text = str(error).partition("\n")[0][:200]
                 plain = isinstance(error, CannotRestore)
                 lost[name] = text if plain else f"{type(error).__name__}: {text}"
         # Those that can be read share what they had shared.
-        values = loader.together(now, then, lost, broken) or values
+        values = loader.together(now, then, lost, is_around=True) or values
     loader.check_wanted()
     return Loaded(values, lost, loader, skip)
+
+
+def _classes_by_mark() -> MutableMapping[Any, type]:
+    """Cells' classes as cloudpickle knows them again, which it makes once in a process."""
+    found = getattr(cloudpickle.cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", None)
+    return {} if found is None else found
 
 
 class Loader:
@@ -179,19 +187,20 @@ class Loader:
         self._views: dict[int, Any] = {}
         self._missing: dict[int, CannotRestore] = {}  # arrays that can't be made here
         self._settings: dict[str, Any] = {}  # that were read with the names
+        self._marks = set(_classes_by_mark())  # those that this process had
         self._is_around = False  # something could not be made
         self._is_apart = False  # the names were read one by one
 
     def unpickle(self, one: SavedPickle) -> Any:
         return _Unpickler(*self._data_of(one), one, self).load()
 
-    def unpickle_around(self, one: SavedPickle) -> tuple[Any, set[Broken]]:
-        """The same around what can't be made, and what that is."""
+    def unpickle_around(self, one: SavedPickle) -> tuple[Any, list[Any]]:
+        """The same around what can't be made, and what is in its place."""
         unpickler = _UnpicklerAround(*self._data_of(one), one, self)
         try:
             return unpickler.load(), unpickler.broken
         except Exception as error:
-            return None, {(type(error).__name__,)}
+            return None, [error]
 
     def _data_of(self, one: SavedPickle) -> tuple[bytes, list[Any]]:
         sections = self.saved.sections
@@ -251,7 +260,7 @@ class Loader:
         if name not in self._settings:
             return self.unpickle(one)
         if self._is_around and (broken := self.unpickle_around(one)[1]):
-            raise CannotRestore(f"it can't be made: {next(iter(broken))[-1]}")
+            raise CannotRestore(f"it can't be made: {type(broken[0]).__qualname__}")
         return self._settings[name]
 
     def together(
@@ -259,7 +268,7 @@ class Loader:
         now: Iterable[str],
         then: Iterable[str],
         lost: Iterable[str],
-        around: set[Broken] | None = None,
+        is_around: bool = False,
     ) -> dict[str, Any] | None:
         """The values of all names at once, aliased as they were; None where that can't be done.
 
@@ -267,26 +276,54 @@ class Loader:
         for the same array, or the same object.
 
         Args:
-          around: read around this, which can't be made; ``lost`` are the names that have it.
+          is_around: read around what can't be made; ``lost`` are the names that have it.
         """
         self._is_apart = True
         if self.saved.together is None:
             return None
         try:
-            if around is None:
-                made = self.unpickle(self.saved.together)
-            else:
+            broken: list[Any] = []
+            if is_around:
+                self._forget_classes()
                 made, broken = self.unpickle_around(self.saved.together)
-                if not broken <= around:  # it may be in any name
-                    return None
+            else:
+                made = self.unpickle(self.saved.together)
             newest, older, *settings = made
-            values = {n: newest[n] for n in now} | {n: older[n] for n in then}
+            gone = set(lost)
+            values = {n: newest[n] for n in now if n not in gone}
+            values |= {n: older[n] for n in then if n not in gone}
         except Exception:
             return None
-        self._is_apart, self._is_around = False, around is not None
+        if broken and self._reaches(values, broken):
+            return None
+        self._is_apart, self._is_around = False, is_around
         self._settings = settings[0] if settings else {}  # older files have none
-        gone = set(lost)
-        return {name: value for name, value in values.items() if name not in gone}
+        return values
+
+    def _forget_classes(self) -> None:
+        """Have classes that were made here be made again, as all that they share."""
+        for mark in set(_classes_by_mark()) - self._marks:
+            _classes_by_mark().pop(mark, None)
+
+    def _reaches(self, values: Mapping[str, Any], wanted: Iterable[Any]) -> bool:
+        """Whether names lead to one of these objects."""
+        loaded: list[Any] = list(sys.modules.values())  # None, where somebody forbids one
+        modules = [one for one in loaded if isinstance(one, ModuleType)]
+        seen = {id(self.namespace), *map(id, map(vars, modules))}
+        ends = {id(one) for one in wanted}
+        todo = list(values.values())
+        while todo:
+            one = todo.pop()
+            if id(one) in ends:
+                return True
+            if id(one) in seen or isinstance(one, (ModuleType, FrameType)) or is_imported(one):
+                continue
+            seen.add(id(one))
+            if isinstance(one, np.ndarray):
+                todo += one.ravel().tolist() if one.dtype == object else ()
+            else:
+                todo += gc.get_referents(one)
+        return False
 
     def check(self, one: SavedPickle) -> None:
         """Make the arrays of a name.
@@ -410,6 +447,8 @@ class Loader:
         match pid:
             case ("namespace",):
                 return self.namespace
+            case ("module", name):
+                return vars(importlib.import_module(name))
             case ("stream", name):
                 return getattr(sys, name)
             case ("array", place):
@@ -459,9 +498,9 @@ def _around(code: int, pops: int) -> Callable[[Any], None]:
         try:
             pickle._Unpickler.dispatch[code](unpickler)
         except Exception:
-            stack[height:] = [operands[0] if code == pickle.BUILD[0] else _Broken()]
-            kinds = (one if isinstance(one, type) else type(one) for one in operands)
-            unpickler.broken.add((code, *(kind.__qualname__ for kind in kinds)))
+            made = operands[0] if code == pickle.BUILD[0] else _Broken()
+            stack[height:] = [made]
+            unpickler.broken.append(made)
 
     return load
 
@@ -488,7 +527,7 @@ class _UnpicklerAround(pickle._Unpickler):
     Python's own, some 30 times as slow as that of C.
 
     Attributes:
-      broken: what could not be made, as opcodes and classes.
+      broken: what is in the place of what could not be made.
     """
 
     def __init__(
@@ -497,7 +536,7 @@ class _UnpicklerAround(pickle._Unpickler):
         super().__init__(io.BytesIO(data), buffers=buffers)
         self._one = one
         self._loader = loader
-        self.broken: set[Broken] = set()
+        self.broken: list[Any] = []
         self.later: list[tuple[Any, list[Any]]] = []
 
     def load(self) -> Any:

@@ -24,12 +24,16 @@ import gc
 import hashlib
 import importlib
 import io
+import logging
 import pickle
 import re
+import subprocess
 import sys
+import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from concurrent import futures
 from pickle import PickleBuffer
 from types import (
     BuiltinFunctionType,
@@ -55,7 +59,7 @@ from jaxcluster.engine.arrays import (
 from jaxcluster.engine.digests import Room, Unknown, digest, is_imported, is_literal
 from jaxcluster.engine.kinds import cached_results, has_attribute, module_of
 from jaxcluster.engine.private.arrays import arrays_of_reference
-from jaxcluster.engine.state import classes, memory, ownmodules, randomness, sources
+from jaxcluster.engine.state import classes, memory, objects, ownmodules, randomness, sources
 from jaxcluster.engine.state.aside import Aside
 from jaxcluster.engine.state.saved import (
     CannotSave,
@@ -254,6 +258,8 @@ class _Saver:
         self.views = memory.Views()
         self.singletons = classes.Singletons()
         self.with_dicts: dict[type, bool] = {}
+        self.ordinary: set[type] = set()  # classes whose objects are not asked about any further
+        self.ways: dict[type, objects.Way | None] = {}
         self.keep: list[Any] = []  # keeps ids and addresses from being reused meanwhile
 
     def section(self, data: Any) -> int:
@@ -442,6 +448,7 @@ class _Pickler(cloudpickle.Pickler):
         self._view_places: dict[int, int] = {}
         self._cells: dict[int, CellType] = {}
         self._met: set[int] | None = None
+        self._modules: dict[int, str] = {}  # by the id of their variables
         self.is_trial = False
         # Functions of the namespace keep it as their globals: cloudpickle would give them a dict of
         # their own (cloudpickle 3.1; where these names move, it does that again).
@@ -455,9 +462,12 @@ class _Pickler(cloudpickle.Pickler):
         return False
 
     def _dynamic_function_reduce(self, func: Any) -> Any:
+        known = func.__globals__
+        is_modules = known is not self.saver.namespace and self._is_of_module(known)
         reduced = super()._dynamic_function_reduce(func)
-        if func.__globals__ is self.saver.namespace:
-            # Its globals are saved as names of their own, or are lost by themselves.
+        if is_modules or known is self.saver.namespace:
+            # Its globals are saved as names of their own, or are lost by themselves. Those of a
+            # module, as of what a decorator has made, are the module's that is imported there.
             reduced[2][1]["__globals__"] = {}
         if not func.__closure__:
             return reduced
@@ -467,7 +477,18 @@ class _Pickler(cloudpickle.Pickler):
         cells = tuple(self._cells.setdefault(id(cell), CellType()) for cell in func.__closure__)
         return (make, (*arguments[:-1], cells), *state)
 
+    def _is_of_module(self, known: dict[str, Any]) -> bool:
+        """Whether a function's globals are a module's variables, which each process imports."""
+        name = known.get("__name__")
+        if not isinstance(name, str) or vars(sys.modules.get(name) or sys) is not known:
+            return False
+        self._modules[id(known)] = name
+        self.globals_ref[id(known)] = known
+        return True
+
     def reducer_override(self, obj: Any) -> Any:
+        if type(obj) in self.saver.ordinary:
+            return _with_its_dict(obj) if _shares_dict(obj) else NotImplemented
         if isinstance(obj, CodeType):
             # cloudpickle 3.1.3 leaves the file out, by which a cell's lines are known and shown.
             make, arguments, *_ = self.dispatch_table[CodeType](obj)
@@ -481,6 +502,17 @@ class _Pickler(cloudpickle.Pickler):
         if type(obj) in _VIEWS:  # cloudpickle would save a copy of what they show
             of = next(one for one in gc.get_referents(obj) if isinstance(one, Mapping))
             return _view, (type(obj).__name__.rpartition("_")[2], of)
+        if type(obj) is weakref.ref:
+            target = obj()
+            return _make_ref, (() if target is None else (target, obj.__callback__))
+        if type(obj) in _LOCKS:  # a new one is what a free one was
+            if not _is_free(obj):
+                raise CannotSave("a lock that is held can't be saved")
+            return _LOCKS[type(obj)], ()
+        if isinstance(obj, _RUNNING):  # else it would come back without what runs
+            raise CannotSave(f"a {type(obj).__name__} object can't be saved")
+        if isinstance(obj, futures.Future) and not obj.done():
+            raise CannotSave("a future that is not done can't be saved")
         if isinstance(obj, memoryview):  # cloudpickle would save bytes, which view nothing
             raise CannotSave("a memoryview can't be saved")
         if isinstance(obj, functools._lru_cache_wrapper) and not is_imported(obj):
@@ -517,13 +549,20 @@ class _Pickler(cloudpickle.Pickler):
                 return _make_bare, *how[1:]
         if reduced is NotImplemented and (found := self.saver.singletons.find(obj)) is not None:
             return _find_imported, found
-        if (
-            reduced is NotImplemented
-            and self._may_share_dict(type(obj))
-            and sys.getrefcount(object.__getattribute__(obj, "__dict__")) > _HOLDERS
-        ):
-            return _with_its_dict(obj)
+        if reduced is NotImplemented and (how := objects.reduce(obj, self._way_of)) is not None:
+            return how
+        if reduced is NotImplemented and self._may_share_dict(type(obj)):
+            if objects.is_ordinary(type(obj)):
+                self.saver.ordinary.add(type(obj))
+            if _shares_dict(obj):
+                return _with_its_dict(obj)
         return reduced
+
+    def _way_of(self, cls: type) -> objects.Way | None:
+        known = self.saver.ways
+        if cls not in known:
+            known[cls] = None if cls in self.dispatch_table else objects.way_of(cls)
+        return known[cls]
 
     def _may_share_dict(self, cls: type) -> bool:
         known = self.saver.with_dicts
@@ -582,6 +621,8 @@ class _Pickler(cloudpickle.Pickler):
             raise CannotSave("a widget can't be saved")  # it lives with the page, by its comm
         if obj is saver.namespace:
             return ("namespace",)
+        if type(obj) is dict and id(obj) in self._modules:
+            return ("module", self._modules[id(obj)])
         if is_array(obj):
             number = saver.array(obj)
             if number not in self._array_places:
@@ -662,6 +703,10 @@ def _has_plain_dict(cls: type) -> bool:
     return bool(is_made) and not has_attribute(cls, *_PICKLED)
 
 
+def _shares_dict(obj: Any) -> bool:
+    return sys.getrefcount(object.__getattribute__(obj, "__dict__")) > _HOLDERS
+
+
 def _with_its_dict(obj: Any) -> Any:
     """How an object is pickled whose ``__dict__`` others have, too: pickle fills another dict.
 
@@ -700,6 +745,27 @@ _OF_LRU_CACHE = {"__wrapped__", "cache_parameters"}
 def _make_cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
     """By ``functools.lru_cache``, with nothing cached yet."""
     return functools.lru_cache(**parameters)(function)
+
+
+_LOCKS: dict[type, Any] = {type(make()): make for make in (threading.Lock, threading.RLock)}
+_RUNNING = (threading.Thread, subprocess.Popen, logging.Handler)
+
+
+def _is_free(lock: Any) -> bool:
+    """Whether no thread has a lock."""
+    is_own = getattr(lock, "_is_owned", None)  # an RLock's
+    if (is_own is not None and is_own()) or not lock.acquire(blocking=False):
+        return False
+    lock.release()
+    return True
+
+
+class _Gone:
+    """What a weak reference has led to."""
+
+
+def _make_ref(*arguments: Any) -> Any:
+    return weakref.ref(*(arguments or (_Gone(),)))
 
 
 _WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)

@@ -1,0 +1,163 @@
+"""How objects of cells' classes are pickled: by what they hold, not by what their methods say.
+
+pickle asks an object for its items, and fills a new one by its methods. So a list whose
+``__iter__`` shuffles would come back shuffled, a dict with ``__getattr__ = dict.get`` can't be
+pickled at all, and a set is made by an ``__init__`` that may take something else. And some classes
+of Python leave out the attributes of a subclass's objects: ``Counter``, ``defaultdict``,
+``Random``, ``datetime``.
+
+What a class of a cell says of its own pickling (``__reduce__``, ``__getstate__``) holds.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import enum
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from jaxcluster.engine.kinds import module_of, vars_of_class
+
+PROTOCOL = 5
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+_OF_CELLS = "__main__"
+_ON_STATE = ("__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
+# What pickle calls of an object's own, and what does not lose its attributes by itself.
+_ASKED = {
+    list: {"__iter__", "append", "extend"},
+    dict: {"items", "keys", "__iter__", "__setitem__"},
+    OrderedDict: {"items", "keys", "__iter__", "__setitem__", "__init__"},
+    deque: {"__iter__", "append", "extend", "__init__"},
+    object: set[str](),
+}
+_OF_ALL = {"__getattr__", "__getattribute__"}
+_ALWAYS = (Counter, defaultdict, set, frozenset, SimpleNamespace)
+_CONTAINERS: tuple[Any, ...] = (*_ALWAYS, OrderedDict, deque, dict, list, object)
+
+
+Way = tuple[Callable[[Any, Any], "tuple[Any, ...] | None"], type]
+
+
+def reduce(obj: Any, way_of: Callable[[type], Way | None]) -> tuple[Any, ...] | None:
+    """How an object of a cell's class is pickled; None: as any other."""
+    if (way := way_of(type(obj))) is None:
+        return None
+    how, base = way
+    return how(obj, base)
+
+
+def is_ordinary(cls: type) -> bool:
+    """Whether cells have defined all that a class is: its objects are no others' concern."""
+    above = [one for one in cls.__mro__ if one is not object]
+    return type(cls) is type and all(module_of(one) == _OF_CELLS for one in above)
+
+
+def way_of(cls: type) -> Way | None:
+    """How the objects of a class are pickled; None: as any other."""
+    if module_of(cls) != _OF_CELLS or issubclass(cls, (enum.Enum, type, BaseException)):
+        return None
+    users: set[str] = set()
+    for one in cls.__mro__:
+        own = vars_of_class(one)
+        if "__reduce_ex__" in own or "__reduce__" in own:
+            break
+        users |= own.keys()
+    if one.__flags__ & _HEAP_TYPE and one not in _CONTAINERS and module_of(one) == _OF_CELLS:
+        return None
+    if users & {*_ON_STATE}:
+        return None
+    base = next(kind for kind in _CONTAINERS if issubclass(cls, kind))
+    of_python = [kind for kind in cls.__mro__ if not kind.__flags__ & _HEAP_TYPE]
+    if not {*of_python} <= {*base.__mro__}:  # it holds what only its own code knows
+        return (_with_attributes, base) if cls.__dictoffset__ else None
+    if one not in _CONTAINERS:
+        return _with_attributes, base
+    asked = _ASKED.get(base, set()) | _OF_ALL
+    return (_by_what_it_holds, base) if base in _ALWAYS or users & asked else None
+
+
+def _attributes(obj: Any) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = object.__getattribute__(obj, "__dict__")
+    except AttributeError:
+        return None
+    return found
+
+
+def _by_what_it_holds(obj: Any, base: Any) -> tuple[Any, ...]:
+    cls = type(obj)
+    items: Any = None
+    slots = {}
+    for name in copyreg._slotnames(cls):  # type: ignore[attr-defined]
+        try:
+            slots[name] = object.__getattribute__(obj, name)
+        except AttributeError:
+            continue
+    if base is frozenset:
+        made: tuple[Any, ...] = _make_frozen, (cls, [*frozenset.__iter__(obj)])
+    else:
+        made = _make_empty, (cls, base, obj.maxlen if base is deque else None)
+        if base not in (object, SimpleNamespace):
+            items = [*(base.items(obj) if issubclass(base, dict) else base.__iter__(obj))]
+        if base is defaultdict:
+            slots["default_factory"] = obj.default_factory
+    return *made, (base, items, _attributes(obj), slots), None, None, _fill
+
+
+def _make_frozen(cls: Any, items: list[Any]) -> Any:
+    return frozenset.__new__(cls, items)
+
+
+def _make_empty(cls: Any, base: Any, maxlen: int | None) -> Any:
+    made = base.__new__(cls)
+    if base is deque:
+        deque.__init__(made, (), maxlen)
+    return made
+
+
+def _fill(obj: Any, state: Any) -> None:
+    base, items, attributes, slots = state
+    if items is not None:
+        if base is OrderedDict:
+            for key, value in items:
+                OrderedDict.__setitem__(obj, key, value)
+        elif issubclass(base, dict):
+            dict.update(obj, items)
+        else:
+            (base.update if base is set else base.extend)(obj, items)
+    if base is SimpleNamespace:
+        vars(obj).update(attributes)
+        attributes = None
+    _set_attributes(obj, attributes, slots)
+
+
+def _set_attributes(obj: Any, attributes: dict[str, Any] | None, slots: dict[str, Any]) -> None:
+    if attributes is not None:
+        object.__setattr__(obj, "__dict__", attributes)
+    for name, value in slots.items():
+        object.__setattr__(obj, name, value)
+
+
+def _with_attributes(obj: Any, base: Any) -> tuple[Any, ...] | None:
+    reduced = obj.__reduce_ex__(PROTOCOL)
+    attributes = _attributes(obj)
+    if isinstance(reduced, str) or not attributes:
+        return None
+    make, arguments, *more = reduced
+    state, items, pairs, set_state = (*more, None, None, None, None)[:4]
+    parts = state if type(state) is tuple else (state,)
+    if any(type(part) is dict and attributes.keys() <= part.keys() for part in parts):
+        return None
+    both = state, set_state, attributes
+    return make, arguments, both, items, pairs, _set_both
+
+
+def _set_both(obj: Any, state: Any) -> None:
+    own, set_state, attributes = state
+    if set_state is not None:
+        set_state(obj, own)
+    elif own is not None:
+        obj.__setstate__(own)
+    _set_attributes(obj, attributes, {})
