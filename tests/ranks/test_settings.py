@@ -157,12 +157,13 @@ def test_what_can_not_be_set_again_is_named(ranks: jaxcluster.Cluster) -> None:
         "class Mine(logging.Handler): pass\n"
         "logging.getLogger('mine').addHandler(Mine())\n"
         "lock = threading.Lock()\n"
-        "signal.signal(signal.SIGUSR2, (lambda held: lambda *_: held)(threading.Lock()))",
+        "held = lock.acquire()\n"
+        "signal.signal(signal.SIGUSR2, (lambda held: lambda *_: held)(lock))",
         show=False,
     )
     line = ranks.restart()
-    assert "logging handler 0 of mine (it holds a lock, which can't be saved)" in line
-    assert "signal SIGUSR2 (it holds a lock, which can't be saved)" in line
+    assert "logging handler 0 of mine (a logging handler can't be saved)" in line
+    assert "signal SIGUSR2 (a lock that is held can't be saved)" in line
 
 
 def test_settings_that_end_with_the_task_of_a_cell_stay(ranks: jaxcluster.Cluster) -> None:

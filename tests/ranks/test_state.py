@@ -77,6 +77,7 @@ mine = jax.device_put(np.arange(4.0), NamedSharding(Mesh(np.array(jax.local_devi
 my_rank = jax.process_index()
 hist = twin = [1.0, 2.0]
 open_file, lock, gen = open("/dev/null"), threading.Lock(), (i for i in range(3))
+lock.acquire()
 compiled = jax.jit(lambda x: x + 1).lower(1.0).compile()
 imported = jnp.where
 def uses_generator():
@@ -88,7 +89,7 @@ ready = helper(g)
 """
 LOST = {
     "open_file": "an open file can't be saved",
-    "lock": "a lock can't be saved",
+    "lock": "a lock that is held can't be saved",
     "gen": "a generator can't be saved",
     "compiled": "it holds a LoadedExecutable object, which can't be saved",
     "gone": "deleted or donated",

@@ -509,8 +509,9 @@ class _Pickler(cloudpickle.Pickler):
             if not _is_free(obj):
                 raise CannotSave("a lock that is held can't be saved")
             return _LOCKS[type(obj)], ()
-        if isinstance(obj, _RUNNING):  # else it would come back without what runs
-            raise CannotSave(f"a {type(obj).__name__} object can't be saved")
+        for kind, told in _RUNNING.items():  # else it would come back without what runs
+            if isinstance(obj, kind):
+                raise CannotSave(f"{told} can't be saved")
         if isinstance(obj, futures.Future) and not obj.done():
             raise CannotSave("a future that is not done can't be saved")
         if isinstance(obj, memoryview):  # cloudpickle would save bytes, which view nothing
@@ -748,7 +749,11 @@ def _make_cached(function: Callable[..., Any], parameters: dict[str, Any]) -> An
 
 
 _LOCKS: dict[type, Any] = {type(make()): make for make in (threading.Lock, threading.RLock)}
-_RUNNING = (threading.Thread, subprocess.Popen, logging.Handler)
+_RUNNING = {
+    threading.Thread: "a thread",
+    subprocess.Popen: "a subprocess",
+    logging.Handler: "a logging handler",
+}
 
 
 def _is_free(lock: Any) -> bool:
