@@ -33,7 +33,7 @@ from jaxcluster.engine.private import (
     self_test,
     transfers,
 )
-from jaxcluster.engine.state import classes
+from jaxcluster.engine.state import classes, ownmodules
 from jaxcluster.host import tpus
 
 POLL_S = 0.002
@@ -165,6 +165,7 @@ def initialize(
     hostvalues.hear_host_values(journal.host_values)
     pytrees.remember_keys()
     classes.remember_registrations()
+    ownmodules.remember_imports()
     # Between hosts, where others may listen, and where it isn't recorded, JAX refuses them.
     if transfers.record_transfers(journal) and request.collectives_address == LOOPBACK:
         with contextlib.suppress(ImportError, AttributeError, OSError):

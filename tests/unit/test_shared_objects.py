@@ -7,10 +7,12 @@ import importlib
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, ClassVar
 
+import jax.numpy as jnp
 import pytest
 
 from jaxcluster.engine.state import ownmodules, saving
@@ -41,7 +43,7 @@ class Handlers:
         return self.handlers | modules
 
     def restore(self, name: str, value: Any) -> None:
-        if isinstance(value, ownmodules.Variables):
+        if isinstance(value, ownmodules.Variables | ownmodules.Held):
             self.own.write({name.partition(" ")[2]: value})
         else:
             self.handlers[name] = value
@@ -192,6 +194,47 @@ def test_what_a_class_of_a_module_has_comes_back(tmp_path: Path, own: Any) -> No
     now: Any = sys.modules["of_user"]
     assert (now.Box.rate, now.Box.new, now.Box.seen) == (0.1, 7, [1])
     assert now.Box.seen is found["seen"]
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch, own: Callable[[], ModuleType]) -> Any:
+    """The same where imports are noted."""
+    monkeypatch.setattr(SourceFileLoader, "exec_module", SourceFileLoader.exec_module)
+    monkeypatch.setattr(ownmodules, "_made", {})
+    ownmodules.remember_imports()
+    return own
+
+
+def test_what_can_not_be_compared_comes_back_where_it_is_not_the_files(
+    tmp_path: Path, watched: Any
+) -> None:
+    made, settings = watched(), Handlers()
+    settings.own.note()
+    made.plain = made.new = lambda: 5
+    made.Box.__dict__["mine"].append(2)
+    made.Box.act = lambda self: 6
+    made.options["w"] = made.box.w = jnp.ones(2)
+    made.changed = (n for n in "12")
+    for _ in range(2):  # what was set once is not the file's in the next process, either
+        saved = save({"twin": made.options}, 0, settings=settings)  # type: ignore[arg-type]
+        assert saved.left.keys() <= {"module of_user.changed"}
+        found, _, _ = again(tmp_path, {"twin": made.options}, settings, watched)
+        now: Any = sys.modules["of_user"]
+        assert now is not made
+        assert now.plain() == now.new() == 5 and now.Box().act() == 6
+        assert now.Box.mine is now.numbers == [1, 2]
+        assert now.options is found["twin"]
+        assert now.Box().options == now.options  # a default is the file's object
+        assert now.options["w"] is now.box.w
+        made = now
+
+
+def test_what_a_module_makes_when_it_is_loaded_again_is_the_files(watched: Any) -> None:
+    made, settings = watched(), ownmodules.OwnModules()
+    made.plain = made.new = lambda: 5
+    assert [name for name in settings.read() if "." in name] == ["of_user.plain", "of_user.new"]
+    importlib.reload(made)
+    assert [name for name in settings.read() if "." in name] == ["of_user.new"]
 
 
 class Attributes(dict[str, Any]):

@@ -238,6 +238,8 @@ class Loader:
         """Set what cells had changed; returns what could not be, and why."""
         left: dict[str, str] = {}
         for name, one in self.saved.settings.items():
+            if name in skip and name.startswith(f"{ownmodules.GROUP} "):
+                left[name] = ownmodules.OF_THE_DEAD
             if name not in skip:
                 try:
                     value = self._setting(name, one)

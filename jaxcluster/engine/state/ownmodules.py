@@ -2,8 +2,9 @@
 
 A new process imports them again, so it has what their files make: ``config.rate = 0.5`` of a cell
 would be gone without a word. Plain values, also those of classes (``Config.rate``), are saved and
-set again where they differ from those of the file; of functions, arrays of JAX and what nothing is
-known of nothing is kept.
+set again where they differ from those of the file. What can't be compared (functions, arrays of
+JAX, what is too large) is where it is another object than when the module was imported, or leads to
+other arrays of JAX; what such a value has come to hold else is not seen.
 
 Values are set in place: a class or a function's default of the module may have them, too. A value
 that a cell has under a name (``from config import OPTIONS``) is one object with it again.
@@ -18,8 +19,10 @@ import hashlib
 import importlib
 import sys
 import types
-from collections.abc import Collection, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,7 @@ from jaxcluster.engine.kinds import has_attribute, kind_of, module_of, vars_of_c
 from jaxcluster.engine.reach import arrays_within
 from jaxcluster.engine.usernames import is_of_own_module, is_own_module
 
+OF_THE_DEAD = "the rank that died may have had its own value"
 GROUP = "module"  # of the settings; "module config" is one
 MOST_ELEMENTS, MOST_NBYTES = 20_000, 1 << 22  # of all of them: some 10 ms
 LOOK_S = 0.05
@@ -86,7 +90,28 @@ class Variables:
             told = self.differing(setting.partition(" ")[2], names) if names else []
         for name in {*names} - (self.shared - {*told}):
             del self.values[name]
-        return {f"{setting}.{n}": "the rank that died may have had its own value" for n in told}
+        return {f"{setting}.{n}": OF_THE_DEAD for n in told}
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """A variable of a module that can't be compared, and is not what its file has made.
+
+    Attributes:
+      shared: it is an object which names of cells lead to.
+    """
+
+    module: str
+    name: str
+    value: Any
+    shared: bool = False
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are one value, which can't have changed."""
+        same = type(other) is Held and other.value is self.value
+        return same and (is_array(self.value) or isinstance(self.value, types.FunctionType))
+
+    __hash__ = object.__hash__
 
 
 class OwnModules:
@@ -106,10 +131,16 @@ class OwnModules:
                 room = Room(MOST_ELEMENTS, MOST_NBYTES)
                 texts = {name: text for name, _, text in _compared(names, room)}
                 self._first[module] = _source_of(names), texts
+                if module not in _made:  # it came on another way
+                    _note_made(names)
 
-    def read(self) -> dict[str, Variables]:
-        """By each module's name its variables. Any thread."""
+    def read(self) -> dict[str, Variables | Held]:
+        """By each module's name its variables; those that can't be compared by theirs. Any thread.
+
+        Some ms.
+        """
         found: dict[str, Variables] = {}
+        held: dict[str, Held] = {}
         room = Room(MOST_ELEMENTS, MOST_NBYTES)
         for module, names in _own():
             source, first = self._first.get(module, ("", {}))
@@ -118,15 +149,26 @@ class OwnModules:
                 found[module].values[name], found[module].texts[name] = value, text
                 if first.get(name) != text:
                     found[module].set_later.add(name)
-        return {module: one for module, one in found.items() if one.values}
+            before = _made.get(module, {})
+            for name, value in _others(names, found[module].texts) if module in _made else ():
+                if name not in before or not before[name].is_it(value):
+                    held[f"{module}.{name}"] = Held(module, name, value)
+        return {module: one for module, one in found.items() if one.values} | held
 
     @staticmethod
-    def write(found: Mapping[str, Variables]) -> None:
+    def write(found: Mapping[str, Variables | Held]) -> None:
         """Set what ``read`` had found, where the module's file makes something else.
 
         Where the file was edited since, what it makes is taken, but for what was set later.
         """
         for module, one in found.items():
+            if isinstance(one, Held):
+                with contextlib.suppress(ImportError):
+                    names = vars(importlib.import_module(one.module))
+                    is_itself = one.shared or isinstance(one.value, _NEVER)
+                    _set(names, one.name, one.value, is_itself)
+                    _made.get(one.module, {}).pop(one.name, None)  # it is not the file's
+                continue
             # What could not be imported is lost with the names that need it, which say why.
             with contextlib.suppress(ImportError):
                 names = vars(importlib.import_module(module))
@@ -215,6 +257,90 @@ def _variables(names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             for own, one in () if is_enum else list(vars_of_class(value).items()):
                 if not own.startswith("__") and not has_attribute(type(one), "__get__"):
                     yield f"{name}.{own}", one
+
+
+def _others(names: Mapping[str, Any], texts: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """What has no digest, functions and classes too, in a module and in the classes it defines."""
+    for name, value in list(names.items()):
+        if name.startswith("__"):
+            continue
+        if name not in texts:
+            yield name, value
+        if isinstance(value, type) and module_of(value) == names.get("__name__"):
+            is_enum = isinstance(value, enum.EnumMeta)
+            for own, one in () if is_enum else list(vars_of_class(value).items()):
+                if not own.startswith(("__", "_abc_")) and f"{name}.{own}" not in texts:
+                    yield f"{name}.{own}", one
+
+
+class _First:
+    """What a module's file has made, by identity, and the arrays of JAX that it led to."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = _reference(value)
+        self._arrays = [*map(_reference, _arrays_of(value))]
+
+    def is_it(self, value: Any) -> bool:
+        arrays = _arrays_of(value)
+        return (
+            self._value() is value
+            and len(arrays) == len(self._arrays)
+            and all(old() is new for old, new in zip(self._arrays, arrays, strict=True))
+        )
+
+
+def _reference(value: Any) -> Callable[[], Any]:
+    """Leads to a value, without keeping alive what may be large."""
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return lambda: value
+
+
+def _arrays_of(value: Any) -> list[Any]:
+    if isinstance(value, _NEVER) or is_literal(value):
+        return []
+    try:
+        return [one for one in arrays_within([value], {}, most_s=LOOK_S) if is_array(one)]
+    except TimeoutError:
+        return []
+
+
+_made: dict[str, dict[str, _First]] = {}  # by module, what its file has made
+
+
+def remember_imports() -> None:
+    """From now on, note what the files of the user's modules make, before cells change it."""
+    execute = SourceFileLoader.exec_module
+
+    @functools.wraps(execute)
+    def executing(self: SourceFileLoader, module: types.ModuleType) -> None:
+        names = vars(module)
+        before = {name: _reference(value) for name, value in _others(names, ())}
+        execute(self, module)
+        with contextlib.suppress(Exception):
+            if is_of_own_module(names):
+                _note_made(names, before)
+
+    SourceFileLoader.exec_module = executing  # type: ignore[method-assign, assignment]
+
+
+def _note_made(
+    names: Mapping[str, Any], before: Mapping[str, Callable[[], Any]] | None = None
+) -> None:
+    """Note what a module's file has just made.
+
+    Args:
+      before: what it had before it was loaded once more: what cells had set stays so.
+    """
+    before, module = before or {}, str(names["__name__"])
+    known = _made.get(module, {})
+    new = {
+        name: _First(value)
+        for name, value in _others(names, ())
+        if name not in before or before[name]() is not value
+    }
+    _made[module] = known | new
 
 
 def _has_arrays(value: Any) -> bool:

@@ -121,11 +121,16 @@ def save(
         changed, found = Generation(), settings.changed()
         set_by_cells = saver.generation(changed, found)
         saved.random |= ownmodules.digests(found)
+        saved.random |= {
+            name: saver.digest(changed.names[name])
+            for name, one in set_by_cells.items()
+            if isinstance(one, ownmodules.Held)
+        }
         saved.settings = changed.names
         saved.set_to = {
             name: text
             for name, one in found.items()
-            if name != sources.NAME and not isinstance(one, ownmodules.Variables)
+            if name != sources.NAME and not isinstance(one, ownmodules.Variables | ownmodules.Held)
             if (text := _text(one))
         }
         saved.left = changed.lost | {
@@ -531,6 +536,8 @@ class _Pickler(cloudpickle.Pickler):
         if isinstance(obj, ownmodules.Variables):
             shared = frozenset(filter(lambda name: self._is_met(obj.values[name]), obj.values))
             return type(obj), (obj.source, obj.values, obj.texts, obj.set_later, shared)
+        if isinstance(obj, ownmodules.Held):
+            return type(obj), (obj.module, obj.name, obj.value, self._is_met(obj.value))
         reduced = super().reducer_override(obj)
         if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) == 6:
             return classes.complete(obj, reduced)
