@@ -79,6 +79,22 @@ def test_new_processes_have_it(ranks: jaxcluster.Cluster) -> None:
     assert shown(ranks) == EACH
 
 
+def test_what_can_not_be_compared_comes_back_too(ranks: jaxcluster.Cluster, tmp_path: Path) -> None:
+    """Also where the cell that imports the module sets it."""
+    (tmp_path / "later.py").write_text("state, table = None, {}\ndef loss(): return 1\n")
+    ranks.run(
+        "import later\nlater.state = later.table['w'] = jnp.arange(3.0)\nlater.loss = lambda: 2\n"
+        "later.made = (n for n in '12')"
+    )
+    for _ in range(2):
+        assert "Lost: module later.made" in ranks.restart()
+        told = "print(later.state, later.table['w'] is later.state, later.loss())"
+        assert ranks.run(told, show=False).stdout(2) == "[0. 1. 2.] True 2\n"
+        ranks.run("later.made = (n for n in '12')")
+    assert "module later.loss (" in killed(ranks, 1, 2)
+    assert ranks.run("print(later.loss(), later.state)", show=False).stdout(0) == "1 None\n"
+
+
 def test_an_edited_file_is_taken_but_for_what_was_set_after_its_import(
     ranks: jaxcluster.Cluster, tmp_path: Path
 ) -> None:

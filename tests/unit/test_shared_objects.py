@@ -211,22 +211,45 @@ def test_what_can_not_be_compared_comes_back_where_it_is_not_the_files(
     made, settings = watched(), Handlers()
     settings.own.note()
     made.plain = made.new = lambda: 5
-    made.Box.__dict__["mine"].append(2)
+    made.numbers.extend(range(30_000))
     made.Box.act = lambda self: 6
     made.options["w"] = made.box.w = jnp.ones(2)
     made.changed = (n for n in "12")
     for _ in range(2):  # what was set once is not the file's in the next process, either
         saved = save({"twin": made.options}, 0, settings=settings)  # type: ignore[arg-type]
         assert saved.left.keys() <= {"module of_user.changed"}
+        assert {"module of_user.plain", "module of_user.numbers"} <= saved.random.keys()
         found, _, _ = again(tmp_path, {"twin": made.options}, settings, watched)
         now: Any = sys.modules["of_user"]
         assert now is not made
         assert now.plain() == now.new() == 5 and now.Box().act() == 6
-        assert now.Box.mine is now.numbers == [1, 2]
+        assert now.Box.mine is now.numbers
+        assert len(now.numbers) == 30_001
         assert now.options is found["twin"]
         assert now.Box().options == now.options  # a default is the file's object
         assert now.options["w"] is now.box.w
         made = now
+
+
+def test_of_what_a_dead_rank_may_have_set_the_files_is_taken_and_said(
+    tmp_path: Path, watched: Any
+) -> None:
+    made, settings = watched(), Handlers()
+    made.plain = lambda: 5
+    saved = save({}, 0, settings=settings)  # type: ignore[arg-type]
+    watched()
+    loaded = load(saved, {}, skip=["module of_user.plain"])
+    left = bind(loaded, {}, settings)  # type: ignore[arg-type]
+    assert left == {"module of_user.plain": ownmodules.OF_THE_DEAD}
+    assert sys.modules["of_user"].plain == 3
+
+
+def test_another_array_in_a_value_makes_it_another_than_the_files() -> None:
+    held = {"w": jnp.ones(2), "lock": object()}
+    first = ownmodules._First(held)
+    assert first.is_it(held)
+    held["w"] = held["w"] + 0
+    assert not first.is_it(held)
 
 
 def test_what_a_module_makes_when_it_is_loaded_again_is_the_files(watched: Any) -> None:

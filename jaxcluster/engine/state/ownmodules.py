@@ -167,7 +167,6 @@ class OwnModules:
                     names = vars(importlib.import_module(one.module))
                     is_itself = one.shared or isinstance(one.value, _NEVER)
                     _set(names, one.name, one.value, is_itself)
-                    _made.get(one.module, {}).pop(one.name, None)  # it is not the file's
                 continue
             # What could not be imported is lost with the names that need it, which say why.
             with contextlib.suppress(ImportError):
@@ -274,16 +273,21 @@ def _others(names: Mapping[str, Any], texts: Collection[str]) -> Iterator[tuple[
 
 
 class _First:
-    """What a module's file has made, by identity, and the arrays of JAX that it led to."""
+    """What a module's file has made, by identity, and the arrays of JAX that it led to.
 
-    def __init__(self, value: Any) -> None:
-        self._value = _reference(value)
+    Args:
+      is_compared: it could be compared: where it no longer can, it is another.
+    """
+
+    def __init__(self, value: Any, is_compared: bool = False) -> None:
+        self._value, self._is_compared = _reference(value), is_compared
         self._arrays = [*map(_reference, _arrays_of(value))]
 
     def is_it(self, value: Any) -> bool:
         arrays = _arrays_of(value)
         return (
-            self._value() is value
+            not self._is_compared
+            and self._value() is value
             and len(arrays) == len(self._arrays)
             and all(old() is new for old, new in zip(self._arrays, arrays, strict=True))
         )
@@ -335,8 +339,9 @@ def _note_made(
     """
     before, module = before or {}, str(names["__name__"])
     known = _made.get(module, {})
+    compared = {name for name, *_ in _compared(names, Room(MOST_ELEMENTS, MOST_NBYTES))}
     new = {
-        name: _First(value)
+        name: _First(value, name in compared)
         for name, value in _others(names, ())
         if name not in before or before[name]() is not value
     }
