@@ -406,6 +406,11 @@ class Rank:
             self.others.spoil(request.ident, request.body.seq)
         self.reply(request, [])
 
+    @property
+    def is_to_put_back(self) -> bool:
+        """Whether the cell that runs here was taken back, which it will be at its end once more."""
+        return self.current is not None and self.before is not None and self.before.is_undone
+
     def _put_back(self, before: Before) -> None:
         self.names.clear()
         self.names.update(before.names)

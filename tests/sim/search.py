@@ -300,14 +300,18 @@ def _meant_apart(schedule: Schedule) -> Iterator[Any]:
 def _look_at_undone(
     cluster: Cluster, course: Course, number: int, error: BaseException | None
 ) -> list[str]:
-    """P6: where it says that a cell is undone, no rank has what it has made."""
+    """P6: where it says that a cell is undone, no rank has what it has made.
+
+    A rank that is in it yet gets it put back at its end once more.
+    """
     if "This cell is undone" not in str(error):
         return []
     return [
         f"P6: cell {number} is undone, and {name} is of it on rank {rank.number}: {error}"
         for rank in cluster.ranks
         for name, value in rank.names.items()
-        if not rank.is_dead and _cell_of(value) == number and not _is_apart_from(value, course)
+        if not (rank.is_dead or rank.is_to_put_back)
+        if _cell_of(value) == number and not _is_apart_from(value, course)
     ]
 
 
