@@ -115,9 +115,9 @@ def steps(
       ValueError: ``keep`` is neither, or the loop is inside of one that is kept.
       RuntimeError: the loop can't be kept here; why is said.
     """
-    from jaxcluster.engine.steps import board, loop
+    from jaxcluster.engine.steps import active_loops, loop
 
-    return loop.make(iterable, keep, state, loop.caller(), board.board)
+    return loop.make(iterable, keep, state, loop.caller(), active_loops.active)
 
 
 def log(*, step: int | None = None, **values: Any) -> None:
@@ -133,10 +133,10 @@ def log(*, step: int | None = None, **values: Any) -> None:
     Raises:
       TypeError: a value is not one number that rank 0 has.
     """
-    from jaxcluster.engine.steps import board
+    from jaxcluster.engine.steps import active_loops
 
-    if board.board is not None:
-        board.board.curve.log(values, step)
+    if active_loops.active is not None:
+        active_loops.active.curve.log(values, step)
 
 
 def load_ipython_extension(ipython: Any) -> None:

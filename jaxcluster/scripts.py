@@ -209,7 +209,7 @@ def _run(
                 return 128 + signal.SIGPIPE
             if error is None or signals.received or not again.is_due(tried, started.dead):
                 break
-            kept = cell.core.stepping.kept
+            kept = cell.core.loop_progress.kept
             if not _renew(started, kept, again.which(tried + 1), display, signals, again.elastic):
                 break
             outputs.failed = None

@@ -40,7 +40,7 @@ from jaxcluster.agent import report, transport
 from jaxcluster.agent.messages import LIMIT
 from jaxcluster.agent.server import Agent, Client
 from jaxcluster.host.processes import allow_files
-from jaxcluster.keeper.processes import process_token
+from jaxcluster.supervision.processes import process_token
 from jaxcluster.wire.ops.lockstep import Checked, Replayed
 from jaxcluster.wire.ops.start import Reserved
 from jaxcluster.wire.ops.state import UndoLooked
@@ -171,7 +171,7 @@ class Ranks:
                 return Reserved(next(self.port), next(self.port), True)
             case "probe":
                 return f"10.0.{number >> 8}.{number & 255}"
-            case "ways":
+            case "reachability":
                 return []
             case "initialize":
                 asked = wire.parse(wire.InitializeRequest, body)
@@ -387,7 +387,7 @@ class House:
         self.folder.mkdir()
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(1)
         self.context.set(zmq.MAX_SOCKETS, 4 * num_hosts + 64)
-        self.doorkeeper = transport.Doorkeeper(self.context, "00" * 32, lambda key: True)
+        self.authenticator = transport.Authenticator(self.context, "00" * 32, lambda key: True)
         self.ranks = Ranks(num_hosts)
         self.said = report.host_report()
         self.agents = [LightAgent(number, self) for number in range(num_hosts)]
@@ -398,7 +398,7 @@ class House:
         """Until standard input ends."""
         poller = zmq.Poller()
         poller.register(0, zmq.POLLIN)
-        poller.register(self.doorkeeper.socket, zmq.POLLIN)
+        poller.register(self.authenticator.socket, zmq.POLLIN)
         by_socket: dict[Any, LightAgent] = {agent.router: agent for agent in self.agents}
         for agent in self.agents:
             poller.register(agent.router, zmq.POLLIN)
@@ -407,8 +407,8 @@ class House:
             for source, _ in poller.poll(int(TICK_S * 1000)):
                 if source == 0:
                     return
-                if source == self.doorkeeper.socket:
-                    self.doorkeeper.answer()
+                if source == self.authenticator.socket:
+                    self.authenticator.answer()
                 else:
                     by_socket[source]._receive()
             now = time.monotonic()

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxcluster.cluster import array_queries, events
-from jaxcluster.lockstep import recourse
+from jaxcluster.lockstep import availability
 from jaxcluster.model import findings
 from jaxcluster.options import form
 from jaxcluster.panel import protocol
@@ -47,7 +47,15 @@ ROOTS = (
     *(protocol.Request, protocol.Answer, protocol.Heard),
     *(journal.Journal, cell_outputs.RanksOutputs, form.Form),
 )
-SOURCES = (protocol, array_queries, events, recourse, findings, cell_outputs, document)  # of names
+SOURCES = (
+    protocol,
+    array_queries,
+    events,
+    availability,
+    findings,
+    cell_outputs,
+    document,
+)  # of names
 PROTOCOLS = (protocol.Greetings, protocol.Operations)
 UNION = (typing.Union, types.UnionType)
 PLAIN = {int: "number", float: "number", str: "string", bool: "boolean", Any: "unknown"}

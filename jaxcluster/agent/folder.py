@@ -21,9 +21,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from jaxcluster.errors import JaxClusterError
-from jaxcluster.keeper.ends import KILLED_S, end
-from jaxcluster.keeper.processes import is_alive, pid_space
 from jaxcluster.records.runtimefolder import VARIABLE, runtime_root
+from jaxcluster.supervision.ends import KILLED_S, end
+from jaxcluster.supervision.processes import is_alive, pid_space
 
 PREFIX = ".agent-"  # no cluster's name begins with a dot
 RECORD = "agent.json"

@@ -10,8 +10,8 @@ folder, and read nothing.
 ``mark`` makes or replaces a whole file. ``copy`` says for whose copy a request is, and ``number``
 on which of its connections it was made: those of a former one are passed over.
 
-Or they read what ranks here have saved, or have brought (``engine.state.remote``). Each key for
-that opens some folders, as long as they are there, and nothing can be written with it.
+Or they read what ranks here have saved, or have brought (``engine.state.remote_files``). Each key
+for that opens some folders, as long as they are there, and nothing can be written with it.
 
     get path at nbytes -> size + data
 """

@@ -13,8 +13,8 @@ from typing import Any
 
 from jaxcluster.agent.folder import Folder
 from jaxcluster.host import ringfile
+from jaxcluster.host.free_space import free_nbytes, memory_room
 from jaxcluster.host.procfs import look_at
-from jaxcluster.host.room import free_nbytes, memory_room
 
 CHUNK = 4 << 20  # bytes of a file in one message
 DRAFT = ".part~"

@@ -53,13 +53,13 @@ import zmq
 
 from jaxcluster.agent import folder as folders
 from jaxcluster.agent import report, requests, transport
-from jaxcluster.agent.forklines import ForkLines
+from jaxcluster.agent.forkserver_client import ForkServerClient
+from jaxcluster.agent.guest_access import is_guest
 from jaxcluster.agent.messages import Session, new_name, sender_of
 from jaxcluster.agent.mirrors import Mirrors
 from jaxcluster.agent.turns import AWAY_S, Asked, Turns
-from jaxcluster.agent.visit import is_guest
 from jaxcluster.host.reachability import connection_errors
-from jaxcluster.keeper import ends, processes, starting
+from jaxcluster.supervision import ends, processes, starting
 
 LEASE_S = 20.0
 FIRST_LEASE_S = 60.0  # a start of many hosts takes its time until it connects to the first
@@ -93,7 +93,7 @@ class Client:
     name: bytes
     session: Session
     is_owner: bool  # or of another machine: it does not keep the agent alive
-    fork: ForkLines | None = None
+    fork: ForkServerClient | None = None
     ranks: dict[int, zmq.Socket[bytes]] = field(default_factory=dict)
     is_paused: bool = False
     absent_s: float = 0.0
@@ -129,7 +129,7 @@ class Agent:
         self.env = own_environment(os.environ, options.env)
         self._start_fork_server()
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(options.io_threads)
-        self.doorkeeper = transport.Doorkeeper(
+        self.authenticator = transport.Authenticator(
             self.context, options.owner_key, lambda key: is_guest(self.folder.path, key)
         )
         keys = self.keys = transport.new_keys()
@@ -177,7 +177,7 @@ class Agent:
     def run(self) -> None:
         """Serve until there is a reason to end: ``why``."""
         self.poller = zmq.Poller()
-        self._watch(self.doorkeeper.socket, self.doorkeeper.answer)
+        self._watch(self.authenticator.socket, self.authenticator.answer)
         self._watch(self.router, self._receive)
         self._watch(self._woken, lambda: _swallow(self._woken))
         if self.options.owner_stdin:
@@ -203,7 +203,7 @@ class Agent:
         deadline = time.monotonic() + FORK_SERVER_S
         while not self.why and time.monotonic() < deadline:
             with contextlib.suppress(OSError):
-                self._fork_watch = ForkLines(self.fork_path)
+                self._fork_watch = ForkServerClient(self.fork_path)
                 self._watch(self._fork_watch.sock.fileno(), self._fork_events)
                 return True
             if self._fork_server_code() is not None:
@@ -372,7 +372,7 @@ class Agent:
             line = json.dumps(message).encode()
         if client.fork is None:
             try:
-                client.fork = ForkLines(self.fork_path)
+                client.fork = ForkServerClient(self.fork_path)
             except OSError:  # it has just ended; the agent's own connection says so
                 self._event(client, b"fork", {"event": "lost"})
                 return
@@ -397,7 +397,7 @@ class Agent:
             if address := proc.pop("address", None):
                 self.addresses[rank] = address
 
-    def _mind_outbox(self, client: Client, fork: ForkLines) -> None:
+    def _mind_outbox(self, client: Client, fork: ForkServerClient) -> None:
         flags = zmq.POLLIN | (zmq.POLLOUT if fork.has_more else 0)
         self.poller.modify(fork.sock.fileno(), flags)
 
@@ -504,7 +504,7 @@ class Agent:
         """
         mirrors = self._open_mirrors()
         mirrors.take_for(folder)
-        self.doorkeeper.mirrors = key
+        self.authenticator.mirrors = key
         return mirrors.endpoint
 
     def _give_out(self, key: str, folders: Sequence[str], **rest: Any) -> str:
@@ -515,7 +515,7 @@ class Agent:
         """
         mirrors = self._open_mirrors()
         mirrors.give_out(key, folders)
-        self.doorkeeper.readers = mirrors.readers
+        self.authenticator.readers = mirrors.readers
         return mirrors.endpoint
 
     def _open_mirrors(self) -> Mirrors:

@@ -6,7 +6,7 @@ authenticated (CURVE). Only public keys ever leave a process.
 
 CURVE alone lets in every client that knows the server's public key; who else may come is asked over
 ZAP (ZeroMQ's RFC 27), which the agent answers itself: its owner's key, those that a login of the
-same user has brought (``visit``), and nobody's else.
+same user has brought (``guest_access``), and nobody's else.
 
 zmq's own heartbeats watch a connection. They run on threads that need no interpreter, so a busy
 notebook is not taken for a dead one.
@@ -54,7 +54,7 @@ def new_keys() -> Keys:
     return Keys(z85.decode(public).hex(), z85.decode(secret).hex())
 
 
-class Doorkeeper:
+class Authenticator:
     """Answers for a context whether a client may come in. It must be there before a socket binds.
 
     Args:

@@ -1,7 +1,7 @@
 """What a cluster's ranks run on, and their processes, wherever they are.
 
 There are two kinds: this machine (``local``), which is reached without a network, and hosts with an
-agent on each (``remote``, ``processes``). ``chosen`` makes them. Nothing above this room can tell.
+agent on each (``remote``, ``processes``). ``factory`` makes them. Nothing above this room can tell.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from jaxcluster.errors import LaunchError
 from jaxcluster.host.procfs import ProcessLook, Silence
 from jaxcluster.host.ringfile import Part
 from jaxcluster.records import claims, registry
-from jaxcluster.records.kept import StateFolder
 from jaxcluster.records.registry import ClusterRecord
+from jaxcluster.records.saved_states import StateFolder
 from jaxcluster.wire.link import Link
 
 OnEvent = Callable[[Event], None]

@@ -19,7 +19,7 @@ from traitlets import List as ListTrait
 
 from jaxcluster.allocation.supervisor import Supervisor
 from jaxcluster.errors import LaunchError
-from jaxcluster.keeper.processes import start_time
+from jaxcluster.supervision.processes import start_time
 
 # A heartbeat each second tells ipyparallel's clients of new engines soon; a minute of misses keeps
 # engines that are busy in C code. Deaths are told by the fork server, not by heartbeats.

@@ -33,7 +33,7 @@ from jaxcluster.host.procfs import ProcessLook
 from jaxcluster.host.ringfile import Part
 from jaxcluster.launchers.commands import GuardedCommands
 from jaxcluster.ranks import name_ranks
-from jaxcluster.records import claims, kept, registry
+from jaxcluster.records import claims, registry, saved_states
 from jaxcluster.records.runtimefolder import inside
 from jaxcluster.text import shown_value
 from jaxcluster.wire.link import SocketLink
@@ -358,16 +358,17 @@ class LocalProcesses(Processes):
     def turns(self, last_seq: int) -> LocalTurns:
         return LocalTurns(self.folder.name, last_seq)
 
-    def state_folder(self) -> kept.LocalStates:
-        return kept.LocalStates(self.spec.num_processes, _look_after)
+    def state_folder(self) -> saved_states.LocalStates:
+        return saved_states.LocalStates(self.spec.num_processes, _look_after)
 
-    def copies_folder(self) -> kept.LocalStates:
-        if not kept.SHARED_MEMORY.is_dir():
+    def copies_folder(self) -> saved_states.LocalStates:
+        memory = saved_states.SHARED_MEMORY
+        if not memory.is_dir():
             raise UsageError(
-                f"Copies are kept in memory, in {kept.SHARED_MEMORY}, and this machine has none.",
+                f"Copies are kept in memory, in {memory}, and this machine has none.",
                 "%jaxcluster checkpoint NAME saves the variables to disk.",
             )
-        return kept.LocalStates(self.spec.num_processes, in_memory=True)
+        return saved_states.LocalStates(self.spec.num_processes, in_memory=True)
 
     def _clear_away(self) -> None:
         with contextlib.suppress(LaunchError):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.agent.visit import RECORD
+from jaxcluster.agent.guest_access import RECORD
 from jaxcluster.allocation import bulk
 from jaxcluster.allocation.base import Processes
 from jaxcluster.allocation.fleet import Fleet, Place, ask_each

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from jaxcluster import wire
 from jaxcluster.agent.transport import Keys, new_keys
-from jaxcluster.allocation import loops
+from jaxcluster.allocation import loop_checkpoints
 from jaxcluster.allocation.base import Allocation, OnEvent, Say
 from jaxcluster.allocation.fleet import Fleet, Left, Place, ask_each
 from jaxcluster.allocation.keys import KEYS, LAUNCH, launch_folder
@@ -27,8 +27,8 @@ from jaxcluster.allocation.supervisor import import_time_settings
 from jaxcluster.allocation.sync import Sync
 from jaxcluster.errors import JaxClusterError, LaunchError
 from jaxcluster.launchers.base import STOPPED, AgentOptions, Launcher, Wait, describe
-from jaxcluster.launchers.chosen import launcher_of
 from jaxcluster.launchers.commands import Launch
+from jaxcluster.launchers.factory import launcher_of
 from jaxcluster.launchers.sync import synced_folder
 from jaxcluster.records import claims, registry
 from jaxcluster.records.runtimefolder import VARIABLE, make_private
@@ -139,7 +139,7 @@ class HostAllocation(Allocation):
         homes = self.fleet.homes()
         placed = self._place(spec, self.fleet.places)
         if homes and (is_other or self.fleet.homes() != homes):
-            loops.bring(homes, self.fleet.in_use)
+            loop_checkpoints.bring(homes, self.fleet.in_use)
         self._platform = placed.platform
         self._sync = self._sync or Sync(synced_folder(spec.options))
         self._sync.bring(self.fleet.in_use)

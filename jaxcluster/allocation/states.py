@@ -16,7 +16,7 @@ from jaxcluster.agent.client import Asked
 from jaxcluster.agent.transport import new_keys
 from jaxcluster.allocation.fleet import Fleet, Place, copy_file
 from jaxcluster.errors import LaunchError
-from jaxcluster.records.kept import Mirror, Report, StateFolder, Where
+from jaxcluster.records.saved_states import Mirror, Report, StateFolder, Where
 
 ASK_S = 10.0
 LOOK_S = 3.0  # whether files are still there; a host that says nothing may have lost them

@@ -20,10 +20,10 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.errors import LaunchError
 from jaxcluster.host import procfs
-from jaxcluster.keeper import starting
-from jaxcluster.keeper.ends import let_go
-from jaxcluster.keeper.processes import peer_of
 from jaxcluster.records import claims, registry
+from jaxcluster.supervision import starting
+from jaxcluster.supervision.ends import let_go
+from jaxcluster.supervision.processes import peer_of
 
 # Read when Python starts, or when numpy or jax is imported, so a fork server keeps them:
 # where they differ, it takes a new one.

@@ -1,6 +1,6 @@
 """Where the ranks' copies of themselves are, and what of them can take their place.
 
-Each rank keeps a copy of its variables in its host's memory (``engine.state.keeper``). When a rank
+Each rank keeps a copy of its variables in its host's memory (``engine.state.copier``). When a rank
 has died, and all ranks have a copy of the same moment, that is what comes back: nothing has to be
 saved then, and nothing is lost.
 
@@ -22,7 +22,7 @@ from jaxcluster.cluster.world import World
 from jaxcluster.errors import JaxClusterError, LaunchError, UsageError
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.ranks import name_ranks
-from jaxcluster.records.kept import Copies
+from jaxcluster.records.saved_states import Copies
 from jaxcluster.text import format_nbytes, format_seconds
 from jaxcluster.wire.link import replies
 from jaxcluster.wire.ops.state import CopyState, Keep, Kept, KeptStep, KeptSteps
@@ -154,7 +154,7 @@ def tell_steps(world: World, forget: bool = False) -> str:
     for mine in found.values():
         last = next(iter(mine.values()))
         over = {rank: one.over for rank, one in mine.items() if one.over is not None}
-        is_over = len(over) == len(mine) and wire.ends.may_go_on(over)
+        is_over = len(over) == len(mine) and wire.cell_ends.may_go_on(over)
         if len(mine) == len(last.ranks) and not is_over:
             whole.append(last)
     if not whole:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from jaxcluster.allocation.fleet import Left
-from jaxcluster.lockstep.recourse import Standing
+from jaxcluster.lockstep.availability import ClusterCondition
 from jaxcluster.ranks import name_ranks
-from jaxcluster.records.kept import Kept
 from jaxcluster.records.registry import ClusterRecord
+from jaxcluster.records.saved_states import Kept
 
 
-def summary(now: Standing, record: ClusterRecord, started_s: float) -> str:
+def summary(now: ClusterCondition, record: ClusterRecord, started_s: float) -> str:
     """One line: ranks, devices per rank, platform, time."""
     if now.down:
         return f"{now.down}\n{now.down_hint}"

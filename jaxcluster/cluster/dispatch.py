@@ -11,7 +11,7 @@ from typing import Protocol
 from jaxcluster import wire
 from jaxcluster.allocation.turns import Turn, who_we_are
 from jaxcluster.cluster import selfcheck, stopbutton
-from jaxcluster.cluster.carrying import Owner, Sent
+from jaxcluster.cluster.action_runner import Owner, Sent
 from jaxcluster.cluster.running import CellOptions, RunningCell
 from jaxcluster.errors import RESTART_HINT, Divergence, NoCluster, RankHung
 from jaxcluster.model import rewrite
@@ -90,7 +90,7 @@ class Dispatcher:
             self.meet()
         sink = Sink()
         with self._turn(chosen, options.on_notice) as seq:
-            self._cluster.makers.sent(seq)
+            self._cluster.lineage.sent(seq)
             count, sent_ns = seq if number is None else number, time.time_ns()
             request = functools.partial(
                 wire.CellRequest,
@@ -173,7 +173,7 @@ class Dispatcher:
         why = f"cell [{cell.record.execution_count}], which it waited for, did not complete"
         for later in self.cells:
             behind = later.record.seq > cell.record.seq
-            if behind and wire.ends.guards(cell.record.ranks, later.record.ranks):
+            if behind and wire.cell_ends.guards(cell.record.ranks, later.record.ranks):
                 later.withdraw(why)
 
     def _refuse_if_diverged(self) -> None:

@@ -28,7 +28,8 @@ from jaxcluster.cluster import (
     resizing,
     stragglers,
 )
-from jaxcluster.cluster.carrying import Sent
+from jaxcluster.cluster.action_runner import Sent
+from jaxcluster.cluster.argument_types import checked
 from jaxcluster.cluster.dispatch import Dispatcher
 from jaxcluster.cluster.names import clear_away
 from jaxcluster.cluster.prompts import Labelled, here
@@ -37,28 +38,27 @@ from jaxcluster.cluster.respawn import Respawn
 from jaxcluster.cluster.restart import Restored
 from jaxcluster.cluster.running import CellOptions, Listener, RunningCell
 from jaxcluster.cluster.starting import Progress, Starting, one_at_a_time, start_world
-from jaxcluster.cluster.typed import checked
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import (
     NoCluster,
     RecoveryError,
     UsageError,
 )
-from jaxcluster.keeper.processes import pid_space, process_token
-from jaxcluster.lockstep.recourse import RecoveryMode, Standing
+from jaxcluster.lockstep.availability import ClusterCondition, RecoveryMode
 from jaxcluster.model import compared, findings
 from jaxcluster.model.compared import Compared, check_expression
 from jaxcluster.model.cost import Cost, check_call, estimate, reported
 from jaxcluster.model.history import History
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
 from jaxcluster.model.life import Life, State
-from jaxcluster.model.makers import Making
+from jaxcluster.model.lineage import Lineage
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.stragglers import Straggler
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import registry
-from jaxcluster.records.kept import Kept
 from jaxcluster.records.lastreport import Reports
+from jaxcluster.records.saved_states import Kept
+from jaxcluster.supervision.processes import pid_space, process_token
 from jaxcluster.wire.link import Event, Link, replies
 from jaxcluster.wire.ops.cells import Interrupt
 from jaxcluster.wire.ops.lockstep import Strict
@@ -91,7 +91,7 @@ class Cluster:
       kept: what its ranks have saved and no new process has yet.
       restored: what the last restart brought back; None before one, and after a clean one.
       recovered: what was done about the last finding or death; "" if nothing was yet.
-      makers: the cells of this process that have made the ranks' variables.
+      lineage: the cells of this process that have made the ranks' variables.
       past_reports: how its last cells went wrong, for ``%jaxcluster report``.
       copies_nbytes: what ``copies`` was given last.
       undo_nbytes: what ``limit_undo`` was given last.
@@ -106,8 +106,8 @@ class Cluster:
         self.life = Life()
         self._recovery: RecoveryMode = "auto"
         self.recovered = ""
-        self.makers = Making()
-        self.past_reports = Reports(self.name, is_here=world.way is None)
+        self.lineage = Lineage()
+        self.past_reports = Reports(self.name, is_here=world.logins is None)
         self.kept: Kept | None = None
         self.restored: Restored | None = None
         self.undo_nbytes: int | None = None
@@ -255,7 +255,7 @@ class Cluster:
 
     def summary(self) -> str:
         """One line: ranks, devices per rank, platform, time."""
-        return description.summary(self.standing, self.record, self.world.started_s)
+        return description.summary(self.condition, self.record, self.world.started_s)
 
     def stop(self, force: bool = False) -> float:
         """End all its processes; returns after how many seconds. A stopped cluster: nothing.
@@ -518,12 +518,12 @@ class Cluster:
         return description.down_hint(self.kept, self.spent, self.left)
 
     @property
-    def standing(self) -> Standing:
+    def condition(self) -> ClusterCondition:
         """What has become of it."""
         world, down = self.world, self.down
-        return Standing(
+        return ClusterCondition(
             self.name,
-            world.way.typed if world.way is not None else "",
+            world.logins.typed if world.logins is not None else "",
             down,
             self.down_hint if down else "",
             self.closed or self.is_ending,
@@ -959,7 +959,7 @@ class Cluster:
         from jaxcluster.cluster import checkpoints  # with numpy, as for ``push``
 
         self.check_not_closed()
-        self.makers.forget_all()
+        self.lineage.forget_all()
         return checkpoints.restore(self.world, name, folder, mesh)
 
     def limit_undo(self, nbytes: int | None) -> int:
@@ -1073,7 +1073,7 @@ class Cluster:
 
         if not self.closed:
             self.world.processes.bring_code()  # of which the values' classes may be
-        self.makers.bound(values)
+        self.lineage.bound(values)
         self._carry_unwaited()
         transfer.push(self.world, values, ranks)
 

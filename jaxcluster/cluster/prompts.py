@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from jaxcluster import wire
-from jaxcluster.host import kernels
+from jaxcluster.host import kernel_private
 from jaxcluster.model.paused import DEBUGGER
 from jaxcluster.ranks import name_ranks
 
@@ -73,7 +73,7 @@ class KernelPrompt:
         import zmq
 
         kernel = self._kernel
-        if not kernels.allows_stdin(kernel):
+        if not kernel_private.allows_stdin(kernel):
             raise CannotAsk(NOBODY)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -86,7 +86,7 @@ class KernelPrompt:
             "input_request",
             content,
             kernel.get_parent("shell"),
-            ident=kernels.shell_ident(kernel),
+            ident=kernel_private.shell_ident(kernel),
         )
         self._asked = sent["header"]["msg_id"]
 

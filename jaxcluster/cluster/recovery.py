@@ -7,9 +7,9 @@ from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 from jaxcluster.cluster import replay, undoing
-from jaxcluster.cluster.carrying import Owner
+from jaxcluster.cluster.action_runner import Owner
 from jaxcluster.errors import CellInterrupted, JaxClusterError, NoCluster, RankDied, UsageError
-from jaxcluster.lockstep.recourse import Standing, recourse, refusal
+from jaxcluster.lockstep.availability import ClusterCondition, advice, refusal
 from jaxcluster.model import skipped
 from jaxcluster.model.outputs import CellRecord
 
@@ -18,7 +18,7 @@ class Recoverable(Owner, Protocol):
     """A ``Cluster``, as far as recovery knows it."""
 
     @property
-    def standing(self) -> Standing: ...
+    def condition(self) -> ClusterCondition: ...
     @property
     def is_broken(self) -> bool: ...
     @property
@@ -30,7 +30,7 @@ class Recoverable(Owner, Protocol):
 
 def ensure_open(cluster: Recoverable) -> None:
     """See ``Cluster.ensure_open``."""
-    if (why := refusal(cluster.standing)) is None:
+    if (why := refusal(cluster.condition)) is None:
         return
     if why.hint:
         raise NoCluster(why.message, why.hint)
@@ -43,7 +43,7 @@ def recover(
     cluster: Recoverable, evidence: str, *, message: str, when: str, undo: bool = False
 ) -> str:
     """See ``Cluster.recover``."""
-    hint = recourse(cluster.standing)
+    hint = advice(cluster.condition)
     if hint is None:
         try:
             with cluster.changing:  # another thread may have done it just now
@@ -64,7 +64,7 @@ def bring_into_lockstep(cluster: Recoverable) -> str:
     begun = replay.Replay(cluster.world.link)
     if not cluster.world.dead and begun.bring_back(cluster.world.turns):
         cluster.world.counts.clear()
-        cluster.world.excused.clear()
+        cluster.world.pending_launches.clear()
         cluster.world.divergence = None
         cluster.world.open_gates({s.gate[0] for s in cluster.world.status() if s.gate})
         return skipped.tell(begun.core.ran, time.monotonic() - started, "All variables are kept.")
@@ -94,7 +94,7 @@ def undo(cluster: Recoverable) -> str:
     if undone.refused:
         raise UsageError(f"{cell} can't be undone: {undone.refused}.")
     cluster.world.hear_undo(cluster.last.seq, undone.in_doubt)
-    cluster.makers.undone(cluster.last.seq, undone.in_doubt)
+    cluster.lineage.undone(cluster.last.seq, undone.in_doubt)
     cluster.last.undone = True
     cluster.last.missed = tuple({*cluster.last.ranks} - {*ranks} | {*undone.missed})
     return undone.told(cell)

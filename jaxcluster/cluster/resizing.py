@@ -28,11 +28,11 @@ from jaxcluster.cluster.restart import (
 )
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import UsageError
-from jaxcluster.model import makers
+from jaxcluster.model import lineage
 from jaxcluster.model.last_known import LastKnown
 from jaxcluster.plan.spec import check_spec
 from jaxcluster.ranks import name_ranks
-from jaxcluster.records.kept import Kept, Where
+from jaxcluster.records.saved_states import Kept, Where
 from jaxcluster.text import join_words, plural
 from jaxcluster.wire.ops.state import Chosen, RestoreBind, RestoreLook, RestoreLooked
 
@@ -83,7 +83,7 @@ def resized(
 
 
 def restore(
-    world: World, saved: Kept, when: str, check: Check, made_by: makers.Makers | None = None
+    world: World, saved: Kept, when: str, check: Check, made_by: lineage.Makers | None = None
 ) -> Restored:
     """Bind what other ranks have saved, as far as these can have it.
 
@@ -127,7 +127,7 @@ def restore(
     back = {name for answer in answers.values() for name in answer.restored}
     return Restored(
         tuple(sorted(back)), lost | left, gone=saved.why_gone, ranks=world.num_processes,
-        cells=makers.tell(made_by or {}, lost),
+        cells=lineage.tell(made_by or {}, lost),
         notes=" ".join(filter(None, [tell(looks, saved.num_processes), idle])),
         older=tuple(sorted(back.intersection(choice.older))),
     )  # fmt: skip

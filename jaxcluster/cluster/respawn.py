@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 from jaxcluster import wire
 from jaxcluster.cluster import events, resizing, restart
-from jaxcluster.cluster.carrying import Sent
+from jaxcluster.cluster.action_runner import Sent
 from jaxcluster.cluster.starting import Starting
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import (
@@ -37,9 +37,9 @@ from jaxcluster.errors import (
     UsageError,
 )
 from jaxcluster.model.life import Life
-from jaxcluster.model.makers import Making
+from jaxcluster.model.lineage import Lineage
 from jaxcluster.ranks import name_ranks
-from jaxcluster.records.kept import Kept
+from jaxcluster.records.saved_states import Kept
 from jaxcluster.wire.ops.state import HoldReplies
 
 Say = Callable[[str], None]
@@ -58,7 +58,7 @@ class Renewable(Protocol):
     kept: Kept | None
     recovered: str
     life: Life
-    makers: Making
+    lineage: Lineage
 
     @property
     def name(self) -> str: ...
@@ -351,7 +351,7 @@ class Respawn:
         """Bring back what was saved; by way of the notebook, where hosts don't reach each other."""
         world = self.cluster.world
         bring = resizing.restore if kept.is_resized else restart.restore
-        made_by = self.cluster.makers.known(world.record.last_seq)
+        made_by = self.cluster.lineage.known(world.record.last_seq)
         try:
             return bring(world, kept, when, self._check, made_by)
         except restart.NotBrought:

@@ -21,11 +21,11 @@ from jaxcluster import wire
 from jaxcluster.cluster import copies
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import LaunchError, RankError, RankHung, RecoveryError
-from jaxcluster.model import makers
+from jaxcluster.model import lineage
 from jaxcluster.model.last_known import LastKnown
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.ranks import name_ranks
-from jaxcluster.records.kept import Dead, Kept, StateFolder
+from jaxcluster.records.saved_states import Dead, Kept, StateFolder
 from jaxcluster.text import plural
 from jaxcluster.wire.link import Event, Sink, replies, unwrap
 from jaxcluster.wire.ops import Operation
@@ -63,7 +63,7 @@ class Restored:
       older: names that are what they were before the cell.
       nothing_lived: there was no rank whose variables could be saved.
       gone: why what ranks had saved could not be read any more; "" where all could.
-      cells: those that make the lost names again, as ``makers.tell`` has them; "" if not known.
+      cells: those that make the lost names again, as ``lineage.tell`` has them; "" if not known.
       copied: those of ``kept`` that are what they were before the cell, by ranks' copies.
       ranks: how many there are now, where there were others before; else 0.
       undone: the cells of which nothing is left.
@@ -676,7 +676,7 @@ def _why_lost(rank: int, name: str, told: str, bodies: Sequence[Mapping[str, Any
 
 
 def restore(
-    world: World, saved: Kept, when: str, check: Check, made_by: makers.Makers | None = None
+    world: World, saved: Kept, when: str, check: Check, made_by: lineage.Makers | None = None
 ) -> Restored:
     """Bind what was saved on the new processes: a name on all ranks that had it, or on none.
 
@@ -762,13 +762,13 @@ def restore(
     copied = {name for rank in found.copied if rank in saved.reports for name in found.copied[rank]}
     return Restored(
         tuple(sorted(back)), lost | left, (*missing, *saved.replaced), older=older,
-        gone=saved.why_gone, cells=makers.tell(made_by or {}, lost), undone=saved.all_undone,
+        gone=saved.why_gone, cells=lineage.tell(made_by or {}, lost), undone=saved.all_undone,
         copied=frozenset(back if saved.replaced else back & copied),
     )  # fmt: skip
 
 
 def nothing(
-    world: World, saved: Kept, when: str, check: Check, made_by: makers.Makers | None
+    world: World, saved: Kept, when: str, check: Check, made_by: lineage.Makers | None
 ) -> Restored:
     """What is said where nothing comes back: what ranks have had that is lost."""
     why = "no rank survived" if not saved.gone else "what was saved is gone"
@@ -778,17 +778,17 @@ def nothing(
         ask_all(world, dict.fromkeys(range(world.num_processes), unbind), RESTORE_S, check)
     return Restored(
         (), lost, nothing_lived=not saved.gone, gone=saved.why_gone,
-        cells=makers.tell(made_by or {}, lost),
+        cells=lineage.tell(made_by or {}, lost),
     )  # fmt: skip
 
 
 def reasons_of_lost(
-    lost: Mapping[str, str], when: str, made_by: makers.Makers | None
+    lost: Mapping[str, str], when: str, made_by: lineage.Makers | None
 ) -> dict[str, str]:
     """What an error says of names that are lost."""
     reasons = {}
     for name, why in lost.items():
-        cells = makers.tell(made_by or {}, [name])
+        cells = lineage.tell(made_by or {}, [name])
         again = f"; run {cells} again to make it" if cells else ""
         reasons[name] = f"was lost {when} ({why}){again}"
     return reasons

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.cluster import events as tidings
+from jaxcluster.cluster import events as cluster_events
 from jaxcluster.cluster import stopbutton
-from jaxcluster.cluster.carrying import Carrier, Owner
+from jaxcluster.cluster.action_runner import ActionRunner, Owner
 from jaxcluster.cluster.notify import notifier
 from jaxcluster.cluster.prompts import Labelled
 from jaxcluster.cluster.questions import IN_BACKGROUND, NO_TERMINAL, Conversation
@@ -91,7 +91,7 @@ class RunningCell:
         self.done = False
         self._sent_to = world
         self._settling = Settling(self.core)
-        self._carrier = Carrier(cluster, self.core, sink)
+        self._runner = ActionRunner(cluster, self.core, sink)
         self._sink, self._ids, self._on_output = sink, ids, options.on_output
         self._talk = Conversation(world.link, NO_TERMINAL if is_last else IN_BACKGROUND)
         self._ended: threading.Event | None = None  # where it is carried through on a thread
@@ -127,14 +127,16 @@ class RunningCell:
                 say(notices.Lasting(remains))
         if self._stopped is not None:
             raise self._stopped
-        ending = self._carrier.carry(self._settling.end(self._explain_missing))
+        ending = self._runner.carry(self._settling.end(self._explain_missing))
         if (error := verdict.verdict(ending)) is not None:
             with contextlib.suppress(OSError, JaxClusterError):  # that must not take its place
                 self._keep_report(error)
             self._notify(error)
             raise error
         self._notify(None)
-        if self.core.stepping.kept is not None:  # it has come to its end: nobody goes on with it
+        if (
+            self.core.loop_progress.kept is not None
+        ):  # it has come to its end: nobody goes on with it
             bodies = dict.fromkeys(self.record.ranks, KeptSteps(forget=True))
             self.cluster.world.link.request_each(bodies, sink=Sink())
 
@@ -195,20 +197,20 @@ class RunningCell:
     @property
     def on_notice(self) -> Callable[[str], None] | None:
         """Told what is to be said under it while it runs; None where nobody listens."""
-        return self._carrier.on_notice
+        return self._runner.on_notice
 
     @on_notice.setter
     def on_notice(self, on_notice: Callable[[str], None] | None) -> None:
-        self._carrier.on_notice = on_notice
+        self._runner.on_notice = on_notice
 
     @property
     def on_status(self) -> Callable[[str], None] | None:
         """Told the line that stands under it while it runs, in place of the last; "": none does."""
-        return self._carrier.on_status
+        return self._runner.on_status
 
     @on_status.setter
     def on_status(self, on_status: Callable[[str], None] | None) -> None:
-        self._carrier.on_status = on_status
+        self._runner.on_status = on_status
 
     @property
     def prompt(self) -> Labelled | None:
@@ -265,7 +267,7 @@ class RunningCell:
 
     def terminate_next(self, is_so: bool) -> None:
         """Whether a stop from now on is SIGTERM's, and goes to what handles that on the ranks."""
-        self._carrier.terminates = is_so
+        self._runner.terminates = is_so
 
     def withdraw(self, why: str) -> None:
         """Have no rank begin it: it waits on all of them, behind a cell that was taken back."""
@@ -303,19 +305,19 @@ class RunningCell:
                 self.record.seconds = time.monotonic() - self.started
                 self._sent_to.link.forget(self._ids)
                 # Another cell's end may have replaced the ranks. With the new ones all is right.
-                self._carrier.carry(self._settling.settle(), self._sent_to)
+                self._runner.carry(self._settling.settle(), self._sent_to)
             except KeyboardInterrupt:
                 with stopbutton.held():  # else nobody would know that the ranks have diverged
-                    self._carrier.carry(self._settling.leave_unsettled(), self._sent_to)
+                    self._runner.carry(self._settling.leave_unsettled(), self._sent_to)
                 raise
             finally:
                 self.done = True
                 self._note_names()
-                tidings.tell()
+                cluster_events.tell()
 
     def _note_names(self) -> None:
         """Remember what it has made: for whoever loses it later."""
-        record, undone, made = self.record, self.core.undone, self.cluster.makers
+        record, undone, made = self.record, self.core.undone, self.cluster.lineage
         if not self._has_code:
             return
         is_whole = record.ok and self.report is None and undone is None
@@ -347,7 +349,7 @@ class RunningCell:
                 continue  # it stays due until the last look is heard
             if isinstance(action, actions.Interrupt):
                 self._talk.end()
-            if (answer := self._carrier.do(action)) is None:
+            if (answer := self._runner.do(action)) is None:
                 continue
             if is_poll and not self._sink.empty():
                 # What has come meanwhile is older than the last answer: a reply tells why its rank
@@ -360,7 +362,7 @@ class RunningCell:
     def _take(self, event: Event[Any]) -> None:
         """Hear what has come, and let the core decide what follows."""
         now, rank, record = time.monotonic(), event.rank, self.record
-        if event.id in self._carrier.interrupts:
+        if event.id in self._runner.interrupts:
             left = event.op == "reply" and event.body == "left"
             return self._feed(events.Leaving(now, rank) if left else events.Tick(now))
         if event.op == "output":
@@ -418,7 +420,7 @@ class RunningCell:
                 self.cluster.world.hear_names(event.rank, reply.seq, reply.names)
         todo = self.core.feed(events.Replied(now, reply))
         self._talk.withdraw(reply.rank)
-        tidings.tell()
+        cluster_events.tell()
         self._tell(reply)
         self._do(todo)
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.allocation import chosen, keys, visits
+from jaxcluster.allocation import factory, keys, remote_attach
 from jaxcluster.cluster import events, handle
 from jaxcluster.cluster.handle import Cluster
 from jaxcluster.cluster.names import clear_away, live_records
@@ -18,8 +18,8 @@ from jaxcluster.cluster.spec import make_spec
 from jaxcluster.cluster.starting import Progress, one_at_a_time, start_world
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import ClusterExists, LaunchError, NoCluster, UsageError, VersionMismatch
-from jaxcluster.launchers import inside
-from jaxcluster.plan import again
+from jaxcluster.launchers import detection
+from jaxcluster.plan import repeated_start
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import claims, registry
 
@@ -72,10 +72,10 @@ def start_once(spec: wire.ClusterSpec, progress: Progress | None = None) -> str:
             return "\n".join(filter(None, [_start(spec, progress).summary(), offer(spec)]))
     if known.down:
         raise ClusterExists(known.down, known.down_hint)
-    if found := again.differences(known.asked, spec):
+    if found := repeated_start.differences(known.asked, spec):
         as_many = replace(known.asked, num_processes=spec.num_processes)
         resize = ""
-        if spec.num_processes and not again.differences(as_many, spec):
+        if spec.num_processes and not repeated_start.differences(as_many, spec):
             n = spec.num_processes
             resize = f"To keep its variables: %jaxcluster resize -n {n}. "
         raise ClusterExists(
@@ -90,7 +90,7 @@ def start_once(spec: wire.ClusterSpec, progress: Progress | None = None) -> str:
 
 def offer(spec: wire.ClusterSpec) -> str:
     """A line on the allocation that a start without ``--launcher`` has not taken; else ""."""
-    found = inside.find() if spec.any_launcher else None
+    found = detection.find() if spec.any_launcher else None
     if found is None or found.num_processes == spec.num_processes:
         return ""
     return found.offer
@@ -100,7 +100,7 @@ def _leave_ended() -> None:
     """Let go of clusters that have ended with the notebook that had started them."""
     for one in connected().values():
         # Its ranks die one after the other, and all of them without their notebook.
-        may_be_lost = one.dead and not one.owned and not one.world.way
+        may_be_lost = one.dead and not one.owned and not one.world.logins
         # While its notebook gives it new processes it has no record, and then another one.
         if may_be_lost and not claims.holds(one.name, one.record.claim):
             one.close()
@@ -125,7 +125,7 @@ def _left_running(spec: wire.ClusterSpec) -> Cluster | None:
         is_meant = record.spec.any_name and bool(notebook) and record.notebook == notebook
         if not spec.any_name:
             is_meant = record.name == spec.name
-        if is_meant and not record.owner and not again.differences(record.spec, spec):
+        if is_meant and not record.owner and not repeated_start.differences(record.spec, spec):
             return attach(record.name)
     return None
 
@@ -136,9 +136,9 @@ def _tell_again(known: Cluster) -> str:
         return f"Cluster {known.name!r} is being restarted ({ranks})."
     said = f"Cluster {known.name!r} is already running ({ranks}, variables kept)."
     if known.coordinator_died:
-        said += f" {known.standing.without_coordinator}"
+        said += f" {known.condition.without_coordinator}"
     if known.dead:
-        said += f" {known.standing.without_dead} %jaxcluster restart gives it new processes."
+        said += f" {known.condition.without_dead} %jaxcluster restart gives it new processes."
     if (used := current().name) != known.name:
         said += f" Cells of this notebook run on {used!r}: %jaxcluster use {known.name}"
     return said
@@ -160,19 +160,19 @@ def attach(name: str | None = None, **way: str | list[str]) -> Cluster:
       LaunchError: a host can't be logged in to.
     """
     if way:
-        return _made_current(_visit(name, visits.way_of(way)))
+        return _made_current(_attach_by(name, remote_attach.logins_of(way)))
     living = live_records()
     if name is None and len(living) > 1:
         names = ", ".join(record.name for record in living)
         raise UsageError(f"Several clusters are running: {names}.", "%jaxcluster attach NAME")
     if name is None:
-        visited = [cluster.name for cluster in connected().values() if cluster.world.way]
+        visited = [cluster.name for cluster in connected().values() if cluster.world.logins]
         name = next(iter([*(record.name for record in living), *visited]), "main")
     found = connected().get(name)
     if found is not None and found.down:
         raise NoCluster(found.down, found.down_hint)
-    if found is not None and found.is_broken and found.world.way is not None:
-        return _made_current(_visit(f"{name}@{found.record.hostname}", found.world.way))
+    if found is not None and found.is_broken and found.world.logins is not None:
+        return _made_current(_attach_by(f"{name}@{found.record.hostname}", found.world.logins))
     if found is not None and found.is_broken and (found.is_replaced or found.world.unreachable):
         found.close()
         found = None
@@ -204,9 +204,9 @@ def listed(
       **way: as for ``attach``: what has agents on these hosts, instead of what was started here.
     """
     if way:
-        return [found.record for found in visits.look(visits.way_of(way))], {}
+        return [found.record for found in remote_attach.look(remote_attach.logins_of(way))], {}
     ours = connected()
-    elsewhere = [cluster.record for cluster in ours.values() if cluster.world.way]
+    elsewhere = [cluster.record for cluster in ours.values() if cluster.world.logins]
     records = [*live_records(), *elsewhere]
     lost = {}
     for record in records:
@@ -227,9 +227,9 @@ def _made_current(cluster: Cluster) -> Cluster:
     return cluster
 
 
-def _visit(name: str | None, way: visits.Way) -> Cluster:
+def _attach_by(name: str | None, logins: remote_attach.Logins) -> Cluster:
     """A connection to a cluster that another machine has started."""
-    found = visits.find(way, name)
+    found = remote_attach.find(logins, name)
     record = found.record
     known = connected().get(record.name)
     if known is not None and known.record.claim != record.claim:
@@ -242,7 +242,7 @@ def _visit(name: str | None, way: visits.Way) -> Cluster:
         if known.world.is_ours or not (known.is_broken or is_old):
             return known
         known.close()
-    return connect(record, lambda: World(record, chosen.visited(way, found), way=way))
+    return connect(record, lambda: World(record, factory.attached(logins, found), logins=logins))
 
 
 def connect(record: registry.ClusterRecord, join: Callable[[], World] | None = None) -> Cluster:
@@ -262,7 +262,7 @@ def connect(record: registry.ClusterRecord, join: Callable[[], World] | None = N
             f"{record.protocol}, here {wire.PROTOCOL_VERSION}).",
             "Attach with the version that started it, or stop it there and start another.",
         )
-    cluster = Cluster(join() if join is not None else World(record, chosen.joined(record)))
+    cluster = Cluster(join() if join is not None else World(record, factory.joined(record)))
     try:
         cluster.world.ask_exits()
         states = cluster.status()
@@ -301,9 +301,9 @@ def stop(name: str, force: bool = False) -> float:
     try:
         connect(record).stop(force)
     except (NoCluster, LaunchError):  # what is left of it
-        chosen.check_is_here(record)
+        factory.check_is_here(record)
         may_live = claims.lives([name])[name] is not claims.Life.DEAD
-        if not chosen.end_rest(record) and may_live and not force:
+        if not factory.end_rest(record) and may_live and not force:
             raise  # a host that can't be reached is not known to have ended
         clear_away(record)
     events.tell()

@@ -11,13 +11,13 @@ from jaxcluster import wire
 from jaxcluster.cluster.names import free_name
 from jaxcluster.errors import UsageError
 from jaxcluster.host.facts import gpu_platform, gpu_plugin_installed, host_gpus, host_tpu_chips
-from jaxcluster.launchers import inside
-from jaxcluster.launchers.chosen import launcher_of
+from jaxcluster.launchers import detection
+from jaxcluster.launchers.factory import launcher_of
 from jaxcluster.options import profiles
-from jaxcluster.options.kinds import SWITCH
 from jaxcluster.options.known import known
 from jaxcluster.options.profiles import Profile
 from jaxcluster.options.table import COMMON, LOCAL, kind_of
+from jaxcluster.options.value_types import SWITCH
 from jaxcluster.plan import placement
 from jaxcluster.plan.spec import (
     ALL,
@@ -152,9 +152,9 @@ def _taken(
     Raises:
       UsageError: it can't be taken, or what was typed is not for it.
     """
-    found = inside.find()
+    found = detection.find()
     if found is None:
-        found = inside.Inside("no allocation", LOCAL)
+        found = detection.Inside("no allocation", LOCAL)
     elif found.obstacle:
         raise UsageError(
             f"--launcher auto: this notebook runs in {found.what}, and {found.obstacle}.",

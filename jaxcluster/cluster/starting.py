@@ -19,7 +19,7 @@ from urllib.parse import quote
 from jaxcluster import wire
 from jaxcluster.allocation import remote
 from jaxcluster.allocation.base import Allocation, Processes
-from jaxcluster.allocation.chosen import allocate
+from jaxcluster.allocation.factory import allocate
 from jaxcluster.allocation.supervisor import sweep
 from jaxcluster.cluster import events
 from jaxcluster.cluster.names import claim, free_name
@@ -31,19 +31,19 @@ from jaxcluster.errors import (
     LaunchError,
     PlanError,
 )
-from jaxcluster.host import shared
+from jaxcluster.host import shared_memory
 from jaxcluster.host.exits import OomKills, describe_event
 from jaxcluster.host.facts import gpu_plugin_installed, host_gpus, host_key
-from jaxcluster.keeper.processes import pid_space, process_token
 from jaxcluster.launchers.base import STOPPED
-from jaxcluster.model import obituary
+from jaxcluster.model import crash_log
 from jaxcluster.plan import placement, versions
 from jaxcluster.plan.spec import GPU_PLATFORMS, INSTALL, UNIX
 from jaxcluster.ranks import name_ranks
-from jaxcluster.records import kept, registry
+from jaxcluster.records import registry, saved_states
+from jaxcluster.supervision.processes import pid_space, process_token
 from jaxcluster.wire.link import Link, Sink, replies, unwrap
 from jaxcluster.wire.ops import Operation
-from jaxcluster.wire.ops.start import Facts, Listener, Probe, Reserve, Reserved, Serve, Ways
+from jaxcluster.wire.ops.start import Facts, Listener, Probe, Reachability, Reserve, Reserved, Serve
 
 R = TypeVar("R")
 
@@ -243,7 +243,7 @@ class Starting:
         ports = {to: found.probe_port for to, found in self._reserve(others).items()}
         targets = [Listener(others[to], ports[to]) for to in others]
         timeout_s = min(PROBE_S, self.left_s)
-        told = replies(self.link.gather(firsts, Ways(targets), timeout_s=timeout_s))
+        told = replies(self.link.gather(firsts, Reachability(targets), timeout_s=timeout_s))
         self._check_exits()
         deaf: dict[int, list[int]] = {}
         for rank in firsts:
@@ -343,7 +343,7 @@ class Starting:
             if event["event"] == "exit" and event["role"] == "rank":
                 rank = event["rank"]
                 why = describe_event(event, self._oom_kills)
-                self.exited[rank] = obituary.explain(why, self._log(rank))
+                self.exited[rank] = crash_log.explain(why, self._log(rank))
             elif event["event"] == "exit":
                 role = event["role"]
                 what = {"controller": "ipyparallel's controller", "coordinator": "The coordinator"}
@@ -372,7 +372,7 @@ class Starting:
 
     def _log_excerpt(self, rank: int) -> str:
         log = self._log(rank)
-        return f"The end of its log:\n{obituary.excerpt(log)}" if log else "Its log is empty."
+        return f"The end of its log:\n{crash_log.excerpt(log)}" if log else "Its log is empty."
 
     def _log(self, rank: int) -> str:
         return self.processes.read_log(f"rank-{rank}") if self.processes is not None else ""
@@ -483,8 +483,8 @@ def start_world(
     with events.starting(spec, is_restart=allocation is not None) as course:
         check_devices(spec)
         sweep(registry.runtime_root())
-        kept.sweep()
-        shared.remove_old()
+        saved_states.sweep()
+        shared_memory.remove_old()
         is_kept = allocation is not None
         if allocation is None:
             spec, claimed = claim(spec)

@@ -42,7 +42,7 @@ from jaxcluster.errors import (
     TransferError,
     UsageError,
 )
-from jaxcluster.host import shared
+from jaxcluster.host import shared_memory
 from jaxcluster.host.facts import host_key
 from jaxcluster.model import replicas
 from jaxcluster.model.layout import joined
@@ -65,7 +65,7 @@ from jaxcluster.wire.ops.values import (
 )
 
 VALUE_TIMEOUT_S = 600.0  # a large copy takes its time; the stop button ends it sooner
-SHARED_MEMORY = shared.FOLDER
+SHARED_MEMORY = shared_memory.FOLDER
 SHARED_FROM_NBYTES = 1 << 16  # below this a frame is quicker than a file
 ALIGN = 64
 
@@ -281,7 +281,9 @@ def _shared_file(nbytes: int) -> Iterator[tuple[str, mmap.mmap]]:
         its first use, the kernel ends the process (SIGBUS).
     """
     try:
-        descriptor, path = tempfile.mkstemp(prefix=shared.prefix(os.getpid()), dir=SHARED_MEMORY)
+        descriptor, path = tempfile.mkstemp(
+            prefix=shared_memory.prefix(os.getpid()), dir=SHARED_MEMORY
+        )
     except OSError as error:
         raise NoRoom from error
     try:

@@ -13,15 +13,15 @@ from typing import Any, TypeVar
 
 from jaxcluster import wire
 from jaxcluster.allocation.base import Processes
-from jaxcluster.allocation.visits import Way
+from jaxcluster.allocation.remote_attach import Logins
 from jaxcluster.cluster import events, unresponsive
 from jaxcluster.errors import LaunchError, NoCluster, RankHung, RecoveryError, UsageError
 from jaxcluster.host.exits import OomKills, describe_event
-from jaxcluster.model import excused, findings, lockstep, obituary
+from jaxcluster.model import crash_log, findings, lockstep, pending_launches
 from jaxcluster.model.last_known import LastKnown
 from jaxcluster.model.long_launches import UsualTimes
 from jaxcluster.ranks import name_ranks, say_each, several_hosts
-from jaxcluster.records import kept, registry
+from jaxcluster.records import registry, saved_states
 from jaxcluster.wire.link import Event, Link, Request, Sink, unwrap
 from jaxcluster.wire.ops.cells import OpenGates
 from jaxcluster.wire.ops.lockstep import State
@@ -44,13 +44,13 @@ class World:
       processes: their processes, whoever has started them.
       link: the way to them, where there is one already.
       missed: what their parent has told before somebody listens.
-      way: how they are come to where another machine has started them.
+      logins: how they are come to where another machine has started them.
 
     Attributes:
       dead: the ranks whose processes have ended, and why.
       last_launches: of ranks whose processes have ended, as far as they are known.
       counts: each rank's launches, as last heard (see ``diagnose``).
-      excused: launches that ranks ended their cells without, which their threads may yet make.
+      pending_launches: that cells have ended without, and that threads may yet make.
       divergence: why no cell may run; None while the ranks are in lockstep.
       unreachable: the hosts that can't be reached from here and may live, and why.
       coordinator_died: how JAX's coordination service has ended; "" while it serves.
@@ -78,9 +78,9 @@ class World:
         processes: Processes,
         link: Link | None = None,
         missed: wire.Inbox[dict[str, Any]] | None = None,
-        way: Way | None = None,
+        logins: Logins | None = None,
     ) -> None:
-        self.way = way
+        self.logins = logins
         self.record = record
         self.processes, self.supervisor = processes, processes.supervisor
         self.link = link = link or processes.connect()
@@ -89,7 +89,7 @@ class World:
         self.dead: dict[int, dict[str, Any]] = {}
         self.last_launches: dict[int, list[wire.Launch]] = {}
         self.counts: dict[int, lockstep.Counts] = {}
-        self.excused: list[excused.Excused] = []
+        self.pending_launches: list[pending_launches.PendingLaunch] = []
         self.divergence: findings.Report | None = None
         self.coordinator_died = ""
         self.unreachable: dict[str, str] = {}
@@ -103,7 +103,7 @@ class World:
         self.on_death: Callable[[], None] = _nothing
         self.on_stopping: Callable[[], None] = _nothing
         self.on_message: Callable[[Mapping[str, Any]], None] = lambda message: None
-        self.copies: kept.Copies | None = None
+        self.copies: saved_states.Copies | None = None
         self.outside: dict[int, tuple[int, int]] = {}
         self.taken_back: dict[int, int] = {}
         link.on_variables = self._hear_of_variables
@@ -112,7 +112,7 @@ class World:
         self._is_ending = False
         self._missed: wire.Inbox[dict[str, Any]] = missed or wire.Inbox()
         self.turns = processes.turns(record.last_seq)
-        self._let_go = _nothing if way else registry.hold(record.name)
+        self._let_go = _nothing if logins else registry.hold(record.name)
 
     @property
     def is_ours(self) -> bool:
@@ -205,7 +205,7 @@ class World:
             why = describe_event(event, self._oom_kills)
             if self.coordinator_died and -event["code"] in BY_JAX:
                 why = f"ended by JAX, whose coordinator had died: {self.coordinator_died}"
-            told = obituary.explain(why, self._log_end(event["rank"]))
+            told = crash_log.explain(why, self._log_end(event["rank"]))
             self.last_launches[event["rank"]] = wire.parse_launches(event.get("launches"))
             self.mark_dead(event["rank"], told, code=event["code"])
         elif event["event"] == "exit" and event["role"] == "coordinator":
@@ -270,12 +270,12 @@ class World:
 
     def log_excerpt(self, rank: int) -> str:
         """The end of a rank's log, without the transport's own lines; a crash's stack is folded."""
-        return obituary.excerpt(self._log_end(rank))
+        return crash_log.excerpt(self._log_end(rank))
 
     def say_log_end(self, rank: int) -> str:
         """The end of a rank's log, as part of a message; "" where nothing is in it."""
         said = self.log_excerpt(rank)
-        return "" if said == obituary.EMPTY else f"The end of rank {rank}'s log: {said}"
+        return "" if said == crash_log.EMPTY else f"The end of rank {rank}'s log: {said}"
 
     def _log_end(self, rank: int) -> str:
         return self.processes.read_log(f"rank-{rank}", LOG_END_NBYTES)
@@ -418,7 +418,7 @@ class World:
     @property
     def client(self) -> Any:
         """An ``ipyparallel.Client`` on the same engines; engine id is rank."""
-        if self.way:
+        if self.logins:
             raise UsageError(
                 "ipyparallel's client works only on the machine that started the cluster "
                 f"({self.record.hostname})."

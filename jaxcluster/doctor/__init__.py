@@ -23,7 +23,6 @@ from pathlib import Path
 
 from jaxcluster.errors import UsageError
 from jaxcluster.host.facts import gpu_platform, gpu_plugin_installed, host_gpus, host_tpu_chips
-from jaxcluster.keeper.starting import findable
 from jaxcluster.options import profiles
 from jaxcluster.options.known import known
 from jaxcluster.plan.spec import INSTALL
@@ -34,6 +33,7 @@ from jaxcluster.plan.versions import (
     is_newer_than_tried,
     release,
 )
+from jaxcluster.supervision.starting import findable
 
 MIN_SHM_NBYTES = 64 * 2**20
 

@@ -53,15 +53,15 @@ from jaxcluster.engine.selfcheck import SelfCheck
 from jaxcluster.engine.shards import ArrayViews
 from jaxcluster.engine.state import settings
 from jaxcluster.engine.state.restoring import Restoring
-from jaxcluster.engine.steps import board
+from jaxcluster.engine.steps import active_loops
 from jaxcluster.engine.values import Values
 from jaxcluster.engine.variables import variables
 from jaxcluster.host import limits
 from jaxcluster.host.facts import engine_facts
 from jaxcluster.host.processes import busy_s, share_files_in
 from jaxcluster.host.reachability import connection_errors
-from jaxcluster.keeper.processes import pid_space_mark, process_token
-from jaxcluster.keeper.starting import WARNINGS
+from jaxcluster.supervision.processes import pid_space_mark, process_token
+from jaxcluster.supervision.starting import WARNINGS
 from jaxcluster.wire.ops import arrays, cells, lockstep, profile, start, values
 from jaxcluster.wire.ops import state as saving
 
@@ -160,7 +160,7 @@ class Rank:
         self.history = History(Path(history) if history else None, rank)
         self.runner = CellRunner(rank, self.control, self.journal, log_path, self.history)
         kept = Path(history).parents[1] / "steps" / f"rank-{rank}" if history else None
-        self.runner.steps = board.board = board.Board(self.runner, kept)
+        self.runner.steps = active_loops.active = active_loops.ActiveLoops(self.runner, kept)
         self.values = Values(rank)
         self.values.last_result = lambda: self.runner.last_result
         self.values.kept = self.runner.undo.old_values
@@ -175,7 +175,7 @@ class Rank:
         handle(start.Facts, "now", lambda request: self.facts)
         handle(start.Reserve, "side", self._reserve)
         handle(start.Probe, "side", self._probe)
-        handle(start.Ways, "side", self._ways)
+        handle(start.Reachability, "side", self._reachability)
         handle(wire.InitializeRequest, "main", self._initialize)
         handle(start.Serve, "main", self._serve)
         handle(wire.CellRequest, "now", self.runner.queue.on_cell)
@@ -234,8 +234,8 @@ class Rank:
         RankDebugger(self.runner, self.control)
         handle(saving.UndoLook, "side", lambda request: self.runner.undo.look(request.body.seq))
         handle(saving.Undo, "side", self._undo)
-        handle(saving.Keep, "side", lambda request: state.on_keep(self.runner.keeper, request))
-        handle(saving.Kept, "now", lambda request: self.runner.keeper.told())
+        handle(saving.Keep, "side", lambda request: state.on_keep(self.runner.copier, request))
+        handle(saving.Kept, "now", lambda request: self.runner.copier.told())
         handle(saving.KeptSteps, "side", lambda request: self.runner.steps.on_request(request.body))
         handle(
             saving.UndoLimit,
@@ -333,9 +333,9 @@ class Rank:
     def _probe(self, request: Request[start.Probe]) -> str:
         return bootstrap.probe(request.body.address, request.body.port)
 
-    def _ways(self, request: Request[start.Ways]) -> list[start.NoWay]:
+    def _reachability(self, request: Request[start.Reachability]) -> list[start.Unreachable]:
         found = connection_errors([(to.address, to.port) for to in request.body.to], WAYS_S)
-        return [start.NoWay(place, why) for place, why in enumerate(found) if why]
+        return [start.Unreachable(place, why) for place, why in enumerate(found) if why]
 
     def _initialize(self, request: Request[wire.InitializeRequest]) -> wire.InitializeReply:
         reply = bootstrap.initialize(request.body, self.journal, self.compiled)
@@ -355,7 +355,7 @@ class Rank:
         find_modules_here(self.code)
         apply_warnings()
         self.values.namespace = kernel.shell.user_ns
-        self.runner.keeper.lost = self.values.lost.reasons
+        self.runner.copier.lost = self.values.lost.reasons
         guards.guard(kernel.shell, self.runner.asking)
         scripts.run_again(kernel.shell)
         self.values.lost.install(kernel.shell)

@@ -38,9 +38,9 @@ from collections.abc import Iterable, Iterator
 from types import CodeType
 from typing import Any
 
-from jaxcluster.engine.foreign import installed_name, is_library_file
+from jaxcluster.engine.library_code import installed_name, is_library_file
 from jaxcluster.engine.stacks import Place, stack_of
-from jaxcluster.keeper import ends
+from jaxcluster.supervision import ends
 
 # Packages whose own code launches no program, and that call nothing which they are given.
 HARMLESS = (

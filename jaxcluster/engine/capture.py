@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.host import kernels
+from jaxcluster.host import kernel_private
 
 # gloo's and XLA's own lines: "[Gloo] Rank 0 is connected to 3 peer ranks...", absl's and glog's
 # "E0000 00:00:1729.1 12345 cuda.cc:1] ...", TSL's "2026-01-01 10:00:00.0: I external/...", NCCL's
@@ -285,7 +285,7 @@ def capture_displays(shell: Any, emit: Emit, tell: Tell, active: Callable[[], bo
     publisher.publish = captured_publish
     publisher.clear_output = captured_clear_output
     hook.finish_displayhook = captured_finish_displayhook
-    kernels.replace_traceback_display(shell, capturing)
+    kernel_private.replace_traceback_display(shell, capturing)
 
 
 # --------------------------------------------------------------------------- what a bundle may hold

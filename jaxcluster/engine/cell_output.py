@@ -13,7 +13,7 @@ from jaxcluster.engine import failures
 from jaxcluster.engine.arrays import describe, spans_processes
 from jaxcluster.engine.capture import LogTail, mime_bundle
 from jaxcluster.engine.compared import looked_at
-from jaxcluster.host import kernels
+from jaxcluster.host import kernel_private
 
 if TYPE_CHECKING:
     from jaxcluster.engine.cells import CellRunner
@@ -66,7 +66,7 @@ class CellOutput:
         """IPython renders an error: the cell's own, or one that the cell itself has shown."""
         running = self._runner.current
         if running is not None:
-            kernels.set_last_traceback(self._runner.shell, lines)
+            kernel_private.set_last_traceback(self._runner.shell, lines)
             if running.cell.message is None and not self._runner.in_a_cell(sys._getframe(1)):
                 return
         told = {"ename": wire.type_name(type(error)), "evalue": failures.message_of(error)}

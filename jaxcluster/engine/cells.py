@@ -32,6 +32,7 @@ from jaxcluster.engine.background import Background, is_own
 from jaxcluster.engine.capture import CELL_DIRECTORY, LogTail, RankStream, capture_displays
 from jaxcluster.engine.cell_output import CellOutput
 from jaxcluster.engine.cell_queue import CellQueue
+from jaxcluster.engine.change_notices import ChangeNotices
 from jaxcluster.engine.control import DEFERRED, ControlChannel, Handler, Request
 from jaxcluster.engine.gate import Gate
 from jaxcluster.engine.history import History
@@ -39,18 +40,17 @@ from jaxcluster.engine.interrupts import Interrupts
 from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.leftovers import Leftovers
 from jaxcluster.engine.names import Names
-from jaxcluster.engine.others import Others
 from jaxcluster.engine.paused import Paused
 from jaxcluster.engine.private import coordination
 from jaxcluster.engine.profiling import Profiler
 from jaxcluster.engine.questions import Asking
 from jaxcluster.engine.repair import repair, repair_builtins, repair_imports, repair_modules
 from jaxcluster.engine.running import Debugger, Home, Running
-from jaxcluster.engine.state.keeper import Keeper
+from jaxcluster.engine.state.copier import Copier
 from jaxcluster.engine.state.settings import Settings
-from jaxcluster.engine.steps.board import Board
+from jaxcluster.engine.steps.active_loops import ActiveLoops
 from jaxcluster.engine.undo import Undo
-from jaxcluster.host import kernels
+from jaxcluster.host import kernel_private
 
 
 class CellRunner:
@@ -74,7 +74,7 @@ class CellRunner:
       last_error: what the last cell that failed has raised, for a post-mortem.
       leftovers: handlers of signals that cells have left behind.
       profiler: profiles cells, where that is asked for.
-      keeper: keeps a copy of its variables, which outlives the rank.
+      copier: keeps a copy of its variables, which outlives the rank.
       steps: the loops that its cells are in.
     """
 
@@ -96,12 +96,12 @@ class CellRunner:
         self.undo = Undo()
         self.shell: Any = None
         self.names = Names()
-        self.others = Others(control, self.names, lambda: self.current is not None)
+        self.others = ChangeNotices(control, self.names, lambda: self.current is not None)
         self.history = history or History(None)
         self.background = Background()
         self.settings = Settings()
-        self.keeper = Keeper(rank)
-        self.steps = Board(self, None)
+        self.copier = Copier(rank)
+        self.steps = ActiveLoops(self, None)
         self.paused = Paused(self._tell_paused)
         self.asking = Asking(self)
         self.last_error: BaseException | None = None
@@ -147,7 +147,7 @@ class CellRunner:
         magicbodies.install(shell, self.cell_numbers)
         self._should_run_async, shell.should_run_async = shell.should_run_async, self._may_await
         self._show_traceback, shell.showtraceback = shell.showtraceback, self._render_error
-        self._store_exception = kernels.replace_exception_storage(shell, self._store_error)
+        self._store_exception = kernel_private.replace_exception_storage(shell, self._store_error)
         shell.events.callbacks["post_execute"].insert(0, self._leave)
         sys.stdout = RankStream("stdout", 1, sys.stdout, out.print)
         sys.stderr = RankStream("stderr", 2, sys.stderr, out.print)
@@ -157,8 +157,8 @@ class CellRunner:
         self.settings.begin(shell, self.cell_numbers)
         self.settings.context.run(is_own.set, False)
         self.control.on_tick = out.tick
-        self.keeper.attach(shell.user_ns, self.settings, loop.call_soon_threadsafe)
-        self.keeper.tell = self._tell_outside
+        self.copier.attach(shell.user_ns, self.settings, loop.call_soon_threadsafe)
+        self.copier.tell = self._tell_outside
         self.background.attach(loop)
         # Looked up at each call: the main thread is in this loop from now on.
         self.control.call_main = loop.call_soon_threadsafe  # type: ignore[assignment]
@@ -247,8 +247,8 @@ class CellRunner:
 
     def _keep(self, running: Running, reply: wire.CellReply) -> None:
         """What the cell has changed is copied, when there is time."""
-        is_same = self.keeper.is_on and self.undo.is_untouched(running.course)
-        self.keeper.end(reply.seq, is_same)
+        is_same = self.copier.is_on and self.undo.is_untouched(running.course)
+        self.copier.end(reply.seq, is_same)
 
     def changed_outside(self, whose: bytes, undone: int = 0) -> None:
         """A notebook has changed variables by something else than a cell. Any thread.
@@ -257,13 +257,13 @@ class CellRunner:
           whose: the notebook, which knows what it has done.
           undone: the cell that it has taken back, if it is that.
         """
-        self.keeper.changed()
+        self.copier.changed()
         self.others.spoil(whose, undone)
 
     def _tell_outside(self, begun: int, outside: int) -> None:
         """For who judges what another host has of this rank's copy."""
         told = wire.Outside(begun, outside)
-        self.control.post(self.keeper.owner, wire.encode("outside", "", told))
+        self.control.post(self.copier.owner, wire.encode("outside", "", told))
 
     async def _wait_at_gate(
         self, request: Request[wire.CellRequest], cell: wire.CellRequest
@@ -288,7 +288,7 @@ class CellRunner:
             attempt(self.history.begin, cell)
         self.journal.enter(cell.seq, cell.execution_count, tuple(cell.ranks))
         self.journal.interrupted = False
-        attempt(self.keeper.begin, cell.seq, running.request.ident)
+        attempt(self.copier.begin, cell.seq, running.request.ident)
         if not cell.post_mortem:  # else the cell that failed can be undone after it
             attempt(self.undo.begin, cell.seq, cell.source)
         self.control.ticking = running.shown
@@ -350,12 +350,14 @@ class CellRunner:
         self.names.values.note(running.course, namespace)
         return self.names.changes(running.request.ident, namespace)
 
-    def end_of(self, cell: wire.CellRequest, status: str) -> wire.ends.End:
+    def end_of(self, cell: wire.CellRequest, status: str) -> wire.cell_ends.CellEnd:
         """What it has launched by now, were this its end."""
         journal = self.journal
         own, launches = journal.own(cell.seq), journal.launches()
         lives = self.background.is_any_left()
-        return wire.ends.End(status, own, launches, journal.foreign, journal.unchecked, lives)
+        return wire.cell_ends.CellEnd(
+            status, own, launches, journal.foreign, journal.unchecked, lives
+        )
 
     async def _execute(self, running: Running) -> None:
         """Run the cell's code; how that ended is in ``running``. It raises nothing."""
@@ -414,7 +416,7 @@ class CellRunner:
             self._run_script(running, cell.script)
             return None
         shell.execution_count = cell.execution_count
-        kernels.set_last_traceback(shell, None)
+        kernel_private.set_last_traceback(shell, None)
         source = cell.source
         if _has_await(source):  # else run_cell alone transforms it
             transformed, problem = source, None
@@ -508,7 +510,7 @@ class CellRunner:
             running.error = self._info(error, ask=not running.is_mute)
 
     def _info(self, error: BaseException, *, ask: bool = True) -> wire.ErrorInfo:
-        lines = kernels.last_traceback(self.shell)
+        lines = kernel_private.last_traceback(self.shell)
         return failures.error_info(error, lines, self.cell_numbers, ask=ask)
 
     def _outside(self, error: BaseException) -> wire.ErrorInfo:
@@ -539,13 +541,13 @@ class CellRunner:
         try:
             if failures.is_odd(error):
                 lines = failures.plain_lines(error, self.cell_numbers)
-                kernels.set_last_traceback(self.shell, lines)
+                kernel_private.set_last_traceback(self.shell, lines)
             else:
                 self._show_traceback(**kwargs)
         except KeyboardInterrupt:  # its message does not end
             running.is_mute = True
             lines = failures.plain_lines(error, self.cell_numbers, ask=False)
-            kernels.set_last_traceback(self.shell, lines)
+            kernel_private.set_last_traceback(self.shell, lines)
         finally:
             running.has_left = False
 

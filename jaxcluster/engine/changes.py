@@ -2,11 +2,11 @@
 
 Names are the smaller half of a cell's effects: ``state["step"] += 1`` and ``losses.append(x)`` bind
 none. So shallow copies are kept of the mutable values that a cell can reach by the names in its
-source, and by those in the functions behind them (``kinds`` has how each is kept). Of what is
-*opaque* (generators, open files, data frames) and what is too large nothing is claimed: it is
-named, and so is what other names share with it (``reach``). What installed modules hold is left
-alone. Of the user's own modules that a cell can reach all is kept but what is opaque, which is not
-named: their logger is not what a cell was to change.
+source, and by those in the functions behind them (``value_copies`` has how each is kept). Of what
+is *opaque* (generators, open files, data frames) and what is too large nothing is claimed: it is
+named, and so is what other names share with it (``object_graph``). What installed modules hold is
+left alone. Of the user's own modules that a cell can reach all is kept but what is opaque, which is
+not named: their logger is not what a cell was to change.
 
 Nothing here calls a user's code or compares values: two values are the same if they are one object.
 """
@@ -23,8 +23,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from jaxcluster.engine import kinds
-from jaxcluster.engine.kinds import (
+from jaxcluster.engine import value_copies
+from jaxcluster.engine.ipython_hooks import Registered
+from jaxcluster.engine.user_names import is_of_module, is_of_own_module, is_users, spec_of
+from jaxcluster.engine.value_copies import (
     CLASS,
     FIXED,
     FUNCTION,
@@ -34,8 +36,6 @@ from jaxcluster.engine.kinds import (
     Kind,
     kind_of,
 )
-from jaxcluster.engine.registered import Registered
-from jaxcluster.engine.usernames import is_of_module, is_of_own_module, is_users, spec_of
 
 MOST_ELEMENTS = 10_000  # that are looked at before a cell: some 0.2 ms
 MOST_BENEATH = 1_000  # more, of what opaque values lead to
@@ -152,7 +152,7 @@ def _spec_of(kind: Kind, value: Any) -> Any:
     if kind is FUNCTION:
         value = value.__globals__
     elif kind is CLASS:
-        return spec_of(kinds.module_of(value))
+        return spec_of(value_copies.module_of(value))
     return value.get("__spec__") if type(value) is dict else None
 
 
@@ -190,7 +190,7 @@ def watch(namespace: Mapping[str, Any], source: str, registered: Registered | No
         later += [(_name_of(one, namespace), one) for one in registered.used(words)]
     beneath: list[tuple[str, Any]] = []  # what opaque values lead to
     modules: list[tuple[str, Any]] = []  # all that the user's own ones have
-    at, fixed = 0, kinds.fixed_types
+    at, fixed = 0, value_copies.fixed_types
     while True:
         is_beneath = is_of_own = False
         if at < len(names):  # it grows
@@ -220,10 +220,10 @@ def watch(namespace: Mapping[str, Any], source: str, registered: Registered | No
             if kind.opaque and is_of_own:
                 continue
             if kind.opaque:
-                behind = kinds.referents(value)
+                behind = value_copies.referents(value)
                 if hasattr(cls, "__get__"):  # as functions in C: named if what it holds changes
                     beneath += [(root, one) for one in behind]
-                    for copy in map(dict, kinds.attributes_of(value)):
+                    for copy in map(dict, value_copies.attributes_of(value)):
                         found.watched.append(Watched(root, value, OBJECT, copy, cls, True))
                     continue
                 if not is_beneath or root not in found.opaque:
@@ -235,7 +235,7 @@ def watch(namespace: Mapping[str, Any], source: str, registered: Registered | No
                     later += [(root, one) for one in behind]
                 continue
             try:
-                if kind is CLASS and not kinds.is_users_class(value):
+                if kind is CLASS and not value_copies.is_users_class(value):
                     continue
                 if kind is MODULE and is_imported(value):
                     modules += [(root, vars(value))] if is_of_own_module(vars(value)) else []

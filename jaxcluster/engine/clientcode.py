@@ -24,8 +24,8 @@ from traitlets import Any
 from jaxcluster.engine.background import is_own
 from jaxcluster.engine.capture import LogTail
 from jaxcluster.engine.cells import CellRunner
-from jaxcluster.host import kernels
-from jaxcluster.keeper.processes import process_token, send_signal
+from jaxcluster.host import kernel_private
+from jaxcluster.supervision.processes import process_token, send_signal
 
 _APPLY = IPythonParallelKernel.do_apply.__code__
 
@@ -74,7 +74,7 @@ class ClientCode:
     def attach(self, kernel: AnyType) -> None:
         kernel.pre_handler_hook = self._enter
         kernel.post_handler_hook = self._leave
-        kernels.replace_cancelling(kernel, self._cancelled_on_sigint)
+        kernel_private.replace_cancelling(kernel, self._cancelled_on_sigint)
         execute, apply = kernel.do_execute, kernel.do_apply
 
         async def execute_and_show_log(*args: AnyType, **kwargs: AnyType) -> AnyType:
@@ -105,7 +105,7 @@ class ClientCode:
         That comes behind what Python prints. Nothing of it may cost the client its answer.
         """
         mark = is_own.set(False)
-        self.runner.keeper.enter()
+        self.runner.copier.enter()
         self.runner.others.enter()
         log, stream = LogTail(self.runner.output.log.path), self._stdout
         with contextlib.suppress(OSError):
@@ -114,7 +114,7 @@ class ClientCode:
             yield
         finally:
             is_own.reset(mark)
-            self.runner.keeper.leave()
+            self.runner.copier.leave()
             self.runner.others.leave()
             with contextlib.suppress(Exception):
                 if text := log.read(last=True):

@@ -24,11 +24,11 @@ from ipykernel.comm.comm import BaseComm
 
 from jaxcluster import wire
 from jaxcluster.engine import usercode
-from jaxcluster.engine.captured import Captured
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.control import Request
+from jaxcluster.engine.output_widgets import Captured
 from jaxcluster.engine.running import Home
-from jaxcluster.host import kernels
+from jaxcluster.host import kernel_private
 from jaxcluster.wire.ops.cells import Reveal
 
 OUTPUT = "OutputModel"
@@ -269,7 +269,7 @@ class Comms:
         with self._runner.at_home(opened.home):
             if message.kind == "comm_close":
                 manager.comms.pop(id, None)
-                kernels.mark_closed(known)
+                kernel_private.mark_closed(known)
                 with self._lock:
                     self._forget(id)
                 say(known.handle_close, told)

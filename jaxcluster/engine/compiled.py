@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from jaxcluster.host.room import memory_room
+from jaxcluster.host.free_space import memory_room
 
 MAX_NBYTES = 512 << 20
 SHARE = 8  # an eighth of what may be written there, at most: it may be memory

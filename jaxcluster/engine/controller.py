@@ -31,7 +31,7 @@ from ipyparallel.controller.hub import Hub
 from jupyter_client.session import Session
 from zmq.devices import ThreadMonitoredQueue
 
-from jaxcluster.keeper.processes import die_with_parent, pid_space_mark, send_signal
+from jaxcluster.supervision.processes import die_with_parent, pid_space_mark, send_signal
 
 MOST_TRIES = 4
 _TRIES = "JAXCLUSTER_CONTROLLER_TRIES"

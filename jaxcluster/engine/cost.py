@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
-from jaxcluster.engine import arrays, foreign
+from jaxcluster.engine import arrays, library_code
 from jaxcluster.engine.fingerprint import of_lowered
 from jaxcluster.engine.private import compilations
 
@@ -280,8 +280,8 @@ def named_files(text: str, cells: dict[str, int]) -> dict[str, list[Any]]:
     return {
         name: [
             numbers.get(os.path.basename(name)),
-            foreign.short_name(name),
-            foreign.is_telling_file(name),
+            library_code.short_name(name),
+            library_code.is_telling_file(name),
         ]
         for name in sorted(names)
     }

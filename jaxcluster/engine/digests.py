@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxcluster.engine import kinds
+from jaxcluster.engine import value_copies
 from jaxcluster.engine.arrays import base_array, bounds, is_array, is_ready, is_tracer
 
 MOST_ELEMENTS = 2_000  # of one value: some 1 ms
@@ -454,7 +454,7 @@ def _handler_of(value: Any) -> Handler:
         return _repr
     if issubclass(cls, tuple):
         return _tuple
-    if kinds.kind_of(cls) is kinds.OBJECT:
+    if value_copies.kind_of(cls) is value_copies.OBJECT:
         return _object
     if callable(value) and not hasattr(cls, "__getattr__") and is_imported(value):
         return _import

@@ -9,7 +9,7 @@ and makes no zmq context, so forking it is safe. With ``--no-fork`` (and whereve
 had) it imports nothing and starts plain ``python -m jaxcluster.engine`` processes instead.
 
 It is the parent of all, so it hears of every exit at once (SIGCHLD), and it ends them all when its
-owner is gone (``keeper.loop``). Should it be killed itself, the kernel ends its children
+owner is gone (``supervision.loop``). Should it be killed itself, the kernel ends its children
 (PDEATHSIG). A detached cluster is found by its folder and this socket.
 
 An agent's fork server (``--folder``) leaves nothing on its host, also when the agent was killed: it
@@ -59,11 +59,11 @@ from typing import Any
 
 from jaxcluster.engine import blackbox
 from jaxcluster.engine.forked import become_a_process_of_its_own
-from jaxcluster.host import shared
+from jaxcluster.host import shared_memory
 from jaxcluster.host.processes import allow_files, redirect_output
-from jaxcluster.keeper import ends, processes
-from jaxcluster.keeper.loop import LOOK_S, Keeper
-from jaxcluster.keeper.starting import findable
+from jaxcluster.supervision import ends, processes
+from jaxcluster.supervision.loop import LOOK_S, SupervisionLoop
+from jaxcluster.supervision.starting import findable
 
 ENDING_S = 2.0  # for a process whose connection has ended to be gone
 IDLE_EXIT_S = 600.0
@@ -108,7 +108,7 @@ class Pending:
     pids: set[int] = field(default_factory=set)
 
 
-class ForkServer(Keeper):
+class ForkServer(SupervisionLoop):
     """One loop over the socket, SIGCHLD and the owner's standard input."""
 
     def __init__(
@@ -148,7 +148,7 @@ class ForkServer(Keeper):
             self._preload()
         while not self.leaving:
             self.turn(LOOK_S)
-            self.former = {peer for peer in self.former if not shared.remove_of(peer)}
+            self.former = {peer for peer in self.former if not shared_memory.remove_of(peer)}
             if self.children:
                 self.idle_since = time.monotonic()
             elif self.folders:  # an agent's: it lives as long as that
@@ -398,7 +398,9 @@ class ForkServer(Keeper):
         peers = {self.owner, *self.former, *(c.peer for c in self.connections.values())} - {""}
         deadline = time.monotonic() + ENDING_S
         while peers and time.monotonic() < deadline:
-            peers = {p for p in peers if not shared.remove_of(p) and shared.files_of(p)}
+            peers = {
+                p for p in peers if not shared_memory.remove_of(p) and shared_memory.files_of(p)
+            }
             time.sleep(0.01 * bool(peers))
 
 

@@ -4,8 +4,8 @@ Else a rank that has skipped a collective in one cell makes the next cell's in i
 even again, and numbers wrong. A notebook that waits for each cell's end says with the next one that
 it is ``settled``, and this costs nothing. Where cells are queued, of one notebook or of several,
 each rank writes how the cell before has ended into the coordination service's store and reads how
-it has ended on the others: all see the same, and decide alike (``wire.ends``). What is not even is
-for the notebook to repair, which then says so (``clear``).
+it has ended on the others: all see the same, and decide alike (``wire.cell_ends``). What is not
+even is for the notebook to repair, which then says so (``clear``).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Ended:
 
     ident: bytes  # the notebook's
     ranks: tuple[int, ...]
-    end: wire.ends.End
+    end: wire.cell_ends.CellEnd
 
 
 class Gate:
@@ -71,7 +71,7 @@ class Gate:
         entry = self._ended.get(seq) if seq is not None else None
         return [seq, *entry.ranks] if seq is not None and entry is not None else []
 
-    def ended(self, cell: wire.CellRequest, ident: bytes, end: wire.ends.End) -> None:
+    def ended(self, cell: wire.CellRequest, ident: bytes, end: wire.cell_ends.CellEnd) -> None:
         """A cell has ended here."""
         if len(cell.ranks) > 1 and cell.seq not in self._cleared:
             self._ended[cell.seq] = _Ended(ident, tuple(cell.ranks), end)
@@ -114,7 +114,7 @@ class Gate:
     def _before(self, cell: wire.CellRequest) -> int | None:
         """The first cell whose end on all its ranks this one has to wait for."""
         for seq, entry in list(self._ended.items()):
-            if seq < cell.seq and wire.ends.guards(entry.ranks, cell.ranks):
+            if seq < cell.seq and wire.cell_ends.guards(entry.ranks, cell.ranks):
                 return seq
         return None
 
@@ -137,8 +137,10 @@ class Gate:
             return True
         if len(told) < len(entry.ranks):
             return False
-        ends = {int(rank): wire.ends.End(**json.loads(text)) for rank, text in told.items()}
-        if wire.ends.may_go_on(ends):
+        ends = {
+            int(rank): wire.cell_ends.CellEnd(**json.loads(text)) for rank, text in told.items()
+        }
+        if wire.cell_ends.may_go_on(ends):
             return True
         self._closed.add(seq)
         return False

@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.engine.cells import CellRunner
-from jaxcluster.engine.foreign import is_folded
+from jaxcluster.engine.library_code import is_folded
 from jaxcluster.engine.pending_calls import call_on_main_thread
 from jaxcluster.engine.stacks import Place, stack_of
 from jaxcluster.wire.ops.cells import Complete, Completions, Inspect, Inspection

@@ -30,7 +30,7 @@ from jaxcluster import wire
 from jaxcluster.engine import stacks
 from jaxcluster.engine.blackbox import NO_BOX, SLOT_SIZE, SLOTS, BlackBox, ours, write_slot
 from jaxcluster.engine.crossings import Crossings
-from jaxcluster.engine.foreign import is_telling_file, short_name
+from jaxcluster.engine.library_code import is_telling_file, short_name
 from jaxcluster.engine.replicas import HostValues
 
 if TYPE_CHECKING:

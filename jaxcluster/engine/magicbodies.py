@@ -10,7 +10,7 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
-from jaxcluster.host import kernels
+from jaxcluster.host import kernel_private
 
 # The names under which IPython compiles what these run; ``capture`` runs it as a cell.
 _TIMED = ("<timed exec>", "<timed eval>")
@@ -23,7 +23,7 @@ def install(shell: Any, cells: Mapping[str, int]) -> None:
     Args:
       cells: the numbers of cells by these names.
     """
-    kernels.keep_lines(shell)
+    kernel_private.keep_lines(shell)
     bodies = _Bodies(shell)
 
     class Compiler(type(shell.compile)):  # type: ignore[misc]
@@ -48,7 +48,7 @@ class _Bodies:
         if magic not in _NAMES:
             return self._run(magic, line, cell)
         if magic == "prun":  # IPython loads it with its first use
-            kernels.compile_profiled(self._shell, lambda: self.name_of("<string>"))
+            kernel_private.compile_profiled(self._shell, lambda: self.name_of("<string>"))
         before = self._name, self._names
         self._depth += 1
         try:

@@ -23,7 +23,7 @@ from jaxcluster.engine.digests import (
     digest,
 )
 from jaxcluster.engine.undo import Course
-from jaxcluster.engine.usernames import is_users
+from jaxcluster.engine.user_names import is_users
 
 MOST = 10_000  # names in one reply; what is left comes with the next
 MANY = 200  # values of the largest size that are looked at after a restart or a push

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxcluster.engine import reach
+from jaxcluster.engine import object_graph
 from jaxcluster.engine.arrays import is_array
 from jaxcluster.engine.shards import Buffers
 
@@ -81,20 +81,22 @@ class Memory:
         Where ``old`` reaches no more than may be held, that: ``alive`` is not looked through then.
 
         Args:
-          copies: see ``reach.arrays_within``; for ``old`` alone.
+          copies: see ``object_graph.arrays_within``; for ``old`` alone.
           most: what may be held.
 
         Raises:
           TimeoutError: there is more than can be looked through.
         """
         old = list(old)
-        columns = self._nbytes(reach.arrays_within(old, copies), Buffers(self.positions, set()), {})
+        columns = self._nbytes(
+            object_graph.arrays_within(old, copies), Buffers(self.positions, set()), {}
+        )
         if all(n <= self.limit(column, most) for column, n in enumerate(columns)):
             return columns
         seen: dict[int, Any] = {}
         buffers, hosts = Buffers(self.positions, set()), dict[int, int]()
-        self._nbytes(reach.arrays_within(alive, {}, seen), buffers, hosts)
-        return self._nbytes(reach.arrays_within(old, copies, seen), buffers, hosts)
+        self._nbytes(object_graph.arrays_within(alive, {}, seen), buffers, hosts)
+        return self._nbytes(object_graph.arrays_within(old, copies, seen), buffers, hosts)
 
     def _nbytes(self, arrays: Iterable[Any], buffers: Buffers, hosts: dict[int, int]) -> list[int]:
         columns = [0] * len(self.limits)

@@ -12,7 +12,7 @@ from collections import Counter
 from types import CodeType, TracebackType
 from typing import Any
 
-from jaxcluster.engine.foreign import is_folded, is_folded_file
+from jaxcluster.engine.library_code import is_folded, is_folded_file
 
 DEEP = 100  # frames of a traceback, from which on those that repeat themselves are left out
 LAST = 5  # of these that are shown, at its beginning and at its end

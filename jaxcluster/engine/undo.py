@@ -24,15 +24,15 @@ from itertools import compress
 from operator import is_not
 from typing import Any
 
-from jaxcluster.engine import changes, reach, registered
+from jaxcluster.engine import changes, ipython_hooks, object_graph
 from jaxcluster.engine.arrays import base_array, is_array
+from jaxcluster.engine.ipython_hooks import Registered
 from jaxcluster.engine.private.traces import Traces
-from jaxcluster.engine.registered import Registered
 from jaxcluster.engine.repair import repair_modules
 from jaxcluster.engine.retained import Memory, format_nbytes
+from jaxcluster.engine.state.process_state import ContextOfCells, ProcessState
 from jaxcluster.engine.state.settings import Settings, context_mesh, set_context_mesh
-from jaxcluster.engine.state.surroundings import ContextOfCells, Surroundings
-from jaxcluster.engine.usernames import is_users
+from jaxcluster.engine.user_names import is_users
 from jaxcluster.wire.ops.state import UndoLooked
 
 UNDONE = "it is already undone"
@@ -66,7 +66,7 @@ class Kept:
     seq: int
     names: dict[str, Any]
     watch: changes.Watch
-    surroundings: Surroundings
+    process_state: ProcessState
     context: ContextOfCells
     registered: Registered
     results: dict[Any, Any]
@@ -79,7 +79,7 @@ class Kept:
     def let_go(self, why: str) -> None:
         self.gone = why
         self.names, self.results, self.shown = {}, {}, ()
-        self.watch, self.surroundings = changes.Watch(), Surroundings()
+        self.watch, self.process_state = changes.Watch(), ProcessState()
         self.context, self.registered = ContextOfCells(), Registered()
 
 
@@ -162,7 +162,7 @@ class Undo:
             seq,
             dict(self.namespace),
             changes.watch(self.namespace, source, own),
-            Surroundings.now(),
+            ProcessState.now(),
             ContextOfCells() if self.settings is None else ContextOfCells.of(self.settings),
             own,
             dict(self.namespace.get("_oh") or {}),
@@ -223,7 +223,7 @@ class Undo:
         with self._lock:
             kept = self._kept
         try:
-            return kept is not None and kept.surroundings == Surroundings.now()
+            return kept is not None and kept.process_state == ProcessState.now()
         except ValueError:  # numpy's random state is another array
             return False
 
@@ -306,7 +306,7 @@ class Undo:
             mine = [n for n in kept.watch.mentioned if n not in kept.bound_since]
             in_place = {one.root for one in changed if not one.beneath}
             if kept.registered.has_changed():
-                in_place.add(registered.NAME)
+                in_place.add(ipython_hooks.NAME)
             return UndoLooked(
                 back=sorted(n for n in rebound if n in kept.names),
                 made=sorted(n for n in rebound if n not in kept.names),
@@ -322,11 +322,11 @@ class Undo:
         copies = kept.watch.copies()
         before = [kept.names[name] for name in suspects if name in kept.names]
         try:
-            arrays = reach.arrays_within(before, copies)
+            arrays = object_graph.arrays_within(before, copies)
         except TimeoutError:  # they are too large to be watched, and named
             return []
         deleted = {id(array) for array in arrays if _is_deleted(array)}
-        return sorted(reach.sharing(kept.names, deleted, copies)[0]) if deleted else []
+        return sorted(object_graph.sharing(kept.names, deleted, copies)[0]) if deleted else []
 
     def _shared(self, kept: Kept, failed: Sequence[changes.Watched]) -> dict[str, str]:
         """Names that share what may have changed, and is not put back, with others: with which."""
@@ -334,16 +334,18 @@ class Undo:
         if not (watch.unwatched or failed):
             return {}
         left = [*watch.unwatched, *(one.value for one in failed)]
-        targets, are_all = reach.reachable_from(left)
+        targets, are_all = object_graph.reachable_from(left)
         for one in watch.watched:
             if changes.can_put_back(one):
                 targets.pop(id(one.value), None)
         known = {*watch.opaque, *watch.too_large, *(o.root for o in failed if not o.beneath)}
         others = {name: value for name, value in kept.names.items() if name not in known}
-        names, late = reach.sharing(others, targets.keys(), watch.copies())
+        names, late = object_graph.sharing(others, targets.keys(), watch.copies())
         names |= {one.root for one in failed if one.beneath} & others.keys()
         if not are_all:
-            late |= {n for n, v in reach.users_among(others) if reach.may_change(v)} - names
+            late |= {
+                n for n, v in object_graph.users_among(others) if object_graph.may_change(v)
+            } - names
         with_whom = ", ".join(sorted(known)) or "values that a library keeps"
         shared = dict.fromkeys(names, f"shares values with {with_whom}")
         shared |= dict.fromkeys(late, "too large to search")
@@ -373,13 +375,13 @@ class Undo:
             self.namespace.pop(name, None)
         self._put_back_results(kept)
         kept.registered.put_back()
-        kept.surroundings.put_back()
+        kept.process_state.put_back()
         if self.settings is not None:
             kept.context.put_back(self.settings)
             self._set_mesh = kept.context.mesh
         self._traces.forget_later_ones()
         values = {id(one.value) for one in failed if not one.beneath}
-        return sorted(reach.sharing(kept.names, values, {})[0]) if values else []
+        return sorted(object_graph.sharing(kept.names, values, {})[0]) if values else []
 
     def _bind(self, name: str, values: Mapping[str, Any]) -> None:
         if name in values:

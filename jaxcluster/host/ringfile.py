@@ -13,7 +13,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxcluster.host import room
+from jaxcluster.host import free_space
 
 UNSEEN = 1 << 16  # bytes that are written between looks at how much is free
 CHUNK = 8 << 20  # bytes that are read at once; a line that is longer is passed over
@@ -90,7 +90,7 @@ class RingFile:
 
     def _has_room(self, nbytes: int) -> bool:
         try:
-            return room.has_spare(self._path.parent, nbytes)
+            return free_space.has_spare(self._path.parent, nbytes)
         except FileNotFoundError:  # it is made, or that is refused, further on
             return True
 

@@ -2,7 +2,7 @@
 
 ``Launcher.render`` is pure: from a user's options to a ``LaunchPlan``, which says all that will be
 run and written, and is what ``--dry-run`` shows. ``launchers.commands`` carries a plan out, and
-``keeper.guard`` ends what runs when the notebook's process is gone.
+``supervision.guard`` ends what runs when the notebook's process is gone.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from jaxcluster.keeper.guard import Task
+from jaxcluster.launchers.detection import Inside, Surroundings
 from jaxcluster.launchers.hosts import named_hosts
-from jaxcluster.launchers.inside import Inside, Surroundings
 from jaxcluster.launchers.quoting import quote_path
-from jaxcluster.launchers.shared import NAMED_HOSTS
+from jaxcluster.launchers.shared_options import NAMED_HOSTS
 from jaxcluster.options.table import Option
+from jaxcluster.supervision.guard import Task
 
 FENCE = "--fence"  # the last argument of a successor: it first ends an older agent on its host
 LEASE_S = 20.0  # an agent without its owner's connection ends after this

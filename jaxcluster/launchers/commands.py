@@ -27,9 +27,6 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.errors import LaunchError
-from jaxcluster.keeper import guard, starting
-from jaxcluster.keeper.ends import end_group, let_go
-from jaxcluster.keeper.processes import start_time
 from jaxcluster.launchers.base import (
     AT_ONCE,
     STOPPED,
@@ -40,6 +37,9 @@ from jaxcluster.launchers.base import (
     Reason,
     announcements,
 )
+from jaxcluster.supervision import guard, starting
+from jaxcluster.supervision.ends import end_group, let_go
+from jaxcluster.supervision.processes import start_time
 
 TRIES = 3
 TRY_AGAIN_S = 0.5  # before the second try; each further one waits twice as long

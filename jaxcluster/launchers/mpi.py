@@ -26,13 +26,13 @@ from jaxcluster.launchers.base import (
     Reason,
     agent_command,
 )
+from jaxcluster.launchers.detection import Inside, Surroundings
 from jaxcluster.launchers.hosts import Host, expand_nodelist, parse_hostfile, place, read_hostfile
-from jaxcluster.launchers.inside import Inside, Surroundings
 from jaxcluster.launchers.reasons import how_it_ended, last_line, python_trouble, run_briefly
-from jaxcluster.launchers.shared import HOSTFILE, NAMED_HOSTS
+from jaxcluster.launchers.shared_options import HOSTFILE, NAMED_HOSTS
 from jaxcluster.launchers.ssh import NEVER_ASK, login_trouble
-from jaxcluster.options.kinds import PATH, WORDS
 from jaxcluster.options.table import Option
+from jaxcluster.options.value_types import PATH, WORDS
 from jaxcluster.text import plural
 
 # It ends its daemons on the hosts first, and gives an agent on its own host a second and more to

@@ -33,9 +33,9 @@ from jaxcluster.launchers.base import (
 from jaxcluster.launchers.hosts import Host, place
 from jaxcluster.launchers.quoting import join, quote, quote_path
 from jaxcluster.launchers.reasons import how_it_ended, last_line, python_trouble, run_briefly
-from jaxcluster.launchers.shared import DIRECT, HOSTFILE, NAMED_HOSTS
-from jaxcluster.options.kinds import COUNT, PATH, TEXT, TEXTS, WORDS
+from jaxcluster.launchers.shared_options import DIRECT, HOSTFILE, NAMED_HOSTS
 from jaxcluster.options.table import NO_OPTION, Option
+from jaxcluster.options.value_types import COUNT, PATH, TEXT, TEXTS, WORDS
 
 # Those that say how to log in to hosts where agents are already, also of another launcher's.
 LOGIN = (

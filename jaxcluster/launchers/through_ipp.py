@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from jaxcluster.errors import LauncherUnavailable, UsageError
-from jaxcluster.keeper.starting import ROOT
 from jaxcluster.launchers.base import (
     AgentOptions,
     Command,
@@ -39,9 +38,10 @@ from jaxcluster.launchers.base import (
 )
 from jaxcluster.launchers.hosts import Host, place
 from jaxcluster.launchers.reasons import how_it_ended, last_line, python_trouble
-from jaxcluster.launchers.shared import NODES, NTASKS_PER_NODE
-from jaxcluster.options.kinds import TEXT
+from jaxcluster.launchers.shared_options import NODES, NTASKS_PER_NODE
 from jaxcluster.options.table import Field, Option
+from jaxcluster.options.value_types import TEXT
+from jaxcluster.supervision.starting import ROOT
 
 GROUP = "ipyparallel.engine_launchers"
 LOOK_S = 0.1

@@ -21,12 +21,12 @@ from jaxcluster.errors import LaunchError, LauncherUnavailable, UsageError
 from jaxcluster.host.facts import host_tpu_chips
 from jaxcluster.host.tpus import tpu_worker
 from jaxcluster.launchers.base import AgentOptions, End, LaunchPlan, Reason, Wait
+from jaxcluster.launchers.detection import Inside, Surroundings
 from jaxcluster.launchers.hosts import Host
-from jaxcluster.launchers.inside import Inside, Surroundings
 from jaxcluster.launchers.reasons import last_line, run_briefly
 from jaxcluster.launchers.ssh import DEFAULTS, FIRST, SSH
-from jaxcluster.options.kinds import SWITCH, TEXT
 from jaxcluster.options.table import NO_OPTION, Field, Option
+from jaxcluster.options.value_types import SWITCH, TEXT
 from jaxcluster.text import plural
 
 GCLOUD_S = 60.0  # each of its commands takes one to three seconds

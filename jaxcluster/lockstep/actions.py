@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jaxcluster.model import excused, findings, lockstep, progress
+from jaxcluster.model import findings, lockstep, pending_launches, progress
 
 REPORT_S = 1.0  # that a control channel gets to answer
 SHORT_S = 0.3  # ... where some have said nothing before: what takes them microseconds
@@ -43,17 +43,17 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Excuse:
+class AddPending:
     """Remember for later cells that these launches may still come."""
 
-    found: tuple[excused.Excused, ...]
+    found: tuple[pending_launches.PendingLaunch, ...]
 
 
 @dataclass(frozen=True)
-class Forget:
+class DropPending:
     """These launches have come, or never will: look for them no more. None: nor for any other."""
 
-    settled: tuple[excused.Excused, ...] | None = None
+    settled: tuple[pending_launches.PendingLaunch, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ class Rest:
 
 
 Action = (
-    Notice | Status | Changed | Found | Excuse | Forget | KeepCounts | Diverge | PressStop
+    Notice | Status | Changed | Found | AddPending | DropPending | KeepCounts | Diverge | PressStop
     | Interrupt | Prepare | StepReplay | BringBack | Undo | OpenGates | WithdrawBehind | EndRank
     | Recover | LookAround | Ask | AskStates | AskWhere | WatchSilent
     | AskSilent | ExplainSilent | ReadLogEnd | Rest

@@ -18,9 +18,9 @@ from jaxcluster.lockstep.states import Course, State
 from jaxcluster.lockstep.undone import Undone
 from jaxcluster.model import explain, findings, health, notices, paused, verdict
 from jaxcluster.model.long_launches import LongLaunches, UsualTimes, waits_for_launch
+from jaxcluster.model.loop_progress import LoopProgress
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.progress import Progress, Wait, Waits, on_one_line
-from jaxcluster.model.stepping import Stepping
 from jaxcluster.ranks import name_ranks, say_each
 
 NOTICE_AFTER_S = 0.1
@@ -56,7 +56,7 @@ class Cell:
       killed: ranks whose processes were ended, and why.
       withdrawn: why it was not run though nobody stopped it; "" else.
       stalled_s: how long all its ranks were in one launch, where that has ended it.
-      stepping: how far its loops are.
+      loop_progress: how far its loops are.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Cell:
         self._replay_at: float | None = None
         self._looked: Reports = {}
         self._progress, self._waits = Progress(started), Waits(started)
-        self.stepping = Stepping(record.ranks[0])
+        self.loop_progress = LoopProgress(record.ranks[0])
         self._waiting = ""  # what it waits for, at the last look
         self._standing = LongLaunches(record.seq, record.ranks, started, stays)
         self._stands = ""  # in which launch all its ranks are
@@ -129,7 +129,7 @@ class Cell:
             case events.Replied(_, reply):
                 todo = self._take_reply(reply, now)
             case events.Stepping(_, report):
-                self.stepping.hear(report, now)
+                self.loop_progress.hear(report, now)
                 todo = [] if self.watch.finished else self._say(self._waiting, now)
             case events.Died(_, rank, why, code):
                 todo = self._take_death(rank, why, code, now)
@@ -318,7 +318,7 @@ class Cell:
     def _say(self, text: str, now: float, for_logs: bool = False) -> list[Action]:
         """Show this line under the cell, in place of the last one."""
         self._waiting = text
-        shown = [] if self.watch.finished else [self.stepping.line()]
+        shown = [] if self.watch.finished else [self.loop_progress.line()]
         told = "; ".join(filter(None, [*shown, text]))
         line = self._progress.say(told, now, for_logs)
         return [] if line is None else [actions.Status(line)]
@@ -349,7 +349,7 @@ class Cell:
     # ------------------------------------------------------------------------------- at its end
 
     @property
-    def ends(self) -> dict[int, wire.ends.End]:
+    def ends(self) -> dict[int, wire.cell_ends.CellEnd]:
         """How it has ended on the ranks that have replied."""
         return self.polls.ends
 
@@ -373,7 +373,7 @@ class Cell:
     def lets_others_begin(self) -> bool:
         """Whether the ranks themselves let the next cell begin after it."""
         ends = self.ends
-        return len(ends) == len(self.record.ranks) and wire.ends.may_go_on(ends)
+        return len(ends) == len(self.record.ranks) and wire.cell_ends.may_go_on(ends)
 
     @property
     def is_to_be_checked(self) -> bool:
@@ -388,7 +388,7 @@ class Cell:
             or (self.watch.why == "timeout" and not record.ok)
             or any(one.died for one in record.records.values())
             or any(error.heard is not None for error in record.errors.values())  # strict mode
-            or bool(dead and wire.ends.differing(self.ends))
+            or bool(dead and wire.cell_ends.differing(self.ends))
         )
 
     @property

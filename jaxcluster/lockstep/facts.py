@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.model import excused, findings, lockstep
+from jaxcluster.model import findings, lockstep, pending_launches
 
 Reports = Mapping[int, wire.RankReport]
 
@@ -24,7 +24,7 @@ class Facts:
       own: the cells of this notebook that have not ended; ``stopped``: those that it has stopped.
       sent: for each rank the last cell that any notebook has sent to it; where it was looked up.
       counts: each rank's launches, as last heard.
-      excused: launches that cells have ended without, since they may still come.
+      pending: launches that cells have ended without, since they may still come.
       divergence: why no cell may run.
       hosts: of the ranks, where there are several.
       is_closed: the cluster is stopped.
@@ -41,7 +41,7 @@ class Facts:
     own: frozenset[int] = frozenset()
     sent: Mapping[int, int] = field(default_factory=dict)
     counts: Mapping[int, lockstep.Counts] = field(default_factory=dict)
-    excused: tuple[excused.Excused, ...] = ()
+    pending: tuple[pending_launches.PendingLaunch, ...] = ()
     divergence: findings.Report | None = None
     hosts: Mapping[int, str] = field(default_factory=dict)
     stopped: frozenset[int] = frozenset()

@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from jaxcluster import wire
-from jaxcluster.lockstep.actions import Action, Excuse, Forget, Found, Notice
+from jaxcluster.lockstep.actions import Action, AddPending, DropPending, Found, Notice
 from jaxcluster.lockstep.facts import Facts, Reports
-from jaxcluster.model import deadlock, diagnose, excused, findings, health, lockstep, notices
+from jaxcluster.model import (
+    deadlock,
+    diagnose,
+    findings,
+    health,
+    lockstep,
+    notices,
+    pending_launches,
+)
 from jaxcluster.model.outputs import CellRecord
 
 FOREIGN_S = 10.0  # that another notebook gets to fix its cell: it waits 5 s for a stopped rank
@@ -42,7 +50,7 @@ class Polls:
         self._replayed = 0
         self._checked_since: float | None = None
         self._held_up_since: float | None = None
-        self._excused_at: Mapping[int, int] = {}  # the ranks' probes at the first look
+        self._pending_at: Mapping[int, int] = {}  # the ranks' probes at the first look
 
     def find(self, reports: Reports, facts: Facts) -> list[Action]:
         """Keep the first certain finding in these reports that concerns this cell."""
@@ -55,8 +63,8 @@ class Polls:
             return []
         ended = [r for r, report in reports.items() if self._has_ended(report.state)]
         errors = {r: e for r, e in record.errors.items() if r in ended}
-        settled, late = excused.look(facts.excused, reports)
-        forget: list[Action] = [Forget(tuple(settled))] if settled else []
+        settled, late = pending_launches.look(facts.pending, reports)
+        forget: list[Action] = [DropPending(tuple(settled))] if settled else []
         found: findings.Report | findings.Suspicion | None = late
         if late is None or not late.concerns(record.seq):
             found = diagnose.diagnose(
@@ -121,9 +129,9 @@ class Polls:
         return self._keep(found, self.evidence, may_be_of_interrupt=False)
 
     @property
-    def ends(self) -> dict[int, wire.ends.End]:
+    def ends(self) -> dict[int, wire.cell_ends.CellEnd]:
         """How the cell has ended on the ranks that have replied."""
-        return {r: wire.ends.end_of(reply) for r, reply in self._record.replies.items()}
+        return {r: wire.cell_ends.end_of(reply) for r, reply in self._record.replies.items()}
 
     def _keep(
         self, found: findings.Report | None, reports: Reports, may_be_of_interrupt: bool = True
@@ -171,20 +179,20 @@ class Polls:
         of the main thread only.
         """
         record = self._record
-        known = {(one.rank, one.launch.processes) for one in facts.excused}
+        known = {(one.rank, one.launch.processes) for one in facts.pending}
         found = tuple(
             one
-            for one in excused.find(reports, record.seq, record.ranks)
+            for one in pending_launches.find(reports, record.seq, record.ranks)
             if (one.rank, one.launch.processes) not in known
         )
         probes = {rank: report.state.probes for rank, report in reports.items()}
-        before, self._excused_at = self._excused_at, self._excused_at or probes
+        before, self._pending_at = self._pending_at, self._pending_at or probes
         if not found:
             return []
         if not (before and all(probes[rank] > before.get(rank, 0) for rank in probes)):
             return None
         told = "\n".join(one.tell(facts.hosts) for one in found)
-        return [Excuse(found), Notice(f"{told}\n")]
+        return [AddPending(found), Notice(f"{told}\n")]
 
     def _replays(self, reports: Reports) -> bool:
         """Whether ranks have run more with zeros since the last look: somebody brings them back."""

@@ -20,7 +20,6 @@ from jaxcluster.lockstep.facts import Facts, Recovered, Replayed, Why
 from jaxcluster.lockstep.states import OVER, Impossible, State
 from jaxcluster.lockstep.undone import Undone
 from jaxcluster.model import (
-    doubts,
     findings,
     health,
     lockstep,
@@ -28,6 +27,7 @@ from jaxcluster.model import (
     postmortem,
     rewrite,
     skipped,
+    suspect_launches,
     verdict,
 )
 from jaxcluster.ranks import begin_ranks, name_ranks
@@ -101,7 +101,7 @@ class Settling:
         was_stopped = cell.watch.why in ("stop", "timeout") or not cell.is_complete
         if was_stopped and cell.polls.report is None and cell.undone is None and not cell.silent:
             look = yield from self._ask(timeout_s=ANSWER_S, is_brief=True)
-            if doubt := doubts.from_other_lines(look.reports, cell.record.seq):
+            if doubt := suspect_launches.from_other_lines(look.reports, cell.record.seq):
                 yield actions.Notice(notices.Alarm(doubt))
 
     def _judge(self) -> Steps[tuple[State | None, str]]:
@@ -109,8 +109,8 @@ class Settling:
         cell = self._cell
         ended = not (cell.ran is not None or cell.polls.report or cell.silent)
         ended = ended and not cell.watch.interrupted
-        whole = ended and lockstep.in_lockstep(self._facts.counts) and not self._facts.excused
-        whole = whole and wire.ends.covers(cell.record.ranks, cell.ends)
+        whole = ended and lockstep.in_lockstep(self._facts.counts) and not self._facts.pending
+        whole = whole and wire.cell_ends.covers(cell.record.ranks, cell.ends)
         whole = whole and not cell.is_to_be_checked
         # Also where a rank has died since its reply, or a stop came when all had ended it.
         if ended or (cell.is_complete and not cell.polls.report):
@@ -140,7 +140,7 @@ class Settling:
         facts = yield from self._look_around()
         # Where the cell ended alike, what is uneven is a thread's: a later cell looks at it again.
         alike = cell.is_complete and not (cell.ran is not None or cell.polls.report)
-        alike = alike and not (wire.ends.differing(cell.ends) or cell.is_to_be_checked)
+        alike = alike and not (wire.cell_ends.differing(cell.ends) or cell.is_to_be_checked)
         settled = alike or lockstep.in_lockstep(facts.counts)
         settled = settled and not self._is(State.RETURNING)
         if not (facts.is_closed or facts.dead or settled):
@@ -195,7 +195,7 @@ class Settling:
     def _has_ended_alike(self) -> Steps[bool]:
         """Whether its ranks launched the same in it; else the finding is that of this cell."""
         cell = self._cell
-        if not wire.ends.differing(cell.ends):
+        if not wire.cell_ends.differing(cell.ends):
             return True
         look = yield from self._ask(timeout_s=ANSWER_S)
         yield from self._carry(cell.polls.find_at_end(look.reports))
@@ -291,7 +291,7 @@ class Settling:
         facts = yield from self._look_around()
         if done.how:
             self._become(State.SETTLED, done.how)
-            yield actions.Forget()
+            yield actions.DropPending()
         if done.how == "replayed":
             yield actions.KeepCounts(done.counts)
             if done.ran and report is None and cell.is_complete:
@@ -337,7 +337,7 @@ class Settling:
         polls = self._cell.polls
         if polls.report is None:
             return ""
-        met = 0 in polls.report.cells or doubts.threads_met_cells(polls.evidence or {})
+        met = 0 in polls.report.cells or suspect_launches.threads_met_cells(polls.evidence or {})
         return THREADS if met else ""
 
     def _diverge(self, stuck: str) -> Steps[None]:
@@ -450,7 +450,7 @@ class Settling:
             watch.grace_s,
             facts.hosts,
             death,
-            kept_step="" if cell.is_last else cell.stepping.told(),
+            kept_step="" if cell.is_last else cell.loop_progress.told(),
         )
         if death is not None:
             return ending()

@@ -157,7 +157,7 @@ def diagnose(
 
 def diagnose_end(
     reports: Mapping[int, wire.RankReport],
-    ends: Mapping[int, wire.ends.End],
+    ends: Mapping[int, wire.cell_ends.CellEnd],
     seq: int,
     source: str,
     cell: int,
@@ -171,8 +171,8 @@ def diagnose_end(
       seq: the cell's.
       source, cell, errors: as for ``diagnose``.
     """
-    for processes in wire.ends.differing(ends):
-        if not wire.ends.is_certain(processes, ends):
+    for processes in wire.cell_ends.differing(ends):
+        if not wire.cell_ends.is_certain(processes, ends):
             continue
         if wire.CROSSING in processes:
             counts = {rank: end.launches for rank, end in ends.items()}
@@ -192,7 +192,7 @@ def diagnose_end(
             title = "Different programs"
             return Report("mismatch", processes, None, culprits, others, lines, seq, title=title)
         made = {r: _made_in(rep, processes, seq) for r, rep in group.items()}
-        if wire.ends.launched_alike(processes, ends) and not _has_broken_off(made):
+        if wire.cell_ends.launched_alike(processes, ends) and not _has_broken_off(made):
             return _find_shifted(processes, group, seq)
         first = min((e.seq for entries in made.values() for e in entries), default=0)
         launches = {r: dict(enumerate(entries, first)) for r, entries in made.items()}
@@ -221,7 +221,7 @@ def diagnose_end(
 
 
 def find_replayed(
-    reports: Mapping[int, wire.RankReport], ends: Mapping[int, wire.ends.End], seq: int
+    reports: Mapping[int, wire.RankReport], ends: Mapping[int, wire.cell_ends.CellEnd], seq: int
 ) -> Report | None:
     """Whether what a cell has launched was met by a replay, with zeros, on a rank not in the cell.
 
@@ -384,7 +384,7 @@ def _entries(report: wire.RankReport, processes: str) -> list[wire.Launch]:
 
 
 def _tell_unseen(
-    processes: str, ends: Mapping[int, wire.ends.End]
+    processes: str, ends: Mapping[int, wire.cell_ends.CellEnd]
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...]]:
     """Who differs from whom, and what is said of it where a rank can't be asked what it made."""
     found = _compare_ends(processes, {r: ends[r] for r in lockstep.members(processes)}, {}, 0)
@@ -428,7 +428,7 @@ def _has_broken_off(made: Mapping[int, Sequence[wire.Launch]]) -> bool:
 
 def _compare_ends(
     processes: str,
-    ends: Mapping[int, wire.ends.End],
+    ends: Mapping[int, wire.cell_ends.CellEnd],
     launches: Mapping[int, Mapping[int, wire.Launch]],
     first: int,
 ) -> Mismatch | Missing:

@@ -30,7 +30,7 @@ from jaxcluster.cluster.rank_debuggers import (
 )
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import JaxClusterError
-from jaxcluster.host import kernels
+from jaxcluster.host import kernel_private
 from jaxcluster.ranks import name_ranks
 
 T = TypeVar("T")
@@ -302,7 +302,7 @@ class Debugger:
 
     def _publish(self, event: Message) -> None:
         """Send an event to the frontends, from whatever thread."""
-        publish = kernels.debug_publisher(self.shell.kernel)
+        publish = kernel_private.debug_publisher(self.shell.kernel)
         self.shell.kernel.control_thread.io_loop.add_callback(publish, event)
 
     # ------------------------------------------------------------------ files

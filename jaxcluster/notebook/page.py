@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jaxcluster import cluster
-from jaxcluster.host import kernels
+from jaxcluster.host import kernel_private
 from jaxcluster.model import rewrite
-from jaxcluster.views import lost
+from jaxcluster.views import lost_names
 
 if TYPE_CHECKING:
     from jaxcluster.model.profile import Profile
@@ -50,11 +50,11 @@ class Page:
             restored = one.restored
             if (
                 restored is not None
-                and lost.is_long(restored.lost_names)
+                and lost_names.is_long(restored.lost_names)
                 and restored.lost_text in told
             ):
-                self.show(lost.bundle(restored.lost_names))
-                return told.replace(restored.lost_text, lost.headline(restored.lost_names))
+                self.show(lost_names.bundle(restored.lost_names))
+                return told.replace(restored.lost_text, lost_names.headline(restored.lost_names))
         return told
 
     # ------------------------------------------------------------------ what it has sent
@@ -65,7 +65,7 @@ class Page:
         Raises:
           CellSyntaxError: it has one.
         """
-        end = kernels.keep_lines(self.shell)
+        end = kernel_private.keep_lines(self.shell)
         try:
             rewrite.check_syntax(self.shell, source)
         finally:

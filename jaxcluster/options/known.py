@@ -15,8 +15,8 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from jaxcluster.errors import UsageError
-from jaxcluster.options.kinds import SWITCH, TEXT
 from jaxcluster.options.table import LOCAL, LOCAL_START, OPTIONS, START, Field, Option
+from jaxcluster.options.value_types import SWITCH, TEXT
 from jaxcluster.text import join_words
 
 GROUP = "jaxcluster.launchers"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxcluster.errors import UsageError
-from jaxcluster.options.kinds import (
+from jaxcluster.options.value_types import (
     COUNT,
     DEVICE_IDS,
     DEVICES,

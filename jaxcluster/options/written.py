@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jaxcluster.options.kinds import VARIABLES
 from jaxcluster.options.known import known
 from jaxcluster.options.table import Option, kind_of
+from jaxcluster.options.value_types import VARIABLES
 from jaxcluster.text import is_secret, shown_value, visible, without_secrets
 
 Given = dict[str, Any]  # by the names of ``make_spec``'s arguments; False is a switch taken back

@@ -23,7 +23,7 @@ import comm
 
 from jaxcluster.cluster import events
 from jaxcluster.errors import JaxClusterError
-from jaxcluster.host import kernels
+from jaxcluster.host import kernel_private
 from jaxcluster.model.rewrite import AutoMode
 from jaxcluster.panel import protocol
 from jaxcluster.panel.model import Model
@@ -103,7 +103,7 @@ class Panel:
         if self._widget is not None:
             self._widget.close()
         # Else its finalizer says so to frontends that don't know it.
-        kernels.mark_closed(self._events)
+        kernel_private.mark_closed(self._events)
 
     def tell(self, cell: Any = None) -> None:
         """Something has changed. In the way of every cell: microseconds, and no error."""
@@ -190,7 +190,7 @@ class Panel:
             if comm_id != opened.comm_id:
                 del self._pages[comm_id]
                 # On it the kernel sends not even its end.
-                kernels.mark_closed(manager.comms.pop(comm_id))
+                kernel_private.mark_closed(manager.comms.pop(comm_id))
         self._pages[opened.comm_id] = client
 
     # ------------------------------------------------------------------ the thread

@@ -8,8 +8,8 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.cluster import Cluster, RunningCell, replay
-from jaxcluster.cluster.carrying import Owner
-from jaxcluster.model import explain, obituary, postmortem, timeline
+from jaxcluster.cluster.action_runner import Owner
+from jaxcluster.model import crash_log, explain, postmortem, timeline
 from jaxcluster.panel import evidence, protocol
 from jaxcluster.panel.poller import RankPoller
 from jaxcluster.ranks import begin_ranks
@@ -186,6 +186,6 @@ def _obituary(
         others = [rank for rank in record.ranks if rank in said]
         lines += explain.tell_places(said, others, record.source, record.execution_count)
     log = current.world.log_excerpt(dead[0])
-    if log == obituary.EMPTY:
+    if log == crash_log.EMPTY:
         return lines
     return [*lines, f"The end of rank {dead[0]}'s log:", *log.splitlines()]

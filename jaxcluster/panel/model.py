@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 
 from jaxcluster import cluster
 from jaxcluster.cluster import Cluster, RunningCell, events
-from jaxcluster.keeper.processes import process_token
 from jaxcluster.model import paused, stragglers
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.rewrite import AutoMode
@@ -23,6 +22,7 @@ from jaxcluster.panel.incidents import Incidents
 from jaxcluster.panel.poller import RankPoller
 from jaxcluster.records import registry
 from jaxcluster.records.registry import ClusterRecord
+from jaxcluster.supervision.processes import process_token
 
 KEPT_CELLS = 200
 KEPT_RECORDS = 50
@@ -150,7 +150,7 @@ class Model:
         without = [
             (c.record, True)
             for c in connected.values()
-            if c.is_restarting or c.down or c.world.way  # another machine has its record
+            if c.is_restarting or c.down or c.world.logins  # another machine has its record
         ]
         rows = self._records + [row for row in without if row[0].created_ns not in known]
         shown = [

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NotRequired, Protocol, TypedDict
 
 from jaxcluster.cluster.array_queries import Question
 from jaxcluster.cluster.events import StartStep
-from jaxcluster.lockstep.recourse import RecoveryMode
+from jaxcluster.lockstep.availability import RecoveryMode
 from jaxcluster.model.findings import FindingKind
 from jaxcluster.model.timeline import Timeline
 from jaxcluster.views import document

@@ -29,10 +29,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from jaxcluster.errors import JaxClusterError, LaunchError
-from jaxcluster.keeper import folders
-from jaxcluster.keeper.processes import is_alive, pid_space, process_token
 from jaxcluster.records import registry
 from jaxcluster.records.runtimefolder import CHOOSE, inside, runtime_root
+from jaxcluster.supervision import folders
+from jaxcluster.supervision.processes import is_alive, pid_space, process_token
 
 ALIVE = registry.ALIVE
 LOCK_S = 10.0

@@ -28,9 +28,9 @@ from pathlib import Path
 
 from jaxcluster import wire
 from jaxcluster.errors import NoCluster, UsageError
-from jaxcluster.keeper.processes import is_alive, pid_space
 from jaxcluster.records import runtimefolder
 from jaxcluster.records.runtimefolder import inside
+from jaxcluster.supervision.processes import is_alive, pid_space
 
 runtime_root = runtimefolder.runtime_root
 ALIVE, HELD = "alive", "held"

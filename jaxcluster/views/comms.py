@@ -18,7 +18,7 @@ import comm
 
 from jaxcluster import wire
 from jaxcluster.cluster import Cluster, events
-from jaxcluster.host import kernels
+from jaxcluster.host import kernel_private
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views.outbox import Outbox
@@ -142,7 +142,7 @@ class CommRelay:
         id, content = opened.comm_id, message["content"]
         state = CommState(name, None, {}, {})
         relayed = Relayed(rank, f"opened-{id}", home, state, self.cluster.world)
-        kernels.mark_closed(opened)  # ours takes its place
+        kernel_private.mark_closed(opened)  # ours takes its place
         relayed.comm = FrontendComm(
             self._kernel,
             home.parent,

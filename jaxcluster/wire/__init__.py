@@ -11,7 +11,7 @@ with its request and its reply. ``codec`` makes bytes of it and it of bytes. JSO
 arrives on these sockets is unpickled, except the values that a user pushes and pulls on purpose.
 """
 
-from jaxcluster.wire import ends
+from jaxcluster.wire import cell_ends
 from jaxcluster.wire.codec import (
     PROTOCOL_VERSION,
     OtherVersion,
@@ -30,9 +30,9 @@ from jaxcluster.wire.codec import (
     type_name,
 )
 from jaxcluster.wire.comms import VIEW_MIME, WIDGET, CommState, opening_order
+from jaxcluster.wire.copy_marks import Mark, Since
 from jaxcluster.wire.inbox import Inbox
 from jaxcluster.wire.journals import parse_launches, reports_of
-from jaxcluster.wire.marks import Mark, Since
 from jaxcluster.wire.messages import (
     BROKEN_OFF,
     COLLECTIVE_COLUMNS,
@@ -144,13 +144,13 @@ __all__ = [
     "ValueReport",
     "VariableInfo",
     "WrongFields",
+    "cell_ends",
     "clean",
     "crossing",
     "crossing_began",
     "decode",
     "encode",
     "encode_body",
-    "ends",
     "envelope",
     "module_name",
     "next_hash",

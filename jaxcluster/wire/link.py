@@ -62,7 +62,7 @@ class Link(ABC):
 
     Attributes:
       on_push: called on the link's thread with what a rank sends unasked.
-      on_variables: the same with what it tells of its variables (``engine.others``).
+      on_variables: the same with what it tells of its variables (``engine.change_notices``).
     """
 
     def __init__(self, ranks: Iterable[int]) -> None:

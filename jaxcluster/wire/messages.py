@@ -335,12 +335,12 @@ class CellReply:
     that it has launched together and their rolling hash; equal on the set's members while they are
     in lockstep. ``own`` is the same of what the rank's main thread launched in this cell alone, and
     ``foreign`` are the sets of which something else than cells has launched programs, and
-    ``background`` says that something may yet (see ``ends``). ``fault`` is an error of ours after
-    the cell's own code was over, in words; "" if there was none. ``unchecked``: a program with
-    collectives has broken off since the ranks were last checked. ``between``: what was
-    raised after the cell before. ``copies``: what should be equal on the ranks. ``given_up`` are
-    the sets of which, in strict mode, the main thread had announced a program and did not launch
-    it, since it was interrupted.
+    ``background`` says that something may yet (see ``cell_ends``). ``fault`` is an error of ours
+    after the cell's own code was over, in words; "" if there was none. ``unchecked``: a program
+    with collectives has broken off since the ranks were last checked. ``between``: what was raised
+    after the cell before. ``copies``: what should be equal on the ranks. ``given_up`` are the sets
+    of which, in strict mode, the main thread had announced a program and did not launch it, since
+    it was interrupted.
     """
 
     rank: int
@@ -524,8 +524,8 @@ class RankState:
     ``seq`` is the running cell's, ``ended`` that of the last one that ended, ``queued`` how many
     wait for their turn, ``taken`` the seq of the last one whose turn has come. ``gate`` is [], or
     the cell whose end on all its ranks the next one waits for: its seq, then these ranks (see
-    ``ends``). ``line`` is the innermost line of the running cell, ``frame`` the innermost frame of
-    all. ``has_left`` says that the cell's own code is over: IPython renders its error.
+    ``cell_ends``). ``line`` is the innermost line of the running cell, ``frame`` the innermost
+    frame of all. ``has_left`` says that the cell's own code is over: IPython renders its error.
 
     ``background`` is what else of the user's may launch programs: threads, tasks, timers.
     ``probes`` counts how often the main thread has said so, between cells or in one that awaits:

@@ -207,12 +207,12 @@ def place(cluster: jaxcluster.Cluster, rank: int) -> str:
 # --------------------------------------------------------------------------- what is left
 
 
-def saved_states() -> set[str]:
+def saved_folders() -> set[str]:
     """Where ranks' variables are saved now: folders, of all clusters, with their hosts."""
     if not hosts():
-        from jaxcluster.records import kept
+        from jaxcluster.records import saved_states
 
-        return {str(path) for path in kept.folders()}
+        return {str(path) for path in saved_states.folders()}
     listed = ((h, on_host(h, "ls -d /dev/shm/jaxcluster-*/state-* || true")) for h in hosts())
     return {f"{host}:{path}" for host, paths in listed for path in paths.split()}
 

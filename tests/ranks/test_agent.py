@@ -27,12 +27,12 @@ from proxy import Proxy, wait
 
 from jaxcluster import wire
 from jaxcluster.agent import folder as folders
-from jaxcluster.agent import visit
+from jaxcluster.agent import guest_access
 from jaxcluster.agent.client import Agents, Host, State
 from jaxcluster.agent.transport import Keys, new_keys, open_dealer
 from jaxcluster.allocation.turns import HostTurns
 from jaxcluster.errors import LaunchError, NoCluster
-from jaxcluster.keeper.processes import is_alive
+from jaxcluster.supervision.processes import is_alive
 
 pytestmark = [
     pytest.mark.any_jax,
@@ -341,7 +341,7 @@ def test_a_guest_is_let_in_and_does_not_keep_an_agent_alive(
     running, guest = run_agent(NO_FORK, "--lease=2"), new_keys()
     owner = connect(running)
     owner.ask("facts")
-    with visit.let_in(running.folder, guest.public):
+    with guest_access.let_in(running.folder, guest.public):
         visitor = connect(running, keys=guest)
         visitor.ask("facts")
         stranger = connect(running, keys=new_keys())

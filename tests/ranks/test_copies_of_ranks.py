@@ -13,7 +13,7 @@ from overhosts import send_signal
 
 import jaxcluster
 from jaxcluster.errors import RankDied
-from jaxcluster.records import kept
+from jaxcluster.records import saved_states
 from jaxcluster.wire.ops.state import Kept
 
 SETUP = """
@@ -210,7 +210,7 @@ def test_the_files_are_private_and_go_with_the_cluster(home: Home) -> None:
         assert json.loads(next(folder.rglob("report.json")).read_text())["kept"] == ["x"]
         for path in [folder, *files]:
             assert not stat.S_IMODE(path.stat().st_mode) & 0o077
-        kept.sweep()
+        saved_states.sweep()
         assert folder.exists()
         cluster.copies(0)
         assert not folder.exists()

@@ -21,7 +21,7 @@ from overhosts import (
     place,
     process_of,
     processes_of,
-    saved_states,
+    saved_folders,
     send_signal,
     started_by,
 )
@@ -382,7 +382,7 @@ def killer(processes: list[Process], rank: int, step: str, times: int = 1) -> Ca
 
 def nothing_is_saved_but(before: set[str]) -> None:
     """Other clusters of this machine may save and restore meanwhile."""
-    until(lambda: not saved_states() - before, "the saved state is removed", 10)
+    until(lambda: not saved_folders() - before, "the saved state is removed", 10)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -410,7 +410,7 @@ def test_a_rank_that_dies_during_a_recovery_costs_a_second_try_and_no_more(
     ranks: jaxcluster.Cluster, newest: list[Process], step: str
 ) -> None:
     newest[:] = processes_of(ranks)
-    before = saved_states()
+    before = saved_folders()
     kept = ranks.restart(killer(newest, 3, step))
     assert "variables kept" in kept
     if step == "saving":
@@ -428,7 +428,7 @@ def test_a_rank_that_dies_during_a_recovery_costs_a_second_try_and_no_more(
 def test_a_recovery_that_fails_keeps_what_was_saved_for_the_next_restart(
     ranks: jaxcluster.Cluster, newest: list[Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = saved_states()
+    before = saved_folders()
     start_world = handle.start_world
     dying = killer(newest, 1, "initializing JAX", times=2)
     monkeypatch.setattr(

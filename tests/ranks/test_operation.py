@@ -437,7 +437,7 @@ def test_pulls_and_pushes_into_a_small_dev_shm_end_well(private_home: Home) -> N
 
 RESTARTS = """
 import subprocess, jaxcluster
-from jaxcluster.records import kept
+from jaxcluster.records import saved_states
 with jaxcluster.start(2) as cluster:
     cluster.run("import jax, numpy as np; rank = jax.process_index()")
     cluster.run("x = np.full(12 << 20, 1 + rank, np.uint8)")

@@ -17,12 +17,12 @@ from pathlib import Path
 import overhosts
 import pytest
 from helpers import Home, until
-from overhosts import place, saved_states, send_signal
+from overhosts import place, saved_folders, send_signal
 
 import jaxcluster
 from jaxcluster.cluster.starting import Starting
 from jaxcluster.errors import CellFailed, ClusterExists, LaunchError, NoCluster, RankDied
-from jaxcluster.records import kept, registry
+from jaxcluster.records import registry, saved_states
 
 pytestmark = pytest.mark.any_jax
 
@@ -56,17 +56,17 @@ def memory(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """A place of the test's own: others on this machine may save and restore meanwhile."""
     place = home.path / "memory"
     place.mkdir(exist_ok=True)
-    monkeypatch.setattr(kept, "SHARED_MEMORY", place)
+    monkeypatch.setattr(saved_states, "SHARED_MEMORY", place)
     monkeypatch.delenv("TMPDIR", raising=False)
 
 
 @pytest.fixture
 def ranks(home: Home) -> Iterator[jaxcluster.Cluster]:
-    before = saved_states()
+    before = saved_folders()
     with jaxcluster.start(2, devices_per_process=2, name="respawn") as cluster:
         cluster.run(SETUP, show=False)
         yield cluster
-    assert saved_states() == before
+    assert saved_folders() == before
 
 
 def check_whole(cluster: jaxcluster.Cluster) -> None:
@@ -110,7 +110,7 @@ def test_a_stop_while_the_variables_are_saved_ends_nothing(ranks: jaxcluster.Clu
         ranks.restart(stop_at(STEPS[0]))
     assert str(stop.value).endswith("%jaxcluster restart tries again.")
     assert ranks.record.pids == pids
-    assert saved_states() == set()
+    assert saved_folders() == set()
     check_whole(ranks)
     assert "variables kept" in ranks.restart()
     check_whole(ranks)
@@ -148,12 +148,12 @@ def test_two_stops_leave_a_cluster_that_says_what_it_is_and_comes_back(
     with pytest.raises(ClusterExists) as exists:
         jaxcluster.start(2, name="respawn")
     assert str(exists.value) == LEFT
-    full = [s for s in saved_states() if overhosts.hosts() or [*Path(s).glob("rank-*")]]
+    full = [s for s in saved_folders() if overhosts.hosts() or [*Path(s).glob("rank-*")]]
     assert len(full) == len(overhosts.hosts() or ["this machine"])
     line = ranks.restart() if step != "engines 1/2" else ranks.resync()
     assert "variables kept" in line
     check_whole(ranks)
-    assert saved_states() == set()
+    assert saved_folders() == set()
 
 
 def test_a_stop_of_the_second_try_leaves_what_the_first_has_left(
@@ -172,7 +172,7 @@ def test_what_was_left_can_be_given_up(ranks: jaxcluster.Cluster) -> None:
     with pytest.raises(KeyboardInterrupt):
         ranks.restart(stop_at(LATER[1], presses=2))
     ranks.stop()
-    assert saved_states() == set()
+    assert saved_folders() == set()
     with pytest.raises(NoCluster, match="Cluster 'respawn' is stopped"):
         ranks.run("1")
     with jaxcluster.start(2, name="respawn") as other:
@@ -235,9 +235,9 @@ def test_stops_when_all_is_done_end_nothing(
     ranks: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was saved takes a moment to remove."""
-    remove = kept.Kept.remove
+    remove = saved_states.Kept.remove
 
-    def press(saved: kept.Kept) -> None:
+    def press(saved: saved_states.Kept) -> None:
         respawn = ranks._respawn
         assert respawn is not None
         for _ in range(2):
@@ -245,7 +245,7 @@ def test_stops_when_all_is_done_end_nothing(
         until(lambda: respawn._is_given_up, "the second stop", 10)
         remove(saved)
 
-    monkeypatch.setattr(kept.Kept, "remove", press)
+    monkeypatch.setattr(saved_states.Kept, "remove", press)
     assert "variables kept" in ranks.restart()
     check_whole(ranks)
 
@@ -304,7 +304,7 @@ def test_stops_at_random_moments(ranks: jaxcluster.Cluster) -> None:
             assert ranks.down
             ranks.restart()
         check_whole(ranks)
-    assert saved_states() == set()
+    assert saved_folders() == set()
 
 
 # --------------------------------------------------------------------------- other threads
@@ -325,7 +325,7 @@ def test_a_stop_of_the_cluster_by_another_thread_ends_its_restart(
         ranks.restart(listen)
     other.join()
     assert ranks.closed and not ranks.down
-    assert saved_states() == set()
+    assert saved_folders() == set()
     assert "respawn" not in jaxcluster.cluster.connected()
 
 
@@ -414,7 +414,7 @@ def test_what_is_damaged_meanwhile_is_not_promised_for_ever(ranks: jaxcluster.Cl
 
     def damage(line: str) -> None:
         if line.startswith("initializing"):
-            (path,) = [p for f in saved_states() for p in Path(f).glob("rank-1.state")]
+            (path,) = [p for f in saved_folders() for p in Path(f).glob("rank-1.state")]
             data = bytearray(path.read_bytes())
             data[-10] ^= 1  # what lies between its parts is not looked at
             path.write_bytes(data)
@@ -427,11 +427,11 @@ def test_what_is_damaged_meanwhile_is_not_promised_for_ever(ranks: jaxcluster.Cl
 
 
 def test_a_saved_state_of_a_dead_process_is_swept_and_nobody_elses(home: Home) -> None:
-    mine = kept.LocalStates()
+    mine = saved_states.LocalStates()
     source = (
-        f"import pathlib, time; from jaxcluster.records import kept;"
-        f"kept.SHARED_MEMORY = pathlib.Path({str(kept.SHARED_MEMORY)!r});"
-        "folder = kept.LocalStates(); print(folder.paths[0], flush=True); time.sleep(1000)"
+        f"import pathlib, time; from jaxcluster.records import saved_states;"
+        f"saved_states.SHARED_MEMORY = pathlib.Path({str(saved_states.SHARED_MEMORY)!r});"
+        "folder = saved_states.LocalStates(); print(folder.paths[0], flush=True); time.sleep(1000)"
     )
     with subprocess.Popen(
         [sys.executable, "-c", source], stdout=subprocess.PIPE, text=True
@@ -439,11 +439,11 @@ def test_a_saved_state_of_a_dead_process_is_swept_and_nobody_elses(home: Home) -
         assert other.stdout is not None
         theirs = Path(other.stdout.readline().strip())
         (theirs / "rank-0.state").touch()
-        kept.sweep()
+        saved_states.sweep()
         assert theirs.is_dir()
         other.kill()
         other.wait(30)
-    kept.sweep()
+    saved_states.sweep()
     assert not theirs.exists()
     assert all(path.is_dir() for path in mine.paths)
     mine.remove()
@@ -452,8 +452,8 @@ def test_a_saved_state_of_a_dead_process_is_swept_and_nobody_elses(home: Home) -
 
 KILLED = """
 import pathlib, time, jaxcluster
-from jaxcluster.records import kept
-kept.SHARED_MEMORY = pathlib.Path({memory!r})
+from jaxcluster.records import saved_states
+saved_states.SHARED_MEMORY = pathlib.Path({memory!r})
 cluster = jaxcluster.start(1, name="killed", detach={detach})
 cluster.run("x = 1")
 def listen(line):

@@ -427,7 +427,7 @@ def numbers(text: str) -> tuple[list[str], list[str]]:
 KEPT = """
 import os, signal, time, jax, numpy as np, jax.numpy as jnp, jaxcluster
 from jax.sharding import NamedSharding, PartitionSpec as P
-from jaxcluster.engine.steps import board
+from jaxcluster.engine.steps import active_loops
 rank, mesh = jax.process_index(), jax.make_mesh((2,), "i")
 rows, add = NamedSharding(mesh, P("i")), jax.jit(lambda w, x: w + jnp.sum(x))
 state = {"w": jnp.zeros(()), "seen": []}
@@ -440,7 +440,7 @@ def first_time(name):
 def main():
     for i in jaxcluster.steps(range(40), keep=10, state=state):
         if i in (15, 25):  # until both ranks know that both have kept the step before
-            while [one.step for one in board.board.keeping.entries] != [i - 5]:
+            while [one.step for one in active_loops.active.checkpoints.entries] != [i - 5]:
                 time.sleep(0.005)
             first_time(f"kept-{i}")
             while not os.path.exists(f"kept-{i}-{1 - rank}"):

@@ -115,7 +115,7 @@ def begun(cluster: jaxcluster.Cluster, source: str, step: int) -> jaxcluster.Run
     """The cell, when all ranks have kept this step, and it waits at a later one."""
     cell = cluster.submit(source)
     cell.run_in_background(lambda record: None)
-    until(lambda: (cell.core.stepping.kept or 0) >= step or cell.done, f"step {step}")
+    until(lambda: (cell.core.loop_progress.kept or 0) >= step or cell.done, f"step {step}")
     return cell
 
 
@@ -349,9 +349,9 @@ def test_what_can_not_be_kept_is_named(ranks: jaxcluster.Cluster) -> None:
     assert said in record.stdout(0)
     assert lines_of(record) == ["39", "39"]
     record = ranks.run(
-        "from jaxcluster.engine.steps import board\n"
-        f"if r: board.board.keeping.settle = lambda *_: 1 / 0\ngiven = 0\n{source}\n"
-        "if r: del board.board.keeping.settle",
+        "from jaxcluster.engine.steps import active_loops\n"
+        f"if r: active_loops.active.checkpoints.settle = lambda *_: 1 / 0\ngiven = 0\n{source}\n"
+        "if r: del active_loops.active.checkpoints.settle",
         show=False,
     )
     said = "This loop is no longer kept (rank 1: ZeroDivisionError: division by zero)."
@@ -366,10 +366,10 @@ def test_nothing_is_left(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyP
     with jaxcluster.start(1, devices_per_process=1, name="left") as cluster:
         with pytest.raises(CellFailed, match="Kept at step 2"):
             cluster.run(
-                "import jaxcluster, time\nfrom jaxcluster.engine.steps import board\n"
+                "import jaxcluster, time\nfrom jaxcluster.engine.steps.active_loops import active\n"
                 "for i in jaxcluster.steps(range(4), keep=2):\n"
-                "    while i == 3 and not board.board.keeping.entries: time.sleep(0.005)\n"
-                "    while i == 3 and board.board.loops[0].keeper._is_busy: time.sleep(0.005)\n"
+                "    while i == 3 and not active.checkpoints.entries: time.sleep(0.005)\n"
+                "    while i == 3 and active.loops[0].checkpointer._is_busy: time.sleep(0.005)\n"
                 "    1 / (3 - i)",
                 show=False,
             )

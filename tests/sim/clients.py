@@ -11,7 +11,7 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.allocation.turns import Turn
 from jaxcluster.cluster import (
-    carrying,
+    action_runner,
     dispatch,
     questions,
     replay,
@@ -26,8 +26,8 @@ from jaxcluster.engine import strict
 from jaxcluster.errors import JaxClusterError, RankDied
 from jaxcluster.host.procfs import Silence
 from jaxcluster.lockstep import replaying
+from jaxcluster.model.lineage import Lineage
 from jaxcluster.model.long_launches import UsualTimes
-from jaxcluster.model.makers import Making
 from jaxcluster.records import lastreport
 from jaxcluster.wire.link import Event
 from jaxcluster.wire.ops import Operation
@@ -36,7 +36,7 @@ from sim import keeping as sim_keeping
 from sim import ranks as sim_ranks
 from sim.hub import Hub, PatientTime, Sink, Time
 
-MODULES = (running, carrying, replay, selfcheck, undoing, questions, dispatch, worlds)
+MODULES = (running, action_runner, replay, selfcheck, undoing, questions, dispatch, worlds)
 
 OTHERS = "The notebook that started it can restart it."
 
@@ -234,12 +234,12 @@ class World:
         )
         self.dead: dict[int, dict[str, Any]] = {}
         self.counts: dict[int, Any] = {}
-        self.excused: list[Any] = []
+        self.pending_launches: list[Any] = []
         self.hosts = {r: f"h{n}" for r, n in enumerate(keys)} if len(set(keys)) > 1 else {}
         self.told: dict[int, Any] = {}
         self.last_launches: dict[int, Any] = {}
         self.unreachable: dict[str, str] = {}
-        self.divergence = self.way = None
+        self.divergence = self.logins = None
         self.is_over, self.is_strict = False, client.cluster.is_strict
         self.has_met, self.coordinator_died = True, ""
         self.stays = UsualTimes()
@@ -324,7 +324,7 @@ class Client:
         self.cluster, self.number, self.lateness = cluster, number, lateness
         self.ident = f"client-{number}".encode()
         self.recovered = ""
-        self.makers = Making()
+        self.lineage = Lineage()
         self.past_reports = lastreport.Reports("sim", is_here=False)
         self.others: list[Client] = []
         self.dispatcher = dispatch.Dispatcher(self)  # type: ignore[arg-type]

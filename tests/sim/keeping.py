@@ -1,6 +1,6 @@
 """What simulated ranks keep of themselves, and what comes back of it on new processes.
 
-The real code decides and writes: the keeper, its shelf and mirror, marks and reports, the folders
+The real code decides and writes: the copier, its store and mirror, marks and reports, the folders
 of hosts, what is saved, which copies are taken, the plan, the restart. Files are real ones, in
 memory. Only threads, sockets and the values themselves are simulated: an array's numbers are the
 number of the simulated value.
@@ -30,12 +30,12 @@ from jaxcluster.agent.mirrors import Mirrors
 from jaxcluster.allocation import states
 from jaxcluster.allocation.fleet import Place
 from jaxcluster.cluster import copies, respawn, restart
-from jaxcluster.engine import others, state
+from jaxcluster.engine import change_notices, state
 from jaxcluster.engine.digests import LITERAL, is_literal
-from jaxcluster.engine.state import aside, keeper, loading, mirror, saving, shelf
+from jaxcluster.engine.state import background_save, copier, loading, mirror, saving, version_store
 from jaxcluster.engine.state.saved import CannotSave, SavedArray
 from jaxcluster.errors import JaxClusterError, LaunchError
-from jaxcluster.records import kept
+from jaxcluster.records import saved_states
 from jaxcluster.wire.link import Event
 from sim.hub import Hub, Sink, Time
 from sim.threads import ANSWER_S, Jobs, Sockets, Threads
@@ -67,8 +67,8 @@ class Values:
 
 def save_array(values: Values, saver: Any, value: Value) -> SavedArray:
     """In place of ``_Saver._save_array``."""
-    if saver.aside is not None:
-        saver.aside.wait_for(value)
+    if saver.background is not None:
+        saver.background.wait_for(value)
     if not value.is_ready:
         raise CannotSave("still being computed")
     if value.failed:
@@ -90,7 +90,7 @@ def text_of(value: Any) -> str:
 
 
 class Paced:
-    """In place of ``Aside``: what it takes to pickle a name goes by."""
+    """In place of ``BackgroundSave``: what it takes to pickle a name goes by."""
 
     def begin(self, name: str) -> None:
         self.hub.block(None, SAVE_S[int(len(SAVE_S) * self.hub.chance.random())])
@@ -101,7 +101,7 @@ class Paced:
     go_on: Callable[[], None]
 
 
-class SlowShelf(shelf.Shelf):
+class SlowVersionStore(version_store.VersionStore):
     """Writing takes its time."""
 
     hub: Hub
@@ -147,27 +147,33 @@ def virtual(own: Keeping) -> Iterator[None]:
         monotonic=clock.monotonic, sleep=clock.sleep, time=clock.time, thread_time=lambda: 0.0,
         perf_counter=clock.monotonic,
     )  # fmt: skip
-    slow = type("SlowAside", (Paced, aside.Aside), {"hub": hub})
-    files = type("SlowShelf", (SlowShelf,), {"hub": hub})
+    slow = type("SlowAside", (Paced, background_save.BackgroundSave), {"hub": hub})
+    files = type("SlowVersionStore", (SlowVersionStore,), {"hub": hub})
     threads = own.threads
     silent = SimpleNamespace(set=lambda value: None)
-    put(keeper, time=timed, threading=threads, is_own=silent, log=own, Aside=slow,
-        Shelf=files, LEAST_WAIT_S=0.02)  # fmt: skip
+    put(copier, time=timed, threading=threads, is_own=silent, log=own, BackgroundSave=slow,
+        VersionStore=files, LEAST_WAIT_S=0.02)  # fmt: skip
     put(mirror, time=timed, threading=threads, is_own=silent, log=own,
         zmq=own.sockets, SILENT_S=ANSWER_S, RETRY_S=0.3)  # fmt: skip
-    put(aside, time=timed, POLL_S=PACE_S, threading=threads, is_ready=lambda value: value.is_ready)
+    put(
+        background_save,
+        time=timed,
+        POLL_S=PACE_S,
+        threading=threads,
+        is_ready=lambda value: value.is_ready,
+    )
     put(saving, is_array=lambda value: type(value) is Value, is_common=_is_common, _text=text_of,
         is_ready=lambda value: value.is_ready)  # fmt: skip
     put(saving.randomness, digests=lambda: {**dict.fromkeys(restart.RANDOM, ""), "seeded": False})
     put(saving._Saver, _save_array=lambda saver, value: save_array(values, saver, value))
     put(loading.Loader, make_array=lambda loader, number: load_array(values, loader, number))
-    for module in (shelf, requests, kept):
+    for module in (version_store, requests, saved_states):
         put(module, memory_room=lambda path: ROOM)
     put(requests, free_nbytes=lambda path: ROOM)
-    put(kept, SHARED_MEMORY=own.folder, _parents=lambda: [own.folder])
+    put(saved_states, SHARED_MEMORY=own.folder, _parents=lambda: [own.folder])
     put(copies, time=timed, LOOK_S=PACE_S, new_keys=lambda: SimpleNamespace(public="", secret=""))
     put(states, time=timed)
-    put(others.wire, encode=lambda op, id, body: (op, body))
+    put(change_notices.wire, encode=lambda op, id, body: (op, body))
     put(restart, time=timed, Sink=Sink)
     put(respawn, time=timed)
     jax = sys.modules.get("jax")
@@ -284,7 +290,7 @@ class Fleet:
 # ------------------------------------------------------------------------------------ the ranks
 
 
-def close_files(own: keeper.Keeper) -> None:
+def close_files(own: copier.Copier) -> None:
     """As the kernel does where a process ends: many simulated ones end in this one."""
     for file in (own._file, own._hold):
         if file >= 0:
@@ -312,17 +318,17 @@ class Keeping:
             agents = Agents()
         self.sockets = Sockets(hub, agents, keeps.cut)
         self.logged: list[str] = []
-        self.keepers: list[keeper.Keeper] = []
-        self.states: list[kept.LocalStates] = []
+        self.copiers: list[copier.Copier] = []
+        self.states: list[saved_states.LocalStates] = []
         self.pictures: dict[int, Picture] | None = None
 
     def write(self, text: str) -> None:
         """What the product's own log is told: an error that it has met, and got over."""
         self.logged.append(text)
 
-    def attach(self, rank: Any) -> keeper.Keeper:
-        made = keeper.Keeper(rank.number)
-        self.keepers.append(made)
+    def attach(self, rank: Any) -> copier.Copier:
+        made = copier.Copier(rank.number)
+        self.copiers.append(made)
         made._jobs = Jobs(self.hub)  # type: ignore[assignment]
         made.tell = rank.tell_outside
         with self.owned(rank):
@@ -337,7 +343,7 @@ class Keeping:
 
     def end(self, rank: Any) -> None:
         """Its process is gone, perhaps in the middle of a mark."""
-        own = rank.keeper
+        own = rank.copier
         if own._file >= 0 and self.hub.chance.random() < 0.1:
             data, at = wire.Mark(number=own._marks + 1).pack()
             os.pwrite(own._file, data[: int(len(data) * self.hub.chance.random())], at)
@@ -348,7 +354,7 @@ class Keeping:
                 self.hub.actors.remove(actor)
 
     def remove(self) -> None:
-        for one in self.keepers:
+        for one in self.copiers:
             close_files(one)
         for folder in self.states:
             folder.remove()
@@ -416,10 +422,10 @@ class Ways:
         do()
 
 
-def others_of(rank: Any, told: Told) -> others.Others:
-    made = others.Others(Ways(rank), told, lambda: rank.current is not None)  # type: ignore[arg-type]
+def others_of(rank: Any, told: Told) -> change_notices.ChangeNotices:
+    made = change_notices.ChangeNotices(Ways(rank), told, lambda: rank.current is not None)  # type: ignore[arg-type]
 
-    def call_later(seconds: float, do: Callable[[], None]) -> others.Timer:
+    def call_later(seconds: float, do: Callable[[], None]) -> change_notices.Timer:
         timer = Timer(do, rank)
         rank.hub.at(rank.hub.now + seconds, timer.ring)
         return timer
@@ -477,13 +483,13 @@ def answer(rank: Any, op: str, body: Any) -> Any:
     if op == "restore":
         rank.before = None
         done = state.on_restore(rank.names, number, body)
-        rank.keeper.changed()
+        rank.copier.changed()
         return replace(done, values={n: text_of(rank.names[n]) for n in done.restored})
     assert op == "unbind"
     for name in body.names:
         rank.names.pop(name, None)
     rank.lost |= body.lost
-    rank.keeper.changed()
+    rank.copier.changed()
     return None
 
 
@@ -494,7 +500,7 @@ def folder_of(cluster: Any, in_memory: bool) -> Any:
     own = cluster.keeping
     if own.fleet is not None:
         return states.HostStates(own.fleet)
-    made = kept.LocalStates(cluster.num_ranks, in_memory=in_memory)
+    made = saved_states.LocalStates(cluster.num_ranks, in_memory=in_memory)
     cluster.keeping.states.append(made)
     return made
 

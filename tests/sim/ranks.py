@@ -232,9 +232,9 @@ class Rank:
         self.saved: dict[str, Any] | None = None  # what a snapshot has, once there is one
         self.lost: dict[str, str] = {}
         self._paths: dict[int, tuple[Iterator[Any], Iterator[None]]] = {}  # of each program
-        self.keeper = cluster.keeping.attach(self) if cluster.keeping is not None else None
+        self.copier = cluster.keeping.attach(self) if cluster.keeping is not None else None
         self.told = keeping.Told()
-        self.others = keeping.others_of(self, self.told) if self.keeper is not None else None
+        self.others = keeping.others_of(self, self.told) if self.copier is not None else None
 
     # ------------------------------------------------------------------ the control channel
 
@@ -315,7 +315,7 @@ class Rank:
 
     def _on_keep(self, request: Request) -> None:
         with self.cluster.keeping.owned(self):
-            self.reply(request, keeping.state.on_keep(self.keeper, request))
+            self.reply(request, keeping.state.on_keep(self.copier, request))
 
     def _on_hold_replies(self, request: Request) -> None:
         if self.others is not None:
@@ -342,7 +342,7 @@ class Rank:
 
     def _name_changes(self, ident: bytes) -> wire.NameChanges | None:
         """What a notebook is told of them: see ``engine.names``."""
-        return None if self.keeper is None else self.told.changes(ident, self.names)
+        return None if self.copier is None else self.told.changes(ident, self.names)
 
     def _probe(self) -> None:
         self.probes += 1
@@ -401,8 +401,8 @@ class Rank:
         assert self.before is not None
         self.before.is_undone = True
         self._put_back(self.before)
-        if self.keeper is not None and self.others is not None:
-            self.keeper.changed()
+        if self.copier is not None and self.others is not None:
+            self.copier.changed()
             self.others.spoil(request.ident, request.body.seq)
         self.reply(request, [])
 
@@ -513,8 +513,8 @@ class Rank:
             return
         self.current, self.is_interrupted = cell, False
         self.journal.enter(cell.seq, cell.execution_count)
-        if self.keeper is not None:
-            self.keeper.begin(cell.seq, request.ident)
+        if self.copier is not None:
+            self.copier.begin(cell.seq, request.ident)
         self.before = Before(cell.seq, dict(self.names))
         status, error = "ok", None
         steps = self.cluster.program(cell.source).of(self.number)
@@ -537,19 +537,19 @@ class Rank:
             own=end.own, foreign=end.foreign, unchecked=end.unchecked, background=end.background,
             given_up=sorted(self.journal.given_up), names=self._name_changes(request.ident),
         )  # fmt: skip
-        if self.keeper is None or self.others is None:
+        if self.copier is None or self.others is None:
             self.reply(request, reply)
         else:
             self.others.answer(request.ident, lambda: self.reply(request, reply))
             self.others.cell_ended(request.ident, cell.seq)
             is_same = self.names == self.before.names
-            self.keeper.end(cell.seq, is_same)
+            self.copier.end(cell.seq, is_same)
 
-    def _end_of(self, cell: wire.CellRequest, status: str) -> wire.ends.End:
+    def _end_of(self, cell: wire.CellRequest, status: str) -> wire.cell_ends.CellEnd:
         journal = self.journal
         own, launches = journal.own(cell.seq), journal.launches()
         ended = status, own, launches, journal.foreign, journal.unchecked, self._lives()
-        return wire.ends.End(*ended)
+        return wire.cell_ends.CellEnd(*ended)
 
     # ------------------------------------------------------------------ the user's code
 
@@ -714,7 +714,7 @@ class Rank:
 
     def die(self) -> None:
         self.is_dead = True
-        if self.keeper is not None:
+        if self.copier is not None:
             self.cluster.keeping.end(self)
         for actor in [self.main, *self.threads]:
             actor.kill()

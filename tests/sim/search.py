@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from jaxcluster.errors import Divergence, RankDied
-from jaxcluster.model import explain, makers, rewrite
+from jaxcluster.model import explain, lineage, rewrite
 from jaxcluster.wire.ops.cells import Interrupt
 from sim import keeping
 from sim.clients import Client, outcome, virtual
@@ -469,7 +469,7 @@ def _is_whole(step: Any, program: Program) -> bool:
 
 def prepare() -> None:
     """Make a process fast that does nothing but run schedules."""
-    for module, name in ((rewrite, "_assigned_names"), (explain, "tree_of"), (makers, "_bound")):
+    for module, name in ((rewrite, "_assigned_names"), (explain, "tree_of"), (lineage, "_bound")):
         setattr(module, name, functools.cache(getattr(module, name).__wrapped__))
     for module in list(sys.modules.values()):
         if module.__name__.partition(".")[0] in ("jaxcluster", "sim"):

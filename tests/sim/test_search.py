@@ -22,9 +22,9 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.cluster import carrying, copies, restart
-from jaxcluster.engine import others, strict
-from jaxcluster.engine.state import shelf
+from jaxcluster.cluster import action_runner, copies, restart
+from jaxcluster.engine import change_notices, strict
+from jaxcluster.engine.state import version_store
 from jaxcluster.errors import CellInterrupted
 from jaxcluster.lockstep import actions, polls
 from jaxcluster.lockstep.cell import Cell
@@ -105,7 +105,7 @@ def alone(cells: Any, undone: int) -> frozenset[int]:
 
 
 REAL = SimpleNamespace(
-    undo=carrying.Carrier._undo,
+    undo=action_runner.ActionRunner._undo,
     confirmations=Journal.confirmations,
     origin=Journal.origin,
     take_reply=Cell._take_reply,
@@ -238,14 +238,14 @@ def mirror_at_hand(mark: wire.Mark, undone: int, after: int, first: int, since: 
     return mark.after or mark.before
 
 
-def find_in_place(own: shelf.Shelf, array: Any, where: str) -> Any:
+def find_in_place(own: version_store.VersionStore, array: Any, where: str) -> Any:
     """By its name, and not by what it is."""
     return next((known.parts.get(where) for known in own._known.values()), None)
 
 
 HOLES: dict[str, list[tuple[Any, str, Any]]] = {
-    "queued cells hide a skip": [(wire.ends, "guards", lambda ranks, later: False)],
-    "even counts are believed": [(wire.ends, "differing", lambda ends: [])],
+    "queued cells hide a skip": [(wire.cell_ends, "guards", lambda ranks, later: False)],
+    "even counts are believed": [(wire.cell_ends, "differing", lambda ends: [])],
     "what may still launch is not known": [(Rank, "_background", lambda rank: [])],
     "a stopped cell's programs are not compared": [
         (polls.Polls, "_is_of_interrupt", lambda self, found: self._watch.why == "stop"),
@@ -263,9 +263,9 @@ HOLES: dict[str, list[tuple[Any, str, Any]]] = {
     "a survivor's value is taken for a dead rank's own": [
         (restart, "is_common", lambda name, bodies: True),
     ],
-    "an array's numbers are another one's": [(shelf.Shelf, "find", find_in_place)],
+    "an array's numbers are another one's": [(version_store.VersionStore, "find", find_in_place)],
     "a cell is taken back while others replace the ranks": [
-        (carrying.Carrier, "_undo", undo_beside_a_restart),
+        (action_runner.ActionRunner, "_undo", undo_beside_a_restart),
         (Turns, "quiet", look_only),
     ],
 }  # fmt: skip
@@ -323,13 +323,13 @@ RARE: dict[str, tuple[Any, str, Any]] = {
         restart, "_with_undone", alone,
     ),
     "nobody hears of what another notebook's cell has bound": (
-        others.Others, "cell_ended", lambda *told: None,
+        change_notices.ChangeNotices, "cell_ended", lambda *told: None,
     ),
     "nobody hears of what another notebook takes back": (
-        others.Others, "spoil", lambda *told: None,
+        change_notices.ChangeNotices, "spoil", lambda *told: None,
     ),
     "a cell that ends after its rank was saved has ended well": (
-        others.Others, "hold", lambda *asked: None,
+        change_notices.ChangeNotices, "hold", lambda *asked: None,
     ),
     "of two cells that are taken back, a dead rank's copy has the first": (
         copies, "_missed", missed_last,

@@ -72,7 +72,7 @@ class Threads:
 
 
 class Jobs:
-    """What a keeper has its rank's main thread do: see ``wire.Inbox``."""
+    """What a copier has its rank's main thread do: see ``wire.Inbox``."""
 
     def __init__(self, hub: Hub) -> None:
         self._came = Event(hub)

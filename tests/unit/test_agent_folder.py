@@ -17,7 +17,7 @@ from jaxcluster.agent import folder as folders
 from jaxcluster.agent import report, server
 from jaxcluster.agent.folder import Folder, Record
 from jaxcluster.errors import JaxClusterError
-from jaxcluster.keeper.processes import is_alive, pid_space, process_token
+from jaxcluster.supervision.processes import is_alive, pid_space, process_token
 
 GONE = "4194999:1"
 

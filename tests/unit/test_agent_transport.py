@@ -15,7 +15,7 @@ import zmq
 from helpers import until
 
 from jaxcluster.agent import transport
-from jaxcluster.agent.transport import Doorkeeper, Keys, new_keys, open_dealer, open_router
+from jaxcluster.agent.transport import Authenticator, Keys, new_keys, open_dealer, open_router
 
 ANSWER_MS = 20_000
 NOT_LET_IN_MS = 300
@@ -27,7 +27,7 @@ class Server:
     def __init__(self, bind: str) -> None:
         self.owner, self.keys = new_keys(), new_keys()
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.doorkeeper = Doorkeeper(self.context, self.owner.public)
+        self.authenticator = Authenticator(self.context, self.owner.public)
         self.router, self.endpoint = open_router(self.context, bind, self.keys)
         self.came: list[list[bytes]] = []
         self._stop = threading.Event()
@@ -37,11 +37,11 @@ class Server:
     def _serve(self) -> None:
         poller = zmq.Poller()
         poller.register(self.router, zmq.POLLIN)
-        poller.register(self.doorkeeper.socket, zmq.POLLIN)
+        poller.register(self.authenticator.socket, zmq.POLLIN)
         while not self._stop.is_set():
             events = dict(poller.poll(10))
-            if self.doorkeeper.socket in events:
-                self.doorkeeper.answer()
+            if self.authenticator.socket in events:
+                self.authenticator.answer()
             if self.router in events:
                 self.came.append(self.router.recv_multipart())
                 transport.send(self.router, self.came[-1])
@@ -96,7 +96,7 @@ def assert_serves_its_owner(context: zmq.Context[zmq.Socket[bytes]], server: Ser
 
 def test_the_owner_is_let_in(context: zmq.Context[zmq.Socket[bytes]], server: Server) -> None:
     assert_serves_its_owner(context, server)
-    assert server.doorkeeper.refused == 0
+    assert server.authenticator.refused == 0
 
 
 def test_a_foreign_key_is_not_let_in(
@@ -105,7 +105,7 @@ def test_a_foreign_key_is_not_let_in(
     """It knows the server's public key: CURVE alone would let it in."""
     theirs = dealer(context, server, new_keys())
     theirs.send(b"stop")
-    until(lambda: server.doorkeeper.refused, "it is refused", 20)
+    until(lambda: server.authenticator.refused, "it is refused", 20)
     assert not theirs.poll(NOT_LET_IN_MS)
     assert_serves_its_owner(context, server)
 
@@ -162,19 +162,19 @@ def test_the_owner_is_known_by_one_key_of_curve_alone(
     """As zmq would ask; the answer is for the question."""
     with zmq.Context() as context, contextlib.ExitStack() as opened:
         is_any_guest = status == b"400"  # so that its form alone is what refuses it
-        doorkeeper = Doorkeeper(context, new_keys().public, lambda key: is_any_guest)
-        opened.enter_context(doorkeeper.socket)
+        authenticator = Authenticator(context, new_keys().public, lambda key: is_any_guest)
+        opened.enter_context(authenticator.socket)
         asks = opened.enter_context(context.socket(zmq.REQ))
         asks.linger = 0
         asks.connect(transport.ZAP)
-        keys = [doorkeeper.owner] * owner_keys
+        keys = [authenticator.owner] * owner_keys
         asks.send_multipart([version, b"7", b"jaxcluster", b"", b"", mechanism, *keys])
-        assert doorkeeper.socket.poll(ANSWER_MS)
-        doorkeeper.answer()
+        assert authenticator.socket.poll(ANSWER_MS)
+        authenticator.answer()
         assert asks.poll(ANSWER_MS)
         found = asks.recv_multipart()
         assert (found[1], found[2]) == (b"7", status)
-        assert doorkeeper.refused == (status != b"200")
+        assert authenticator.refused == (status != b"200")
 
 
 def test_one_that_comes_back_takes_its_old_place(

@@ -27,7 +27,7 @@ from jaxcluster.arguments import (
 )
 from jaxcluster.cluster import make_spec
 from jaxcluster.errors import UsageError
-from jaxcluster.launchers.chosen import launcher_of
+from jaxcluster.launchers.factory import launcher_of
 from jaxcluster.notebook.commands import COMMANDS
 from jaxcluster.notebook.magics import JaxClusterMagics
 from jaxcluster.plan.spec import check_seconds

@@ -24,7 +24,7 @@ import pytest
 from helpers import until
 
 from jaxcluster.engine.background import Background, _calls_own_alone, _on_loop, is_own
-from jaxcluster.keeper import processes
+from jaxcluster.supervision import processes
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def no_other_children(monkeypatch: pytest.MonkeyPatch) -> None:
     def has_children() -> bool:
         return any(map(processes.start_time, set(processes.children()) - before))
 
-    monkeypatch.setattr("jaxcluster.keeper.ends.has_children", has_children)
+    monkeypatch.setattr("jaxcluster.supervision.ends.has_children", has_children)
 
 
 @pytest.fixture

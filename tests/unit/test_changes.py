@@ -26,7 +26,7 @@ import pytest
 
 from jaxcluster.engine import changes
 from jaxcluster.engine.changes import watch
-from jaxcluster.engine.reach import arrays_within, reachable_from, sharing
+from jaxcluster.engine.object_graph import arrays_within, reachable_from, sharing
 
 
 def namespace(source: str, **values: Any) -> dict[str, Any]:

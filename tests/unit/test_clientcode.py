@@ -17,7 +17,7 @@ from ipyparallel.serialize import pack_apply_message
 
 from jaxcluster.engine.clientcode import ClientCode
 from jaxcluster.engine.leftovers import Leftovers
-from jaxcluster.engine.state.keeper import Keeper
+from jaxcluster.engine.state.copier import Copier
 
 
 class Runner:
@@ -35,7 +35,7 @@ class Runner:
         self.interrupts = types.SimpleNamespace(signal_again=self.again.append)
         self.leftovers = Leftovers()
         self.undo = types.SimpleNamespace(forget=lambda why: None)
-        self.keeper = Keeper(0)
+        self.copier = Copier(0)
         self.others = types.SimpleNamespace(enter=list, leave=list)
 
     def in_a_cell(self, frame: FrameType | None) -> bool:

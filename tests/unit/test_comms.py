@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from jaxcluster.engine.captured import Captured, overwritten
+from jaxcluster.engine.output_widgets import Captured, overwritten
 from jaxcluster.views.snapshot import is_over, parts, snapshot
 from jaxcluster.wire import WIDGET, CommState, opening_order
 from jaxcluster.wire.comms import KEPT_MESSAGES

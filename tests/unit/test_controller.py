@@ -13,7 +13,7 @@ import ipyparallel
 import pytest
 
 from jaxcluster.engine.controller import MOST_TRIES, BroadcastScheduler, process_of
-from jaxcluster.keeper.processes import pid_space_mark, process_token, send_signal
+from jaxcluster.supervision.processes import pid_space_mark, process_token, send_signal
 
 
 def test_an_engines_identity_tells_its_process() -> None:

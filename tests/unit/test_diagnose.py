@@ -489,7 +489,10 @@ class TestWords:
             launches = [replace(e, cell_seq=s, processes="0,1") for e, s in
                         zip(reports[r].launches, seqs, strict=True)]  # fmt: skip
             reports[r] = replace(reports[r], launches=launches)
-        ends = {0: wire.ends.End("ok", {"0,1": [1, SUM]}), 1: wire.ends.End("ok", {})}
+        ends = {
+            0: wire.cell_ends.CellEnd("ok", {"0,1": [1, SUM]}),
+            1: wire.cell_ends.CellEnd("ok", {}),
+        }
         told = "without launch 2, jit(_reduce_sum) (its last launch: 1, jit(multiply)"
         assert told in str(diagnose.diagnose_end(reports, ends, 5, "", 7, {}))
         reports[1] = replace(reports[1], launches=[])  # of so many others that it is not told

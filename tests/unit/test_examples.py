@@ -24,7 +24,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import jaxcluster
 from jaxcluster import cli, cluster, mcp, wire
-from jaxcluster.allocation import remote, visits
+from jaxcluster.allocation import remote, remote_attach
 from jaxcluster.arguments import Help
 from jaxcluster.cluster import notify, sessions, starting
 from jaxcluster.doctor import hosts as hostchecks
@@ -102,12 +102,12 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
     def served(way: dict[str, Any], allow_run: bool) -> None:
         if way:
-            visits.way_of(way)
+            remote_attach.logins_of(way)
 
     monkeypatch.setattr(sessions, "start_world", started)
     monkeypatch.setattr(cluster, "dry_run", started)
-    monkeypatch.setattr(visits, "look", reached)
-    monkeypatch.setattr(visits, "look", reached)
+    monkeypatch.setattr(remote_attach, "look", reached)
+    monkeypatch.setattr(remote_attach, "look", reached)
     monkeypatch.setattr(hostchecks, "look_before", reached)
     monkeypatch.setattr("jaxcluster.doctor.run_checks", lambda root: [])
     monkeypatch.setattr(exporting, "carry_out", reached)

@@ -13,7 +13,7 @@ from helpers import until
 from jaxcluster import wire
 from jaxcluster.agent.client import State
 from jaxcluster.agent.transport import new_keys
-from jaxcluster.allocation import loops
+from jaxcluster.allocation import loop_checkpoints
 from jaxcluster.allocation.fleet import Fleet, Left, Place, _refusing
 from jaxcluster.allocation.placing import place, share_out
 from jaxcluster.allocation.remote import HostAllocation
@@ -290,7 +290,7 @@ def test_what_is_kept_of_loops_is_brought_to_hosts_that_lack_it(fleet: Fleet) ->
     for place_ in fleet.places:
         place_.agent = at(place_.name)
     fleet.places[1].lost = "gone"
-    loops.bring(fleet.homes(), [one for one in fleet.places if not one.lost])
+    loop_checkpoints.bring(fleet.homes(), [one for one in fleet.places if not one.lost])
     assert log == [
         ("remove", "h3", "steps/rank-0"),
         ("put", "h3", f"{version}/rank-0.state"),
@@ -298,7 +298,7 @@ def test_what_is_kept_of_loops_is_brought_to_hosts_that_lack_it(fleet: Fleet) ->
     ]
     log.clear()
     fleet.places[1].lost = ""
-    loops.bring({0: fleet.places[0]}, fleet.places[:2])
+    loop_checkpoints.bring({0: fleet.places[0]}, fleet.places[:2])
     assert [path for cmd, _, path in log if cmd == "put"] == [
         f"{version}/rank-0.state", f"{version}/s1", "steps/rank-0/kept.json",
     ]  # fmt: skip

@@ -18,9 +18,9 @@ import pytest
 from helpers import processes_with, until
 
 from jaxcluster.errors import LaunchError
-from jaxcluster.keeper import starting
-from jaxcluster.keeper.guard import Task
 from jaxcluster.launchers.commands import GuardedCommands
+from jaxcluster.supervision import starting
+from jaxcluster.supervision.guard import Task
 
 MARK = "JAXCLUSTER_TEST_GUARD"
 STUBBORN = "trap '' TERM HUP; echo ready; while :; do sleep 0.1; done"
@@ -268,7 +268,7 @@ def test_a_notebook_that_does_not_read_slows_the_command_and_loses_nothing(mark:
 NOTEBOOK = """
 import json, os, sys, time
 from jaxcluster.launchers.commands import GuardedCommands
-from jaxcluster.keeper.guard import Task
+from jaxcluster.supervision.guard import Task
 guarded = GuardedCommands(lambda id, event: print(json.dumps(event), flush=True))
 for task in json.loads(sys.argv[1]):
     guarded.run(Task(**task))
@@ -516,7 +516,7 @@ def test_the_guard_imports_nothing_that_takes_time() -> None:
         check=True,
     )
     assert {name for name in done.stdout.split() if name.startswith("jaxcluster.")} == {
-        "jaxcluster.keeper",
-        *(f"jaxcluster.keeper.{m}" for m in ("ends", "folders", "guard", "loop", "processes")),
+        "jaxcluster.supervision",
+        *(f"jaxcluster.supervision.{m}" for m in ("ends", "folders", "guard", "loop", "processes")),
     }
     assert not {"zmq", "numpy", "jax", "asyncio"} & set(done.stdout.split())

@@ -26,9 +26,9 @@ from jaxcluster.engine.blackbox import CHECK
 from jaxcluster.engine.cell_output import CellOutput
 from jaxcluster.engine.control import ControlChannel
 from jaxcluster.engine.crossings import Crossings
-from jaxcluster.engine.foreign import is_telling_file
 from jaxcluster.engine.history import History
 from jaxcluster.engine.journal import LATEST, NOWHERE, Journal, Program
+from jaxcluster.engine.library_code import is_telling_file
 
 SOURCE = """\
 def train(hook):

@@ -14,13 +14,13 @@ from jaxcluster.allocation import remote
 from jaxcluster.arguments import start_parser, taken_from
 from jaxcluster.cluster import make_spec
 from jaxcluster.errors import UsageError
-from jaxcluster.keeper import guard
 from jaxcluster.launchers.base import AgentOptions, Command, End, Launcher
-from jaxcluster.launchers.chosen import launcher_of
 from jaxcluster.launchers.commands import Launch, stop_s
+from jaxcluster.launchers.factory import launcher_of
 from jaxcluster.launchers.kube import reasons, template
 from jaxcluster.launchers.kube.launcher import LOGIN, TOLD, Kubernetes, seconds_of
 from jaxcluster.launchers.kube.manifests import Pod, name_of
+from jaxcluster.supervision import guard
 
 GONE_WRONG = ["The Job x could not be deleted. Why.", "kubectl -n a delete job x"]
 AGENT = AgentOptions("My_Cluster", "ab" * 32, "python3", env=(("A", "$(HOME) $$x"),))

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from jaxcluster.errors import UsageError
-from jaxcluster.keeper.starting import ROOT
 from jaxcluster.launchers.base import (
     AgentOptions,
     End,
@@ -30,6 +29,7 @@ from jaxcluster.launchers.slurm.launcher import Allocation, Slurm
 from jaxcluster.launchers.ssh import SSH, jump_host, remote_command
 from jaxcluster.launchers.through_ipp import ThroughIPP
 from jaxcluster.launchers.tpu import TPU, Login
+from jaxcluster.supervision.starting import ROOT
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 AGENT = AgentOptions(

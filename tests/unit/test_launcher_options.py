@@ -11,7 +11,7 @@ import pytest
 from jaxcluster.arguments import start_parser, taken_from
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.base import Launcher
-from jaxcluster.launchers.chosen import launcher_of
+from jaxcluster.launchers.factory import launcher_of
 from jaxcluster.launchers.hosts import Host
 from jaxcluster.launchers.kube.launcher import Kubernetes
 from jaxcluster.launchers.kube.manifests import Pod

@@ -189,7 +189,7 @@ def test_nothing_outside_its_room_can_tell_which_kind_of_host_a_cluster_is_on() 
     "source",
     [
         "from jaxcluster.allocation.processes import HostProcesses",
-        "from jaxcluster.records import kept\nkept.LocalStates()",
+        "from jaxcluster.records import saved_states\nkept.LocalStates()",
         "def f(host): return isinstance(host, Fleet)",
     ],
 )

@@ -19,8 +19,8 @@ from jaxcluster.allocation.supervisor import import_time_settings
 from jaxcluster.cluster import make_spec
 from jaxcluster.cluster.starting import dry_run
 from jaxcluster.errors import LaunchError
-from jaxcluster.keeper.starting import can_fork
 from jaxcluster.records import claims, registry
+from jaxcluster.supervision.starting import can_fork
 
 SPEC = wire.ClusterSpec("exp", 3, devices_per_process=2, env={"MINE": "1", "PATH": "/mine"})
 ENV = {"PATH": "/bin", "HOME": "/home/me", "JPY_PARENT_PID": "12", "IPP_CONNECTION_INFO": "{}"}
@@ -125,7 +125,7 @@ def test_no_secret_is_taken_for_a_language(name: str) -> None:
 def test_ranks_are_forked_where_that_is_safe(
     monkeypatch: pytest.MonkeyPatch, platform: str, no_fork: str, forks: bool
 ) -> None:
-    monkeypatch.setattr("jaxcluster.keeper.starting.sys.platform", platform)
+    monkeypatch.setattr("jaxcluster.supervision.starting.sys.platform", platform)
     assert can_fork({"JAXCLUSTER_NO_FORK": no_fork}) is forks
 
 

@@ -23,12 +23,12 @@ from jaxcluster.agent import client
 from jaxcluster.agent.transport import new_keys
 from jaxcluster.cluster import replay
 from jaxcluster.errors import Divergence, LaunchError, LauncherUnavailable, RankDied
-from jaxcluster.keeper import guard
-from jaxcluster.keeper.processes import process_token
 from jaxcluster.launchers import commands, ssh
 from jaxcluster.launchers.hosts import parse_hosts
 from jaxcluster.launchers.ssh import SSH, may_name_jump_hosts
 from jaxcluster.model import deadlock
+from jaxcluster.supervision import guard
+from jaxcluster.supervision.processes import process_token
 from jaxcluster.wire.link import Link
 from jaxcluster.wire.ops.lockstep import Busy
 
@@ -75,7 +75,7 @@ def test_a_start_asks_each_rank_for_each_step_once(hosts: ManyHosts, asked: Coun
     """Also for the ways between all pairs of hosts."""
     with jaxcluster.start(**hosts.options) as cluster:
         assert cluster.num_processes == NUM_HOSTS
-    for step in ("facts", "probe", "ways", "initialize", "serve"):
+    for step in ("facts", "probe", "reachability", "initialize", "serve"):
         assert asked[step] == NUM_HOSTS, step
     assert asked["reserve"] == NUM_HOSTS
 

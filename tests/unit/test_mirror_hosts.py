@@ -12,7 +12,7 @@ from jaxcluster.agent.transport import new_keys
 from jaxcluster.allocation.fleet import Fleet, Place
 from jaxcluster.allocation.states import HostStates
 from jaxcluster.errors import LaunchError
-from jaxcluster.records.kept import Mirror
+from jaxcluster.records.saved_states import Mirror
 
 
 class Agent:

@@ -21,7 +21,7 @@ from jaxcluster.agent import transport
 from jaxcluster.agent.folder import Folder
 from jaxcluster.agent.mirrors import Mirrors
 from jaxcluster.engine.state import mirror
-from jaxcluster.engine.state.keeper import Keeper
+from jaxcluster.engine.state.copier import Copier
 from jaxcluster.engine.state.mirror import Mirror
 
 # --------------------------------------------------------------------------- too old, or not
@@ -31,11 +31,11 @@ class LateMark:
     """A rank, and the mark that another host has of it."""
 
     def __init__(self, rank: int, told: dict[int, tuple[int, int]], owner: bytes = b"") -> None:
-        self.keeper = Keeper(rank)
-        self.keeper.owner = owner
-        self.keeper._shelf = self.keeper._mirror = self  # type: ignore[assignment]
-        self.keeper._earned_from = math.inf  # no cell waits
-        self.keeper.tell = lambda begun, outside: self.tells.append((begun, outside))
+        self.copier = Copier(rank)
+        self.copier.owner = owner
+        self.copier._store = self.copier._mirror = self  # type: ignore[assignment]
+        self.copier._earned_from = math.inf  # no cell waits
+        self.copier.tell = lambda begun, outside: self.tells.append((begun, outside))
         self.tells: list[tuple[int, int]] = []
         self.told = told
         self.value, self.values = 0, {0: 0}  # of the variables, by version
@@ -46,14 +46,14 @@ class LateMark:
 
     def copy(self) -> None:
         """A version of now is whole in the host's own memory."""
-        if not self.keeper._is_running and self.keeper._state not in self.keeper._versions:
+        if not self.copier._is_running and self.copier._state not in self.copier._versions:
             self.version += 1
-            self.keeper._versions[self.keeper._state] = self.version
+            self.copier._versions[self.copier._state] = self.version
             self.values[self.version] = self.value
 
     def deliver(self, rng: random.Random) -> None:
         """Another host has some of the versions, and a mark that names no others."""
-        now = self.keeper.mark()
+        now = self.copier.mark()
         self.there |= {n for n in (now.before, now.after) if rng.random() < 0.8}
         before, after = (n if n in self.there else 0 for n in (now.before, now.after))
         self.mark = wire.Mark(
@@ -64,15 +64,15 @@ class LateMark:
     def hear(self) -> None:
         """The notebook has what the rank told."""
         if self.tells:
-            self.told[self.keeper.rank] = self.tells[-1]
+            self.told[self.copier.rank] = self.tells[-1]
 
     def begin(self, seq: int, whose: bytes = b"") -> None:
         self.before = self.value
-        self.keeper.begin(seq, whose)
+        self.copier.begin(seq, whose)
 
     def end(self, seq: int, is_same: bool) -> None:
         self.value += not is_same
-        self.keeper.end(seq, is_same)
+        self.copier.end(seq, is_same)
 
     # ------------------------------------------------------------------ as a mirror has it
 
@@ -119,7 +119,7 @@ class Course:
         for rank in (self.lost, self.living):
             if rank not in self.running and rank not in self.waiting:
                 rank.value += 1
-                rank.keeper.changed()
+                rank.copier.changed()
                 rank.hear()
 
     def client(self) -> None:
@@ -127,9 +127,9 @@ class Course:
         if self.living not in self.running:
             for rank in (self.lost, self.living):
                 if rank not in self.running:
-                    rank.keeper.enter()
+                    rank.copier.enter()
                     rank.value += 1
-                    rank.keeper.leave()
+                    rank.copier.leave()
                     if self.rng.random() < 0.5:
                         rank.hear()
 
@@ -150,14 +150,14 @@ class Course:
 
     def taken(self, is_undone: bool) -> tuple[int, int | None]:
         """(what the variables are to be, what they would be); None: they are named as lost."""
-        lost, living = self.lost, self.living.keeper.mark()
+        lost, living = self.lost, self.living.copier.mark()
         undone = self.seq if is_undone else 0
         since = wire.Since(self.told.get(0, (0, 0))[1], (living,))
         after = self.after if is_undone else self.seq
         if not is_undone and self.rng.random() < 0.5:  # the first host can't be asked
             after = max(self.own, self.told.get(0, (0, 0))[0])
         version = lost.mark.mirror_for(undone, after, 0, since)
-        has_begun = lost.keeper.mark().begun == self.seq
+        has_begun = lost.copier.mark().begun == self.seq
         wanted = lost.before if is_undone and has_begun else lost.value
         return wanted, lost.values[version] if version else None
 
@@ -174,7 +174,7 @@ def test_a_mirror_is_taken_only_where_nothing_has_changed_since(first: int) -> N
         wanted, found = course.taken(is_open)
         if found is not None:
             assert found == wanted, f"course {seed}"
-        now, living = course.lost.keeper.mark(), course.living.keeper.mark()
+        now, living = course.lost.copier.mark(), course.living.copier.mark()
         is_certain = course.lost.mark == now and now.begun == living.begun
         is_certain = is_certain and now.entered == living.entered  # else it is in doubt
         if is_certain and now.after and not is_open:
@@ -195,8 +195,8 @@ class Host:
         self.path.mkdir()
         self.keys, self.owner, self.ranks = (transport.new_keys() for _ in range(3))
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.doorkeeper = transport.Doorkeeper(self.context, self.owner.public)
-        self.doorkeeper.mirrors = self.ranks.public
+        self.authenticator = transport.Authenticator(self.context, self.owner.public)
+        self.authenticator.mirrors = self.ranks.public
         self.router, self.endpoint = transport.open_router(
             self.context, "tcp://127.0.0.1:*", self.keys
         )
@@ -217,12 +217,12 @@ class Host:
 
     def _serve(self) -> None:
         poller = zmq.Poller()
-        for socket in (self.doorkeeper.socket, self.mirrors.socket):
+        for socket in (self.authenticator.socket, self.mirrors.socket):
             poller.register(socket, zmq.POLLIN)
         while not self._over.is_set():
             events = dict(poller.poll(10))
-            if self.doorkeeper.socket in events:
-                self.doorkeeper.answer()
+            if self.authenticator.socket in events:
+                self.authenticator.answer()
             if self.mirrors.socket in events:
                 self.mirrors.receive(4)
 
@@ -245,7 +245,7 @@ class Host:
 
 
 class Source:
-    """A keeper whose versions the test writes."""
+    """A copier whose versions the test writes."""
 
     rank = 3
     is_busy = False
@@ -414,7 +414,7 @@ def test_the_ranks_key_opens_the_mirrors_alone_and_no_other_key_does(host: Host)
     for keys in (host.owner, transport.new_keys()):
         assert request(host, keys, host.mirrors.endpoint, **inside) == {}
     assert request(host, host.ranks, host.endpoint, **inside) == {}
-    assert host.doorkeeper.refused >= 3
+    assert host.authenticator.refused >= 3
 
 
 def test_nothing_is_read_or_written_but_mirrors(host: Host) -> None:

@@ -12,12 +12,12 @@ import pytest
 
 from jaxcluster.arguments import start_options, start_parser, taken_from
 from jaxcluster.errors import UsageError
-from jaxcluster.launchers.chosen import launcher_of
+from jaxcluster.launchers.factory import launcher_of
 from jaxcluster.launchers.sync import SyncedFolder, synced_folder
 from jaxcluster.options import form
-from jaxcluster.options.kinds import SWITCH
 from jaxcluster.options.known import OF_ALL, known
 from jaxcluster.options.table import COMMON, LOCAL_START, Option
+from jaxcluster.options.value_types import SWITCH
 from jaxcluster.wire import ClusterSpec
 
 ROOT = Path(__file__).parents[2]

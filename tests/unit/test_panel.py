@@ -87,7 +87,7 @@ class Running:
         self.recovery = "auto"
         self.is_strict = self.is_restarting = self.closed = False
         self.down = ""
-        self.way = None
+        self.logins = None
         self.last_launches: dict[int, Any] = {}
         self.last: CellRecord | None = None
         self.looked: set[int] = set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jaxcluster import wire
-from jaxcluster.lockstep.actions import Excuse, Forget, Found, Notice
+from jaxcluster.lockstep.actions import AddPending, DropPending, Found, Notice
 from jaxcluster.lockstep.polls import CHECKED_S, FOREIGN_S, TIE_S, Facts, Polls
 from jaxcluster.model.health import CellWatch, StopPressed
 from jaxcluster.model.outputs import CellRecord
@@ -116,9 +116,9 @@ def test_what_a_thread_may_yet_launch_is_excused_at_the_second_look() -> None:
     looked = polls()
     assert looked.excuse(look(1), ALL) is None
     excuse, notice = looked.excuse(look(2), ALL) or ()
-    assert isinstance(excuse, Excuse) and [one.rank for one in excuse.found] == [1]
+    assert isinstance(excuse, AddPending) and [one.rank for one in excuse.found] == [1]
     assert isinstance(notice, Notice) and "pool" in notice.text
-    assert looked.excuse(look(3), replace(ALL, excused=excuse.found)) == []
+    assert looked.excuse(look(3), replace(ALL, pending=excuse.found)) == []
 
 
 def test_an_excuse_is_forgotten_once_the_launch_has_come() -> None:
@@ -127,9 +127,9 @@ def test_an_excuse_is_forgotten_once_the_launch_has_come() -> None:
     looked.excuse(lacks, ALL)
     again = {r: replace(one, state=replace(one.state, probes=2)) for r, one in lacks.items()}
     (excuse, _) = looked.excuse(again, ALL) or ()
-    assert isinstance(excuse, Excuse)
+    assert isinstance(excuse, AddPending)
     came = {0: report(0, launch(0)), 1: report(1, launch(0, cell=0))}
-    assert looked.find(came, replace(ALL, excused=excuse.found)) == [Forget(excuse.found)]
+    assert looked.find(came, replace(ALL, pending=excuse.found)) == [DropPending(excuse.found)]
 
 
 def test_gates_are_opened_where_their_notebook_is_gone() -> None:

@@ -15,8 +15,8 @@ import pytest
 from helpers import python, until
 
 from jaxcluster.host.processes import busy_s
-from jaxcluster.keeper.ends import has_children
-from jaxcluster.keeper.processes import is_alive, process_token, start_time
+from jaxcluster.supervision.ends import has_children
+from jaxcluster.supervision.processes import is_alive, process_token, start_time
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc, prctl")
 
@@ -52,7 +52,7 @@ def test_a_zombie_is_not_alive() -> None:
 CHILDREN = """
 import os, subprocess, time
 from multiprocessing import resource_tracker
-from jaxcluster.keeper.ends import has_children
+from jaxcluster.supervision.ends import has_children
 found = [has_children()]
 resource_tracker.ensure_running()
 deadline = time.monotonic() + 30
@@ -89,7 +89,7 @@ def test_a_process_may_ask_to_die_with_its_parent(tmp_path: Path) -> None:
     written = tmp_path / "child"
     child = (
         "import os, sys, time, pathlib\n"
-        "from jaxcluster.keeper.processes import die_with_parent\n"
+        "from jaxcluster.supervision.processes import die_with_parent\n"
         "die_with_parent(int(sys.argv[1]))\n"
         f"pathlib.Path({str(written)!r} + '.tmp').write_text(str(os.getpid()))\n"
         f"os.rename({str(written)!r} + '.tmp', {str(written)!r})\n"

@@ -15,16 +15,16 @@ from jaxcluster.arguments import read_doctor, start_options, start_parser
 from jaxcluster.cluster import dry_run, make_spec
 from jaxcluster.doctor import Check, check_profiles
 from jaxcluster.errors import UsageError
-from jaxcluster.launchers import inside
+from jaxcluster.launchers import detection
 from jaxcluster.model.rewrite import AutoMode
 from jaxcluster.notebook.completion import Completion
 from jaxcluster.options import profiles
 from jaxcluster.options.files import MOST_BYTES, places, read
-from jaxcluster.options.kinds import COUNT, SECONDS
 from jaxcluster.options.known import known
+from jaxcluster.options.value_types import COUNT, SECONDS
 from jaxcluster.panel import operations
 from jaxcluster.panel.model import Model
-from jaxcluster.plan.again import differences
+from jaxcluster.plan.repeated_start import differences
 
 TEAM = """\
 [profile.team]
@@ -383,8 +383,8 @@ def test_a_default_profile_makes_auto_the_launcher(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files.site.write_text('default = "here"\n[profile.here]\nlauncher = "auto"\npython = "py"\n')
-    found = inside.Inside("a job", "mpi", {"hosts": "h1:2,h2:2"})
-    monkeypatch.setattr(inside, "find", lambda: found)
+    found = detection.Inside("a job", "mpi", {"hosts": "h1:2,h2:2"})
+    monkeypatch.setattr(detection, "find", lambda: found)
     spec = files.spec()
     assert (spec.launcher, spec.profile) == ("mpi", "here")
     assert spec.options == {"hosts": "h1:2,h2:2", "python": "py"}

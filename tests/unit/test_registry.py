@@ -13,9 +13,9 @@ import pytest
 
 from jaxcluster import wire
 from jaxcluster.errors import NoCluster, UsageError
-from jaxcluster.keeper.processes import pid_space, process_token
 from jaxcluster.records import registry, runtimefolder
 from jaxcluster.records.registry import ClusterRecord
+from jaxcluster.supervision.processes import pid_space, process_token
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,8 @@ import zmq
 from jaxcluster.agent import transport
 from jaxcluster.agent.folder import Folder
 from jaxcluster.agent.mirrors import Mirrors
-from jaxcluster.engine.state import remote
-from jaxcluster.engine.state.remote import Hosts, NotBrought
+from jaxcluster.engine.state import remote_files
+from jaxcluster.engine.state.remote_files import Hosts, NotBrought
 from jaxcluster.engine.state.saved import (
     CannotRestore,
     Glance,
@@ -28,9 +28,9 @@ from jaxcluster.engine.state.saved import (
     state_path,
     write,
 )
-from jaxcluster.host.sums import quick_sum
+from jaxcluster.host.checksums import quick_sum
 
-BIG = np.random.default_rng(0).integers(0, 255, 3 * remote.PART + 5, dtype=np.uint8)
+BIG = np.random.default_rng(0).integers(0, 255, 3 * remote_files.PART + 5, dtype=np.uint8)
 SHARED = b"of a file of its own"
 
 
@@ -43,14 +43,14 @@ class Agent:
         self.states.mkdir(parents=True, mode=0o700)
         self.keys, self.readers, self.ranks = (transport.new_keys() for _ in range(3))
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.doorkeeper = transport.Doorkeeper(self.context, transport.new_keys().public)
+        self.authenticator = transport.Authenticator(self.context, transport.new_keys().public)
         folder = Folder(self.path, self.path)
         self.mirrors = Mirrors(self.context, folder, self.keys, "tcp://127.0.0.1:*")
         (self.path / "mirrors").mkdir()
         self.mirrors.take_for(str(self.path / "mirrors"))
         self.mirrors.give_out(self.readers.public, [str(self.states)])
-        self.doorkeeper.mirrors = self.ranks.public
-        self.doorkeeper.readers = self.mirrors.readers
+        self.authenticator.mirrors = self.ranks.public
+        self.authenticator.readers = self.mirrors.readers
         self.sent = 0
         self.is_deaf = False
         self._over = threading.Event()
@@ -67,16 +67,18 @@ class Agent:
 
         self.mirrors._give = count  # type: ignore[method-assign]
         poller = zmq.Poller()
-        for socket in (self.doorkeeper.socket, self.mirrors.socket):
+        for socket in (self.authenticator.socket, self.mirrors.socket):
             poller.register(socket, zmq.POLLIN)
         while not self._over.is_set():
             events = dict(poller.poll(10))
-            if self.doorkeeper.socket in events:
-                self.doorkeeper.answer()
+            if self.authenticator.socket in events:
+                self.authenticator.answer()
             if self.mirrors.socket in events and not self.is_deaf:
                 self.mirrors.receive(4)
 
-    def where(self, keys: transport.Keys | None = None, folder: Path | None = None) -> remote.Where:
+    def where(
+        self, keys: transport.Keys | None = None, folder: Path | None = None
+    ) -> remote_files.Where:
         keys = keys or self.readers
         return {
             "endpoint": self.mirrors.endpoint, "server": self.keys.public, "host": "h2",
@@ -137,9 +139,9 @@ def test_a_file_that_is_not_whole_is_refused_and_nothing_counts(agent: Agent, ho
         if how == "gone":
             path.unlink()
         elif how == "truncated":
-            path.write_bytes(data[: remote.PART])
+            path.write_bytes(data[: remote_files.PART])
         elif how == "damaged":
-            data[remote.PART] ^= 1
+            data[remote_files.PART] ^= 1
             path.write_bytes(data)
         else:
             (agent.states / "s1").write_bytes(SHARED.upper())
@@ -156,7 +158,7 @@ def test_a_file_here_that_is_not_whole_is_said_as_ever(tmp_path: Path) -> None:
 def test_a_host_that_is_silent_is_waited_for_once(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "SILENT_S", 0.3)
+    monkeypatch.setattr(remote_files, "SILENT_S", 0.3)
     agent.is_deaf = True
     with pytest.raises(NotBrought, match=r"^h2 does not answer at tcp://127"), Hosts() as hosts:
         for _ in range(100):
@@ -166,7 +168,7 @@ def test_a_host_that_is_silent_is_waited_for_once(
 
 def test_a_key_opens_what_it_is_for(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers write nothing, and read nothing else; who brings mirrors reads nothing."""
-    monkeypatch.setattr(remote, "SILENT_S", 1.0)
+    monkeypatch.setattr(remote_files, "SILENT_S", 1.0)
     (agent.path / "agent.json").write_text("not theirs")
     (agent.states / "link.state").symlink_to(agent.path / "agent.json")
 
@@ -174,7 +176,7 @@ def test_a_key_opens_what_it_is_for(agent: Agent, monkeypatch: pytest.MonkeyPatc
         with pytest.raises(NotBrought) as caught, Hosts() as hosts:
             socket = hosts.socket_to(cast(Any, agent.where(keys)))
             socket.send_json({"id": 0, "copy": "c", "number": 1, **request})
-            path = cast(remote.FarPath, hosts.state(agent.where(keys), 0))
+            path = cast(remote_files.FarPath, hosts.state(agent.where(keys), 0))
             path._hear(socket, 0)
         return str(caught.value)
 

@@ -25,7 +25,7 @@ from jaxcluster.engine.state.saved import (
 )
 from jaxcluster.engine.state.unplaced import NotPlaced, Unplaced, place
 from jaxcluster.errors import UsageError
-from jaxcluster.records.kept import Dead, Kept
+from jaxcluster.records.saved_states import Dead, Kept
 from jaxcluster.wire.ops.state import RestoreLooked
 
 

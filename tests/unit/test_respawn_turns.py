@@ -11,7 +11,7 @@ import pytest
 
 from jaxcluster.cluster import respawn, restart
 from jaxcluster.errors import RecoveryError
-from jaxcluster.model.makers import Making
+from jaxcluster.model.lineage import Lineage
 from jaxcluster.wire.ops.state import HoldReplies
 
 
@@ -24,7 +24,7 @@ class Cluster:
         self.kept: Any = None
         self.closed, self.sent, self.recovered, self.fails = False, (), "", fails
         self.life = SimpleNamespace(why="")
-        self.makers = Making()
+        self.lineage = Lineage()
 
     def make_world(self, name: str) -> Any:
         @contextlib.contextmanager

@@ -15,7 +15,7 @@ from jaxcluster.cluster.restart import OWN, Restored, _dead, bound_names, plan, 
 from jaxcluster.errors import LaunchError, RecoveryError
 from jaxcluster.model.last_known import LastKnown
 from jaxcluster.model.outputs import CellRecord
-from jaxcluster.records.kept import Dead, Kept
+from jaxcluster.records.saved_states import Dead, Kept
 from jaxcluster.wire.link import Event
 from jaxcluster.wire.ops.state import Restore, RestoreDone
 

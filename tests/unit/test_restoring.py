@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jaxcluster.engine.lost import LostNames
+from jaxcluster.engine.lost_names import LostNames
 from jaxcluster.engine.state import restoring
 from jaxcluster.engine.state.restoring import Restoring
 from jaxcluster.engine.state.saved import CannotRestore, read, state_path, write

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from jaxcluster.cluster import recovery
-from jaxcluster.cluster.carrying import Carrier
+from jaxcluster.cluster.action_runner import ActionRunner
 from jaxcluster.cluster.running import CellOptions, RunningCell
 from jaxcluster.lockstep import actions
 from jaxcluster.lockstep.settling import Settling, Steps
@@ -25,12 +25,12 @@ def test_what_threads_might_have_made_is_forgotten_with_a_resync(
     held = SimpleNamespace(gate=[4, 0, 1])
     opened: list[int] = []
     world = SimpleNamespace(
-        counts={0: 1}, excused={0: 1}, divergence=object(), turns=None, dead={}, link=None,
+        counts={0: 1}, pending_launches={0: 1}, divergence=object(), turns=None, dead={}, link=None,
         status=lambda: [held], open_gates=opened.extend,
     )  # fmt: skip
     cluster: Any = SimpleNamespace(world=world)
     assert recovery.bring_into_lockstep(cluster).startswith("Back in lockstep")
-    assert not world.counts and not world.excused and world.divergence is None
+    assert not world.counts and not world.pending_launches and world.divergence is None
     assert opened == [4]
 
 
@@ -38,15 +38,15 @@ def test_what_threads_might_have_made_is_forgotten_once_it_is_settled() -> None:
     """By the thread itself, or by the cell that brings the ranks back."""
     one, another, third = (cast("Any", object()) for _ in range(3))
     processes = SimpleNamespace(look_at=None, why_unseen=None)
-    world = SimpleNamespace(excused=[one], processes=processes)
+    world = SimpleNamespace(pending_launches=[one], processes=processes)
     cluster: Any = SimpleNamespace(world=world)
-    carrier = Carrier(cluster, cast("Any", SimpleNamespace(record=None)), Sink())
-    carrier.do(actions.Excuse((another, third)))
-    carrier.do(actions.Forget((another,)))
-    carrier.do(actions.Forget((another,)))  # another cell has forgotten it meanwhile
-    assert world.excused == [one, third]
-    carrier.do(actions.Forget())
-    assert world.excused == []
+    runner = ActionRunner(cluster, cast("Any", SimpleNamespace(record=None)), Sink())
+    runner.do(actions.AddPending((another, third)))
+    runner.do(actions.DropPending((another,)))
+    runner.do(actions.DropPending((another,)))  # another cell has forgotten it meanwhile
+    assert world.pending_launches == [one, third]
+    runner.do(actions.DropPending())
+    assert world.pending_launches == []
 
 
 def test_why_new_processes_were_needed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,12 +91,18 @@ def test_a_cell_is_settled_on_the_ranks_that_it_was_sent_to(
     def world(ranks: list[int]) -> Any:
         link = SimpleNamespace(ranks=ranks, forget=lambda ids: None)
         processes = SimpleNamespace(look_at=None, why_unseen=None)
-        kept = {"dead": {}, "last_launches": {}, "counts": {}, "excused": [], "divergence": None}
+        kept = {
+            "dead": {},
+            "last_launches": {},
+            "counts": {},
+            "pending_launches": [],
+            "divergence": None,
+        }
         rest = {"is_over": False, "unreachable": {}, "hosts": {}, "stays": False}
         return SimpleNamespace(link=link, processes=processes, **kept, **rest)
 
     cluster: Any = SimpleNamespace(
-        makers=None,
+        lineage=None,
         world=world([0, 1]),
         cells=[],
         sent=[],

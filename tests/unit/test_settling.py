@@ -141,7 +141,7 @@ def test_a_cell_in_which_a_rank_launched_less_is_found_brought_back_and_undone()
     ranks.carry(settling.settle())
     assert cell.polls.report is not None and cell.polls.report.culprits == (1,)
     assert ranks.kinds() == [
-        *["Found", "BringBack", "Forget", "Undo"],
+        *["Found", "BringBack", "DropPending", "Undo"],
         *["WithdrawBehind", "OpenGates"],
     ]
     assert states(cell)[2:] == [State.RETURNING, State.SETTLED]

@@ -15,7 +15,7 @@ from jaxcluster.cluster import make_spec
 from jaxcluster.doctor import check_launchers
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.base import AgentOptions, describe
-from jaxcluster.launchers.chosen import launcher_of
+from jaxcluster.launchers.factory import launcher_of
 from jaxcluster.options import form, known, profiles
 from jaxcluster.options.known import GROUP
 
@@ -119,14 +119,14 @@ def test_all_that_is_made_of_options_knows_a_site_s(rack: Site, tmp_path: Path) 
             "calls itself 'other'",
         ),
         (
-            f"{HEAD}from jaxcluster.options.kinds import TEXT\n"
+            f"{HEAD}from jaxcluster.options.value_types import TEXT\n"
             "from jaxcluster.options.table import Option\n"
             "class Bad(Launcher):\n  name, start = 'bad', ''\n  render = explain = None\n"
             "  options = (Option('--time', TEXT, 'T', 'mine', '1'),)",
             "its --time differs from that of kubernetes",
         ),
         (
-            f"{HEAD}from jaxcluster.options.kinds import TEXT\n"
+            f"{HEAD}from jaxcluster.options.value_types import TEXT\n"
             "from jaxcluster.options.table import Option\n"
             "class Bad(Launcher):\n  name, start = 'bad', ''\n  render = explain = None\n"
             "  options = (Option('--name', TEXT, 'T', 'mine', '1'),)",

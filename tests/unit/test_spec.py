@@ -14,7 +14,7 @@ from jaxcluster.cluster.starting import dry_run
 from jaxcluster.errors import PlanError, UsageError
 from jaxcluster.host import exits
 from jaxcluster.host.exits import OomKills, describe_exit
-from jaxcluster.plan.again import differences
+from jaxcluster.plan.repeated_start import differences
 
 
 @pytest.fixture(autouse=True)

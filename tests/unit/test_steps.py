@@ -22,19 +22,19 @@ import pytest
 import jaxcluster
 from jaxcluster import wire
 from jaxcluster.engine.state.saved import CannotRestore
-from jaxcluster.engine.steps import functions, names, picture, position
+from jaxcluster.engine.steps import functions, names, plot, position
 from jaxcluster.engine.steps.agreement import Agreement
-from jaxcluster.engine.steps.curve import check
-from jaxcluster.engine.steps.keeping import (
+from jaxcluster.engine.steps.checkpoints import (
     Entry,
-    Keeping,
+    LoopCheckpoints,
     common,
     of_others,
     texts_of,
     unfinished,
 )
+from jaxcluster.engine.steps.curve import check
 from jaxcluster.engine.steps.loop import Steps, parse_keep
-from jaxcluster.model.stepping import Stepping
+from jaxcluster.model.loop_progress import LoopProgress
 
 # ------------------------------------------------------------------------------- outside of a rank
 
@@ -288,7 +288,7 @@ def test_values_without_arrays_are_told_apart() -> None:
 
 
 def entry(number: int, **changes: Any) -> Entry:
-    end = wire.ends.End("ok", own={"0,1": [number, 7]})
+    end = wire.cell_ends.CellEnd("ok", own={"0,1": [number, 7]})
     values: dict[str, Any] = {
         "loop": "3-0", "number": number, "step": number, "key": "k", "cell": 3,
         "at": float(number), "ranks": [0, 1], "end": end,
@@ -296,19 +296,19 @@ def entry(number: int, **changes: Any) -> Entry:
     return Entry(**{**values, **changes})
 
 
-def make(keeping: Keeping, number: int, values: dict[str, Any], **changes: Any) -> None:
-    keeping.fill(keeping.take(number, values, {}), entry(number, **changes))
+def make(checkpoints: LoopCheckpoints, number: int, values: dict[str, Any], **changes: Any) -> None:
+    checkpoints.fill(checkpoints.take(number, values, {}), entry(number, **changes))
 
 
 def test_a_version_comes_back(tmp_path: Path) -> None:
     (tmp_path / "steps").mkdir()
-    keeping = Keeping(tmp_path / "steps" / "rank-0", 0)
-    keeping.begin("3-0", 1)
+    checkpoints = LoopCheckpoints(tmp_path / "steps" / "rank-0", 0)
+    checkpoints.begin("3-0", 1)
     np.random.seed(1)
     shared = [1, jnp.arange(4.0)]
-    make(keeping, 1, {"a": shared, "b": shared, "c": 1}, fixed=["c"])
+    make(checkpoints, 1, {"a": shared, "b": shared, "c": 1}, fixed=["c"])
     drawn = np.random.uniform()
-    again = Keeping(tmp_path / "steps" / "rank-0", 0)
+    again = LoopCheckpoints(tmp_path / "steps" / "rank-0", 0)
     assert [replace(one, files=[]) for one in again.entries] == [entry(1, fixed=["c"])]
     version = again.folder / "3-0" / "v1"
     assert {*again.entries[0].files} == {path.name for path in version.iterdir()} - {"rank-0.state"}
@@ -323,26 +323,26 @@ def test_a_version_comes_back(tmp_path: Path) -> None:
 
 def test_older_versions_go_once_all_ranks_have_a_new_one(tmp_path: Path) -> None:
     (tmp_path / "steps").mkdir()
-    keeping = Keeping(tmp_path / "steps" / "rank-0", 0)
-    keeping.begin("3-0", 1)
+    checkpoints = LoopCheckpoints(tmp_path / "steps" / "rank-0", 0)
+    checkpoints.begin("3-0", 1)
     array = jnp.arange(4.0)
-    make(keeping, 1, {"a": array})
-    make(keeping, 2, {"a": array})
-    assert [one.number for one in keeping.entries] == [1, 2]
-    keeping.settle(("3-0", 2))
-    keeping.begin("4-0", 1)
-    make(keeping, 1, {"a": array}, loop="4-0")
-    assert [one.name for one in keeping.entries] == [("3-0", 2), ("4-0", 1)]
-    keeping.drop(("4-0", 1))
-    assert keeping.load(keeping.entries[0], {}, lambda name: False).keys() == {"a"}
-    make(keeping, 2, {"a": array}, loop="4-0")
-    keeping.settle(("4-0", 2))
-    assert not (keeping.folder / "3-0").exists()
-    keeping.forget(1)
-    assert {path.name for path in keeping.folder.iterdir()} == {"kept.json"}
-    gone = Keeping(tmp_path / "steps" / "rank-1", 1)
+    make(checkpoints, 1, {"a": array})
+    make(checkpoints, 2, {"a": array})
+    assert [one.number for one in checkpoints.entries] == [1, 2]
+    checkpoints.settle(("3-0", 2))
+    checkpoints.begin("4-0", 1)
+    make(checkpoints, 1, {"a": array}, loop="4-0")
+    assert [one.name for one in checkpoints.entries] == [("3-0", 2), ("4-0", 1)]
+    checkpoints.drop(("4-0", 1))
+    assert checkpoints.load(checkpoints.entries[0], {}, lambda name: False).keys() == {"a"}
+    make(checkpoints, 2, {"a": array}, loop="4-0")
+    checkpoints.settle(("4-0", 2))
+    assert not (checkpoints.folder / "3-0").exists()
+    checkpoints.forget(1)
+    assert {path.name for path in checkpoints.folder.iterdir()} == {"kept.json"}
+    gone = LoopCheckpoints(tmp_path / "steps" / "rank-1", 1)
     gone.begin("4-0", 1)
-    keeping.forget(1)
+    checkpoints.forget(1)
     assert not gone.folder.exists()
 
 
@@ -350,7 +350,7 @@ def test_only_what_all_ranks_have_alike_counts() -> None:
     both = {0: [entry(1), entry(2)], 1: [entry(1), entry(2), entry(3)]}
     assert [one.number for one in common(both, "k")] == [2, 1]
     assert common(both, "other") == []
-    other = wire.ends.End("ok", own={"0,1": [2, 8]})  # it has launched something else
+    other = wire.cell_ends.CellEnd("ok", own={"0,1": [2, 8]})  # it has launched something else
     diverged = {0: [entry(1), entry(2)], 1: [entry(1), entry(2, end=other)]}
     assert [one.number for one in common(diverged, "k")] == [1]
     end = entry(9).end
@@ -371,7 +371,7 @@ def test_other_ranks_go_on_from_what_all_had() -> None:
     assert names_in(both) == [("3-0", 1)]
     assert names_in({0: [entry(1)]}) == []
     assert names_in({0: [entry(1, is_settled=True), entry(2)]}) == [("3-0", 1)]
-    diverged = wire.ends.End("ok", own={"0,1": [1, 8]})
+    diverged = wire.cell_ends.CellEnd("ok", own={"0,1": [1, 8]})
     assert names_in({0: [entry(1)], 1: [entry(1, end=diverged)]}) == []
 
 
@@ -388,32 +388,32 @@ def test_a_new_rank_gets_what_was_equal_on_all(tmp_path: Path) -> None:
     (tmp_path / "steps").mkdir()
     told = []
     for rank in (0, 1):
-        keeping = Keeping(tmp_path / "steps" / f"rank-{rank}", rank)
-        keeping.begin("3-0", 1)
+        checkpoints = LoopCheckpoints(tmp_path / "steps" / f"rank-{rank}", rank)
+        checkpoints.begin("3-0", 1)
         table = np.arange(4)
         values = {
             "lr": 0.5, "table": table, "rows": table[:2], "mine": rank,
             "cut": np.arange(4)[rank:], "own": jnp.full(3, rank), "same": jnp.ones(3),
         }  # fmt: skip
-        taken = keeping.take(1, values, {})
-        keeping.fill(taken, entry(1, fixed=["lr"]))
+        taken = checkpoints.take(1, values, {})
+        checkpoints.fill(taken, entry(1, fixed=["lr"]))
         told.append({*taken.saved.now.digests.items()})
     equal = [name for name, _ in told[0] & told[1]]
     assert {*equal} >= {"lr", "table", "rows", "same"}
     assert {*equal}.isdisjoint({"mine", "own", "cut"})
-    keeping.settle(("3-0", 1), equal)
-    new = Keeping(tmp_path / "steps" / "rank-2", 2)
+    checkpoints.settle(("3-0", 1), equal)
+    new = LoopCheckpoints(tmp_path / "steps" / "rank-2", 2)
     (found,) = of_others(new.of_all())
     assert (found.is_settled, {*found.equal}) == (True, {*equal})
     values, own = new.load_of_others(found, {}, lambda name: True, {})
     assert {*values} - {"the random states"} == {*equal} - {"lr", "the random states"}
     assert {"mine", "own"} <= {*own}
-    values, own = Keeping(tmp_path / "steps" / "rank-1", 1).load_of_others(
+    values, own = LoopCheckpoints(tmp_path / "steps" / "rank-1", 1).load_of_others(
         found, {}, lambda name: False, {}
     )
     assert (values["mine"], values["lr"], own) == (1, 0.5, [])
     with pytest.raises(CannotRestore, match="it is not on this host"):
-        Keeping(tmp_path / "other" / "rank-0", 0).load_of_others(found, {}, bool, {})
+        LoopCheckpoints(tmp_path / "other" / "rank-0", 0).load_of_others(found, {}, bool, {})
 
 
 # ---------------------------------------------------------------------------------- they all agree
@@ -506,12 +506,12 @@ def test_a_step_that_was_promised_is_not_passed_by() -> None:
 
 
 def line(*reports: tuple[float, int, list[list[int]]], kept: int = -1) -> str:
-    stepping = Stepping(0)
+    loop_progress = LoopProgress(0)
     for at, rank, places in reports:
-        stepping.hear(wire.StepsReport(rank, places), at)
+        loop_progress.hear(wire.StepsReport(rank, places), at)
     if kept >= 0:
-        stepping.hear(wire.StepsReport(0, [], kept), 99.0)
-    return stepping.line()
+        loop_progress.hear(wire.StepsReport(0, [], kept), 99.0)
+    return loop_progress.line()
 
 
 def test_the_line_of_a_loop() -> None:
@@ -532,29 +532,29 @@ def test_a_rank_that_is_behind_is_named(done: int, said: bool) -> None:
 
 
 def test_the_line_goes_with_the_loop() -> None:
-    stepping = Stepping(0)
-    stepping.hear(wire.StepsReport(0, [[5, 9]]), 1.0)
-    stepping.hear(wire.StepsReport(0, [], 5), 1.0)
-    assert stepping.line().endswith("step 5 of 9, kept at step 5")
-    stepping.hear(wire.StepsReport(0, []), 2.0)
-    assert stepping.line() == ""
+    loop_progress = LoopProgress(0)
+    loop_progress.hear(wire.StepsReport(0, [[5, 9]]), 1.0)
+    loop_progress.hear(wire.StepsReport(0, [], 5), 1.0)
+    assert loop_progress.line().endswith("step 5 of 9, kept at step 5")
+    loop_progress.hear(wire.StepsReport(0, []), 2.0)
+    assert loop_progress.line() == ""
 
 
 def test_what_is_told_at_the_end() -> None:
-    stepping = Stepping(0)
-    assert stepping.told() == ""
+    loop_progress = LoopProgress(0)
+    assert loop_progress.told() == ""
     for kept in (0, 41_200, 40_000):
-        stepping.hear(wire.StepsReport(1, [], kept), 1.0)
-    assert stepping.told() == "Kept at step 41,200: run the cell again to go on there."
+        loop_progress.hear(wire.StepsReport(1, [], kept), 1.0)
+    assert loop_progress.told() == "Kept at step 41,200: run the cell again to go on there."
 
 
 def test_a_curve_is_a_picture() -> None:
     series = {"loss<": [(0.0, 2.0), (1.0, float("nan")), (2.0, 1.0)], "flat": [(2.0, 3.0)]}
-    drawn = ElementTree.fromstring(picture.draw(series))
+    drawn = ElementTree.fromstring(plot.draw(series))
     lines = [one for one in drawn.iter() if one.tag.endswith("polyline")]
     assert [one.get("points") for one in lines] == ["8.0,18.0 472.0,78.0", "8.0,174.0"]
-    assert picture.text(series) == "step 2: loss< 1, flat 3"
-    assert picture.text({}) == ""
+    assert plot.text(series) == "step 2: loss< 1, flat 3"
+    assert plot.text({}) == ""
 
 
 def test_what_is_logged_is_a_number() -> None:
@@ -604,8 +604,8 @@ def test_a_loops_thread_and_a_cells_end_note_what_is_kept_one_after_the_other(
     assert (failed, [one.name for one in kept.entries]) == ([], [entry.name])
 
 
-def begun(folder: Path) -> tuple[Keeping, Entry]:
+def begun(folder: Path) -> tuple[LoopCheckpoints, Entry]:
     (folder / "steps").mkdir()
-    kept = Keeping(folder / "steps" / "rank-0", 0)
+    kept = LoopCheckpoints(folder / "steps" / "rank-0", 0)
     kept.begin("7-0", 1)
-    return kept, Entry("7-0", 60, 60, "key", 7, 0.0, [0], wire.ends.End("ok"))
+    return kept, Entry("7-0", 60, 60, "key", 7, 0.0, [0], wire.cell_ends.CellEnd("ok"))

@@ -19,7 +19,7 @@ from jaxcluster.allocation.fleet import Place
 from jaxcluster.allocation.sync import Changes, Sync, batches, find_module, look, plan
 from jaxcluster.engine.state import settings
 from jaxcluster.errors import UsageError
-from jaxcluster.launchers.chosen import launcher_of
+from jaxcluster.launchers.factory import launcher_of
 from jaxcluster.launchers.sync import SyncedFolder, synced_folder
 
 

@@ -10,7 +10,7 @@ import pytest
 from helpers import python
 
 from jaxcluster import wire
-from jaxcluster.engine import foreign, questions
+from jaxcluster.engine import library_code, questions
 from jaxcluster.views import text
 
 SCRIPT = """
@@ -38,19 +38,21 @@ def test_jax_its_debugger_and_ours_are_folded_and_no_library_else() -> None:
     spec = importlib.util.find_spec("jax")
     assert spec is not None
     assert spec.origin is not None
-    assert foreign.is_folded_file(spec.origin)
-    assert foreign.is_folded_file(questions.__file__)
-    assert foreign.is_folded_file(importlib.util.find_spec("pdb").origin)  # type: ignore[union-attr,arg-type]
+    assert library_code.is_folded_file(spec.origin)
+    assert library_code.is_folded_file(questions.__file__)
+    assert library_code.is_folded_file(importlib.util.find_spec("pdb").origin)  # type: ignore[union-attr,arg-type]
     numpy = importlib.util.find_spec("numpy")
     assert numpy is not None
-    assert not foreign.is_folded_file(str(numpy.origin))
-    assert foreign.is_library_file(str(numpy.origin))
-    assert foreign.is_library_file("<string>")
+    assert not library_code.is_folded_file(str(numpy.origin))
+    assert library_code.is_library_file(str(numpy.origin))
+    assert library_code.is_library_file("<string>")
     beside = str(Path(spec.origin).parent.parent / "jaxopt" / "x.py")
-    assert not foreign.is_folded_file(beside)
-    assert not foreign.is_library_file("/home/me/project/train.py")
-    assert foreign.is_library_file("/home/me/.local/lib/python3.11/site-packages/optax/__init__.py")
-    assert foreign.is_library_file("/usr/lib/python3/dist-packages/yaml/__init__.py")
+    assert not library_code.is_folded_file(beside)
+    assert not library_code.is_library_file("/home/me/project/train.py")
+    assert library_code.is_library_file(
+        "/home/me/.local/lib/python3.11/site-packages/optax/__init__.py"
+    )
+    assert library_code.is_library_file("/usr/lib/python3/dist-packages/yaml/__init__.py")
 
 
 def test_what_pip_has_put_into_a_folder_of_the_users_is_installed(
@@ -62,8 +64,8 @@ def test_what_pip_has_put_into_a_folder_of_the_users_is_installed(
     record.write_text("tqdm/__init__.py,sha256=x,3\none.py,,\ntqdm-4.0.dist-info/RECORD,,\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     for file, name in {"tqdm/_monitor.py": "tqdm", "one.py": "one", "mine/tqdm/x.py": None}.items():
-        assert foreign.installed_name(str(tmp_path / file)) == name
-        assert foreign.is_library_file(str(tmp_path / file)) == (name is not None)
+        assert library_code.installed_name(str(tmp_path / file)) == name
+        assert library_code.is_library_file(str(tmp_path / file)) == (name is not None)
 
 
 def test_errors_that_ipython_can_not_show_have_the_users_lines_alone() -> None:

@@ -485,8 +485,12 @@ def test_to_undo_beside_much_takes_no_longer_than_it_may(
     rank: Rank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What there was no time to look through is named, and what is small is looked through."""
-    monkeypatch.setattr(undo.reach, "LOOK_S", 0.05)
-    for function in (undo.reach.sharing, undo.reach.reachable_from, undo.reach.arrays_within):
+    monkeypatch.setattr(undo.object_graph, "LOOK_S", 0.05)
+    for function in (
+        undo.object_graph.sharing,
+        undo.object_graph.reachable_from,
+        undo.object_graph.arrays_within,
+    ):
         monkeypatch.setattr(function, "__defaults__", (*(function.__defaults__ or ())[:-1], 0.05))
     rank.run("big = [[n] for n in range(300_000)]; more = [[n] for n in range(300_000)]")
     rank.run("class Small: pass\nsmall = [1]; first = [big[0]]; x = (1, 2)")

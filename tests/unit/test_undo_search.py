@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 import undosearch
 
-from jaxcluster.engine import changes, kinds
-from jaxcluster.engine.kinds import FIXED, Kind
+from jaxcluster.engine import changes, value_copies
 from jaxcluster.engine.undo import Undo
+from jaxcluster.engine.value_copies import FIXED, Kind
 
 
 @pytest.mark.timeout(1800)  # 100,000 graphs beside others
@@ -44,7 +44,7 @@ def hole(*made: str) -> Callable[[Any], Any]:
 
 def _fixed(cls: type, *made: str) -> None:
     name = f"{cls.__name__} is fixed"
-    HOLES[name] = (lambda patch: patch.setitem(kinds._KINDS, cls, FIXED)), [*made, "list"]
+    HOLES[name] = (lambda patch: patch.setitem(value_copies._KINDS, cls, FIXED)), [*made, "list"]
 
 
 def _inside(patch: pytest.MonkeyPatch, kind: Kind, inside: Callable[[Any], Any]) -> None:
@@ -66,7 +66,7 @@ _fixed(np.random.SeedSequence, "rng", "bits")
 
 @hole("derived")
 def a_base_class(patch: pytest.MonkeyPatch) -> None:
-    _inside(patch, kinds.CLASS, lambda copy: [*copy[0].values()])
+    _inside(patch, value_copies.CLASS, lambda copy: [*copy[0].values()])
 
 
 @hole("wrapped", "manager")
@@ -76,25 +76,27 @@ def a_librarys_function(patch: pytest.MonkeyPatch) -> None:
 
 @hole("grad")
 def a_function_of_jax(patch: pytest.MonkeyPatch) -> None:
-    _inside(patch, kinds.WRAPPER, lambda copy: ())
+    _inside(patch, value_copies.WRAPPER, lambda copy: ())
 
 
 @hole("member")
 def members_of_an_enum(patch: pytest.MonkeyPatch) -> None:
-    whole = kinds._classify_users
+    whole = value_copies._classify_users
     patch.setattr(
-        kinds, "_classify_users", lambda cls: FIXED if issubclass(cls, enum.Enum) else whole(cls)
+        value_copies,
+        "_classify_users",
+        lambda cls: FIXED if issubclass(cls, enum.Enum) else whole(cls),
     )
 
 
 @hole("data", "slots", "dict", "dict")
 def keys_of_a_dict(patch: pytest.MonkeyPatch) -> None:
-    _inside(patch, kinds.DICT, dict.values)
+    _inside(patch, value_copies.DICT, dict.values)
 
 
 @hole("cached")
 def cached_results(patch: pytest.MonkeyPatch) -> None:
-    _inside(patch, kinds.kind_of(type(functools.lru_cache(len))), lambda copy: copy[:2])
+    _inside(patch, value_copies.kind_of(type(functools.lru_cache(len))), lambda copy: copy[:2])
 
 
 @hole()
@@ -114,17 +116,17 @@ def what_was_executed_elsewhere(patch: pytest.MonkeyPatch) -> None:
 
 @hole("slots")
 def slots(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(kinds, "_slot", lambda descriptor, value: kinds.MISSING)
+    patch.setattr(value_copies, "_slot", lambda descriptor, value: value_copies.MISSING)
 
 
 @hole("extended")
 def methods_of_a_class_that_extends_a_builtin(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(kinds._BUILTIN, list, FIXED)
+    patch.setitem(value_copies._BUILTIN, list, FIXED)
 
 
 @hole("array")
 def that_an_array_may_be_written_to(patch: pytest.MonkeyPatch) -> None:
-    kind = kinds.NUMPY
+    kind = value_copies.NUMPY
     patch.setitem(vars(kind), "copy", lambda v: (np.array(v), True))
     patch.setitem(vars(kind), "is_same", lambda v, copy: v.tobytes() == copy[0].tobytes())
 

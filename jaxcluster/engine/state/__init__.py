@@ -7,9 +7,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from jaxcluster.engine.state.keeper import on_keep
+from jaxcluster.engine.state.copier import on_keep
 from jaxcluster.engine.state.loading import bind, load
-from jaxcluster.engine.state.remote import Hosts
+from jaxcluster.engine.state.remote_files import Hosts
 from jaxcluster.engine.state.resizing import Unclear, check_meshes
 from jaxcluster.engine.state.restoring import check_fits
 from jaxcluster.engine.state.saved import Place, read, write_where_room

@@ -24,9 +24,9 @@ from jaxcluster.engine.arrays import bounds
 from jaxcluster.engine.digests import is_imported
 from jaxcluster.engine.private.arrays import uncommitted, weakly_typed
 from jaxcluster.engine.state import memory, ownmodules
+from jaxcluster.engine.state.process_state import ProcessState
 from jaxcluster.engine.state.saved import CannotRestore, Saved, SavedArray, SavedPickle
 from jaxcluster.engine.state.settings import Settings
-from jaxcluster.engine.state.surroundings import Surroundings
 
 # Settings that what a value is may hang on: its numbers, its class.
 EARLY = ("os.environ", "the current folder", "sys.path", "jax.config")
@@ -101,7 +101,7 @@ def _without_gc() -> Iterator[None]:
 @contextlib.contextmanager
 def _set_for_now(settings: Settings, values: Mapping[str, Any]) -> Iterator[None]:
     """Within, these settings are set, as far as they can be."""
-    around, before = Surroundings.now(), settings.now(values)
+    around, before = ProcessState.now(), settings.now(values)
     _set(settings, values)
     try:
         yield

@@ -1,6 +1,6 @@
 """Brings a rank's copy of its variables to the memory of another host: it outlives the rank's own.
 
-A thread follows the marks of the rank's keeper. It sends what the other host does not have yet, to
+A thread follows the marks of the rank's copier. It sends what the other host does not have yet, to
 the agent there (``agent.mirrors``), and then writes a mark that names what is whole. So that mark
 is late, by as long as the sending takes, and it names nothing that is not there: before a version
 is removed, a mark without it is written.
@@ -28,7 +28,7 @@ from jaxcluster import wire
 from jaxcluster.engine import log
 from jaxcluster.engine.background import is_own
 from jaxcluster.engine.retained import format_nbytes
-from jaxcluster.engine.state.remote import connect
+from jaxcluster.engine.state.remote_files import connect
 from jaxcluster.wire.ops.state import MirrorState
 
 PART = 1 << 20
@@ -42,7 +42,7 @@ MARK = "mark"
 
 
 class Source(Protocol):
-    """A keeper."""
+    """A copier."""
 
     rank: int
 
@@ -194,7 +194,7 @@ class Mirror:
         files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
         have = self._partial.setdefault(number, {})
         self._make_room(number, files)
-        # An array's file has a name of its own, and is the same in all versions (``Shelf``).
+        # An array's file has a name of its own, and is the same in all versions (``VersionStore``).
         there = {name: n for n, names in self._all().items() for name in names if name[0] == "s"}
         new = sum(size for name, size in files.items() if name not in there)
         if new > self._room:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from jaxcluster.engine.kinds import module_of, vars_of_class
+from jaxcluster.engine.value_copies import module_of, vars_of_class
 
 PROTOCOL = 5
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE

@@ -28,9 +28,9 @@ from typing import Any
 
 from jaxcluster.engine.arrays import is_array
 from jaxcluster.engine.digests import Room, digest, is_imported, is_literal
-from jaxcluster.engine.kinds import has_attribute, kind_of, module_of, vars_of_class
-from jaxcluster.engine.reach import arrays_within
-from jaxcluster.engine.usernames import is_of_own_module, is_own_module
+from jaxcluster.engine.object_graph import arrays_within
+from jaxcluster.engine.user_names import is_of_own_module, is_own_module
+from jaxcluster.engine.value_copies import has_attribute, kind_of, module_of, vars_of_class
 
 OF_THE_DEAD = "the rank that died may have had its own value"
 GROUP = "module"  # of the settings; "module config" is one

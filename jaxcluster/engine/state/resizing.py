@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from jaxcluster.engine.arrays import bounds
-from jaxcluster.engine.state.alike import with_digests
 from jaxcluster.engine.state.loading import Loaded, Loader, load
 from jaxcluster.engine.state.saved import (
     CannotRestore,
@@ -30,6 +29,7 @@ from jaxcluster.engine.state.saved import (
     SavedArray,
     SavedPickle,
 )
+from jaxcluster.engine.state.saved_digests import with_digests
 from jaxcluster.engine.state.settings import Settings
 from jaxcluster.engine.state.unplaced import Unplaced
 from jaxcluster.wire.ops.state import Chosen

@@ -9,10 +9,10 @@ import time
 from collections import deque
 from typing import Any
 
-from jaxcluster.engine.lost import LostNames
+from jaxcluster.engine.lost_names import LostNames
 from jaxcluster.engine.state import resizing
 from jaxcluster.engine.state.loading import Loaded, bind, load
-from jaxcluster.engine.state.remote import Hosts
+from jaxcluster.engine.state.remote_files import Hosts
 from jaxcluster.engine.state.saved import CannotRestore, Glance, Saved, read, state_path
 from jaxcluster.engine.state.saving import versions
 from jaxcluster.engine.state.settings import Settings

@@ -24,9 +24,9 @@ from typing import Any, BinaryIO, NoReturn
 from zlib import crc32
 
 from jaxcluster.engine.state.memory import Section
-from jaxcluster.engine.state.remote import FarPath
-from jaxcluster.host.room import free_nbytes, memory_room
-from jaxcluster.host.sums import quick_sum
+from jaxcluster.engine.state.remote_files import FarPath
+from jaxcluster.host.checksums import quick_sum
+from jaxcluster.host.free_space import free_nbytes, memory_room
 
 MAGIC = b"jaxcluster-state-4\n"
 HEADER = struct.Struct("<QQI")  # where the header is, its size and its checksum
@@ -145,8 +145,8 @@ class Saved:
     ``settings`` are those of the process that cells have changed, ``left`` those that can't be
     saved, and ``random`` tells random states apart, and the user's own
     modules (see ``randomness`` and ``ownmodules``); ``set_to`` tells other settings apart.
-    ``unbound`` are names that were lost earlier, and how (see ``engine.lost``). ``meshes`` are the
-    shapes and axis names of the meshes of all ``device_count`` devices.
+    ``unbound`` are names that were lost earlier, and how (see ``engine.lost_names``). ``meshes``
+    are the shapes and axis names of the meshes of all ``device_count`` devices.
     """
 
     rank: int

@@ -57,10 +57,9 @@ from jaxcluster.engine.arrays import (
     spans_processes,
 )
 from jaxcluster.engine.digests import Room, Unknown, digest, is_imported, is_literal
-from jaxcluster.engine.kinds import cached_results, has_attribute, module_of
 from jaxcluster.engine.private.arrays import arrays_of_reference
 from jaxcluster.engine.state import classes, memory, objects, ownmodules, randomness, sources
-from jaxcluster.engine.state.aside import Aside
+from jaxcluster.engine.state.background_save import BackgroundSave
 from jaxcluster.engine.state.saved import (
     CannotSave,
     Generation,
@@ -70,7 +69,8 @@ from jaxcluster.engine.state.saved import (
     array_digest,
 )
 from jaxcluster.engine.state.settings import Settings
-from jaxcluster.engine.usernames import is_users
+from jaxcluster.engine.user_names import is_users
+from jaxcluster.engine.value_copies import cached_results, has_attribute, module_of
 
 PROTOCOL = 5
 # Of these nothing is to be done here. A dict may be the namespace.
@@ -87,7 +87,7 @@ def save(
     digests: bool = False,
     before: Mapping[str, Any] | None = None,
     settings: Settings | None = None,
-    aside: Aside | None = None,
+    background: BackgroundSave | None = None,
     values: Mapping[str, Any] | None = None,
 ) -> Saved:
     """The variables of ``namespace``, as far as they can be saved.
@@ -101,13 +101,13 @@ def save(
       digests: hash each name's value, so that ranks can be compared (about 1 s per GB).
       before: what the names were bound to when the cell that runs now, or went wrong, began.
       settings: those of the process, which are saved too.
-      aside: how to do it beside cells, which may begin at any moment.
+      background: how to do it beside cells, which may begin at any moment.
       values: what is saved in place of all of the user's variables.
 
     Raises:
-      GivenUp: as ``aside`` says.
+      GivenUp: as ``background_save`` says.
     """
-    saver = _Saver(namespace, rank, copy, aside)
+    saver = _Saver(namespace, rank, copy, background)
     saved = saver.saved
     now = _users(namespace) if values is None else dict(values)
     then = _users(before) if before is not None else now
@@ -138,8 +138,8 @@ def save(
             for name in now
             if _has_cached(now[name])
         }
-    if aside is not None:
-        aside.end()
+    if background is not None:
+        background.end()
     try:
         saved.together = saver.pickle((values, older_values, set_by_cells))
     except Exception:
@@ -239,13 +239,17 @@ def _inside(value: Any) -> tuple[Any, ...]:
 
 class _Saver:
     def __init__(
-        self, namespace: dict[str, Any], rank: int, copy: bool, aside: Aside | None = None
+        self,
+        namespace: dict[str, Any],
+        rank: int,
+        copy: bool,
+        background: BackgroundSave | None = None,
     ) -> None:
         import jax
 
         self.namespace = namespace
         self.copy = copy
-        self.aside = aside
+        self.background = background
         self.device_type: Any = jax.Device
         self.mesh_type = jax.sharding.Mesh
         self.custom_types = (jax.custom_vjp, jax.custom_jvp)
@@ -273,7 +277,9 @@ class _Saver:
 
     def pickle(self, value: Any) -> SavedPickle:
         file = io.BytesIO()
-        pickler = _Pickler(file, self) if self.aside is None else _PicklerAside(file, self)
+        pickler = (
+            _Pickler(file, self) if self.background is None else _BackgroundPickler(file, self)
+        )
         try:
             pickler.dump(value)
         finally:
@@ -304,13 +310,13 @@ class _Saver:
         done = {}
         for name, value in values.items():
             arrays = len(self.saved.arrays)
-            if self.aside is not None:
-                self.aside.begin(name)
+            if self.background is not None:
+                self.background.begin(name)
             try:
                 into.names[name] = self.pickle(value)
             except Exception as error:
                 into.lost[name] = reason(error, value)
-                if self.aside is not None:
+                if self.background is not None:
                     self._forget_arrays(arrays)
             else:
                 done[name] = value
@@ -356,8 +362,8 @@ class _Saver:
             key_impl = str(jax.random.key_impl(array))
         if base.is_deleted():
             raise CannotSave("deleted or donated")
-        if self.aside is not None:
-            self.aside.wait_for(base)
+        if self.background is not None:
+            self.background.wait_for(base)
         if not is_ready(base):
             raise CannotSave("still being computed")
         shards: dict[str, tuple[list[list[int]], int]] = {}
@@ -395,7 +401,7 @@ class _Saver:
         def read() -> list[tuple[Any, Any]]:
             return [(shard.index, np.asarray(shard.data)) for shard in base.addressable_shards]
 
-        return read() if self.aside is None else self.aside.ask_main(read)
+        return read() if self.background is None else self.background.ask_main(read)
 
     def reference(self, reference: Any) -> None:
         """Copy the arrays of a ``jax.Ref`` each time: all others stay what they are.
@@ -410,14 +416,17 @@ class _Saver:
 
     def _numbers(self, base: Any, values: Any, where: str) -> Any:
         """The section of a shard of an array."""
-        if self.aside is not None and id(base) in self.changing:
-            self.aside.take(values, values.nbytes)
+        if self.background is not None and id(base) in self.changing:
+            self.background.take(values, values.nbytes)
             return np.ascontiguousarray(values).reshape(-1).view(np.uint8).copy()
-        if self.aside is not None and (part := self.aside.part_of(base, where)) is not None:
+        if (
+            self.background is not None
+            and (part := self.background.part_of(base, where)) is not None
+        ):
             return part
         raw = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-        if self.aside is not None:
-            return self.aside.new_part(base, where, raw)
+        if self.background is not None:
+            return self.background.new_part(base, where, raw)
         return raw.copy() if self.copy else raw
 
 
@@ -607,7 +616,7 @@ class _Pickler(cloudpickle.Pickler):
 
         Else the other one could not be, either. Beside cells nothing is tried twice.
         """
-        if self.is_trial or self.saver.aside is not None:
+        if self.is_trial or self.saver.background is not None:
             return ""
         trial = _Pickler(io.BytesIO(), _Saver(self.saver.namespace, self.saver.saved.rank, False))
         trial.is_trial = True
@@ -663,26 +672,28 @@ class _Pickler(cloudpickle.Pickler):
         return None
 
 
-class _PicklerAside(_Pickler):
+class _BackgroundPickler(_Pickler):
     """Beside cells: it ends when one begins, takes on no more than it may, and calls no code of the
     user's, which might launch a program."""
 
     def reducer_override(self, obj: Any) -> Any:
-        assert self.saver.aside is not None
-        for name in () if self.saver.aside.may_call else _OWN_PICKLING:
+        assert self.saver.background is not None
+        for name in () if self.saver.background.may_call else _OWN_PICKLING:
             found = getattr(type(obj), name, None)
             if getattr(found, "__globals__", None) is self.saver.namespace:
-                self.saver.aside.leave_out(f"its class has a {name} of yours, which no copy calls")
+                self.saver.background.leave_out(
+                    f"its class has a {name} of yours, which no copy calls"
+                )
         return super().reducer_override(obj)
 
     def persistent_id(self, obj: Any) -> Any:
-        aside = self.saver.aside
-        assert aside is not None
-        aside.step()
+        background = self.saver.background
+        assert background is not None
+        background.step()
         if type(obj) in memory.SIMPLE:
-            aside.take(obj, obj.nbytes)
+            background.take(obj, obj.nbytes)
         elif type(obj) in (bytes, bytearray, str):
-            aside.take(obj, len(obj))
+            background.take(obj, len(obj))
         return super().persistent_id(obj)
 
 

@@ -23,11 +23,11 @@ from jaxcluster import wire
 from jaxcluster.engine import log as own_log
 from jaxcluster.engine.arrays import base_array, host_values, is_array, is_ready
 from jaxcluster.engine.background import is_own
-from jaxcluster.engine.steps import picture
+from jaxcluster.engine.steps import plot
 
 if TYPE_CHECKING:
     from jaxcluster.engine.running import Running
-    from jaxcluster.engine.steps.board import Board
+    from jaxcluster.engine.steps.active_loops import ActiveLoops
 
 FILE = "jaxcluster-log.jsonl"
 DRAW_S = 1.0  # between two pictures, and
@@ -75,8 +75,8 @@ def check(values: Mapping[str, Any]) -> dict[str, Any]:
 class Curve:
     """That of one rank; the first rank of a cell alone has one."""
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
+    def __init__(self, active: ActiveLoops) -> None:
+        self._active = active
         self._lines: wire.Inbox[Line | threading.Event] = wire.Inbox()
         self._thread: threading.Thread | None = None
         self._series: dict[str, list[tuple[float, float]]] = {}
@@ -89,10 +89,10 @@ class Curve:
 
     def log(self, values: Mapping[str, Any], step: int | None) -> None:
         """On the thread that calls it."""
-        running, board = self._board.runner.current, self._board
-        if running is None or running.cell.ranks[0] != board.runner.rank:
+        running, active = self._active.runner.current, self._active
+        if running is None or running.cell.ranks[0] != active.runner.rank:
             return
-        loop = board.loops[-1] if board.loops else None
+        loop = active.loops[-1] if active.loops else None
         if step is None:
             step = loop.done if loop is not None else self._count
             self._count = step + 1
@@ -106,7 +106,7 @@ class Curve:
 
     def go_on(self, run: str, step: int) -> None:
         """A loop goes on at a step: what it had logged of later ones goes. On the main thread."""
-        if self._board.runner.current is None or not self._leads():
+        if self._active.runner.current is None or not self._leads():
             return
         self.write_until_now()
         path = Path.cwd() / FILE
@@ -123,8 +123,8 @@ class Curve:
                     self._add(run, told["step"], numbers)
 
     def _leads(self) -> bool:
-        running = self._board.runner.current
-        return running is not None and running.cell.ranks[0] == self._board.runner.rank
+        running = self._active.runner.current
+        return running is not None and running.cell.ranks[0] == self._active.runner.rank
 
     def write_until_now(self) -> None:
         """What was logged by now is in the file, or its values take too long. Any thread."""
@@ -165,7 +165,7 @@ class Curve:
             finally:
                 what.set()
             return
-        runner, running = self._board.runner, what.running
+        runner, running = self._active.runner, what.running
         numbers = {
             name: _number(value, lambda: runner.current is running)
             for name, value in what.values.items()
@@ -199,16 +199,16 @@ class Curve:
         self._is_new = True
 
     def _draw(self) -> None:
-        runner, series = self._board.runner, {k: list(v) for k, v in self._series.items()}
+        runner, series = self._active.runner, {k: list(v) for k, v in self._series.items()}
         running = runner.current
         is_new, self._is_new = self._is_new, False
         if not is_new or running is None or running.cell.script is not None:
             return
         self._drawn_at = time.monotonic()
         is_first, self._display = not self._display, self._display or uuid.uuid4().hex
-        told = picture.text(series)
+        told = plot.text(series)
         content = {
-            "data": {"text/plain": told, "text/html": picture.draw(series)},
+            "data": {"text/plain": told, "text/html": plot.draw(series)},
             "metadata": {},
             "transient": {"display_id": self._display},
         }

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxcluster.engine import changes, kinds, usernames
+from jaxcluster.engine import changes, user_names, value_copies
 from jaxcluster.engine.arrays import is_array
-from jaxcluster.engine.usernames import is_of_module, is_of_own_module
+from jaxcluster.engine.user_names import is_of_module, is_of_own_module
 
 MOST = 5_000  # values that are looked at for one name
 DATA_NBYTES = 1 << 20  # a numpy array beyond it is taken to be the same while it is the same object
@@ -123,7 +123,7 @@ def file_of(value: Any) -> str:
     while hasattr(value, "__wrapped__") and not isinstance(value, type):
         value = value.__wrapped__
     module = getattr(value, "__module__", None)
-    if not usernames.is_own_module(module):
+    if not user_names.is_own_module(module):
         return ""
     is_made = isinstance(value, types.FunctionType) and not changes.is_in_module(value)
     return "" if is_made else str(module)
@@ -180,13 +180,13 @@ def _kept_by(one: Any) -> list[Any]:
         defaults = [*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
         return [*defaults, *_items(vars(one)), *(one.__closure__ or ())]
     if isinstance(one, type):
-        if not kinds.is_users_class(one):
+        if not value_copies.is_users_class(one):
             return []
         own = {n: v for n, v in vars(one).items() if not _is_pythons(n, v)}
         return [*_items(own), *one.__bases__]
     if isinstance(one, (types.ModuleType, *_BOUND)):
         return []
-    attributes = next(iter(kinds.attributes_of(one)), {})
+    attributes = next(iter(value_copies.attributes_of(one)), {})
     return _items({**attributes, "__wrapped__": one.__wrapped__})
 
 

@@ -14,8 +14,8 @@ from typing import Any
 from jaxcluster.engine import log as own_log
 from jaxcluster.engine.background import is_own
 from jaxcluster.engine.steps import position
-from jaxcluster.engine.steps.board import REPORT_S, Board
-from jaxcluster.engine.steps.keeper import StepKeeper
+from jaxcluster.engine.steps.active_loops import REPORT_S, ActiveLoops
+from jaxcluster.engine.steps.checkpointer import LoopCheckpointer
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|m|h)")
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600}
@@ -40,15 +40,19 @@ def parse_keep(keep: Any) -> tuple[int, float]:
 
 
 def make(
-    iterable: Iterable[Any], keep: Any, state: Any, frame: types.FrameType, board: Board | None
+    iterable: Iterable[Any],
+    keep: Any,
+    state: Any,
+    frame: types.FrameType,
+    active: ActiveLoops | None,
 ) -> Iterable[Any]:
     """See ``jaxcluster.steps``. Outside of a rank's cell it is the iterable itself."""
     every, seconds = parse_keep(keep)
     if state is not None and not isinstance(state, dict | list):
         raise TypeError(f"state takes a dict or a list, not {type(state).__name__}")
-    if board is None or board.runner.current is None:
+    if active is None or active.runner.current is None:
         return iterable
-    return Steps(iterable, every, seconds, state, frame, board)
+    return Steps(iterable, every, seconds, state, frame, active)
 
 
 class Steps:
@@ -58,7 +62,7 @@ class Steps:
       done: how many iterations are behind it.
       total: how many there are; None: nobody knows.
       run: what its curve is called in the file.
-      keeper: keeps it; None: nobody does.
+      checkpointer: keeps it; None: nobody does.
     """
 
     def __init__(
@@ -68,14 +72,14 @@ class Steps:
         seconds: float,
         state: Any,
         frame: types.FrameType,
-        board: Board,
+        active: ActiveLoops,
     ) -> None:
         self.total = position.total(iterable)
         self.done = 0
         self.run = ""
-        self.keeper: StepKeeper | None = None
+        self.checkpointer: LoopCheckpointer | None = None
         self._every, self._seconds, self._state = every, seconds, state
-        self._iterable, self._board = iterable, board
+        self._iterable, self._active = iterable, active
         self._frame: types.FrameType | None = frame
         self._next = -1  # the step that is kept next
         self._ended = threading.Event()
@@ -98,31 +102,33 @@ class Steps:
         return f"<jaxcluster.steps: {self.done:,} of {total}>"
 
     def _begin(self, frame: types.FrameType) -> Iterator[Any]:
-        state, keeper = None, None
+        state, checkpointer = None, None
         if self._every or self._seconds:
-            keeper = self.keeper = StepKeeper(self, self._board, frame, self._state, self._seconds)
-            self.done, state = keeper.find(frame)
+            checkpointer = self.checkpointer = LoopCheckpointer(
+                self, self._active, frame, self._state, self._seconds
+            )
+            self.done, state = checkpointer.find(frame)
         items = position.start(self._iterable, self.done, state)
-        if keeper is not None:
-            keeper.begin(frame, Steps)
+        if checkpointer is not None:
+            checkpointer.begin(frame, Steps)
         self.run = self.run or uuid.uuid4().hex[:8]
         if self._every:
             self._next = (self.done // self._every + 1) * self._every
         worker = threading.Thread(target=self._work, name="jaxcluster-steps", daemon=True)
-        self._board.add(self, worker)
+        self._active.add(self, worker)
         worker.start()
         return items
 
     def _keep(self, frame: types.FrameType, done: int) -> None:
         """On the main thread, after an iteration after which it may be kept."""
-        assert self.keeper is not None
-        if self.keeper.is_wanted(done):
-            self.keeper.take(frame, done, position.state_of(self._iterable))
+        assert self.checkpointer is not None
+        if self.checkpointer.is_wanted(done):
+            self.checkpointer.take(frame, done, position.state_of(self._iterable))
         self._next = done + self._every if self._every else -1
 
     def _end(self) -> None:
         self._ended.set()
-        self._board.remove(self)
+        self._active.remove(self)
 
     @property
     def has_ended(self) -> bool:
@@ -153,16 +159,16 @@ class Steps:
     def _work(self) -> None:
         """Its thread's."""
         is_own.set(True)
-        keeper = self.keeper
+        checkpointer = self.checkpointer
         try:
-            if keeper is not None:
-                keeper.serve()
+            if checkpointer is not None:
+                checkpointer.serve()
         except Exception as error:  # the loop goes on, and is not kept
             own_log.write("".join(traceback.format_exception(error)))
-            if keeper is not None:
-                keeper.give_up(f"{type(error).__name__}: {error}")
+            if checkpointer is not None:
+                checkpointer.give_up(f"{type(error).__name__}: {error}")
         while not self._ended.wait(REPORT_S):
-            self._board.report()
+            self._active.report()
 
 
 def caller() -> types.FrameType:

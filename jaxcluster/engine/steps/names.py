@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxcluster.engine import changes, reach
+from jaxcluster.engine import changes, object_graph
 from jaxcluster.engine.arrays import is_array
 from jaxcluster.engine.steps import functions
-from jaxcluster.engine.usernames import is_users
+from jaxcluster.engine.user_names import is_users
 
 LOCAL = "local "  # what the name of a function's variable is kept under begins so
 READ_NBYTES = 64 << 20  # a numpy array beyond it, which the loop only names, is taken to be data
@@ -172,7 +172,7 @@ def values_of(frame: types.FrameType, loop: Loop, ours: type) -> Values:
                 if type(value) is np.ndarray and value.nbytes > READ_NBYTES:
                     data.append(name)
                     continue
-                is_fixed = is_array(value) or not reach.may_change(value)
+                is_fixed = is_array(value) or not object_graph.may_change(value)
                 (fixed if is_fixed else doubtful).add(prefix + name)
             values[prefix + name] = value
     return Values(values, frozenset(fixed), frozenset(doubtful), tuple(data), made_again)
@@ -218,7 +218,7 @@ def bind(frame: types.FrameType, values: Mapping[str, Any]) -> None:
         scope = own if name.startswith(LOCAL) else names
         before = scope.get(bare := name.removeprefix(LOCAL))
         for old, new in functions.pairs(before, value):
-            if not is_array(old) and reach.may_change(old):
+            if not is_array(old) and object_graph.may_change(old):
                 others[id(old)] = old, new
         scope[bare] = value
     scopes = [names]

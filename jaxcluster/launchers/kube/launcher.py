@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from jaxcluster.errors import LauncherUnavailable, UsageError
-from jaxcluster.keeper.starting import ROOT
 from jaxcluster.launchers.base import (
     AgentOptions,
     Command,
@@ -28,9 +27,10 @@ from jaxcluster.launchers.hosts import place_on
 from jaxcluster.launchers.kube import manifests, template
 from jaxcluster.launchers.kube.manifests import Pod
 from jaxcluster.launchers.reasons import how_it_ended, last_line
-from jaxcluster.launchers.shared import DIRECT, MEM, TIME
-from jaxcluster.options.kinds import COUNT, PATH, TEXT, TEXTS
+from jaxcluster.launchers.shared_options import DIRECT, MEM, TIME
 from jaxcluster.options.table import Field, Option
+from jaxcluster.options.value_types import COUNT, PATH, TEXT, TEXTS
+from jaxcluster.supervision.starting import ROOT
 
 MODULE = "jaxcluster.launchers.kube.process"
 NAME = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxcluster import wire
-from jaxcluster.keeper.processes import wake_on
 from jaxcluster.launchers.kube.job import (
     FENCE,
     FIRST_LOOK_S,
@@ -35,6 +34,7 @@ from jaxcluster.launchers.kube.job import (
     tell,
 )
 from jaxcluster.launchers.kube.launcher import LOGIN, SEEN, WAITING
+from jaxcluster.supervision.processes import wake_on
 
 if TYPE_CHECKING:
     from jaxcluster.launchers.kube.api import Api

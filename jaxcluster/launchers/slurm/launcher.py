@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from jaxcluster.errors import LaunchError, LauncherUnavailable, UsageError
-from jaxcluster.keeper.guard import CANCEL_S
 from jaxcluster.launchers.base import (
     FENCE,
     AgentOptions,
@@ -33,14 +32,15 @@ from jaxcluster.launchers.base import (
     agent_argv,
     agent_command,
 )
+from jaxcluster.launchers.detection import Inside, Surroundings
 from jaxcluster.launchers.hosts import expand_nodelist, place_on
-from jaxcluster.launchers.inside import Inside, Surroundings
 from jaxcluster.launchers.reasons import how_it_ended, last_line, python_trouble, run_briefly
-from jaxcluster.launchers.shared import MEM, NODES, NTASKS_PER_NODE, TIME
+from jaxcluster.launchers.shared_options import MEM, NODES, NTASKS_PER_NODE, TIME
 from jaxcluster.launchers.slurm import jobs
 from jaxcluster.launchers.slurm.jobs import Job
-from jaxcluster.options.kinds import COUNT, SWITCH, TEXT, TEXTS
 from jaxcluster.options.table import VISIBLE, Field, Option
+from jaxcluster.options.value_types import COUNT, SWITCH, TEXT, TEXTS
+from jaxcluster.supervision.guard import CANCEL_S
 from jaxcluster.text import plural
 
 ASK_S = 20.0  # Slurm's commands have so long

@@ -49,7 +49,7 @@ class Listener:
 
 
 @dataclass(frozen=True)
-class NoWay:
+class Unreachable:
     """That a listener can't be reached: the ``place``-th of those that were asked for."""
 
     place: int
@@ -57,7 +57,7 @@ class NoWay:
 
 
 @dataclass(frozen=True)
-class Ways(Operation[list[NoWay]], op="ways"):
+class Reachability(Operation[list[Unreachable]], op="reachability"):
     """Which of these can't be reached from here."""
 
     to: list[Listener]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxcluster.wire.ends import End
+from jaxcluster.wire.cell_ends import CellEnd
 from jaxcluster.wire.ops import Operation
 
 Where = str | Mapping[str, str]  # a folder: here, or what is needed to read it from another host
@@ -224,7 +224,7 @@ class KeptStep:
     cell: int
     at: float
     ranks: list[int]
-    over: End | None = None
+    over: CellEnd | None = None
 
 
 @dataclass(frozen=True)

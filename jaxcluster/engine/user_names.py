@@ -1,0 +1,56 @@
+"""Which names in a namespace are the user's, and which modules."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from jaxcluster.engine.library_code import OURS, is_library_file
+
+# What IPython, the engine and Python keep in a namespace; it comes with the process.
+_SYSTEM_NAME = re.compile(r"_+|_i{1,3}|_i?\d+|_[iod]h|__\w+__|In|Out")
+_SYSTEM_MODULES = ("IPython", "ipykernel", "ipyparallel", "jaxcluster.engine", "io", "_io")
+
+
+def is_users(name: Any, value: Any) -> bool:
+    """Whether a user has bound it: all else in a namespace comes with the process."""
+    if type(name) is not str:  # globals()[1] may be bound
+        return False
+    if _SYSTEM_NAME.fullmatch(name):
+        return False
+    if name in ("get_ipython", "exit", "quit", "open", "input"):
+        return not str(getattr(value, "__module__", "")).startswith(_SYSTEM_MODULES)
+    return True
+
+
+def is_of_module(names: Mapping[str, Any]) -> bool:
+    """Whether they are all that an imported module has."""
+    name = names.get("__name__")
+    module = sys.modules.get(name) if type(name) is str else None
+    return module is not None and getattr(module, "__dict__", None) is names
+
+
+def is_own_module(name: Any) -> bool:
+    """Whether a module is the user's own: imported, and of a file that is not installed."""
+    module = sys.modules.get(name) if type(name) is str and name != "__main__" else None
+    return module is not None and is_of_own_module(getattr(module, "__dict__", {}))
+
+
+def spec_of(name: Any) -> Any:
+    """A module's ``__spec__``, which each reload replaces; None if it is not imported."""
+    module = sys.modules.get(name) if type(name) is str else None
+    return getattr(module, "__spec__", None)
+
+
+def is_of_own_module(names: Mapping[str, Any]) -> bool:
+    """Whether they are all that a module of the user's own has."""
+    file = names.get("__file__")
+    return (
+        type(file) is str
+        and names.get("__name__") != "__main__"
+        and not is_library_file(file)
+        and not file.startswith(OURS)
+        and is_of_module(names)
+    )

@@ -1,0 +1,118 @@
+"""Private names of IPython, ipykernel and ``comm``, seen in IPython 9.18, ipykernel 7.4, comm 0.2.
+
+``tests/unit/test_kernel_private.py`` fails loudly when one has moved. Where that costs something,
+it is said below; a cell runs all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+# ------------------------------------------------------------------ IPython
+
+
+def last_traceback(shell: Any) -> list[str]:
+    """The lines of the error that was shown last; else the report has the error's own line."""
+    return getattr(shell, "_last_traceback", None) or []
+
+
+def set_last_traceback(shell: Any, lines: list[str] | None) -> None:
+    """``lines`` are what of an error is shown, and goes into the reply."""
+    shell._last_traceback = lines
+
+
+def replace_traceback_display(
+    shell: Any, make: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> None:
+    """Have an error's rendered lines shown by another function, which is made of the present one.
+
+    Where the name has moved, errors are shown by IPython alone.
+    """
+    if (present := getattr(shell, "_showtraceback", None)) is not None:
+        shell._showtraceback = make(present)
+
+
+def replace_exception_storage(shell: Any, storing: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Have exceptions stored for IPython's history by ``storing``; returns IPython's own way.
+
+    Where the name has moved, only odd exceptions differ.
+    """
+    present = getattr(shell, "_format_exception_for_storage", None)
+    shell._format_exception_for_storage = storing
+    return present
+
+
+def compile_profiled(shell: Any, name: Callable[[], str]) -> None:
+    """Have what ``%%prun`` runs compiled under a name, from now on.
+
+    Where IPython's own has moved, its lines say of no launch where it comes from.
+    """
+    magics = getattr(shell.find_cell_magic("prun"), "__self__", None)
+    present = getattr(magics, "_run_with_profiler", None)
+    if present is None or present.__name__ == "run_profiled":
+        return
+
+    def run_profiled(code: Any, *args: Any) -> Any:
+        if isinstance(code, str):
+            if not code.startswith("#\n"):  # a statement of the magic's own line comes first
+                code = code.replace("\n#\n", "\n", 1)
+            code = compile(code, name(), "exec", dont_inherit=True)
+        return present(code, *args)
+
+    magics._run_with_profiler = run_profiled  # type: ignore[union-attr]
+
+
+def keep_lines(shell: Any) -> Callable[[], None]:
+    r"""Have the lines below a magic or command that goes on (``%time \``) keep their numbers.
+
+    IPython makes one line of it. Returns what ends this. Where the name has moved, there is nothing
+    to end.
+    """
+    manager = getattr(shell, "input_transformer_manager", None)
+    transform = getattr(manager, "do_one_token_transform", None)
+    if transform is None:
+        return lambda: None
+
+    def keeping(lines: list[str]) -> tuple[bool, list[str]]:
+        changed, made = transform(lines)
+        if (joined := len(lines) - len(made)) > 0:
+            pairs = enumerate(zip(lines, made, strict=False))
+            at = next((n for n, (old, new) in pairs if old != new), len(made))
+            made = [*made[: at + 1], *["\n"] * joined, *made[at + 1 :]]
+        return changed, made
+
+    manager.do_one_token_transform = keeping  # type: ignore[union-attr]
+    return lambda: setattr(manager, "do_one_token_transform", transform)
+
+
+# ------------------------------------------------------------------ ipykernel
+
+
+def replace_cancelling(kernel: Any, cancelling: Callable[..., Any]) -> None:
+    """Have a signal cancel a client's awaited code by ``cancelling``."""
+    kernel._cancel_on_sigint = cancelling
+
+
+def allows_stdin(kernel: Any) -> bool:
+    """Whether the page of the running cell answers questions; where it is not known, not."""
+    return bool(getattr(kernel, "_allow_stdin", False)) and hasattr(kernel, "_parent_ident")
+
+
+def shell_ident(kernel: Any) -> Any:
+    """Who has sent the running cell: who is to be asked."""
+    return kernel._parent_ident["shell"]
+
+
+def debug_publisher(kernel: Any) -> Callable[[Any], None]:
+    """What sends a debugger's event to the pages; on the control thread's loop."""
+    publish: Callable[[Any], None] = kernel._publish_debug_event
+    return publish
+
+
+# ------------------------------------------------------------------ comm
+
+
+def mark_closed(comm: Any) -> None:
+    """Keep a comm from telling the page of its end, which another takes over or knows."""
+    comm._closed = True

@@ -1,0 +1,461 @@
+"""What ranks have saved, until new processes have it: private folders and what is in them.
+
+A folder's file ``alive`` is locked by the process that looks after it. The kernel releases the
+lock when that ends, so the next start, of any process, can remove what it has left, in memory too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from jaxcluster import wire
+from jaxcluster.errors import RecoveryError
+from jaxcluster.host.checksums import quick_sum
+from jaxcluster.host.free_space import memory_room
+from jaxcluster.ranks import name_ranks
+from jaxcluster.records import claims, registry
+
+SHARED_MEMORY = Path("/dev/shm")
+PREFIX = "jaxcluster-state-"
+ALIVE = "alive"
+MARK = "mark"
+
+Report = Mapping[str, Any]  # what a rank says of its file: ``Saved.report``, and where it is
+Where = str | Mapping[str, str]  # a folder that a rank reads: here, or another host's, and the way
+
+
+class StateFolder(Protocol):
+    """Where ranks save their variables: folders on this machine, or on each host."""
+
+    hint: str  # what to do where there is no room
+
+    def places_for(self, rank: int) -> list[tuple[str, int | None]]:
+        """The folders that a rank may write to, the best one first; of memory, how much of it."""
+
+    def lost(self, reports: Mapping[int, Report]) -> dict[int, str]:
+        """The ranks whose files can't be read now, each with the reason."""
+
+    def donor_for(self, rank: int, donor: int, reports: Mapping[int, Report]) -> tuple[int, Where]:
+        """Whose file ``rank`` is to take values from, where ``donor``'s would do; its folder.
+
+        Raises:
+          LaunchError: a host does not answer, or has no room.
+        """
+
+    def bring(self, rank: int, report: Report) -> Where:
+        """The folder in which ``rank`` finds the files that it has saved itself.
+
+        Raises:
+          LaunchError: as ``donor_for``.
+        """
+
+    def is_gone(self, rank: int) -> bool:
+        """Whether the host of a rank is lost, with all that is there."""
+
+    def folders_for(self, rank: int, reports: Mapping[int, Report]) -> dict[int, Where]:
+        """Where ``rank`` finds the file of each of these ranks, brought to its host if need be.
+
+        Raises:
+          LaunchError: as ``donor_for``.
+        """
+
+    def bring_all(self) -> None:
+        """Have ranks read nothing from other hosts: all that they need is brought to theirs."""
+
+    def open_mirrors(self) -> tuple[dict[int, Mirror], dict[int, dict[str, str]]]:
+        """Have each host take in copies of the ranks of the host before it.
+
+        Returns:
+          (by rank where, by rank what it needs to know), of those that there is a place for.
+
+        Raises:
+          LaunchError: a host does not answer, or can't listen.
+        """
+
+    def room_for_each(self, mirrors: Mapping[int, Mirror]) -> int:
+        """What each copy may take, so that all have room: a host has its ranks', and mirrors."""
+
+    def held_by(self, path: str) -> str:
+        """The file that ranks lock as long as they use a folder; "" where none is needed."""
+
+    def read(self, rank: int, path: str, host: int | None = None) -> bytes:
+        """A small file that a rank has written.
+
+        Args:
+          host: the number of the one where it is; None: the rank's own.
+
+        Raises:
+          OSError: it can't be read, or its host is out of reach.
+        """
+
+    def check(
+        self, rank: int, folder: str, sums: Mapping[str, int], host: int | None = None
+    ) -> None:
+        """Look at the files of a copy, whose sums (``quick_sum``) are as given.
+
+        Args:
+          host: as in ``read``.
+
+        Raises:
+          OSError, ValueError: one can't be read, or is not what was written.
+        """
+
+    def remove(self) -> None:
+        """Remove all of it. Ranks may still be writing into it."""
+
+
+class LocalStates(StateFolder):
+    """Private folders of this process: one in memory, and one on each disk that may have room.
+
+    Args:
+      num_ranks: how many will save at once, and share the memory.
+      look_after: has the folders removed should this process be killed; returns what ends that.
+      in_memory: the one in memory alone.
+
+    Raises:
+      RecoveryError: no folder can be made.
+    """
+
+    hint = (
+        "Free some space there, or name a folder on another disk: %env TMPDIR=/path   then "
+        "%jaxcluster restart"
+    )
+
+    def __init__(
+        self,
+        num_ranks: int = 1,
+        look_after: Callable[[Sequence[Path]], Callable[[], None]] | None = None,
+        *,
+        in_memory: bool = False,
+    ) -> None:
+        self.paths: list[Path] = []
+        self._locks: list[int] = []
+        self._rooms: list[int | None] = []
+        whys = []
+        for parent in [SHARED_MEMORY] if in_memory else _parents():
+            try:
+                self._make(parent, num_ranks)
+            except OSError as error:
+                whys.append(f"{parent}: {error.strerror}")
+        if not self.paths:
+            raise RecoveryError(
+                f"There is no folder for the ranks' variables ({'; '.join(whys)}).", self.hint
+            )
+        self._leave = look_after(self.paths) if look_after is not None else _nothing
+
+    def _make(self, parent: Path, num_ranks: int) -> None:
+        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+        try:
+            path.chmod(0o700)  # whatever the umask
+            lock = os.open(path / ALIVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            shutil.rmtree(path, ignore_errors=True)
+            raise
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        self.paths.append(path)
+        self._locks.append(lock)
+        self._rooms.append(memory_room(path) // num_ranks if parent == SHARED_MEMORY else None)
+
+    def places_for(self, rank: int) -> list[tuple[str, int | None]]:
+        return [(str(path), room) for path, room in zip(self.paths, self._rooms, strict=True)]
+
+    def lost(self, reports: Mapping[int, Report]) -> dict[int, str]:
+        found = {}
+        for rank, report in reports.items():
+            path = Path(report["folder"], f"rank-{rank}.state")
+            try:
+                size = path.stat().st_size
+            except OSError as error:
+                found[rank] = f"{path}: {error.strerror}"
+            else:
+                if size != report["file_nbytes"]:
+                    found[rank] = f"{path}: another file"
+        return found
+
+    def donor_for(self, rank: int, donor: int, reports: Mapping[int, Report]) -> tuple[int, Where]:
+        """Whose file ``rank`` is to take values from: all see all files."""
+        return donor, str(reports[donor]["folder"])
+
+    def bring(self, rank: int, report: Report) -> Where:
+        return str(report["folder"])
+
+    def is_gone(self, rank: int) -> bool:
+        """This machine is there."""
+        return False
+
+    def folders_for(self, rank: int, reports: Mapping[int, Report]) -> dict[int, Where]:
+        return {one: str(report["folder"]) for one, report in reports.items()}
+
+    def bring_all(self) -> None:
+        """All see all files."""
+
+    def open_mirrors(self) -> tuple[dict[int, Mirror], dict[int, dict[str, str]]]:
+        """There is no other host."""
+        return {}, {}
+
+    def room_for_each(self, mirrors: Mapping[int, Mirror]) -> int:
+        """The memory is shared by all ranks."""
+        return min(room for room in self._rooms if room is not None)
+
+    def held_by(self, path: str) -> str:
+        """Whoever comes later sees by the lock that ranks still use it."""
+        return f"{path}/{ALIVE}"
+
+    def read(self, rank: int, path: str, host: int | None = None) -> bytes:
+        return Path(path).read_bytes()
+
+    def check(
+        self, rank: int, folder: str, sums: Mapping[str, int], host: int | None = None
+    ) -> None:
+        for name, checksum in sums.items():
+            if quick_sum(Path(folder, name).read_bytes()) != checksum:
+                raise ValueError(f"{folder}/{name} is damaged")
+
+    def remove(self) -> None:
+        """Remove it. Ranks may still be writing into it.
+
+        It is renamed first: a rank opens its file by the folder's old name, and finds none any
+        more.
+        """
+        for path in self.paths:
+            gone = path.with_name(f"{path.name}.gone")
+            with contextlib.suppress(OSError):
+                path.rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
+        while self._locks:
+            os.close(self._locks.pop())
+        leave, self._leave = self._leave, _nothing
+        leave()
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """Where a rank's copy is brought on to, in the memory of another host.
+
+    Attributes:
+      host: the number of that host, and what messages call it.
+      folder: there, of all copies that are brought there.
+    """
+
+    host: int
+    name: str
+    folder: str
+
+
+@dataclass(frozen=True)
+class Copies:
+    """The copies that ranks keep of themselves (``engine.state.copier``).
+
+    Attributes:
+      folder: on this machine, or on each host.
+      paths: by rank, where in it.
+      nbytes: the memory that they may take, of all ranks.
+      mirrors: by rank, where its copy is a second time.
+      why_not: why none is.
+    """
+
+    folder: StateFolder
+    paths: Mapping[int, str]
+    nbytes: int
+    mirrors: Mapping[int, Mirror] = field(default_factory=dict)
+    why_not: str = ""
+
+    def mark(self, rank: int) -> wire.Mark:
+        """Which versions a rank has."""
+        return self._mark(rank, self._path(rank))
+
+    def mirrored_mark(self, rank: int) -> wire.Mark:
+        """Which of them are whole on another host, as they were once."""
+        if (mirror := self.mirrors.get(rank)) is None:
+            return wire.Mark()
+        return self._mark(rank, f"{mirror.folder}/copy-{rank}", mirror.host)
+
+    def _mark(self, rank: int, folder: str, host: int | None = None) -> wire.Mark:
+        try:
+            return wire.Mark.unpack(self.folder.read(rank, f"{folder}/{MARK}", host))
+        except OSError:
+            return wire.Mark()
+
+    def report(self, rank: int, version: int) -> dict[str, Any]:
+        """What a rank says of a version, whose numbers are looked at.
+
+        Raises:
+          OSError, ValueError: it can't be read, or is not what was written.
+        """
+        return self._report(rank, f"{self._path(rank)}/v{version}")
+
+    def mirrored_report(self, rank: int, version: int) -> dict[str, Any]:
+        """The same of a version on another host.
+
+        Raises:
+          OSError, ValueError: as ``report``.
+        """
+        mirror = self.mirrors[rank]
+        folder = f"{mirror.folder}/copy-{rank}/v{version}"
+        return {**self._report(rank, folder, mirror.host), "folder": folder, "host": mirror.host}
+
+    def _report(self, rank: int, folder: str, host: int | None = None) -> dict[str, Any]:
+        report: dict[str, Any] = json.loads(self.folder.read(rank, f"{folder}/report.json", host))
+        parts = report.pop("parts")
+        self.folder.check(rank, folder, parts, host)
+        return {**report, "files": sorted(parts)}
+
+    def _path(self, rank: int) -> str:
+        return f"{self.paths[rank]}/copy-{rank}"
+
+
+def _nothing() -> None:
+    """Where nobody looks after it."""
+
+
+def _parents() -> list[Path]:
+    """Where folders for saved variables may lie: in memory, beside the clusters, as one says."""
+    found = [SHARED_MEMORY, registry.runtime_root()]
+    if chosen := os.environ.get("TMPDIR"):
+        found.append(Path(chosen).absolute())
+    return [path for path in dict.fromkeys(found) if path.is_dir()]
+
+
+@dataclass(frozen=True)
+class Dead:
+    """What is known of a rank that could not be saved.
+
+    Attributes:
+      names: those that it had, or may have bound since it told them; None where nobody knows.
+      is_current: it had no others: all cells that it has run since are in ``names``.
+      values: what they were when it told them last (``wire.NameChanges``), where that is known.
+      others: what each rank that was saved had told by then, and has told no change of since.
+      maybe: those of ``names`` that its last cell may have bound; it had not ended.
+    """
+
+    names: frozenset[str] | None = None
+    is_current: bool = False
+    values: Mapping[str, str] = field(default_factory=dict)
+    others: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    maybe: frozenset[str] = frozenset()
+
+
+def _texts(report: Mapping[str, Any], cell_is_undone: bool) -> dict[str, str]:
+    """What the values are that a rank has saved (``wire.NameChanges``)."""
+    texts: dict[str, str] = report["texts"]
+    if cell_is_undone:
+        before = report["before"]
+        texts = {n: t for n, t in texts.items() if n not in before["absent"]} | before["texts"]
+    return {name: text for name, text in texts.items() if text}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The saved variables of a cluster's ranks.
+
+    Attributes:
+      folder: where they are, a file a rank.
+      reports: what each rank that could be saved says of its file (``Saved.report``).
+      cell_is_undone: names that a cell has bound are to be what they were before it.
+      dead: the ranks that could not be saved.
+      num_processes: how many ranks there were.
+      gone: why files that were saved can't be read any more, by rank.
+      replaced: ranks that have died, and are there by their copies.
+      copied: what ranks say of their copies, where not all of them have whole ones: those of dead
+        ranks have what these had, those of others what they have lost.
+      copies: where these are.
+      mesh: for another number of ranks: the sizes of the meshes' axes that were named.
+      undone: the cells that are taken back.
+      is_resized: it is for other ranks than have saved it: others in number, or on other hosts.
+    """
+
+    folder: StateFolder
+    reports: dict[int, dict[str, Any]]
+    cell_is_undone: bool
+    dead: dict[int, Dead]
+    num_processes: int
+    gone: Mapping[int, str] = field(default_factory=dict)
+    replaced: tuple[int, ...] = ()
+    copied: Mapping[int, dict[str, Any]] = field(default_factory=dict)
+    copies: Copies | None = None
+    mesh: Mapping[str, int] = field(default_factory=dict)
+    undone: frozenset[int] = frozenset()
+    is_resized: bool = False
+
+    def looked_at(self) -> Kept:
+        """What of it can be read now: a host may be lost since, with what its ranks had saved.
+
+        Those ranks are as if they had died before.
+        """
+        gone = self.folder.lost(self.copied)
+        copied = {rank: one for rank, one in self.copied.items() if rank not in gone}
+        return replace(self, copied=copied).without(self.folder.lost(self.reports))
+
+    def without(self, gone: Mapping[int, str]) -> Kept:
+        """The same where the files of these ranks can't be read, each with the reason."""
+        left = {rank: report for rank, report in self.reports.items() if rank not in gone}
+        texts = {r: _texts(report, self.cell_is_undone) for r, report in self.reports.items()}
+        dead = dict(self.dead)
+        for rank in gone.keys() & self.reports.keys():
+            names = frozenset({*self.reports[rank]["kept"], *self.reports[rank]["lost"]})
+            dead[rank] = Dead(names, True, texts[rank], {r: texts[r] for r in left})
+        copied = {rank: one for rank, one in self.copied.items() if rank not in gone}
+        return replace(self, reports=left, dead=dead, gone={**self.gone, **gone}, copied=copied)
+
+    @property
+    def all_undone(self) -> frozenset[int]:
+        """Those of ``undone`` of which nothing is left: all ranks know what was before them."""
+        is_known = all(report["before"].get("known", True) for report in self.reports.values())
+        return self.undone if is_known else frozenset()
+
+    @property
+    def ranks(self) -> list[int]:
+        """Those of which there is anything: what they have saved, or a copy."""
+        return sorted({*self.reports, *self.copied})
+
+    @property
+    def why_gone(self) -> str:
+        """The ranks whose files can't be read any more, and why; "" where all can."""
+        whys: dict[str, list[int]] = {}
+        for rank, why in sorted(self.gone.items()):
+            whys.setdefault(why, []).append(rank)
+        return "; ".join(f"{name_ranks(ranks)}: {why}" for why, ranks in whys.items())
+
+    def bring_all(self) -> None:
+        """Have ranks read nothing from other hosts: all that they need is brought to theirs."""
+        self.folder.bring_all()
+        if self.copies is not None:
+            self.copies.folder.bring_all()
+
+    def remove(self) -> None:
+        self.give_up()
+        if self.copies is not None:
+            self.copies.folder.remove()
+
+    def give_up(self) -> None:
+        """Remove what was saved, and not the copies that ranks have kept, which they go on with."""
+        if self.copies is None or self.folder is not self.copies.folder:
+            self.folder.remove()
+
+
+def sweep() -> None:
+    """Remove what processes that have ended had saved."""
+    for path in folders():
+        if claims.is_locked(path / ALIVE) is False and claims.is_local(path):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def folders() -> Iterator[Path]:
+    """This user's, of all processes."""
+    for parent in _parents():
+        for path in parent.glob(f"{PREFIX}*"):
+            with contextlib.suppress(OSError):
+                found = path.lstat()
+                if found.st_uid == os.getuid() and stat.S_ISDIR(found.st_mode):
+                    yield path

@@ -1,0 +1,171 @@
+"""How processes are ended: what is theirs with them, in order, and what is late by force."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from jaxcluster.supervision.processes import (
+    children,
+    descendants,
+    is_alive,
+    processes,
+    send_signal,
+    start_time,
+)
+
+TRACKER_S = 1.0  # that a resource tracker gets to remove what others have left: milliseconds
+KILLED_S = 5.0  # for a killed process to be gone
+
+
+def has_children() -> bool:
+    """Whether a child of this process lives that is not one of multiprocessing's trackers."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # mostly: then that is all
+        return False
+    found = children()
+    return not found or any(start_time(pid) and not _is_tracker(pid) for pid in found)
+
+
+def kill_groups(leaders: Iterable[int]) -> None:
+    """SIGKILL to processes and all of their groups, but for multiprocessing's resource trackers.
+
+    A tracker ends by itself when all that used it are gone, and removes the semaphores and shared
+    memory that they have left in /dev/shm: nobody else would. Takes one look at all processes.
+    """
+    leaders, killed = {pid for pid in leaders if _has_members(pid)}, set[int]()
+    while leaders and any(map(_is_tracker, members := _members(leaders))):
+        # A child that was just forked leads no group yet.
+        others = ({pid for pid in members if not _is_tracker(pid)} | leaders) - killed
+        if not others:
+            return
+        for pid in others:
+            signal_pid(pid, signal.SIGKILL)
+        killed |= others  # and look again: one may have started another one meanwhile
+    for pid in leaders:
+        with contextlib.suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)
+        signal_pid(pid, signal.SIGKILL)
+
+
+def end_children(most_s: float, term_s: float = 0.0) -> None:
+    """Kill all children, those too that become ours by that (``adopt_orphans``), and reap them.
+
+    Resource trackers get a second to end by themselves: see ``kill_groups``. ``term_s`` before that
+    all that is below this process gets SIGTERM. It takes ``most_s`` at most.
+    """
+    started, told = time.monotonic(), set[int]()
+    while (pids := children()) and (waited_s := time.monotonic() - started) < most_s:
+        if waited_s < term_s:
+            for pid in descendants() - told:
+                told.add(pid)
+                signal_pid(pid, signal.SIGTERM)
+        for pid in pids:
+            if waited_s >= term_s and (waited_s > TRACKER_S or not _is_tracker(pid)):
+                signal_pid(pid, signal.SIGKILL)
+            reap(pid)
+        time.sleep(0.02 if waited_s < term_s else 0.005)
+
+
+def end_group(
+    leader: int,
+    term_s: float,
+    has_ended: Callable[[], bool],
+    members: Callable[[int], Sequence[int]] | None = None,
+) -> Iterator[None]:
+    """End a process group whose leader has had SIGTERM, or has ended. Yields until all are gone.
+
+    The leader is alone at first: mpiexec whose logins were killed leaves its folder behind. When it
+    has ended the others get SIGTERM, and have as long again. Who is late is killed.
+
+    Args:
+      members: looks who is in a group, after it was asked whether the leader has ended: whatever
+        that has started is there to be seen.
+    """
+    members = members or (lambda group: _members({group}))
+    deadline, is_headless = time.monotonic() + term_s, False
+    while True:
+        number = signal.SIGKILL if time.monotonic() > deadline else 0
+        if not is_headless and has_ended():
+            deadline, is_headless = time.monotonic() + term_s, True
+            number = signal.SIGTERM
+        left = members(leader)
+        if is_headless and not left:
+            return
+        for pid in left if number else ():
+            signal_pid(pid, number)
+        yield
+
+
+def wait(most_s: float, goes_on: Callable[[], object]) -> Iterator[None]:
+    """Yields as long as something goes on, and it is not late."""
+    deadline = time.monotonic() + most_s
+    while goes_on() and time.monotonic() < deadline:
+        yield
+
+
+def end(token: str, number: signal.Signals, most_s: float) -> bool:
+    """Send a signal to the process of this token, and wait; returns whether it is gone by then."""
+    with contextlib.suppress(ProcessLookupError):
+        send_signal(token, number)
+    for _ in wait(most_s, lambda: is_alive(token)):
+        time.sleep(0.02)
+    return not is_alive(token)
+
+
+def let_go(process: subprocess.Popen[bytes], most_s: float) -> None:
+    """Have a supervising process of this one's end what it has and itself: its input ends.
+
+    One that is late is killed, and the kernel ends what it has.
+    """
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+    try:
+        process.wait(most_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(KILLED_S)
+
+
+def reap(whom: int) -> None:
+    """Take the ends of children (as ``waitpid`` names them), as far as they have ended."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(whom, os.WNOHANG)[0]:
+            pass
+
+
+def signal_pid(pid: int, number: int) -> None:
+    """Send a signal to a process that may have ended, or be another user's."""
+    with contextlib.suppress(OSError):
+        os.kill(pid, number)
+
+
+def _has_members(leader: int) -> bool:
+    """Whether it, or anybody of its group, is there."""
+    try:
+        os.killpg(leader, 0)
+    except ProcessLookupError:
+        return start_time(leader) is not None
+    except PermissionError:
+        pass
+    return True
+
+
+def _members(leaders: set[int]) -> list[int]:
+    """The pids of these processes' groups, but for those that have ended."""
+    return [pid for pid, (_, group) in processes().items() if group in leaders]
+
+
+def _is_tracker(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as line:
+            return b"multiprocessing.resource_tracker" in line.read()
+    except OSError:
+        return False

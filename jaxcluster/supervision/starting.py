@@ -1,0 +1,82 @@
+"""How supervising processes are started, and other processes of jaxcluster's own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import IO
+
+from jaxcluster.supervision.processes import process_token
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+WARNINGS = "JAXCLUSTER_PYTHONWARNINGS"
+# Neither a user's site-packages nor the environment's settings are the guard's.
+GUARD = (
+    f"import sys; sys.path.append({ROOT!r}); from jaxcluster.supervision.guard import main; main()"
+)
+
+
+def can_fork(env: Mapping[str, str]) -> bool:
+    """Whether ranks can be forked from a process that has imported jax already."""
+    return sys.platform.startswith("linux") and not env.get("JAXCLUSTER_NO_FORK")
+
+
+def fork_server(
+    path: str,
+    env: Mapping[str, str],
+    cwd: str,
+    log: IO[bytes],
+    folders: Sequence[str] = (),
+    umask: int = -1,
+) -> subprocess.Popen[bytes]:
+    """Start a fork server that ends with this process (``engine.forkserver``).
+
+    Args:
+      path: the socket to listen on.
+      folders: what it removes at its end.
+    """
+    argv = [sys.executable, "-P", "-m", "jaxcluster.engine.forkserver"]
+    argv += ["--socket", path, "--owner", process_token(os.getpid())]
+    argv += [word for folder in folders for word in ("--folder", folder)]
+    return subprocess.Popen(
+        argv if can_fork(env) else [*argv, "--no-fork"],
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=log,
+        env=findable(env, cwd),
+        cwd=cwd,
+        umask=umask,
+        start_new_session=True,  # the notebook's stop button is not for it
+    )
+
+
+def guard(kept_open: Sequence[int] = ()) -> subprocess.Popen[bytes]:
+    """Start a guard that ends with this process (``supervision.guard``)."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", GUARD, process_token(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        pass_fds=kept_open,
+    )
+
+
+def findable(env: Mapping[str, str], cwd: str) -> dict[str, str]:
+    """``env`` for a ``python -P -m jaxcluster...`` that runs in the folder ``cwd``.
+
+    With -P no module is taken from the current folder, which may be another user's. A checkout of
+    jaxcluster itself that is used from its own folder must then be named.
+
+    PYTHONWARNINGS is the user's wish for the user's code: as errors, the warnings of ipykernel and
+    its like would end every rank. It goes by another name (see ``apply_warnings``).
+    """
+    env = dict(env)
+    if (warnings := env.pop("PYTHONWARNINGS", None)) is not None:
+        env[WARNINGS] = warnings
+    if os.path.realpath(cwd) != os.path.realpath(ROOT):
+        return dict(env)
+    paths = [ROOT, *filter(None, [env.get("PYTHONPATH")])]
+    return {**env, "PYTHONPATH": os.pathsep.join(paths)}

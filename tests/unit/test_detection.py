@@ -1,0 +1,453 @@
+"""The allocation that a notebook runs in, by the environment alone; and what JAX finds there.
+
+The variables are those of real runs: Slurm 22.05, Open MPI 4.1.4 and 5.0.11, MPICH 5.0.2.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import python
+
+from jaxcluster.cluster import make_spec, sessions
+from jaxcluster.errors import UsageError
+from jaxcluster.host import tpus
+from jaxcluster.host.tpus import TpuWorker, metadata, tpu_worker
+from jaxcluster.launchers import detection
+from jaxcluster.launchers.detection import Inside, find
+from jaxcluster.launchers.hosts import Host
+from jaxcluster.launchers.mpi import MPI
+from jaxcluster.launchers.slurm.launcher import Allocation, Slurm, allocation_of
+from jaxcluster.launchers.slurm.launcher import is_over as slurm_is_over
+
+JOB = {"SLURM_JOB_ID": "6", "SLURM_JOB_NODELIST": "h[1-2]", "SLURM_JOB_NUM_NODES": "2"}
+SALLOC_N2 = {**JOB, "SLURM_TASKS_PER_NODE": "1(x2)"}  # salloc -N2
+SALLOC_N3 = {**JOB, "SLURM_NTASKS": "3", "SLURM_TASKS_PER_NODE": "2,1"}  # salloc -N2 -n3
+SALLOC_2_2 = {
+    **JOB,
+    "SLURM_NTASKS": "4",
+    "SLURM_NTASKS_PER_NODE": "2",
+    "SLURM_TASKS_PER_NODE": "2(x2)",
+}
+STEP = {  # srun -N1 -n1 in salloc -N2 -n4: the notebook's own step
+    **JOB,
+    "SLURM_NTASKS": "1",
+    "SLURM_TASKS_PER_NODE": "1",
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+    "SLURM_STEP_NODELIST": "h1",
+    "SLURM_STEP_NUM_TASKS": "1",
+}
+ONE_TASK = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_JOB_NODELIST": "g1",
+    "SLURM_NTASKS": "1",
+    "SLURM_TASKS_PER_NODE": "1",
+}
+OMPI4 = {
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_RANK": "0",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+    "OMPI_MCA_orte_hnp_uri": "3195011072.0;tcp://10.76.0.10:49689",
+}
+ALONE = OMPI4 | {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
+MPICH = {"PMI_SIZE": "2", "PMI_RANK": "0", "MPI_LOCALNRANKS": "1", "MPI_LOCALRANKID": "0"}
+
+
+def found(
+    environ: Mapping[str, str],
+    argv: Sequence[str] = (),
+    worker: TpuWorker | None = None,
+    missing: str = "",
+    listed: bool = True,
+) -> Inside | None:
+    shell = ["bash", "-l"]
+    return find(
+        environ,
+        ancestors=lambda: [shell, list(argv), ["init"]],
+        worker=lambda: worker,
+        has=lambda name: name != missing,
+        listed=lambda job: listed,
+    )
+
+
+# ------------------------------------------------------------------------------------------ Slurm
+
+
+@pytest.mark.parametrize(
+    ("environ", "tasks", "what"),
+    [
+        (SALLOC_N2, (), "Slurm's job 6 (2 nodes)"),
+        (SALLOC_N3, (2, 1), "Slurm's job 6 (2 nodes, 3 tasks)"),
+        (SALLOC_2_2, (2, 2), "Slurm's job 6 (2 nodes, 4 tasks)"),
+        (STEP, (), "Slurm's job 6 (2 nodes)"),
+        (ONE_TASK, (), "Slurm's job 7 (1 node)"),
+        ({**JOB, "SLURM_NTASKS_PER_NODE": "4"}, (4, 4), "Slurm's job 6 (2 nodes, 8 tasks)"),
+        (
+            {**JOB, "SLURM_NTASKS": "4", "SLURM_TASKS_PER_NODE": "odd"},
+            (),
+            "Slurm's job 6 (2 nodes)",
+        ),
+        ({**SALLOC_N3, "SLURM_JOB_NODELIST": "h[1-"}, (), "Slurm's job 6 (unknown nodes)"),
+        ({"SLURM_JOB_ID": "6"}, (), "Slurm's job 6 (unknown nodes)"),
+    ],
+)
+def test_a_slurm_job_is_offered_with_its_tasks(
+    environ: dict[str, str], tasks: tuple[int, ...], what: str
+) -> None:
+    here = allocation_of(environ)
+    assert here is not None and here.tasks == tasks
+    here_found = found(environ)
+    assert here_found is not None and (here_found.what, here_found.launcher) == (what, "slurm")
+    assert bool(here_found.obstacle) == ("unknown nodes" in what)
+    assert bool(here_found.offer) == bool(here.nodes)
+    offer = f"This notebook runs in {what}. To use it: %jaxcluster start --launcher slurm   (or"
+    assert Inside(what, "slurm").offer.startswith(offer)
+
+
+def test_the_ranks_of_an_allocation_lie_where_srun_would_start_its_tasks() -> None:
+    here = Allocation("6", ("h1", "h2", "h3"), (2, 2, 1))
+    assert Slurm(allocation=here)._ranks(3) == (2, 2, 1)
+    assert Slurm(allocation=here)._ranks(2) == (2, 2)
+    assert Slurm(ntasks_per_node=1, allocation=here)._ranks(3) == (1, 1, 1)
+    assert Slurm(num_processes=6, allocation=here)._ranks(3) == (2, 2, 2)
+    assert Slurm(allocation=Allocation("6", ("h1", "h2")))._ranks(2) is None
+
+
+def test_the_one_node_of_a_job_of_one_task_is_not_offered_to_itself() -> None:
+    on_it = found({**ONE_TASK, "SLURMD_NODENAME": "g1"})
+    assert on_it is not None and not on_it.offer and not on_it.obstacle
+    several = found({**ONE_TASK, "SLURM_NTASKS_PER_NODE": "4", "SLURMD_NODENAME": "g1"})
+    assert several is not None and several.offer
+
+
+@pytest.mark.parametrize(
+    ("end", "listed", "is_there"),
+    [("1700000000", False, False), ("1700000000", True, True), ("99999999999", False, True),
+     ("", False, True), ("soon", False, True)],
+)  # fmt: skip
+def test_a_job_that_has_ended_is_none(end: str, listed: bool, is_there: bool) -> None:
+    """What a job has set outlives it, in a multiplexer's shells."""
+    environ = {**SALLOC_2_2, "SLURM_JOB_END_TIME": end}
+    assert (found(environ, listed=listed) is not None) == is_there
+
+
+@pytest.mark.parametrize(
+    ("script", "is_over"),
+    [
+        ("echo 6", False),
+        ("exit 0", True),
+        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", True),
+        ("echo 'Unable to contact slurm controller' >&2; exit 1", False),
+        ("", False),
+    ],
+)
+def test_squeue_says_whether_a_job_is_there(
+    script: str, is_over: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if script:
+        (tmp_path / "squeue").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert slurm_is_over({**JOB, "SLURM_JOB_END_TIME": "1700000000"}) == is_over
+
+
+def test_where_there_is_no_srun_nothing_is_offered() -> None:
+    here = found(SALLOC_2_2, missing="srun")
+    assert here is not None and here.obstacle and not here.offer
+
+
+# ------------------------------------------------------------------------- batch systems, mpiexec
+
+
+@pytest.mark.parametrize(
+    ("variable", "job", "text", "what"),
+    [
+        ("PBS_NODEFILE", "PBS_JOBID", "h1\nh1\nh2\nh2\n", "PBS's job 5 (2 hosts, 4 slots)"),
+        ("LSB_DJOB_HOSTFILE", "LSB_JOBID", "h1\nh2\n", "LSF's job 5 (2 hosts, 2 slots)"),
+        ("PE_HOSTFILE", "JOB_ID", "h1 2 q\nh2 2 q\n", "Grid Engine's job 5 (2 hosts, 4 slots)"),
+        ("PBS_NODEFILE", "PBS_JOBID", "h1\n", None),
+        ("PBS_NODEFILE", "PBS_JOBID", "h1\nh1\n", "PBS's job 5 (1 host, 2 slots)"),
+        ("LSB_DJOB_HOSTFILE", "LSB_JOBID", "h1\nh1\nh1\n", None),  # cores: devices decide
+        ("PE_HOSTFILE", "JOB_ID", "h1 16 q\n", None),
+        ("PBS_NODEFILE", "PBS_JOBID", None, None),
+    ],
+)
+def test_a_batch_system_s_job_is_mpiexec_s(
+    variable: str, job: str, text: str | None, what: str | None, tmp_path: Path
+) -> None:
+    if text is not None:
+        (tmp_path / "hosts").write_text(text)
+    environ = {job: "5", variable: str(tmp_path / "hosts")}
+    assert found(environ) == (Inside(what, "mpi") if what is not None else None)
+
+
+@pytest.mark.parametrize(
+    ("environ", "argv", "typed"),
+    [
+        (OMPI4, ["mpiexec", "-n", "4", "jupyter"], "-n 4"),
+        (ALONE, ["mpiexec", "-n", "1", "jupyter", "lab"], None),
+        (
+            ALONE,
+            ["/usr/bin/mpiexec.openmpi", "--host", "h0:1,h1:2", "-n", "1", "jupyter"],
+            "--launcher mpi --hosts h0:1,h1:2 --mpiexec /usr/bin/mpiexec.openmpi",
+        ),
+        (
+            ALONE,  # Open MPI 5: mpiexec becomes prterun
+            ["/opt/bin/prterun", "--host=h1,h1,h2,h2", "-n", "1", "jupyter"],
+            "--launcher mpi --hosts h1:2,h2:2 --mpiexec /opt/bin/mpiexec",
+        ),
+        (MPICH, ["mpiexec.hydra", "-hosts", "h1,h2", "x"], "--launcher mpi --hosts h1,h2"),
+        ({"PMI_SIZE": "1", "MPI_LOCALNRANKS": "1"}, ["mpiexec", "x"], None),
+        ({}, ["mpiexec", "--host", "h1:2,h2:2", "ssh", "elsewhere"], None),
+    ],
+)
+def test_under_mpiexec_its_own_processes_or_hosts_are_offered(
+    environ: dict[str, str], argv: list[str], typed: str | None
+) -> None:
+    here = found(environ, argv)
+    assert (here and here.typed) == typed
+    if here is not None:
+        assert f"%jaxcluster start {typed}" in here.offer
+
+
+def test_hosts_of_mpiexec_that_are_nowhere_to_be_seen_are_asked_for() -> None:
+    here = found({**OMPI4, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, ["orted", "-mca", "ess", "env"])
+    assert here is not None and "--launcher mpi --hosts h1:2,h2:2" in here.obstacle
+    assert not here.offer
+
+
+def test_a_hostfile_of_mpiexec_s_is_read(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("h1 slots=2\nh2 slots=2\n")
+    here = found(ALONE, ["mpirun", "--hostfile", str(tmp_path / "f"), "jupyter"])
+    assert here is not None and here.options == {"hosts": "h1:2,h2:2"}
+    assert found(ALONE, ["mpirun", "--hostfile", "/no/such", "jupyter"]) is None
+
+
+def test_an_mpiexec_further_up_is_found() -> None:
+    """As that of a notebook's server, whose kernels are processes of its own."""
+    asked = "from jaxcluster.launchers.detection import find; print(find().typed)"
+    below = shlex.join([sys.executable, "-c", asked]) + "; true"
+    script = 'exec -a mpiexec bash -c "$1; true" x --host h1:2,h2:2 jupyter'
+    argv = ["bash", "-c", script, "x", shlex.join(["bash", "-c", below])]
+    environ = {**os.environ, **ALONE}
+    for name in [n for n in environ if n.startswith(("SLURM_", "PBS_", "LSB_", "JOB_ID"))]:
+        del environ[name]
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout == "--launcher mpi --hosts h1:2,h2:2\n"
+
+
+def test_what_is_typed_is_read_as_one_word_each() -> None:
+    here = detection.Inside("x", "mpi", {"mpiexec": "/opt/my mpi/mpiexec"}, 4)
+    assert here.typed == "-n 4 --launcher mpi --mpiexec '/opt/my mpi/mpiexec'"
+
+
+def test_what_mpiexec_sets_is_kept_from_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = type("Done", (), {"stdout": "mpiexec (OpenRTE) 4.1.4", "stderr": ""})
+    monkeypatch.setattr("jaxcluster.launchers.mpi.subprocess.run", lambda *a, **k: said)
+    monkeypatch.setattr("jaxcluster.launchers.mpi.shutil.which", lambda *a, **k: "/usr/bin/mpiexec")
+    environ = {**ALONE, "PMIX_RANK": "0", "OMPI_MCA_btl": "tcp,self", "PATH": "/usr/bin"}
+    ready = MPI(hosts=(Host("h1"),)).prepared(environ)
+    assert {"OMPI_COMM_WORLD_SIZE", "OMPI_MCA_orte_hnp_uri", "PMIX_RANK"} <= {*ready.inherited}
+    assert not {"OMPI_MCA_btl", "PATH"} & {*ready.inherited}  # the user's own
+    assert MPI(hosts=(Host("h1"),)).prepared({"PMIX_RANK": "0"}).inherited == ()
+
+
+# -------------------------------------------------------------------------------------------- TPU
+
+
+@pytest.mark.parametrize(
+    ("worker", "what", "obstacle"),
+    [
+        (TpuWorker(0, ("t0",)), None, ""),
+        (TpuWorker(1, ("t0", "t1")), "a TPU slice of 2 hosts, as its worker 1", ""),
+        (TpuWorker(0, ("t0", "t1"), 2), "2 TPU slices that work together", "on one slice only"),
+        (TpuWorker(0, ("t0",), 2), "2 TPU slices that work together", "on one slice only"),
+    ],
+)
+def test_a_tpu_host_offers_its_slice(worker: TpuWorker, what: str | None, obstacle: str) -> None:
+    here = found({}, worker=worker)
+    if what is None:
+        assert here is None
+        return
+    assert here is not None and here.launcher == "tpu" and what in here.what
+    assert obstacle in here.obstacle and bool(obstacle) == bool(here.obstacle)
+
+
+POD = {"JAX_FORCE_TPU_INIT": "1", "TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "p0,p1"}
+
+
+def nothing(key: str, environ: Mapping[str, str]) -> None:
+    return None
+
+
+def test_a_pod_s_slice_is_read_from_its_environment(tmp_path: Path) -> None:
+    def worker(**more: str) -> TpuWorker | None:
+        return tpu_worker(0, POD | more, ask=nothing)
+
+    assert worker() == TpuWorker(1, ("p0", "p1"))
+    assert worker(TPU_PROCESS_ADDRESSES="p0:8471,p1:8471") == TpuWorker(1, ("p0", "p1"))
+    (tmp_path / "addresses").write_text("q0,q1,q2\n")
+    file = str(tmp_path / "addresses")
+    assert worker(TPU_PROCESS_ADDRESSES_PATH=file) == TpuWorker(1, ("q0", "q1", "q2"))
+    assert worker(TPU_PROCESS_ADDRESSES_PATH="/no/such") is None
+    assert worker(MEGASCALE_NUM_SLICES="2") == TpuWorker(1, ("p0", "p1"), 2)
+    assert worker(TPU_WORKER_ID="none") is None
+
+
+def test_a_host_without_chips_asks_nobody() -> None:
+    def ask(key: str, environ: Mapping[str, str]) -> str:
+        raise AssertionError(key)
+
+    assert tpu_worker(0, {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "a,b"}, ask=ask) is None
+    assert tpu_worker(4, {"TPU_SKIP_MDS_QUERY": "1"}, ask=ask) is None
+
+
+# --------------------------------------------------------------------------- what JAX itself finds
+
+# JAX's own detection, in a process of its own: (processes, this one's rank) for each environment.
+DETECT = """
+import json, os, sys
+from jax._src import clusters
+for environ in json.loads(sys.argv[1]):
+    os.environ.pop("TPU_SKIP_MDS_QUERY", None)  # set by jax where it sees no TPU on the bus
+    os.environ.update(environ)
+    kinds = clusters.ClusterEnv._cluster_types
+    kind = next((k for k in kinds if not k.opt_in_only_method and k.is_env_present()), None)
+    print(json.dumps([kind.name, kind.get_process_count(), kind.get_process_id()]) if kind else "")
+    for name in environ:
+        del os.environ[name]
+"""
+STEP_OF_4 = {  # srun -n4 in the allocation above
+    **SALLOC_2_2,
+    "SLURM_STEP_NODELIST": "h[1-2]",
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "1",
+}
+
+
+@pytest.fixture
+def metadata_server() -> Iterator[str]:
+    """A virtual machine's metadata, as worker 1 of 3 has it; its address."""
+    attributes = {
+        "agent-worker-number": "1",
+        "worker-network-endpoints": "a:0:10.0.0.5,b:1:10.0.0.6,c:2:10.0.0.7",
+        "tpu-env": "ACCELERATOR_TYPE: 'v4-32'\nWORKER_ID: '1'\n",
+    }
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            text = attributes.get(self.path.rpartition("/attributes/")[2])
+            right = self.headers["Metadata-Flavor"] == "Google" and text is not None
+            self.send_response(200 if right else 404)
+            self.end_headers()
+            self.wfile.write(((text or "") if right else "1: there is no such page").encode())
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_an_attribute_that_is_not_there_is_none(metadata_server: str) -> None:
+    environ = {"GCE_METADATA_IP": metadata_server}
+    assert metadata("agent-worker-number", environ) == "1"
+    assert metadata("no-such", environ) is None
+
+
+def test_a_metadata_server_that_does_not_answer_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tpus, "ASK_S", 0.1)
+    found: list[str | None] = []
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        environ = {"GCE_METADATA_IP": f"127.0.0.1:{silent.getsockname()[1]}"}
+        asks = threading.Thread(target=lambda: found.append(metadata("tpu-env", environ)))
+        asks.start()
+        asks.join(30)
+        is_waiting = asks.is_alive()
+    asks.join()
+    assert not is_waiting and found == [None]
+
+
+def test_jax_s_own_detection_finds_as_many_ranks_in_the_same_order(metadata_server: str) -> None:
+    gce = {"GCE_METADATA_IP": metadata_server}
+    pod = {k: v for k, v in POD.items() if k != "JAX_FORCE_TPU_INIT"}
+    skip = {"TPU_SKIP_MDS_QUERY": "1"}
+    outside = {**SALLOC_2_2, **skip}
+    environs = [STEP_OF_4, OMPI4, {**gce, **pod, **skip}, {**gce, **pod}, outside]
+    names = ("JAX_", "TPU_", "SLURM_", "OMPI_", "PMI", "MEGASCALE", "KUBERNETES_")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(names)}
+    clean |= {"JAX_FORCE_TPU_INIT": "1", "JAX_PLATFORMS": "cpu", "NO_PROXY": "127.0.0.1"}
+    done = python("-c", DETECT, json.dumps(environs), env=clean)
+    assert done.returncode == 0, done.stderr
+    jax = [json.loads(line) if line else None for line in done.stdout.split("\n")][:-1]
+    # Slurm: as many as the allocation's tasks, rank 3 the second one of the second node.
+    here = allocation_of(STEP_OF_4)
+    assert here is not None and jax[0] == ["slurm", sum(here.tasks), 3]
+    assert inside_mpi() == 4 and jax[1] == ["ompi", 4, 0]
+    for environ, said in zip(environs[2:4], jax[2:4], strict=True):
+        worker = tpu_worker(0, {"JAX_FORCE_TPU_INIT": "1", **environ})
+        assert worker is not None
+        assert said[1:] == [len(worker.hosts), worker.number]
+    assert [said[0] for said in jax[2:4]] == ["gketpu", "gcetpu"]
+    assert jax[4] is None  # a shell of salloc's is no task: srun's would be
+    assert tpu_worker(4, gce) == TpuWorker(1, ("10.0.0.5", "10.0.0.6", "10.0.0.7"))
+
+
+def inside_mpi() -> int | None:
+    here = found(OMPI4)
+    return here and here.num_processes
+
+
+# ----------------------------------------------------------------------------------------- "auto"
+
+
+def test_auto_takes_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spec(here: Inside | None, **options: Any) -> Any:
+        monkeypatch.setattr(detection, "find", lambda: here)
+        return make_spec(launcher="auto", platform="cpu", **options)
+
+    job = Inside("Slurm's job 6", "slurm")
+    assert spec(job).launcher == "slurm" and spec(job).num_processes == 0
+    assert spec(job, num_processes=4).num_processes == 4
+    hosts = Inside("mpiexec (2 hosts)", "mpi", {"hosts": "h1:2,h2:2"})
+    assert spec(hosts).options == {"hosts": "h1:2,h2:2"}
+    assert spec(hosts, hosts="h1:1").options == {"hosts": "h1:1"}  # what is typed wins
+    here = spec(Inside("mpiexec (4 processes)", "local", {}, 4))
+    assert (here.launcher, here.num_processes, here.any_launcher) == ("local", 4, False)
+    assert spec(None).launcher == "local"
+    with pytest.raises(
+        UsageError, match=r"--launcher auto: .* Slurm's job 6, and there is no srun"
+    ):
+        spec(Inside("Slurm's job 6", "slurm", obstacle="there is no srun here"))
+    with pytest.raises(UsageError, match=r"auto: this notebook runs in no allocation\. .*--partit"):
+        spec(None, partition="gpu")
+
+
+def test_only_a_start_that_names_no_launcher_is_offered_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(detection, "find", lambda: Inside("mpiexec (4 processes)", "local", {}, 4))
+    assert "%jaxcluster start -n 4" in sessions.offer(make_spec(2, platform="cpu"))
+    assert sessions.offer(make_spec(4, platform="cpu")) == ""
+    assert sessions.offer(make_spec(2, platform="cpu", launcher="local")) == ""
+    monkeypatch.setattr(detection, "find", lambda: None)
+    assert sessions.offer(make_spec(2, platform="cpu")) == ""

@@ -1,0 +1,39 @@
+"""How much may be written, in memory above all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jaxcluster.host.free_space import free_memory, free_nbytes, memory_room
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def info(tmp_path: Path) -> Path:
+    path = tmp_path / "meminfo"
+    path.write_text("MemTotal: 16777216 kB\nMemFree: 100 kB\nMemAvailable: 8388608 kB\n")
+    return path
+
+
+def test_memory_is_what_the_kernel_says_is_available(info: Path, tmp_path: Path) -> None:
+    assert free_memory(info, tmp_path) == 8 * GIB
+
+
+def test_a_containers_limit_counts_without_the_files_that_it_has_read(
+    info: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "memory.max").write_text(f"{4 * GIB}\n")
+    (tmp_path / "memory.current").write_text(f"{3 * GIB}\n")
+    assert free_memory(info, tmp_path) == GIB
+    (tmp_path / "memory.stat").write_text(f"anon 1\ninactive_file {GIB}\n")
+    assert free_memory(info, tmp_path) == 2 * GIB
+    (tmp_path / "memory.max").write_text("max\n")
+    assert free_memory(info, tmp_path) == 8 * GIB
+
+
+def test_nobody_is_starved_and_no_file_system_overfilled(info: Path, tmp_path: Path) -> None:
+    assert memory_room(tmp_path, info, tmp_path) == min(7 * GIB, free_nbytes(tmp_path))
+    assert memory_room(tmp_path, tmp_path / "none", tmp_path) <= free_nbytes(tmp_path)

@@ -1,0 +1,118 @@
+"""Where ranks' variables are kept, and what can still be read of them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxcluster.errors import RecoveryError
+from jaxcluster.records import saved_states
+from jaxcluster.records.saved_states import Dead, Kept, LocalStates
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("memory", "run"):
+        (tmp_path / name).mkdir(mode=0o700)
+    monkeypatch.setattr(saved_states, "SHARED_MEMORY", tmp_path / "memory")
+    monkeypatch.setattr(saved_states.registry, "runtime_root", lambda: tmp_path / "run")
+    monkeypatch.delenv("TMPDIR", raising=False)
+
+
+@pytest.fixture
+def folder() -> Iterator[LocalStates]:
+    made = LocalStates(2)
+    yield made
+    made.remove()
+
+
+def write(folder: LocalStates, rank: int, nbytes: int = 10) -> dict[str, Any]:
+    """What a rank says of a file that it has written."""
+    where = folder.places_for(rank)[0][0]
+    Path(where, f"rank-{rank}.state").write_bytes(b"x" * nbytes)
+    names = {"kept": ["a"], "lost": {"b": "why"}, "texts": {"a": f"={rank}", "b": ""}}
+    return {"folder": where, "file_nbytes": nbytes, **names}
+
+
+def test_memory_is_shared_out_and_a_disk_is_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(saved_states, "memory_room", lambda path: 1000)
+    folder = LocalStates(4)
+    (memory, room), (disk, unlimited) = folder.places_for(0)
+    assert folder.open_mirrors() == ({}, {}) and folder.room_for_each({}) == 250
+    assert Path(memory).parent.name == "memory" and room == 250
+    assert Path(disk).parent.name == "run" and unlimited is None
+    folder.remove()
+
+
+def test_a_folder_that_one_names_is_used_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "big").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "big"))
+    folder = LocalStates()
+    assert [path.parent.name for path in folder.paths] == ["memory", "run", "big"]
+    assert sorted(saved_states.folders()) == sorted(folder.paths)  # for the next start, if need be
+    folder.remove()
+
+
+def test_folders_are_for_their_owner_alone_and_for_their_owner() -> None:
+    before = os.umask(0o777)
+    try:
+        folder = LocalStates()
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.paths} == {0o700}
+    folder.remove()
+
+
+def test_where_no_folder_can_be_made_it_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(**_: object) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(saved_states.tempfile, "mkdtemp", full)
+    with pytest.raises(RecoveryError, match=r"memory: No space left on device; .*run: No space"):
+        LocalStates()
+
+
+def test_it_is_looked_after_until_it_is_removed() -> None:
+    told: list[object] = []
+
+    def look_after(paths: Sequence[Path]) -> Any:
+        told.extend(paths)
+        return lambda: told.append("left")
+
+    folder = LocalStates(1, look_after)
+    assert told == folder.paths
+    folder.remove()
+    folder.remove()
+    assert told[2:] == ["left"]
+
+
+def test_what_can_not_be_read_any_more_is_as_if_its_ranks_had_died(folder: LocalStates) -> None:
+    reports = {rank: write(folder, rank) for rank in range(4)}
+    saved = Kept(folder, reports, False, {4: Dead(frozenset("c"))}, 5)
+    assert saved.looked_at() == saved
+    Path(reports[1]["folder"], "rank-1.state").unlink()
+    Path(reports[2]["folder"], "rank-2.state").write_bytes(b"cut")
+    found = saved.looked_at()
+    assert sorted(found.reports) == [0, 3]
+    assert {r: set(one.names or ()) for r, one in found.dead.items()} == {
+        1: {"a", "b"},
+        2: {"a", "b"},
+        4: {"c"},
+    }
+    # What they had is known: they had saved it.
+    texts = {0: {"a": "=0"}, 3: {"a": "=3"}}
+    assert found.dead[1] == Dead(frozenset("ab"), True, {"a": "=1"}, texts)
+    assert "rank 1: " in found.why_gone and "No such file" in found.why_gone
+    assert "rank 2: " in found.why_gone and "another file" in found.why_gone
+    assert found.looked_at() == found

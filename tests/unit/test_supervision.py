@@ -1,0 +1,162 @@
+"""What fork server and guard have in common: an owner, a way by which they are found, and ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jaxcluster.engine.forkserver import ForkServer
+from jaxcluster.supervision import ends, loop
+from jaxcluster.supervision.guard import Guard
+from jaxcluster.supervision.loop import SupervisionLoop
+from jaxcluster.supervision.processes import process_token
+
+OLD = 86400.0
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each turn of a loop looks around and touches what is its own."""
+    monkeypatch.setattr(loop, "LOOK_S", -1.0)
+    monkeypatch.setattr(loop, "TOUCH_S", -1.0)
+
+
+@pytest.fixture
+def supervisor(often: None) -> Iterator[SupervisionLoop]:
+    made = SupervisionLoop(process_token(os.getpid()))
+    yield made
+    made.selector.close()
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"]) as made:
+        yield made
+        made.kill()
+
+
+def test_a_supervisor_ends_with_its_owner_unless_it_is_detached(
+    supervisor: SupervisionLoop, process: subprocess.Popen[bytes]
+) -> None:
+    supervisor.turn(0)
+    assert not supervisor.leaving
+    supervisor.owner = process_token(process.pid)
+    supervisor.turn(0)
+    assert not supervisor.leaving
+    process.kill()
+    process.wait()
+    supervisor.detached = True
+    supervisor.turn(0)
+    assert not supervisor.leaving
+    supervisor.detached = False
+    supervisor.turn(0)
+    assert supervisor.leaving
+
+
+def test_the_owner_is_not_who_has_got_its_pid_since(supervisor: SupervisionLoop) -> None:
+    pid, _, started = process_token(os.getpid()).partition(":")
+    supervisor.owner = f"{pid}:{int(started) - 1}"
+    supervisor.turn(0)
+    assert supervisor.leaving
+
+
+def test_a_detached_supervisor_ends_when_it_was_not_found_twice_in_a_row(
+    supervisor: SupervisionLoop, tmp_path: Path
+) -> None:
+    path, away = tmp_path / "found", tmp_path / "away"
+    path.touch()
+    supervisor.found_by[str(path)] = os.stat(path)
+    path.rename(away)
+    for _ in range(3):
+        supervisor.turn(0)
+    assert not supervisor.leaving  # its owner has it
+    supervisor.detached = True
+    supervisor.turn(0)
+    away.rename(path)
+    supervisor.turn(0)
+    path.rename(away)
+    supervisor.turn(0)
+    assert not supervisor.leaving
+    path.touch()  # another one of this name
+    supervisor.turn(0)
+    assert supervisor.leaving
+
+
+def aged(*paths: Path) -> None:
+    for path in paths:
+        os.utime(path, (OLD, OLD))
+
+
+def ages(*paths: Path) -> set[float]:
+    return {path.stat().st_mtime for path in paths}
+
+
+def test_a_fork_server_keeps_its_files_young_and_is_found_by_them(
+    often: None, tmp_path: Path
+) -> None:
+    path, cluster = tmp_path / "fork.sock", tmp_path / "main"
+    cluster.mkdir()
+    own = [cluster / "alive", cluster / "record.json", tmp_path / "fork.log"]
+    for one in own:
+        one.touch()
+    other = tmp_path / "another's"
+    other.touch()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        server = ForkServer(listener, str(path), process_token(os.getpid()), fork=False)
+    server._hold(str(own[0]))
+    aged(*own, path, cluster, tmp_path, other)
+    server.turn(0)
+    assert OLD not in ages(*own, path, cluster, tmp_path)
+    assert ages(other) == {OLD}
+    server.detached = True
+    assert server.can_be_found()
+    own[0].unlink()
+    assert not server.can_be_found()
+    server._let_go()
+    assert server.can_be_found()
+    path.unlink()
+    assert not server.can_be_found()
+    server.selector.close()
+
+
+def test_a_guard_keeps_the_folders_of_its_launch_young(often: None, tmp_path: Path) -> None:
+    inner = tmp_path / "launch"
+    inner.mkdir()
+    (inner / "job.sh").touch()
+    guard = Guard(process_token(os.getpid()))
+    guard.folders = guard._open([str(tmp_path)])
+    own = (tmp_path, inner, inner / "job.sh")
+    aged(*own)
+    guard.turn(0)
+    assert OLD not in ages(*own)
+    os.close(guard.folders[str(tmp_path)])
+    guard.selector.close()
+
+
+# ---------------------------------------------------------------------------------------- ends
+
+
+def test_an_end_is_that_of_the_named_process_alone(process: subprocess.Popen[bytes]) -> None:
+    pid, _, started = process_token(process.pid).partition(":")
+    assert ends.end(f"{pid}:{int(started) - 1}", signal.SIGKILL, 5)
+    assert process.poll() is None
+    assert not ends.end(f"{pid}:{started}", signal.SIGCONT, 0.05)
+    assert ends.end(f"{pid}:{started}", signal.SIGKILL, 30)
+
+
+@pytest.mark.parametrize("heeds", [True, False])
+def test_a_supervisor_that_is_let_go_has_its_time_and_is_then_killed(heeds: bool) -> None:
+    source = "import sys, time\nsys.stdin.read()\ntime.sleep(0.3 if {} else 1000)\nsys.exit(4)"
+    with subprocess.Popen(
+        [sys.executable, "-c", source.format(heeds)], stdin=subprocess.PIPE
+    ) as process:
+        ends.let_go(process, 30 if heeds else 0.5)
+        assert process.returncode == (4 if heeds else -signal.SIGKILL)
