@@ -1,22 +1,15 @@
-"""A running cluster: runs cells on it, asks its ranks, supervises and ends it.
-
-Beside ``launchers``, this is the one module that knows ipyparallel's client (law 3).
-"""
+"""A running cluster: runs cells on it, asks its ranks, and gives it new ones."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
 from jaxcluster.allocation.base import Allocation
-from jaxcluster.allocation.fleet import Left
 from jaxcluster.cluster import (
     copies,
     delegation,
@@ -31,34 +24,26 @@ from jaxcluster.cluster import (
 from jaxcluster.cluster.action_runner import Sent
 from jaxcluster.cluster.argument_types import checked
 from jaxcluster.cluster.dispatch import Dispatcher
-from jaxcluster.cluster.names import clear_away
+from jaxcluster.cluster.lifecycle import Lifecycle
 from jaxcluster.cluster.prompts import Labelled, here
 from jaxcluster.cluster.resources import Meter, Sample
 from jaxcluster.cluster.respawn import Respawn
 from jaxcluster.cluster.restart import Restored
 from jaxcluster.cluster.running import CellOptions, Listener, RunningCell
-from jaxcluster.cluster.starting import Progress, Starting, one_at_a_time, start_world
+from jaxcluster.cluster.starting import Progress
 from jaxcluster.cluster.world import World
-from jaxcluster.errors import (
-    NoCluster,
-    RecoveryError,
-    UsageError,
-)
-from jaxcluster.lockstep.availability import ClusterCondition, RecoveryMode
+from jaxcluster.errors import RecoveryError, UsageError
 from jaxcluster.model import compared, findings
 from jaxcluster.model.compared import Compared, check_expression
 from jaxcluster.model.cost import Cost, check_call, estimate, reported
 from jaxcluster.model.history import History
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
-from jaxcluster.model.life import Life, State
+from jaxcluster.model.life import State
 from jaxcluster.model.lineage import Lineage
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.stragglers import Straggler
 from jaxcluster.ranks import name_ranks
-from jaxcluster.records import registry
 from jaxcluster.records.lastreport import Reports
-from jaxcluster.records.saved_states import Kept
-from jaxcluster.supervision.processes import pid_space, process_token
 from jaxcluster.wire.link import Event, Link, replies
 from jaxcluster.wire.ops.cells import Interrupt
 from jaxcluster.wire.ops.lockstep import Strict
@@ -69,13 +54,10 @@ if TYPE_CHECKING:
     from jaxcluster.model.profile import Profile
 
 ASK_S = 2.0  # for answers that a control channel gives at once
-TURN_S = 0.05  # between two looks whether a start that waits for another is still wanted
-
-opened: dict[str, Cluster] = {}  # those that are being stopped, too
 
 
 @checked
-class Cluster:
+class Cluster(Lifecycle):
     """A running cluster of JAX processes, one rank each.
 
     Use it as a context manager to have it stopped at the end. ``start`` and ``attach`` make one.
@@ -101,29 +83,20 @@ class Cluster:
     """
 
     def __init__(self, world: World, allocation: Allocation | None = None) -> None:
-        self.spec = self.asked = world.record.spec
-        self.name = world.record.name
-        self.life = Life()
-        self._recovery: RecoveryMode = "auto"
+        super().__init__(world, allocation)
         self.recovered = ""
         self.lineage = Lineage()
         self.past_reports = Reports(self.name, is_here=world.logins is None)
-        self.kept: Kept | None = None
         self.restored: Restored | None = None
         self.undo_nbytes: int | None = None
         self.copies_nbytes: int | None = 0
         self.stays_strict = False
         self.on_push: Callable[[Event[Any]], None] | None = None
-        self._respawn: Respawn | None = None
-        self._allocation = allocation  # of the process that started it
         self._dispatcher = Dispatcher(self)
         self._delegate = delegation.Delegate(self)
-        self._last_seq = 0
-        self.changing = threading.RLock()
         self._take(world)
 
     def _take(self, world: World) -> None:
-        """Have these ranks as its own from now on."""
         world.check = self.check_not_closed
         world.on_death = self._forget_recovery
         world.on_stopping = self._end_with_others
@@ -135,12 +108,10 @@ class Cluster:
         self._dispatcher.begin()
         world.listen()
 
-    # ------------------------------------------------------------------ its ranks
+    def _sent_seq(self) -> int:
+        return self._dispatcher.last_seq()
 
-    @property
-    def record(self) -> registry.ClusterRecord:
-        """Who its ranks are, as others find it."""
-        return self.world.record
+    # ------------------------------------------------------------------ its ranks
 
     @property
     def link(self) -> Link:
@@ -230,12 +201,6 @@ class Cluster:
 
     # ------------------------------------------------------------------ life
 
-    @property
-    def owned(self) -> bool:
-        """Whether it ends with this process."""
-        record = self.record
-        return record.owner == process_token(os.getpid()) and record.pid_space == pid_space()
-
     def __enter__(self) -> Cluster:
         return self
 
@@ -256,66 +221,6 @@ class Cluster:
     def summary(self) -> str:
         """One line: ranks, devices per rank, platform, time."""
         return description.summary(self.condition, self.record, self.world.started_s)
-
-    def stop(self, force: bool = False) -> float:
-        """End all its processes; returns after how many seconds. A stopped cluster: nothing.
-
-        Args:
-          force: where hosts can't be reached, end what can be and forget the rest. What lives
-            there ends when nobody is connected to it: after 20 s, or, detached, with its login.
-
-        Raises:
-          LaunchError: another process has started it, and a host can't be reached. Nothing is done.
-        """
-        if (respawn := self._respawn) is not None:
-            respawn.stop_for_good()
-        with self.changing:
-            if not force:
-                self.world.check_reach()
-            self.life.become(State.STOPPED, only=set(State) - {State.LEFT})
-            took = self._end_world()
-            if self.kept is not None:
-                self.kept.remove()
-                self.kept = None
-            if self._allocation is not None:  # it had no processes
-                self._allocation.end()
-                self._allocation = None
-            if opened.get(self.name) is self:
-                del opened[self.name]
-        events.tell()
-        return took
-
-    def _end_world(self) -> float:
-        """End its processes; returns after how many seconds. Where it has none: nothing."""
-        if self.world.is_over:
-            return 0.0
-        started = time.perf_counter()
-        if self.life.state is State.REPLACING and self._allocation is not None:
-            self._allocation.keep()
-            self.world.end()
-            registry.remove_connection_files(self.record)  # nobody else gets its name meanwhile
-            self._allocation.clear()
-        else:
-            self.world.end()
-            clear_away(self.record)
-            self._let_go_of_allocation()
-        return time.perf_counter() - started
-
-    def _let_go_of_allocation(self) -> None:
-        if self._allocation is not None:
-            self._allocation.give_back()
-            self._allocation = None
-
-    def close(self) -> None:
-        """Let go of it without stopping it: the end of an ``attach``."""
-        if not self.closed:
-            self.life.become(State.LEFT)
-            opened.pop(self.name, None)
-            self.world.leave()
-            if self._allocation is not None:
-                self._allocation.let_go()
-                self._allocation = None
-            events.tell()
 
     def restart(
         self,
@@ -406,14 +311,6 @@ class Cluster:
 
         return self._renew(progress, make)
 
-    def become(self, spec: wire.ClusterSpec) -> None:
-        """Have its next processes be as ``spec`` says, on the hosts that are there."""
-        self.spec = spec
-        if self.asked.num_processes:
-            self.asked = replace(self.asked, num_processes=spec.num_processes)
-        if self._allocation is not None:
-            self._allocation.leave_out_lost()
-
     def ask_restart(self, *, clean: bool = False) -> str:
         """Have the process that has started it restart it; returns what was kept.
 
@@ -425,41 +322,6 @@ class Cluster:
         self.check_not_closed()
         return delegation.ask_restart(self.world, clean, lambda: self.is_replaced)
 
-    @property
-    def is_restarting(self) -> bool:
-        """Whether it is being given new processes, by some thread."""
-        return self._respawn is not None
-
-    def press_stop(self) -> None:
-        """The stop button, where another thread than the pressed one waits for new processes."""
-        if (respawn := self._respawn) is not None:
-            respawn.press()
-
-    def respawn(
-        self,
-        progress: Progress | None = None,
-        watch: Callable[[Starting | None], None] = lambda starting: None,
-    ) -> None:
-        """End all its processes and start new ones, with empty namespaces, in their place.
-
-        Args:
-          watch: is given the start that goes on, and may raise to end it.
-        """
-        self.life.become(State.REPLACING)
-        self._last_seq = last_seq = max(self._last_seq, self._dispatcher.last_seq())
-        self._end_world()
-        with events.going_on(progress) as say:
-            while not one_at_a_time.acquire(timeout=TURN_S):
-                watch(None)
-            try:
-                started = start_world(self.spec, say, watch, self._allocation, last_seq)
-            finally:
-                one_at_a_time.release()
-        world, self._allocation = started
-        self._take(world)
-        self.life.become(State.RESTARTING)
-        opened[self.name] = self
-
     def equip(self) -> None:
         """Have new processes keep what the old ones were told to keep, and be as strict."""
         if self.undo_nbytes is not None:
@@ -468,72 +330,6 @@ class Cluster:
             self.strict(True)
         if self.copies_nbytes != 0:
             self.copies(self.copies_nbytes)
-
-    def check_returns(self) -> None:
-        """Whether new processes can take the place of those that it has.
-
-        Raises:
-          LaunchError: a host is lost, and there can be no other.
-        """
-        if self._allocation is not None:
-            self._allocation.check_returns()
-
-    @property
-    def spent(self) -> str:
-        """Why it can get no new processes; "" while nobody knows better."""
-        return self._allocation.spent if self._allocation is not None else ""
-
-    @property
-    def left(self) -> Left:
-        """What is left of its hosts where some are lost, but not all."""
-        return self._allocation.left if self._allocation is not None else Left()
-
-    def leave_down(self, why: str) -> None:
-        """After a restart that was not carried through: no processes, and what was saved is kept.
-
-        Args:
-          why: as in "their start was stopped".
-        """
-        self.life.become(State.REPLACING, only={State.RESTARTING, State.ENDING})
-        self._end_world()
-        if self._allocation is not None:
-            self._allocation.rest()
-        self.life.become(State.DOWN, why)
-
-    @property
-    def closed(self) -> bool:
-        """Whether it has no processes that this one is connected to."""
-        return not self.life.has_processes
-
-    @property
-    def down(self) -> str:
-        """Why it has no processes, where a restart was not carried through; "" otherwise."""
-        if self.life.state is not State.DOWN:
-            return ""
-        return f"Cluster {self.name!r} has no processes now: {self.life.why}."
-
-    @property
-    def down_hint(self) -> str:
-        """What to type where it has no processes, and what is still there."""
-        return description.down_hint(self.kept, self.spent, self.left)
-
-    @property
-    def condition(self) -> ClusterCondition:
-        """What has become of it."""
-        world, down = self.world, self.down
-        return ClusterCondition(
-            self.name,
-            world.logins.typed if world.logins is not None else "",
-            down,
-            self.down_hint if down else "",
-            self.closed or self.is_ending,
-            world.unreachable,
-            world.dead,
-            world.coordinator_died,
-            world.is_ours,
-            lambda: self.record.has_owner,
-            self.recovery,
-        )
 
     # ------------------------------------------------------------------ cells
 
@@ -630,13 +426,9 @@ class Cluster:
         """
         source = check_expression(expression)
 
-        def hear(record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:
-            if on_output is not None and "look" not in getattr(what, "content", {}):
-                on_output(record, what)
-
         options = CellOptions(
-            execution_count=execution_count, on_output=hear, on_notice=on_notice, prompt=prompt,
-            compared=True,
+            execution_count=execution_count, on_output=_but("look", on_output),
+            on_notice=on_notice, prompt=prompt, compared=True,
         )  # fmt: skip
         record = self._submit(source, options).wait()
         return compared.compare(source, compared.looks(record))
@@ -665,13 +457,9 @@ class Cluster:
         """
         source = check_call(call)
 
-        def hear(record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:
-            if on_output is not None and "cost" not in getattr(what, "content", {}):
-                on_output(record, what)
-
         options = CellOptions(
-            execution_count=execution_count, on_output=hear, on_notice=on_notice, prompt=prompt,
-            costed=True,
+            execution_count=execution_count, on_output=_but("cost", on_output),
+            on_notice=on_notice, prompt=prompt, costed=True,
         )  # fmt: skip
         return estimate(source, reported(self._submit(source, options).wait()))
 
@@ -833,16 +621,6 @@ class Cluster:
         """See ``Dispatcher.withdraw_behind``."""
         self._dispatcher.withdraw_behind(cell)
 
-    @property
-    def can_restart(self) -> bool:
-        """Whether this process has started it, so that its ranks can be replaced from here."""
-        return self.world.is_ours and not (self.closed or self.is_ending)
-
-    @property
-    def is_ending(self) -> bool:
-        """Whether another process has stopped it, and its end is on its way."""
-        return self.life.state is State.ENDING
-
     def recover(
         self, evidence: str = "", *, message: str = "", when: str = "", undo: bool = False
     ) -> str:
@@ -857,24 +635,6 @@ class Cluster:
           CellInterrupted: it was stopped.
         """
         return recovery.recover(self, evidence, message=message, when=when, undo=undo)
-
-    @property
-    def is_replaced(self) -> bool:
-        """Whether the process that it ends with has given it new processes since."""
-        with contextlib.suppress(NoCluster):
-            return registry.read(self.name).created_ns != self.record.created_ns
-        return False
-
-    @property
-    def recovery(self) -> RecoveryMode:
-        """What follows when ranks die or hang permanently."""
-        return self._recovery
-
-    @recovery.setter
-    def recovery(self, mode: RecoveryMode) -> None:
-        if mode not in get_args(RecoveryMode):
-            raise UsageError(f"recovery must be 'auto', 'ask' or 'never', not {mode!r}.")
-        self._recovery = mode
 
     def strict(self, on: bool) -> None:
         """Check every multi-process launch before it is issued (some 2 ms each), or no longer.
@@ -1054,17 +814,6 @@ class Cluster:
         answers = self.link.gather(self.check_ranks(ranks), Interrupt(None), timeout_s=ASK_S)
         return sorted(r for r, event in answers.items() if event.op == "reply" and event.body)
 
-    def check_not_closed(self) -> None:
-        """Raises NoCluster, with what to type, where it has no processes that could be asked."""
-        if self.is_restarting and self.closed:
-            raise NoCluster(
-                f"Cluster {self.name!r} is being restarted.", "Wait for the new processes."
-            )
-        if self.down:
-            raise NoCluster(self.down, self.down_hint)
-        if self.closed:
-            raise NoCluster(f"Cluster {self.name!r} is stopped.", "%jaxcluster start -n 4")
-
     # ------------------------------------------------------------------ values
 
     def push(self, values: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
@@ -1093,9 +842,7 @@ class Cluster:
         Raises:
           UsageError: no rank has it, or it holds no array.
         """
-        from jaxcluster.cluster import (
-            array_queries,  # with numpy, which a shell command has no use for
-        )
+        from jaxcluster.cluster import array_queries  # with numpy, as for ``push``
 
         self._carry_unwaited()
         return array_queries.look(self.world, name)
@@ -1121,15 +868,20 @@ class Cluster:
         """What was done about an earlier death says nothing of this one. Any thread."""
         self.recovered = ""
 
-    def _end_with_others(self) -> None:
-        """Another process has stopped it: what that leaves is cleared away. Any thread."""
-        self.life.become(State.ENDING, only={State.RUNNING, State.RESTARTING})
-        threading.Thread(target=self.stop, name="jaxcluster-stop", daemon=True).start()
-
 
 def _check_room(nbytes: int | None) -> None:
     if nbytes is not None and nbytes < 0:
         raise UsageError(f"nbytes must be 0 or more, not {nbytes}.", "0 keeps nothing.")
+
+
+def _but(answer: str, on_output: Listener | None) -> Listener:
+    """What a cell's ranks say beside what they were asked for."""
+
+    def hear(record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:
+        if on_output is not None and answer not in getattr(what, "content", {}):
+            on_output(record, what)
+
+    return hear
 
 
 def _print_first(record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:

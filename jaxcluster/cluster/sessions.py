@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.allocation import factory, keys, remote_attach
-from jaxcluster.cluster import events, handle
+from jaxcluster.cluster import events, lifecycle
 from jaxcluster.cluster.handle import Cluster
 from jaxcluster.cluster.names import clear_away, live_records
 from jaxcluster.cluster.spec import make_spec
@@ -45,11 +45,11 @@ def start_spec(spec: wire.ClusterSpec, progress: Progress | None = None) -> Clus
 
 def _start(spec: wire.ClusterSpec, progress: Progress | None) -> Cluster:
     with events.going_on(progress) as say:
-        if (known := handle.opened.get(spec.name)) is not None and known.down:
+        if (known := lifecycle.opened.get(spec.name)) is not None and known.down:
             raise ClusterExists(known.down, known.down_hint)
         started = Cluster(*start_world(spec, say))
         started.asked = spec
-        handle.opened[started.name] = started
+        lifecycle.opened[started.name] = started
     return started
 
 
@@ -221,8 +221,8 @@ def listed(
 
 
 def _made_current(cluster: Cluster) -> Cluster:
-    handle.opened.pop(cluster.name, None)
-    handle.opened[cluster.name] = cluster
+    lifecycle.opened.pop(cluster.name, None)
+    lifecycle.opened[cluster.name] = cluster
     events.tell()
     return cluster
 
@@ -294,7 +294,8 @@ def stop(name: str, force: bool = False) -> float:
     Raises:
       NoCluster: there is none of that name.
     """
-    if (known := handle.opened.get(name)) is not None:
+    known: Cluster | None = lifecycle.opened.get(name)
+    if known is not None:
         return known.stop(force)
     began = time.perf_counter()
     record = registry.read(name, "stop")
@@ -348,7 +349,7 @@ def connected() -> dict[str, Cluster]:
     """The clusters that this process started or attached to, by name; the current one is last."""
     return {
         name: c
-        for name, c in list(handle.opened.items())
+        for name, c in list(lifecycle.opened.items())
         if c.is_restarting or c.down or not c.closed
     }
 
@@ -356,7 +357,7 @@ def connected() -> dict[str, Cluster]:
 @atexit.register
 def stop_owned() -> None:
     """Stop the clusters that end with this process, and disconnect from the others."""
-    for cluster in list(handle.opened.values()):
+    for cluster in list(lifecycle.opened.values()):
         if cluster.owned or cluster.down:
             cluster.stop()
         else:

@@ -29,7 +29,7 @@ from overhosts import (
 import jaxcluster
 from jaxcluster.allocation.local import LocalProcesses
 from jaxcluster.allocation.processes import HostProcesses
-from jaxcluster.cluster import handle
+from jaxcluster.cluster import lifecycle
 from jaxcluster.errors import (
     CellFailed,
     Divergence,
@@ -429,10 +429,10 @@ def test_a_recovery_that_fails_keeps_what_was_saved_for_the_next_restart(
     ranks: jaxcluster.Cluster, newest: list[Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = saved_folders()
-    start_world = handle.start_world
+    start_world = lifecycle.start_world
     dying = killer(newest, 1, "initializing JAX", times=2)
     monkeypatch.setattr(
-        handle, "start_world", lambda spec, say, *rest: start_world(spec, dying, *rest)
+        lifecycle, "start_world", lambda spec, say, *rest: start_world(spec, dying, *rest)
     )
     send_signal(ranks, 2)
     until(lambda: 2 in ranks.dead, "word of the death", 5)

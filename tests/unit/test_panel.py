@@ -17,7 +17,7 @@ import pytest
 from helpers import until
 
 from jaxcluster import cluster, panel, wire
-from jaxcluster.cluster import events, handle
+from jaxcluster.cluster import events, lifecycle
 from jaxcluster.cluster.resources import Meter, sample_of
 from jaxcluster.errors import ClusterExists
 from jaxcluster.model import findings
@@ -144,7 +144,7 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Running:
 
 def of_size(n: int, monkeypatch: pytest.MonkeyPatch) -> Running:
     running = Running(n)
-    monkeypatch.setattr(handle, "opened", {"main": running})
+    monkeypatch.setattr(lifecycle, "opened", {"main": running})
     monkeypatch.setattr(cluster, "live_records", lambda tidy: [running.record])
     return running
 
@@ -157,7 +157,7 @@ def statuses(model: Model) -> list[str]:
 
 
 def test_without_a_cluster_there_are_no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handle, "opened", {})
+    monkeypatch.setattr(lifecycle, "opened", {})
     monkeypatch.setattr(cluster, "live_records", lambda tidy: [])
     shown, cells = Model(AutoMode()).take_in()
     assert (shown.current, shown.ranks, shown.clusters, cells) == (None, [], [], [])
