@@ -333,30 +333,19 @@ def read_seconds(word: str, example: str) -> float:
     return found
 
 
-def shards_help() -> str:
-    """What ``%shards --help`` says."""
-    flags = {"name": "NAME", "--check": "--check", "--widget": "--widget"}
-    entries = [usage.explain("%shards", name, shown) for name, shown in flags.items()]
-    return usage.format_help("%shards", entries)
+_FLAGS = {  # of lines that no parser reads: each of their words, and how it is shown
+    "%shards": {"name": "NAME", "--check": "--check", "--widget": "--widget"},
+    "%jaxcluster compare": {"expression": "EXPRESSION"},
+    "%jaxcluster cost": {"call": "CALL"},
+    "%jaxcluster notify": {
+        "command": "COMMAND", "--after": "--after SECONDS", "--test": "--test",
+    },
+}  # fmt: skip
 
 
-def compare_help() -> str:
-    """What ``%jaxcluster compare --help`` says."""
-    prog = "%jaxcluster compare"
-    return usage.format_help(prog, [usage.explain(prog, "expression", "EXPRESSION")])
-
-
-def cost_help() -> str:
-    """What ``%jaxcluster cost --help`` says."""
-    prog = "%jaxcluster cost"
-    return usage.format_help(prog, [usage.explain(prog, "call", "CALL")])
-
-
-def notify_help() -> str:
-    """What ``%jaxcluster notify --help`` says."""
-    prog = "%jaxcluster notify"
-    flags = {"command": "COMMAND", "--after": "--after SECONDS", "--test": "--test"}
-    return usage.format_help(prog, [usage.explain(prog, *each) for each in flags.items()])
+def help_of(prog: str) -> str:
+    """What ``--help`` says of one of them."""
+    return usage.format_help(prog, [usage.explain(prog, *each) for each in _FLAGS[prog].items()])
 
 
 _BEHIND = re.compile(r"(\s+(--test|--after\s+\S+))+\s*$")
@@ -378,7 +367,7 @@ def notify_line(line: str) -> tuple[float | None, bool, str]:
         word, _, left = left.partition(" ")
         left = left.lstrip()
         if word in ("-h", "--help"):
-            raise Help(notify_help())
+            raise Help(help_of("%jaxcluster notify"))
         if word == "--test":
             is_test = True
         elif word == "--after":
@@ -410,7 +399,7 @@ def shards_line(line: str) -> tuple[str, set[str]]:
     example = "For example: %shards x   or   %shards params['w'] --check"
     words = without_comment(line).split(" ")
     if {"-h", "--help"} & set(words):
-        raise Help(shards_help())
+        raise Help(help_of("%shards"))
     options = {word for word in words if word.startswith("--")}
     if unknown := options - {"--check", "--widget"}:
         raise UsageError(f"%shards: there is no {min(unknown)}.", example)

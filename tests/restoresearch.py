@@ -266,7 +266,7 @@ def try_story(story: Story) -> str:
     sys.modules["somelibrary"] = library
     try:
         before = make(story)
-        saved = save(before, 0, copy=True)
+        saved = save(before, 0)
         forget_classes()
         now = _fresh()
         loaded = load(saved, now)

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from jaxcluster.errors import JaxClusterError
+from jaxcluster.host.free_space import free_nbytes
 from jaxcluster.records.runtimefolder import VARIABLE, runtime_root
 from jaxcluster.supervision.ends import KILLED_S, end
 from jaxcluster.supervision.processes import is_alive, pid_space
@@ -93,7 +94,7 @@ def make(place: Path, memory: Path = MEMORY) -> Folder:
             f"{place} on {os.uname().nodename} can't be written to: {error.strerror}.",
             f"Name another folder on that host: --env {VARIABLE}=/path",
         ) from None
-    if (free := _free_nbytes(path)) < ROOM:
+    if (free := free_nbytes(path)) < ROOM:
         path.rmdir()
         raise JaxClusterError(
             f"{place} on {os.uname().nodename} is full: {free >> 10} KiB are free there.",
@@ -105,11 +106,6 @@ def make(place: Path, memory: Path = MEMORY) -> Folder:
     except OSError:
         inner = path
     return Folder(path, inner)
-
-
-def _free_nbytes(path: Path) -> int:
-    found = os.statvfs(path)
-    return found.f_bavail * found.f_frsize
 
 
 def fence(place: Path, id: str) -> list[str]:

@@ -52,7 +52,7 @@ def host_report(notebook: str = "", environ: Mapping[str, str] = os.environ) -> 
             "python": platform.python_version(),
             # Not imported by name: the package's own module names the notebook's side.
             "jaxcluster": sys.modules["jaxcluster"].__version__,
-            **{package: _version(package) for package in PACKAGES},
+            **{package: installed_version(package) or "" for package in PACKAGES},
         },
         "gpus": host_gpus(environ),
         "gpu_platform": gpu_platform(),
@@ -149,8 +149,9 @@ def launcher_number(environ: Mapping[str, str] = os.environ) -> int | None:
     return None
 
 
-def _version(package: str) -> str:
+def installed_version(package: str) -> str | None:
+    """The version of an installed package from its metadata, or ``None``. Imports nothing."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return ""
+        return None

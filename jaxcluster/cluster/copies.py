@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ from jaxcluster.ranks import name_ranks
 from jaxcluster.records.saved_states import Copies
 from jaxcluster.text import format_nbytes, format_seconds
 from jaxcluster.wire.link import replies
-from jaxcluster.wire.ops.state import CopyState, Keep, Kept, KeptStep, KeptSteps
+from jaxcluster.wire.ops.state import CopyState, Keep, Kept, KeptStep, KeptSteps, MirrorState
 
 SHARE = 4  # by default a quarter of the machine's free memory may be taken
 ASK_S = 10.0
@@ -43,7 +43,12 @@ def switch_on(world: World, nbytes: int | None = None) -> int:
     Raises:
       UsageError: their copies would not outlive them, or a host has no memory for them.
     """
-    _check_can_keep(world)
+    if not world.is_ours:
+        raise UsageError(
+            "Copies are kept for the process that has started the cluster: it alone can bring them "
+            "back.",
+            "%jaxcluster copies on   in that notebook",
+        )
     switch_off(world)
     ranks, folder = range(world.num_processes), world.processes.copies_folder()
     places = {rank: folder.places_for(rank)[0] for rank in ranks}
@@ -83,26 +88,12 @@ def switch_off(world: World) -> None:
         copies.folder.remove()
 
 
-def _check_can_keep(world: World) -> None:
-    if not world.is_ours:
-        raise UsageError(
-            "Copies are kept for the process that has started the cluster: it alone can bring them "
-            "back.",
-            "%jaxcluster copies on   in that notebook",
-        )
-
-
 def tell(world: World, now: float) -> str:
     """How much of the ranks' variables is copied, and what is not; "" where they keep no copies."""
     if world.copies is None:
         return ""
     told = replies(world.link.gather(range(world.num_processes), Kept(), timeout_s=ASK_S))
-    behind = [rank for rank, one in told.items() if not one.is_current]
-    ages = [now - one.at for rank, one in told.items() if rank not in behind]
-    nbytes = format_nbytes(sum(one.nbytes for one in told.values()))
-    text = f"Copies: {nbytes} of variables"
-    text += f", {format_seconds(max(0.0, *ages))} old" if ages else ""
-    text += _tell_behind(behind, [told[rank].behind for rank in behind])
+    text = f"Copies: {_tell_size(told, ' of variables', now)}"
     text += _tell_mirrors(world.copies, told, now)
     left_out = {name: why for one in told.values() for name, why in one.left_out.items()}
     if not left_out:
@@ -111,12 +102,17 @@ def tell(world: World, now: float) -> str:
     return f"{text}. Not in them: {names}."
 
 
-def _tell_behind(ranks: Sequence[int], whys: Iterable[str]) -> str:
-    if not ranks:
-        return ""
-    why = "; ".join(sorted(set(whys) - {""}))
-    have = "has" if len(ranks) == 1 else "have"
-    return f"; {name_ranks(ranks)} {have} none of now" + (f" ({why})" if why else "")
+def _tell_size(told: Mapping[int, CopyState | MirrorState], of_what: str, now: float) -> str:
+    """How much these are, how old, and who has none of now."""
+    behind = [rank for rank, one in told.items() if not one.is_current]
+    ages = [now - one.at for one in told.values() if one.is_current]
+    text = f"{format_nbytes(sum(one.nbytes for one in told.values()))}{of_what}"
+    text += f", {format_seconds(max(0.0, *ages))} old" if ages else ""
+    if not behind:
+        return text
+    why = "; ".join(sorted({told[rank].behind for rank in behind} - {""}))
+    have = "has" if len(behind) == 1 else "have"
+    return f"{text}; {name_ranks(behind)} {have} none of now" + (f" ({why})" if why else "")
 
 
 def _tell_mirrors(copies: Copies, told: Mapping[int, CopyState], now: float) -> str:
@@ -128,12 +124,7 @@ def _tell_mirrors(copies: Copies, told: Mapping[int, CopyState], now: float) -> 
     mirrors = {rank: one.mirror for rank, one in told.items() if one.mirror is not None}
     if not mirrors:
         return ""
-    behind = [rank for rank, one in mirrors.items() if not one.is_current]
-    ages = [now - one.at for rank, one in mirrors.items() if rank not in behind]
-    nbytes = format_nbytes(sum(one.nbytes for one in mirrors.values()))
-    text = f". On another host, too: {nbytes}"
-    text += f", {format_seconds(max(0.0, *ages))} old" if ages else ""
-    return text + _tell_behind(behind, [mirrors[rank].behind for rank in behind])
+    return f". On another host, too: {_tell_size(mirrors, '', now)}"
 
 
 def tell_steps(world: World, forget: bool = False) -> str:

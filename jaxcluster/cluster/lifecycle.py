@@ -112,13 +112,10 @@ class Lifecycle(abc.ABC):
         else:
             self.world.end()
             clear_away(self.record)
-            self._let_go_of_allocation()
+            if self._allocation is not None:
+                self._allocation.give_back()
+                self._allocation = None
         return time.perf_counter() - started
-
-    def _let_go_of_allocation(self) -> None:
-        if self._allocation is not None:
-            self._allocation.give_back()
-            self._allocation = None
 
     def close(self) -> None:
         """Let go of it without stopping it: the end of an ``attach``."""

@@ -8,7 +8,6 @@ looks for its private names.
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import ipaddress
 import json
 import os
@@ -21,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from jaxcluster.agent.report import installed_version
 from jaxcluster.errors import UsageError
 from jaxcluster.host.facts import gpu_platform, gpu_plugin_installed, host_gpus, host_tpu_chips
 from jaxcluster.options import profiles
@@ -220,14 +220,6 @@ def ask_private_names(
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         return last[0], seconds
     return missing, seconds
-
-
-def installed_version(name: str) -> str | None:
-    """The version of an installed package from its metadata, or ``None``. Imports nothing."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 # --------------------------------------------------------------------------- network

@@ -250,10 +250,6 @@ def _array(walk: _Walk, array: Any, depth: int) -> None:
         _bytes(walk, np.asarray(shard.data))
 
 
-def _module(walk: _Walk, value: Any, depth: int) -> None:
-    walk.put(f"module {value.__name__}")
-
-
 def _function(walk: _Walk, value: Any, depth: int) -> None:
     """By its code and what it holds. What it finds in the namespace are names of their own."""
     if is_imported(value):
@@ -300,10 +296,6 @@ def _code_text(code: types.CodeType) -> tuple[bytes, int]:
     return hashed.digest(), nbytes
 
 
-def _method(walk: _Walk, value: Any, depth: int) -> None:
-    walk.each("method", (value.__self__, value.__func__), depth)
-
-
 def _builtin(walk: _Walk, value: Any, depth: int) -> None:
     walk.put(f"builtin {value.__module__} {value.__qualname__}")
     owner = value.__self__
@@ -323,10 +315,6 @@ def _wrapped(kind: str) -> Handler:
         walk.feed(value.__func__, depth + 1)
 
     return handle
-
-
-def _property(walk: _Walk, value: Any, depth: int) -> None:
-    walk.each("property", (value.fget, value.fset, value.fdel), depth)
 
 
 def _class(walk: _Walk, value: Any, depth: int) -> None:
@@ -350,10 +338,6 @@ def _is_of_class(name: str, value: Any) -> bool:
 _METHODS = (types.FunctionType, staticmethod, classmethod, property)
 
 
-def _enum(walk: _Walk, value: Any, depth: int) -> None:
-    walk.put(f"enum {_name_of(type(value))} {value.name}")
-
-
 def _object(walk: _Walk, value: Any, depth: int) -> None:
     walk.is_fixed = False
     walk.feed(type(value), depth + 1)
@@ -367,10 +351,6 @@ def _cached(walk: _Walk, value: Any, depth: int) -> None:
         return
     walk.put(f"cached {sorted(value.cache_parameters().items())}")
     walk.feed(value.__wrapped__, depth + 1)
-
-
-def _import(walk: _Walk, value: Any, depth: int) -> None:
-    walk.put(f"import {_name_of(value)}")
 
 
 def _repr(walk: _Walk, value: Any, depth: int) -> None:
@@ -443,7 +423,7 @@ def _handler_of(value: Any) -> Handler:
     if issubclass(cls, type):
         return _class
     if issubclass(cls, enum.Enum):
-        return _enum
+        return lambda walk, value, depth: walk.put(f"enum {_name_of(type(value))} {value.name}")
     if issubclass(cls, functools.partial):
         return _partial
     if cls.__module__.partition(".")[0] in ("jax", "jaxlib"):
@@ -457,7 +437,7 @@ def _handler_of(value: Any) -> Handler:
     if value_copies.kind_of(cls) is value_copies.OBJECT:
         return _object
     if callable(value) and not hasattr(cls, "__getattr__") and is_imported(value):
-        return _import
+        return lambda walk, value, depth: walk.put(f"import {_name_of(value)}")
     raise Unknown
 
 
@@ -476,14 +456,18 @@ _HANDLERS: dict[type, Handler] = {
     np.random.Generator: _generator,
     np.random.RandomState: _random_state,
     random.Random: _python_random,
-    types.ModuleType: _module,
+    types.ModuleType: lambda walk, value, depth: walk.put(f"module {value.__name__}"),
     types.FunctionType: _function,
-    types.MethodType: _method,
+    types.MethodType: lambda walk, value, depth: walk.each(
+        "method", (value.__self__, value.__func__), depth
+    ),
     types.BuiltinFunctionType: _builtin,
     functools._lru_cache_wrapper: _cached,
     staticmethod: _wrapped("staticmethod"),
     classmethod: _wrapped("classmethod"),
-    property: _property,
+    property: lambda walk, value, depth: walk.each(
+        "property", (value.fget, value.fset, value.fdel), depth
+    ),
     **dict.fromkeys(
         (datetime.datetime, datetime.date, datetime.time, datetime.timedelta, datetime.timezone),
         _repr,

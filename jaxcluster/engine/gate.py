@@ -16,25 +16,14 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from jaxcluster import wire
+from jaxcluster.engine.steps.agreement import Store
 
 POLL_S = 0.001
 SLOW_POLL_S = 0.02  # once a rank is so late that it hardly matters
 SETTLED = "settled"  # in place of a rank: a notebook has said so to some of the cell's ranks
 KEPT = 64  # cells that nobody has called settled: those of notebooks that wait for each are soon
-
-
-class Store(Protocol):
-    """Where ranks read what other ranks have written."""
-
-    def write(self, key: str, value: str) -> None: ...
-    def read(self, folder: str) -> dict[str, str]:
-        """What stands under ``folder``, by the last part of its key."""
-        ...
-
-    def delete(self, key: str) -> None: ...
 
 
 @dataclass(frozen=True)

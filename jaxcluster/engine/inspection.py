@@ -13,6 +13,7 @@ from jaxcluster import wire
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.library_code import is_folded
 from jaxcluster.engine.pending_calls import call_on_main_thread
+from jaxcluster.engine.resources import rss_nbytes
 from jaxcluster.engine.stacks import Place, stack_of
 from jaxcluster.wire.ops.cells import Complete, Completions, Inspect, Inspection
 
@@ -72,15 +73,6 @@ def _where(stack: Sequence[Place], own_files: Collection[str]) -> dict[str, Any]
 def _in_a_cell(stack: Sequence[Place], files: Collection[str]) -> Place | None:
     """The innermost place in one of these cells' files."""
     return next((place for place in stack if place[0].co_filename in files), None)
-
-
-def rss_nbytes() -> int:
-    """This process's memory; 0 where that can't be told."""
-    try:
-        with open("/proc/self/statm") as statm:
-            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0
 
 
 def told_stack(stack: Sequence[Place], cells: Mapping[str, int]) -> list[list[Any]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,6 +31,7 @@ from jaxcluster.engine.arrays import (
 )
 from jaxcluster.engine.control import Request
 from jaxcluster.engine.replicas import LOOK_NBYTES
+from jaxcluster.engine.resources import rss_nbytes
 from jaxcluster.engine.values import BadName, Values
 from jaxcluster.wire.ops.arrays import Arrays, CheckShards, Memory, Meshes, Peek, Peeked
 
@@ -383,7 +383,7 @@ def memory_report(
         other=other,
         in_use=[s.get("bytes_in_use") for s in stats],
         limit=[s.get("bytes_limit") for s in stats],
-        rss_nbytes=_pages("/proc/self/statm", 1),
+        rss_nbytes=rss_nbytes(),
         available_nbytes=_available(),
         folded=max(0, len(named) - MAX_NAMES),
     )
@@ -409,14 +409,6 @@ def _fold_names(named: list[wire.NamedBytes]) -> list[wire.NamedBytes]:
         sums = [sum(column) for column in zip(*(entry.nbytes for entry in rest), strict=True)]
         kept.append(wire.NamedBytes(f"{len(rest)} more variables", sums))
     return kept
-
-
-def _pages(path: str, field: int) -> int:
-    try:
-        with open(path) as file:
-            return int(file.read().split()[field]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0
 
 
 def _available() -> int:

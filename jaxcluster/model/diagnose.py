@@ -35,6 +35,7 @@ from jaxcluster.model.findings import (
     Reason,
     Report,
     Suspicion,
+    made_in,
     place_of,
 )
 from jaxcluster.ranks import begin_ranks, name_ranks
@@ -191,7 +192,7 @@ def diagnose_end(
             culprits, others, lines = _tell_unseen(processes, ends)
             title = "Different programs"
             return Report("mismatch", processes, None, culprits, others, lines, seq, title=title)
-        made = {r: _made_in(rep, processes, seq) for r, rep in group.items()}
+        made = {r: made_in(rep, processes, seq) for r, rep in group.items()}
         if wire.cell_ends.launched_alike(processes, ends) and not _has_broken_off(made):
             return _find_shifted(processes, group, seq)
         first = min((e.seq for entries in made.values() for e in entries), default=0)
@@ -414,11 +415,6 @@ def _is_held(rank: int, processes: str, group: Mapping[int, wire.RankReport]) ->
     return all(e.cell_seq <= state.gate[0] for e in lacks)
 
 
-def _made_in(report: wire.RankReport, processes: str, seq: int) -> list[wire.Launch]:
-    """What a rank has launched of one set in the cell ``seq``, oldest first."""
-    return [e for e in report.launches if (e.processes, e.cell_seq) == (processes, seq)]
-
-
 def _has_broken_off(made: Mapping[int, Sequence[wire.Launch]]) -> bool:
     """Whether a launch was broken off on some of the ranks, which have launched the same."""
     prints = {tuple(e.fingerprint for e in entries) for entries in made.values()}
@@ -479,7 +475,9 @@ class _Set:
             prints = {r: e[seq].fingerprint for r, e in self.launches.items() if seq in e}
             if len(groups := _grouped(prints)) > 1:
                 # What a replay launched was chosen by what others had launched.
-                own = {r: p for r, p in prints.items() if not self._is_replayed(r, seq)}
+                own = {
+                    r: p for r, p in prints.items() if self.launches[r][seq].cell_seq != wire.OURS
+                }
                 groups = of_own if len(of_own := _grouped(own)) > 1 else groups
                 late = [r for r in self.launches if r not in prints and seq >= self.counts[r][0]]
                 is_tie = len(groups[-1]) == len(groups[-2])
@@ -491,9 +489,6 @@ class _Set:
             groups = _grouped({rank: value for rank, (_, value) in self.counts.items()})
             return Mismatch(self.processes, None, groups)
         return None
-
-    def _is_replayed(self, rank: int, seq: int) -> bool:
-        return self.launches[rank][seq].cell_seq == wire.OURS
 
     def missing(self) -> Missing | None:
         most = max(count for count, _ in self.counts.values())

@@ -152,6 +152,11 @@ class Missing:
     wanted: wire.Launch | None
 
 
+def made_in(report: wire.RankReport, processes: str, seq: int) -> list[wire.Launch]:
+    """What a rank has launched of one set in the cell ``seq``, oldest first."""
+    return [e for e in report.launches if (e.processes, e.cell_seq) == (processes, seq)]
+
+
 @dataclass(frozen=True)
 class Crossed:
     """Ranks launched programs of two sets that overlap in another order.

@@ -209,7 +209,8 @@ def _field(told: str, name: str) -> int:
 
 def nbytes(shape: str) -> int:
     """The bytes of a shape, or of all that a tuple of shapes has."""
-    return sum(-(-_bits(kind) * _elements(dims) // 8) for kind, dims in _ARRAY.findall(shape))
+    each = ((kind, map(int, _NUMBERS.findall(axes))) for kind, axes in _ARRAY.findall(shape))
+    return sum(-(-_bits(kind) * math.prod(sizes) // 8) for kind, sizes in each)
 
 
 def dims(shape: str) -> tuple[int, ...]:
@@ -224,10 +225,6 @@ def short(shapes: Sequence[str]) -> str:
     if len(found) > 1 and len(set(found)) > 1:
         return f"{len(found)} arrays"
     return f"{len(found)} x {found[0]}" if len(found) > 1 else "".join(found)
-
-
-def _elements(axes: str) -> int:
-    return math.prod(map(int, _NUMBERS.findall(axes)))
 
 
 def _bits(kind: str) -> int:

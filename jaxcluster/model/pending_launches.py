@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from jaxcluster import wire
 from jaxcluster.model import lockstep
 from jaxcluster.model.explain import hosts_of
-from jaxcluster.model.findings import Report
+from jaxcluster.model.findings import Report, made_in
 from jaxcluster.ranks import begin_ranks, name_ranks
 
 ON_MAIN_THREAD = ("task", "callback", "timer", "reader", "handler")  # how their names begin
@@ -61,7 +61,7 @@ def find(
     for processes in lockstep.sets_of(counts):
         members = [r for r in lockstep.members(processes) if r in reports]
         # By the cell's own launches: a later cell may have made up for the number by now.
-        made_by = {r: _made_in(reports[r], processes, seq) for r in members}
+        made_by = {r: made_in(reports[r], processes, seq) for r in members}
         maker = max(members, key=lambda r: len(made_by[r]))
         made = made_by[maker]
         for rank in sorted(set(members) & set(ranks)):
@@ -112,11 +112,6 @@ def _launch_on_main_thread(names: Iterable[str]) -> bool:
 
 def _count(report: wire.RankReport, processes: str) -> int:
     return report.state.launches.get(processes, [0, 0])[0]
-
-
-def _made_in(report: wire.RankReport, processes: str, seq: int) -> list[wire.Launch]:
-    """What a rank has launched in a cell, of one set of processes."""
-    return [e for e in report.launches if (e.processes, e.cell_seq) == (processes, seq)]
 
 
 def _entry(report: wire.RankReport, processes: str, seq: int) -> wire.Launch | None:

@@ -574,14 +574,14 @@ class Commands:
 
     def _compare(self, line: str) -> None:
         if line.strip() in ("-h", "--help"):
-            raise arguments.Help(arguments.compare_help())
+            raise arguments.Help(arguments.help_of("%jaxcluster compare"))
         self._show_found(
             compared.check_expression(line), cluster.Cluster.compare, compared_view.bundle
         )
 
     def _cost(self, line: str) -> None:
         if line.strip() in ("", "-h", "--help"):
-            raise arguments.Help(arguments.cost_help())
+            raise arguments.Help(arguments.help_of("%jaxcluster cost"))
         self._show_found(cost.check_call(line), cluster.Cluster.cost, cost_view.bundle)
 
     def _show_found(

@@ -294,7 +294,9 @@ class Debugger:
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         """What waits for ranks leaves the control thread to others."""
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(2, "jaxcluster-debug", initializer=_spare_this_thread)
+            self._pool = ThreadPoolExecutor(
+                2, "jaxcluster-debug", initializer=lambda: spare(threading.current_thread())
+            )
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, function, *arguments)
 
@@ -343,7 +345,3 @@ def _read_bundle(text: str) -> tuple[Message, Message]:
 def spare(thread: threading.Thread) -> None:
     """The notebook's own debugger neither traces nor stops it."""
     vars(thread).update(pydev_do_not_trace=True, is_pydev_daemon_thread=True)
-
-
-def _spare_this_thread() -> None:
-    spare(threading.current_thread())

@@ -69,10 +69,6 @@ def devices(word: str) -> int | str:
     return word if word == "all" else int(word)
 
 
-def _load_devices(value: object) -> Any:
-    return value if value == "all" else _load_count(value)
-
-
 def _load_seconds(value: object) -> float:
     if not is_seconds(value):
         raise ValueError("more than 0 seconds")
@@ -87,10 +83,6 @@ def _load_switch(value: object) -> bool:
 
 def _load_list(value: object) -> list[str]:
     return [text_of(one) for one in (value if isinstance(value, list) else [value])]
-
-
-def _load_hosts(value: object) -> str:
-    return ",".join(_load_list(value))
 
 
 def _read_variable(text: str) -> tuple[str, str]:
@@ -162,7 +154,7 @@ TEXT = Kind("text", wanted="text", is_right=lambda value: isinstance(value, str)
 PATH = replace(TEXT, parse=os.path.expanduser)
 WORDS = replace(TEXT, parse=lambda line: tuple(shlex.split(line)))  # of a command
 COUNT = Kind("count", int, _load_count)
-DEVICES = Kind("devices", devices, _load_devices)
+DEVICES = Kind("devices", devices, lambda value: value if value == "all" else _load_count(value))
 SECONDS = Kind("seconds", seconds, _load_seconds, lambda value: [f"{value:g}"])
 SWITCH = Kind(
     "switch",
@@ -171,7 +163,7 @@ SWITCH = Kind(
     wanted="True or False",
     is_right=lambda value: isinstance(value, bool),
 )
-HOSTS = Kind("hosts", load=_load_hosts)
+HOSTS = Kind("hosts", load=lambda value: ",".join(_load_list(value)))
 TEXTS = Kind(  # as often as it is typed
     "texts",
     load=_load_list,

@@ -458,7 +458,7 @@ cluster = jaxcluster.start(1, name="killed", detach={detach})
 cluster.run("x = 1")
 def listen(line):
     if line.startswith("initializing"):
-        print(*kept.folders(), flush=True)
+        print(*saved_states.folders(), flush=True)
         time.sleep(1000)
 cluster.restart(listen)
 """

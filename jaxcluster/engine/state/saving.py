@@ -83,7 +83,6 @@ def save(
     namespace: dict[str, Any],
     rank: int,
     *,
-    copy: bool = False,
     digests: bool = False,
     before: Mapping[str, Any] | None = None,
     settings: Settings | None = None,
@@ -97,7 +96,6 @@ def save(
     own: one copy to the host).
 
     Args:
-      copy: copy the numbers too: the backend that holds them is about to go.
       digests: hash each name's value, so that ranks can be compared (about 1 s per GB).
       before: what the names were bound to when the cell that runs now, or went wrong, began.
       settings: those of the process, which are saved too.
@@ -107,7 +105,7 @@ def save(
     Raises:
       GivenUp: as ``background_save`` says.
     """
-    saver = _Saver(namespace, rank, copy, background)
+    saver = _Saver(namespace, rank, background)
     saved = saver.saved
     now = _users(namespace) if values is None else dict(values)
     then = _users(before) if before is not None else now
@@ -239,16 +237,11 @@ def _inside(value: Any) -> tuple[Any, ...]:
 
 class _Saver:
     def __init__(
-        self,
-        namespace: dict[str, Any],
-        rank: int,
-        copy: bool,
-        background: BackgroundSave | None = None,
+        self, namespace: dict[str, Any], rank: int, background: BackgroundSave | None = None
     ) -> None:
         import jax
 
         self.namespace = namespace
-        self.copy = copy
         self.background = background
         self.device_type: Any = jax.Device
         self.mesh_type = jax.sharding.Mesh
@@ -277,9 +270,7 @@ class _Saver:
 
     def pickle(self, value: Any) -> SavedPickle:
         file = io.BytesIO()
-        pickler = (
-            _Pickler(file, self) if self.background is None else _BackgroundPickler(file, self)
-        )
+        pickler = (_Pickler if self.background is None else _BackgroundPickler)(file, self)
         try:
             pickler.dump(value)
         finally:
@@ -416,18 +407,15 @@ class _Saver:
 
     def _numbers(self, base: Any, values: Any, where: str) -> Any:
         """The section of a shard of an array."""
-        if self.background is not None and id(base) in self.changing:
-            self.background.take(values, values.nbytes)
-            return np.ascontiguousarray(values).reshape(-1).view(np.uint8).copy()
-        if (
-            self.background is not None
-            and (part := self.background.part_of(base, where)) is not None
-        ):
+        background, is_changing = self.background, id(base) in self.changing
+        if background is not None and is_changing:
+            background.take(values, values.nbytes)
+        elif background is not None and (part := background.part_of(base, where)) is not None:
             return part
         raw = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-        if self.background is not None:
-            return self.background.new_part(base, where, raw)
-        return raw.copy() if self.copy else raw
+        if background is None:
+            return raw
+        return raw.copy() if is_changing else background.new_part(base, where, raw)
 
 
 def _told(sharding: Any, count: int) -> str:
@@ -618,7 +606,7 @@ class _Pickler(cloudpickle.Pickler):
         """
         if self.is_trial or self.saver.background is not None:
             return ""
-        trial = _Pickler(io.BytesIO(), _Saver(self.saver.namespace, self.saver.saved.rank, False))
+        trial = _Pickler(io.BytesIO(), _Saver(self.saver.namespace, self.saver.saved.rank))
         trial.is_trial = True
         try:
             trial.dump(error)
