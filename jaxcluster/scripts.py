@@ -192,7 +192,7 @@ def _run(
                 prompt=Labelled(prompt, lambda output: None, outputs.clear) if prompt else None,
             )
             if isinstance(status, OnTerminal):
-                cell.on_status = lambda told: status.show(for_script(told, script))
+                cell.runner.on_status = lambda told: status.show(for_script(told, script))
             outputs.stop = cell.stop
             signals.cell, signals.clear = cell, outputs.clear
             error = _wait(cell)
@@ -633,7 +633,7 @@ class Signals:
         if not self.received:
             self.received = number
             if self.cell is not None:
-                self.cell.terminate_next(number != signal.SIGINT)
+                self.cell.runner.terminates = number != signal.SIGINT
                 self.clear()
                 name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
                 say(f"\n{name}: stopping the script on all ranks. A second one ends it at once.")

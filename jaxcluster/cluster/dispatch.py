@@ -130,7 +130,7 @@ class Dispatcher:
         elif options.post_mortem:
             self.looked.add(seq)
         cell = RunningCell(self._cluster, record, sink, ids, options)
-        cell.on_notice, cell.prompt = options.on_notice, options.prompt
+        cell.runner.on_notice, cell.talk.prompt = options.on_notice, options.prompt
         self._sent = [c for c in self._sent if not c.done] + [cell]
         return cell, pressed
 
@@ -188,7 +188,7 @@ class Dispatcher:
 
     def _refuse_if_stuck(self, ranks: Sequence[int]) -> None:
         """A rank that did not answer an interrupt must have come back before the next cell."""
-        given_up = {r for c in self._sent for r in c.silent if r in ranks}
+        given_up = {r for c in self._sent for r in c.core.silent if r in ranks}
         if not given_up:
             return
         still = ("running", "silent")
@@ -206,4 +206,4 @@ class Dispatcher:
                 [s.rank for s in busy],
             )
         for cell in self._sent:
-            cell.answered()
+            cell.core.silent = ()  # they have come back

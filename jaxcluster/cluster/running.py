@@ -72,6 +72,8 @@ class RunningCell:
     Attributes:
       cluster: whose it is.
       core: what is known of it, and decided about it.
+      runner: carries that out, and tells who listens.
+      talk: puts its ranks' questions to the user.
       done: nothing is to be done for it any more, but to tell how it has ended.
     """
 
@@ -91,9 +93,9 @@ class RunningCell:
         self.done = False
         self._sent_to = world
         self._settling = Settling(self.core)
-        self._runner = ActionRunner(cluster, self.core, sink)
+        self.runner = ActionRunner(cluster, self.core, sink)
         self._sink, self._ids, self._on_output = sink, ids, options.on_output
-        self._talk = Conversation(world.link, NO_TERMINAL if is_last else IN_BACKGROUND)
+        self.talk = Conversation(world.link, NO_TERMINAL if is_last else IN_BACKGROUND)
         self._ended: threading.Event | None = None  # where it is carried through on a thread
         self._is_carried = False
         self._stopped: CellInterrupted | None = None  # in the recovery at its end, on a thread
@@ -120,14 +122,14 @@ class RunningCell:
 
     def _end(self) -> None:
         """Say, or raise, what its end has brought."""
-        if (say := self.on_notice) is not None:
+        if (say := self.runner.on_notice) is not None:
             for line in notices.faults(self.record):
                 say(line)
             if remains := self.core.remains:
                 say(notices.Lasting(remains))
         if self._stopped is not None:
             raise self._stopped
-        ending = self._runner.carry(self._settling.end(self._explain_missing))
+        ending = self.runner.carry(self._settling.end(self._explain_missing))
         if (error := verdict.verdict(ending)) is not None:
             with contextlib.suppress(OSError, JaxClusterError):  # that must not take its place
                 self._keep_report(error)
@@ -195,33 +197,6 @@ class RunningCell:
         return self.core.started
 
     @property
-    def on_notice(self) -> Callable[[str], None] | None:
-        """Told what is to be said under it while it runs; None where nobody listens."""
-        return self._runner.on_notice
-
-    @on_notice.setter
-    def on_notice(self, on_notice: Callable[[str], None] | None) -> None:
-        self._runner.on_notice = on_notice
-
-    @property
-    def on_status(self) -> Callable[[str], None] | None:
-        """Told the line that stands under it while it runs, in place of the last; "": none does."""
-        return self._runner.on_status
-
-    @on_status.setter
-    def on_status(self, on_status: Callable[[str], None] | None) -> None:
-        self._runner.on_status = on_status
-
-    @property
-    def prompt(self) -> Labelled | None:
-        """Where its ranks' questions are put; None: nobody can be asked."""
-        return self._talk.prompt
-
-    @prompt.setter
-    def prompt(self, prompt: Labelled | None) -> None:
-        self._talk.prompt = prompt
-
-    @property
     def interrupted(self) -> tuple[int, ...]:
         """The ranks that were interrupted, whether or not they have ended the cell."""
         return self.core.watch.interrupted
@@ -230,11 +205,6 @@ class RunningCell:
     def paused(self) -> frozenset[int]:
         """The ranks that a person holds, in a debugger or by a question."""
         return self.core.watch.paused
-
-    @property
-    def silent(self) -> tuple[int, ...]:
-        """The ranks that did not answer an interrupt."""
-        return self.core.silent
 
     @property
     def report(self) -> findings.Report | None:
@@ -256,18 +226,10 @@ class RunningCell:
         """Whether this notebook has stopped it: by the button, or by a time limit."""
         return self.core.watch.why in ("stop", "timeout")
 
-    def answered(self) -> None:
-        """Its silent ranks have come back."""
-        self.core.silent = ()
-
     def stop(self) -> None:
         """Interrupt the cell's ranks, as the stop button does; ``wait`` then says how it ended."""
         self.cluster.press_stop()  # it may be at its end already, waiting for new processes
         self._sink.put(Event(-1, "stop", "", None))
-
-    def terminate_next(self, is_so: bool) -> None:
-        """Whether a stop from now on is SIGTERM's, and goes to what handles that on the ranks."""
-        self._runner.terminates = is_so
 
     def withdraw(self, why: str) -> None:
         """Have no rank begin it: it waits on all of them, behind a cell that was taken back."""
@@ -295,20 +257,20 @@ class RunningCell:
                 try:
                     while not watch.finished:
                         self._hear_next()
-                        if self._talk.is_open:
-                            self._talk.step(time.monotonic(), watch.open_ranks)
+                        if self.talk.is_open:
+                            self.talk.step(time.monotonic(), watch.open_ranks)
                 except KeyboardInterrupt:
                     self._feed(events.Stopped(time.monotonic()))
         finally:
             try:
-                self._talk.end()
+                self.talk.end()
                 self.record.seconds = time.monotonic() - self.started
                 self._sent_to.link.forget(self._ids)
                 # Another cell's end may have replaced the ranks. With the new ones all is right.
-                self._runner.carry(self._settling.settle(), self._sent_to)
+                self.runner.carry(self._settling.settle(), self._sent_to)
             except KeyboardInterrupt:
                 with stopbutton.held():  # else nobody would know that the ranks have diverged
-                    self._runner.carry(self._settling.leave_unsettled(), self._sent_to)
+                    self.runner.carry(self._settling.leave_unsettled(), self._sent_to)
                 raise
             finally:
                 self.done = True
@@ -328,7 +290,7 @@ class RunningCell:
     def _hear_next(self) -> None:
         deadline = self.core.deadline()
         timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
-        if (look_s := self._talk.look_s) is not None:
+        if (look_s := self.talk.look_s) is not None:
             timeout = look_s if timeout is None else min(timeout, look_s)
         try:
             self._take(self._sink.get(timeout=timeout))
@@ -341,15 +303,15 @@ class RunningCell:
     def _do(self, todo: Sequence[actions.Action]) -> None:
         for action in todo:
             if isinstance(action, actions.AskWhere | actions.ExplainSilent) and not (
-                self.on_notice or self.on_status
+                self.runner.on_notice or self.runner.on_status
             ):
                 continue  # nobody listens
             is_poll = isinstance(action, actions.Ask) and action.why == "poll"
             if is_poll and self._has_looked:
                 continue  # it stays due until the last look is heard
             if isinstance(action, actions.Interrupt):
-                self._talk.end()
-            if (answer := self._runner.do(action)) is None:
+                self.talk.end()
+            if (answer := self.runner.do(action)) is None:
                 continue
             if is_poll and not self._sink.empty():
                 # What has come meanwhile is older than the last answer: a reply tells why its rank
@@ -362,7 +324,7 @@ class RunningCell:
     def _take(self, event: Event[Any]) -> None:
         """Hear what has come, and let the core decide what follows."""
         now, rank, record = time.monotonic(), event.rank, self.record
-        if event.id in self._runner.interrupts:
+        if event.id in self.runner.interrupts:
             left = event.op == "reply" and event.body == "left"
             return self._feed(events.Leaving(now, rank) if left else events.Tick(now))
         if event.op == "output":
@@ -370,7 +332,7 @@ class RunningCell:
             if not self.core.is_last:  # else whoever hears it keeps it, all of it
                 record.add_output(output)
             if output.rank != record.ranks[0]:
-                self._talk.hear(output)
+                self.talk.hear(output)
             self._tell(output)
         elif event.op == "steps":
             return self._feed(events.Stepping(now, event.body))
@@ -383,12 +345,12 @@ class RunningCell:
             is_first = not self.core.watch.why
             return self._feed(events.Stopped(now) if is_first else events.Tick(now))
         elif event.op == "paused":
-            self._talk.paused(rank, event.body.kind)
+            self.talk.paused(rank, event.body.kind)
             return self._feed(events.Held(now, rank, event.body.kind))
         elif event.op == "ask":
-            self._talk.add(event.body, now)
+            self.talk.add(event.body, now)
         elif event.op == "died":
-            self._talk.withdraw(rank)
+            self.talk.withdraw(rank)
             return self._feed(events.Died(now, rank, event.body["why"], event.body.get("code")))
         else:
             return self._take_in_turn(event)
@@ -407,7 +369,7 @@ class RunningCell:
         except KeyboardInterrupt:
             self._sink.put(event)
             raise
-        self._talk.withdraw(event.rank)
+        self.talk.withdraw(event.rank)
         return self._feed(events.Died(now, event.rank, "the cluster was restarted"))
 
     def _take_reply(self, event: Event[Any], now: float) -> None:
@@ -419,7 +381,7 @@ class RunningCell:
             if reply.names is not None:
                 self.cluster.world.hear_names(event.rank, reply.seq, reply.names)
         todo = self.core.feed(events.Replied(now, reply))
-        self._talk.withdraw(reply.rank)
+        self.talk.withdraw(reply.rank)
         cluster_events.tell()
         self._tell(reply)
         self._do(todo)

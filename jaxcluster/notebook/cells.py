@@ -165,13 +165,13 @@ class Cells:
         )
         log = self.logs.of(running)
         log.sent(submitted.record.seq)
-        submitted.on_status = display.on_status
-        if submitted.on_status is not None:
-            submitted.on_status("")  # its turn has come
+        submitted.runner.on_status = display.on_status
+        if display.on_status is not None:
+            display.on_status("")  # its turn has come
         if options.background:
             if relay is not None:
                 relay.begin(submitted.record)
-            submitted.on_notice = submitted.on_status = None
+            submitted.runner.on_notice = submitted.runner.on_status = None
             display.close()
             self._run_in_background(submitted, options.out, log)
             return

@@ -65,7 +65,7 @@ def fails(cluster: jaxcluster.Cluster, source: str) -> tuple[Divergence, float]:
     """The divergence that a cell must end in, after which all is whole; and when it was told."""
     told: list[tuple[float, str]] = []
     cell = cluster.submit(source)
-    cell.on_notice = lambda line: told.append((time.monotonic() - cell.started, line))
+    cell.runner.on_notice = lambda line: told.append((time.monotonic() - cell.started, line))
     with pytest.raises(Divergence) as caught:
         cell.wait()
     at = time.monotonic() - cell.started

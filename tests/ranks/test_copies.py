@@ -45,7 +45,7 @@ def said(ranks: jaxcluster.Cluster, source: str) -> str:
     """What is said under a cell that ends well."""
     notices: list[str] = []
     cell = ranks.submit(source)
-    cell.on_notice = notices.append
+    cell.runner.on_notice = notices.append
     cell.wait()
     return "".join(notices)
 

@@ -621,7 +621,7 @@ def test_a_skip_under_a_living_thread_is_told_and_the_next_number_is_not_believe
     cluster.run(SETUP + LOADER, show=False)
     notices: list[str] = []
     cell = cluster.submit("if r == 1: kept = total(z)")
-    cell.on_notice = notices.append
+    cell.runner.on_notice = notices.append
     cell.wait()
     told = "".join(notices)
     assert "Rank 1 launched jit(sum) at cell [2] line 1. Rank 0 ended the cell without it" in told

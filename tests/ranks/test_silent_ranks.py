@@ -66,7 +66,7 @@ class Carried:
         self.notices: list[tuple[float, str]] = []
         self.error: BaseException | None = None
         self.cell = cluster.submit(source, **options)
-        self.cell.on_notice = lambda line: self.notices.append((time.monotonic(), line))
+        self.cell.runner.on_notice = lambda line: self.notices.append((time.monotonic(), line))
         self.thread = threading.Thread(target=self._wait)
         self.thread.start()
 

@@ -270,7 +270,7 @@ def test_the_line_and_the_curve_of_a_loop(ranks: jaxcluster.Cluster, folder: Pat
             shown.append((getattr(what, "kind"), html))  # noqa: B009
 
     cell = ranks.submit(LOOP, on_output=hear)
-    cell.on_status = lines.append
+    cell.runner.on_status = lines.append
     cell.run_in_background(lambda record: None)
     until(lambda: any("kept at step 20" in line for line in lines), "the line")
     until(lambda: shown, "the picture")

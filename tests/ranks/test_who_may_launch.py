@@ -223,7 +223,7 @@ def test_ranks_that_go_on_are_not_said_to_have_waited(ranks: jaxcluster.Cluster)
         "end = time.monotonic() + 7\n"
         "while float(jnp.max(g * 0 + (time.monotonic() < end))): time.sleep(0.05 * (r == 1))"
     )
-    cell.on_notice = notices.append
+    cell.runner.on_notice = notices.append
     cell.wait()
     told = re.findall(r"waited (\d+) s", "".join(notices))
     assert all(int(seconds) < 4 for seconds in told)  # on a busy machine for one launch, perhaps
@@ -244,7 +244,7 @@ def test_a_rank_whose_thread_may_still_launch_is_told_and_nothing_is_interrupted
     )
     notices: list[str] = []
     cell = ranks.submit("if r != 1: print(float(jnp.sum(g)))")
-    cell.on_notice = notices.append
+    cell.runner.on_notice = notices.append
     done = threading.Thread(target=cell.wait)
     done.start()
     until(lambda: any("thread 'loader'" in n for n in notices), "it is told who waits for whom")

@@ -148,7 +148,7 @@ def use(client: Client, programs: Sequence[Program], course: Course, hub: Hub, n
             continue
         course.seqs[program.number] = cell.record.seq
         course.said[program.number] = ""
-        cell.on_notice = partial(_hear, course, program.number)
+        cell.runner.on_notice = partial(_hear, course, program.number)
         if program.stop_at is not None:
             hub.at(hub.now + program.stop_at, cell.stop)
         if program.interrupt_at is not None:
