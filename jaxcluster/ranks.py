@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+H = TypeVar("H")
 
 MOST_HOSTS = 4  # that are named with their ranks; more would hide what is said of them
 MOST_GROUPS = 3  # of ranks of which one line says something else of each
@@ -45,11 +48,11 @@ def begin_ranks(ranks: Iterable[int], hosts: Mapping[int, str] | None = None) ->
     return "R" + name_ranks(ranks, hosts)[1:]
 
 
-def by_text(texts: Mapping[int, str]) -> dict[str, list[int]]:
-    """The ranks of which the same is said, in the order of the first of each."""
-    groups: dict[str, list[int]] = {}
-    for rank, text in sorted(texts.items()):
-        groups.setdefault(text, []).append(rank)
+def by_value(values: Mapping[int, H]) -> dict[H, list[int]]:
+    """The ranks that have, or of which is said, the same; in the order of the first of each."""
+    groups: dict[H, list[int]] = {}
+    for rank in sorted(values):
+        groups.setdefault(values[rank], []).append(rank)
     return groups
 
 
@@ -61,7 +64,7 @@ def say_each(
     Args:
       rest: said of all other ranks where there are many messages: ``do not answer either``.
     """
-    groups = list(by_text(messages).items())
+    groups = list(by_value(messages).items())
     whole = groups if len(groups) <= MOST_GROUPS else groups[: MOST_GROUPS - 1]
     said = [
         f"{begin_ranks(ranks, hosts)} {message if len(ranks) == 1 else of_several(message)}."

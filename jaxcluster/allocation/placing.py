@@ -21,7 +21,7 @@ from jaxcluster.plan.spec import (
     check_wishes,
     platform_in,
 )
-from jaxcluster.text import join_words, plural
+from jaxcluster.text import format_table, join_words, plural
 
 
 def in_order(
@@ -55,11 +55,9 @@ def check_versions(started: Sequence[tuple[str, StartedAgent]]) -> None:
         return
     table = [["", *odd]]
     table += [[host, *(v.get(n, "") for n in odd)] for host, v in rows.items() if {*odd} & {*v}]
-    widths = [max(len(row[column]) for row in table) for column in range(len(odd) + 1)]
-    lines = ["  ".join(w.ljust(n) for w, n in zip(row, widths, strict=True)) for row in table]
     raise LaunchError(
         f"The hosts have different versions of {', '.join(odd)}:\n"
-        + "\n".join(line.rstrip() for line in lines),
+        + "\n".join(format_table(table)),
         "Install the same on all of them, or name another Python there: --python PATH",
     )
 

@@ -22,7 +22,7 @@ from jaxcluster.cluster.world import World
 from jaxcluster.errors import JaxClusterError, UsageError
 from jaxcluster.model import layout, replicas
 from jaxcluster.model.layout import ArrayLayout, CheckResult, Device, TreeLayout
-from jaxcluster.ranks import name_ranks
+from jaxcluster.ranks import by_value, name_ranks
 from jaxcluster.wire.link import replies, unwrap
 from jaxcluster.wire.ops import Operation
 from jaxcluster.wire.ops import arrays as requests
@@ -158,12 +158,9 @@ def _reports(
 
 
 def _why_nothing(reasons: Mapping[int, str]) -> str:
-    by_reason: dict[str, list[int]] = {}
-    for rank, reason in sorted(reasons.items()):
-        by_reason.setdefault(reason, []).append(rank)
     everyone = len(reasons)
     lines = []
-    for reason, ranks in by_reason.items():
+    for reason, ranks in by_value(reasons).items():
         who = "No rank" if len(ranks) == everyone else name_ranks(ranks).capitalize()
         if reason.startswith("has no "):
             some = "No rank has" if len(ranks) == everyone else f"{who} has no"

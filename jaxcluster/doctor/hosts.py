@@ -13,6 +13,7 @@ from jaxcluster.doctor import MIN_SHM_NBYTES
 from jaxcluster.errors import LaunchError
 from jaxcluster.plan.versions import too_old
 from jaxcluster.ranks import name_ranks
+from jaxcluster.text import format_table
 from jaxcluster.wire import ClusterSpec
 
 ASK_S = 10.0
@@ -137,15 +138,13 @@ def judge_ways(
 def render(hosts: Sequence[str], rows: Sequence[Row]) -> str:
     """The table as plain text: ✓ good, ! a warning, ✗ to be fixed, with the fix below."""
     table = [("", *hosts), *((row.name, *row.cells) for row in rows)]
-    widths = [max(len(line[column]) for line in table) for column in range(len(hosts) + 1)]
+    margin = " " * max(len(line[0]) for line in table)
     lines = []
-    for number, words in enumerate(table):
-        row = rows[number - 1] if number else None
+    for row, cells in zip([None, *rows], format_table(table), strict=True):
         mark = " " if row is None else {True: "✓", None: "!", False: "✗"}[row.ok]
-        cells = "  ".join(word.ljust(width) for word, width in zip(words, widths, strict=True))
         lines.append(f"{mark} {cells}".rstrip())
         if row is not None and row.fix and row.ok is not True:
-            lines.append(f"  {' ' * widths[0]}  fix: {row.fix}")
+            lines.append(f"  {margin}  fix: {row.fix}")
     return "\n".join(lines)
 
 

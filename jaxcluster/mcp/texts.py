@@ -18,7 +18,7 @@ from jaxcluster.model import deadlock, diagnose, explain, lockstep, stragglers, 
 from jaxcluster.model.findings import Suspicion
 from jaxcluster.model.history import Run
 from jaxcluster.model.outputs import ANSI, RankRecord, group_outputs
-from jaxcluster.ranks import begin_ranks, name_ranks, parse_ranks
+from jaxcluster.ranks import begin_ranks, by_value, name_ranks, parse_ranks
 from jaxcluster.records import registry
 from jaxcluster.records.lastreport import LastReport
 from jaxcluster.text import format_nbytes, format_table
@@ -224,11 +224,8 @@ def outputs(
 
 def how_ended(runs: Mapping[int, Run]) -> str:
     """``rank 1: error after 0.2 s; ranks 0, 2: ok ...``."""
-    ranks: dict[str, list[int]] = {}
-    for rank, one in sorted(runs.items()):
-        ranks.setdefault(one.status, []).append(rank)
     parts = []
-    for state, members in ranks.items():
+    for state, members in by_value({rank: one.status for rank, one in runs.items()}).items():
         slowest = max(runs[rank].seconds for rank in members)
         parts.append(f"{name_ranks(members)}: {state}" + (f" ({slowest:.2f} s)" if slowest else ""))
     return "; ".join(parts)
@@ -240,11 +237,8 @@ def told(records: Mapping[int, RankRecord], errors: Mapping[int, wire.ErrorInfo]
     for group in group_outputs(records):
         shown = "".join(text.plain_output(output) for output in group.outputs).rstrip("\n")
         lines.append(f"── {name_ranks(group.ranks)} ──\n{shown or '(no output)'}")
-    shown_errors: dict[str, list[int]] = {}
-    for rank, error in sorted(errors.items()):
-        shown = "\n".join(error.traceback) or f"{error.ename}: {error.evalue}"
-        shown_errors.setdefault(shown, []).append(rank)
-    for shown, ranks in shown_errors.items():
+    told = {r: "\n".join(e.traceback) or f"{e.ename}: {e.evalue}" for r, e in errors.items()}
+    for shown, ranks in by_value(told).items():
         lines.append(f"── error on {name_ranks(ranks)} ──\n{shown}")
     return lines
 

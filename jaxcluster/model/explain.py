@@ -14,7 +14,7 @@ from jaxcluster.model.rewrite import tree_of
 from jaxcluster.ranks import (
     MOST_GROUPS,
     begin_ranks,
-    by_text,
+    by_value,
     name_ranks,
     of_several,
     several_hosts,
@@ -61,7 +61,7 @@ def tell_suspicion(found: Suspicion, waited_s: float, waiting: Sequence[int] = (
     waiting = waiting or found.waiting
     have = "has" if len(waiting) == 1 else "have"
     told = f"{begin_ranks(waiting, found.hosts)} {have} waited {format_seconds(waited_s)} for "
-    groups = by_text({rank: reason.message for rank, reason in found.reasons.items()})
+    groups = by_value({rank: reason.message for rank, reason in found.reasons.items()})
     pieces = [
         f"{name_ranks(ranks, found.hosts)}, which "
         f"{message if len(ranks) == 1 else of_several(message)}"
@@ -234,9 +234,7 @@ def tell_missing(found: Missing, scene: Scene) -> Told:
     """Why ranks skipped a launch, if that is known; who did, how, and who waits where."""
     title, cause, hint = _why_missing(found, scene)
     lines = [cause] if cause else []
-    skipped: dict[tuple[str, str], list[int]] = {}
-    for rank in found.culprits:
-        skipped.setdefault(_tell_skipped(rank, found, scene), []).append(rank)
+    skipped = by_value({rank: _tell_skipped(rank, found, scene) for rank in found.culprits})
     for (what, last), ranks in skipped.items():
         one = len(ranks) == 1
         told = f"{'its' if one else 'their'} last launch: {last}"
@@ -263,11 +261,8 @@ def tell_earlier(rank: int, entry: wire.Launch, hosts: Mapping[int, str]) -> str
 
 
 def _by_place(ranks: Sequence[int], scene: Scene) -> list[list[int]]:
-    places: dict[tuple[object, ...], list[int]] = {}
-    for rank in ranks:
-        state = scene.reports[rank].state
-        places.setdefault((rank in scene.over, state.line), []).append(rank)
-    return list(places.values())
+    places = {rank: (rank in scene.over, scene.reports[rank].state.line) for rank in ranks}
+    return list(by_value(places).values())
 
 
 def _tell_waiting(ranks: Sequence[int], found: Missing, scene: Scene) -> str:
@@ -452,7 +447,7 @@ def tell_working(
       hosts: of all ranks, where there are several; else those of ``reports``.
     """
     hosts = hosts_of(reports) if hosts is None else hosts
-    groups = list(by_text({r: _doing(report) for r, report in reports.items()}).items())
+    groups = list(by_value({r: _doing(report) for r, report in reports.items()}).items())
     if len(groups) > MOST_GROUPS:
         others = [rank for _, ranks in groups[MOST_GROUPS - 1 :] for rank in ranks]
         groups = [*groups[: MOST_GROUPS - 1], ("has not ended it", others)]

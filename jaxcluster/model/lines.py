@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Sequence
 
 from jaxcluster.model.outputs import ANSI, as_seen
-from jaxcluster.ranks import name_ranks
+from jaxcluster.ranks import by_value, name_ranks
 
 LINE_CHARS = 1 << 16  # of an unfinished line that is held back for its end
 # What moves the cursor, which is in others' lines, or clears or names the whole terminal.
@@ -49,9 +49,7 @@ class Lines:
 
     def take(self) -> list[tuple[Sequence[int], list[Line]]]:
         """The lines that have ended since the last call, those that ranks have in common once."""
-        groups: dict[tuple[Line, ...], list[int]] = {}
-        for rank, lines in sorted(self._whole.items()):
-            groups.setdefault(tuple(lines), []).append(rank)
+        groups = by_value({rank: tuple(lines) for rank, lines in self._whole.items()})
         self._whole = {}
         return [(ranks, list(lines)) for lines, ranks in groups.items()]
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from jaxcluster.model import replicas
 from jaxcluster.model.outputs import CellRecord
-from jaxcluster.ranks import begin_ranks, name_ranks
+from jaxcluster.ranks import begin_ranks, by_value, name_ranks
 
 RANKS, RANK = "<ranks>", "<rank>"  # in these lines
 FAULT = (
@@ -98,10 +98,8 @@ def lost_hosts(lost: Mapping[int, str]) -> Alarm:
     Args:
       lost: the ranks that were on them, and for each which host, and how it was lost.
     """
-    ranks_of: dict[str, list[int]] = {}
-    for rank, why in sorted(lost.items()):
-        ranks_of.setdefault(why, []).append(rank)
-    return Alarm("".join(f"{begin_ranks(ranks)}: {why}.\n" for why, ranks in ranks_of.items()))
+    told = by_value(lost).items()
+    return Alarm("".join(f"{begin_ranks(ranks)}: {why}.\n" for why, ranks in told))
 
 
 def faults(record: CellRecord) -> list[Alarm]:

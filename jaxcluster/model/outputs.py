@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.ranks import format_ranks, name_ranks
+from jaxcluster.ranks import by_value, format_ranks, name_ranks
 
 NOTABLE_S = 0.1  # that one rank takes longer than another
 KEPT_CHARS = 10_000_000  # of one rank's printed text in one cell; the rest is counted only
@@ -247,9 +247,9 @@ def group_outputs(records: Mapping[int, RankRecord]) -> list[Group]:
 
 def group_errors(errors: Mapping[int, wire.ErrorInfo]) -> list[Group]:
     """Ranks with equal errors together: same class, message and cell line."""
-    groups: dict[Hashable, list[int]] = {}
-    for rank, error in sorted(errors.items()):
-        groups.setdefault((error.ename, _without_rank(error.evalue), error.lineno), []).append(rank)
+    groups = by_value(
+        {r: (one.ename, _without_rank(one.evalue), one.lineno) for r, one in errors.items()}
+    )
     return [Group(tuple(ranks), error=errors[ranks[0]]) for ranks in groups.values()]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.ranks import name_ranks
+from jaxcluster.ranks import by_value, name_ranks
 
 SEED = (
     "np.random and random draw different numbers on each rank, as in scripts. For the same "
@@ -71,10 +71,8 @@ def odd(notes: Mapping[int, Sequence[wire.CopyNote]]) -> list[Odd]:
 
 def grouped(values: Mapping[int, Any]) -> tuple[tuple[int, ...], ...]:
     """Ranks with equal values, the largest group first."""
-    groups: dict[Any, list[int]] = {}
-    for rank, value in sorted(values.items()):
-        groups.setdefault(value, []).append(rank)
-    return tuple(map(tuple, sorted(groups.values(), key=lambda ranks: (-len(ranks), ranks))))
+    groups = by_value(values).values()
+    return tuple(map(tuple, sorted(groups, key=lambda ranks: (-len(ranks), ranks))))
 
 
 def tell(notes: Mapping[int, Sequence[wire.CopyNote]]) -> list[str]:

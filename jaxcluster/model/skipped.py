@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from jaxcluster import wire
 from jaxcluster.model.lockstep import Counts, crossed, members, sets_of, uneven
-from jaxcluster.ranks import name_ranks
+from jaxcluster.ranks import by_value, name_ranks
 
 _Key = tuple[str, int]  # a launch: the processes that share it, and its place among theirs
 
@@ -124,11 +124,8 @@ def tell(ran: Mapping[int, int], seconds: float, kept: str) -> str:
     Args:
       ran: how many programs ranks have run in place of real ones.
     """
-    by_number: dict[int, list[int]] = {}
-    for rank, n in sorted(ran.items()):
-        by_number.setdefault(n, []).append(rank)
     done = ", ".join(
         f"{name_ranks(ranks)} ran {n} skipped program{'s' if n != 1 else ''} with zeros"
-        for n, ranks in by_number.items()
+        for n, ranks in by_value(ran).items()
     )
     return f"Back in lockstep after {seconds:.1f} s ({done or 'nothing was missing'}). {kept}"

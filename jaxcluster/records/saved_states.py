@@ -22,7 +22,7 @@ from jaxcluster import wire
 from jaxcluster.errors import RecoveryError
 from jaxcluster.host.checksums import quick_sum
 from jaxcluster.host.free_space import memory_room
-from jaxcluster.ranks import name_ranks
+from jaxcluster.ranks import by_value, name_ranks
 from jaxcluster.records import claims, registry
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -422,10 +422,8 @@ class Kept:
     @property
     def why_gone(self) -> str:
         """The ranks whose files can't be read any more, and why; "" where all can."""
-        whys: dict[str, list[int]] = {}
-        for rank, why in sorted(self.gone.items()):
-            whys.setdefault(why, []).append(rank)
-        return "; ".join(f"{name_ranks(ranks)}: {why}" for why, ranks in whys.items())
+        whys = by_value(self.gone).items()
+        return "; ".join(f"{name_ranks(ranks)}: {why}" for why, ranks in whys)
 
     def bring_all(self) -> None:
         """Have ranks read nothing from other hosts: all that they need is brought to theirs."""

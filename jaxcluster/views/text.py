@@ -11,7 +11,7 @@ from jaxcluster import wire
 from jaxcluster.cluster.resources import Sample
 from jaxcluster.model import timeline
 from jaxcluster.model.outputs import CellRecord, group_outputs
-from jaxcluster.ranks import format_ranks, name_hosts, name_ranks, several_hosts
+from jaxcluster.ranks import by_value, format_ranks, name_hosts, name_ranks, several_hosts
 from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.text import format_nbytes, format_table
 from jaxcluster.views import formatting
@@ -129,9 +129,7 @@ def spanning_array(info: wire.ArrayInfo, values: np.ndarray[Any, Any] | None, cu
 
 def stacks(reports: Mapping[int, wire.RankReport]) -> str:
     """Where each rank is: equal stacks once, from the cell inwards."""
-    groups: dict[str, list[int]] = {}
-    for rank, report in sorted(reports.items()):
-        groups.setdefault(_stack(report), []).append(rank)
+    groups = by_value({rank: _stack(report) for rank, report in reports.items()})
     return "\n".join(f"── {name_ranks(r)} ──\n{shown}" for shown, r in groups.items())
 
 

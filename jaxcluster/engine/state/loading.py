@@ -334,11 +334,7 @@ class Loader:
           CannotRestore: one of them can't be made here.
         """
         for number in one.arrays:
-            if number not in self._arrays and number not in self._missing:
-                try:
-                    self._arrays[number] = self.make_array(number)
-                except CannotRestore as error:
-                    self._missing[number] = error
+            self.array(number)
             if number in self._missing:
                 raise self._missing[number]
 
