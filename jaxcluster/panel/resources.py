@@ -1,6 +1,6 @@
 """What the ranks use, over time, for the pages that show it.
 
-It is no comm's message but an update of a display that nobody has (``views/untracked``), so that a
+It is no comm's message but an update of a display that nobody has (``views/displays``), so that a
 kernel whose ranks are idle looks idle. Frontends pass it by; the extension hears it.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 from jaxcluster.cluster import Cluster
 from jaxcluster.cluster.resources import EVERY_S, Meter, Sample
 from jaxcluster.panel import protocol
-from jaxcluster.views import untracked
+from jaxcluster.views import displays
 
 WAIT_S = 0.3  # for the ranks' answers; later ones are not lost
 
@@ -86,7 +86,7 @@ class ResourceFeed:
 
     def _send(self, resources: protocol.Resources) -> None:
         data = {protocol.RESOURCES_MIME: protocol.plain(resources)}
-        untracked.update_display(self._kernel, data, protocol.RESOURCES_ID)
+        displays.update_display(self._kernel, data, protocol.RESOURCES_ID)
 
 
 def message(name: str, samples: Mapping[int, Iterable[Sample]], whole: bool) -> protocol.Resources:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextvars
 import threading
 import time
-import uuid
 from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from jaxcluster.model.history import History, PastCell, reply_of
 from jaxcluster.model.outputs import ANSI, CellRecord, traceback_lines
 from jaxcluster.ranks import format_ranks, name_ranks
 from jaxcluster.text import format_table, plural
+from jaxcluster.views.displays import Display
 from jaxcluster.views.ranks_output import Together
 
 if TYPE_CHECKING:
@@ -116,14 +116,19 @@ def show_on(shell: Any, cluster: Cluster, one: PastCell, ranks: Sequence[int]) -
     Returns:
       what ends it, when it is set.
     """
-    display, is_changed = _Display(shell), threading.Event()
+    display, is_changed = Display(shell), threading.Event()
+
+    def say(text: str) -> None:
+        html = f"<pre>{escape(ANSI.sub('', text))}</pre>"
+        display.show({"text/plain": text, "text/html": html})
+
     following = Following(cluster.world, one, ranks, lambda record, what: is_changed.set())
     together = Together(shell, cluster, following.record)
     _followed.pop(cluster.name, threading.Event()).set()
     done = _followed[cluster.name] = threading.Event()
     following.look()
     together.now()
-    display.show(f"{headline(one, time.time_ns())}. Its output goes on above.")
+    say(f"{headline(one, time.time_ns())}. Its output goes on above.")
 
     def follow() -> None:
         while not following.is_over and not done.wait(following.rest_s):
@@ -138,27 +143,11 @@ def show_on(shell: Any, cluster: Cluster, one: PastCell, ranks: Sequence[int]) -
                 break
         together.finish()
         if following.is_over:
-            display.show(how_ended(following.cell))
+            say(how_ended(following.cell))
         else:
-            display.show(f"Cell {one.seq} is no longer followed.")
+            say(f"Cell {one.seq} is no longer followed.")
 
     # A copy of the context keeps what is shown under the cell that began it.
     run = contextvars.copy_context().run
     threading.Thread(target=run, args=(follow,), name="jaxcluster-follow", daemon=True).start()
     return done
-
-
-class _Display:
-    """A line that changes."""
-
-    def __init__(self, shell: Any) -> None:
-        self._shell = shell
-        self._id = uuid.uuid4().hex
-        self._is_shown = False
-
-    def show(self, text: str) -> None:
-        bundle = {"text/plain": text, "text/html": f"<pre>{escape(ANSI.sub('', text))}</pre>"}
-        self._shell.display_pub.publish(
-            bundle, {}, transient={"display_id": self._id}, update=self._is_shown
-        )
-        self._is_shown = True

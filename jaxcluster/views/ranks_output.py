@@ -6,7 +6,6 @@ import itertools
 import shutil
 import sys
 import threading
-import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from jaxcluster.model.lines import Line, Lines, fit, label
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.views import cell_outputs
 from jaxcluster.views.comms import shown_by
+from jaxcluster.views.displays import Display
 from jaxcluster.views.statusline import InLog, StatusLine
 from jaxcluster.views.throttle import Throttle
 
@@ -31,11 +31,9 @@ class Together:
     """
 
     def __init__(self, shell: Any, cluster: Cluster, record: CellRecord) -> None:
-        self._shell = shell
+        self._display = Display(shell)
         self._cluster = cluster
         self._record = record
-        self._id = uuid.uuid4().hex
-        self._is_shown = False
         self._last: Any = None
         self._soon = Throttle(self._show)
 
@@ -64,14 +62,11 @@ class Together:
             list(self._record.ranks),
             lambda outputs: shown_by(self._cluster, outputs),
         )
-        if shown == self._last or (shown is None and not self._is_shown):
+        if shown == self._last or (shown is None and not self._display.is_shown):
             return
         self._last = shown
         bundle = {"text/plain": ""} if shown is None else cell_outputs.bundle(shown)
-        self._shell.display_pub.publish(
-            bundle, {}, transient={"display_id": self._id}, update=self._is_shown
-        )
-        self._is_shown = True
+        self._display.show(bundle)
 
 
 class InTerminal:

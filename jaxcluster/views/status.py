@@ -19,7 +19,7 @@ from jaxcluster import wire
 from jaxcluster.cluster.resources import Sample
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.model import stragglers
-from jaxcluster.views import markup, text, untracked
+from jaxcluster.views import displays, markup, text
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
@@ -89,7 +89,7 @@ def shown_by(shell: Any) -> Show:
 
     def show(data: dict[str, Any], how: str) -> None:
         if how == "measured":
-            untracked.update_display(shell.kernel, data, id)
+            displays.update_display(shell.kernel, data, id)
         else:
             update = how == "changed"
             shell.display_pub.publish(data, transient={"display_id": id}, update=update)

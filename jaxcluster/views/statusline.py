@@ -11,13 +11,13 @@ import shutil
 import sys
 import textwrap
 import threading
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from jaxcluster.cluster.prompts import is_console
 from jaxcluster.model.lines import fit
+from jaxcluster.views.displays import Display
 from jaxcluster.views.message import bundle, show_message
 
 MOST_ROWS = 4  # of a terminal
@@ -60,8 +60,7 @@ class InPage:
     """
 
     def __init__(self, shell: Any) -> None:
-        self._shell = shell
-        self._id = ""
+        self._display = Display(shell)
         self._shown = self._stays = ""
 
     def show(self, told: str) -> None:
@@ -80,16 +79,13 @@ class InPage:
 
         So the display is made before a bar begins, above it, and says nothing yet.
         """
-        if not self._id and "\r" in text.replace("\r\n", "\n"):
+        if not self._display.is_shown and "\r" in text.replace("\r\n", "\n"):
             self._publish("")
 
     def _publish(self, told: str) -> None:
-        is_update, self._id = bool(self._id), self._id or uuid.uuid4().hex
         self._shown = told
-        shown = bundle(told) if told else {"text/plain": ""}  # which takes no room in JupyterLab
-        self._shell.display_pub.publish(
-            shown, {}, transient={"display_id": self._id}, update=is_update
-        )
+        # An empty text takes no room in JupyterLab.
+        self._display.show(bundle(told) if told else {"text/plain": ""})
 
 
 class OnTerminal:

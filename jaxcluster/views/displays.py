@@ -1,4 +1,4 @@
-"""Updates of displays that leave an idle kernel idle.
+"""Displays whose contents change, also without a word from the user: an idle kernel stays idle.
 
 A page that shows how things go on wants it fresh, and a kernel whose ranks are idle must look idle
 to whatever culls those. Jupyter's server takes any message of a kernel for a sign that somebody
@@ -10,7 +10,20 @@ the display by its id, whatever the message answers.
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
+
+
+class Display:
+    """A place in a notebook's output, for one MIME bundle in place of the other."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell, self._id, self.is_shown = shell, uuid.uuid4().hex, False
+
+    def show(self, bundle: dict[str, Any]) -> None:
+        place = {"display_id": self._id}
+        self._shell.display_pub.publish(bundle, {}, transient=place, update=self.is_shown)
+        self.is_shown = True
 
 
 def update_display(kernel: Any, data: dict[str, Any], display_id: str) -> None:
