@@ -340,7 +340,7 @@ class Same:
             own_a, held_a = _edges(a)
             own_b, held_b = _edges(b)
             if own_a != own_b:
-                return f"{path}: {type(a)}: {own_a!r:.300} has become {own_b!r:.300}"
+                return f"{path}: {type(a)} has other values: {_text(own_a)}, {_text(own_b)}"
             if len(held_a) != len(held_b):
                 return f"{path}: {type(a)} held {len(held_a)} values and holds {len(held_b)}"
             kind = type(a).__name__
@@ -354,6 +354,13 @@ class Same:
         """What nothing but a lost name, or garbage, has held may be gone for a weak reference."""
         left = [path for path, value in self._gone if value is not None and id(value) in self._now]
         return f"{left[0]}: it leads to nothing any more" if left else ""
+
+
+def _text(value: Any) -> str:
+    try:
+        return f"{value!r:.300}"
+    except Exception:  # of what it holds
+        return "what can't be shown"
 
 
 def _is_bound_to_stay(value: Any) -> bool:

@@ -132,6 +132,26 @@ def test_what_can_be_made_but_once_is_whole_beside_what_can_not(tmp_path: Path) 
     assert left.keys() == {SHARED}
 
 
+class Half:
+    def __init__(self) -> None:
+        self.name = "half"
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __setstate__(self, state: Any) -> None:
+        raise ValueError(self)
+
+
+def test_an_error_that_can_not_be_told_costs_its_name_alone(tmp_path: Path) -> None:
+    """Where its message is of an object that has come to nothing."""
+    handlers = Handlers(other=Half())
+    found, lost, left = again(tmp_path, {"half": Half(), "one": 1}, handlers)
+    assert found == {"one": 1}
+    assert lost == {"half": "ValueError: (its message is not available)"}
+    assert left == {"other": "it can't be made: Half"}
+
+
 class Once:
     made: ClassVar[list[int]] = []
 

@@ -25,7 +25,7 @@ from jaxcluster.engine.digests import is_imported
 from jaxcluster.engine.private.arrays import uncommitted, weakly_typed
 from jaxcluster.engine.state import memory, ownmodules
 from jaxcluster.engine.state.process_state import ProcessState
-from jaxcluster.engine.state.saved import CannotRestore, Saved, SavedArray, SavedPickle
+from jaxcluster.engine.state.saved import CannotRestore, Saved, SavedArray, SavedPickle, told
 from jaxcluster.engine.state.settings import Settings
 
 # Settings that what a value is may hang on: its numbers, its class.
@@ -155,9 +155,7 @@ def _load(
                 if not broken:
                     values[name] = value
                     continue
-                text = str(error).partition("\n")[0][:200]
-                plain = isinstance(error, CannotRestore)
-                lost[name] = text if plain else f"{type(error).__name__}: {text}"
+                lost[name] = told(error)
         # Those that can be read share what they had shared.
         values = loader.together(now, then, lost, is_around=True) or values
     loader.check_wanted()
@@ -247,8 +245,7 @@ class Loader:
                         left |= value.take_out(name, skip)
                     settings.restore(name, value)
                 except Exception as error:
-                    text = str(error).partition("\n")[0][:200]
-                    left[name] = f"{type(error).__name__}: {text}"
+                    left[name] = told(error)
         if self._is_apart:
             left[SHARED] = "they could not be read at once: each name has its own copy"
         return left

@@ -263,6 +263,17 @@ def write_where_room(saved: Saved, rank: int, places: Sequence[Place]) -> Path:
     raise kind(f"its {_mib(nbytes)} can't be written: {'; '.join(whys)}")
 
 
+def told(error: BaseException) -> str:
+    """An exception's class, and the first line of its message, if it can say it."""
+    if isinstance(error, CannotSave | CannotRestore):
+        return str(error)
+    try:
+        text = str(error).partition("\n")[0][:200]
+    except Exception:  # of its own, or of what it holds
+        text = "(its message is not available)"
+    return f"{type(error).__name__}: {text}"
+
+
 def _why_not(place: Place, error: Exception) -> str:
     if not isinstance(error, OSError):
         return str(error)

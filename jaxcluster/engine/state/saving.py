@@ -67,6 +67,7 @@ from jaxcluster.engine.state.saved import (
     SavedArray,
     SavedPickle,
     array_digest,
+    told,
 )
 from jaxcluster.engine.state.settings import Settings
 from jaxcluster.engine.user_names import is_users
@@ -511,9 +512,9 @@ class _Pickler(cloudpickle.Pickler):
             if not _is_free(obj):
                 raise CannotSave("a lock that is held can't be saved")
             return _LOCKS[type(obj)], ()
-        for kind, told in _RUNNING.items():  # else it would come back without what runs
+        for kind, what in _RUNNING.items():  # else it would come back without what runs
             if isinstance(obj, kind):
-                raise CannotSave(f"{told} can't be saved")
+                raise CannotSave(f"{what} can't be saved")
         if isinstance(obj, futures.Future) and not obj.done():
             raise CannotSave("a future that is not done can't be saved")
         if isinstance(obj, memoryview):  # cloudpickle would save bytes, which view nothing
@@ -851,11 +852,11 @@ def reason(error: BaseException, value: Any = None) -> str:
     Args:
       value: what it is bound to. What can't be saved may be deep inside of it.
     """
-    if isinstance(error, CannotSave):
-        return str(error)
     if isinstance(error, RecursionError):
         return "nested too deeply"
-    text = str(error).partition("\n")[0]
+    text = told(error)
+    if isinstance(error, CannotSave):
+        return text
     if found := re.search(r"cannot pickle '?([\w.]+)'? object", text):
         kind = found[1].rpartition(".")[2]
         kinds = {
@@ -876,7 +877,7 @@ def reason(error: BaseException, value: Any = None) -> str:
         return f"it holds {named}, which can't be saved"
     if "file" in text and "pickle" in text:
         return "an open file can't be saved"
-    return f"{type(error).__name__}: {text[:200]}"
+    return text
 
 
 def versions() -> dict[str, str]:
