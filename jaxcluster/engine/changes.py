@@ -19,6 +19,7 @@ import functools
 import os
 import re
 import types
+import unicodedata
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -48,10 +49,28 @@ SMALL_NBYTES = 1 << 16  # a numpy array beyond it is not copied
 _WORD = re.compile(r"[^\W\d]\w*")
 _APART = bytes(c if chr(c).isalnum() or c == ord("_") else ord(" ") for c in range(128)).ljust(256)
 _RUN = re.compile(r"^\s*%run\s+(?:-\w+\s+(?:\d+\s+)?)*(\S+)", re.MULTILINE)
-_EXECUTES = frozenset(("exec", "eval", "run_cell", "ex"))
+_RESULT = re.compile(r"_oh|Out|_{1,3}|_\d+")
+# What may reach any name, as it can't be read here which. (But for those where it can.)
+_REACHES_ALL = re.compile(
+    r"""(?xm) (?<![\w.]) (?:exec|eval) \s* \( (?! \s* r?(?:"[^"\n]*"|'[^'\n]*') \s* [,)])
+    | (?<! \b in \s) \b (?: globals\(\) | locals\(\) | vars\(\s*\) ) (?! \s* (?:
+          \[ \s* (?:"\w+"|'\w+') \s* \] | \[ [^]\n]* \] \s* = (?!=)
+        | \. (?:get|pop|setdefault) \( \s* (?:"\w+"|'\w+') | \. update \( ))
+    | \. (?: f_globals | user_ns | safe_execfile | run_(?:cell|code|line_magic|cell_magic) ) \b
+    | \b run_(?:path|module) \( | get_ipython\(\) \. e[xv] \( | ^ \s* %rerun \b
+    | \b import \s+ __main__ \b | \b modules \[ \s* ["']__main__"""
+)
+_OF_THESE = frozenset(
+    (
+        *("exec", "eval", "globals", "locals", "vars", "f_globals", "user_ns", "safe_execfile"),
+        *("run_cell", "run_code", "run_line_magic", "run_cell_magic", "run_path", "run_module"),
+        *("rerun", "get_ipython", "__main__"),
+    )
+)
+REACH_ALL = frozenset(("eval", "exec", "globals", "f_globals", "user_ns", "run_path", "run_cell"))
 _CONTAINERS = (dict, list, set, tuple)
 _DEFINED = (types.FunctionType, type)
-# A function that uses one of these may mean a name by a string.
+# A function that uses one of these may mean a name by a string, with one of those any name.
 _BY_STRINGS = frozenset(
     ("eval", "exec", "globals", "locals", "vars", "getattr", "setattr", "get_ipython", "__dict__")
 )
@@ -90,6 +109,7 @@ class Watch:
       too_large: names that lead to more than is looked at.
       unwatched: the values because of which names are opaque or too large.
       is_partial: a module of the user's own has more than is looked at.
+      is_open: it may reach any name: what it runs is not all in its source.
     """
 
     mentioned: list[str] = field(default_factory=list)
@@ -98,6 +118,7 @@ class Watch:
     too_large: set[str] = field(default_factory=set)
     unwatched: list[Any] = field(default_factory=list)
     is_partial: bool = False
+    is_open: bool = False
 
     def changed(self) -> list[Watched]:
         """Those that are not any more what they were."""
@@ -163,11 +184,18 @@ def _is_same(one: Watched) -> bool:
         return False
 
 
-def watch(namespace: Mapping[str, Any], source: str, registered: Registered | None = None) -> Watch:
+def watch(
+    namespace: Mapping[str, Any],
+    source: str,
+    registered: Registered | None = None,
+    *,
+    is_open: bool = False,
+) -> Watch:
     """What a cell with this source may change in place.
 
     Args:
       registered: what else runs in it.
+      is_open: it may reach any name.
 
     Looks at the same values in the same order on all ranks, as far as they have the same. Some
     20 us, half a microsecond for each container that the cell can reach and 20 ns for each of its
@@ -175,17 +203,24 @@ def watch(namespace: Mapping[str, Any], source: str, registered: Registered | No
     """
     found = Watch()
     words = identifiers(source)
-    for text in _texts(source, words, namespace):
-        words |= identifiers(text)
+    found.is_open = is_open or (
+        not _OF_THESE.isdisjoint(words) and _REACHES_ALL.search(source) is not None
+    )
+    for text in _scripts(source):
+        found.is_open = found.is_open or text is None
+        words |= identifiers(text or "")
     known = {word for word in words if word in namespace}
     mine = [n for n in known if is_users(n, namespace[n])]
     # The small ones first: what is large may be more than is looked at.
     names = found.mentioned = sorted(mine, key=lambda name: (length(namespace[name]), name))
+    is_taken = False  # all others, since it is open
     # The values too: another one that is made on the way may get a dead one's id.
     seen: dict[int, Any] = {id(namespace): namespace}
     rooms, bytes_left = [MOST_ELEMENTS, MOST_BENEATH, MOST_OF_MODULES], MOST_NBYTES
     # What iterators and libraries' functions hold; names come first, as it may be too much.
     later: list[tuple[str, Any]] = []
+    for one in _results(known, source, namespace):
+        later.append((_name_of(one, namespace), one))
     if registered is not None:
         later += [(_name_of(one, namespace), one) for one in registered.used(words)]
     beneath: list[tuple[str, Any]] = []  # what opaque values lead to
@@ -196,6 +231,12 @@ def watch(namespace: Mapping[str, Any], source: str, registered: Registered | No
         if at < len(names):  # it grows
             root = names[at]
             stack, at = [namespace[root]], at + 1
+            found.is_open = found.is_open or type(stack[0]).__name__ == "Macro"
+        elif found.is_open and not is_taken:
+            is_taken, more = True, namespace.keys() - {*names}
+            mine = [n for n in more if is_users(n, namespace[n])]
+            names += sorted(mine, key=lambda name: (length(namespace[name]), name))
+            continue
         elif later:
             root, value = later.pop()
             stack = [value]
@@ -293,6 +334,7 @@ def watch(namespace: Mapping[str, Any], source: str, registered: Registered | No
             elif kind is CLASS:
                 stack.append(cls)  # its metaclass
             elif kind is FUNCTION and value.__globals__ is namespace:
+                found.is_open = found.is_open or not REACH_ALL.isdisjoint(value.__code__.co_names)
                 more = {n for n in known_names(value.__code__) if n in namespace} - known
                 known |= more
                 names += sorted(n for n in more if is_users(n, namespace[n]))
@@ -328,25 +370,33 @@ def is_in_module(function: Any) -> bool:
     return at is function
 
 
-def _texts(source: str, words: set[str], namespace: Mapping[str, Any]) -> Iterator[str]:
-    """Code that a cell runs beside its own: a file of ``%run``, and its texts for ``exec``."""
+def _results(known: set[str], source: str, namespace: Mapping[str, Any]) -> Iterator[Any]:
+    """What cells have ended in and this one may change: ``_.append(1)``, ``Out[3]``."""
+    for name in sorted(filter(_RESULT.fullmatch, known)):
+        if name in ("Out", "_oh"):
+            yield from namespace[name].values()
+        elif name.strip("_") or re.search(rf"(?<!\w){name}\s*[.\[]", source):  # not for _ in ...
+            yield namespace[name]
+
+
+def _scripts(source: str) -> Iterator[str | None]:
+    """The texts of the files that a cell runs by ``%run``; None for one that can't be known."""
     for found in _RUN.finditer(source) if "%run" in source else ():
         path = os.path.expanduser(found[1].strip("'\""))
+        text = None
         with contextlib.suppress(OSError):
             path = path if os.path.exists(path) else f"{path}.py"
-            if os.path.getsize(path) < MOST_TEXT:
+            if os.path.getsize(path) < MOST_TEXT and path.endswith(".py"):
                 with open(path, encoding="utf-8", errors="replace") as file:
-                    yield file.read()
-    if not _EXECUTES.isdisjoint(words):
-        values = [namespace[word] for word in words if word in namespace]
-        yield from (v for v in values if type(v) is str and len(v) < MOST_TEXT)
+                    text = file.read()
+        yield text
 
 
 def identifiers(source: str) -> set[str]:
     """All that may be a name in a cell's source, also in its strings: ``exec`` may run them."""
     if source.isascii():  # a fifth of the time
         return {word.decode() for word in set(source.encode().translate(_APART).split())}
-    return set(_WORD.findall(source))
+    return set(_WORD.findall(unicodedata.normalize("NFKC", source)))  # as Python does
 
 
 @functools.lru_cache(maxsize=1024)

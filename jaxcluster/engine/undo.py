@@ -205,7 +205,7 @@ class Undo:
                     n for n in both if before.get(n, _MISSING) is not now.get(n, _MISSING)
                 )
             watch = kept.watch
-            if watch.opaque or watch.too_large or watch.is_partial:
+            if watch.opaque or watch.too_large or watch.is_partial or watch.is_open:
                 return Course(rebound, None)
             return Course(rebound, frozenset(id(one.value) for one in watch.changed()))
 

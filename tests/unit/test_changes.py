@@ -417,7 +417,85 @@ def test_what_a_script_or_a_text_changes_is_found(tmp_path: Path, name: str) -> 
     exec("state['step'] += 1; other.append(1)", names)
     assert kept.put_back() == []
     assert (names["state"], names["other"]) == ({"step": 0}, [])
-    assert "state" not in watch(names, "%run -i no-such-file\n%run\ncode").mentioned
+    assert "other" not in watch(names, f"%run {tmp_path / name}").mentioned
+    assert "state" in watch(names, "%run -i no-such-file").mentioned
+
+
+OPEN = """
+exec(open("step.py").read())
+exec(compile(text, "step.py", "exec"))
+eval(text)
+runpy.run_path("step.py", init_globals=globals())
+%run -i $folder/step.py
+%run -i steps.ipynb
+%rerun -l 3
+get_ipython().run_line_magic("run", path)
+get_ipython().user_ns[name].append(1)
+for name, value in list(globals().items()): value["n"] = 1
+globals()[name].append(1)
+vars()[name]["n"] = 1
+import __main__ as cells
+sys._getframe().f_globals[name].append(1)
+mine
+macro
+"""
+
+
+@pytest.mark.parametrize("source", OPEN.strip().splitlines())
+def test_a_cell_that_may_reach_any_name_is_taken_to_reach_all(source: str) -> None:
+    names = namespace("state, folder, generator = {'step': 0}, [], (x for x in ())")
+    exec("def mine(): exec(open('step.py').read())", names)
+    names["macro"] = type("Macro", (), {})()
+    kept = watch(names, source)
+    exec("state['step'] += 1; folder.append(1)", names)
+    assert kept.is_open
+    assert kept.put_back() == []
+    assert (names["state"], names["folder"]) == ({"step": 0}, [])
+    assert "generator" in kept.opaque
+
+
+CLOSED = """
+if 'x' in globals(): y = 1
+if "x" not in globals(): y = 1
+globals()["x"] = 1
+for key, value in config.items(): globals()[key] = value
+globals().update(config)
+x = globals().get("x")
+print(vars(config))
+exec("x = 1")
+model.eval()
+frame.eval(text)
+if __name__ == "__main__": main()
+# eval: exec all globals
+"""
+
+
+@pytest.mark.parametrize("source", CLOSED.strip().splitlines())
+def test_a_cell_whose_names_can_be_read_reaches_no_others(source: str) -> None:
+    names = namespace("state = {'step': 0}")
+    kept = watch(names, source)
+    assert not kept.is_open
+    assert "state" not in kept.mentioned
+
+
+@pytest.mark.parametrize("source", ["_.append(1)", "_5 .append(1)", "Out[5][0] = 1", "_oh"])
+def test_a_result_that_a_cell_changes_is_found(source: str) -> None:
+    names = namespace("losses = [1]")
+    names |= {"_": names["losses"], "_5": names["losses"], "Out": {5: names["losses"]}}
+    names["_oh"] = names["Out"]
+    kept = watch(names, source)
+    names["losses"].append(2)
+    assert [one.root for one in kept.changed()] == ["losses"]
+    assert watch(names, "for _ in range(3): pass").watched == []
+
+
+def test_names_are_read_as_python_reads_them() -> None:
+    names = namespace("losses = [1]")
+    exec("\N{MICRO SIGN} = []", names)
+    kept = watch(names, "\N{MICRO SIGN}.append(1)")
+    exec("\N{MICRO SIGN}.append(1)", names)
+    assert kept.put_back() == []
+    assert names["\N{GREEK SMALL LETTER MU}"] == []
 
 
 def test_names_are_met_in_an_order_that_all_ranks_share() -> None:

@@ -517,3 +517,14 @@ def test_what_an_array_of_a_users_class_leads_to_is_named_of_it(rank: Rank) -> N
     rank.run("numbers = (n for n in range(3)); tagged.source = [numbers]")
     rank.run("numbers.close()")
     assert rank.undo.look(rank.seq).opaque.keys() == {"numbers", "tagged"}
+
+
+def test_what_a_cell_that_may_reach_any_name_has_changed_is_not_known(rank: Rank) -> None:
+    rank.run("state, name = {'n': 0}, 'state'")
+    rank.run("globals()[name]['n'] = 1")
+    course = rank.undo.course()
+    assert course is not None
+    assert course.in_place is None
+    assert not rank.undo.is_untouched(course)
+    rank.back()
+    assert rank.ns["state"] == {"n": 0}

@@ -151,7 +151,8 @@ def values_of(frame: types.FrameType, loop: Loop, ours: type) -> Values:
     """
     names, code = frame.f_globals, frame.f_code
     own = frame.f_locals if frame.f_locals is not frame.f_globals else {}
-    watched = changes.watch(names, " ".join(loop.named - {*own}))
+    is_open = not loop.named.isdisjoint({*changes.REACH_ALL, "get_ipython"})
+    watched = changes.watch(names, " ".join(loop.named - {*own}), is_open=is_open)
     bound = loop.bound | _stored(watched)
     values: dict[str, Any] = {}
     fixed: set[str] = set()
