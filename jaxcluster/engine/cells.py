@@ -247,7 +247,11 @@ class CellRunner:
 
     def _keep(self, running: Running, reply: wire.CellReply) -> None:
         """What the cell has changed is copied, when there is time."""
-        is_same = self.copier.is_on and self.undo.is_untouched(running.course)
+        is_same = False
+        if self.copier.is_on:
+            is_same = self.undo.is_untouched(running.course)
+        else:
+            self.settings.asked = None
         self.copier.end(reply.seq, is_same)
 
     def changed_outside(self, whose: bytes, undone: int = 0) -> None:

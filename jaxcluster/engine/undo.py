@@ -31,7 +31,7 @@ from jaxcluster.engine.private.traces import Traces
 from jaxcluster.engine.repair import repair_modules
 from jaxcluster.engine.retained import Memory, format_nbytes
 from jaxcluster.engine.state.process_state import ContextOfCells, ProcessState
-from jaxcluster.engine.state.settings import Settings, context_mesh, set_context_mesh
+from jaxcluster.engine.state.settings import Settings
 from jaxcluster.engine.user_names import is_users
 from jaxcluster.wire.ops.state import UndoLooked
 
@@ -121,7 +121,7 @@ class Undo:
         self.handlers: Callable[[], Collection[Any]] = lambda: ()
         self._at_first = Registered()
         self._traces = Traces()
-        self._set_mesh: Any = None  # to be set by the main thread, whose own it is
+        self._then: ContextOfCells | None = None  # for the main thread, whose own that is
         self._kept: Kept | None = None
         self._why_not = "the ranks' processes are newer than it"
         self._lock = threading.RLock()
@@ -142,7 +142,7 @@ class Undo:
         """On the main thread, before a cell: keep what is now. Some 0.1 ms; raises nothing."""
         kept, why_not = None, SWITCHED_OFF
         try:
-            self._put_back_mesh()
+            self._put_back_context()
             if self.limit_nbytes != 0:
                 kept, why_not = self._keep(seq, source), ""
         except Exception as error:  # a cell must run, whatever its values do when looked at
@@ -178,13 +178,13 @@ class Undo:
             if kept.undone is not None:  # the notebook did not wait for its end
                 self._put_back(kept, kept.undone)
                 kept.let_go(UNDONE)
-                self._put_back_mesh()
+                self._put_back_context()
 
-    def _put_back_mesh(self) -> None:
+    def _put_back_context(self) -> None:
         """On the main thread: of a cell that was taken back."""
-        if self._set_mesh is not None and context_mesh() is not self._set_mesh:
-            set_context_mesh(self._set_mesh)
-        self._set_mesh = None
+        then, self._then = self._then, None
+        if then is not None:
+            then.put_back_here()
 
     def course(self) -> Course | None:
         """What the last cell has done, when it has ended; None where that is not known.
@@ -210,22 +210,18 @@ class Undo:
             return Course(rebound, frozenset(id(one.value) for one in watch.changed()))
 
     def is_untouched(self, course: Course | None) -> bool:
-        """Whether a cell has left all that is saved as it was; some 10 us where it may have.
+        """Whether a cell has left all that is saved as it was; some ms where it may have.
 
         Args:
           course: what it has done to the names.
         """
         now = self.namespace
+        # Asked after each cell: one may change them, and the next one change them back.
+        if self.settings is None or not self.settings.are_as_asked_last():
+            return False
         if course is None or course.in_place is None or course.in_place:
             return False
-        if any(is_users(name, now.get(name)) for name in course.rebound):
-            return False
-        with self._lock:
-            kept = self._kept
-        try:
-            return kept is not None and kept.process_state == ProcessState.now()
-        except ValueError:  # numpy's random state is another array
-            return False
+        return not any(is_users(name, now.get(name)) for name in course.rebound)
 
     def bound(self, names: Iterable[str]) -> None:
         """Names were bound by somebody else than a cell: they stay."""
@@ -378,7 +374,7 @@ class Undo:
         kept.process_state.put_back()
         if self.settings is not None:
             kept.context.put_back(self.settings)
-            self._set_mesh = kept.context.mesh
+            self._then = kept.context
         self._traces.forget_later_ones()
         values = {id(one.value) for one in failed if not one.beneath}
         return sorted(object_graph.sharing(kept.names, values, {})[0]) if values else []

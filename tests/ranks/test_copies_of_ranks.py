@@ -144,6 +144,30 @@ def test_what_was_pushed_and_undone_is_in_the_copies(ranks: jaxcluster.Cluster) 
     assert values(ranks) == before
 
 
+def test_a_cell_that_changes_settings_alone_is_in_the_copies(ranks: jaxcluster.Cluster) -> None:
+    until_copied(ranks)
+    ranks.run("pass", show=False)
+    until_copied(ranks)
+    ranks.run("np.seterr(divide='raise'); jax.set_mesh(mesh)", show=False)
+    until_copied(ranks)
+    kill(ranks, 1)
+    record = ranks.run("print(np.geterr()['divide'], jax.sharding.get_mesh() is mesh)", show=False)
+    assert [record.stdout(rank) for rank in range(3)] == ["raise True\n"] * 3
+
+
+def test_what_a_text_that_no_cell_has_changes_is_in_the_copies(
+    ranks: jaxcluster.Cluster, tmp_path: Path
+) -> None:
+    (tmp_path / "step.py").write_text("own.append(r)")
+    ranks.run(f"path = {str(tmp_path / 'step.py')!r}", show=False)
+    until_copied(ranks)
+    ranks.run("exec(open(path).read())", show=False)
+    before = values(ranks)
+    until_copied(ranks)
+    kill(ranks, 1)
+    assert values(ranks) == before
+
+
 def test_a_reference_has_what_it_last_had(ranks: jaxcluster.Cluster) -> None:
     """Its array changes in place, so what was written of it before is not what it has now."""
     ranks.run("ref = jax.new_ref(jnp.zeros(3) + r); held = {'ref': ref}", show=False)

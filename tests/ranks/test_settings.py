@@ -48,6 +48,14 @@ SETTINGS = {
         "jax.set_mesh(jax.make_mesh((4,), ('i',)))",
         "jax.sharding.get_mesh().axis_names",
     ),
+    "a context that was entered": (
+        "jax.default_matmul_precision('float32').__enter__()",
+        "jax.config.jax_default_matmul_precision",
+    ),
+    "a mesh that was entered": (
+        "jax.make_mesh((4,), ('j',)).__enter__()",
+        "sys.modules['jax._src.mesh'].thread_resources.env.physical_mesh.axis_names",
+    ),
     "a pytree of Python's": (
         "import types\n"
         "jax.tree_util.register_pytree_node(\n"

@@ -305,6 +305,22 @@ def test_random_states_settings_and_the_environment_are_undone(ranks: jaxcluster
     )
 
 
+def test_contexts_that_a_cell_has_entered_or_left_are_undone(ranks: jaxcluster.Cluster) -> None:
+    """They are of the main thread, and ``c`` alone does not put them back."""
+    state = (
+        "jnp.arange(2.0).dtype, jax.config.jax_numpy_rank_promotion, "
+        "sys.modules['jax._src.mesh'].thread_resources.env.physical_mesh.axis_names"
+    )
+    ranks.run("import sys; p = jax.numpy_rank_promotion('raise'); p.__enter__()", show=False)
+    fails(
+        ranks,
+        "c = jax.enable_x64(True); c.__enter__(); p.__exit__(None, None, None)\n"
+        "jax.make_mesh((jax.device_count(),), ('mine',)).__enter__()" + SKIP,
+    )
+    shows(ranks, state, "float32 raise ()")
+    shows(ranks, "p.__exit__(None, None, None), jax.config.jax_numpy_rank_promotion", "None allow")
+
+
 def test_results_of_the_cell_are_taken_from_out(ranks: jaxcluster.Cluster) -> None:
     ranks.run("'an older result'", execution_count=700, show=False)
     fails(ranks, "if r != 1: s = total(ones)\ns if r != 1 else 0", execution_count=701)

@@ -508,6 +508,38 @@ def test_the_weak_type_of_an_array_on_chosen_devices_is_kept(again: Any) -> None
     assert not found["strong"].weak_type
 
 
+def test_arrays_made_in_a_context_have_their_dtype_outside_of_it(again: Any) -> None:
+    """Else 2 ** 40 is 0 in new processes, and a third has other digits."""
+    import jax
+    import jax.numpy as jnp
+
+    place = jax.sharding.NamedSharding(jax.make_mesh((1,), ("i",)), jax.sharding.PartitionSpec())
+    weak = jnp.asarray(float("nan"))
+    with jax.enable_x64(True):
+        made = {"count": jnp.arange(3) + 2**40, "x": jax.device_put(jnp.arange(3.0) / 3, place)}
+    with jax.debug_nans(True), jax.transfer_guard("disallow_explicit"):
+        found = again(**made, weak=weak)
+    assert not jax.config.jax_enable_x64
+    for name, one in made.items():
+        assert found[name].dtype == one.dtype
+        assert np.asarray(found[name]).tolist() == np.asarray(one).tolist()
+    assert found["weak"].weak_type
+
+
+def test_what_a_library_tells_by_identity_is_the_same_object(again: Any) -> None:
+    import dataclasses
+
+    from jax._src import config, core
+
+    held = [config.config_ext.unset, core.no_axis_name, dataclasses.MISSING]
+    entered = config.enable_x64(True)
+    found = again(held=held, entered=entered, own=object())
+    assert all(a is b for a, b in zip(found["held"], held, strict=True))
+    with found["entered"]:
+        assert config.enable_x64.value
+    assert not config.enable_x64.value
+
+
 # --------------------------------------------------------------------------- from before a cell
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from jaxcluster.engine.fingerprint import of_lowered
-from jaxcluster.engine.private import loaded
+from jaxcluster.engine.private import contexts, loaded
 
 if TYPE_CHECKING:
     from jaxcluster.engine.journal import Program
@@ -291,6 +291,7 @@ def launch_with_zeros(program: Program, executable: Any) -> list[Any]:
     return outputs
 
 
+@contexts.exactly()
 def _zeros(aval: Any, sharding: Any) -> Any:
     """A jax.Array of zeros, made of local shards alone: nothing is launched."""
     import jax

@@ -14,6 +14,7 @@ from typing import Any
 from jaxcluster.engine.private import (
     arrays,
     compilations,
+    contexts,
     coordination,
     hostvalues,
     profiles,
@@ -156,6 +157,10 @@ PROBES: dict[str, tuple[str, Callable[[], bool]]] = {
     "option definitions": (
         "a restart sets the options that modules added to jax.config to their defaults",
         _option_definitions,
+    ),
+    "contexts": (
+        "contexts of JAX that a cell leaves entered are neither undone nor kept",
+        contexts.can_read,
     ),
     "compiled programs": (
         "new processes compile all programs again",

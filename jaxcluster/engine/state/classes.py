@@ -26,6 +26,7 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 from jaxcluster.engine.private import pytrees
+from jaxcluster.engine.user_names import is_own_module
 
 MOST_WRAPPED = 9  # decorators around a function
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
@@ -205,30 +206,36 @@ _own = type.__getattribute__  # which asks no metaclass of a cell's
 
 
 class Singletons:
-    """Values without a state that an imported module has under a name, and may tell by identity.
+    """Values that an imported module has under a name, and may tell by identity.
 
-    So is ``dataclasses.MISSING``, of which pickle makes another one.
+    Those without a state, as ``dataclasses.MISSING`` or a library's ``unset = object()``: pickle
+    makes other ones. And those that can't be pickled, as the settings of JAX that contexts are of.
     """
 
     def __init__(self) -> None:
-        self._names: dict[type, dict[int, str]] = {}  # by class, of its module's
+        self._names: dict[type, dict[int, tuple[str, str]]] = {}  # by class
 
     def find(self, value: Any) -> tuple[str, str] | None:
         """(module, name) of such a value; None for others."""
         cls = type(value)
         if (names := self._names.get(cls)) is None:
-            where = cls.__module__ if type(cls.__module__) is str else "__main__"
-            module = sys.modules.get(where) if where != "__main__" else None
-            found = list(getattr(module, "__dict__", {}).items())
-            names = {id(one): name for name, one in found if type(one) is cls}
-            self._names[cls] = names
-        name = names.get(id(value))
-        return (cls.__module__, name) if name is not None and _has_no_state(value) else None
+            modules: list[Any] = [cls.__module__]
+            if cls is object:  # the user's own modules have theirs by ``ownmodules``
+                modules = [name for name in list(sys.modules) if not is_own_module(name)]
+            names = self._names[cls] = {}
+            for module in modules:
+                if type(module) is str and module != _OF_CELLS:
+                    own = dict(getattr(sys.modules.get(module), "__dict__", {}))
+                    names |= {id(v): (module, n) for n, v in own.items() if type(v) is cls}
+        found = names.get(id(value))
+        return found if found is not None and _has_no_state(value) else None
 
 
 def _has_no_state(value: Any) -> bool:
+    """Whether it has none, or none that can be pickled."""
+    cls: Any = type(value)
     try:
         reduced: Any = object.__reduce_ex__(value, 2)
     except TypeError:
-        return False
-    return bool(reduced[1:] == ((type(value),), None, None, None))
+        return cls.__reduce_ex__ is object.__reduce_ex__ and cls.__reduce__ is object.__reduce__
+    return bool(reduced[1:] == ((cls,), None, None, None))

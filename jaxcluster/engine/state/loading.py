@@ -22,6 +22,7 @@ import numpy as np
 
 from jaxcluster.engine.arrays import bounds
 from jaxcluster.engine.digests import is_imported
+from jaxcluster.engine.private import contexts
 from jaxcluster.engine.private.arrays import uncommitted, weakly_typed
 from jaxcluster.engine.state import memory, ownmodules
 from jaxcluster.engine.state.process_state import ProcessState
@@ -372,6 +373,7 @@ class Loader:
             f"by rank {self.saved.rank}"
         )
 
+    @contexts.exactly()
     def make_array(self, number: int) -> Any:
         """An array on its devices.
 

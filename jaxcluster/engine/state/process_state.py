@@ -10,7 +10,6 @@ import contextlib
 import contextvars
 import ctypes
 import decimal
-import operator
 import os
 import random
 import struct
@@ -20,7 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from jaxcluster.engine.state.settings import SETTINGS, Settings, context_mesh
+from jaxcluster.engine.private import contexts
+from jaxcluster.engine.state.settings import (
+    SETTINGS,
+    Settings,
+    context_mesh,
+    set_context_mesh,
+)
 from jaxcluster.engine.value_copies import DECIMAL
 
 
@@ -87,6 +92,7 @@ class ContextOfCells:
     context: contextvars.Context | None = None
     decimal: tuple[Any, Any] | None = None
     mesh: Any = None
+    entered: dict[str, Any] = field(default_factory=dict)
     future: int = 0
 
     @classmethod
@@ -95,17 +101,23 @@ class ContextOfCells:
         of_decimal = settings.context.run(decimal.getcontext)
         copy = settings.context.copy()
         decimals = of_decimal, DECIMAL.copy(of_decimal)
-        return cls(copy, decimals, context_mesh(), settings.future)
+        return cls(copy, decimals, context_mesh(), contexts.entered(), settings.future)
 
     def put_back(self, settings: Settings) -> None:
-        """For the cells that begin from now on. The mesh is a thread's own: see ``set_mesh``."""
+        """For the cells that begin from now on. See also ``put_back_here``."""
         if self.context is not None:
             settings.context = self.context
-            settings.mesh = self.mesh
+            settings.mesh, settings.entered = self.mesh, self.entered
             if settings.future != self.future:
                 settings.future = self.future
         if self.decimal is not None and not DECIMAL.is_same(*self.decimal):
             DECIMAL.put_back(*self.decimal)
+
+    def put_back_here(self) -> None:
+        """On the main thread: what JAX keeps for each thread."""
+        if context_mesh() is not self.mesh:
+            set_context_mesh(self.mesh)
+        contexts.put_back(self.entered)
 
 
 _Raw = ctypes.c_char * (4 * (624 + 1))  # of the Mersenne Twister: its words, and its place there
@@ -189,12 +201,9 @@ def _settings() -> tuple[Any, ...]:
     import jax
 
     try:
-        return _all_settings(jax.config)  # half the time
-    except AttributeError:  # this jax has fewer
+        return tuple(contexts.values_of_process(SETTINGS).get(name) for name in SETTINGS)
+    except AttributeError:
         return tuple(getattr(jax.config, name, None) for name in SETTINGS)
-
-
-_all_settings = operator.attrgetter(*SETTINGS)
 
 
 def _raw_environment() -> dict[Any, Any]:

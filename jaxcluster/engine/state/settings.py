@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from jaxcluster.engine.leftovers import unwrapped
-from jaxcluster.engine.private import options, pytrees
+from jaxcluster.engine.private import contexts, options, pytrees
 from jaxcluster.engine.state import ownmodules, randomness, sources
 from jaxcluster.engine.state.sources import CellSources
 
@@ -77,6 +77,8 @@ class Settings:
         sets them, and each cell is a task, whose own context ends with it.
       shell: IPython's.
       mesh: what ``jax.set_mesh`` has set, after the last cell.
+      entered: the contexts of JAX that the main thread is in, then.
+      asked: what all were when ``are_as_asked_last`` was asked; None where it is not known.
       set_handler: sets a handler of a signal, for cells.
     """
 
@@ -84,12 +86,14 @@ class Settings:
         self.context = contextvars.copy_context()
         self.shell: Any = None
         self.mesh: Any = None
+        self.entered: dict[str, Any] = {}
         self.set_handler: Callable[[int, Any], object] = signal.signal
         self._sources = CellSources({}, None)
         self._own = ownmodules.OwnModules()
         self._settings: dict[str, Setting] = {}
         self._at_start: dict[str, Any] = {}
         self._kept: dict[str, Any] | None = None  # what cells had changed, while others are set
+        self.asked: dict[str, Any] | None = None
         self._windows = 0  # in which others were set for a while
 
     def begin(self, shell: Any, cells: MutableMapping[str, int] | None = None) -> None:
@@ -108,7 +112,7 @@ class Settings:
 
     def note(self) -> None:
         """After each cell: what only its own thread can read."""
-        self.mesh = context_mesh()
+        self.mesh, self.entered = context_mesh(), contexts.entered()
         self._own.note()
 
     @contextlib.contextmanager
@@ -137,10 +141,17 @@ class Settings:
 
     def since(self, before: Mapping[str, Any]) -> dict[str, Any]:
         """Those that are others than ``read`` has found before, as ``restore`` takes them."""
-        now = self.read()
+        return self._differing(before, self.read())
+
+    def _differing(self, before: Mapping[str, Any], now: dict[str, Any]) -> dict[str, Any]:
         gone = [n for n in before if n not in now and n.startswith(("os.", "logging l"))]
-        now |= dict.fromkeys(gone)
+        now = now | dict.fromkeys(gone)
         return {name: now[name] for name in now if not _equal(now[name], before.get(name))}
+
+    def are_as_asked_last(self) -> bool:
+        """Whether they are what they were when this was asked last; some 1 ms."""
+        before, self.asked = self.asked, self.read()
+        return before is not None and not self._differing(before, self.asked)
 
     def read(self) -> dict[str, Any]:
         """All of them as they are now. Any thread; some ms."""
@@ -189,6 +200,7 @@ class Settings:
             "sys.path": Setting(_read_path, _write_path),
             "jax.config": Setting(_read_config, _write_config),
             "jax.set_mesh": Setting(lambda: self.mesh, set_context_mesh),
+            "context": Setting(lambda: self.entered, contexts.enter),
             "pytree": Setting(pytrees.registered_by_cells, _write_pytrees),
             # Before numpy's: %precision sets numpy's precision, and resets its formatter.
             "IPython": Setting(self._read_ipython, self._write_ipython),
@@ -279,7 +291,8 @@ class Settings:
 
 # Of these each part is a setting of its own, as in "os.environ PATH".
 _PARTED = (
-    *("os.environ", "jax.config", "pytree", "logging", "signal", "IPython", "matplotlib"),
+    *("os.environ", "jax.config", "context", "pytree", "logging", "signal", "IPython"),
+    "matplotlib",
     ownmodules.GROUP,
 )
 
@@ -332,8 +345,9 @@ def _write_environ(values: Mapping[str, str | None]) -> None:
 def _read_config() -> dict[str, Any]:
     import jax
 
-    values = getattr(jax.config, "values", None)
-    if not isinstance(values, Mapping):
+    try:
+        values = contexts.values_of_process()
+    except AttributeError:
         values = {name: getattr(jax.config, name, None) for name in SETTINGS}
     return options.with_modules({k: v for k, v in values.items() if k not in OF_THE_PROCESS})
 

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from jaxcluster.engine.private import contexts
 from jaxcluster.errors import UsageError
 
 Read = Callable[[Sequence[slice]], np.ndarray[Any, Any]]
@@ -41,6 +42,7 @@ class Unplaced:
         self._read = read
         self._key_impl = key_impl
 
+    @contexts.exactly()
     def on(self, sharding: Any) -> Any:
         """The array, sharded so. Each rank makes its own part: nothing is launched or sent."""
         import jax
