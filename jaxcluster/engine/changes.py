@@ -419,9 +419,13 @@ def describe(value: Any) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def bound_globals(code: types.CodeType) -> frozenset[str]:
-    """The names that a function, or one that is defined in it, binds by a ``global`` statement."""
-    stores = ("STORE_GLOBAL", "DELETE_GLOBAL")
+def bound_globals(code: types.CodeType, *more: str) -> frozenset[str]:
+    """The names that a function, or one that is defined in it, binds by a ``global`` statement.
+
+    Args:
+      more: other instructions that bind or delete one.
+    """
+    stores = ("STORE_GLOBAL", "DELETE_GLOBAL", *more)
     found = {one.argval for one in dis.get_instructions(code) if one.opname in stores}
     inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
     return frozenset(found.union(*map(bound_globals, inner)))

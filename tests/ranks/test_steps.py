@@ -313,21 +313,27 @@ class Model:
         cls.calls += 1
         return cls.calls
 count, read = make()
-step.calls = 0
+step.calls = warmup = 0
 os.environ["CALLS"] = "0"
 for i in jaxcluster.steps(range(60), keep=10):
+    if i == 3:
+        del warmup
+        entered = jax.numpy_dtype_promotion("strict")
+        entered.__enter__()
     if i == 25:
         wait_for("go-25")
     log = step()
     calls = os.environ["CALLS"] = str(int(os.environ["CALLS"]) + 1)
     last = (i, count(), step.calls, log, calls, Model.call())
-print("TOLD", last, read(), step.calls, os.environ["CALLS"], Model.calls)
+late = str(jax.config.jax_numpy_dtype_promotion), "warmup" in globals()
+entered.__exit__(None, None, None)
+print("TOLD", last, read(), step.calls, os.environ["CALLS"], Model.calls, late)
 """
 
 
 @pytest.mark.parametrize("running", [1], indirect=True, ids=["D=1"])
 def test_what_functions_keep_comes_back(ranks: jaxcluster.Cluster, folder: Path) -> None:
-    """Closures, attributes, defaults, classes, and what is set in the environment."""
+    """Closures, attributes, defaults, classes, environment, a context; a deleted name is gone."""
     open_gates(folder, 25)
     undisturbed = told(ranks, FUNCTIONS)
     (folder / "go-25").unlink()
@@ -335,7 +341,7 @@ def test_what_functions_keep_comes_back(ranks: jaxcluster.Cluster, folder: Path)
     ranks.run(setup(folder), show=False)
     open_gates(folder, 25)
     record = ranks.run(FUNCTIONS, show=False)
-    back = "Put back: Model, calls, count, i, last, log, os, os.environ CALLS and 1 more."
+    back = "Put back: Model, calls, context jax_numpy_dtype_promotion, count, entered, i, last, log"
     assert back in record.stdout(0)
     assert lines_of(record) == undisturbed
 

@@ -157,6 +157,27 @@ def test_a_loops_variables_are_those_that_it_names() -> None:
     assert found.data == ("big",)
 
 
+def test_names_of_a_loop_that_have_no_value_are_known() -> None:
+    """``best`` is bound later, ``x`` and ``y`` are nobody's outside of their scopes."""
+    cell = """
+gone, best_of = 1, None
+def keep():
+    global best
+    y = [best]
+for i in STEPS(range(3)):
+    if i == 0:
+        del gone
+    z = [x for x in ()]
+    if i == 5:
+        best_of = late = i
+        keep()
+"""
+    _, found = run(cell, "<cell 3>")
+    assert found.unbound == ("gone", "late")
+    _, found = run(cell.replace("y = [best]", "best = 1"), "<cell 4>")
+    assert found.unbound == ("best", "gone", "late")
+
+
 def test_under_a_cell_magic_the_cell_has_the_loop() -> None:
     """Its code runs under a name that leads to no text."""
     cell = CELL.replace("STEPS", "steps")

@@ -23,6 +23,7 @@ import random
 import signal
 import socket
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
@@ -112,8 +113,14 @@ class Settings:
 
     def note(self) -> None:
         """After each cell: what only its own thread can read."""
-        self.mesh, self.entered = context_mesh(), contexts.entered()
+        self.mesh, self.entered = self._of_main()
         self._own.note()
+
+    def _of_main(self) -> tuple[Any, dict[str, Any]]:
+        """What JAX keeps for the main thread; on another thread what that was after a cell."""
+        if threading.current_thread() is threading.main_thread():
+            return context_mesh(), contexts.entered()
+        return self.mesh, self.entered
 
     @contextlib.contextmanager
     def others(self) -> Iterator[None]:
@@ -199,8 +206,8 @@ class Settings:
             "the current folder": Setting(os.getcwd, _change_folder),
             "sys.path": Setting(_read_path, _write_path),
             "jax.config": Setting(_read_config, _write_config),
-            "jax.set_mesh": Setting(lambda: self.mesh, set_context_mesh),
-            "context": Setting(lambda: self.entered, contexts.enter),
+            "jax.set_mesh": Setting(lambda: self._of_main()[0], set_context_mesh),
+            "context": Setting(lambda: self._of_main()[1], contexts.enter),
             "pytree": Setting(pytrees.registered_by_cells, _write_pytrees),
             # Before numpy's: %precision sets numpy's precision, and resets its formatter.
             "IPython": Setting(self._read_ipython, self._write_ipython),

@@ -44,6 +44,7 @@ LOOK_S = 0.005  # between looks, on the main thread
 WAIT_S = 0.02  # ... and on another one
 LATE_S = 1.0  # that the others' word is waited for when the loop has ended
 STATE, GIVEN_UP = "state", "given-up"
+UNBOUND = "what has no value"  # the names that the loop binds, or has deleted
 SETTING = "setting "  # what one that the loop has changed is kept under begins so
 FEW = 8  # names in a line
 IN_FUNCTION = (
@@ -195,6 +196,8 @@ class LoopCheckpointer:
         entry, values = self._entry, self._values
         if entry is None or values is None:
             return
+        for name in values.pop(UNBOUND, ()):
+            frame.f_globals.pop(name, None)
         back = sorted(_told(name) for name in values)
         self._checkpoints.put_back_random()
         if self._state is not None:
@@ -214,7 +217,9 @@ class LoopCheckpointer:
             + ("" if script else " To begin at 0: %jaxcluster steps forget")
         )
         if self._own:
-            own = sorted({name for one in self._own.values() for name in one} - {RANDOM, ITERABLE})
+            own = sorted(
+                {name for one in self._own.values() for name in one} - {RANDOM, ITERABLE, UNBOUND}
+            )
             told = [_told(name) for name in own]
             told += ["random states"] if any(RANDOM in one for one in self._own.values()) else []
             ranks = ", ".join(map(str, sorted(self._own)))
@@ -281,6 +286,7 @@ class LoopCheckpointer:
         values = dict(found.values)
         if self._state is None:
             values |= self._changed(found, frame)
+            values[UNBOUND] = found.unbound
         if iterable_state is not None:
             values[ITERABLE] = iterable_state
         self._is_busy = True

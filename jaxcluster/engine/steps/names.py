@@ -22,6 +22,7 @@ from jaxcluster.engine.steps import functions
 from jaxcluster.engine.user_names import is_users
 
 LOCAL = "local "  # what the name of a function's variable is kept under begins so
+_OF_CELLS = ("STORE_NAME", "DELETE_NAME")  # by which a cell's own code binds
 READ_NBYTES = 64 << 20  # a numpy array beyond it, which the loop only names, is taken to be data
 
 
@@ -131,6 +132,7 @@ class Values:
       doubtful: those that it does not bind, and may have changed in place.
       data: large arrays that are taken to be only read, and left out.
       functions: those and classes that it does not bind: kept where they have changed.
+      unbound: globals that it binds or deletes, and that have no value.
     """
 
     values: dict[str, Any]
@@ -138,6 +140,7 @@ class Values:
     doubtful: frozenset[str]
     data: tuple[str, ...]
     functions: dict[str, Any] = field(default_factory=dict)
+    unbound: tuple[str, ...] = ()
 
 
 def values_of(frame: types.FrameType, loop: Loop, ours: type) -> Values:
@@ -153,7 +156,8 @@ def values_of(frame: types.FrameType, loop: Loop, ours: type) -> Values:
     own = frame.f_locals if frame.f_locals is not frame.f_globals else {}
     is_open = not loop.named.isdisjoint({*changes.REACH_ALL, "get_ipython"})
     watched = changes.watch(names, " ".join(loop.named - {*own}), is_open=is_open)
-    bound = loop.bound | _stored(watched)
+    stored = _stored(watched)
+    bound = loop.bound | stored
     values: dict[str, Any] = {}
     fixed: set[str] = set()
     doubtful: set[str] = set()
@@ -176,7 +180,10 @@ def values_of(frame: types.FrameType, loop: Loop, ours: type) -> Values:
                 is_fixed = is_array(value) or not object_graph.may_change(value)
                 (fixed if is_fixed else doubtful).add(prefix + name)
             values[prefix + name] = value
-    return Values(values, frozenset(fixed), frozenset(doubtful), tuple(data), made_again)
+    of_code = loop.bound & changes.bound_globals(code, *_OF_CELLS)
+    unbound = sorted(n for n in of_code | stored if n not in names)
+    fixed_, doubtful_ = frozenset(fixed), frozenset(doubtful)
+    return Values(values, fixed_, doubtful_, tuple(data), made_again, tuple(unbound))
 
 
 def _stored(watched: changes.Watch) -> set[str]:
