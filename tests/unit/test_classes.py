@@ -51,6 +51,57 @@ EQUINOX = BASE + "import equinox as eqx\n"
 PATHS = "[jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(a)[0]]"
 
 CASES = {
+    "enums whose members are made by their class": (
+        BASE
+        + """
+class Planet(enum.Enum):
+    EARTH = 5.9, 6.3
+    TERRA = EARTH
+    MARS = 6.4, 3.3
+    def __init__(self, mass, radius):
+        self.mass, self.radius = mass, radius
+class Letter(bytes, enum.Enum):
+    def __new__(cls, value, label):
+        made = bytes.__new__(cls, [value])
+        made._value_, made.label = value, label
+        return made
+    A = 65, "a"
+    B = 66, "b"
+class Bits(enum.IntFlag):
+    R, W = 1, 2
+    RW = R | W
+class Kind(enum.StrEnum):
+    ONE = enum.auto()
+    def called(self):
+        self.calls = getattr(self, "calls", 0) + 1
+        return self.calls
+class Op(enum.Enum):
+    ADD = enum.member(lambda a, b: a + b)
+    TEXT = enum.nonmember("text")
+class Changing(enum.Enum):
+    ONE = [1]
+Kind.ONE.called(), Changing.ONE.value.append(2)
+a, b = Planet.MARS, {Bits.RW: Letter.B}
+""",
+        "a.mass, a is Planet.MARS, [*Planet.__members__], Planet['TERRA'].radius, "
+        "Planet((6.4, 3.3)), Letter(65).name, Letter(66).label, Letter.B.lower(), [*Bits], "
+        "b[Bits.R | Bits.W] is Letter.B, "
+        "Bits['RW'], Bits(3), Kind.ONE.calls, Kind('one') is Kind.ONE, Kind.ONE + '!', "
+        "Op.ADD.value(1, 2), Op.TEXT, len(Op), Changing.ONE.value, Changing.ONE.name",
+    ),
+    "what a class has itself is its own, also where a base has the same": (
+        BASE
+        + """
+class Base:
+    count, name, kinds = 0, None, []
+class Child(Base):
+    count, name = 0, None
+class Other(Child, typing.Generic[typing.TypeVar("T")]):
+    kinds = Base.kinds
+""",
+        "[setattr(Base, 'count', Base.count + 1), Child.count, sorted(vars(Child))[-2:], "
+        "Other.kinds is Base.kinds, 'kinds' in vars(Other)][1:]",
+    ),
     "a module of equinox with an __init__": (
         EQUINOX
         + """

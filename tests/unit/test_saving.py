@@ -526,6 +526,32 @@ def test_arrays_made_in_a_context_have_their_dtype_outside_of_it(again: Any) -> 
     assert found["weak"].weak_type
 
 
+def test_a_class_stays_as_it_is_until_what_was_read_is_bound(tmp_path: Path) -> None:
+    """A restore that another rank refuses changes nothing."""
+    ns: dict[str, Any] = {"__name__": "__main__"}
+    exec(
+        "import enum\nclass Config:\n    rate = 1\n    __slots__ = ('a',)\n"
+        "    def f(self): return 1\n"
+        "class Mode(enum.Enum):\n    A = [1]\n"
+        "mine = Config()",
+        ns,
+    )
+    path = state_path(tmp_path, 0)
+    write(save(ns, 0), path)
+    change = (
+        "Config.rate = 5; Config.more = 2; Config.f = None; Mode.A.value.append(2); Mode.A.n = 1"
+    )
+    exec(change, ns)
+    config, mode, mine = ns["Config"], ns["Mode"], ns["mine"]
+    found = load(read(path), ns)
+    assert (config.rate, config.more, config.f, mode.A.value, mode.A.n) == (5, 2, None, [1, 2], 1)
+    bind(found, ns)
+    assert ns["Config"] is config
+    assert (config.rate, mine.f(), mode.A.value) == (1, 1, [1])
+    assert not (hasattr(config, "more") or hasattr(mode.A, "n"))
+    assert isinstance(ns["mine"], config)
+
+
 def test_what_a_library_tells_by_identity_is_the_same_object(again: Any) -> None:
     import dataclasses
 

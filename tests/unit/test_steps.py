@@ -337,7 +337,7 @@ def test_a_version_comes_back(tmp_path: Path) -> None:
     assert values.keys() == {"a", "b"}
     assert values["a"] is values["b"]
     assert np.asarray(values["a"][1]).tolist() == [0, 1, 2, 3]
-    again.put_back_random()
+    again.put_back()
     assert np.random.uniform() == drawn
     assert again.load(again.entries[0], {}, lambda name: False)["c"] == 1
 

@@ -19,14 +19,18 @@ import enum
 import functools
 import inspect
 import sys
+import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any, NamedTuple
 
+from cloudpickle import cloudpickle
+
 from jaxcluster.engine.private import pytrees
 from jaxcluster.engine.user_names import is_own_module
+from jaxcluster.engine.value_copies import has_attribute
 
 MOST_WRAPPED = 9  # decorators around a function
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
@@ -35,6 +39,12 @@ _OF_CELLS = "__main__"
 _MAKING = ("__new__", "__init__", "__prepare__")  # of a metaclass, when it makes a class
 _BEING_BASE = ("__init_subclass__",)  # of a base
 _OF_FIELD = ("default", "default_factory", "init", "repr", "hash", "compare", "kw_only")
+_OF_MEMBER = ("_value_", "_name_", "__objclass__", "_sort_order_", "_hashable_values_")
+_DATA = (bytes, int, float, complex, tuple)
+_DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+_NUMBER = -2  # where cloudpickle's arguments for making a class have its number
+_by_number: Any = getattr(cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", {})
+_loading: Loading | None = None
 # By a cell's class, those of libraries with which it is registered.
 _abstract: weakref.WeakKeyDictionary[type, dict[abc.ABCMeta, None]] = weakref.WeakKeyDictionary()
 _KINDS: dict[str, Callable[[Any], Any]] = {
@@ -48,24 +58,93 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
 def complete(cls: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
     """How cloudpickle reduces a class, with what it leaves out."""
     make, arguments, state, items, pairs, set_state = reduced
-    slots = vars(cls).get("__slots__")
+    members: dict[str, Any] = {}
+    if issubclass(cls, enum.Enum):
+        make, (arguments, state) = _make_enum, _enum_of(cls, arguments, state)
+        members = {name: _attributes_of(one) for name, one in cls.__members__.items()}
+    else:
+        state = {**_like_a_bases(cls), **state[0]}, *state[1:]
+        arguments = _with_slots(cls, arguments)
+        if _is_looked_at(cls):
+            make, arguments = _make, (make, arguments, _body_of(cls))
+    registration, abstract = pytrees.registration_of(cls), tuple(_abstract.get(cls, ()))
+    told = set_state, state, registration, abstract, members
+    return _make_once, (make, arguments), told, items, pairs, _set_class
+
+
+def _with_slots(cls: type, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     metaclass, name, bases, given, *others = arguments
-    if slots is not None and NamedTuple not in bases:  # which gives its classes such itself
-        names = [slots] if isinstance(slots, str) else slots
-        given = {**given, "__slots__": ["".join(one) for one in names]}  # see ``_body_of``
-        arguments = metaclass, name, bases, given, *others
-    if _is_looked_at(cls):
-        make, arguments = _make, (make, arguments, _body_of(cls))
-    registration, abstract = pytrees.registration_of(cls), _abstract.get(cls, ())
-    if registration is not None or abstract:
-        state, set_state = (set_state, state, registration, tuple(abstract)), _set_registered
-    return make, arguments, state, items, pairs, set_state
+    slots = vars(cls).get("__slots__")
+    if slots is None or NamedTuple in bases:  # which gives its classes such itself
+        return arguments
+    names = [slots] if isinstance(slots, str) else slots
+    given = {**given, "__slots__": ["".join(one) for one in names]}  # see ``_body_of``
+    return metaclass, name, bases, given, *others
+
+
+def _like_a_bases(cls: type) -> dict[str, Any]:
+    """What a class has itself, and cloudpickle leaves out since a base has the same object.
+
+    Without it ``count = 0`` of a class would follow its base's.
+    """
+    own = {"".join(n): v for n, v in vars(cls).items() if not n.startswith("__")}
+    bases = [vars(base) for base in cls.__bases__]
+    return {n: v for n, v in own.items() if any(base.get(n, base) is v for base in bases)}
+
+
+def _make_once(make: Callable[..., type], arguments: tuple[Any, ...]) -> type:
+    """A class, which this process may have: by the number that cloudpickle has given it."""
+    number = (arguments[1] if make is _make else arguments)[_NUMBER]
+    known: type | None = _by_number.get(number)
+    if known is None:
+        known = make(*arguments)
+        if _loading is not None:
+            _loading.made.add(known)
+    return known
+
+
+def _set_class(cls: type, state: Any) -> None:
+    if _loading is not None and cls not in _loading.made:
+        _loading.later.append((cls, state))
+    else:
+        _set_registered(cls, state)
+
+
+class Loading:
+    """What is read of classes that this process has: they stay as they are until ``put_back``.
+
+    Attributes:
+      made: the others.
+      later: what of those is to be set.
+    """
+
+    def __init__(self) -> None:
+        self.made: weakref.WeakSet[type] = weakref.WeakSet()
+        self.later: list[tuple[type, Any]] = []
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """On the main thread."""
+        global _loading
+        _loading = self
+        try:
+            yield
+        finally:
+            _loading = None
+
+    def put_back(self) -> None:
+        """Make each class what was read, also without what it has got since."""
+        later, self.later = self.later, []
+        for cls, state in later:
+            for name, value in list(vars(cls).items()) if not issubclass(cls, enum.Enum) else ():
+                is_of_python = name.startswith(("__", "_abc_")) or type(value) in _DESCRIPTORS
+                if name not in state[1][0] and not is_of_python:
+                    type.__delattr__(cls, name)
+            _set_registered(cls, state)
 
 
 def _is_looked_at(cls: type) -> bool:
     """Whether others do something with a class's body when it is made."""
-    if isinstance(cls, enum.EnumMeta):  # cloudpickle knows what its body has
-        return False
     hooks = _hooks(type(cls), cls.__bases__)
     return any(owner.__module__ not in _OF_PYTHON for owner, _ in hooks)
 
@@ -163,12 +242,65 @@ def _function(kind: str) -> Any:
 
 
 def _set_registered(cls: Any, state: Any) -> None:
-    set_state, class_state, registration, abstract = state
+    set_state, class_state, registration, abstract, *members = state
     set_state(cls, class_state)
     if registration is not None:
         pytrees.register(cls, registration)  # where its metaclass has not
     for one in abstract:
         one.register(cls)
+    for name, (value, attributes) in (members[0] if members else {}).items():
+        member = cls.__members__[name]
+        member._value_ = value
+        for gone in _attributes_of(member)[1].keys() - attributes.keys():
+            delattr(member, gone)
+        vars(member).update(attributes)
+
+
+def _attributes_of(member: enum.Enum) -> tuple[Any, dict[str, Any]]:
+    """A member's value, and what its class or a cell has set of it."""
+    return member._value_, {k: v for k, v in vars(member).items() if k not in _OF_MEMBER}
+
+
+def _enum_of(cls: Any, arguments: tuple[Any, ...], state: Any) -> tuple[Any, Any]:
+    """What ``_make_enum`` takes, and the class's state without its members."""
+    bases, name, qualname, _, *others = arguments
+    kind = cls._member_type_
+    members = {
+        n: (one._value_, kind.__str__(one) if kind is str else kind(one) if kind in _DATA else None)
+        for n, one in cls.__members__.items()
+    }
+    body = {name: value for name, value in state[0].items() if name not in members}
+    return (bases, name, qualname, members, *others), (body, *state[1:])
+
+
+def _make_enum(
+    bases: tuple[type, ...],
+    name: str,
+    qualname: str,
+    members: dict[str, tuple[Any, Any]],
+    module: str,
+    number: str,
+    extra: Any,
+) -> type:
+    """As cloudpickle does, with aliases, and without what its class does with a value."""
+    todo = list(members.values())
+
+    def new(kind: Any, *_: Any) -> Any:
+        value, data = todo.pop(0)
+        made: Any = object.__new__(kind) if data is None else type(data).__new__(kind, data)
+        made._value_ = value
+        return made
+
+    metaclass: Any = type(bases[-1])
+    body = metaclass.__prepare__(name, bases)
+    body["__new__"] = new
+    for member, (value, _) in members.items():
+        body[member] = enum.member(value)
+    made = metaclass.__new__(metaclass, name, bases, body)
+    type.__delattr__(made, "__new_member__")
+    made.__module__, made.__qualname__ = module, qualname
+    found: type = cloudpickle._lookup_class_or_track(number, made)
+    return found
 
 
 def remember_registrations() -> None:
@@ -237,5 +369,5 @@ def _has_no_state(value: Any) -> bool:
     try:
         reduced: Any = object.__reduce_ex__(value, 2)
     except TypeError:
-        return cls.__reduce_ex__ is object.__reduce_ex__ and cls.__reduce__ is object.__reduce__
+        return not has_attribute(cls, "__reduce_ex__", "__reduce__")
     return bool(reduced[1:] == ((cls,), None, None, None))

@@ -24,7 +24,7 @@ from jaxcluster.engine.arrays import bounds
 from jaxcluster.engine.digests import is_imported
 from jaxcluster.engine.private import contexts
 from jaxcluster.engine.private.arrays import uncommitted, weakly_typed
-from jaxcluster.engine.state import memory, ownmodules
+from jaxcluster.engine.state import classes, memory, ownmodules
 from jaxcluster.engine.state.process_state import ProcessState
 from jaxcluster.engine.state.saved import CannotRestore, Saved, SavedArray, SavedPickle, told
 from jaxcluster.engine.state.settings import Settings
@@ -82,6 +82,7 @@ def load(
         if settings is not None:
             stack.enter_context(settings.others())  # whether garbage is collected is one
         stack.enter_context(_without_gc())
+        stack.enter_context(loader.classes.reading())
         if settings is not None:
             stack.enter_context(_set_for_now(settings, loader.settings(EARLY, skip)))
         return _load(saved, loader, names, set(before), skip)
@@ -121,6 +122,7 @@ def bind(
     loaded: Loaded, namespace: dict[str, Any], settings: Settings | None = None
 ) -> dict[str, str]:
     """Bind what was read, and set settings; returns those that could not be set: why."""
+    loaded.loader.classes.put_back()
     left = loaded.loader.set_settings(settings, loaded.skip) if settings is not None else {}
     namespace.update(loaded.values)
     return left
@@ -178,6 +180,7 @@ class Loader:
         self.namespace = namespace
         self.devices = {d.id: d for d in jax.devices()}
         self.local = jax.local_devices()
+        self.classes = classes.Loading()
         self._arrays: dict[int, Any] = {}
         self._shardings: dict[int, Any] = {}
         self._table: list[memory.View] = pickle.loads(saved.sections[saved.views])

@@ -199,7 +199,7 @@ class LoopCheckpointer:
         for name in values.pop(UNBOUND, ()):
             frame.f_globals.pop(name, None)
         back = sorted(_told(name) for name in values)
-        self._checkpoints.put_back_random()
+        self._checkpoints.put_back()
         if self._state is not None:
             _refill(self._state, values.pop(STATE))
         self._set([(name, values.pop(name)) for name in list(values) if name.startswith(SETTING)])

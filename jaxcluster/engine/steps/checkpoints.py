@@ -27,6 +27,7 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.engine.state import randomness
 from jaxcluster.engine.state.background_save import BackgroundSave
+from jaxcluster.engine.state.classes import Loading
 from jaxcluster.engine.state.copier import needed
 from jaxcluster.engine.state.loading import load
 from jaxcluster.engine.state.memory import View
@@ -168,6 +169,7 @@ class LoopCheckpoints:
         # A loop's thread does, and the main thread at a cell's end.
         self._noting = threading.RLock()
         self._random: tuple[Any, Any] | None = None
+        self._classes = Loading()
         self._ends: dict[
             str, wire.cell_ends.CellEnd
         ] = {}  # of the loops of the last cell that has ended
@@ -324,7 +326,7 @@ class LoopCheckpoints:
         loaded = load(saved, namespace, wanted)
         for name, why in loaded.lost.items():
             raise CannotRestore(f"{name}: {why}")
-        self._random = loaded.values.pop(RANDOM)
+        self._random, self._classes = loaded.values.pop(RANDOM), loaded.loader.classes
         return loaded.values
 
     def load_of_others(
@@ -366,11 +368,12 @@ class LoopCheckpoints:
         for name in loaded.values:
             if loader.is_unplaced(name):
                 raise CannotRestore(f"{name}: it fits no mesh of {len(loader.devices)} devices")
-        self._random = loaded.values.pop(RANDOM, None)
+        self._random, self._classes = loaded.values.pop(RANDOM, None), loaded.loader.classes
         return loaded.values, sorted(own)
 
-    def put_back_random(self) -> None:
-        """The random states of the version that was read."""
+    def put_back(self) -> None:
+        """The random states of the version that was read, and classes of this process."""
+        self._classes.put_back()
         if self._random is None:
             return
         numpy, python = self._random
