@@ -166,11 +166,14 @@ class Found:
       copies: where they are.
       reports: what their ranks say of them.
       is_whole: all ranks have one, and nothing is left out of any.
+      is_uneven: one is of before a cell that the living ranks have taken back themselves, by which
+        these may have lost what it has.
     """
 
     copies: Copies | None = None
     reports: dict[int, dict[str, Any]] = field(default_factory=dict)
     is_whole: bool = False
+    is_uneven: bool = False
 
 
 def find(
@@ -191,7 +194,10 @@ def find(
     copies = world.copies
     if copies is None or not world.dead:
         return Found()
-    versions, mirrored = _versions(world, copies, cells, last, undone, check)
+    if last is None:
+        last = _heard_last(world, copies, cells)
+    missed = _missed(world, cells, last)
+    versions, mirrored = _versions(world, copies, cells, last, undone, missed, check)
     reports = {}
     for rank, version in versions.items():
         if version:
@@ -202,15 +208,16 @@ def find(
         return Found()
     is_whole = reports.keys() == versions.keys()
     is_whole = is_whole and not any(report[LEFT_OUT] for report in reports.values())
-    return Found(copies, reports, is_whole)
+    return Found(copies, reports, is_whole, bool(missed))
 
 
 def _versions(
     world: World,
     copies: Copies,
     cells: Sequence[CellRecord],
-    last: Mapping[int, int] | None,
+    last: Mapping[int, int],
     undone: Mapping[int, int],
+    missed: Mapping[int, int],
     check: Callable[[], None],
 ) -> tuple[dict[int, int], set[int]]:
     """The version of each rank's copy that is to come back, 0: it has none; and whose are mirrors'.
@@ -218,10 +225,8 @@ def _versions(
     Those are of ranks whose hosts are lost.
     """
     first = world.record.last_seq
-    if last is None:
-        last = _heard_last(world, copies, cells)
     taken = {**undone}
-    for rank, seq in _missed(world, cells, last).items():
+    for rank, seq in missed.items():
         taken[rank] = min(seq, taken.get(rank, seq))
     deadline = time.monotonic() + COMING_S
     while True:

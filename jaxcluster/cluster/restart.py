@@ -171,7 +171,8 @@ def save(
     nothing_else = found.reports.keys() == world.dead.keys() == set(range(world.num_processes))
     # One of several hosts may yet be lost: what the others had in common is known by the hashes of
     # what living ranks save now, and copies have none.
-    is_enough = nothing_else or (found.is_whole and not world.hosts)
+    is_even = found.is_whole and not found.is_uneven
+    is_enough = nothing_else or (is_even and not world.hosts)
     if found.copies is not None and is_enough:
         folder, replaced = found.copies.folder, tuple(sorted(world.dead))
         return Kept(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -72,11 +72,12 @@ def values(cluster: jaxcluster.Cluster) -> list[str]:
     return [record.stdout(rank) for rank in range(cluster.num_processes)]
 
 
-def until_copied(cluster: jaxcluster.Cluster) -> None:
+def until_copied(cluster: jaxcluster.Cluster, ranks: Collection[int] | None = None) -> None:
     """Wait until each rank's copy is what its variables are."""
 
     def all_are() -> bool:
-        answers = cluster.link.gather(range(cluster.num_processes), Kept(), timeout_s=2.0)
+        them = range(cluster.num_processes) if ranks is None else ranks
+        answers = cluster.link.gather(them, Kept(), timeout_s=2.0)
         return all(event.body.is_current for event in answers.values())
 
     until(all_are, "the ranks' copies", 10)
@@ -142,6 +143,21 @@ def test_what_was_pushed_and_undone_is_in_the_copies(ranks: jaxcluster.Cluster) 
     until_copied(ranks)
     assert "Lost" not in kill(ranks, 1)
     assert values(ranks) == before
+
+
+def test_what_an_undo_has_lost_is_lost_on_a_rank_that_dies_in_it(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    """Its copy is of before the cell; those of the others are of after the undo."""
+    until_copied(ranks)
+    ranks.run("g = jax.jit(lambda x: x + 1, donate_argnums=0)(g)", show=False)
+    send_signal(ranks, 1)
+    assert "Lost, since donated or deleted: alias, g, params." in ranks.undo()
+    until_copied(ranks, {0, 2})
+    with pytest.raises(RankDied, match=r"Lost: alias .* g .* params"):
+        ranks.run("pass", show=False)
+    record = ranks.run("print([n in globals() for n in ('alias', 'g', 'params')])", show=False)
+    assert {record.stdout(rank) for rank in range(3)} == {"[False, False, False]\n"}
 
 
 def test_a_cell_that_changes_settings_alone_is_in_the_copies(ranks: jaxcluster.Cluster) -> None:
