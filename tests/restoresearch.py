@@ -421,7 +421,7 @@ def _module_of(function: types.FunctionType) -> str | None:
     return found.__name__ if found and is_its and found.__name__ != "__main__" else None
 
 
-_OF_PYTHON = {"__firstlineno__", "__static_attributes__", "_abc_impl", "__hash__"}
+_OF_PYTHON = {"__firstlineno__", "__static_attributes__", "_abc_impl", "__hash__", "_use_args_"}
 
 
 def search(first: int, many: int, kinds: list[str] = VALUES) -> tuple[int, str]:

@@ -51,6 +51,36 @@ EQUINOX = BASE + "import equinox as eqx\n"
 PATHS = "[jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(a)[0]]"
 
 CASES = {
+    "objects that are made by code that needs names of cells": (
+        BASE
+        + """
+import numpy as np
+def vector(values): return np.asarray(values)
+class State:
+    made = 0
+    def __init__(self): self.w = np.ones(2)
+    def __getstate__(self): return self.w.tolist()
+    def __setstate__(self, w): self.w, State.made = vector(w), State.made + 1
+class Point:
+    def __init__(self, x): self.x = x
+    def __reduce__(self): return Point.of, (self.x,)
+    @staticmethod
+    def of(x): return Point(Other(x).x)
+class Other(Point): pass
+shared = [1]
+a, b, c = State(), Point(3), [shared, shared]
+""",
+        "a.w.tolist(), State.made, b.x, c[0] is shared",
+    ),
+    "functions of jax.checkpoint": (
+        BASE
+        + """
+@jax.checkpoint
+def a(x): return jnp.sin(x) ** 2
+b = jax.checkpoint(lambda x: x ** 3, policy=jax.checkpoint_policies.dots_saveable)
+""",
+        "float(a(1.0)), float(jax.grad(a)(1.0)), float(jax.grad(b)(2.0))",
+    ),
     "enums whose members are made by their class": (
         BASE
         + """

@@ -50,7 +50,7 @@ HOLES: dict[str, tuple[Callable[[pytest.MonkeyPatch], object], list[str]]] = {
         ["subclass"],
     ),
     "one class for all readings": (
-        lambda patch: patch.setattr(loading.Loader, "_forget_classes", lambda self: None),
+        lambda patch: patch.setattr(classes.Loading, "forget", lambda self: None),
         ["class", "breaks"],
     ),
     "jitted functions' own": (

@@ -22,7 +22,7 @@ import sys
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -42,6 +42,7 @@ _OF_FIELD = ("default", "default_factory", "init", "repr", "hash", "compare", "k
 _OF_MEMBER = ("_value_", "_name_", "__objclass__", "_sort_order_", "_hashable_values_")
 _DATA = (bytes, int, float, complex, tuple)
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+_BY_NAME = (type, FunctionType, types.BuiltinFunctionType, types.ModuleType)  # as they are pickled
 _NUMBER = -2  # where cloudpickle's arguments for making a class have its number
 _by_number: Any = getattr(cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", {})
 _loading: Loading | None = None
@@ -104,9 +105,9 @@ def _make_once(make: Callable[..., type], arguments: tuple[Any, ...]) -> type:
 
 
 def _set_class(cls: type, state: Any) -> None:
-    if _loading is not None and cls not in _loading.made:
+    if _loading is not None:  # again, since code of the user's that is read runs meanwhile
         _loading.later.append((cls, state))
-    else:
+    if _loading is None or cls in _loading.made:
         _set_registered(cls, state)
 
 
@@ -115,7 +116,7 @@ class Loading:
 
     Attributes:
       made: the others.
-      later: what of those is to be set.
+      later: what is to be set of all.
     """
 
     def __init__(self) -> None:
@@ -131,6 +132,12 @@ class Loading:
             yield
         finally:
             _loading = None
+
+    def forget(self) -> None:
+        """Have those that were made here be made again, as all that they share is."""
+        for number, cls in list(_by_number.items()):
+            if cls in self.made:
+                _by_number.pop(number, None)
 
     def put_back(self) -> None:
         """Make each class what was read, also without what it has got since."""
@@ -298,6 +305,7 @@ def _make_enum(
         body[member] = enum.member(value)
     made = metaclass.__new__(metaclass, name, bases, body)
     type.__delattr__(made, "__new_member__")
+    type.__setattr__(made, "_new_member_", bases[-1]._new_member_)  # type: ignore[attr-defined]
     made.__module__, made.__qualname__ = module, qualname
     found: type = cloudpickle._lookup_class_or_track(number, made)
     return found
@@ -345,29 +353,47 @@ class Singletons:
     """
 
     def __init__(self) -> None:
-        self._names: dict[type, dict[int, tuple[str, str]]] = {}  # by class
+        self._names: dict[type, dict[int, tuple[str, str]]] = {}  # by class, of its module
+        self._all: dict[int, tuple[str, str]] | None = None  # of all modules that are installed
 
     def find(self, value: Any) -> tuple[str, str] | None:
         """(module, name) of such a value; None for others."""
         cls = type(value)
+        if isinstance(value, _BY_NAME):
+            return None
         if (names := self._names.get(cls)) is None:
-            modules: list[Any] = [cls.__module__]
-            if cls is object:  # the user's own modules have theirs by ``ownmodules``
-                modules = [name for name in list(sys.modules) if not is_own_module(name)]
-            names = self._names[cls] = {}
-            for module in modules:
-                if type(module) is str and module != _OF_CELLS:
-                    own = dict(getattr(sys.modules.get(module), "__dict__", {}))
-                    names |= {id(v): (module, n) for n, v in own.items() if type(v) is cls}
+            module = cls.__module__
+            is_there = type(module) is str and module != _OF_CELLS
+            names = self._names[cls] = _names_in([module] if is_there else [])
         found = names.get(id(value))
+        if found is None and (cls is object or _can_not_be_pickled(value)):
+            if self._all is None:  # the user's own modules have theirs by ``ownmodules``
+                self._all = _names_in(n for n in list(sys.modules) if not is_own_module(n))
+            found = self._all.get(id(value))
         return found if found is not None and _has_no_state(value) else None
+
+
+def _names_in(modules: Iterable[str]) -> dict[int, tuple[str, str]]:
+    found: dict[int, tuple[str, str]] = {}
+    for module in modules:
+        if module != _OF_CELLS:
+            own = dict(getattr(sys.modules.get(module), "__dict__", {}))
+            found |= {id(v): (module, n) for n, v in own.items() if not isinstance(v, _BY_NAME)}
+    return found
 
 
 def _has_no_state(value: Any) -> bool:
     """Whether it has none, or none that can be pickled."""
-    cls: Any = type(value)
+    if _can_not_be_pickled(value):
+        return True
+    with contextlib.suppress(TypeError):
+        return bool(object.__reduce_ex__(value, 2)[1:] == ((type(value),), None, None, None))
+    return False
+
+
+def _can_not_be_pickled(value: Any) -> bool:
     try:
-        reduced: Any = object.__reduce_ex__(value, 2)
+        object.__reduce_ex__(value, 2)
     except TypeError:
-        return not has_attribute(cls, "__reduce_ex__", "__reduce__")
-    return bool(reduced[1:] == ((cls,), None, None, None))
+        return not has_attribute(type(value), "__reduce_ex__", "__reduce__")
+    return False

@@ -12,12 +12,11 @@ import io
 import pickle
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType, ModuleType
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from jaxcluster.engine.arrays import bounds
@@ -31,6 +30,7 @@ from jaxcluster.engine.state.settings import Settings
 
 # Settings that what a value is may hang on: its numbers, its class.
 EARLY = ("os.environ", "the current folder", "sys.path", "jax.config")
+MOST_ROUNDS = 3  # of reading, where a name needs others
 SHARED = "what variables share"
 
 
@@ -147,28 +147,51 @@ def _load(
             loader.check(one)
         except CannotRestore as error:
             lost[name] = str(error)
-    values = loader.together(now, then, lost)
-    if values is None:  # name by name, which keeps what can be kept, and tells which can't
-        values = {}
-        for name in wanted.keys() - lost.keys():
-            try:
-                values[name] = loader.unpickle(wanted[name])
-            except Exception as error:
-                value, broken = loader.unpickle_around(wanted[name])
-                if not broken:
-                    values[name] = value
-                    continue
-                lost[name] = told(error)
-        # Those that can be read share what they had shared.
-        values = loader.together(now, then, lost, is_around=True) or values
+    values: dict[str, Any] = {}
+    unmade = lost
+    for _ in range(MOST_ROUNDS):
+        with _bound_for_now(loader.namespace, values):
+            lost = dict(unmade)
+            found = loader.together(now, then, lost)
+            values = _one_by_one(loader, wanted, now, then, lost) if found is None else found
+        if not any("NameError" in why for why in lost.values()):
+            break  # else code of the user's has run that needs what was read in this round
     loader.check_wanted()
     return Loaded(values, lost, loader, skip)
 
 
-def _classes_by_mark() -> MutableMapping[Any, type]:
-    """Cells' classes as cloudpickle knows them again, which it makes once in a process."""
-    found = getattr(cloudpickle.cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", None)
-    return {} if found is None else found
+def _one_by_one(
+    loader: Loader,
+    wanted: Mapping[str, SavedPickle],
+    now: Iterable[str],
+    then: Iterable[str],
+    lost: dict[str, str],
+) -> dict[str, Any]:
+    """What can be read name by name; which can't be is put into ``lost``."""
+    values: dict[str, Any] = {}
+    for name in wanted.keys() - lost.keys():
+        try:
+            values[name] = loader.unpickle(wanted[name])
+        except Exception as error:
+            value, broken = loader.unpickle_around(wanted[name])
+            if not broken:
+                values[name] = value
+                continue
+            lost[name] = told(error)
+    # Those that can be read share what they had shared.
+    return loader.together(now, then, lost, is_around=True) or values
+
+
+@contextlib.contextmanager
+def _bound_for_now(namespace: dict[str, Any], values: Mapping[str, Any]) -> Iterator[None]:
+    """Within, these have values, as far as they have none: ``__setstate__`` may need ``np``."""
+    absent = [name for name in values if name not in namespace]
+    namespace.update({name: values[name] for name in absent})
+    try:
+        yield
+    finally:
+        for name in absent:
+            namespace.pop(name, None)
 
 
 class Loader:
@@ -189,7 +212,6 @@ class Loader:
         self._views: dict[int, Any] = {}
         self._missing: dict[int, CannotRestore] = {}  # arrays that can't be made here
         self._settings: dict[str, Any] = {}  # that were read with the names
-        self._marks = set(_classes_by_mark())  # those that this process had
         self._is_around = False  # something could not be made
         self._is_apart = False  # the names were read one by one
 
@@ -287,7 +309,7 @@ class Loader:
         try:
             broken: list[Any] = []
             if is_around:
-                self._forget_classes()
+                self.classes.forget()
                 made, broken = self.unpickle_around(self.saved.together)
             else:
                 made = self.unpickle(self.saved.together)
@@ -302,11 +324,6 @@ class Loader:
         self._is_apart, self._is_around = False, is_around
         self._settings = settings[0] if settings else {}  # older files have none
         return values
-
-    def _forget_classes(self) -> None:
-        """Have classes that were made here be made again, as all that they share."""
-        for mark in set(_classes_by_mark()) - self._marks:
-            _classes_by_mark().pop(mark, None)
 
     def _reaches(self, values: Mapping[str, Any], wanted: Iterable[Any]) -> bool:
         """Whether names lead to one of these objects."""
