@@ -114,6 +114,8 @@ class ClientCode:
             yield
         finally:
             is_own.reset(mark)
+            with contextlib.suppress(Exception):
+                self.runner.settings.note()
             self.runner.copier.leave()
             self.runner.others.leave()
             with contextlib.suppress(Exception):

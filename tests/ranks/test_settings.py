@@ -159,6 +159,18 @@ def test_what_cells_have_set_is_set_on_new_processes(
     assert counted == "None 2\n"
 
 
+def test_what_a_client_has_entered_or_set_is_there_in_new_processes(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    ranks.client[:].execute(
+        "jax.numpy_rank_promotion('raise').__enter__(); jax.set_mesh(jax.make_mesh((4,), ('i',)))",
+        block=True,
+    )
+    ranks.restart()
+    show = "print(jax.config.jax_numpy_rank_promotion, jax.sharding.get_mesh().axis_names)"
+    assert ranks.run(show, show=False).stdout() == "raise ('i',)\n"
+
+
 def test_what_can_not_be_set_again_is_named(ranks: jaxcluster.Cluster) -> None:
     ranks.run(
         "import logging, threading, signal\n"
