@@ -174,7 +174,7 @@ Handler = Callable[[_Walk, Any, int], None]
 
 @_changeable
 def _list(walk: _Walk, value: Any, depth: int) -> None:
-    walk.each(type(value).__name__, value, depth)
+    walk.each(f"{type(value).__name__} {getattr(value, 'maxlen', '')}", value, depth)
 
 
 @_changeable

@@ -77,6 +77,7 @@ def test_a_short_plain_value_stands_for_itself(value: Any) -> None:
         ({1, 2}, {1, 3}),
         (collections.Counter("ab"), collections.Counter("aab")),
         (collections.defaultdict(list), collections.defaultdict(dict)),
+        (collections.deque([1]), collections.deque([1], maxlen=3)),
         (np.zeros(3), np.zeros(3, np.int64)),
         (np.zeros(4), np.zeros((2, 2))),
         (np.arange(3), np.arange(3) + 1),
