@@ -33,7 +33,9 @@ class LastKnown:
         if seq < self.seq:
             self._hear_late(seq, changes)
             return
-        if changes.is_first:
+        earlier: dict[str, tuple[str, int]] = {}
+        if changes.is_first:  # all is told again, also what is as it was
+            earlier = self.values
             self.names, self.values, self.is_spoiled = set(), {}, False
         self.seq = seq
         self._gone = self.names.intersection(changes.gone)
@@ -43,8 +45,9 @@ class LastKnown:
         self.names.difference_update(changes.gone)
         self.names.update(changes.bound)
         for name, text in changes.values.items():
-            self._before[name] = self.values.get(name)
-            self.values[name] = text, seq
+            self._before[name] = self.values.get(name) or earlier.get(name)
+            known = earlier.get(name, ("", 0))
+            self.values[name] = known if known[0] == text else (text, seq)
         self._at |= dict.fromkeys([*changes.bound, *changes.gone, *changes.values], seq)
 
     def _hear_late(self, seq: int, changes: wire.NameChanges) -> None:

@@ -70,6 +70,17 @@ def test_a_rank_that_begins_again_has_nothing_else() -> None:
     assert (found.names, found.known()) == ({"z"}, {"z": "=1"})
 
 
+def test_what_is_told_again_is_known_since_it_was_told_first() -> None:
+    """As in the first cell after a restore, also where that is undone."""
+    found = told()
+    found.hear_bound({"x": "=3"})
+    found.hear(2, wire.NameChanges(["x", "y", "z"], [], True, {"x": "=3", "y": "=4", "z": "=5"}))
+    assert found.known(until=1) == {"x": "=3"}
+    assert found.known() == {"x": "=3", "y": "=4", "z": "=5"}
+    found.undo(2, [])
+    assert found.known() == {"x": "=3"}
+
+
 def test_what_was_there_before_a_first_cell_stays_when_that_is_undone() -> None:
     """Another notebook may have made it: a first reply names all that is there."""
     told = LastKnown()
