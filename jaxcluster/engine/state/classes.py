@@ -354,7 +354,7 @@ class Singletons:
 
     def __init__(self) -> None:
         self._names: dict[type, dict[int, tuple[str, str]]] = {}  # by class, of its module
-        self._all: dict[int, tuple[str, str]] | None = None  # of all modules that are installed
+        self._refused: dict[type, bool] = {}  # classes whose objects can't be pickled
 
     def find(self, value: Any) -> tuple[str, str] | None:
         """(module, name) of such a value; None for others."""
@@ -366,11 +366,22 @@ class Singletons:
             is_there = type(module) is str and module != _OF_CELLS
             names = self._names[cls] = _names_in([module] if is_there else [])
         found = names.get(id(value))
-        if found is None and (cls is object or _can_not_be_pickled(value)):
-            if self._all is None:  # the user's own modules have theirs by ``ownmodules``
-                self._all = _names_in(n for n in list(sys.modules) if not is_own_module(n))
-            found = self._all.get(id(value))
+        if cls not in self._refused:
+            self._refused[cls] = _can_not_be_pickled(value)
+        if found is None and (cls is object or self._refused[cls]):
+            found = _names_everywhere(len(sys.modules)).get(id(value))
+            if (
+                found is not None
+                and getattr(sys.modules.get(found[0]), found[1], None) is not value
+            ):
+                found = None  # that one is gone, and its place in memory another's
         return found if found is not None and _has_no_state(value) else None
+
+
+@functools.lru_cache(maxsize=1)
+def _names_everywhere(count: int) -> dict[int, tuple[str, str]]:
+    """Of so many modules; the user's own have theirs by ``ownmodules``. Some 10 ms."""
+    return _names_in(n for n in list(sys.modules) if not is_own_module(n))
 
 
 def _names_in(modules: Iterable[str]) -> dict[int, tuple[str, str]]:

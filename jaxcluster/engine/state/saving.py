@@ -508,7 +508,9 @@ class _Pickler(cloudpickle.Pickler):
         if type(obj) is weakref.ref:
             target = obj()
             return _make_ref, (() if target is None else (target, obj.__callback__))
-        if type(obj) in _LOCKS:  # a new one is what a free one was
+        if type(obj) in _LOCKS:  # a new one is what a free one was, but a library's is its module's
+            if (found := self.saver.singletons.find(obj)) is not None:
+                return _find_imported, found
             if not _is_free(obj):
                 raise CannotSave("a lock that is held can't be saved")
             return _LOCKS[type(obj)], ()
