@@ -49,10 +49,6 @@ HOLES: dict[str, tuple[Callable[[pytest.MonkeyPatch], object], list[str]]] = {
         lambda patch: patch.setattr(objects, "_with_attributes", lambda obj, base: None),
         ["subclass"],
     ),
-    "one class for all readings": (
-        lambda patch: patch.setattr(classes.Loading, "forget", lambda self: None),
-        ["class", "breaks"],
-    ),
     "jitted functions' own": (
         lambda patch: patch.setattr(saving, "_set_jitted", lambda function, state: None),
         ["grad"],

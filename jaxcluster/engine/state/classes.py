@@ -133,12 +133,6 @@ class Loading:
         finally:
             _loading = None
 
-    def forget(self) -> None:
-        """Have those that were made here be made again, as all that they share is."""
-        for number, cls in list(_by_number.items()):
-            if cls in self.made:
-                _by_number.pop(number, None)
-
     def put_back(self) -> None:
         """Make each class what was read, also without what it has got since."""
         later, self.later = self.later, []

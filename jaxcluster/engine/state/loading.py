@@ -309,7 +309,6 @@ class Loader:
         try:
             broken: list[Any] = []
             if is_around:
-                self.classes.forget()
                 made, broken = self.unpickle_around(self.saved.together)
             else:
                 made = self.unpickle(self.saved.together)
