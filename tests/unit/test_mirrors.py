@@ -396,7 +396,8 @@ def request(host: Host, keys: transport.Keys, endpoint: str, **fields: Any) -> d
     """What is answered; {}: nothing is."""
     socket = transport.open_dealer(host.context, b"x", host.keys.public, keys)
     socket.setsockopt(zmq.IMMEDIATE, 0)
-    socket.setsockopt(zmq.RCVTIMEO, 400)
+    for wait in (zmq.SNDTIMEO, zmq.RCVTIMEO):  # a refused connection takes nothing, too
+        socket.setsockopt(wait, 400)
     socket.connect(endpoint)
     try:
         socket.send_multipart([json.dumps({"id": 1, "copy": "c", "number": 1, **fields}).encode()])
