@@ -447,16 +447,17 @@ with jaxcluster.start(2) as cluster:
         sums = [shown.stdout(rank).strip() for rank in range(2)]
         print(*parts, "variables kept" in line, sums, flush=True)
     restart("by size")
-    room, kept.memory_room = kept.memory_room, lambda path: 1 << 40
+    room, saved_states.memory_room = saved_states.memory_room, lambda path: 1 << 40
     restart("full after all")
-    kept.memory_room = room
-    subprocess.run(["mount", "-o", "remount,size=8m", kept.registry.runtime_root()], check=True)
+    saved_states.memory_room = room
+    root = saved_states.registry.runtime_root()
+    subprocess.run(["mount", "-o", "remount,size=8m", root], check=True)
     pids = cluster.record.pids
     try:
         restart()
     except jaxcluster.JaxClusterError as error:
         print(error.message, error.hint.splitlines(), cluster.record.pids == pids, flush=True)
-    subprocess.run(["mount", "-o", "remount,size=90m", kept.registry.runtime_root()], check=True)
+    subprocess.run(["mount", "-o", "remount,size=90m", root], check=True)
     restart("with room")
     cluster.run("import os; _ = os.umask(0o777)")
     restart("umask")
