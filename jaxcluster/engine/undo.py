@@ -36,6 +36,8 @@ from jaxcluster.engine.user_names import is_users
 from jaxcluster.wire.ops.state import UndoLooked
 
 UNDONE = "it is already undone"
+# What a cell's source has, besides ``import``, that calls something or sets more than names.
+_SETS = frozenset("(.[%!@?:/\\;,")
 SWITCHED_OFF = "undo is switched off: %jaxcluster undo on"
 LOOK_S = 0.05  # between two looks at how much is held, while that may be too much
 LOOK_SHARE = 20  # a look takes at most this part of the time
@@ -122,6 +124,7 @@ class Undo:
         self._at_first = Registered()
         self._traces = Traces()
         self._then: ContextOfCells | None = None  # for the main thread, whose own that is
+        self._may_set = True  # the cell, settings: its source calls something, or imports
         self._kept: Kept | None = None
         self._why_not = "the ranks' processes are newer than it"
         self._lock = threading.RLock()
@@ -141,6 +144,7 @@ class Undo:
     def begin(self, seq: int, source: str) -> None:
         """On the main thread, before a cell: keep what is now. Some 0.1 ms; raises nothing."""
         kept, why_not = None, SWITCHED_OFF
+        self._may_set = not _SETS.isdisjoint(source) or "import" in source
         try:
             self._put_back_context()
             if self.limit_nbytes != 0:
@@ -210,18 +214,27 @@ class Undo:
             return Course(rebound, frozenset(id(one.value) for one in watch.changed()))
 
     def is_untouched(self, course: Course | None) -> bool:
-        """Whether a cell has left all that is saved as it was; some ms where it may have.
+        """Whether a cell has left all that is saved as it was; some 0.3 ms where it may have.
+
+        Settings are read after each cell that may have set them: one may change them, and the next
+        one change them back.
 
         Args:
           course: what it has done to the names.
         """
-        now = self.namespace
-        # Asked after each cell: one may change them, and the next one change them back.
-        if self.settings is None or not self.settings.are_as_asked_last():
+        now, settings = self.namespace, self.settings
+        if settings is None:
             return False
-        if course is None or course.in_place is None or course.in_place:
+        is_changed = (
+            course is None
+            or course.in_place is None
+            or bool(course.in_place)
+            or any(is_users(name, now.get(name)) for name in course.rebound)
+        )
+        if is_changed:
+            settings.asked = None  # what is saved now has them as they are
             return False
-        return not any(is_users(name, now.get(name)) for name in course.rebound)
+        return not self._may_set or settings.are_as_asked_last()
 
     def bound(self, names: Iterable[str]) -> None:
         """Names were bound by somebody else than a cell: they stay."""
