@@ -3,7 +3,7 @@
 What names lead to in new processes has the same form as before: the same values, one object where
 there was one, of classes and functions that come back with it. Or the name is lost, and told.
 
-    python tests/restoresearch.py SEED...      what one graph is, and what is wrong with it
+    python tests/restoresearch.py SEED...      what is wrong with one graph
     python tests/restoresearch.py -n 100000    so many
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import enum
 import sys
-import time
 import types
 import typing
 import weakref
@@ -26,7 +25,7 @@ from cloudpickle import cloudpickle
 from undographs import KINDS, Builder, define, wraps
 from undopicture import FIXED, LRU, edges, is_own, is_users_function
 from undopokes import begin, has_attributes, poke
-from undosearch import Story, _users, shrink, story_of
+from undosearch import Story, main, shrink, story_of, users
 
 from jaxcluster.engine.state.loading import bind, load
 from jaxcluster.engine.state.saving import save
@@ -292,7 +291,7 @@ def forget_classes() -> None:
 def compare(before: dict[str, Any], now: dict[str, Any], lost: dict[str, str]) -> str:
     """Where the two differ in form; "" where they do not."""
     same = Same(before, now)
-    for name, value in _users(before).items():
+    for name, value in users(before).items():
         if name in lost:
             continue
         if name not in now:
@@ -303,7 +302,7 @@ def compare(before: dict[str, Any], now: dict[str, Any], lost: dict[str, str]) -
 
 
 class Same:
-    """Finds the pairs of objects of two graphs, and where there are none."""
+    """Walks two graphs at once, and says where they differ."""
 
     def __init__(self, before: dict[str, Any], now: dict[str, Any]) -> None:
         self._gone: list[tuple[str, Any]] = []
@@ -435,12 +434,6 @@ def search(first: int, many: int, kinds: list[str] = VALUES) -> tuple[int, str]:
 
 
 if __name__ == "__main__":
-    began = time.process_time()
-    if sys.argv[1] == "-n":
-        print(search(int((sys.argv[3:] or [0])[0]), int(sys.argv[2]))[1])
-    else:
-        for one in map(int, sys.argv[1:]):
-            print(story_of(one), search(one, 1)[1], sep="\n")
+    main(search)
     for why, count in LOST.most_common(30):
         print(count, why)
-    print(f"{time.process_time() - began:.1f} s")

@@ -82,14 +82,14 @@ def try_story(story: Story) -> str:
     for name, n in story.binds:
         namespace[name] = builder.pool[n % len(builder.pool)]
     builder.pool.clear()
-    picture = Picture(_users(namespace))
+    picture = Picture(users(namespace))
     undo.begin(1, "\n".join(story.cell))
     for line in story.cell:
         with contextlib.suppress(Exception):
             exec(_code(line), namespace)
     undo.end()
     plan = take_back(undo)
-    differing = picture.differing(_users(namespace))
+    differing = picture.differing(users(namespace))
     named = {*plan.lost, *plan.failed, *plan.unknown}
     unnamed = {name: how for name, how in differing.items() if name not in named}
     if unnamed:
@@ -114,7 +114,7 @@ def take_back(undo: Undo) -> Undone:
     return plan.with_failed(undo.undo(1, leave))
 
 
-def _users(namespace: dict[str, Any]) -> dict[str, Any]:
+def users(namespace: dict[str, Any]) -> dict[str, Any]:
     return {name: v for name, v in namespace.items() if name in NAMES or name == "new"}
 
 
@@ -156,11 +156,16 @@ def search(first: int, many: int, kinds: list[str] = KINDS) -> tuple[int, str]:
     return -1, ""
 
 
-if __name__ == "__main__":
+def main(look: Callable[[int, int], tuple[int, str]]) -> None:
+    """The command line of a search, for graphs by their seeds or for so many."""
     began = time.process_time()
     if sys.argv[1] == "-n":
-        print(search(int((sys.argv[3:] or [0])[0]), int(sys.argv[2]))[1])
+        print(look(int((sys.argv[3:] or [0])[0]), int(sys.argv[2]))[1])
     else:
         for one in map(int, sys.argv[1:]):
-            print(story_of(one), search(one, 1)[1], sep="\n")
+            print(story_of(one), look(one, 1)[1], sep="\n")
     print(f"{time.process_time() - began:.1f} s")
+
+
+if __name__ == "__main__":
+    main(search)

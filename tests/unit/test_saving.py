@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import array
 import gc
+import logging
 import os
 import stat
+import subprocess
+import sys
 import threading
 import time
+from concurrent import futures
 from pathlib import Path
 from typing import Any
 
@@ -253,6 +257,27 @@ def held_lock() -> Any:
     lock = threading.Lock()
     lock.acquire()
     return lock
+
+
+def test_what_runs_is_refused_by_its_name() -> None:
+    """Else it would come back as if it still ran."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    done: futures.Future[int] = futures.Future()
+    done.set_result(5)
+    names = {
+        "thread": threading.Thread(target=print),
+        "ended": ended,
+        "pending": futures.Future(),
+        "handler": logging.NullHandler(),
+        "done": done,
+    }
+    assert save(names, 0).now.lost == {
+        "thread": "a thread can't be saved",
+        "ended": "a subprocess can't be saved",
+        "pending": "a future that is not done can't be saved",
+        "handler": "a logging handler can't be saved",
+    }
 
 
 def test_an_exception_outlives_what_it_came_from(again: Any) -> None:

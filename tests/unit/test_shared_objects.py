@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from importlib.machinery import SourceFileLoader
@@ -262,6 +263,29 @@ def test_of_what_a_dead_rank_may_have_set_the_files_is_taken_and_said(
     left = bind(loaded, {}, settings)  # type: ignore[arg-type]
     assert left == {"module of_user.plain": ownmodules.OF_THE_DEAD}
     assert sys.modules["of_user"].plain == 3
+
+
+def test_what_a_module_raises_is_shown_without_what_notes_imports(
+    tmp_path: Path, watched: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "raises.py").write_text("1 / 0")
+    with pytest.raises(ZeroDivisionError) as caught:
+        importlib.import_module("raises")
+    assert [Path(one.path).name for one in caught.traceback][-1] == "raises.py"
+    try:
+        import raises  # type: ignore[import-not-found]  # noqa: F401
+    except ZeroDivisionError as error:
+        at = error.__traceback__
+        assert at is not None and at.tb_next is not None
+        assert at.tb_next.tb_frame.f_code.co_filename == str(tmp_path / "raises.py")
+
+
+def test_a_lock_of_a_library_is_its_modules_own(tmp_path: Path) -> None:
+    names = {"theirs": threading._active_limbo_lock, "own": threading.Lock()}  # type: ignore[attr-defined]
+    found, lost, _ = again(tmp_path, names, Handlers())
+    assert not lost
+    assert found["theirs"] is names["theirs"]
+    assert found["own"] is not names["own"] and found["own"].acquire(blocking=False)
 
 
 def test_another_array_in_a_value_makes_it_another_than_the_files() -> None:

@@ -21,10 +21,11 @@ from typing import Any
 from jaxcluster.engine.value_copies import module_of, vars_of_class
 
 PROTOCOL = 5
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _OF_CELLS = "__main__"
 _ON_STATE = ("__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
-# What pickle calls of an object's own, and what does not lose its attributes by itself.
+# What pickle calls of an object's own, by its base: only where cells define one of these is it
+# pickled by what it holds.
 _ASKED = {
     list: {"__iter__", "append", "extend"},
     dict: {"items", "keys", "__iter__", "__setitem__"},
@@ -33,9 +34,9 @@ _ASKED = {
     object: set[str](),
 }
 _OF_ALL = {"__getattr__", "__getattribute__"}
+# Of these attributes get lost, or ``__init__`` is called.
 _ALWAYS = (Counter, defaultdict, set, frozenset, SimpleNamespace)
 _CONTAINERS: tuple[Any, ...] = (*_ALWAYS, OrderedDict, deque, dict, list, object)
-
 
 Way = tuple[Callable[[Any, Any], "tuple[Any, ...] | None"], type]
 
@@ -64,12 +65,12 @@ def way_of(cls: type) -> Way | None:
         if "__reduce_ex__" in own or "__reduce__" in own:
             break
         users |= own.keys()
-    if one.__flags__ & _HEAP_TYPE and one not in _CONTAINERS and module_of(one) == _OF_CELLS:
+    if one.__flags__ & HEAP_TYPE and one not in _CONTAINERS and module_of(one) == _OF_CELLS:
         return None
     if users & {*_ON_STATE}:
         return None
     base = next(kind for kind in _CONTAINERS if issubclass(cls, kind))
-    of_python = [kind for kind in cls.__mro__ if not kind.__flags__ & _HEAP_TYPE]
+    of_python = [kind for kind in cls.__mro__ if not kind.__flags__ & HEAP_TYPE]
     if not {*of_python} <= {*base.__mro__}:  # it holds what only its own code knows
         return (_with_attributes, base) if cls.__dictoffset__ else None
     if one not in _CONTAINERS:

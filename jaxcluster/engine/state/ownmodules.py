@@ -319,13 +319,17 @@ def remember_imports() -> None:
 
     @functools.wraps(execute)
     def executing(self: SourceFileLoader, module: types.ModuleType) -> None:
-        names = vars(module)
-        before = {name: _reference(value) for name, value in _others(names, ())}
+        names, before = vars(module), {}
+        with contextlib.suppress(Exception):
+            before = {name: _reference(value) for name, value in _others(names, ())}
         execute(self, module)
         with contextlib.suppress(Exception):
             if is_of_own_module(names):
                 _note_made(names, before)
 
+    # Python leaves what is of this file out of the traceback of a module that raises.
+    file = execute.__code__.co_filename
+    executing.__code__ = executing.__code__.replace(co_filename=file)  # type: ignore[attr-defined]
     SourceFileLoader.exec_module = executing  # type: ignore[method-assign, assignment]
 
 

@@ -60,6 +60,7 @@ from jaxcluster.engine.digests import Room, Unknown, digest, is_imported, is_lit
 from jaxcluster.engine.private.arrays import arrays_of_reference
 from jaxcluster.engine.state import classes, memory, objects, ownmodules, randomness, sources
 from jaxcluster.engine.state.background_save import BackgroundSave
+from jaxcluster.engine.state.objects import HEAP_TYPE, PROTOCOL
 from jaxcluster.engine.state.saved import (
     CannotSave,
     Generation,
@@ -73,7 +74,6 @@ from jaxcluster.engine.state.settings import Settings
 from jaxcluster.engine.user_names import is_users
 from jaxcluster.engine.value_copies import cached_results, has_attribute, module_of
 
-PROTOCOL = 5
 # Of these nothing is to be done here. A dict may be the namespace.
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, list, tuple, set})
 _CHANGING = (dict, list, set)
@@ -483,7 +483,8 @@ class _Pickler(cloudpickle.Pickler):
     def _is_of_module(self, known: dict[str, Any]) -> bool:
         """Whether a function's globals are a module's variables, which each process imports."""
         name = known.get("__name__")
-        if not isinstance(name, str) or vars(sys.modules.get(name) or sys) is not known:
+        module = sys.modules.get(name) if isinstance(name, str) else None
+        if name is None or getattr(module, "__dict__", None) is not known:
             return False
         self._modules[id(known)] = name
         self.globals_ref[id(known)] = known
@@ -703,13 +704,12 @@ class _Alone:
 
 _alone = _Alone()
 _HOLDERS = sys.getrefcount(object.__getattribute__(_alone, "__dict__"))
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _PICKLED = ("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__")
 
 
 def _has_plain_dict(cls: type) -> bool:
     """Whether pickle saves the ``__dict__`` of its objects as any other's."""
-    is_made = cls.__dictoffset__ and cls.__flags__ & _HEAP_TYPE
+    is_made = cls.__dictoffset__ and cls.__flags__ & HEAP_TYPE
     return bool(is_made) and not has_attribute(cls, *_PICKLED)
 
 
