@@ -16,6 +16,7 @@ from jaxcluster.model import (
     notices,
     pending_launches,
 )
+from jaxcluster.model.long_launches import waits_for_launch
 from jaxcluster.model.outputs import CellRecord
 
 FOREIGN_S = 10.0  # that another notebook gets to fix its cell: it waits 5 s for a stopped rank
@@ -87,9 +88,11 @@ class Polls:
             if self._wanted != wanted:  # ranks that go on are apart by a launch, now and then
                 self.suspected_at = facts.now
             found = None
-        if found is None:
-            found, self.circle = self._find_circle(reports)
-        if found is None or not self._concerns(found, facts, self._replays(reports)):
+        if found is None or found.cell_seq != record.seq:
+            # Another notebook may have stopped ranks in it, which have not come further since.
+            circle, self.circle = self._find_circle(reports)
+            found = circle or found
+        if found is None or not self._concerns(found, facts, reports):
             return forget
         return forget + self._keep(found, reports)
 
@@ -202,18 +205,28 @@ class Polls:
         )
         return self._replayed > before
 
-    def _concerns(self, found: findings.Report, facts: Facts, replays: bool) -> bool:
-        """Whether a finding is this cell's, or an earlier one's whose notebook leaves it."""
-        now = facts.now
+    def _concerns(self, found: findings.Report, facts: Facts, reports: Reports) -> bool:
+        """Whether a finding is this cell's, or holds it up and is left by the other's notebook."""
+        now, replays = facts.now, self._replays(reports)
         if found.concerns(self._record.seq):
             return True
         if found.cell_seq == wire.OURS:
             self._checked_since = self._checked_since or now
             return now > self._checked_since + CHECKED_S
         self.foreign_since = now if replays else self.foreign_since or now
-        if found.cell_seq >= self._record.seq or found.cell_seq in facts.own:
+        if found.cell_seq in facts.own:
             return False  # that cell has it too, and is told
+        if found.cell_seq > self._record.seq and not self._waits(reports):
+            return False
         return now > self.foreign_since + FOREIGN_S
+
+    def _waits(self, reports: Reports) -> bool:
+        """Whether all that are still in this cell wait for others, at a launch."""
+        own = [reports.get(rank) for rank in self._watch.open_ranks]
+        return all(
+            report is not None and (report.announced is not None or waits_for_launch(report))
+            for report in own
+        )
 
     def stuck_gates(self, reports: Reports, facts: Facts) -> set[int]:
         """Cells that are over, whose end others wait for since their notebook does not say so."""

@@ -106,6 +106,8 @@ def diagnose(
         which show who differs from the most.
     """
     runners = set(reports if told is None else told)
+    if (vain := _find_announced_in_vain(reports)) is not None:
+        return vain
     reports = {rank: lockstep.with_announced(report) for rank, report in reports.items()}
     counts = {rank: report.state.launches for rank, report in reports.items()}
     over = set(ended)
@@ -247,6 +249,33 @@ def find_replayed(
                     "missing", processes, at, tuple(replayed), others, lines, seq, frozenset({seq}),
                     title=f"Cell not run on {name_ranks(replayed)}",
                 )  # fmt: skip
+    return None
+
+
+def _find_announced_in_vain(reports: Mapping[int, wire.RankReport]) -> Report | None:
+    """That a rank announces, in strict mode, a launch that a replay has made on another one.
+
+    So it has been refused here, and that rank announces it no more.
+    """
+    for rank, report in reports.items():
+        if (own := report.announced) is None:
+            continue
+        members = [r for r in lockstep.members(own.processes) if r in reports and r != rank]
+        made = {r: e for r in members for e in _entries(reports[r], own.processes)
+                if e.seq == own.seq}  # fmt: skip
+        replayed = tuple(r for r, entry in made.items() if entry.cell_seq == wire.OURS)
+        if not replayed or len(made) < len(members):
+            continue
+        others = tuple(sorted({rank, *members} - set(replayed)))
+        cells = {e.cell_seq for e in made.values()} - {wire.OURS} | {own.cell_seq}
+        lines = (
+            f"{begin_ranks(replayed)} ran {own.name} (launch {own.seq + 1}) with zeros when the "
+            f"ranks were brought back into lockstep. Rank {rank} was still to launch it.",
+        )
+        return Report(
+            "missing", own.processes, own.seq, replayed, others, lines, own.cell_seq,
+            frozenset(cells), title=f"Launch {own.seq + 1} made with zeros",
+        )  # fmt: skip
     return None
 
 

@@ -1003,4 +1003,167 @@ FOUND = {
         lateness=0.3,
         keeps=Keeps(deaths=((2.411506039012287, "rank", 1),)),
     ),
+    "a circle with a cell of another notebook, whose own finding is in the way": Schedule(
+        seed=10031766,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={1: (Launch(where="0,1", program=2, meant=(1, 0), name="d"),), 2: ()},
+                queued=False,
+            ),
+            Program(
+                number=2,
+                client=1,
+                steps={
+                    0: (
+                        Catch(steps=(Sleep(seconds=1.5),), of_stop=True),
+                        Launch(where="0,1,2", program=2, meant=(2, 0), name="c", inputs=("a",)),
+                    ),
+                    1: (
+                        Catch(steps=(Sleep(seconds=1.5),), of_stop=True),
+                        Launch(where="0,1,2", program=2, meant=(2, 0), name="c", inputs=("a",)),
+                    ),
+                    2: (
+                        Catch(steps=(Sleep(seconds=1.5),), of_stop=True),
+                        Launch(where="0,1,2", program=2, meant=(2, 0), name="c", inputs=("a",)),
+                    ),
+                },
+                queued=False,
+                stop_at=0.007436223124135544,
+            ),
+        ),
+        fault="partial",
+        guilty=frozenset({(1, 0)}),
+        lateness=0.02,
+        is_strict=True,
+    ),
+    "a rank announces in strict mode what a replay has made on another one": Schedule(
+        seed=10124643,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=1,
+                client=1,
+                steps={
+                    0: (
+                        Catch(steps=(Sleep(seconds=1.5),), of_stop=True),
+                        Launch(where="0,1,2", program=2, meant=(1, 1), name="a"),
+                    ),
+                    1: (
+                        Catch(steps=(Sleep(seconds=1.5),), of_stop=True),
+                        Catch(
+                            steps=(
+                                Launch(
+                                    where="0,1,2",
+                                    program=2,
+                                    meant=(1, 1),
+                                    name="a",
+                                    is_refused=True,
+                                ),
+                            )
+                        ),
+                        Launch(where="0,1,2", program=2, meant=(1, 1), name="a"),
+                    ),
+                    2: (
+                        Catch(steps=(Sleep(seconds=1.5),), of_stop=True),
+                        Catch(
+                            steps=(
+                                Launch(
+                                    where="0,1,2",
+                                    program=2,
+                                    meant=(1, 1),
+                                    name="a",
+                                    is_refused=True,
+                                ),
+                            )
+                        ),
+                    ),
+                },
+                queued=False,
+                stop_at=0.07113333661214659,
+            ),
+            Program(number=2, client=0, steps={0: (), 1: (), 2: ()}, queued=False),
+        ),
+        fault="refused",
+        guilty=frozenset({(1, 2)}),
+        lateness=0.02,
+        is_strict=True,
+    ),
+    "a rank that another notebook has stopped in a circle came no further": Schedule(
+        seed=10217362,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(
+                number=2,
+                client=1,
+                steps={
+                    0: (
+                        Print(name="d"),
+                        Launch(where="0,1", program=1, meant=(2, 2), name="d"),
+                        Print(name="d"),
+                        Launch(where="0,1,2", program=2, meant=(2, 3), name="a"),
+                        Launch(where="0,1", program=1, meant=(2, 4), name="d"),
+                    ),
+                    1: (
+                        Print(name="d"),
+                        Print(name="d"),
+                        Launch(where="0,1,2", program=2, meant=(2, 3), name="a"),
+                        Launch(where="0,1", program=1, meant=(2, 4), name="d"),
+                    ),
+                    2: (
+                        Print(name="d"),
+                        Print(name="d"),
+                        Launch(where="0,1,2", program=2, meant=(2, 3), name="a"),
+                    ),
+                },
+                queued=False,
+            ),
+            Program(number=3, client=0, steps={0: (), 1: (), 2: ()}, queued=False),
+            Program(number=4, client=0, steps={0: (), 1: (), 2: ()}, queued=False),
+        ),
+        fault="refused",
+        guilty=frozenset({(2, 1)}),
+        lateness=0.02,
+    ),
+    "a rank that another notebook has stopped, behind two cells": Schedule(
+        seed=10327415,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(
+                number=3,
+                client=1,
+                steps={
+                    0: (
+                        Launch(where="0,1", program=1, meant=(3, 0), name="d"),
+                        Print(name="d"),
+                        Launch(where="0,1,2", program=1, meant=(3, 1), name="a", inputs=("b",)),
+                        Launch(where="0,1", program=1, meant=(3, 2), name="d"),
+                        Print(name="d"),
+                    ),
+                    1: (
+                        Print(name="d"),
+                        Launch(where="0,1,2", program=1, meant=(3, 1), name="a", inputs=("b",)),
+                        Launch(where="0,1", program=1, meant=(3, 2), name="d"),
+                        Print(name="d"),
+                    ),
+                    2: (
+                        Print(name="d"),
+                        Launch(where="0,1,2", program=1, meant=(3, 1), name="a", inputs=("b",)),
+                        Print(name="d"),
+                    ),
+                },
+                queued=False,
+            ),
+            Program(number=4, client=0, steps={0: (), 1: (), 2: ()}, queued=False),
+        ),
+        fault="refused",
+        guilty=frozenset({(3, 1)}),
+        lateness=0.3,
+    ),
 }

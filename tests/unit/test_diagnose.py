@@ -621,3 +621,19 @@ def test_what_a_replay_launched_does_not_count_as_one_that_differs_or_agrees():
     reports[3] = report(3, [SUM])
     found = look(reports, ended=[])
     assert (found.kind, found.culprits) == ("mismatch", (1,))
+
+
+def test_a_launch_that_is_announced_in_vain_is_certain():
+    """Rank 3 announces again what was refused: rank 2 makes it no more, a replay has made it."""
+    reports = {r: report(r, [SUM]) for r in range(3)}
+    replayed = dataclasses.replace(reports[2].launches[0], cell_seq=wire.OURS)
+    reports[2] = dataclasses.replace(reports[2], launches=[replayed])
+    entry = wire.Launch(0, "0,1,2,3", NAMES[SUM], SUM, 7, 3)
+    reports[3] = dataclasses.replace(report(3, []), announced=entry)
+    found = look(reports, ended=[2])
+    assert (found.kind, found.seq, found.culprits, found.others) == ("missing", 0, (2,), (0, 1, 3))
+    assert str(found).startswith("Rank 2 ran jit(_reduce_sum) (launch 1) with zeros when")
+    # Where nobody has replayed it, it is about to be launched; where one lacks it, that one comes.
+    assert look(reports | {2: report(2, [SUM])}, ended=[2]) is None
+    found = look(reports | {1: report(1, [])}, ended=[2])
+    assert found is None or found.kind != "missing"

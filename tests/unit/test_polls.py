@@ -96,6 +96,32 @@ def test_another_cells_finding_is_left_to_its_notebook_for_a_while() -> None:
     assert found == [Found(looked.report)] and looked.report is not None
 
 
+def later_one_lacks(probes: int = 1, is_waiting: bool = True) -> dict[int, wire.RankReport]:
+    """Rank 1 has left out what rank 0 waits in, in a later cell; rank 2 is still in this one."""
+    waits = report(0, launch(0, SEQ + 1), state="running", seq=SEQ + 1)
+    ended = {"ended": SEQ + 1, "taken": SEQ + 1}
+    other = replace(launch(0), processes="0,2")
+    own = report(2, state="running", seq=SEQ, ended=SEQ - 1)
+    own = replace(own, announced=other if is_waiting else None)
+    return {0: waits, 1: report(1, probes=probes, **ended), 2: own}
+
+
+def test_a_later_cells_finding_is_taken_up_where_it_holds_this_one_up() -> None:
+    facts = replace(ALL, ranks=(0, 1, 2), sent={0: SEQ + 1, 1: SEQ + 1})
+    for is_waiting, own, taken_up in (
+        (True, (), True),
+        (False, (), False),  # this cell's rank may yet come to an end by itself
+        (True, (SEQ + 1,), False),  # the later cell is told
+    ):
+        record = CellRecord(SEQ, 3, "y = f(x)", [2])
+        looked = Polls(record, CellWatch(record.ranks, ALL.now))
+        for number, after_s in enumerate((0.0, 1.0, FOREIGN_S - 1.0, FOREIGN_S + 2.0)):
+            assert looked.report is None
+            now = replace(facts, now=ALL.now + after_s, own=frozenset(own))
+            looked.find(later_one_lacks(number + 1, is_waiting), now)
+        assert (looked.report is not None) is taken_up
+
+
 def test_who_brings_the_ranks_back_gets_longer_for_its_check() -> None:
     made = {
         0: report(0, launch(0, cell=wire.OURS)),
