@@ -21,8 +21,9 @@ from jaxcluster.allocation.supervisor import Supervisor
 from jaxcluster.errors import LaunchError
 from jaxcluster.supervision.processes import start_time
 
-# A heartbeat each second tells ipyparallel's clients of new engines soon; a minute of misses keeps
-# engines that are busy in C code. Deaths are told by the fork server, not by heartbeats.
+# A heartbeat each second tells ipyparallel's clients of new engines soon (later there are fewer,
+# ``engine.controller.RestingHeartMonitor``); a minute of misses keeps engines that are busy in C
+# code. Deaths are told by the fork server, not by heartbeats.
 # Schedulers on threads: cells don't pass through them, and eight processes less come up sooner.
 # One broadcast scheduler, not a tree: see ``engine.controller.SingleScheduler``.
 CONTROLLER_ARGS = (

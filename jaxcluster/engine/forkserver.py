@@ -144,10 +144,11 @@ class ForkServer(SupervisionLoop):
         self.selector.register(self.listener, selectors.EVENT_READ, self._accept)
         self.selector.register(self.wake[0], selectors.EVENT_READ, self._woken)
         self.hear_owner()
+        self.watch_owner()
         if self.fork:
             self._preload()
         while not self.leaving:
-            self.turn(LOOK_S)
+            self.turn(LOOK_S if self.detached or self.former else self.look_s)
             self.former = {peer for peer in self.former if not shared_memory.remove_of(peer)}
             if self.children:
                 self.idle_since = time.monotonic()

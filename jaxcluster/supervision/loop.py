@@ -11,6 +11,7 @@ from jaxcluster.supervision.folders import is_still, touch
 from jaxcluster.supervision.processes import is_alive
 
 LOOK_S = 0.5  # how often it is looked whether the owner lives, and whether it can be found
+REST_S = 5.0  # ... where the system tells of the owner's end
 TOUCH_S = 3600.0
 
 
@@ -26,6 +27,7 @@ class SupervisionLoop:
       found_by: files and folders by which others find it, as they were; None of one that had gone.
       leaving: it ends what it has, and then itself.
       selector: has as data of each file what to call.
+      look_s: how long there may be between two turns.
     """
 
     def __init__(self, owner: str) -> None:
@@ -33,6 +35,7 @@ class SupervisionLoop:
         self.detached = self.leaving = False
         self.found_by: dict[str, os.stat_result | None] = {}
         self.selector = selectors.DefaultSelector()
+        self.look_s = LOOK_S
         self._inbox = b""
         self._missed = 0  # how often in a row it could not be found
         self._looked_at = self._touched_at = time.monotonic()
@@ -68,6 +71,21 @@ class SupervisionLoop:
     def own_files(self) -> Iterable[str]:
         """What is to be kept from those who clear /tmp."""
         return self.found_by
+
+    def watch_owner(self) -> None:
+        """Have the system tell of the owner's end: an idle process then wakes less often."""
+        try:
+            owner = os.pidfd_open(int(self.owner.partition(":")[0]))
+        except (AttributeError, OSError, ValueError):  # another system; or it has ended already
+            return
+
+        def ended() -> None:
+            self.selector.unregister(owner)
+            os.close(owner)
+            self.look_s = LOOK_S
+
+        self.selector.register(owner, selectors.EVENT_READ, ended)
+        self.look_s = REST_S
 
     # -- the owner's end of its input
 

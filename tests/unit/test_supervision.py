@@ -60,6 +60,19 @@ def test_a_supervisor_ends_with_its_owner_unless_it_is_detached(
     assert supervisor.leaving
 
 
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="it is Linux that tells of ends")
+def test_the_owners_end_is_heard_at_once(
+    supervisor: SupervisionLoop, process: subprocess.Popen[bytes]
+) -> None:
+    supervisor.owner = process_token(process.pid)
+    supervisor.watch_owner()
+    assert supervisor.look_s == loop.REST_S
+    process.kill()
+    assert supervisor.turn(60.0) == 1
+    assert supervisor.leaving
+    assert supervisor.turn(0) == 0  # and once
+
+
 def test_the_owner_is_not_who_has_got_its_pid_since(supervisor: SupervisionLoop) -> None:
     pid, _, started = process_token(os.getpid()).partition(":")
     supervisor.owner = f"{pid}:{int(started) - 1}"
