@@ -159,7 +159,7 @@ class ActionRunner:
                 begun = self._begun_replay(world)
                 begun.step(unresponsive.ANSWER_S, world.turns.last_cells())
                 ran = sum(begun.core.ran.values())
-                return events.Stepped(time.monotonic(), begun.core.stuck, ran)
+                return events.Stepped(time.monotonic(), begun.core.stuck, ran, begun.core.is_open)
             case actions.BringBack(is_patient):
                 begun = self._begun_replay(world)
                 core = begun.core

@@ -191,8 +191,11 @@ def _undone(world: World, cells: Sequence[CellRecord], cell_is_undone: bool) -> 
 
 
 def _with_undone(cells: Sequence[CellRecord], undone: int) -> frozenset[int]:
-    """The cells that are taken back where ``undone`` is: also what was queued behind it."""
-    later = {c.seq for c in cells if c.seq > undone and not c.replies.keys() >= {*c.ranks}}
+    """The cells that are taken back where ``undone`` is: also what was queued behind it.
+
+    One may have begun on ranks that were not in the cell before it, and been aborted there.
+    """
+    later = {c.seq for c in cells if c.seq > undone and (c.is_open or c.is_aborted)}
     return frozenset({undone, *later}) if undone else frozenset()
 
 
@@ -208,7 +211,7 @@ def taken_back_on(cells: Sequence[CellRecord], undone: int) -> dict[int, int]:
 
 def _died_with(world: World, cell: CellRecord) -> bool:
     """Whether all ranks of a cell that has not ended have died: nothing of it is there any more."""
-    return not cell.replies.keys() >= {*cell.ranks} and world.dead.keys() >= {*cell.ranks}
+    return cell.is_open and world.dead.keys() >= {*cell.ranks}
 
 
 def _save(

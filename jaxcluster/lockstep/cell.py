@@ -51,6 +51,7 @@ class Cell:
       places: where the ranks were when their time was up.
       aborted_at: when it was first interrupted.
       ran: how many programs ranks have run in place of real ones; None where no replay began.
+      may_replay: ranks may yet run some, since they were asked to.
       recovered: what was done about what was wrong; "" while nothing was.
       undone: what became of what it did; None where it was not taken back.
       killed: ranks whose processes were ended, and why.
@@ -81,6 +82,7 @@ class Cell:
         self.places: list[str] = []
         self.aborted_at: float | None = None
         self.ran: int | None = None
+        self.may_replay = False
         self.recovered = ""
         self.undone: Undone | None = None
         self.killed: dict[int, str] = {}
@@ -144,8 +146,8 @@ class Cell:
             case events.Looked(_, _, reports, facts):
                 todo = self._take_poll(reports, now, facts)
                 self.watch.polled(now)
-            case events.Stepped(_, stuck, ran):
-                self.ran = ran
+            case events.Stepped(_, stuck, ran, is_open):
+                self.ran, self.may_replay = ran, is_open
                 if stuck:  # nothing will release them
                     self.watch.answer_s = min(self.watch.answer_s, health.HOPELESS_ANSWER_S)
                 self._replay_at = now + REPLAY_AFTER_S

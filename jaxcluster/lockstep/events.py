@@ -79,11 +79,15 @@ class Looked:
 
 @dataclass(frozen=True)
 class Stepped:
-    """A replay was taken a step further: how many programs each rank has run by now."""
+    """A replay was taken a step further: how many programs each rank has run by now.
+
+    ``is_open``: ranks were asked to run some, and have not answered.
+    """
 
     now: float
     stuck: str
     ran: int
+    is_open: bool = False
 
 
 @dataclass(frozen=True)

@@ -352,6 +352,11 @@ class Replaying:
         return bool(self.stuck)
 
     @property
+    def is_open(self) -> bool:
+        """Whether ranks were asked to run programs, and have not answered."""
+        return bool(self._asked)
+
+    @property
     def waits_for_others(self) -> bool:
         """Whether it is to be tried again, since a rank runs another cell."""
         return self.others_run and self.is_patient and not self.stuck

@@ -243,7 +243,8 @@ class Settling:
     def _is_left_to_others(self) -> Steps[bool]:
         """Whether nothing but an interrupt speaks for a check, and other cells run on the ranks."""
         cell = self._cell
-        speaks = cell.polls.report or cell.silent or cell.ran or cell.is_to_be_checked
+        replayed = cell.ran or cell.may_replay
+        speaks = cell.polls.report or cell.silent or replayed or cell.is_to_be_checked
         if speaks or not lockstep.in_lockstep(self._facts.counts):
             return False
         states: Sequence[wire.RankState] = yield actions.AskStates()

@@ -154,6 +154,17 @@ class CellRecord:
         for rank in self.ranks:
             self.records[rank] = RankRecord(rank)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether ranks have not said yet how it has ended there."""
+        return not self.replies.keys() >= {*self.ranks}
+
+    @property
+    def is_aborted(self) -> bool:
+        """Whether ranks were interrupted in it, and what becomes of it is not decided yet."""
+        ended = (reply.status for reply in self.replies.values())
+        return not self.is_over and "interrupted" in ended
+
     def add_output(self, output: wire.RankOutput) -> None:
         self.records[output.rank].add(output)
 

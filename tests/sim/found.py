@@ -8,6 +8,7 @@ from sim.programs import (
     Keeps,
     Late,
     Launch,
+    Own,
     Print,
     Program,
     Raise,
@@ -1164,6 +1165,90 @@ FOUND = {
         ),
         fault="refused",
         guilty=frozenset({(3, 1)}),
+        lateness=0.3,
+    ),
+    "two cells of one notebook settle at once, and one of them replaces the ranks": Schedule(
+        seed=10638942,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    0: (
+                        Launch(where="0,1", program=2, meant=(1, 1), name="d"),
+                        Print(name="d"),
+                        Launch(where="0,1,2", program=1, meant=(1, 2), name="a"),
+                    ),
+                    2: (
+                        Set(name="h", what=Own(number=1, rank=2)),
+                        Print(name="d"),
+                        Launch(where="0,1,2", program=1, meant=(1, 2), name="a"),
+                    ),
+                },
+                queued=True,
+            ),
+            Program(
+                number=2,
+                client=0,
+                steps={
+                    0: (
+                        Launch(where="0,1,2", program=2, meant=(2, 0), name="a", inputs=("a",)),
+                        Print(name="a"),
+                    ),
+                    1: (
+                        Set(name="n", what=1),
+                        Launch(where="0,1,2", program=2, meant=(2, 0), name="a", inputs=("a",)),
+                        Print(name="a"),
+                    ),
+                    2: (
+                        Launch(where="0,1,2", program=2, meant=(2, 0), name="a", inputs=("a",)),
+                        Print(name="a"),
+                    ),
+                },
+                queued=True,
+            ),
+            Program(number=8, client=0, steps={0: (), 1: (), 2: ()}, queued=False),
+        ),
+        fault="partial",
+        guilty=frozenset({(1, 1)}),
+        lateness=0.02,
+        keeps=Keeps(),
+    ),
+    "a replay that is asked for late, of a cell that heard a stop and went on": Schedule(
+        seed=10745642,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(
+                number=1,
+                client=1,
+                steps={0: (), 1: (Sleep(seconds=1.5),), 2: (Sleep(seconds=1.5),)},
+                queued=False,
+            ),
+            Program(
+                number=2,
+                client=0,
+                steps={
+                    0: (
+                        Catch(steps=(Sleep(seconds=1.5),), of_stop=True),
+                        Sleep(seconds=1.5),
+                        Launch(where="0,1,2", program=2, meant=(2, 0), name="b", inputs=("c",)),
+                        Launch(where="0,1", program=1, meant=(2, 1), name="d"),
+                    ),
+                    1: (
+                        Catch(steps=(Sleep(seconds=1.5),), of_stop=True),
+                        Launch(where="0,1,2", program=2, meant=(2, 0), name="b", inputs=("c",)),
+                        Launch(where="0,1", program=1, meant=(2, 1), name="d"),
+                    ),
+                },
+                queued=False,
+                stop_at=1.0514667072439785,
+            ),
+        ),
+        fault="partial",
+        guilty=frozenset({(2, 2)}),
         lateness=0.3,
     ),
 }
