@@ -39,6 +39,7 @@ MOST_TRIES = 4
 _TRIES = "JAXCLUSTER_CONTROLLER_TRIES"
 WATCHFUL_S = 30.0  # for so long after the last engine came others are waited for
 REST_MS = 10_000  # between heartbeats after that
+MISSES_S = 60  # after which an engine of another host is given up, as before
 _TOKEN = re.compile(rb"-jaxcluster-([0-9a-f]+)-(\d+)-(\d+)$")
 
 
@@ -144,6 +145,7 @@ class RestingHeartMonitor(heartmonitor.HeartMonitor):
     It and the engines' looks at it were a third of what an idle cluster costs.
     """
 
+    max_heartmonitor_misses: int
     _known = -1
     _since = 0.0  # when the number of hearts last changed
 
@@ -153,10 +155,7 @@ class RestingHeartMonitor(heartmonitor.HeartMonitor):
         if len(self.hearts) != self._known:
             self._known, self._since = len(self.hearts), now
         if now > self._since + WATCHFUL_S and self.caller.callback_time < REST_MS:
-            # As long as before until a heart counts as missed.
-            self.max_heartmonitor_misses = max(
-                1, self.max_heartmonitor_misses * self.period // REST_MS
-            )
+            self.max_heartmonitor_misses = MISSES_S * 1000 // REST_MS
             self.caller.callback_time = REST_MS
 
 
