@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from jaxcluster import lockstep
@@ -21,7 +21,7 @@ from jaxcluster.lockstep.settling import Steps, T
 from jaxcluster.lockstep.undone import Undone
 from jaxcluster.model import rewrite
 from jaxcluster.model.lineage import Lineage
-from jaxcluster.model.notices import Passing
+from jaxcluster.model.notices import Alarm, Passing
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.records.lastreport import Reports
 from jaxcluster.wire.link import Event, Sink, replies
@@ -168,6 +168,8 @@ class ActionRunner:
                 return Replayed(how, core.stuck, core.ran, core.counts, core.is_under_way)
             case actions.Undo(ranks, holds_others):
                 return self._undo(world, ranks, holds_others)
+            case actions.TakeBackOthers(cells):
+                self._take_back_others(world, cells)
             case actions.OpenGates(seqs):
                 world.open_gates(seqs)
             case actions.WithdrawBehind():
@@ -248,11 +250,31 @@ class ActionRunner:
                 ranks,
                 holds_others=holds_others,
             )
+            if undone.refused == undoing.ALREADY:  # another notebook has taken this one for left
+                undone = Undone(by_another=True)
             if not undone.refused:
                 world.hear_undo(record.seq, undone.in_doubt)
                 record.undone = True
                 record.missed = tuple({*record.ranks} - {*ranks} | {*undone.missed})
         return undone
+
+    def _take_back_others(self, world: World, cells: Mapping[int, int | None]) -> None:
+        told = []
+        with self._cluster.changing:
+            alive = [rank for rank in world.link.ranks if rank not in world.dead]
+            for seq in sorted(cells.keys() - world.own_cells, reverse=True):
+                number = cells[seq]
+                cell = "A cell" if number is None else f"Cell [{number}]"
+                undone = undoing.undo(
+                    world.link, world.turns, seq, number or 0, alive, holds_others=True
+                )
+                if undone.refused == undoing.ALREADY:
+                    continue
+                if not undone.refused:
+                    world.hear_undo(seq, undone.in_doubt)
+                told.append(f"{undone.told(f'{cell} of another notebook')}\n")
+        if told and self.on_notice is not None:
+            self.on_notice(Alarm("".join(told)))
 
     def _recover(self, evidence: str, message: str, undo: bool) -> Recovered:
         cluster = self._cluster

@@ -91,6 +91,7 @@ class Dispatcher:
         sink = Sink()
         with self._turn(chosen, options.on_notice) as seq:
             self._cluster.lineage.sent(seq)
+            world.own_cells.add(int(seq))
             count, sent_ns = seq if number is None else number, time.time_ns()
             request = functools.partial(
                 wire.CellRequest,

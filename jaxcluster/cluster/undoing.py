@@ -24,6 +24,7 @@ from jaxcluster.wire.link import Event, Link, replies
 from jaxcluster.wire.ops.lockstep import State
 from jaxcluster.wire.ops.state import Undo, UndoLook
 
+ALREADY = "it is already undone"  # ``engine.undo.UNDONE``: why it is refused
 ANSWER_S = 5.0  # after a cell that went wrong, whose ranks may stand still
 ASKED_FOR_S = 30.0  # by a person, who can wait for a machine that is busy
 IN_FLIGHT_S = 0.5  # that a cell gets on its way from its notebook to a rank
@@ -112,6 +113,8 @@ def _are_held(link: Link, seq: int, later: Mapping[int, int]) -> bool:
 
 def _undo(link: Link, seq: int, number: int, ranks: Sequence[int], answer_s: float) -> Undone:
     answers = link.gather(ranks, UndoLook(seq), timeout_s=answer_s)
+    # Another notebook, or one that was ended in the midst of it, may have begun.
+    ranks = [r for r in ranks if not _is_undone(answers.get(r))] or ranks
     if why := _refusal(answers, ranks, f"no answer within {answer_s:g} s ({_AGAIN})"):
         return Undone(why)
     looks = [look for _, look in sorted(replies(answers).items())]  # not of the dead
@@ -124,6 +127,10 @@ def _undo(link: Link, seq: int, number: int, ranks: Sequence[int], answer_s: flo
     failed = {name for names in replies(done).values() for name in names}
     missed = tuple(rank for rank, event in sorted(done.items()) if event.op == "died")
     return replace(plan.with_failed(failed), missed=missed)
+
+
+def _is_undone(event: Event[Any] | None) -> bool:
+    return event is not None and event.op == "error" and event.body["message"] == ALREADY
 
 
 _AGAIN = "nothing was changed: try %jaxcluster undo again"

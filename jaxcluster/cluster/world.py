@@ -97,6 +97,7 @@ class World:
         self.has_met = False
         self.stays = UsualTimes()
         self.told: dict[int, LastKnown] = {}
+        self.own_cells: set[int] = set()  # the seqs of those that this notebook has sent
         self.started_s = 0.0
         self.is_over = False
         self.check: Callable[[], None] = self._check_not_over

@@ -326,7 +326,7 @@ class CellRunner:
         self.ended = cell.seq
         seconds = time.perf_counter() - running.started
         attempt(self.journal.leave, running.status, seconds)
-        end = self.end_of(cell, running.status)
+        end = self.end_of(cell, running.status, running.error)
         self.gate.ended(cell, running.request.ident, end)
         copies = attempt(self.journal.host_values.end)
         names = attempt(self._name_changes, running)
@@ -354,13 +354,16 @@ class CellRunner:
         self.names.values.note(running.course, namespace)
         return self.names.changes(running.request.ident, namespace)
 
-    def end_of(self, cell: wire.CellRequest, status: str) -> wire.cell_ends.CellEnd:
+    def end_of(
+        self, cell: wire.CellRequest, status: str, error: wire.ErrorInfo | None = None
+    ) -> wire.cell_ends.CellEnd:
         """What it has launched by now, were this its end."""
         journal = self.journal
         own, launches = journal.own(cell.seq), journal.launches()
         lives = self.background.is_any_left()
+        refused = wire.cell_ends.is_refused(error, journal.given_up)
         return wire.cell_ends.CellEnd(
-            status, own, launches, journal.foreign, journal.unchecked, lives
+            status, own, launches, journal.foreign, journal.unchecked, lives, refused
         )
 
     async def _execute(self, running: Running) -> None:

@@ -119,6 +119,16 @@ class Undo:
 
 
 @dataclass(frozen=True)
+class TakeBackOthers:
+    """Take back those of these cells that other notebooks have sent and left, and say so.
+
+    ``cells``: their seqs, with the numbers that these notebooks give them where that is known.
+    """
+
+    cells: Mapping[int, int | None]
+
+
+@dataclass(frozen=True)
 class OpenGates:
     """Let cells begin that wait for the end of these cells."""
 
@@ -222,7 +232,7 @@ class Rest:
 
 Action = (
     Notice | Status | Changed | Found | AddPending | DropPending | KeepCounts | Diverge | PressStop
-    | Interrupt | Prepare | StepReplay | BringBack | Undo | OpenGates | WithdrawBehind | EndRank
-    | Recover | LookAround | Ask | AskStates | AskWhere | WatchSilent
+    | Interrupt | Prepare | StepReplay | BringBack | Undo | TakeBackOthers | OpenGates
+    | WithdrawBehind | EndRank | Recover | LookAround | Ask | AskStates | AskWhere | WatchSilent
     | AskSilent | ExplainSilent | ReadLogEnd | Rest
 )  # fmt: skip

@@ -28,6 +28,7 @@ MOMENT_S = 0.1  # between two looks that must agree
 SETTLE_S = 8.0
 STEP_S = 0.01
 SILENT_S = 3.0  # that ranks get to say what they have launched, before others replay without
+FORSAKEN_S = 12.0  # that a notebook gets to end its cell, whose ranks announce what others lack
 IN_FLIGHT_S = 0.5  # that a cell gets on its way from its notebook to a rank
 
 T = TypeVar("T")
@@ -349,6 +350,12 @@ class Replaying:
         inside = sorted(r for r, s in states.items() if s.state == "running" and s.seq == self.seq)
         if inside and self.seq is not None and now > self._course_since + STALLED_S:
             self.stuck = f"{name_ranks(inside)} did not leave the cell"
+        others = (
+            {r: rep for r, rep in reports.items() if rep.state.state != "idle"} if self.seq else {}
+        )
+        announce = [r for r, rep in others.items() if rep.announced and rep.state.seq != self.seq]
+        if announce and len(announce) == len(others) and now > self._course_since + FORSAKEN_S:
+            self.stuck = f"{name_ranks(announce)} wait for others in another notebook's cell"
         return bool(self.stuck)
 
     @property

@@ -20,6 +20,7 @@ from jaxcluster.lockstep.facts import Facts, Recovered, Replayed, Why
 from jaxcluster.lockstep.states import OVER, Impossible, State
 from jaxcluster.lockstep.undone import Undone
 from jaxcluster.model import (
+    diagnose,
     findings,
     health,
     lockstep,
@@ -295,6 +296,10 @@ class Settling:
             yield actions.DropPending()
         if done.how == "replayed":
             yield actions.KeepCounts(done.counts)
+            if report is not None and not report.concerns(cell.record.seq):
+                # Their notebooks have had their time, and nobody else lets cells begin behind them.
+                yield from self._take_back_others()
+                yield actions.OpenGates(report.cells)
             if done.ran and report is None and cell.is_complete:
                 # Its code has heard a stop, and gone on: nothing else says that it met zeros.
                 yield from self._find_replayed()
@@ -309,6 +314,7 @@ class Settling:
         elif done.how == "completed":
             yield actions.KeepCounts({}, only=True)
             cell.silent = ()
+            yield from self._take_back_others()
             cell.recovered = (
                 "All of them have completed, and the ranks are in lockstep again. Don't trust what "
                 f"this cell printed. {(yield from self._say_undone())}"
@@ -361,6 +367,7 @@ class Settling:
         yield actions.Diverge(report or findings.unexplained(stuck))
         self._become(State.DIVERGED, stuck)
         yield from self._take_back()
+        yield from self._take_back_others()
         if self._facts.gives_new:
             why = f"The ranks need new processes, since {stuck}."
             done = yield from self._recover(str(report or ""), why)
@@ -410,10 +417,20 @@ class Settling:
             cell.undone = yield actions.Undo(ranks, not cell.lets_others_begin)
         return cell.undone
 
+    def _take_back_others(self) -> Steps[None]:
+        """Undo the other notebooks' cells that the finding is about.
+
+        Nobody can tell any more afterwards what they have met, and their notebooks may be gone.
+        """
+        report, seq = self._cell.polls.report, self._cell.record.seq
+        if report is not None and (others := report.cells - {seq, 0, wire.OURS}):
+            evidence = self._cell.polls.evidence
+            yield actions.TakeBackOthers(diagnose.numbers_of(others, evidence))
+
     def _say_undone(self, told: Iterable[str] = ()) -> Steps[str]:
         """What became of what the cell did. Of names that are ``told`` it was said."""
         if len(self._cell.never_begun) == len(self._cell.record.ranks):
-            return ""
+            return "This cell was not run: run it again."
         undone, gone = (yield from self._take_back()), set(told)
         names = rewrite.assigned_names(self._cell.record.source)
         return undone.without(gone).told("This cell", [n for n in names if n not in gone])

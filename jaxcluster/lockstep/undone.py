@@ -20,6 +20,7 @@ class Undone:
       failed: names whose values have changed in place and could not be put back.
       unknown: names whose values may have changed in place: what they are.
       missed: ranks that died before they were told to.
+      by_another: another notebook has done it, and was told what it came to.
     """
 
     refused: str = ""
@@ -29,6 +30,7 @@ class Undone:
     failed: tuple[str, ...] = ()
     unknown: Mapping[str, str] = field(default_factory=dict)
     missed: tuple[int, ...] = ()
+    by_another: bool = False
 
     def without(self, names: Iterable[str]) -> Undone:
         """The same, with nothing said of these names."""
@@ -44,6 +46,7 @@ class Undone:
             rest(self.lost),
             rest(self.failed),
             {name: self.unknown[name] for name in rest(self.unknown)},
+            by_another=self.by_another,
         )
 
     def brought_back(self, names: Iterable[str], assigned: Iterable[str]) -> Undone:
@@ -76,6 +79,8 @@ class Undone:
                 return f"What {cell} changed is not undone: {self.refused}."
             names = ", ".join(assigned)
             return f"Don't trust what {cell} assigned: {names} (not undone: {self.refused})."
+        if self.by_another:
+            return f"{cell} is undone, by another notebook."
         parts = []
         if self.back:
             parts.append(f"restored {', '.join(self.back)}")

@@ -252,6 +252,29 @@ def find_replayed(
     return None
 
 
+def cells_that_met_replays(reports: Mapping[int, wire.RankReport]) -> set[int]:
+    """The seqs of cells some of whose launches a rank has met with zeros."""
+    made: dict[tuple[str, int], set[int]] = {}
+    for report in reports.values():
+        for entry in report.launches:
+            made.setdefault((entry.processes, entry.seq), set()).add(entry.cell_seq)
+    met = set[int]().union(*(cells for cells in made.values() if wire.OURS in cells))
+    return met - {wire.OURS, 0}
+
+
+def numbers_of(
+    seqs: Iterable[int], reports: Mapping[int, wire.RankReport]
+) -> dict[int, int | None]:
+    """For each of these cells the number that its notebook gives it, where a launch tells it."""
+    told = {
+        e.cell_seq: e.cell
+        for report in reports.values()
+        for e in report.launches
+        if e.cell is not None
+    }
+    return {seq: told.get(seq) for seq in seqs}
+
+
 def _find_announced_in_vain(reports: Mapping[int, wire.RankReport]) -> Report | None:
     """That a rank announces, in strict mode, a launch that a replay has made on another one.
 

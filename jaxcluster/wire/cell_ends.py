@@ -16,7 +16,7 @@ import functools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from jaxcluster.wire.messages import CROSSING, CellReply
+from jaxcluster.wire.messages import CROSSING, CellReply, ErrorInfo
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class CellEnd:
       foreign: the sets of which something else than cells has launched programs.
       unchecked: as in ``CellReply``: a program broke off, and the ranks are to be checked.
       background: whether a thread, task or timer of the user's lives that may launch more.
+      refused: in strict mode, a launch was on which the ranks disagreed, or was given up.
     """
 
     status: str
@@ -38,13 +39,25 @@ class CellEnd:
     foreign: list[str] = field(default_factory=list)
     unchecked: bool = False
     background: bool = False
+    refused: bool = False
 
 
 def end_of(reply: CellReply) -> CellEnd:
     """The end that a reply tells of."""
     return CellEnd(
-        reply.status, reply.own, reply.launches, reply.foreign, reply.unchecked, reply.background
+        reply.status,
+        reply.own,
+        reply.launches,
+        reply.foreign,
+        reply.unchecked,
+        reply.background,
+        is_refused(reply.error, reply.given_up),
     )
+
+
+def is_refused(error: ErrorInfo | None, given_up: Collection[str]) -> bool:
+    """Whether a rank has raised before a launch on which the ranks disagree, or came to none."""
+    return bool(given_up) or (error is not None and error.heard is not None)
 
 
 def differing(ends: Mapping[int, CellEnd]) -> list[str]:
@@ -118,10 +131,10 @@ def launched_alike(processes: str, ends: Mapping[int, CellEnd]) -> bool:
 def may_go_on(ends: Mapping[int, CellEnd]) -> bool:
     """Whether the next cell may begin: nothing differs, no rank was interrupted or is unchecked.
 
-    Else the notebook that sent the cell says when (``clear``).
+    Else the notebook that sent the cell takes it back, and says when (``clear``).
     """
-    sure = all(end.status != "interrupted" and not end.unchecked for end in ends.values())
-    return sure and not differing(ends)
+    unsure = any(e.status == "interrupted" or e.unchecked or e.refused for e in ends.values())
+    return not (unsure or differing(ends))
 
 
 def covers(ranks: Collection[int], ends: Mapping[int, CellEnd]) -> bool:

@@ -155,3 +155,31 @@ def test_a_start_cell_finds_the_cluster_that_it_has_left_running(
     assert second.ok("%spmd precious + 1").result == "42"
     assert second.run(f"%jaxcluster start -n 1{name}").ename == "ClusterExists"
     second.ok("%jaxcluster stop")
+
+
+def test_what_a_notebook_leaves_that_is_killed_in_a_cell_is_taken_back_by_the_next_cell(
+    open_notebook: Open,
+) -> None:
+    """Its ranks wait for each other, and nobody else would tell of it."""
+    first, second = open_notebook(), open_notebook()
+    first.ok("%jaxcluster start -n 2 --name left")
+    first.ok(
+        "%%spmd\nimport jax, numpy as np, jax.numpy as jnp\n"
+        "from jax.sharding import NamedSharding, PartitionSpec as P\n"
+        "mesh = jax.make_mesh((2,), ('x',))\n"
+        "g = jax.device_put(np.arange(8.0), NamedSharding(mesh, P('x')))\n"
+        "total = jax.jit(jnp.sum)\nx = float(total(g))"
+    )
+    second.ok("%jaxcluster attach left")
+    second.begin("%%spmd\nx = -1\nif jax.process_index() == 0:\n    x = float(total(g))")
+    first.until(
+        lambda: first.ok("%jaxcluster status").text.count("running") == 1, "rank 0 alone waits"
+    )
+    second.kill()
+    told = first.run("%%spmd\nx")
+    assert told.ename == "Divergence"
+    assert "Rank 1 had not come to launch" in told.error
+    assert "of another notebook is undone. Restored x." in told.text + told.error
+    assert "This cell was not run: run it again." in told.error
+    assert first.ok("%spmd x").result == "28.0"
+    first.ok("%jaxcluster stop")

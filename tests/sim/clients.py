@@ -93,6 +93,12 @@ class Link:
         # When the last message to, and from, each rank arrives.
         self._to, self._back = [0.0] * len(self.ranks), [0.0] * len(self.ranks)
         self._dead: dict[int, Any] = {}
+        self._is_cut = False
+
+    def cut(self) -> None:
+        """Nothing more goes from this notebook, or comes to it."""
+        self._is_cut = True
+        self.forget(list(self._asked))
 
     def _soon(self, rank: int, last: list[float], more: float = 0.0) -> float:
         """When what is sent now arrives, behind the ``last`` of this way."""
@@ -121,6 +127,8 @@ class Link:
         ids = []
         for rank, body in each.items():
             ids.append(name := f"{self._generation}-{next(self._ids)}")
+            if self._is_cut:
+                continue
             if rank in self._dead:
                 sink.put(Event(rank, "died", name, self._dead[rank]))
                 continue
@@ -237,6 +245,7 @@ class World:
         self.pending_launches: list[Any] = []
         self.hosts = {r: f"h{n}" for r, n in enumerate(keys)} if len(set(keys)) > 1 else {}
         self.told: dict[int, Any] = {}
+        self.own_cells: set[int] = set()
         self.last_launches: dict[int, Any] = {}
         self.unreachable: dict[str, str] = {}
         self.divergence = self.logins = None

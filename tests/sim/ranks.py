@@ -18,6 +18,7 @@ from typing import Any
 from journals import launched
 
 from jaxcluster import wire
+from jaxcluster.cluster import undoing
 from jaxcluster.engine import failures, strict
 from jaxcluster.engine import gate as gates
 from jaxcluster.engine import journal as journals
@@ -389,6 +390,9 @@ class Rank:
         if (why := self._refuses_undo(request)) is not None:
             self.reply(request, {"ename": "UsageError", "message": why}, "error")
             return
+        if not self._has_begun(request):
+            self.reply(request, UndoLooked())
+            return
         assert self.before is not None
         old, new = self.before.names, self.names
         back = [n for n in old if new.get(n) is not old[n]]
@@ -397,6 +401,9 @@ class Rank:
     def _on_undo(self, request: Request) -> None:
         if (why := self._refuses_undo(request)) is not None:
             self.reply(request, {"ename": "UsageError", "message": why}, "error")
+            return
+        if not self._has_begun(request):
+            self.reply(request, [])
             return
         assert self.before is not None
         self.before.is_undone = True
@@ -416,9 +423,17 @@ class Rank:
         self.names.update(before.names)
 
     def _refuses_undo(self, request: Request) -> str | None:
-        if self.before is None or self.before.seq != request.body.seq:
-            return "another cell has run since"
+        if self.before is None:
+            return "no cell has run"
+        if self.before.seq > request.body.seq:
+            return "another cell has begun since"
+        if self.before.seq == request.body.seq and self.before.is_undone:
+            return undoing.ALREADY
         return None
+
+    def _has_begun(self, request: Request) -> bool:
+        """Whether the cell was not interrupted here before its turn, and was sent here."""
+        return self.before is not None and self.before.seq == request.body.seq
 
     def _on_replay(self, request: Request) -> None:
         self.jobs.append(lambda: self._replay(request))
@@ -530,7 +545,7 @@ class Rank:
             self._put_back(self.before)
         self.current, self.ended = None, cell.seq
         self.journal.leave(status, 0.0)
-        end = self._end_of(cell, status)
+        end = self._end_of(cell, status, error)
         self.gate.ended(cell, request.ident, end)
         reply = wire.CellReply(
             self.number, cell.seq, status, 0.001, error, end.launches,
@@ -545,11 +560,14 @@ class Rank:
             is_same = self.names == self.before.names
             self.copier.end(cell.seq, is_same)
 
-    def _end_of(self, cell: wire.CellRequest, status: str) -> wire.cell_ends.CellEnd:
+    def _end_of(
+        self, cell: wire.CellRequest, status: str, error: wire.ErrorInfo | None = None
+    ) -> wire.cell_ends.CellEnd:
         journal = self.journal
         own, launches = journal.own(cell.seq), journal.launches()
         ended = status, own, launches, journal.foreign, journal.unchecked, self._lives()
-        return wire.cell_ends.CellEnd(*ended)
+        refused = wire.cell_ends.is_refused(error, journal.given_up)
+        return wire.cell_ends.CellEnd(*ended, refused)
 
     # ------------------------------------------------------------------ the user's code
 

@@ -27,6 +27,7 @@ from sim.truth import Value
 
 GARBAGE = 500_000  # objects between looks for what only cycles hold
 KEPT = 0.006  # of the schedules: in each of these ranks or hosts are lost
+LEFT = 0.1  # of those with two notebooks: the other one's process ends
 LIMIT_S = 200.0  # of the virtual clock; what waits as long waits for ever
 
 
@@ -78,6 +79,8 @@ def run(schedule: Schedule) -> Course:
         if schedule.death is not None:
             at, rank = schedule.death
             hub.at(at, lambda: die(cluster, clients, rank))
+        if schedule.leaves_at is not None:
+            hub.at(schedule.leaves_at, partial(leave, clients[1], schedule, course, hub))
         for at, what, which in schedule.keeps.deaths if schedule.keeps is not None else ():
             hub.at(at, partial(lose, cluster, clients, what, which))
         try:
@@ -177,6 +180,23 @@ def interrupt(client: Client) -> None:
     client.link.request_each(dict.fromkeys(client.link.ranks, Interrupt(None)), sink=Sink())
 
 
+class Left(Exception):
+    """Its notebook's process has ended: nobody is told how it did."""
+
+
+def leave(client: Client, schedule: Schedule, course: Course, hub: Hub) -> None:
+    """The process of an attached notebook ends, with all that it was to do yet."""
+    client.link.cut()
+    own = [p.number for p in schedule.programs if p.client == client.number]
+    names = {f"client {client.number}", *(f"cell {number}" for number in own)}
+    for actor in [each for each in hub.actors if each.name in names]:
+        actor.kill()
+        hub.actors.remove(actor)
+    for number in own:
+        course.ended.setdefault(number, Left())
+    hub.is_over = len(course.ended) == len(schedule.programs)
+
+
 def lose(cluster: Cluster, clients: Sequence[Client], what: str, which: int) -> None:
     """A rank's process ends, or a host with all that is there."""
     if what == "rank":
@@ -221,7 +241,7 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
             if not isinstance(value, Value) or not value.tainted:
                 continue
             number, error = _maker(value), course.ended.get(_maker(value), 1)
-            if _was_named(value, course):
+            if _was_named(value, course) or isinstance(error, Left):
                 continue
             if error is None:
                 broken.append(f"P1: cell {number} left {name} wrong on rank {rank.number}, ok")
@@ -234,7 +254,9 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
         broken[:] = [line for line in broken if not line.startswith("P1")]
     for number, error in course.ended.items():
         broken += _look_at_undone(cluster, course, number, error)
-    is_whole = schedule.death is None and schedule.keeps is None
+    # What a notebook leaves open when it ends, half sent or stopped, others find and tell of.
+    is_left = any(isinstance(error, Left) for error in course.ended.values())
+    is_whole = schedule.death is None and schedule.keeps is None and not is_left
     is_right = not schedule.fault and is_whole
     if is_right:
         for number, error in course.ended.items():
@@ -259,14 +281,14 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
             is_clear = report.kind != "circle" and len(_members(report.processes)) > 2
             # Whoever heard the stop, and went on, has left out what it was in.
             is_clear = is_clear and not _is_stop_heard(schedule)
-            is_clear = is_clear and schedule.keeps is None
+            is_clear = is_clear and schedule.keeps is None and not is_left
             is_clear = is_clear and len(culprits) != len(report.others)  # else nobody can tell
             if is_clear and guilty.isdisjoint(culprits):
                 broken.append(f"P4: cell {number}: {sorted(culprits)} are blamed: {report}")
             is_clear = is_whole and not _is_stop_heard(schedule)
             if report.cell_seq and report.cell_seq not in cells and is_clear:
                 broken.append(f"P4: cell {report.cell_seq} is blamed, not {cells}: {report}")
-    if not broken and not any(rank.is_dead for rank in cluster.ranks):
+    if not (broken or is_left or any(rank.is_dead for rank in cluster.ranks)):
         _look_at_all_or_none(schedule, cluster, course)
 
 
@@ -282,6 +304,9 @@ def _was_named(value: Value, course: Course) -> bool:
     if value.meaning in course.apart and any(
         "Don't trust what threads" in str(error) for error in course.ended.values()
     ):
+        return True
+    told = "".join([*map(str, course.ended.values()), *course.said.values()])
+    if isinstance(course.ended.get(maker), Left) and "of another notebook changed is not" in told:
         return True
     inputs = {v for made in value.made.met for v in made.inputs if v is not None and v.tainted}
     return any(_was_named(v, course) for v in inputs)
@@ -377,6 +402,8 @@ def schedules(first: int, count: int, faults: Sequence[str] = ("", *FAULTS)) -> 
             made = replace(made, death=(chance.uniform(0, 2.0), chance.randrange(3)))
         elif chance.random() < KEPT:
             made = Writer(chance).keep(made)
+        elif any(p.client for p in made.programs) and chance.random() < LEFT:
+            made = replace(made, leaves_at=chance.uniform(0, 2.0))
         yield made
 
 
@@ -398,6 +425,8 @@ def _smaller(schedule: Schedule) -> Iterator[Schedule]:
         yield replace(schedule, programs=tuple(q for q in programs if q is not p))
     if schedule.death is not None:
         yield replace(schedule, death=None)
+    if schedule.leaves_at is not None:
+        yield replace(schedule, leaves_at=None)
     if (keeps := schedule.keeps) is not None:
         yield replace(schedule, keeps=None)
         for gone in keeps.deaths:
