@@ -166,8 +166,8 @@ class ActionRunner:
                 core.is_patient = is_patient
                 how = begun.bring_back(world.turns)
                 return Replayed(how, core.stuck, core.ran, core.counts, core.is_under_way)
-            case actions.Undo(ranks, holds_others):
-                return self._undo(world, ranks, holds_others)
+            case actions.Undo(ranks, holds_others, seq):
+                return self._undo(world, ranks, holds_others, seq)
             case actions.TakeBackOthers(cells):
                 self._take_back_others(world, cells)
             case actions.OpenGates(seqs):
@@ -238,22 +238,27 @@ class ActionRunner:
         told = {rank: why.message for rank, why in whys.items()}
         return events.Located(time.monotonic(), ranks, replies(answers), told)
 
-    def _undo(self, world: World, ranks: Sequence[int], holds_others: bool) -> Undone:
+    def _undo(
+        self, world: World, ranks: Sequence[int], holds_others: bool, other: int | None
+    ) -> Undone:
         record = self._cell.record
+        seq = record.seq if other is None else other
+        number = record.execution_count if other is None else other
         # Beside new processes some ranks would be saved before the undo, and others after it.
         with self._cluster.changing:
             undone = undoing.undo(
                 world.link,
                 world.turns,
-                record.seq,
-                record.execution_count,
+                seq,
+                number,
                 ranks,
                 holds_others=holds_others,
             )
             if undone.refused == undoing.ALREADY:  # another notebook has taken this one for left
                 undone = Undone(by_another=True)
             if not undone.refused:
-                world.hear_undo(record.seq, undone.in_doubt)
+                world.hear_undo(seq, undone.in_doubt)
+            if not undone.refused and other is None:
                 record.undone = True
                 record.missed = tuple({*record.ranks} - {*ranks} | {*undone.missed})
         return undone

@@ -40,6 +40,7 @@ from jaxcluster.model.history import History
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
 from jaxcluster.model.life import State
 from jaxcluster.model.lineage import Lineage
+from jaxcluster.model.lockstep import in_lockstep
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.stragglers import Straggler
 from jaxcluster.ranks import name_ranks
@@ -851,6 +852,22 @@ class Cluster(Lifecycle):
         """Ranks answer behind the cells that they have: one that went wrong is settled first."""
         for cell in self.cells:
             cell.carry_unwaited()
+        self._settle_others()
+
+    def _settle_others(self) -> None:
+        """Behind another notebook's last cell, too: what that leaves as it is, a cell here finds.
+
+        Raises:
+          Divergence: that cell had gone wrong; what became of it is said.
+        """
+        world, sent = self.world, max((cell.record.seq for cell in self.sent), default=0)
+        is_last = max(world.turns.last_cells().values(), default=0) <= sent
+        if is_last or self.closed or self.dead or self.divergence is not None:
+            return
+        states = world.status()
+        counts = {state.rank: state.launches for state in states}
+        if any(s.state != "idle" or s.queued for s in states) or not in_lockstep(counts):
+            self._submit("", CellOptions()).wait()
 
     def __getitem__(self, name: str) -> Any:
         return self.pull(name)

@@ -10,6 +10,7 @@ from jaxcluster.cluster import replay, undoing
 from jaxcluster.cluster.action_runner import Owner
 from jaxcluster.errors import CellInterrupted, JaxClusterError, NoCluster, RankDied, UsageError
 from jaxcluster.lockstep.availability import ClusterCondition, advice, refusal
+from jaxcluster.lockstep.undone import Undone
 from jaxcluster.model import skipped
 from jaxcluster.model.outputs import CellRecord
 
@@ -66,35 +67,57 @@ def bring_into_lockstep(cluster: Recoverable) -> str:
         cluster.world.counts.clear()
         cluster.world.pending_launches.clear()
         cluster.world.divergence = None
-        cluster.world.open_gates({s.gate[0] for s in cluster.world.status() if s.gate})
-        return skipped.tell(begun.core.ran, time.monotonic() - started, "All variables are kept.")
+        states = cluster.world.status()
+        cluster.world.open_gates({seq for s in states for seq in (*s.gate[:1], s.ended)})
+        kept = "All variables are kept."
+        if any(begun.core.ran.values()) and (undone := _undo_last(cluster)) is not None:
+            kept = undone.told("The last cell")
+        return skipped.tell(begun.core.ran, time.monotonic() - started, kept)
     why = begun.core.why_not
     why = f"The ranks needed new processes, since {why}." if why else ""
     return "\n".join(filter(None, [cluster.restart(), why]))
+
+
+def _undo_last(cluster: Recoverable) -> Undone | None:
+    """Take the last cell back, whoever has sent it: it met zeros. None: this was done before."""
+    last, own = max(cluster.world.turns.last_cells().values(), default=0), cluster.last
+    if own is not None and own.seq >= last:
+        return None if own.undone else _take_back(cluster, own)
+    ranks = [rank for rank in cluster.world.link.ranks if rank not in cluster.world.dead]
+    undone = undoing.undo(cluster.world.link, cluster.world.turns, last, last, ranks)
+    if not undone.refused:
+        cluster.world.hear_undo(last, undone.in_doubt)
+    return undone
 
 
 def undo(cluster: Recoverable) -> str:
     """See ``Cluster.undo``."""
     if cluster.last is None:
         raise UsageError("No cell of this notebook has run on this cluster.", "%%spmd runs one.")
-    number = cluster.last.execution_count
-    cell = f"Cell [{number}]"
+    cell = f"Cell [{cluster.last.execution_count}]"
     if cluster.cells:
         raise UsageError(f"{cell} has not ended.", "%jaxcluster interrupt stops it.")
-    ranks = [rank for rank in cluster.last.ranks if rank not in cluster.world.dead]
+    undone = _take_back(cluster, cluster.last)
+    if undone.refused:
+        raise UsageError(f"{cell} can't be undone: {undone.refused}.")
+    return undone.told(cell)
+
+
+def _take_back(cluster: Recoverable, cell: CellRecord) -> Undone:
+    """Take a cell of this notebook back."""
+    ranks = [rank for rank in cell.ranks if rank not in cluster.world.dead]
     undone = undoing.undo(
         cluster.world.link,
         cluster.world.turns,
-        cluster.last.seq,
-        number,
+        cell.seq,
+        cell.execution_count,
         ranks,
         looked=cluster.looked,
         answer_s=undoing.ASKED_FOR_S,
     )
-    if undone.refused:
-        raise UsageError(f"{cell} can't be undone: {undone.refused}.")
-    cluster.world.hear_undo(cluster.last.seq, undone.in_doubt)
-    cluster.lineage.undone(cluster.last.seq, undone.in_doubt)
-    cluster.last.undone = True
-    cluster.last.missed = tuple({*cluster.last.ranks} - {*ranks} | {*undone.missed})
-    return undone.told(cell)
+    if not undone.refused:
+        cluster.world.hear_undo(cell.seq, undone.in_doubt)
+        cluster.lineage.undone(cell.seq, undone.in_doubt)
+        cell.undone = True
+        cell.missed = tuple({*cell.ranks} - {*ranks} | {*undone.missed})
+    return undone

@@ -112,10 +112,12 @@ class Undo:
     """Take the cell back on these ranks. -> ``Undone``
 
     ``holds_others``: cells that wait behind it don't begin before the ranks are called settled.
+    ``seq``: another cell, in its place.
     """
 
     ranks: tuple[int, ...]
     holds_others: bool
+    seq: int | None = None
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ class Cell:
         self.killed: dict[int, str] = {}
         self.withdrawn = ""
         self._are_silent: frozenset[int] = frozenset()  # at the last look
-        self._left: list[int] = []  # a script's ranks whose processes have ended with code 0
+        self.left: list[int] = []  # a script's ranks whose processes have ended with code 0
         self._held: dict[int, str] = {}  # ranks that a person holds: in what
         self._noticed = False
         self._notice_at: float | None = None
@@ -206,7 +206,7 @@ class Cell:
 
     def _take_death(self, rank: int, why: str, code: int | None, now: float) -> list[Action]:
         if self.is_last and code == 0:  # os._exit(0): its own end
-            self._left.append(rank)
+            self.left.append(rank)
             self.record.add_reply(wire.CellReply(rank, self.record.seq, "ok", 0.0))
             return self._watched(health.Replied(rank, "ok"), now)
         self.record.records[rank].died = why
@@ -319,7 +319,7 @@ class Cell:
         elif self.record.replies and working:
             waited, done = now - self.started, self.record.replies
             lines.append(explain.tell_working(working, done, waited, self.hosts))
-            lines += explain.tell_left(self._left, self.hosts)
+            lines += explain.tell_left(self.left, self.hosts)
         return self._say(on_one_line(lines or [self._stands]), now)
 
     def _say(self, text: str, now: float, for_logs: bool = False) -> list[Action]:

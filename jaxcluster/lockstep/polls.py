@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 
 from jaxcluster import wire
@@ -68,17 +69,20 @@ class Polls:
         forget: list[Action] = [DropPending(tuple(settled))] if settled else []
         found: findings.Report | findings.Suspicion | None = late
         if late is None or not late.concerns(record.seq):
-            found = diagnose.diagnose(
+            look = functools.partial(
+                diagnose.diagnose,
                 reports,
                 ended,
-                record.source,
-                record.execution_count,
-                errors,
-                record.ranks,
+                cell=record.execution_count,
+                errors=errors,
+                told=record.ranks,
                 before=self.before,
                 expected=facts.sent,
                 is_patient=self._wanted is None or facts.now < self.suspected_at + TIE_S,
             )
+            found = look(source=record.source)
+            if isinstance(found, findings.Report) and not found.concerns(record.seq):
+                found = look(source="")  # another notebook's cell may have the same number
         self.before = reports
         wanted = self._wanted
         self._wanted = None

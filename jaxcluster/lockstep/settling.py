@@ -21,6 +21,7 @@ from jaxcluster.lockstep.states import OVER, Impossible, State
 from jaxcluster.lockstep.undone import Undone
 from jaxcluster.model import (
     diagnose,
+    explain,
     findings,
     health,
     lockstep,
@@ -49,6 +50,7 @@ class Settling:
         self._cell = cell
         self._facts = Facts(cell.started)
         self._is_left_to_another = False
+        self._others: list[Undone] = []  # what became of forsaken cells
         self._is_replaced = False  # its ranks are gone, and others have come in their place
 
     def settle(self) -> Steps[None]:
@@ -296,10 +298,6 @@ class Settling:
             yield actions.DropPending()
         if done.how == "replayed":
             yield actions.KeepCounts(done.counts)
-            if report is not None and not report.concerns(cell.record.seq):
-                # Their notebooks have had their time, and nobody else lets cells begin behind them.
-                yield from self._take_back_others()
-                yield actions.OpenGates(report.cells)
             if done.ran and report is None and cell.is_complete:
                 # Its code has heard a stop, and gone on: nothing else says that it met zeros.
                 yield from self._find_replayed()
@@ -377,10 +375,15 @@ class Settling:
 
     def _is_forsaken(self, state: wire.RankState) -> bool:
         """Whether a rank is in an earlier cell that has gone wrong, and nobody brings it back."""
+        return state.state == "running" and state.seq in self._forsaken()
+
+    def _forsaken(self) -> list[int]:
+        """Other cells, which have gone wrong and are left so by their notebook; newest first."""
         report = self._cell.polls.report
-        if report is None or report.concerns(self._cell.record.seq) or state.state != "running":
-            return False
-        return state.seq in {*report.cells, report.cell_seq} - self._facts.own
+        if report is None or report.concerns(self._cell.record.seq):
+            return []
+        cells = {report.cell_seq, *report.cells} - self._facts.own
+        return sorted((seq for seq in cells if seq > 0), reverse=True)
 
     def _let_others_begin(self) -> Steps[None]:
         """Cells that wait behind it on the ranks may begin now, or never will.
@@ -406,15 +409,21 @@ class Settling:
             raise Impossible(
                 f"cells that wait for this one can't begin: it is {self._cell.course.state}"
             )
-        yield actions.OpenGates(frozenset({self._cell.record.seq}))
+        others = self._forsaken() if self._is(State.SETTLED) else ()
+        yield actions.OpenGates(frozenset({self._cell.record.seq, *others}))
 
     def _take_back(self) -> Steps[Undone]:
-        """Undo the cell on all its ranks, once."""
+        """Undo the cell on all its ranks, once, and others that nobody else undoes."""
         cell = self._cell
         if cell.undone is None:
-            gone = cell.never_begun.union((yield from self._look_around()).dead)
+            facts = yield from self._look_around()
+            gone = cell.never_begun.union(facts.dead)
             ranks = tuple(rank for rank in cell.record.ranks if rank not in gone)
             cell.undone = yield actions.Undo(ranks, not cell.lets_others_begin)
+            others = () if self._is(State.LEFT) else self._forsaken()
+            for seq in [seq for seq in others if seq not in facts.stopped]:
+                living = tuple(rank for rank in facts.ranks if rank not in facts.dead)
+                self._others.append((yield actions.Undo(living, True, seq)))
         return cell.undone
 
     def _take_back_others(self) -> Steps[None]:
@@ -429,11 +438,12 @@ class Settling:
 
     def _say_undone(self, told: Iterable[str] = ()) -> Steps[str]:
         """What became of what the cell did. Of names that are ``told`` it was said."""
-        if len(self._cell.never_begun) == len(self._cell.record.ranks):
-            return "This cell was not run: run it again."
         undone, gone = (yield from self._take_back()), set(told)
-        names = rewrite.assigned_names(self._cell.record.source)
-        return undone.without(gone).told("This cell", [n for n in names if n not in gone])
+        others = [other.told("The other cell") for other in self._others]
+        if len(self._cell.never_begun) == len(self._cell.record.ranks):
+            return " ".join(["This cell was not run.", *others])
+        names = [n for n in rewrite.assigned_names(self._cell.record.source) if n not in gone]
+        return " ".join([undone.without(gone).told("This cell", names), *others])
 
     def _recover(self, told: str, said: str = "") -> Steps[str]:
         """What was done about a death or a permanent hang, and about what the cell did."""
@@ -472,10 +482,10 @@ class Settling:
         )
         if death is not None:
             return ending()
-        unanswered: list[str] = []
+        unanswered = explain.tell_left(cell.left, facts.hosts, is_over=True)
         if cell.silent:
             located: events.Located = yield actions.AskWhere(cell.silent)
-            unanswered = cell.tell_unanswered(located)
+            unanswered += cell.tell_unanswered(located)
             unanswered.append(f"%jaxcluster status shows them. {RESTART_HINT}")
         undone = ""
         if cell.undone is not None and not cell.recovered:

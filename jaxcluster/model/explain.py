@@ -282,7 +282,8 @@ def _tell_waiting(ranks: Sequence[int], found: Missing, scene: Scene) -> str:
     if wanted is not None and own and wanted.line != state.line:
         call = _call_at(source, wanted.line) or "the program"
         return f"{who} waited at {where} for {call} of line {wanted.line}{launch}."
-    call = _call_at(source, state.line) or _function(state)
+    call = _call_at(source, state.line) if state.cell == scene.cell else ""
+    call = call or _function(state)
     return f"{who} waited {f'in {call} ' if call else ''}at {where}{launch}."
 
 
@@ -470,18 +471,22 @@ def _doing(report: wire.RankReport) -> str:
     return f"works at {where}" if where else "has not begun it"
 
 
-def tell_left(ranks: Sequence[int], hosts: Mapping[int, str] | None = None) -> list[str]:
+def tell_left(
+    ranks: Sequence[int], hosts: Mapping[int, str] | None = None, is_over: bool = False
+) -> list[str]:
     """What is to be known of ranks that a script has ended by ``os._exit(0)``; empty for none.
 
-    Nobody can ask them any more whether they had made what others wait for.
+    Nobody can ask them any more whether they had made what others wait for. ``is_over``: the script
+    has failed since.
     """
     if not ranks:
         return []
     processes = "process has" if len(ranks) == 1 else "processes have"
     whom = "it" if len(ranks) == 1 else "them"
+    then = "never ends, or fails" if is_over else "never ends; Ctrl-C ends the run"
     return [
         f"{begin_ranks(ranks, hosts)}: the {processes} ended with exit code 0 (os._exit). A "
-        f"collective that waits for {whom} never ends; Ctrl-C ends the run."
+        f"collective that waits for {whom} {then}."
     ]
 
 

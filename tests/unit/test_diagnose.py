@@ -597,6 +597,8 @@ def test_a_script_s_rank_that_has_left_by_exit_is_told() -> None:
     assert explain.tell_left([]) == []
     (one,) = explain.tell_left([1])
     assert one.startswith("Rank 1: the process has ended with exit code 0 (os._exit). A collective")
+    (over,) = explain.tell_left([1], is_over=True)
+    assert over.endswith("A collective that waits for it never ends, or fails.")
     (two,) = explain.tell_left([1, 2], {0: "h1", 1: "h1", 2: "h2"})
     assert two.startswith("Ranks 1 (h1), 2 (h2): the processes have ended")
     assert "waits for them never ends; Ctrl-C ends the run." in two

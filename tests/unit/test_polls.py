@@ -96,6 +96,21 @@ def test_another_cells_finding_is_left_to_its_notebook_for_a_while() -> None:
     assert found == [Found(looked.report)] and looked.report is not None
 
 
+def test_no_line_of_this_cell_is_shown_for_another_notebooks_of_the_same_number() -> None:
+    """Each kernel counts its own cells."""
+    looked = polls()
+    looked._record.source = "if rank == 0:\n    step(x)"
+    made = [replace(launch(0, cell=5), cell=looked._record.execution_count, line=2)]
+    waits = replace(report(0, *made), state=report(0, *made).state)
+    reports = {0: waits, 1: report(1, probes=1)}
+    late = replace(ALL, now=ALL.now + FOREIGN_S + 0.1)
+    looked.find(reports, ALL)
+    looked.find({0: waits, 1: report(1, probes=2)}, ALL)
+    looked.find({0: waits, 1: report(1, probes=3)}, late)
+    assert looked.report is not None and looked.report.cell_seq == 5
+    assert "step" not in str(looked.report) and "if rank" not in str(looked.report)
+
+
 def later_one_lacks(probes: int = 1, is_waiting: bool = True) -> dict[int, wire.RankReport]:
     """Rank 1 has left out what rank 0 waits in, in a later cell; rank 2 is still in this one."""
     waits = report(0, launch(0, SEQ + 1), state="running", seq=SEQ + 1)

@@ -330,6 +330,24 @@ def test_a_cell_that_never_began_brings_back_what_an_earlier_one_has_left(stoppe
     assert bool(ending.withdrawn) is stopped
 
 
+def test_what_its_notebook_leaves_as_it_is_is_taken_back_by_who_brings_the_ranks_back() -> None:
+    """Where the other notebook is gone, nobody else names what that cell made of zeros."""
+    left = replace(REPORT, cell_seq=SEQ - 1, cells=frozenset({SEQ - 2, SEQ - 1}))
+    for facts, undone in (({}, [SEQ - 1, SEQ - 2]), ({"own": frozenset({SEQ - 1})}, [SEQ - 2])):
+        cell, settling = ended((LESS, LESS), "interrupted")
+        for reply in cell.record.replies.values():
+            object.__setattr__(reply, "seconds", 0.0)
+        cell.polls.report = left
+        ranks = Ranks(**facts)
+        ranks.carry(settling.settle())
+        ending = ranks.carry(settling.end(lambda error, ranks: ()))
+        asked = [it for it in ranks.done if isinstance(it, actions.Undo) and it.seq is not None]
+        assert [(it.seq, it.ranks) for it in asked] == [(seq, (0, 1)) for seq in undone]
+        assert ending.recovered.endswith("The other cell is undone. Removed y.")
+        assert "This cell was not run." in ending.recovered
+        assert actions.OpenGates(frozenset({SEQ, *undone})) in ranks.done  # what waits for them
+
+
 def test_where_it_went_wrong_a_dead_rank_that_did_not_run_it_is_replaced() -> None:
     """Else nobody does it before this notebook's next cell, and others' cells wait behind it."""
     for report, done in ((None, 0), (LEFT_OUT, 1)):
@@ -428,6 +446,14 @@ def test_stop_beside_what_threads_made_uneven_keeps_no_later_cell_from_running()
     ranks.carry(settling.leave_unsettled())
     assert cell.course.state is State.LEFT
     assert "Diverge" not in ranks.kinds()
+
+
+def test_the_failure_of_a_script_names_ranks_that_had_ended_before() -> None:
+    """Their process says nothing, and what fails on the others is often a lost connection."""
+    cell, settling = ended((EVEN, None), "error")
+    cell.left = [1]
+    ending = Ranks().carry(settling.end(lambda error, ranks: ()))
+    assert [line.partition(":")[0] for line in ending.unanswered] == ["Rank 1"]
 
 
 def test_a_certain_finding_can_not_be_settled_by_a_cells_mere_end() -> None:
