@@ -18,7 +18,7 @@ from jaxcluster import wire
 from jaxcluster.lockstep.actions import REPORT_S, Ask, LookAround
 from jaxcluster.lockstep.events import Looked
 from jaxcluster.lockstep.facts import Facts, Reports
-from jaxcluster.model import diagnose, findings, lockstep, skipped
+from jaxcluster.model import deadlock, diagnose, findings, lockstep, skipped
 from jaxcluster.ranks import name_ranks
 
 STALLED_S = 3.0  # without any change, while a rank that was interrupted is in the cell yet
@@ -341,21 +341,30 @@ class Replaying:
         return any(before.get(rank, counts) != counts for rank, counts in replayed.items())
 
     def _has_stalled(self, now: float) -> bool:
-        """Whether a rank is in the cell yet, and nothing that is done here gets it out."""
+        """Whether nothing has changed for long, and nothing that is done here will help.
+
+        A rank is in the cell yet; or in another one, where it waits for ever.
+        """
         _, reports = self._looks[-1]
         states = {rank: report.state for rank, report in reports.items()}
         course = ({r: (s.seq, s.line, s.launches) for r, s in states.items()}, list(self._asked))
         if course != self._course or self._asked:
             self._course, self._course_since = course, now
-        inside = sorted(r for r, s in states.items() if s.state == "running" and s.seq == self.seq)
-        if inside and self.seq is not None and now > self._course_since + STALLED_S:
+        if self.seq is None or now <= self._course_since + STALLED_S:
+            return bool(self.stuck)
+        busy = {r: report for r, report in reports.items() if report.state.state != "idle"}
+        inside = sorted(r for r, rep in busy.items() if rep.state.seq == self.seq)
+        circle = deadlock.find(reports)[0] if busy else None
+        if circle is not None and circle.is_hopeless:
+            self.stuck = "they wait for each other"
+        elif any(busy[rank].state.state == "running" for rank in inside):
             self.stuck = f"{name_ranks(inside)} did not leave the cell"
-        others = (
-            {r: rep for r, rep in reports.items() if rep.state.state != "idle"} if self.seq else {}
-        )
-        announce = [r for r, rep in others.items() if rep.announced and rep.state.seq != self.seq]
-        if announce and len(announce) == len(others) and now > self._course_since + FORSAKEN_S:
-            self.stuck = f"{name_ranks(announce)} wait for others in another notebook's cell"
+        elif (
+            busy
+            and all(report.announced for report in busy.values())
+            and now > self._course_since + FORSAKEN_S
+        ):
+            self.stuck = f"{name_ranks(busy)} wait for others in another notebook's cell"
         return bool(self.stuck)
 
     @property

@@ -1251,4 +1251,265 @@ FOUND = {
         guilty=frozenset({(2, 2)}),
         lateness=0.3,
     ),
+    "a stopped cell waits for ranks that wait for each other in another notebook": Schedule(
+        seed=12163207,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=1,
+                client=1,
+                steps={
+                    0: (
+                        Sleep(seconds=0.5),
+                        Launch(where="0,1,2", program=1, meant=(1, 1), name="b"),
+                        Launch(where="0,1", program=1, meant=(1, 2), name="d"),
+                    ),
+                    1: (
+                        Sleep(seconds=1.5),
+                        Launch(where="0,1,2", program=1, meant=(1, 1), name="b"),
+                        Launch(where="0,1", program=1, meant=(1, 2), name="d"),
+                    ),
+                    2: (
+                        Sleep(seconds=1.5),
+                        Launch(where="0,1,2", program=1, meant=(1, 1), name="b"),
+                    ),
+                },
+                queued=False,
+            ),
+            Program(
+                number=2,
+                client=0,
+                steps={
+                    0: (Catch(steps=(Sleep(seconds=1.5),), of_stop=True),),
+                    2: (
+                        Catch(
+                            steps=(Launch(where="0,1,2", program=1, meant=(2, 0), name="a"),),
+                            of_stop=True,
+                        ),
+                    ),
+                },
+                queued=False,
+                stop_at=0.06151441702030846,
+            ),
+        ),
+        fault="partial",
+        guilty=frozenset({(2, 1)}),
+        lateness=0.02,
+    ),
+    "a notebook goes before it has undone what a rank has met with zeros": Schedule(
+        seed=8068,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    0: (Launch(where="0,1,2", program=1, meant=(1, 0), name="c", inputs=("a",)),),
+                    1: (Launch(where="0,1,2", program=1, meant=(1, 0), name="c", inputs=("a",)),),
+                    2: (Launch(where="0,1,2", program=1, meant=(1, 0), name="c", inputs=("a",)),),
+                },
+                queued=False,
+            ),
+            Program(
+                number=2,
+                client=1,
+                steps={
+                    0: (Launch(where="0,1,2", program=1, meant=(2, 1), name="a"),),
+                    1: (
+                        Sleep(seconds=0.5),
+                        Raise(),
+                        Launch(where="0,1,2", program=1, meant=(2, 1), name="a"),
+                    ),
+                    2: (
+                        Sleep(seconds=0.5),
+                        Launch(where="0,1,2", program=1, meant=(2, 1), name="a"),
+                    ),
+                },
+                queued=False,
+            ),
+        ),
+        fault="raise",
+        guilty=frozenset({(2, 1)}),
+        lateness=0.02,
+        leaves_at=0.6295185103170549,
+    ),
+    "a notebook goes in a cell whose mixed programs have completed": Schedule(
+        seed=48133,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(number=1, client=0, steps={0: (), 1: (), 2: ()}, queued=False),
+            Program(
+                number=2,
+                client=0,
+                steps={
+                    0: (
+                        Launch(where="0,1,2", program=1, meant=(2, 0), name="b", inputs=("b",)),
+                        Launch(where="0,1,2", program=2, meant=(2, 1), name="x", inputs=("a",)),
+                    ),
+                    1: (
+                        Launch(where="0,1,2", program=1, meant=(2, 0), name="b", inputs=("b",)),
+                        Launch(where="0,1,2", program=2, meant=(2, 1), name="x", inputs=("a",)),
+                    ),
+                    2: (
+                        Launch(where="0,1,2", program=1, meant=(2, 0), name="b", inputs=("b",)),
+                        Catch(
+                            steps=(
+                                Launch(
+                                    where="0,1,2",
+                                    program=2,
+                                    meant=(2, 1),
+                                    name="x",
+                                    inputs=("a",),
+                                    is_cut=True,
+                                ),
+                            )
+                        ),
+                    ),
+                },
+                queued=False,
+            ),
+            Program(
+                number=3,
+                client=1,
+                steps={
+                    0: (
+                        Sleep(seconds=1.5),
+                        Launch(
+                            where="0,1,2", program=1, meant=(3, "other"), name="b", inputs=("c",)
+                        ),
+                    ),
+                    1: (Launch(where="0,1,2", program=2, meant=(3, 1), name="b", inputs=("c",)),),
+                    2: (Launch(where="0,1,2", program=2, meant=(3, 1), name="b", inputs=("c",)),),
+                },
+                queued=False,
+            ),
+        ),
+        fault="other",
+        guilty=frozenset({(3, 0)}),
+        lateness=0.02,
+        leaves_at=0.9183000579412108,
+    ),
+    "a notebook goes in a cell that strict mode has refused": Schedule(
+        seed=78602,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(
+                number=1,
+                client=1,
+                steps={
+                    0: (
+                        Launch(where="0,1,2", program=2, meant=(1, "extra"), name="c"),
+                        Launch(where="0,1,2", program=2, meant=(1, 1), name="c"),
+                        Launch(where="0,1,2", program=1, meant=(1, 2), name="b"),
+                    ),
+                    1: (
+                        Launch(where="0,1,2", program=2, meant=(1, 1), name="c"),
+                        Launch(where="0,1,2", program=1, meant=(1, 2), name="b"),
+                    ),
+                    2: (
+                        Launch(where="0,1,2", program=2, meant=(1, 1), name="c"),
+                        Launch(where="0,1,2", program=1, meant=(1, 2), name="b"),
+                    ),
+                },
+                queued=False,
+            ),
+            Program(
+                number=3,
+                client=0,
+                steps={
+                    0: (Launch(where="0,1,2", program=1, meant=(3, 1), name="b", inputs=("c",)),),
+                    1: (Launch(where="0,1,2", program=1, meant=(3, 1), name="b", inputs=("c",)),),
+                    2: (Launch(where="0,1,2", program=1, meant=(3, 1), name="b", inputs=("c",)),),
+                },
+                queued=False,
+            ),
+        ),
+        fault="extra",
+        guilty=frozenset({(1, 0)}),
+        lateness=0.02,
+        is_strict=True,
+        leaves_at=0.03385521060069485,
+    ),
+    "a notebook goes in a cell whose ranks have given launches up": Schedule(
+        seed=122593,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=1,
+                client=1,
+                steps={
+                    0: (
+                        Launch(where="0,1,2", program=1, meant=(1, 0), name="b", inputs=("c",)),
+                        Launch(where="0,1,2", program=1, meant=(1, 2), name="a", inputs=("c",)),
+                    ),
+                    1: (
+                        Launch(where="0,1,2", program=1, meant=(1, 0), name="b", inputs=("c",)),
+                        Launch(where="0,1,2", program=1, meant=(1, 2), name="a", inputs=("c",)),
+                    ),
+                    2: (Launch(where="0,1,2", program=1, meant=(1, 2), name="a", inputs=("c",)),),
+                },
+                queued=False,
+                timeout_s=0.05421490255437211,
+            ),
+            Program(
+                number=2,
+                client=0,
+                steps={0: (Print(name="b"),), 1: (Print(name="b"),), 2: (Print(name="b"),)},
+                queued=False,
+            ),
+        ),
+        fault="skip",
+        guilty=frozenset({(1, 2)}),
+        lateness=0.3,
+        is_strict=True,
+        leaves_at=1.234914323998886,
+    ),
+    "a notebook goes whose rank announces what others do not come to": Schedule(
+        seed=10256,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    0: (
+                        Catch(
+                            steps=(Launch(where="0,1,2", program=2, meant=(1, 1), name="b"),),
+                            of_stop=True,
+                        ),
+                    ),
+                    1: (
+                        Catch(
+                            steps=(Launch(where="0,1,2", program=2, meant=(1, 1), name="b"),),
+                            of_stop=True,
+                        ),
+                    ),
+                    2: (),
+                },
+                queued=False,
+                stop_at=0.04463946034088161,
+            ),
+            Program(
+                number=2,
+                client=1,
+                steps={
+                    0: (),
+                    1: (),
+                    2: (Launch(where="0,1,2", program=2, meant=(2, "extra"), name="b"),),
+                },
+                queued=False,
+            ),
+        ),
+        fault="shift",
+        guilty=frozenset({(1, 2), (2, 2)}),
+        lateness=0.02,
+        is_strict=True,
+        leaves_at=0.07579413189432649,
+    ),
 }
