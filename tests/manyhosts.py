@@ -306,7 +306,7 @@ class LightAgent(Agent):
         self.number, self.house = number, house
         keys = transport.new_keys()
         self.router, endpoint = transport.open_router(house.context, "tcp://127.0.0.1:*", keys)
-        said = {**house.said, "host": name_of(number), "host_key": f"key {number}"}
+        said = {**vars(house.said), "host": name_of(number), "host_key": f"key {number}"}
         self.said = {
             "jaxcluster-agent": 1,
             "endpoint": endpoint,

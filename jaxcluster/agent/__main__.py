@@ -11,6 +11,7 @@ import sys
 import traceback
 import zlib
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,7 @@ from jaxcluster.agent import folder as folders
 from jaxcluster.agent.messages import LIMIT
 from jaxcluster.agent.server import FIRST_LEASE_S, LEASE_S, Agent
 from jaxcluster.errors import JaxClusterError
-from jaxcluster.host.processes import (
-    allow_files,
-)
+from jaxcluster.host.processes import allow_files
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -59,7 +58,7 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(1)
     agent = Agent(options, folder)
     try:
-        _announce(agent.start(), options.announce)
+        _announce(asdict(agent.start()), options.announce)
         agent.run()
     except BaseException as error:
         agent.has_failed = True

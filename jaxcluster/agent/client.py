@@ -2,7 +2,7 @@
 
     agents = Agents(keys)
     host = agents.connect(endpoint, key, name="h1")    an agent, as its own line says where it is
-    host.ask("mkdir", path="code")                     requests to the agent itself
+    host.ask(Mkdir("code"))                            requests to the agent itself
     host.fork.command("spawn", procs=[...])            the fork server, as ``Supervisor`` has it
     host.rank(3, on_message).send([envelope, buffer])  rank 3's socket, as ``Link`` has it
 
@@ -25,9 +25,9 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -35,15 +35,18 @@ from zmq.utils.monitor import recv_monitor_message
 from jaxcluster import wire
 from jaxcluster.agent import transport
 from jaxcluster.agent.messages import LIMIT, Session, new_name
+from jaxcluster.agent.requests import CHUNK, Get, Put, Request
 from jaxcluster.agent.transport import Keys
 from jaxcluster.errors import LaunchError
+from jaxcluster.wire.sockets import Buffer, has_come
 
 CLOSE_S = 2.0
-PUT_CHUNK = 4 << 20
 MOST_SOCKETS = 1 << 14  # of zmq's; a host has three, and 1023 were the default
 AT_A_LOOK = 100  # messages of one host, before the others are looked at
 
 Event = dict[str, Any]
+K = TypeVar("K")
+R = TypeVar("R")
 
 
 class State(enum.Enum):
@@ -224,25 +227,23 @@ class Host:
 
     # ------------------------------------------------------------------ for its owner
 
-    def ask(
-        self, cmd: str, timeout_s: float = 10.0, data: Any = None, **fields: Any
-    ) -> tuple[Event, memoryview]:
-        """A request to the agent itself (see ``server``); returns its answer and the data in it.
+    def ask(self, request: Request[R], timeout_s: float = 10.0, data: Buffer | None = None) -> R:
+        """A request to the agent itself; returns its answer.
 
         Raises:
           LaunchError: it refuses, has ended, or does not answer within ``timeout_s``.
         """
-        return self.begin(cmd, data, **fields).wait(timeout_s)
+        return self.begin(request, data).wait(timeout_s)[0]
 
-    def begin(self, cmd: str, data: Any = None, **fields: Any) -> Asked:
+    def begin(self, request: Request[R], data: Buffer | None = None) -> Asked[R]:
         """A request whose answer is waited for later, so that several are on their way at once."""
-        asked = Asked(self, cmd)
-        asked.send(data, **fields)
+        asked = Asked(self, request)
+        asked.send(data)
         return asked
 
-    def tell(self, cmd: str, **fields: Any) -> None:
-        """A request that has no answer."""
-        self._send([b"agent", json.dumps({"cmd": cmd, "id": next(self._ids), **fields}).encode()])
+    def tell(self, request: Request[None]) -> None:
+        """A request whose answer nobody waits for."""
+        self._send([b"agent", request.told(next(self._ids))])
 
     def get(self, path: str, timeout_s: float = 30.0) -> bytes:
         """A whole file of the agent's folder. ``timeout_s`` is for each 4 MiB of it.
@@ -260,10 +261,10 @@ class Host:
         """
         at = 0
         while True:
-            body, data = self.ask("get", timeout_s, path=path, at=at)
+            size, data = self.begin(Get(path, at)).wait(timeout_s)
             yield at, data
             at += len(data)
-            if at >= body["size"] or not data:
+            if at >= size or not data:
                 return
 
     def put(self, path: str, data: Any, timeout_s: float = 30.0) -> None:
@@ -273,8 +274,8 @@ class Host:
           LaunchError: as ``ask``.
         """
         view = memoryview(data).cast("B")
-        for at in range(0, max(1, len(view)), PUT_CHUNK):
-            self.ask("put", timeout_s, path=path, at=at, data=view[at : at + PUT_CHUNK])
+        for at in range(0, max(1, len(view)), CHUNK):
+            self.ask(Put(path, at), timeout_s, view[at : at + CHUNK])
 
     def rank(self, rank: int, on_message: Callable[[Sequence[Any]], None]) -> RankChannel:
         """A way to a rank there. ``on_message`` gets the frames of what it sends, on the thread.
@@ -356,10 +357,10 @@ class Host:
         say so, and what is left here when something fails is not told again: only a socket that has
         been asked and has nothing (ZMQ_FD in zmq_getsockopt(3)) tells of the next one.
         """
-        while _has_some(self._monitor):
+        while has_come(self._monitor):
             self._agents._touched[self] = None
             self._hear(recv_monitor_message(self._monitor)["event"])
-        if _has_some(self._socket):
+        if has_come(self._socket):
             self._agents._touched[self] = None
             self._receive()
 
@@ -432,31 +433,24 @@ class Host:
             on_message(frames)
 
 
-def _has_some(socket: zmq.Socket[bytes]) -> bool:
-    """Whether a message has come; if not, the next one is told by the socket's descriptor."""
-    events = socket.getsockopt(zmq.EVENTS)
-    assert isinstance(events, int)
-    return bool(events & zmq.POLLIN)
-
-
-class Asked:
+class Asked(Generic[R]):
     """A request to an agent, once it is sent."""
 
-    def __init__(self, host: Host, cmd: str) -> None:
-        self.host, self.id, self.cmd = host, next(host._ids), cmd
+    def __init__(self, host: Host, request: Request[R]) -> None:
+        self.host, self.id, self.request = host, next(host._ids), request
         self.answer: wire.Inbox[tuple[Event, list[memoryview]]] = wire.Inbox()
 
-    def send(self, data: Any = None, **fields: Any) -> None:
-        """Send it, with what else there is to say."""
+    def send(self, data: Buffer | None = None) -> None:
+        """Send it, with the data that goes beside it."""
         host = self.host
         with host._lock:
             host._answers[self.id] = self.answer
         if host.state is State.ENDED:
             self.answer.put(({"lost": host.why}, []))
-        frames = [b"agent", json.dumps({"cmd": self.cmd, "id": self.id, **fields}).encode()]
+        frames = [b"agent", self.request.told(self.id)]
         host._send(frames if data is None else [*frames, data])
 
-    def wait(self, timeout_s: float) -> tuple[Event, memoryview]:
+    def wait(self, timeout_s: float) -> tuple[R, memoryview]:
         """Its answer and the data in it.
 
         Raises:
@@ -468,12 +462,12 @@ class Asked:
             self.forget()
         if answer is None:
             raise LaunchError(
-                f"Host {self.host.name} did not answer {self.cmd!r} within {timeout_s:.3g} s"
-                f"{self.host.condition}."
+                f"Host {self.host.name} did not answer {self.request.cmd!r} within "
+                f"{timeout_s:.3g} s{self.host.condition}."
             )
         return answer
 
-    def poll(self, timeout_s: float) -> tuple[Event, memoryview] | None:
+    def poll(self, timeout_s: float) -> tuple[R, memoryview] | None:
         """Its answer and the data in it; None where it has not come within ``timeout_s``.
 
         Raises:
@@ -486,13 +480,27 @@ class Asked:
         if "lost" in body:
             raise LaunchError(f"Host {self.host.name} is lost: {body['lost']}.")
         if "error" in body:
-            raise LaunchError(f"Host {self.host.name} can't {self.cmd}: {body['error']}.")
-        return body, buffers[0] if buffers else memoryview(b"")
+            raise LaunchError(f"Host {self.host.name} can't {self.request.cmd}: {body['error']}.")
+        answer = wire.read(self.request.answer, body["answer"], self.request.cmd)
+        return answer, buffers[0] if buffers else memoryview(b"")
 
     def forget(self) -> None:
         """Nobody waits for the answer any more."""
         with self.host._lock:
             self.host._answers.pop(self.id, None)
+
+
+def answers(asked: Iterable[tuple[K, Asked[R]]], timeout_s: float) -> dict[K, tuple[R, memoryview]]:
+    """What agents answer that were asked at once, of those that do so within ``timeout_s``.
+
+    It is for all: they may be cut off together.
+    """
+    deadline = time.monotonic() + timeout_s
+    found = {}
+    for key, one in asked:
+        with contextlib.suppress(LaunchError):
+            found[key] = one.wait(max(0.0, deadline - time.monotonic()))
+    return found
 
 
 class RankChannel:

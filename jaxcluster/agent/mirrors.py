@@ -4,7 +4,7 @@ They bring copies of what they have into this host's memory (``engine.state.mirr
 key that the notebook has made for them. It opens no other door: who has it may write below one
 folder, and read nothing.
 
-    mkdir path -> room      put path at + data      link path to      mark path + data
+    mkdir path -> the room  put path at + data      link path to      mark path + data
     remove path
 
 ``mark`` makes or replaces a whole file. ``copy`` says for whose copy a request is, and ``number``
@@ -13,7 +13,7 @@ on which of its connections it was made: those of a former one are passed over.
 Or they read what ranks here have saved, or have brought (``engine.state.remote_files``). Each key
 for that opens some folders, as long as they are there, and nothing can be written with it.
 
-    get path at nbytes -> size + data
+    get path at nbytes -> the size + data
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import zmq
 
 from jaxcluster.agent import requests, transport
 from jaxcluster.agent.folder import Folder
+from jaxcluster.wire.sockets import Buffer
 
 COMMANDS = ("mkdir", "put", "link", "mark", "remove")
 
@@ -86,7 +87,7 @@ class Mirrors:
                 return
             with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
                 request, who = json.loads(head.buffer.tobytes()), head.get("User-Id")
-                found: list[bytes] = []
+                found: list[Buffer] = []
                 if who in self.readers:
                     answer, found = self._give(request, self.readers[who])
                 elif self._is_late(request):
@@ -98,16 +99,16 @@ class Mirrors:
 
     def _give(
         self, request: Mapping[str, Any], roots: Sequence[Path]
-    ) -> tuple[dict[str, Any], list[bytes]]:
+    ) -> tuple[dict[str, Any], list[Buffer]]:
         """A part of a file that may be read."""
         try:
             path = self._folder.inside(request["path"])
             if request["cmd"] != "get" or not any(map(path.is_relative_to, roots)):
                 raise PermissionError(errno.EPERM, "it is not given out")
-            answer, data = requests.answer(self._folder, {**request, "path": path}, b"")
+            size, data = requests.answer(self._folder, requests.parsed(request))
         except OSError as error:
             return {"error": error.strerror or str(error)}, []
-        return answer, [data]
+        return {"answer": size}, [data]
 
     def _is_late(self, request: Mapping[str, Any]) -> bool:
         copy, number = str(request["copy"]), int(request["number"])
@@ -116,7 +117,7 @@ class Mirrors:
         return is_late
 
     def _answer(self, request: Mapping[str, Any], data: Any) -> dict[str, Any]:
-        command = request["cmd"]
+        command, found = request["cmd"], None
         try:
             path = self._inside(request["path"])
             if command not in COMMANDS:
@@ -127,13 +128,13 @@ class Mirrors:
                 os.link(path, to)
             elif command == "mark":
                 draft = path.with_name(f"{path.name}{requests.DRAFT}")
-                requests.answer(self._folder, {"cmd": "put", "path": draft}, data)
+                requests.answer(self._folder, requests.Put(str(draft)), data)
                 draft.replace(path)
             else:
-                return requests.answer(self._folder, {**request, "path": path}, data)[0]
+                found = requests.answer(self._folder, requests.parsed(request), data)[0]
         except OSError as error:
             return {"error": error.strerror or str(error)}
-        return {}
+        return {"answer": found}
 
     def _inside(self, name: str) -> Path:
         """A path that is for mirrors, as long as these are wanted: their folder is there."""

@@ -11,7 +11,7 @@ import socket
 import struct
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass, field
 
 from jaxcluster.host.facts import (
     gpu_platform,
@@ -20,7 +20,9 @@ from jaxcluster.host.facts import (
     host_key,
     host_tpu_chips,
 )
+from jaxcluster.host.free_space import free_memory, free_nbytes
 
+SHM = "/dev/shm"
 SIOCGIFADDR = 0x8915  # Linux: the address of a network card
 
 # What must be the same on all hosts, besides Python's own version.
@@ -36,41 +38,65 @@ NUMBERS = (
 )
 
 
-def host_report(notebook: str = "", environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """This host: its name, address, devices, and the versions of what must be equal everywhere.
+@dataclass(frozen=True)
+class HostFacts:
+    """A host, the versions of what must be equal everywhere, and what there is room for now.
+
+    ``address`` is its own on the way to the notebook, ``number`` its launcher's for this process.
+    ``cpus`` are cores; free bytes are None where they are not known.
+    """
+
+    host: str = ""
+    host_key: str = ""
+    address: str = ""
+    number: int | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    gpus: list[str] = field(default_factory=list)
+    gpu_platform: str = ""
+    gpu_plugin: bool = False
+    tpu_chips: int = 0
+    cpus: int = 0
+    free_nbytes: int | None = None
+    shm_free_nbytes: int | None = None
+
+
+@dataclass(frozen=True)
+class AgentFacts(HostFacts):
+    """What an agent's line says: where it listens, its public key, its process, its two folders."""
+
+    endpoint: str = ""
+    key: str = ""
+    token: str = ""
+    folder: str = ""
+    memory: str = ""
+
+
+def host_report(notebook: str = "", environ: Mapping[str, str] = os.environ) -> HostFacts:
+    """This host.
 
     Args:
-      notebook: an address on the notebook's side; ``address`` is this host's own on the way there.
+      notebook: an address on the notebook's side.
     """
-    return {
-        "host": socket.gethostname(),
-        "host_key": host_key(),
-        "address": own_address(notebook, environ),
-        "number": launcher_number(environ),
-        "executable": sys.executable,
-        "versions": {
-            "python": platform.python_version(),
-            # Not imported by name: the package's own module names the notebook's side.
-            "jaxcluster": sys.modules["jaxcluster"].__version__,
-            **{package: installed_version(package) or "" for package in PACKAGES},
-        },
-        "gpus": host_gpus(environ),
-        "gpu_platform": gpu_platform(),
-        "gpu_plugin": gpu_plugin_installed(),
-        "tpu_chips": host_tpu_chips(),
+    versions = {
+        "python": platform.python_version(),
+        # Not imported by name: the package's own module names the notebook's side.
+        "jaxcluster": sys.modules["jaxcluster"].__version__,
+        **{package: installed_version(package) or "" for package in PACKAGES},
     }
-
-
-def host_room(memory: str = "/dev/shm", info: str = "/proc/meminfo") -> dict[str, Any]:
-    """What there is room for on this host now: cores, and free bytes (None: not known)."""
-    free: dict[str, int | None] = {"free_nbytes": None, "shm_free_nbytes": None}
-    with contextlib.suppress(OSError, ValueError), open(info) as lines:
-        kib = dict(line.split(":", 1) for line in lines)["MemAvailable"].split()[0]
-        free["free_nbytes"] = int(kib) << 10
-    with contextlib.suppress(OSError, KeyError):
-        found = os.statvfs(memory)
-        free["shm_free_nbytes"] = found.f_bavail * found.f_frsize
-    return {"cpus": len(os.sched_getaffinity(0)), **free}
+    return HostFacts(
+        socket.gethostname(),
+        host_key(),
+        own_address(notebook, environ),
+        launcher_number(environ),
+        versions,
+        list(host_gpus(environ)),
+        gpu_platform(),
+        gpu_plugin_installed(),
+        host_tpu_chips(),
+        len(os.sched_getaffinity(0)),
+        free_memory(),
+        free_nbytes(SHM) if os.path.isdir(SHM) else None,
+    )
 
 
 class Doors:

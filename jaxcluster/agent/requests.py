@@ -1,93 +1,233 @@
-"""What an agent does with files: all of them in its own folder, but for one that it looks for."""
+"""What an agent can be asked, and what it does with files: all of them in its own folder, but for
+one that it looks for.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import stat
-from collections.abc import Mapping
-from dataclasses import asdict
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 from jaxcluster.agent.folder import Folder
+from jaxcluster.agent.report import HostFacts
+from jaxcluster.agent.turns import Granted, LineLook
 from jaxcluster.host import ringfile
 from jaxcluster.host.free_space import free_nbytes, memory_room
-from jaxcluster.host.procfs import look_at
+from jaxcluster.host.procfs import ProcessLook, look_at
+from jaxcluster.wire import parse
+from jaxcluster.wire.sockets import Buffer
 
 CHUNK = 4 << 20  # bytes of a file in one message
 DRAFT = ".part~"
 
-Answer = tuple[dict[str, Any], bytes]
+R = TypeVar("R")
+REQUESTS: dict[str, type[Request[Any]]] = {}
 
 
-def answer(folder: Folder, request: Mapping[str, Any], data: bytes | memoryview) -> Answer:
-    """Do what a request says; returns the answer's body and its data.
+@typing.dataclass_transform(frozen_default=True)
+class Request(Generic[R]):
+    """What an agent can be asked; its subclasses are frozen dataclasses.
 
-        mkdir path -> room      put path [at] + data         get path [at nbytes] -> size + data
-        remove path             tail path [nbytes] -> size + data
-        look pids -> looks: for each what the kernel says of the process, or null
-        ring path [at] -> start, end, size + data: what ``ringfile.read`` finds there
-        write path files + data             move path to             shares path text -> shares
+    Attributes:
+      cmd: what it is called on its way, and in messages.
+      answer: the type of the answer. Bytes of a file come beside it.
+    """
 
-    ``mkdir`` says what may be written there, of memory without doing harm; a folder that is its
-    client's ``own`` goes when the client does. ``put`` at 0 begins the file, and at its end goes on
-    with it. ``get`` gives at most ``CHUNK`` bytes. ``remove`` of what is not there is not an error.
-    ``write`` makes or replaces whole files in the folder ``path``: ``files`` are their names and
-    sizes, in the order of the data.
-    ``shares`` says whether there is a file of that text, anywhere on the host.
+    cmd: ClassVar[str]
+    answer: ClassVar[Any]
+
+    def __init_subclass__(cls, cmd: str) -> None:
+        cls.cmd, (cls.answer,) = cmd, typing.get_args(vars(cls)["__orig_bases__"][0])
+        REQUESTS[cmd] = dataclass(frozen=True)(cls)
+
+    def told(self, id: int) -> bytes:
+        """As it goes to the agent."""
+        return json.dumps({"cmd": self.cmd, "id": id, **vars(self)}).encode()
+
+
+class Quit(Request[None], cmd="quit"):
+    """End, with all that runs there."""
+
+
+class Facts(Request[HostFacts], cmd="facts"):
+    """What the host has now."""
+
+
+class Listen(Request[int], cmd="listen"):
+    """Listen at an address until the next of these ("": nowhere); the port."""
+
+    address: str
+
+
+class Ways(Request[list[str]], cmd="ways"):
+    """Why each of these can't be reached from there; "" where it can. Takes 2 s at most."""
+
+    to: list[tuple[str, int]]
+
+
+class TakeMirrors(Request[str], cmd="mirrors"):
+    """Let ranks that have this key write below a folder from now on; where they come."""
+
+    key: str
+    folder: str
+
+
+class GiveOut(Request[str], cmd="give_out"):
+    """Let ranks that have this key read below these folders from now on; where they come."""
+
+    key: str
+    folders: list[str]
+
+
+class Turn(Request[Granted], cmd="turn"):
+    """Have the turn of a cell; answered when it is granted (see ``turns``)."""
+
+    world: str
+    who: str
+    ranks: list[int] | None
+
+
+class TurnDone(Request[None], cmd="turn_done"):
+    """Give a turn, or the wish for it, back; ``turn`` is the id of the request."""
+
+    turn: int
+
+
+class Turns(Request[LineLook], cmd="turns"):
+    """Who has the turn, and each rank's last cell."""
+
+    world: str
+
+
+class Look(Request[dict[int, ProcessLook | None]], cmd="look"):
+    """What the kernel says of these processes."""
+
+    pids: list[int]
+
+
+class Shares(Request[bool], cmd="shares"):
+    """Whether there is a file of that text, anywhere on the host."""
+
+    path: str
+    text: str
+
+
+class Mkdir(Request[int | None], cmd="mkdir"):
+    """Make a folder; what may be written there, of memory without doing harm.
+
+    Its client's ``own`` goes when the client does.
+    """
+
+    path: str
+    own: bool = False
+
+
+class Put(Request[None], cmd="put"):
+    """Write data into a file: at 0 it begins anew, at its end it goes on."""
+
+    path: str
+    at: int = 0
+
+
+class Get(Request[int], cmd="get"):
+    """At most ``CHUNK`` bytes of a file, from the end where ``at`` is negative; its size."""
+
+    path: str
+    at: int = 0
+    nbytes: int = CHUNK
+
+
+class Ring(Request[tuple[int, int, int]], cmd="ring"):
+    """What ``ringfile.read`` finds there: its start, end and size."""
+
+    path: str
+    at: int = 0
+
+
+class Write(Request[None], cmd="write"):
+    """Make or replace whole files in a folder: names and sizes, in the order of the data."""
+
+    path: str
+    files: Sequence[tuple[str, int]]
+
+
+class Move(Request[None], cmd="move"):
+    """Put a file in the place of another."""
+
+    path: str
+    to: str
+
+
+class Remove(Request[None], cmd="remove"):
+    """Remove a file or a folder; what is not there is not an error."""
+
+    path: str
+
+
+def parsed(message: Mapping[str, Any]) -> Request[Any]:
+    """A request that has come.
+
+    Raises:
+      ValueError: there is no such request.
+      KeyError, TypeError: it lacks something.
+    """
+    if (kind := REQUESTS.get(message["cmd"])) is None:
+        raise ValueError(f"an agent does not know the request {message['cmd']!r}")
+    return parse(kind, message)
+
+
+def answer(folder: Folder, request: Request[Any], data: Buffer = b"") -> tuple[Any, Buffer]:
+    """Do what a request says of files; returns the answer, and the bytes that go beside it.
 
     Raises:
       OSError: it can't be done, or the path is not in the folder.
-      ValueError: there is no such request.
     """
-    command = request["cmd"]
-    if command == "shares":
-        return {"shares": _holds(request["path"], request["text"].encode())}, b""
-    if command == "look":
-        found = {pid: look_at(int(pid)) for pid in request["pids"]}
-        return {"looks": {pid: look and asdict(look) for pid, look in found.items()}}, b""
-    if command not in ("mkdir", "put", "get", "tail", "remove", "write", "move", "ring"):
-        raise ValueError(f"an agent does not know the request {command!r}")
-    path = folder.inside(request["path"])
-    at = int(request.get("at", 0))
-    if command == "mkdir":
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        in_memory = not path.is_relative_to(os.path.realpath(folder.path))
-        return {"room": memory_room(path) if in_memory else free_nbytes(path)}, b""
-    elif command == "put":
-        _put(path, at, data)
-    elif command == "get":
-        with open(path, "rb") as file:
-            file.seek(at)
-            nbytes = min(int(request.get("nbytes", CHUNK)), CHUNK)
-            return {"size": os.fstat(file.fileno()).st_size}, file.read(nbytes)
-    elif command == "tail":
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            file.seek(max(0, size - min(int(request.get("nbytes", CHUNK)), CHUNK)))
-            return {"size": size}, file.read(CHUNK)
-    elif command == "ring":
-        part = ringfile.read(path, at)
-        return {"start": part.start, "end": part.end, "size": part.size}, bytes(part.data)
-    elif command == "write":
-        view = memoryview(data)
-        for name, nbytes in request["files"]:
-            draft = folder.inside(f"{path}/{name}{DRAFT}")
-            _put(draft, 0, view[:nbytes])
-            _replace(draft, draft.with_name(draft.name.removesuffix(DRAFT)))
-            view = view[nbytes:]
-    elif command == "move":
-        _replace(path, folder.inside(request["to"]))
-    elif path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-    return {}, b""
+    match request:
+        case Shares():
+            return _holds(request.path, request.text.encode()), b""
+        case Look():
+            return {pid: look_at(pid) for pid in request.pids}, b""
+    path = folder.inside(request.path)  # type: ignore[attr-defined]
+    match request:
+        case Mkdir():
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            in_memory = not path.is_relative_to(os.path.realpath(folder.path))
+            return memory_room(path) if in_memory else free_nbytes(path), b""
+        case Put():
+            _put(path, request.at, data)
+        case Get():
+            with open(path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                at = request.at if request.at >= 0 else size + max(request.at, -CHUNK)
+                file.seek(max(0, at))
+                return size, file.read(min(request.nbytes, CHUNK))
+        case Ring():
+            part = ringfile.read(path, request.at)
+            return (part.start, part.end, part.size), part.data
+        case Write():
+            view = memoryview(data)
+            for name, nbytes in request.files:
+                draft = folder.inside(f"{path}/{name}{DRAFT}")
+                _put(draft, 0, view[:nbytes])
+                _replace(draft, draft.with_name(draft.name.removesuffix(DRAFT)))
+                view = view[nbytes:]
+        case Move():
+            _replace(path, folder.inside(request.to))
+        case Remove() if path.is_dir():
+            shutil.rmtree(path)
+        case Remove():
+            path.unlink(missing_ok=True)
+    return None, b""
 
 
-def _put(path: Path, at: int, data: bytes | memoryview) -> None:
+def _put(path: Path, at: int, data: Buffer) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (0 if at else os.O_TRUNC)
     with open(os.open(path, flags, 0o600), "wb") as file:

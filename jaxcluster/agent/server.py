@@ -14,11 +14,7 @@ first frame of a message says to whom:
             ``detach`` alone is the agent's, which then needs no owner
     3       rank 3: an envelope and buffers, for its own socket; one DEALER for each client, so that
             answers go to who has asked
-    agent   a JSON request for the agent itself, data behind it: facts, quit, listen
-            and ways (to see whether hosts reach each other), turn, turn_done and turns (whose turn
-            it is to hand out a cell), mirrors and give_out (to take in copies of another host's
-            ranks, and to let those read files, see ``mirrors``), and what ``requests`` does with
-            files
+    agent   one of ``requests``, for the agent itself, data behind it
 
 A process to be spawned with ``"inherit": true`` gets the host's own environment under its ``env``;
 what this agent's own launcher set to number its processes is left out.
@@ -44,7 +40,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,9 +53,13 @@ from jaxcluster.agent.forkserver_client import ForkServerClient
 from jaxcluster.agent.guest_access import is_guest
 from jaxcluster.agent.messages import Session, new_name, sender_of
 from jaxcluster.agent.mirrors import Mirrors
-from jaxcluster.agent.turns import AWAY_S, Asked, Turns
+from jaxcluster.agent.report import AgentFacts
+from jaxcluster.agent.requests import Request
+from jaxcluster.agent.turns import AWAY_S, Asked, Granted, LineLook, Turns
 from jaxcluster.host.reachability import connection_errors
 from jaxcluster.supervision import ends, processes, starting
+from jaxcluster.wire import encode_body
+from jaxcluster.wire.sockets import Buffer
 
 LEASE_S = 20.0
 FIRST_LEASE_S = 60.0  # a start of many hosts takes its time until it connects to the first
@@ -121,7 +121,7 @@ class Agent:
 
     # ------------------------------------------------------------------ start
 
-    def start(self) -> dict[str, Any]:
+    def start(self) -> AgentFacts:
         """Start the fork server and listen; returns what is to be printed."""
         options = self.options
         self._mind_signals()
@@ -134,20 +134,19 @@ class Agent:
         )
         keys = self.keys = transport.new_keys()
         said = report.host_report(options.notebook)
-        self.address = str(said["address"])
+        self.address = said.address
         bind = options.bind or anywhere_for(self.address)
         self.router, endpoint = transport.open_router(self.context, bind, keys)
         for anywhere in ("0.0.0.0", "[::]"):
-            endpoint = endpoint.replace(f"//{anywhere}:", f"//{_in_url(said['address'])}:")
-        return {
-            "jaxcluster-agent": 1,
-            "endpoint": endpoint,
-            "key": keys.public,
-            "token": processes.process_token(os.getpid()),
-            "folder": str(self.folder.path),
-            "memory": str(self.folder.memory),
-            **said,
-        }
+            endpoint = endpoint.replace(f"//{anywhere}:", f"//{_in_url(said.address)}:")
+        return AgentFacts(
+            **vars(said),
+            endpoint=endpoint,
+            key=keys.public,
+            token=processes.process_token(os.getpid()),
+            folder=str(self.folder.path),
+            memory=str(self.folder.memory),
+        )
 
     def _mind_signals(self) -> None:
         """Before there is anything to tidy up."""
@@ -275,7 +274,7 @@ class Agent:
             self._transmit(client)
             client.absent_s = 0.0 if client.session.is_open else client.absent_s + passed
             if client.absent_s > AWAY_S:
-                self._grant(self.turns.gone(client.name, now))
+                self._grant(self.turns.done(client.name, None, now))
             if client.absent_s > self.options.lease:
                 self._drop(client)
         self.alone_s = 0.0 if self._has_company(self.is_theirs) else self.alone_s + passed
@@ -337,10 +336,10 @@ class Agent:
         for rank in list(client.ranks):
             self._drop_rank(client, rank)
         self._close_fork(client)
-        self._grant(self.turns.gone(client.name, time.monotonic()))
+        self._grant(self.turns.done(client.name, None, time.monotonic()))
         for path in client.own:
             with contextlib.suppress(OSError):
-                requests.answer(self.folder, {"cmd": "remove", "path": path}, b"")
+                requests.answer(self.folder, requests.Remove(path))
 
     def _dispatch(self, client: Client, to: bytes, frames: Any) -> None:
         try:
@@ -464,59 +463,64 @@ class Agent:
 
     # ------------------------------------------------------------------ the agent itself
 
-    def _answer(self, client: Client, request: Mapping[str, Any], data: list[memoryview]) -> None:
-        body: dict[str, Any]
+    def _answer(self, client: Client, message: Mapping[str, Any], data: list[memoryview]) -> None:
+        id, now = message["id"], time.monotonic()
+        body: dict[str, Any] = {"id": id}
+        beside: Buffer = b""
         try:
-            if request["cmd"] == "quit":
-                self.end_for("it was asked to end")
-                body, found = {"why": self.why}, b""
-            elif request["cmd"] == "facts":
-                body, found = report.host_report(self.options.notebook) | report.host_room(), b""
-            elif request["cmd"] == "listen":
-                body, found = {"port": self.doors.open(request["address"])}, b""
-            elif request["cmd"] == "ways":  # the others wait for 2 s where nobody answers
-                targets = [(a, int(p)) for a, p in request["to"]]
-                body, found = {"ways": connection_errors(targets)}, b""
-            elif request["cmd"] == "mirrors":
-                body, found = {"endpoint": self._take_mirrors(**request)}, b""
-            elif request["cmd"] == "give_out":
-                body, found = {"endpoint": self._give_out(**request)}, b""
-            elif request["cmd"] in ("turn", "turn_done", "turns"):
-                self._take_turns(client, request)
-                return
-            else:
-                body, found = requests.answer(self.folder, request, data[0] if data else b"")
-                if request.get("own"):
-                    client.own.append(request["path"])
+            request = requests.parsed(message)
+            if isinstance(request, requests.Turn):  # it is answered when it is granted
+                world, who, ranks = request.world, request.who, request.ranks
+                return self._grant(self.turns.ask(world, client.name, id, who, ranks, now))
+            body["answer"], beside = self._do(client, request, data[0] if data else b"", now)
         except OSError as error:
             where = f" ({error.filename})" if error.filename else ""
-            body, found = {"error": f"{error.strerror or error}{where}"}, b""
+            body["error"] = f"{error.strerror or error}{where}"
         except (ValueError, KeyError, TypeError) as error:
-            body, found = {"error": f"{type(error).__name__}: {error}"}, b""
-        frames = [b"agent", json.dumps({**body, "id": request.get("id")}).encode()]
-        self._post(client, [*frames, found] if found else frames)
+            body["error"] = f"{type(error).__name__}: {error}"
+        self._post(client, [b"agent", encode_body(body), *([beside] if beside else ())])
 
-    def _take_mirrors(self, key: str, folder: str, **rest: Any) -> str:
-        """From now on ranks that have this key may write below a folder; returns where they come.
-
-        Raises:
-          OSError: the folder is not this agent's, or it can't listen.
-        """
-        mirrors = self._open_mirrors()
-        mirrors.take_for(folder)
-        self.authenticator.mirrors = key
-        return mirrors.endpoint
-
-    def _give_out(self, key: str, folders: Sequence[str], **rest: Any) -> str:
-        """From now on ranks that have this key may read below some folders; returns where.
+    def _do(
+        self, client: Client, request: Request[Any], data: Buffer, now: float
+    ) -> tuple[Any, Buffer]:
+        """Do what a client asks for; returns the answer, and what goes beside it.
 
         Raises:
-          OSError: a folder is not this agent's, or it can't listen.
+          OSError: it can't be done, or the path is not in the folder.
         """
-        mirrors = self._open_mirrors()
-        mirrors.give_out(key, folders)
-        self.authenticator.readers = mirrors.readers
-        return mirrors.endpoint
+        match request:
+            case requests.Quit():
+                self.end_for("it was asked to end")
+                return None, b""
+            case requests.Facts():
+                return report.host_report(self.options.notebook), b""
+            case requests.Listen():
+                return self.doors.open(request.address), b""
+            case requests.Ways():  # the others wait for 2 s where nobody answers
+                return connection_errors([(a, p) for a, p in request.to]), b""
+            case requests.TakeMirrors():
+                mirrors = self._open_mirrors()
+                mirrors.take_for(request.folder)
+                self.authenticator.mirrors = request.key
+                return mirrors.endpoint, b""
+            case requests.GiveOut():
+                mirrors = self._open_mirrors()
+                mirrors.give_out(request.key, request.folders)
+                self.authenticator.readers = mirrors.readers
+                return mirrors.endpoint, b""
+            case requests.Turns():
+                line = self.turns.line(request.world)
+                if (holder := line.holder) is None:
+                    return LineLook("", 0.0, 0.0, line.last), b""
+                its = self.clients.get(holder.client)
+                away_s = its.absent_s if its is not None else 0.0
+                return LineLook(holder.who, now - holder.since, away_s, line.last), b""
+            case requests.TurnDone():
+                self._grant(self.turns.done(client.name, request.turn, now))
+                return None, b""
+            case requests.Mkdir(own=True):
+                client.own.append(request.path)
+        return requests.answer(self.folder, request, data)
 
     def _open_mirrors(self) -> Mirrors:
         if self.mirrors is None:
@@ -526,28 +530,13 @@ class Agent:
             self._watch(self.mirrors.socket, lambda: receive(MIRRORS_AT_ONCE))
         return self.mirrors
 
-    def _take_turns(self, client: Client, request: Mapping[str, Any]) -> None:
-        """``turn`` is answered when it is granted; ``turn_done`` gives it, or the wish, back."""
-        now = time.monotonic()
-        if request["cmd"] == "turns":
-            found = self.turns.look(request["world"], now)
-            holder = self.clients.get(bytes.fromhex(found.pop("client")))
-            away_s = holder.absent_s if holder is not None else 0.0
-            self._event(client, b"agent", {**found, "away_s": away_s, "id": request["id"]})
-        elif request["cmd"] == "turn":
-            who, ranks = str(request["who"]), request["ranks"]
-            asked = self.turns.ask(request["world"], client.name, request["id"], who, ranks, now)
-            self._grant(asked)
-        else:
-            self._grant(self.turns.done(client.name, request["turn"], now))
-
-    def _grant(self, granted: Sequence[tuple[Asked, Mapping[str, Any]]]) -> None:
-        for asked, body in granted:
+    def _grant(self, granted: Iterable[tuple[Asked, Granted]]) -> None:
+        for asked, turn in granted:
             if (client := self.clients.get(asked.client)) is not None:
-                self._event(client, b"agent", {**body, "id": asked.id})
+                self._event(client, b"agent", {"answer": turn, "id": asked.id})
 
     def _event(self, client: Client, to: bytes, body: Mapping[str, Any]) -> None:
-        self._post(client, [to, json.dumps(body).encode()])
+        self._post(client, [to, encode_body(body)])
 
     # ------------------------------------------------------------------ end
 

@@ -16,9 +16,26 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 AWAY_S = 10.0  # longer than a link is cut now and then, shorter than the owner's lease
+
+
+@dataclass(frozen=True)
+class Granted:
+    """The turn of a cell: its number, and each rank's last one before. 0 where there is none."""
+
+    last: dict[int, int] = field(default_factory=dict)
+    seq: int = 0
+
+
+@dataclass(frozen=True)
+class LineLook:
+    """Who has the turn ("": nobody), for how long, how long he is away, the ranks' last seqs."""
+
+    holder: str
+    held_s: float
+    away_s: float
+    last: dict[int, int]
 
 
 @dataclass
@@ -52,18 +69,18 @@ class Line:
     def is_idle(self) -> bool:
         return self.holder is None and not self.waiting
 
-    def grant(self, now: float) -> list[tuple[Asked, dict[str, Any]]]:
+    def grant(self, now: float) -> list[tuple[Asked, Granted]]:
         """Give the turn to the next, if it is free: (who has it now, what it is told)."""
         if self.holder is not None or not self.waiting:
             return []
         self.holder = asked = self.waiting.popleft()
         asked.since = now
-        body: dict[str, Any] = {"last": dict(self.last)}
-        if asked.ranks is not None:
-            self.seq += 1
-            self.last |= dict.fromkeys(asked.ranks, self.seq)
-            body["seq"] = self.seq
-        return [(asked, body)]
+        last = dict(self.last)
+        if asked.ranks is None:
+            return [(asked, Granted(last))]
+        self.seq += 1
+        self.last |= dict.fromkeys(asked.ranks, self.seq)
+        return [(asked, Granted(last, self.seq))]
 
     def without(self, client: bytes, id: int | None) -> None:
         """Forget a request, or all of a client's; the turn is free where it had it."""
@@ -77,47 +94,33 @@ def _is(asked: Asked, client: bytes, id: int | None) -> bool:
 
 
 class Turns:
-    """The lines of an agent. All but ``look`` return who has a turn from now on, and what with."""
+    """The lines of an agent. All but ``line`` return who has a turn from now on, and what with."""
 
     def __init__(self) -> None:
         self._lines: dict[str, Line] = {}
 
     def ask(
         self, world: str, client: bytes, id: int, who: str, ranks: Iterable[int] | None, now: float
-    ) -> list[tuple[Asked, dict[str, Any]]]:
+    ) -> list[tuple[Asked, Granted]]:
         """Want the turn for the generation ``world`` of ranks."""
         if world not in self._lines:  # a new one: of the older ones nobody may want anything
             self._lines = {w: line for w, line in self._lines.items() if not line.is_idle}
         line = self._lines.setdefault(world, Line())
-        chosen = None if ranks is None else tuple(map(int, ranks))
-        line.waiting.append(Asked(client, id, who, chosen, now))
+        line.waiting.append(Asked(client, id, who, None if ranks is None else tuple(ranks), now))
         return line.grant(now)
 
-    def done(self, client: bytes, id: int, now: float) -> list[tuple[Asked, dict[str, Any]]]:
-        """Give a turn back, or want it no longer. What is not there is no error."""
-        return self._without(client, id, now)
+    def done(self, client: bytes, id: int | None, now: float) -> list[tuple[Asked, Granted]]:
+        """Give a turn back, or want it no longer. What is not there is no error.
 
-    def gone(self, client: bytes, now: float) -> list[tuple[Asked, dict[str, Any]]]:
-        """A client has ended, or can't be reached: it has, and wants, no turn."""
-        return self._without(client, None, now)
-
-    def _without(
-        self, client: bytes, id: int | None, now: float
-    ) -> list[tuple[Asked, dict[str, Any]]]:
+        Args:
+          id: None: the client has ended, or can't be reached, and wants no turn at all.
+        """
         granted = []
         for line in self._lines.values():
             line.without(client, id)
             granted += line.grant(now)
         return granted
 
-    def look(self, world: str, now: float) -> dict[str, Any]:
-        """Who has the turn (``""``: nobody), for how long, and each rank's last seq."""
-        line = self._lines.get(world, Line())
-        holder = line.holder
-        return {
-            "holder": holder.who if holder is not None else "",
-            "client": holder.client.hex() if holder is not None else "",
-            "held_s": now - holder.since if holder is not None else 0.0,
-            "waiting": len(line.waiting),
-            "last": dict(line.last),
-        }
+    def line(self, world: str) -> Line:
+        """That of a generation, to look at."""
+        return self._lines.get(world, Line())

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from jaxcluster.agent.client import Asked
+from jaxcluster.agent.requests import Get, Mkdir, Put, Remove
 from jaxcluster.allocation.fleet import Place
 from jaxcluster.errors import LaunchError
 
@@ -47,7 +48,7 @@ class _Course:
 
     files: list[File]
     waiting: Iterator[tuple[File, int]] = field(init=False)
-    under_way: deque[tuple[File, int, Asked]] = field(default_factory=deque)
+    under_way: deque[tuple[File, int, Asked[int]]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         self.waiting = (
@@ -60,7 +61,7 @@ class _Course:
                 return
             file, at = found
             nbytes = min(PART_NBYTES, file.nbytes - at)
-            asked = file.place.agent.begin("get", path=file.path, at=at, nbytes=nbytes)
+            asked = file.place.agent.begin(Get(file.path, at, nbytes))
             self.under_way.append((file, at, asked))
 
     def take(self) -> None:
@@ -105,12 +106,12 @@ class Memory:
         for begin, buffer in buffers.items():
             for at in range(0, len(buffer), PART_NBYTES):
                 parts.append((begin + at, buffer[at : at + PART_NBYTES]))
-        under_way: deque[Asked] = deque()
+        under_way: deque[Asked[None]] = deque()
         try:
             for at, part in parts:
                 for host in self.hosts:
                     path = f"{host.memory}/{self._name}/{name}"
-                    under_way.append(host.agent.begin("put", part, path=path, at=at))
+                    under_way.append(host.agent.begin(Put(path, at), part))
                 while len(under_way) > WINDOW * len(self.hosts):
                     under_way.popleft().wait(PART_S)
             while under_way:
@@ -158,9 +159,9 @@ def memory(places: Mapping[int, Place]) -> Iterator[Memory]:
     name = f"value-{secrets.token_hex(6)}"
     made = Memory(places, name)
     try:
-        for asked in [p.agent.begin("mkdir", path=f"{p.memory}/{name}") for p in made.hosts]:
+        for asked in [p.agent.begin(Mkdir(f"{p.memory}/{name}")) for p in made.hosts]:
             asked.wait(MKDIR_S)
         yield made
     finally:
         for host in made.hosts:
-            host.agent.begin("remove", path=f"{host.memory}/{name}").forget()
+            host.agent.begin(Remove(f"{host.memory}/{name}")).forget()

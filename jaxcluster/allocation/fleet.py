@@ -15,12 +15,14 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.agent.client import Agents, Host, State
+from jaxcluster.agent.report import AgentFacts
+from jaxcluster.agent.requests import Mkdir, Put, Quit, Request
 from jaxcluster.agent.transport import Keys
 from jaxcluster.allocation.supervisor import Event, ForkServers
 from jaxcluster.errors import LaunchError
@@ -30,6 +32,7 @@ from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.launchers.hosts import ranks_by_host
 from jaxcluster.records.registry import HostRecord
 from jaxcluster.text import join_words
+from jaxcluster.wire.sockets import Buffer
 
 CUT_S = 15.0  # without a connection before a host is given up; its agent ends by itself after 20
 LOOK_S = 0.5
@@ -63,7 +66,7 @@ class Place:
     number: int
     name: str
     agent: Host
-    facts: Mapping[str, Any]
+    facts: AgentFacts
     ranks: range = field(default_factory=lambda: range(0))
     lost: str = ""
     gone: bool = False
@@ -72,17 +75,17 @@ class Place:
     @property
     def folder(self) -> str:
         """The agent's own folder there."""
-        return str(self.facts["folder"])
+        return self.facts.folder
 
     @property
     def memory(self) -> str:
         """The agent's folder in the host's memory."""
-        return str(self.facts["memory"])
+        return self.facts.memory
 
     @property
     def address(self) -> str:
         """At which other hosts reach it."""
-        return str(self.facts["address"])
+        return self.facts.address
 
 
 @dataclass(frozen=True)
@@ -162,7 +165,7 @@ class Fleet(ForkServers):
         """
         self._place(started)
         try:
-            ask_each(self.places, "mkdir", CONNECT_S, path="ranks")
+            ask_each(self.places, Mkdir("ranks"), CONNECT_S)
         except LaunchError:
             for place, (_, agent) in zip(self.places, started, strict=True):
                 is_way_closed = place.agent.state is State.CONNECTING and agent.via
@@ -175,7 +178,7 @@ class Fleet(ForkServers):
 
     def _place(self, started: Sequence[tuple[str, StartedAgent]]) -> None:
         for number, (name, agent) in enumerate(started):
-            place = Place(number, name, self._connect(name, agent), agent.facts)
+            place = Place(number, name, self._connect(name, agent), agent.said)
             self._watch(place)
             self.places.append(place)
 
@@ -222,7 +225,7 @@ class Fleet(ForkServers):
         return [
             HostRecord(
                 place.name,
-                str(place.facts["endpoint"]) if there else place.agent.endpoint,
+                place.facts.endpoint if there else place.agent.endpoint,
                 place.agent.key,
                 place.folder,
                 place.memory,
@@ -239,14 +242,14 @@ class Fleet(ForkServers):
           LaunchError: it does not answer.
         """
         place.agent.close()
-        place.agent, place.facts = self._connect(place.name, agent), agent.facts
+        place.agent, place.facts = self._connect(place.name, agent), agent.said
         self._watch(place)
-        place.agent.ask("mkdir", CONNECT_S, path="ranks")
+        place.agent.ask(Mkdir("ranks"), CONNECT_S)
         place.lost = ""
 
     def _connect(self, name: str, agent: StartedAgent) -> Host:
-        endpoint = f"ipc://{agent.via}" if agent.via else str(agent.facts["endpoint"])
-        return self._agents.connect(endpoint, str(agent.facts["key"]), name=name)
+        endpoint = f"ipc://{agent.via}" if agent.via else agent.said.endpoint
+        return self._agents.connect(endpoint, agent.said.key, name=name)
 
     def _watch(self, place: Place) -> None:
         agent = place.agent
@@ -327,7 +330,7 @@ class Fleet(ForkServers):
         return joined
 
     def quit(self) -> None:
-        ask_each([p for p in self.places if not p.lost], "quit", QUIT_S, LaunchError)
+        ask_each([p for p in self.places if not p.lost], Quit(), QUIT_S, LaunchError)
         self.close()
 
     def close(self) -> None:
@@ -436,15 +439,15 @@ def copy_file(there: Place, source: str, here: Place, target: str) -> None:
       LaunchError: a host does not answer, or has no room.
     """
     for at, data in there.agent.chunks(source):
-        here.agent.ask("put", FILE_S, path=target, at=at, data=data)
+        here.agent.ask(Put(target, at), FILE_S, data)
 
 
 def ask_each(
     places: Iterable[Place],
-    cmd: str,
+    request: Request[Any],
     timeout_s: float,
     *passed_over: type[Exception],
-    **fields: Any,
+    data: Buffer | None = None,
 ) -> None:
     """Ask something of the agents of several hosts, all at once.
 
@@ -456,7 +459,7 @@ def ask_each(
       LaunchError: the first of them that does not answer, or refuses.
     """
     deadline = time.monotonic() + timeout_s
-    asked = [place.agent.begin(cmd, **fields) for place in places]
+    asked = [place.agent.begin(request, data) for place in places]
     try:
         for one in asked:
             with contextlib.suppress(*passed_over):

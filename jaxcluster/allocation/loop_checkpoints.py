@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from jaxcluster.agent.client import answers
+from jaxcluster.agent.requests import Get, Put, Remove
 from jaxcluster.allocation.fleet import Place, copy_file
 from jaxcluster.errors import LaunchError
 
@@ -38,30 +39,25 @@ def bring(homes: Mapping[int, Place], places: Iterable[Place]) -> None:
 
 def _kept(homes: Mapping[int, Place]) -> dict[int, bytes]:
     """What each rank says that it has, if it has something and its host is there."""
-    asked = {
-        rank: home.agent.begin("get", path=f"{FOLDER}/rank-{rank}/{KEPT}")
+    asked = [
+        (rank, home.agent.begin(Get(f"{FOLDER}/rank-{rank}/{KEPT}")))
         for rank, home in homes.items()
         if not home.lost
-    }
-    deadline = time.monotonic() + ASK_S  # for all: they may be cut off together
-    found = {}
-    for rank, one in asked.items():
-        with contextlib.suppress(LaunchError):
-            found[rank] = bytes(one.wait(max(0.0, deadline - time.monotonic()))[1])
-    return found
+    ]
+    return {rank: bytes(data) for rank, (_, data) in answers(asked, ASK_S).items()}
 
 
 def _bring(rank: int, text: bytes, home: Place, here: Place) -> None:
     folder = f"{FOLDER}/rank-{rank}"
-    here.agent.ask("remove", ASK_S, path=folder)  # of ranks of this number that were there before
+    here.agent.ask(Remove(folder), ASK_S)  # of ranks of this number that were there before
     entries: list[dict[str, Any]] = json.loads(text)
     try:
         for entry in entries:
             version = f"{folder}/{entry['loop']}/v{entry['number']}"
             for name in (f"rank-{rank}.state", *entry["files"]):
                 copy_file(home, f"{version}/{name}", here, f"{version}/{name}")
-        here.agent.ask("put", ASK_S, text, path=f"{folder}/{KEPT}")
+        here.agent.ask(Put(f"{folder}/{KEPT}"), ASK_S, text)
     except LaunchError:
         with contextlib.suppress(LaunchError):
-            here.agent.ask("remove", ASK_S, path=folder)
+            here.agent.ask(Remove(folder), ASK_S)
         raise

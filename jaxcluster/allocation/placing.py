@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from jaxcluster import wire
+from jaxcluster.agent.report import HostFacts
 from jaxcluster.allocation.fleet import Place
 from jaxcluster.errors import LaunchError, UsageError
 from jaxcluster.launchers.commands import StartedAgent
@@ -32,9 +32,9 @@ def in_order(
         return [(names[agent.host or 0], agent) for agent in started]
     numbered = sorted(
         started,
-        key=lambda a: (a.facts.get("number") is None, a.facts.get("number") or 0, a.facts["host"]),
+        key=lambda agent: (agent.said.number is None, agent.said.number or 0, agent.said.host),
     )
-    return [(str(agent.facts["host"]), agent) for agent in numbered]
+    return [(agent.said.host, agent) for agent in numbered]
 
 
 def check_versions(started: Sequence[tuple[str, StartedAgent]]) -> None:
@@ -45,7 +45,7 @@ def check_versions(started: Sequence[tuple[str, StartedAgent]]) -> None:
     """
     # Not imported by name: the package's own module names the notebook's side.
     rows = {"here": {"jaxcluster": sys.modules["jaxcluster"].__version__}}
-    rows |= {name: dict(agent.facts["versions"]) for name, agent in started}
+    rows |= {name: dict(agent.said.versions) for name, agent in started}
     for versions in rows.values():
         if "python" in versions:  # whose patch level may differ
             versions["python"] = ".".join(versions["python"].split(".")[:2])
@@ -86,7 +86,7 @@ def place(
     if not platform:
         chosen = {
             placement.choose_platform(
-                platform_in(spec.env), f["gpus"], f["tpu_chips"], f["gpu_plugin"], f["gpu_platform"]
+                platform_in(spec.env), f.gpus, f.tpu_chips, f.gpu_plugin, f.gpu_platform
             )
             for f in facts
         }
@@ -97,7 +97,7 @@ def place(
                 _how_to_install(facts) + "Or choose one platform: --platform cpu",
             )
         (platform,) = chosen
-    bare = [one.name for one in used if not one.facts["gpu_plugin"]]
+    bare = [one.name for one in used if not one.facts.gpu_plugin]
     if platform in GPU_PLATFORMS and bare:
         raise UsageError(
             f"The jax on {join_words(bare)} has no {platform.upper()} plugin.",
@@ -139,25 +139,23 @@ def share_out(num_processes: int, shares: Sequence[int]) -> list[int]:
     return counts
 
 
-def _devices(facts: Mapping[str, Any]) -> str:
+def _devices(facts: HostFacts) -> str:
     """A host's devices in words, and why there are no GPUs."""
-    if chips := facts["tpu_chips"]:
-        return plural(chips, "TPU chip")
-    if not facts["gpus"]:
+    if facts.tpu_chips:
+        return plural(facts.tpu_chips, "TPU chip")
+    if not facts.gpus:
         return "CPU alone"
-    without = "" if facts["gpu_plugin"] else f", and jax has no {facts['gpu_platform']} plugin"
-    return plural(len(facts["gpus"]), "GPU") + without
+    without = "" if facts.gpu_plugin else f", and jax has no {facts.gpu_platform} plugin"
+    return plural(len(facts.gpus), "GPU") + without
 
 
-def _how_to_install(facts: Sequence[Mapping[str, Any]]) -> str:
+def _how_to_install(facts: Sequence[HostFacts]) -> str:
     """What gives a host that has GPUs the plugin that it lacks."""
-    bare = [f["gpu_platform"] for f in facts if f["gpus"] and not f["gpu_plugin"]]
+    bare = [f.gpu_platform for f in facts if f.gpus and not f.gpu_plugin]
     return f"Where the plugin is missing: {INSTALL[bare[0]]}   " if bare else ""
 
 
-def _default_ranks(
-    platform: str, facts: Mapping[str, Any], num_hosts: int, each: int | None
-) -> int:
+def _default_ranks(platform: str, facts: HostFacts, num_hosts: int, each: int | None) -> int:
     """One for each GPU, or chip of a single TPU host; one for each host of several, and on CPU."""
     if platform in ("cpu", "tpu") and num_hosts > 1:
         return 1  # libtpu splits no host of several
@@ -165,5 +163,5 @@ def _default_ranks(
         return placement.default_num_processes([], 0)
     on_gpu = platform in GPU_PLATFORMS
     return placement.default_num_processes(
-        facts["gpus"] if on_gpu else [], 0 if on_gpu else facts["tpu_chips"], each
+        facts.gpus if on_gpu else [], 0 if on_gpu else facts.tpu_chips, each
     )

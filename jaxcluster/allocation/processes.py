@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxcluster import wire
+from jaxcluster.agent.client import answers
 from jaxcluster.agent.guest_access import RECORD
+from jaxcluster.agent.requests import Get, Look, Mkdir, Move, Put, Ring
 from jaxcluster.allocation import bulk
 from jaxcluster.allocation.base import Processes
 from jaxcluster.allocation.fleet import Fleet, Place, ask_each
@@ -27,7 +29,7 @@ from jaxcluster.allocation.supervisor import Event
 from jaxcluster.allocation.sync import Sync
 from jaxcluster.allocation.turns import HostTurns
 from jaxcluster.errors import LaunchError
-from jaxcluster.host.procfs import ProcessLook, Silence, look_from
+from jaxcluster.host.procfs import ProcessLook, Silence
 from jaxcluster.host.ringfile import Part
 from jaxcluster.launchers.sync import SyncedFolder
 from jaxcluster.ranks import name_hosts, name_ranks
@@ -95,11 +97,7 @@ class HostProcesses(Processes):
         hosts = self.supervisor.records(there=True)
         told = dataclasses.replace(record, spec=spec, hosts=hosts, supervisor="")
         data = json.dumps(dataclasses.asdict(told)).encode()
-        asked = [p.agent.begin("put", data, path=RECORD) for p in self.places]
-        deadline = time.monotonic() + ASK_S  # for all: they may be cut off together
-        for one in asked:
-            with contextlib.suppress(LaunchError):
-                one.wait(max(0.0, deadline - time.monotonic()))
+        answers([(p, p.agent.begin(Put(RECORD), data)) for p in self.places], ASK_S)
 
     @property
     def places(self) -> Sequence[Place]:
@@ -108,7 +106,7 @@ class HostProcesses(Processes):
     def start(self) -> list[int]:
         first = self.places[0]
         profile = f"{first.folder}/ranks/profile"
-        first.agent.ask("mkdir", ASK_S, path="ranks/profile/security")
+        first.agent.ask(Mkdir("ranks/profile/security"), ASK_S)
         from jaxcluster.allocation.ipp import CONTROLLER_ARGS
 
         argv = (
@@ -184,9 +182,9 @@ class HostProcesses(Processes):
                 time.sleep(0.02)
                 continue
             with contextlib.suppress(LaunchError, OSError):
-                draft, engine = "ranks/engine.part", found["engine"]
-                ask_each(self.places, "put", FILE_S, data=engine, path=draft)
-                ask_each(self.places, "move", FILE_S, path=draft, to="ranks/engine.json")
+                draft = "ranks/engine.part"
+                ask_each(self.places, Put(draft), FILE_S, data=found["engine"])
+                ask_each(self.places, Move(draft, "ranks/engine.json"), FILE_S)
                 path = Path(self.cluster_file).with_name(
                     f"ipcontroller-{self._cluster_id}-client.json"
                 )
@@ -271,15 +269,13 @@ class HostProcesses(Processes):
         for number, there in wanted.items():
             where = self.supervisor.places[number]
             if not where.lost and where.agent.cut_s == 0:
-                pids = {self._pids[rank]: rank for rank in there}
-                asked.append((pids, where.agent.begin("look", pids=list(pids))))
-        found: dict[int, ProcessLook | None] = {}
-        deadline = time.monotonic() + LOOK_S
-        for pids, one in asked:
-            with contextlib.suppress(LaunchError):
-                body, _ = one.wait(max(0.0, deadline - time.monotonic()))
-                found |= {pids[int(pid)]: look_from(told) for pid, told in body["looks"].items()}
-        return found
+                request = Look([self._pids[rank] for rank in there])
+                asked.append((number, where.agent.begin(request)))
+        return {
+            rank: looks[self._pids[rank]]
+            for number, (looks, _) in answers(asked, LOOK_S).items()
+            for rank in wanted[number]
+        }
 
     def read_log(self, name: str, nbytes: int | None = None) -> str:
         """At most the last ``LOG_NBYTES``."""
@@ -289,7 +285,7 @@ class HostProcesses(Processes):
         if where.lost:
             return ""
         try:
-            _, data = where.agent.ask("tail", ASK_S, path=f"ranks/{name}.log", nbytes=nbytes)
+            _, data = where.agent.begin(Get(f"ranks/{name}.log", -nbytes)).wait(ASK_S)
         except LaunchError:
             return ""
         return bytes(data).decode(errors="replace")
@@ -301,14 +297,8 @@ class HostProcesses(Processes):
             where = self.host_of(rank)
             if not where.lost:
                 path = f"{HISTORY}/rank-{rank}/{log}"
-                asked.append((rank, where.agent.begin("ring", path=path, at=at)))
-        found = {}
-        deadline = time.monotonic() + ASK_S
-        for rank, one in asked:
-            with contextlib.suppress(LaunchError):
-                body, data = one.wait(max(0.0, deadline - time.monotonic()))
-                found[rank] = Part(body["start"], body["end"], body["size"], data)
-        return found
+                asked.append((rank, where.agent.begin(Ring(path, at))))
+        return {rank: Part(*said, data) for rank, (said, data) in answers(asked, ASK_S).items()}
 
     def state_folder(self) -> HostStates:
         return HostStates(self.supervisor)

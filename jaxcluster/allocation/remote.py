@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from jaxcluster import wire
+from jaxcluster.agent.requests import Mkdir, Remove
 from jaxcluster.agent.transport import Keys, new_keys
 from jaxcluster.allocation import loop_checkpoints
 from jaxcluster.allocation.base import Allocation, OnEvent, Say
@@ -282,8 +283,8 @@ class HostAllocation(Allocation):
         if self.fleet is not None:
             self.fleet.on_event = None
             there = [one for one in self.fleet.places if not one.lost]
-            for command in ("remove", "mkdir"):
-                ask_each(there, command, ASK_S, LaunchError, path="ranks")
+            for request in (Remove("ranks"), Mkdir("ranks")):
+                ask_each(there, request, ASK_S, LaunchError)
 
     def detach(self) -> None:
         assert self.fleet is not None and self._launch is not None

@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
-from jaxcluster.agent.client import Asked
+from jaxcluster.agent.client import answers
+from jaxcluster.agent.requests import Get, GiveOut, Mkdir, Remove, Request, TakeMirrors, Ways
 from jaxcluster.agent.transport import new_keys
 from jaxcluster.allocation.fleet import Fleet, Place, copy_file
 from jaxcluster.errors import LaunchError
@@ -21,6 +22,7 @@ from jaxcluster.records.saved_states import Mirror, Report, StateFolder, Where
 ASK_S = 10.0
 LOOK_S = 3.0  # whether files are still there; a host that says nothing may have lost them
 BROUGHT = "brought"
+R = TypeVar("R")
 
 
 class HostStates(StateFolder):
@@ -44,7 +46,7 @@ class HostStates(StateFolder):
         self._ways: dict[tuple[str, str], dict[str, str]] = {}
         self._asked_ways: set[str] = set()  # of which agents' hosts it is known
         self._is_direct = True
-        self._rooms = {str(b["path"]): b.get("room") for b in self._each("mkdir", own=True)}
+        self._rooms = self._each(lambda path: Mkdir(path, own=True))
 
     def _paths(self, where: Place) -> list[str]:
         """In memory where there is such a folder, and on disk."""
@@ -70,16 +72,16 @@ class HostStates(StateFolder):
             elif not path.startswith((f"{where.memory}/", f"{where.folder}/")):
                 found[rank] = f"host {where.name} was lost, and has another agent now"
             else:
-                ask = where.agent.begin("get", path=path, nbytes=1)
+                ask = where.agent.begin(Get(path, nbytes=1))
                 asked.append((rank, where, report["file_nbytes"], ask))
         deadline = time.monotonic() + LOOK_S  # for all: they may be cut off together
         for rank, where, nbytes, ask in asked:
             try:
-                body, _ = ask.wait(max(0.0, deadline - time.monotonic()))
+                size, _ = ask.wait(max(0.0, deadline - time.monotonic()))
             except LaunchError as error:
                 found[rank] = error.message.rstrip(".")
             else:
-                if body["size"] != nbytes:
+                if size != nbytes:
                     found[rank] = f"host {where.name} has a different file there"
         return found
 
@@ -134,24 +136,20 @@ class HostStates(StateFolder):
         places = [where for where in self._fleet.places if not where.lost]
         self._asked_ways = {where.folder for where in places}
         public, secret = self._keys.public, self._keys.secret
-        asked = [
-            where.agent.begin("give_out", key=public, folders=self._paths(where))
-            for where in places
-        ]
+        asked = [(p, p.agent.begin(GiveOut(public, self._paths(p)))) for p in places]
         doors = {
             where.folder: {
-                "endpoint": str(body["endpoint"]),
+                "endpoint": endpoint,
                 "server": where.agent.key,
                 "public": public,
                 "secret": secret,
             }
-            for where, body in zip(places, _answers(asked), strict=True)
-            if body
+            for where, (endpoint, _) in answers(asked, ASK_S).items()
         }
         targets = [_target(door["endpoint"]) for door in doors.values()]
-        asked = [where.agent.begin("ways", to=targets) for where in places]
-        for where, body in zip(places, _answers(asked), strict=True):
-            for (folder, door), why in zip(doors.items(), body.get("ways", ()), strict=False):
+        looks = answers([(p, p.agent.begin(Ways(targets))) for p in places], ASK_S)
+        for where, (whys, _) in looks.items():
+            for (folder, door), why in zip(doors.items(), whys, strict=True):
                 if not why:
                     self._ways[where.folder, folder] = door
 
@@ -163,9 +161,8 @@ class HostStates(StateFolder):
         for root in self._paths(here):
             folder = f"{root}/{BROUGHT}-{len(self._brought)}"
             try:
-                here.agent.ask("mkdir", ASK_S, path=root, own=True)
-                body, _ = here.agent.ask("mkdir", ASK_S, path=folder)
-                room = body.get("room")
+                here.agent.ask(Mkdir(root, own=True), ASK_S)
+                room = here.agent.ask(Mkdir(folder), ASK_S)
                 if room is not None and nbytes > room and root != self._paths(here)[-1]:
                     continue
                 for name in names:
@@ -173,7 +170,7 @@ class HostStates(StateFolder):
             except LaunchError as error:
                 refused = error
                 with contextlib.suppress(LaunchError):
-                    here.agent.ask("remove", ASK_S, path=folder)
+                    here.agent.ask(Remove(folder), ASK_S)
             else:
                 return folder
         assert refused is not None
@@ -188,8 +185,8 @@ class HostStates(StateFolder):
         endpoints: dict[int, str] = {}
         for number, where in enumerate(places):
             ring = [*places[number + 1 :], *places[:number]]
-            key = where.facts["host_key"]  # several agents may be on one machine
-            there = next((one for one in ring if one.facts["host_key"] != key), None)
+            key = where.facts.host_key  # several agents may be on one machine
+            there = next((one for one in ring if one.facts.host_key != key), None)
             if there is None:
                 continue
             folder = f"{self._paths(there)[0]}/mirrors"
@@ -219,9 +216,8 @@ class HostStates(StateFolder):
     @staticmethod
     def _open_mirrors(there: Place, folder: str, key: str) -> str:
         """Have a host take in copies from now on; returns where they come."""
-        there.agent.ask("mkdir", ASK_S, path=folder)
-        body, _ = there.agent.ask("mirrors", ASK_S, key=key, folder=folder)
-        return str(body["endpoint"])
+        there.agent.ask(Mkdir(folder), ASK_S)
+        return there.agent.ask(TakeMirrors(key, folder), ASK_S)
 
     def held_by(self, path: str) -> str:
         """The agent alone removes it."""
@@ -232,7 +228,7 @@ class HostStates(StateFolder):
         if where.lost:
             raise OSError(where.lost)
         try:
-            return bytes(where.agent.ask("get", LOOK_S, path=path)[1])
+            return bytes(where.agent.begin(Get(path)).wait(LOOK_S)[1])
         except LaunchError as error:
             raise OSError(error.message) from None
 
@@ -246,7 +242,7 @@ class HostStates(StateFolder):
         where = self._place(rank, host)
         if where.lost:
             raise OSError(where.lost)
-        asked = [where.agent.begin("get", path=f"{folder}/{name}", nbytes=1) for name in sums]
+        asked = [where.agent.begin(Get(f"{folder}/{name}", nbytes=1)) for name in sums]
         deadline = time.monotonic() + LOOK_S
         try:
             for one in asked:
@@ -255,30 +251,14 @@ class HostStates(StateFolder):
             raise OSError(error.message) from None
 
     def remove(self) -> None:
-        self._each("remove")
+        self._each(Remove)
 
-    def _each(self, cmd: str, **fields: Any) -> list[dict[str, Any]]:
-        """Ask it of all hosts that there are; what they answer, with the ``path``."""
+    def _each(self, request: Callable[[str], Request[R]]) -> dict[str, R]:
+        """Ask it of all hosts that there are, for their folders; what they answer, by the path."""
         there = [where for where in self._fleet.places if not where.lost]
-        deadline = time.monotonic() + ASK_S  # for all: they may be cut off together
         paths = [(where, path) for where in there for path in self._paths(where)]
-        found: list[dict[str, Any]] = []
-        for path, asked in [(p, w.agent.begin(cmd, path=p, **fields)) for w, p in paths]:
-            with contextlib.suppress(LaunchError):
-                body, _ = asked.wait(max(0.0, deadline - time.monotonic()))
-                found.append({**body, "path": path})
-        return found
-
-
-def _answers(asked: Sequence[Asked]) -> list[dict[str, Any]]:
-    """What agents answer that are asked at once; {} of one that does not, or refuses."""
-    deadline = time.monotonic() + ASK_S
-    found: list[dict[str, Any]] = []
-    for one in asked:
-        found.append({})
-        with contextlib.suppress(LaunchError):
-            found[-1] = one.wait(max(0.0, deadline - time.monotonic()))[0]
-    return found
+        asked = [(path, where.agent.begin(request(path))) for where, path in paths]
+        return {path: answer for path, (answer, _) in answers(asked, ASK_S).items()}
 
 
 def _target(endpoint: str) -> tuple[str, int]:

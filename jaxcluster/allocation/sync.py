@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from jaxcluster.agent.requests import DRAFT
+from jaxcluster.agent.requests import DRAFT, Mkdir, Move, Remove, Shares, Write
 from jaxcluster.allocation.fleet import Place
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.sync import SyncedFolder
@@ -252,8 +252,7 @@ class Sync:
         sharing: set[str] = set()
 
         def ask(place: Place) -> None:
-            body, _ = place.agent.ask("shares", SHARES_S, path=str(marker), text=text)
-            if body["shares"]:
+            if place.agent.ask(Shares(str(marker), text), SHARES_S):
                 sharing.add(place.folder)
 
         with contextlib.suppress(OSError):  # nothing can be written here: a copy does as well
@@ -324,9 +323,9 @@ class _Copy:
         """Carry changes out. Each is noted when it is done."""
         with self._lock:
             agent, base = place.agent, _copy_on(place)
-            agent.ask("mkdir", SEND_S, path=base)
+            agent.ask(Mkdir(base), SEND_S)
             for path in changes.remove:
-                agent.ask("remove", SEND_S, path=f"{base}/{path}")
+                agent.ask(Remove(f"{base}/{path}"), SEND_S)
                 for gone in [p for p in self.stamps if p == path or p.startswith(f"{path}/")]:
                     del self.stamps[gone], self._digests[gone]
             send = {path: files[path] for path in changes.send if path in files}
@@ -347,10 +346,10 @@ class _Copy:
         if size > BATCH_NBYTES:
             draft = f"{base}/{first}{DRAFT}"
             place.agent.put(draft, files[first].content, SEND_S)
-            place.agent.ask("move", SEND_S, path=draft, to=f"{base}/{first}")
+            place.agent.ask(Move(draft, f"{base}/{first}"), SEND_S)
         else:
             data = b"".join(files[path].content for path, _ in batch)
-            place.agent.ask("write", SEND_S, data=data, path=base, files=batch)
+            place.agent.ask(Write(base, batch), SEND_S, data)
 
 
 def _copy_on(place: Place) -> str:

@@ -21,9 +21,12 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+from jaxcluster import wire
+from jaxcluster.agent import requests
 from jaxcluster.agent.client import Asked, Host
+from jaxcluster.agent.turns import Granted
 from jaxcluster.errors import LaunchError, NoCluster
 from jaxcluster.model.notices import Passing
 from jaxcluster.records import registry
@@ -92,33 +95,31 @@ class LocalTurns:
     @contextlib.contextmanager
     def take(self, ranks: Iterable[int] = (), say: Say | None = None) -> Iterator[Turn]:
         with self._locked(say) as (lock, before):
-            last = _by_rank(before.get("last", {}))
-            turn = Turn(before.get("seq", self._last_seq) + 1)
-            turn.after = {rank: last.get(rank, 0) for rank in ranks}
+            turn = Turn((before.seq or self._last_seq) + 1)
+            turn.after = {rank: before.last.get(rank, 0) for rank in ranks}
             # It never gets shorter. Truncated and written again, ext4 would flush it at each close.
-            text = json.dumps({"seq": turn, "last": last | dict.fromkeys(turn.after, turn)})
-            os.pwrite(lock, text.encode(), 0)
+            last = before.last | dict.fromkeys(turn.after, turn)
+            os.pwrite(lock, json.dumps({"seq": turn, "last": last}).encode(), 0)
             yield turn
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[dict[int, int]]:
         with self._locked() as (_, before):
-            yield _by_rank(before.get("last", {}))
+            yield before.last
 
     def last_cells(self) -> dict[int, int]:
         try:
-            before = json.loads((inside() / self.name / "lock").read_bytes() or b"{}")
-            return _by_rank(before.get("last", {}))
+            return _granted((inside() / self.name / "lock").read_bytes()).last
         except (OSError, ValueError, AttributeError):  # it is being written now, or is gone
             return {}
 
     @contextlib.contextmanager
-    def _locked(self, say: Say | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _locked(self, say: Say | None = None) -> Iterator[tuple[int, Granted]]:
         with self._mutex:  # the descriptor's lock is one for all threads
             lock = self._descriptor()
             try:
                 _lock(lock, say)
-                yield lock, json.loads(os.pread(lock, 1 << 20, 0) or b"{}")
+                yield lock, _granted(os.pread(lock, 1 << 20, 0))
             finally:
                 fcntl.flock(lock, fcntl.LOCK_UN)
 
@@ -189,41 +190,41 @@ class HostTurns:
     @contextlib.contextmanager
     def take(self, ranks: Iterable[int] = (), say: Say | None = None) -> Iterator[Turn]:
         ranks = list(ranks)
-        with self._held(ranks, say) as body:
-            last = self._numbered(body["last"])
-            turn = Turn(self._last_seq + body["seq"])
+        with self._held(ranks, say) as granted:
+            last = self._numbered(granted.last)
+            turn = Turn(self._last_seq + granted.seq)
             turn.after = {rank: last.get(rank, 0) for rank in ranks}
             yield turn
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[dict[int, int]]:
-        with self._held(None, None) as body:
-            yield self._numbered(body["last"])
+        with self._held(None, None) as granted:
+            yield self._numbered(granted.last)
 
     def last_cells(self) -> dict[int, int]:
         """While the host can't be reached: as it was heard last."""
         if not self._first.lost and self._first.agent.cut_s == 0:
             with contextlib.suppress(LaunchError):
-                body, _ = self._first.agent.ask("turns", ASK_S, world=self._world)
-                self._last = self._numbered(body["last"])
+                found = self._first.agent.ask(requests.Turns(self._world), ASK_S)
+                self._last = self._numbered(found.last)
         return self._last
 
-    def _numbered(self, last: Mapping[str, int]) -> dict[int, int]:
+    def _numbered(self, last: Mapping[int, int]) -> dict[int, int]:
         """Each rank's last cell, by its number."""
-        return {rank: self._last_seq + seq for rank, seq in _by_rank(last).items()}
+        return {rank: self._last_seq + seq for rank, seq in last.items()}
 
     @contextlib.contextmanager
-    def _held(self, ranks: list[int] | None, say: Say | None) -> Iterator[dict[str, Any]]:
+    def _held(self, ranks: list[int] | None, say: Say | None) -> Iterator[Granted]:
         agent = self._first.agent
-        asked = Asked(agent, "turn")
+        asked = Asked(agent, requests.Turn(self._world, who_we_are(), ranks))
         try:  # from before it is sent: the stop button must not leave a turn that nobody gives back
-            asked.send(world=self._world, who=who_we_are(), ranks=ranks)
+            asked.send()
             yield self._granted(asked, say)
         finally:
-            agent.tell("turn_done", turn=asked.id)
+            agent.tell(requests.TurnDone(asked.id))
             asked.forget()
 
-    def _granted(self, asked: Asked, say: Say | None) -> dict[str, Any]:
+    def _granted(self, asked: Asked[Granted], say: Say | None) -> Granted:
         """Wait for the turn, however long that takes; the first host's end ends it."""
         began = time.monotonic()
         say_at = began + SAY_S
@@ -252,15 +253,15 @@ class HostTurns:
             name = self._first.name
             return f"{waits}: host {name} has not been reached for {agent.cut_s:.0f} s.\n"
         try:
-            found, _ = agent.ask("turns", ASK_S, world=self._world)
+            found = agent.ask(requests.Turns(self._world), ASK_S)
         except LaunchError:
             return f"{waits}: host {self._first.name} does not answer.\n"
-        if not found["holder"]:
+        if not found.holder:
             return f"{waits}.\n"
-        away = f", and has not been reached for {found['away_s']:.0f} s" if found["away_s"] else ""
+        away = f", and has not been reached for {found.away_s:.0f} s" if found.away_s else ""
         return (
-            f"{waits}: {found['holder']} has been sending a cell or recovering the ranks for "
-            f"{found['held_s']:.0f} s{away}.\n"
+            f"{waits}: {found.holder} has been sending a cell or recovering the ranks for "
+            f"{found.held_s:.0f} s{away}.\n"
         )
 
 
@@ -271,5 +272,5 @@ def who_we_are() -> str:
     return f"{notebook} ({process})" if notebook else process
 
 
-def _by_rank(last: Mapping[Any, Any]) -> dict[int, int]:
-    return {int(rank): int(seq) for rank, seq in last.items()}
+def _granted(text: bytes) -> Granted:
+    return wire.parse(Granted, json.loads(text or b"{}"))

@@ -20,9 +20,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxcluster.agent.report import installed_version
+from jaxcluster.agent.report import SHM, installed_version
 from jaxcluster.errors import UsageError
 from jaxcluster.host.facts import gpu_platform, gpu_plugin_installed, host_gpus, host_tpu_chips
+from jaxcluster.host.free_space import free_nbytes
 from jaxcluster.options import profiles
 from jaxcluster.options.known import known
 from jaxcluster.plan.spec import INSTALL
@@ -78,7 +79,7 @@ def run_checks(runtime_dir: Path, environ: Mapping[str, str] | None = None) -> l
             host_gpus(environ), host_tpu_chips(), _cpus(), gpu_plugin_installed(), gpu_platform()
         ),
         check_runtime_dir(runtime_dir),
-        check_shared_memory(_free_nbytes(Path("/dev/shm"))),
+        check_shared_memory(free_nbytes(SHM) if os.path.isdir(SHM) else None),
         check_fork(sys.platform == "linux" and hasattr(os, "fork")),
         check_profiles(profiles.load(environ)),
         check_launchers(known().broken),
@@ -407,11 +408,3 @@ def _cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _free_nbytes(path: Path) -> int | None:
-    try:
-        found = os.statvfs(path)
-    except OSError:
-        return None
-    return found.f_bavail * found.f_frsize

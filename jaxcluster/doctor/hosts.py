@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
+from jaxcluster.agent import requests
+from jaxcluster.agent.report import HostFacts
 from jaxcluster.allocation import remote
 from jaxcluster.allocation.fleet import Place
 from jaxcluster.doctor import MIN_SHM_NBYTES
@@ -19,7 +21,7 @@ from jaxcluster.wire import ClusterSpec
 ASK_S = 10.0
 LITTLE_NBYTES = 1 << 30  # of memory: a rank alone has some 300 MB
 
-Facts = Mapping[str, Any]
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Row:
 
 def look(places: Sequence[Place]) -> str:
     """Ask all hosts, and show what they say. 10 s at most where one does not answer."""
-    facts = [_ask(place, "facts") for place in places]
+    facts = [_ask(place, requests.Facts()) for place in places]
     answered = [place for place, said in zip(places, facts, strict=True) if said is not None]
     rows = [*judge(facts), _ways(places, facts, answered)]
     if any(place.ranks for place in places):
@@ -54,62 +56,64 @@ def look_before(spec: ClusterSpec, say: Callable[[str], None], timeout_s: float)
     return remote.examine(spec, look, say, timeout_s)
 
 
-def _ask(place: Place, cmd: str, **fields: Any) -> Facts | None:
+def _ask(place: Place, request: requests.Request[R]) -> R | None:
     if not place.lost:
         with contextlib.suppress(LaunchError):
-            return place.agent.ask(cmd, ASK_S, **fields)[0]
+            return place.agent.ask(request, ASK_S)
     return None
 
 
-def _ways(places: Sequence[Place], facts: Sequence[Facts | None], alive: Sequence[Place]) -> Row:
+def _ways(
+    places: Sequence[Place], facts: Sequence[HostFacts | None], alive: Sequence[Place]
+) -> Row:
     """Whether each host reaches each other one: JAX's ranks talk at ports of any number."""
-    address = {p.name: said["address"] for p, said in zip(places, facts, strict=True) if said}
-    ports = {p.name: _ask(p, "listen", address=address[p.name]) for p in alive}
-    to = [[address[name], said["port"]] for name, said in ports.items() if said]
-    names = [name for name, said in ports.items() if said]
-    found = {place.name: _ask(place, "ways", to=to) for place in alive}
+    address = {p.name: said.address for p, said in zip(places, facts, strict=True) if said}
+    ports = {p.name: _ask(p, requests.Listen(address[p.name])) for p in alive}
+    to = [(address[name], port) for name, port in ports.items() if port]
+    names = [name for name, port in ports.items() if port]
+    found = {place.name: _ask(place, requests.Ways(to)) for place in alive}
     for place in alive:
-        _ask(place, "listen", address="")
+        _ask(place, requests.Listen(""))
     return judge_ways([place.name for place in places], names, found)
 
 
 # --------------------------------------------------------------------------- pure
 
 
-def judge(facts: Sequence[Facts | None]) -> list[Row]:
+def judge(facts: Sequence[HostFacts | None]) -> list[Row]:
     """What the hosts say of themselves; what must be equal everywhere and is not is wrong."""
     known = [said for said in facts if said is not None]
-    versions = dict.fromkeys(name for said in known for name in said["versions"])
+    versions = dict.fromkeys(name for said in known for name in said.versions)
 
-    def row(name: str, tell: Callable[[Facts], str], ok: bool | None = True, fix: str = "") -> Row:
+    def row(
+        name: str, tell: Callable[[HostFacts], str], ok: bool | None = True, fix: str = ""
+    ) -> Row:
         return Row(name, tuple("" if said is None else tell(said) for said in facts), ok, fix)
 
     rows = []
     for name in versions:
-        values = {_short(name, said["versions"].get(name, "")) for said in known}
+        values = {_short(name, said.versions.get(name, "")) for said in known}
         fix = "install the same on all hosts, or name another Python there: --python PATH"
         old = too_old(filter(None, values)) if name == "jax" else None
         if old is not None:
             fix = " ".join(old).replace("Try:", "On these hosts:")
         ok = len(values) < 2 and old is None
-        rows.append(row(name, lambda said, n=name: said["versions"].get(n) or "none", ok, fix))  # type: ignore[misc]
-    rows.append(row("address", lambda said: str(said["address"])))
-    idle = any(said["gpus"] and not said["gpu_plugin"] for said in known)
+        rows.append(row(name, lambda said, n=name: said.versions.get(n) or "none", ok, fix))  # type: ignore[misc]
+    rows.append(row("address", lambda said: said.address))
+    idle = any(said.gpus and not said.gpu_plugin for said in known)
     fix = 'there: pip install "jax[cuda12]"   (or cuda13), or the GPUs stay unused'
     rows.append(row("devices", _devices, None if idle else True, fix))
-    small = any((said["free_nbytes"] or LITTLE_NBYTES) < LITTLE_NBYTES for said in known)
+    small = any((said.free_nbytes or LITTLE_NBYTES) < LITTLE_NBYTES for said in known)
     fix = "use fewer ranks there, or end other programs"
-    rows.append(row("free memory", lambda s: _size(s["free_nbytes"]), None if small else True, fix))
-    tight = any((said["shm_free_nbytes"] or 0) < MIN_SHM_NBYTES for said in known)
+    rows.append(row("free memory", lambda s: _size(s.free_nbytes), None if small else True, fix))
+    tight = any((said.shm_free_nbytes or 0) < MIN_SHM_NBYTES for said in known)
     fix = "in a container: docker run --shm-size=1g; otherwise remove old files from /dev/shm"
-    rows.append(
-        row("/dev/shm", lambda s: _size(s["shm_free_nbytes"]), None if tight else True, fix)
-    )
+    rows.append(row("/dev/shm", lambda s: _size(s.shm_free_nbytes), None if tight else True, fix))
     return rows
 
 
 def judge_ways(
-    hosts: Sequence[str], targets: Sequence[str], found: Mapping[str, Facts | None]
+    hosts: Sequence[str], targets: Sequence[str], found: Mapping[str, Sequence[str] | None]
 ) -> Row:
     """Which hosts reach which.
 
@@ -119,11 +123,10 @@ def judge_ways(
     """
     cells, cut = [], []
     for host in hosts:
-        said = found.get(host)
-        if said is None:
+        if (whys := found.get(host)) is None:
             cells.append("")
             continue
-        pairs = zip(targets, said["ways"], strict=True)
+        pairs = zip(targets, whys, strict=True)
         deaf = {name: why for name, why in pairs if why and name != host}
         cut += [f"{host} to {name}" for name in deaf]
         told = ", ".join(f"not {name} ({why})" for name, why in deaf.items())
@@ -153,10 +156,10 @@ def _short(name: str, version: str) -> str:
     return ".".join(version.split(".")[:2]) if name == "python" else version
 
 
-def _devices(said: Facts) -> str:
-    found = [f"{said['tpu_chips']} TPU chips"] if said["tpu_chips"] else []
-    found += [f"{len(said['gpus'])} GPUs"] if said["gpus"] else []
-    return ", ".join([*found, f"{said['cpus']} CPU cores"])
+def _devices(said: HostFacts) -> str:
+    found = [f"{said.tpu_chips} TPU chips"] if said.tpu_chips else []
+    found += [f"{len(said.gpus)} GPUs"] if said.gpus else []
+    return ", ".join([*found, f"{said.cpus} CPU cores"])
 
 
 def _size(nbytes: int | None) -> str:

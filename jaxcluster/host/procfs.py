@@ -12,10 +12,8 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 CONTROL_COMM = "jc-control"  # the name of the control thread, as the kernel has it
 STARVED = 0.4  # of the time between two looks that a runnable thread spent waiting for a processor
@@ -45,7 +43,7 @@ class ProcessLook:
 
     pid: int
     at: float
-    threads: Mapping[int, ThreadLook]
+    threads: dict[int, ThreadLook]
 
 
 @dataclass(frozen=True)
@@ -84,14 +82,6 @@ def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessLook | None:
     except OSError:
         return None
     return ProcessLook(pid, time.monotonic(), threads) if pid in threads else None
-
-
-def look_from(told: Mapping[str, Any] | None) -> ProcessLook | None:
-    """A look that came as JSON, whose keys are strings."""
-    if told is None:
-        return None
-    threads = {int(tid): ThreadLook(**look) for tid, look in told["threads"].items()}
-    return ProcessLook(told["pid"], told["at"], threads)
 
 
 def name_this_thread(name: str) -> None:

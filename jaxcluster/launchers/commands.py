@@ -22,10 +22,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from jaxcluster import wire
+from jaxcluster.agent.report import AgentFacts
 from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.base import (
     AT_ONCE,
@@ -66,6 +68,11 @@ class StartedAgent:
     host: int | None
     facts: Mapping[str, Any]
     via: str = ""
+
+    @cached_property
+    def said(self) -> AgentFacts:
+        """What is known of all agents in it."""
+        return wire.parse(AgentFacts, self.facts)
 
 
 @dataclass

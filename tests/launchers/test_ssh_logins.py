@@ -27,6 +27,7 @@ from helpers import processes_with, until
 import jaxcluster
 from jaxcluster.agent import transport
 from jaxcluster.agent.client import Agents
+from jaxcluster.agent.requests import Mkdir
 from jaxcluster.agent.transport import new_keys
 from jaxcluster.allocation.fleet import Fleet
 from jaxcluster.errors import LaunchError, UsageError
@@ -598,7 +599,7 @@ def test_the_real_agent_answers_through_ssh_and_ends_with_it(site: Site) -> None
     agents = Agents(keys)
     host = agents.connect(f"ipc://{started.via}", started.facts["key"], name="h1")
     try:
-        assert host.ask("mkdir", path="code", timeout_s=30)
+        assert host.ask(Mkdir("code"), timeout_s=30) is not None
         os.kill(pid, signal.SIGTERM)
         until(lambda: ends, "the end is told", 20)
     finally:

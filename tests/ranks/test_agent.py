@@ -27,7 +27,7 @@ from proxy import Proxy, wait
 
 from jaxcluster import wire
 from jaxcluster.agent import folder as folders
-from jaxcluster.agent import guest_access
+from jaxcluster.agent import guest_access, requests
 from jaxcluster.agent.client import Agents, Host, State
 from jaxcluster.agent.transport import Keys, new_keys, open_dealer
 from jaxcluster.allocation.turns import HostTurns
@@ -209,7 +209,7 @@ def test_ranks_are_spawned_and_answer_through_an_agent_and_nothing_is_left(
     assert other.fork.command("exits")["exits"] == []
 
     assert "rank-0.log" in os.listdir(running.folder)
-    host.ask("quit")
+    host.ask(requests.Quit())
     until(lambda: host.state is State.ENDED, "the notebook hears of it")
     until(lambda: not other.fork.alive, "the other one too")
     assert "asked to end" in host.why
@@ -239,12 +239,12 @@ def test_an_agent_heeds_the_signals_that_end_it_and_is_no_task_of_a_job_to_its_r
     monkeypatch.setenv("SLURM_PROCID", "3")  # JAX would take it for the rank's own
     running = run_agent(NO_FORK, "--signalled-status=143")
     host = connect(running)
-    host.ask("facts")
+    host.ask(requests.Facts())
     (server,) = [p for p, line in running.processes().items() if "engine.forkserver" in line]
     mine, its = (Path(f"/proc/{p}/environ").read_bytes() for p in (running.process.pid, server))
     assert b"SLURM_PROCID=3" in mine and b"SLURM_PROCID" not in its
     running.process.send_signal(signal.SIGINT)  # at the terminal, it is the notebook's
-    assert host.ask("facts")[0]["host"]
+    assert host.ask(requests.Facts()).host
     running.process.send_signal(ends)
     assert running.until_gone()["jaxcluster-agent-ended"] == ends.name
     assert running.process.returncode == 143
@@ -304,7 +304,7 @@ def test_an_agents_end_is_the_end_of_all_that_it_has_started(
         )
         until(lambda: host.state is State.ENDED, "the notebook hears of it")
         with pytest.raises(LaunchError, match=r"Host h1 is lost: its agent has ended because its"):
-            host.ask("facts")
+            host.ask(requests.Facts())
         with pytest.raises(LaunchError, match="Host h1 is lost"):
             host.fork.command("exits")
     if how != "killed":
@@ -327,9 +327,9 @@ def test_an_agent_ends_when_its_lease_is_over(
 ) -> None:
     running = run_agent(NO_FORK, "--lease=1")
     host = connect(running)
-    host.ask("facts")
+    host.ask(requests.Facts())
     wait(2.5)
-    host.ask("facts")  # who is there need not say anything
+    host.ask(requests.Facts())  # who is there need not say anything
     host.close()
     assert "its owner has not been connected" in running.until_gone(20)["jaxcluster-agent-ended"]
 
@@ -340,10 +340,10 @@ def test_a_guest_is_let_in_and_does_not_keep_an_agent_alive(
     """Who visits from another machine has a key of his own, and the cluster ends with its owner."""
     running, guest = run_agent(NO_FORK, "--lease=2"), new_keys()
     owner = connect(running)
-    owner.ask("facts")
+    owner.ask(requests.Facts())
     with guest_access.let_in(running.folder, guest.public):
         visitor = connect(running, keys=guest)
-        visitor.ask("facts")
+        visitor.ask(requests.Facts())
         stranger = connect(running, keys=new_keys())
         until(lambda: stranger.state is State.REFUSED, "it is refused", 20)
         owner.close()
@@ -428,9 +428,9 @@ def test_a_notebook_that_lets_no_thread_run_is_not_taken_for_a_dead_one(
 ) -> None:
     running = run_agent(NO_FORK, "--lease=1")
     host = connect(running)
-    host.ask("facts")
+    host.ask(requests.Facts())
     ctypes.PyDLL(None).usleep(3_500_000)  # with the interpreter's lock held
-    assert host.ask("facts")[0]["host"]
+    assert host.ask(requests.Facts()).host
 
 
 def test_a_detached_agent_waits_for_its_next_owner(
@@ -463,7 +463,7 @@ def test_a_detached_agent_whose_login_has_ended_ends_when_nobody_is_there(
     running.process.stdin.close()
     if with_company:
         wait(2.5)
-        assert host.ask("facts")[0]["host"]
+        assert host.ask(requests.Facts()).host
         host.close()
     running.until_gone(15)
 
@@ -473,11 +473,11 @@ def test_time_in_which_an_agent_was_stopped_is_not_of_its_lease(
 ) -> None:
     running = run_agent(NO_FORK, "--lease=1.5")
     host = connect(running)
-    host.ask("facts")
+    host.ask(requests.Facts())
     running.process.send_signal(signal.SIGSTOP)
     wait(3.0)
     running.process.send_signal(signal.SIGCONT)
-    host.ask("facts", ANSWER_S)
+    host.ask(requests.Facts(), ANSWER_S)
 
 
 # --------------------------------------------------------------------------- fence
@@ -563,6 +563,10 @@ def test_a_host_without_a_place_for_its_folder_says_so(private_home: Home) -> No
 # --------------------------------------------------------------------------- files
 
 
+class Sing(requests.Request[None], cmd="sing"):
+    """What no agent knows, as it has not imported this."""
+
+
 def test_files_are_put_and_got_below_the_agents_folder_alone(
     run_agent: Callable[..., Running], connect: Callable[..., Host], tmp_path: Path
 ) -> None:
@@ -574,8 +578,8 @@ def test_files_are_put_and_got_below_the_agents_folder_alone(
     host.put("code/pack/a.bin", b"")  # shorter than it was
     assert host.get("code/pack/a.bin") == b""
     host.put("log", b"first\nlast\n")
-    body, tail = host.ask("tail", path="log", nbytes=5)
-    assert (body["size"], bytes(tail)) == (11, b"last\n")
+    size, tail = host.begin(requests.Get("log", -5)).wait(ANSWER_S)
+    assert (size, bytes(tail)) == (11, b"last\n")
     host.put(f"{running.said['memory']}/state", b"state")
     assert host.get(f"{running.said['memory']}/state") == b"state"
     assert os.stat(running.folder / "code").st_mode & 0o077 == 0
@@ -583,16 +587,17 @@ def test_files_are_put_and_got_below_the_agents_folder_alone(
     (tmp_path / "secret").write_text("s")
     (running.folder / "link").symlink_to(tmp_path)
     for path in ("../x", "/etc/hostname", "a/../../x", "link/secret", "", ".", "//etc/hostname"):
-        for command in ("get", "put", "mkdir", "remove", "tail"):
-            with pytest.raises(LaunchError, match=f"Host h1 can't {command}: .* not in the folder"):
-                host.ask(command, path=path, data=b"x")
+        for kind in (requests.Get, requests.Put, requests.Mkdir, requests.Remove):
+            refused = f"Host h1 can't {kind.cmd}: .* not in the folder"
+            with pytest.raises(LaunchError, match=refused):
+                host.ask(kind(path), data=b"x")
     assert (tmp_path / "secret").read_text() == "s"
     with pytest.raises(LaunchError, match=r"Host h1 can't get: No such file or directory \(.*/no"):
         host.get("no")
     with pytest.raises(LaunchError, match="does not know the request 'sing'"):
-        host.ask("sing")
-    host.ask("remove", path="code")
-    host.ask("remove", path="code")
+        host.ask(Sing())
+    host.ask(requests.Remove("code"))
+    host.ask(requests.Remove("code"))
     assert not (running.folder / "code").exists()
 
 
@@ -669,7 +674,9 @@ def test_what_a_rank_prints_while_the_link_is_cut_comes_once_and_in_order(
         until(lambda: host.state is State.CUT, "the notebook sees the cut")
         wait(0.4)
         proxy.mend()
-        host.ask("facts", timeout_s=ANSWER_S)  # asked while it is cut or not: it is answered
+        host.ask(
+            requests.Facts(), timeout_s=ANSWER_S
+        )  # asked while it is cut or not: it is answered
     first = [int(n) for n in re.findall(r"line (\d+)", began)]
     assert first + numbers(came) == list(range(LINES))
 
@@ -680,11 +687,11 @@ def test_requests_and_commands_during_a_cut_are_answered_after_it(
     running, proxy = proxied
     states: list[State] = []
     host = connect(running, proxy.endpoint, on_state=lambda h: states.append(h.state))
-    host.ask("facts")
+    host.ask(requests.Facts())
     proxy.cut()
     until(lambda: host.state is State.CUT, "the notebook sees the cut")
     with pytest.raises(LaunchError, match=r"within 0\.2 s: there has been no connection to it for"):
-        host.ask("put", timeout_s=0.2, path="once", data=b"1")
+        host.ask(requests.Put("once"), 0.2, b"1")
     _, answer = host.fork.begin("exits")
     proxy.mend()
     assert answer.get(timeout=ANSWER_S)["event"] == "exits"
@@ -700,9 +707,9 @@ def test_a_notebook_that_was_away_for_too_long_is_told_and_nothing_of_old_is_don
     proxy = Proxy(*running.address)
     try:
         stays = connect(running)
-        stays.ask("facts")
+        stays.ask(requests.Facts())
         host = connect(running, proxy.endpoint)
-        host.ask("facts")
+        host.ask(requests.Facts())
         proxy.cut()
         until(lambda: host.state is State.CUT, "the notebook sees the cut")
         host._send([b"agent", json.dumps({"cmd": "mkdir", "path": "old", "id": 99}).encode()])
@@ -711,7 +718,7 @@ def test_a_notebook_that_was_away_for_too_long_is_told_and_nothing_of_old_is_don
         until(lambda: host.state is State.ENDED, "the notebook is told")
         assert "another agent" in host.why
         assert not (running.folder / "old").exists()
-        stays.ask("facts")
+        stays.ask(requests.Facts())
     finally:
         proxy.close()
 
@@ -732,7 +739,7 @@ def test_a_rank_that_prints_faster_than_the_link_carries_is_slowed(
         rank, beside = host.rank(0, came.put), other.rank(0, theirs.put)
         before = [p.memory_info().rss for p in (rank_process, agent_process)]
         lines, more = 2_000, 100_000  # 200 MB
-        host.ask("facts")
+        host.ask(requests.Facts())
         proxy.reads.clear()
         rank.send([wire.encode("stream", "s", {"lines": lines, "more": more, "pause_s": 0})])
 
@@ -772,9 +779,9 @@ def test_strangers_are_not_let_in_and_the_owner_goes_on(
     foreign = connect(running, keys=new_keys())
     until(lambda: foreign.state is State.REFUSED, "it is refused")
     with pytest.raises(LaunchError, match="does not accept this notebook's key"):
-        foreign.ask("quit", timeout_s=0.2)
+        foreign.ask(requests.Quit(), timeout_s=0.2)
     host = connect(running)
-    host.ask("facts")
+    host.ask(requests.Facts())
     with zmq.Context() as context:
         plain = context.socket(zmq.DEALER)
         plain.linger = 0
@@ -785,7 +792,7 @@ def test_strangers_are_not_let_in_and_the_owner_goes_on(
     for _ in range(20):
         with socket.create_connection(running.address) as raw:
             raw.sendall(os.urandom(5000))
-    assert host.ask("facts")[0]["host"]
+    assert host.ask(requests.Facts()).host
     host.close()
     # A stranger that tries again and again is nobody who is there.
     assert "its owner has not been connected" in running.until_gone(30)["jaxcluster-agent-ended"]
@@ -796,7 +803,7 @@ def test_nonsense_of_the_owners_own_is_no_end(
 ) -> None:
     running = run_agent(NO_FORK)
     host = connect(running)
-    host.ask("facts")
+    host.ask(requests.Facts())
     for frames in (
         [b"agent", b"no json"],
         [b"agent"],
@@ -810,7 +817,7 @@ def test_nonsense_of_the_owners_own_is_no_end(
         [b"-1", b"x"],
     ):
         host._send(frames)
-    assert host.ask("facts")[0]["host"]
+    assert host.ask(requests.Facts()).host
     with zmq.Context() as context:  # packets that are none
         raw = open_dealer(context, b"jraw", running.said["key"], running.keys)
         raw.setsockopt(zmq.IMMEDIATE, 0)
@@ -819,7 +826,7 @@ def test_nonsense_of_the_owners_own_is_no_end(
             raw.send_multipart(packet)
         assert not raw.poll(200)
         raw.close(0)
-    assert host.ask("facts")[0]["host"]
+    assert host.ask(requests.Facts()).host
 
 
 def test_an_agent_imports_neither_jax_nor_a_kernel() -> None:
@@ -840,7 +847,7 @@ def test_an_agent_listens_on_a_unix_socket(
     path = tmp_path / "a.sock"
     running = run_agent(NO_FORK, f"--bind=ipc://{path}")
     host = connect(running)
-    assert host.ask("facts")[0]["host"]
-    host.ask("quit")
+    assert host.ask(requests.Facts()).host
+    host.ask(requests.Quit())
     running.until_gone()
     assert not path.exists()

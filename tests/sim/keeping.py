@@ -27,6 +27,7 @@ from jaxcluster import wire
 from jaxcluster.agent import requests
 from jaxcluster.agent.folder import Folder
 from jaxcluster.agent.mirrors import Mirrors
+from jaxcluster.agent.report import AgentFacts
 from jaxcluster.allocation import states
 from jaxcluster.allocation.fleet import Place
 from jaxcluster.cluster import copies, respawn, restart
@@ -218,27 +219,33 @@ class Agent:
         self.mirrors: Mirrors | None = None
         self.is_lost = False
 
-    def ask(self, cmd: str, timeout_s: float, **fields: Any) -> tuple[Any, bytes]:
+    def ask(self, request: requests.Request[Any], timeout_s: float, data: bytes = b"") -> Any:
+        return self.begin(request, data).wait(timeout_s)[0]
+
+    def _answer(self, request: requests.Request[Any], data: bytes) -> tuple[Any, Any]:
         if self.is_lost:
             raise LaunchError("it does not answer.")
-        if cmd in ("give_out", "ways"):  # all is brought through the notebook
+        if request.cmd in ("give_out", "ways"):  # all is brought through the notebook
             raise LaunchError("no host reaches another one here.")
-        if cmd == "mirrors":
+        if isinstance(request, requests.TakeMirrors):
             if self.mirrors is None:
                 self.mirrors = Mirrors.__new__(Mirrors)
                 self.mirrors._folder = self.folder
-            self.mirrors.take_for(fields["folder"])
-            return {"endpoint": self.endpoint}, b""
+            self.mirrors.take_for(request.folder)
+            return self.endpoint, b""
         try:
-            return requests.answer(self.folder, {"cmd": cmd, **fields}, fields.pop("data", b""))
+            return requests.answer(self.folder, request, data)
         except OSError as error:
             raise LaunchError(f"{error.strerror}.") from None
 
-    def begin(self, cmd: str, **fields: Any) -> Any:
-        return SimpleNamespace(wait=lambda timeout_s: self.ask(cmd, timeout_s, **fields))
+    def begin(self, request: requests.Request[Any], data: bytes = b"") -> Any:
+        return SimpleNamespace(wait=lambda timeout_s: self._answer(request, data))
+
+    def facts(self, host: AgentFacts) -> AgentFacts:
+        return replace(host, folder=str(self.folder.path), memory=str(self.folder.memory))
 
     def chunks(self, path: str) -> Iterator[tuple[int, bytes]]:
-        yield 0, self.ask("get", 1.0, path=path)[1]
+        yield 0, self.begin(requests.Get(path)).wait(1.0)[1]
 
 
 class Fleet:
@@ -248,11 +255,7 @@ class Fleet:
         self.places: list[Any] = []
         for number in sorted(set(hosts)):
             agent = Agent(folder, number)
-            facts = {
-                "folder": str(agent.folder.path),
-                "memory": str(agent.folder.memory),
-                "host_key": number,
-            }
+            facts = agent.facts(AgentFacts(host_key=str(number)))
             ranks = range(hosts.index(number), hosts.index(number) + hosts.count(number))
             self.places.append(Place(number, f"h{number}", agent, facts, ranks))  # type: ignore[arg-type]
 
@@ -278,11 +281,7 @@ class Fleet:
             if place.lost:
                 folder = Path(tempfile.mkdtemp(dir=folder))
                 agent = Agent(folder, place.number)
-                facts = {
-                    **place.facts,
-                    "folder": str(agent.folder.path),
-                    "memory": str(agent.folder.memory),
-                }
+                facts = agent.facts(place.facts)
                 agent.endpoint = f"sim://{folder.name}-{place.number}"
                 self.places[at] = Place(place.number, place.name, agent, facts, place.ranks)  # type: ignore[arg-type]
 

@@ -189,10 +189,10 @@ def test_a_login_sessions_folder_is_not_used(tmp_path: Path) -> None:
 
 def test_a_host_says_what_must_be_equal_everywhere() -> None:
     said = report.host_report(environ={"SLURM_PROCID": "3", "PMI_RANK": "1"})
-    assert said["number"] == 3
-    assert set(said["versions"]) == {"python", "jaxcluster", *report.PACKAGES}
-    assert all(said["versions"].values())
-    json.dumps(said)
+    assert said.number == 3
+    assert set(said.versions) == {"python", "jaxcluster", *report.PACKAGES}
+    assert all(said.versions.values())
+    json.dumps(asdict(said))
 
 
 @pytest.mark.parametrize(

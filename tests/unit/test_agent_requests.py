@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Iterator[folders.Folder]:
 
 
 def answer(folder: folders.Folder, cmd: str, data: bytes = b"", **request: Any) -> Any:
-    return requests.answer(folder, {"cmd": cmd, **request}, data)
+    return requests.answer(folder, requests.parsed({"cmd": cmd, **request}), data)
 
 
 def modes(top: Path) -> set[str]:
@@ -53,7 +53,7 @@ def test_nothing_is_written_or_moved_outside_of_it(folder: folders.Folder, tmp_p
     for name in ("../out", str(tmp_path / "out"), "link/out"):
         with pytest.raises(PermissionError):
             answer(folder, "move", path="a", to=name)
-        for cmd in ("mkdir", "put", "remove", "get", "tail"):
+        for cmd in ("mkdir", "put", "remove", "get"):
             with pytest.raises(PermissionError):
                 answer(folder, cmd, b"x", path=name)
     assert {path.name for path in tmp_path.iterdir()} == {"place", "memory"}
@@ -67,10 +67,10 @@ def test_a_file_begins_anew_at_0_and_is_got_in_pieces(
     answer(folder, "put", b"abc", path="a", at=0)
     answer(folder, "put", b"def", path="a", at=3)
     monkeypatch.setattr(requests, "CHUNK", 4)
-    assert answer(folder, "get", path="a", nbytes=100) == ({"size": 6}, b"abcd")
-    assert answer(folder, "get", path="a", at=4) == ({"size": 6}, b"ef")
-    assert answer(folder, "tail", path="a", nbytes=100) == ({"size": 6}, b"cdef")
-    assert answer(folder, "tail", path="a", nbytes=2) == ({"size": 6}, b"ef")
+    assert answer(folder, "get", path="a", nbytes=100) == (6, b"abcd")
+    assert answer(folder, "get", path="a", at=4) == (6, b"ef")
+    assert answer(folder, "get", path="a", at=-100) == (6, b"cdef")
+    assert answer(folder, "get", path="a", at=-2) == (6, b"ef")
 
 
 def test_a_file_in_the_place_of_another_is_at_least_a_second_younger(

@@ -67,8 +67,8 @@ def test_time_in_which_it_was_stopped_itself_is_no_absence(agent: Made) -> None:
 def test_who_is_away_loses_the_turn_before_all_else(agent: Made) -> None:
     holder, waiting = agent.comes(b"holder"), agent.comes(b"waiting")
     request = {"cmd": "turn", "world": "w", "who": "somebody", "ranks": [0]}
-    agent._take_turns(holder, {**request, "id": 1})
-    agent._take_turns(waiting, {**request, "id": 2})
+    agent._answer(holder, {**request, "id": 1}, [])
+    agent._answer(waiting, {**request, "id": 2}, [])
     assert agent.told == [(b"holder", b"agent")]
     holder.session.is_open = False
     agent.passes(AWAY_S - 1)
@@ -83,8 +83,8 @@ def test_who_is_away_loses_the_turn_before_all_else(agent: Made) -> None:
 def test_the_turn_of_one_that_has_left_goes_on_at_once(agent: Made) -> None:
     holder, waiting = agent.comes(b"holder"), agent.comes(b"waiting")
     request = {"cmd": "turn", "world": "w", "who": "somebody", "ranks": None}
-    agent._take_turns(holder, {**request, "id": 1})
-    agent._take_turns(waiting, {**request, "id": 2})
+    agent._answer(holder, {**request, "id": 1}, [])
+    agent._answer(waiting, {**request, "id": 2}, [])
     agent._drop(holder)
     assert agent.told == [(b"holder", b"agent"), (b"waiting", b"agent")]
 

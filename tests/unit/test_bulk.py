@@ -23,7 +23,7 @@ from jaxcluster.errors import LaunchError
 
 
 class Asked:
-    def __init__(self, agent: Agent, request: dict[str, Any], data: Any) -> None:
+    def __init__(self, agent: Agent, request: requests.Request[Any], data: Any) -> None:
         self.agent, self.request, self.data = agent, request, bytes(data or b"")
 
     def wait(self, timeout_s: float) -> Any:
@@ -32,8 +32,8 @@ class Asked:
         return body, memoryview(data)
 
     def forget(self) -> None:
-        self.agent.forgotten.put(self.request["cmd"])
-        if self.request["cmd"] == "remove":
+        self.agent.forgotten.put(self.request.cmd)
+        if self.request.cmd == "remove":
             self.wait(0)
 
 
@@ -46,10 +46,10 @@ class Agent:
         self.under_way = self.most = 0
         self.forgotten: wire.Inbox[str] = wire.Inbox()
 
-    def begin(self, cmd: str, data: Any = None, **fields: Any) -> Asked:
+    def begin(self, request: requests.Request[Any], data: Any = None) -> Asked:
         self.under_way += 1
         self.most = max(self.most, self.under_way)
-        return Asked(self, {"cmd": cmd, **fields}, data)
+        return Asked(self, request, data)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from helpers import until
 
 from jaxcluster import wire
 from jaxcluster.agent.client import State
+from jaxcluster.agent.report import AgentFacts
 from jaxcluster.agent.transport import new_keys
 from jaxcluster.allocation import loop_checkpoints
 from jaxcluster.allocation.fleet import Fleet, Left, Place, _refusing
@@ -46,7 +47,7 @@ def test_an_address_of_ipv6_stands_in_brackets() -> None:
 def fleet() -> Iterator[Fleet]:
     """One host, h1, whose agent says what a test has it say."""
     made = Fleet(new_keys())
-    made.places.append(Place(0, "h1", agent(), {"folder": "/f"}, range(2)))
+    made.places.append(Place(0, "h1", agent(), AgentFacts(folder="/f"), range(2)))
     made._watch(made.places[0])
     yield made
     made.close()
@@ -102,7 +103,7 @@ def test_what_a_replaced_agent_says_late_is_not_of_the_new_one(
     old, new = place.agent, agent()
     place.lost = "it was not reached"
     monkeypatch.setattr(fleet, "_connect", lambda name, started: new)
-    fleet.replace(place, SimpleNamespace(facts={"folder": "/g"}))  # type: ignore[arg-type]
+    fleet.replace(place, SimpleNamespace(said=AgentFacts(folder="/g")))  # type: ignore[arg-type]
     assert place.agent is new and not place.lost
     old.fork.on_event({"event": "lost"})
     old.fork.on_event(exit_of(0))
@@ -124,9 +125,9 @@ def test_a_new_agent_is_not_given_up_for_the_old_one_that_it_has_ended(
     monkeypatch.setattr(fleet, "_connect", lambda name, started: new)
     if is_taken:
         fleet._take(place, {"event": "lost"})
-        fleet.replace(place, SimpleNamespace(facts={"folder": "/g"}))  # type: ignore[arg-type]
+        fleet.replace(place, SimpleNamespace(said=AgentFacts(folder="/g")))  # type: ignore[arg-type]
     else:
-        fleet.replace(place, SimpleNamespace(facts={"folder": "/g"}))  # type: ignore[arg-type]
+        fleet.replace(place, SimpleNamespace(said=AgentFacts(folder="/g")))  # type: ignore[arg-type]
         fleet._events.put((place, {"event": "lost"}, old))
     told = listen(fleet)
     fleet._ending.setdefault(0, (0.0, "SIGTERM", old))
@@ -152,7 +153,7 @@ def test_an_agent_that_others_have_ended_is_lost(
 def hosts(fleet: Fleet, *counts: int) -> None:
     """Hosts h1, h2, ... with so many ranks."""
     fleet.places[:] = [
-        Place(number, f"h{number + 1}", agent(), {"folder": "/f"}, ranks)
+        Place(number, f"h{number + 1}", agent(), AgentFacts(folder="/f"), ranks)
         for number, ranks in enumerate(ranks_by_host(counts))
     ]
 
@@ -214,9 +215,9 @@ def test_ranks_are_shared_out_as_at_the_start(
 
 def test_a_host_that_is_left_out_gets_no_ranks(fleet: Fleet) -> None:
     hosts(fleet, 2, 2, 2)
-    facts = {"address": "10.0.0.1", "gpus": [], "tpu_chips": 0, "gpu_plugin": True}
+    facts = AgentFacts(address="10.0.0.1", gpu_plugin=True, gpu_platform="cuda")
     for one in fleet.places:
-        one.facts = facts | {"gpu_platform": "cuda"}
+        one.facts = facts
     fleet.places[1].left_out = True
     placed = place(wire.ClusterSpec("c", 6, platform="cpu", launcher="ssh"), fleet.places, [1, 2])
     assert placed.num_processes == 3
@@ -265,20 +266,19 @@ def test_what_is_kept_of_loops_is_brought_to_hosts_that_lack_it(fleet: Fleet) ->
     files["h1"] |= {f"{version}/rank-0.state": b"state", f"{version}/s1": b"numbers"}
 
     def at(host: str) -> Any:
-        def ask(cmd: str, timeout_s: float = 0, data: Any = b"", **fields: Any) -> Any:
-            path = fields["path"]
-            if cmd == "get":
-                if path not in files[host]:
+        def ask(request: Any, timeout_s: float = 0, data: Any = b"") -> Any:
+            if request.cmd == "get":
+                if request.path not in files[host]:
                     raise LaunchError("no such file")
-                return {}, files[host][path]
-            log.append((cmd, host, path))
-            if cmd == "put" and host == "h3":
+                return 0, files[host][request.path]
+            log.append((request.cmd, host, request.path))
+            if request.cmd == "put" and host == "h3":
                 raise LaunchError("no room")
-            files[host][path] = bytes(data)
-            return {}, b""
+            files[host][request.path] = bytes(data)
+            return None
 
-        def begin(cmd: str, **fields: Any) -> Any:
-            return SimpleNamespace(wait=lambda timeout_s: ask(cmd, timeout_s, **fields))
+        def begin(request: Any) -> Any:
+            return SimpleNamespace(wait=lambda timeout_s: ask(request, timeout_s))
 
         def chunks(path: str) -> Any:
             return [(0, files[host][path])]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from helpers import Home
 
+from jaxcluster.agent.report import AgentFacts
 from jaxcluster.allocation.fleet import Place
 from jaxcluster.allocation.placing import in_order, place
 from jaxcluster.allocation.remote import SHARED_DIR, HostAllocation
@@ -128,7 +129,7 @@ def test_a_shared_folder_that_others_could_exchange_is_refused(
     allocation.end()
 
 
-GPUS = {
+GPUS: dict[str, Any] = {
     "gpus": ["0", "1"],
     "tpu_chips": 0,
     "gpu_plugin": True,
@@ -137,9 +138,9 @@ GPUS = {
 }
 
 
-def placed(*facts: dict[str, object], **wanted: Any) -> Any:
+def placed(*facts: dict[str, Any], **wanted: Any) -> Any:
     """(platform, ranks on each host) that these hosts' devices decide."""
-    hosts = [Place(i, f"h{i + 1}", None, one) for i, one in enumerate(facts)]  # type: ignore[arg-type]
+    hosts = [Place(i, f"h{i + 1}", None, AgentFacts(**one)) for i, one in enumerate(facts)]  # type: ignore[arg-type]
     spec = place(make_spec(launcher="ssh", hosts="h1,h2", **wanted), hosts, None)
     return spec.platform, [len(one.ranks) for one in hosts]
 
@@ -180,7 +181,7 @@ def test_a_host_without_the_plugin_is_named_with_what_installs_it() -> None:
 
 
 def test_device_ids_are_for_as_many_ranks_as_the_hosts_decide() -> None:
-    hosts = [Place(i, f"h{i}", None, GPUS) for i in (1, 2)]  # type: ignore[arg-type]
+    hosts = [Place(i, f"h{i}", None, AgentFacts(**GPUS)) for i in (1, 2)]  # type: ignore[arg-type]
     wanted = {"launcher": "ssh", "hosts": "h1:2,h2:1", "platform": "cuda"}
     spec = make_spec(local_device_ids=[1], **wanted)
     assert place(spec, hosts, [2, 1]).local_device_ids == [[1], [1], [1]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,21 +13,18 @@ from jaxcluster.doctor.hosts import Row, judge, judge_ways, look, render
 from jaxcluster.host.reachability import connection_errors
 
 
-def facts(**changes: Any) -> dict[str, Any]:
-    said: dict[str, Any] = {
-        "versions": {"python": "3.11.7", "jax": "0.10.2"},
-        "address": "10.0.0.1",
-        "gpus": [],
-        "tpu_chips": 0,
-        "gpu_plugin": False,
-        "cpus": 8,
-        "free_nbytes": 3 << 30,
-        "shm_free_nbytes": 1 << 30,
-    }
-    return said | changes
+def facts(**changes: Any) -> report.HostFacts:
+    said = report.HostFacts(
+        versions={"python": "3.11.7", "jax": "0.10.2"},
+        address="10.0.0.1",
+        cpus=8,
+        free_nbytes=3 << 30,
+        shm_free_nbytes=1 << 30,
+    )
+    return replace(said, **changes)
 
 
-def rows(*hosts: dict[str, Any] | None) -> dict[str, Row]:
+def rows(*hosts: report.HostFacts | None) -> dict[str, Row]:
     return {row.name: row for row in judge(hosts)}
 
 
@@ -59,11 +57,11 @@ def test_a_jax_on_which_no_cluster_starts_is_marked_though_all_hosts_have_it() -
 
 
 def test_hosts_that_do_not_reach_each_other_are_named() -> None:
-    ways = {"h1": {"ways": ["refused", ""]}, "h2": {"ways": ["no answer", ""]}, "h3": None}
+    ways = {"h1": ["refused", ""], "h2": ["no answer", ""], "h3": None}
     found = judge_ways(["h1", "h2", "h3"], ["h1", "h2"], ways)
     assert found.cells == ("all others", "not h1 (no answer)", "")
     assert found.ok is False and "(h2 to h1)" in found.fix
-    assert judge_ways(["h1"], ["h1"], {"h1": {"ways": [""]}}).cells == ("no other",)
+    assert judge_ways(["h1"], ["h1"], {"h1": [""]}).cells == ("no other",)
 
 
 def test_the_table() -> None:
@@ -75,7 +73,7 @@ def test_a_lost_host_and_a_silent_one_are_told_with_the_reason() -> None:
     class Agent:
         condition = ": there has been no connection to it for 9 s"
 
-        def ask(self, cmd: str, timeout_s: float, **fields: Any) -> Any:
+        def ask(self, request: Any, timeout_s: float) -> Any:
             from jaxcluster.errors import LaunchError
 
             raise LaunchError("no answer")
@@ -108,6 +106,5 @@ def test_nobody_answers_within_the_time() -> None:
 
 
 def test_this_host_has_room() -> None:
-    room = report.host_room()
-    assert room["cpus"] >= 1 and room["free_nbytes"] > 0
-    assert report.host_room("/nowhere", "/nowhere")["free_nbytes"] is None
+    room = report.host_report()
+    assert room.cpus >= 1 and room.free_nbytes and room.shm_free_nbytes is not None

@@ -193,7 +193,7 @@ def test_what_fails_at_one_message_does_not_leave_the_next_one_lying(
         if left.pop(0) == 1:
             raise ValueError("no such message")
 
-    monkeypatch.setattr(client, "_has_some", lambda socket: bool(left) and socket is host._socket)
+    monkeypatch.setattr(client, "has_come", lambda socket: bool(left) and socket is host._socket)
     monkeypatch.setattr(client.Host, "_receive", receive)
     host = client.Host(agents, "tcp://127.0.0.1:1", new_keys().public, "h", 1 << 20, None)
     agents._do(host._open)

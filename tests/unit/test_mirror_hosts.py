@@ -8,6 +8,8 @@ from typing import Any, cast
 
 import pytest
 
+from jaxcluster.agent.report import AgentFacts
+from jaxcluster.agent.requests import Request
 from jaxcluster.agent.transport import new_keys
 from jaxcluster.allocation.fleet import Fleet, Place
 from jaxcluster.allocation.states import HostStates
@@ -23,9 +25,14 @@ class Agent:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def ask(self, cmd: str, timeout_s: float, **fields: Any) -> tuple[dict[str, Any], bytes]:
-        self.asked.append(cmd)
-        return {"endpoint": f"tcp://{id(self)}"}, b""
+    def ask(self, request: Request[Any], timeout_s: float) -> str:
+        self.asked.append(request.cmd)
+        return f"tcp://{id(self)}"
+
+
+def place(number: int, agent: Any, ranks: range, host_key: str = "") -> Place:
+    facts = AgentFacts(host_key=host_key, folder=f"/f{number}", memory=f"/m{number}")
+    return Place(number, f"h{number}", agent, facts, ranks)
 
 
 @pytest.mark.parametrize(
@@ -40,12 +47,9 @@ class Agent:
 )
 def test_a_copy_is_brought_to_the_next_machine(machines: str, found: dict[int, int]) -> None:
     places = [
-        SimpleNamespace(
-            number=number, name=f"h{number}", agent=Agent(), facts={"host_key": machine},
-            ranks=range(number, number + 1), lost="", memory=f"/m{number}", folder=f"/f{number}",
-        )
+        place(number, cast(Any, Agent()), range(number, number + 1), host_key=machine)
         for number, machine in enumerate(machines)
-    ]  # fmt: skip
+    ]
     states = HostStates.__new__(HostStates)
     states._fleet, states._name = cast(Fleet, SimpleNamespace(places=places)), "state-1"
     mirrors, told = states.open_mirrors()
@@ -53,18 +57,13 @@ def test_a_copy_is_brought_to_the_next_machine(machines: str, found: dict[int, i
     assert told.keys() == mirrors.keys()
     for rank, host in found.items():
         assert told[rank]["folder"] == f"/m{host}/state-1/mirrors"
-        assert places[host].agent.asked == ["mkdir", "mirrors"]
+        assert cast(Agent, places[host].agent).asked == ["mkdir", "mirrors"]
 
 
 def test_a_host_that_has_others_copies_too_has_less_room_for_each() -> None:
     """Two ranks on h0, one on h1; the memory of both is as large."""
     states = HostStates.__new__(HostStates)
-    two, one = (
-        cast(Place, SimpleNamespace(
-            number=n, ranks=ranks, memory=f"/m{n}", folder=f"/f{n}",
-        ))
-        for n, ranks in enumerate((range(2), range(2, 3)))
-    )  # fmt: skip
+    two, one = (place(n, None, ranks) for n, ranks in enumerate((range(2), range(2, 3))))
     states._homes, states._name = {0: two, 1: two, 2: one}, "s"
     states._rooms = {"/m0/s": 600, "/m1/s": 600}
     assert states.room_for_each({}) == 300
@@ -78,13 +77,13 @@ class Door:
     def __init__(self, name: str, **says: Any) -> None:
         self.key, self.says, self.asked = f"key of {name}", says, list[str]()
 
-    def begin(self, cmd: str, **fields: Any) -> Any:
-        self.asked.append(cmd)
+    def begin(self, request: Request[Any]) -> Any:
+        self.asked.append(request.cmd)
 
-        def wait(timeout_s: float) -> tuple[dict[str, Any], bytes]:
-            if cmd not in self.says:
+        def wait(timeout_s: float) -> tuple[Any, bytes]:
+            if request.cmd not in self.says:
                 raise LaunchError("it refuses")
-            return self.says[cmd], b""
+            return self.says[request.cmd], b""
 
         return SimpleNamespace(wait=wait)
 
@@ -92,17 +91,12 @@ class Door:
 def test_ranks_read_from_hosts_that_theirs_reach() -> None:
     """Others' files are brought to them; so is all once a rank could not read."""
     agents = [
-        Door("h0", give_out={"endpoint": "tcp://10.0.0.1:5"}, ways={"ways": ["", "", "no"]}),
-        Door("h1", give_out={"endpoint": "tcp://[::1]:6"}, ways={"ways": ["", "", ""]}),
-        Door("h2", give_out={"endpoint": "tcp://10.0.0.3:7"}),
-        Door("h3", ways={"ways": ["", "", ""]}),
+        Door("h0", give_out="tcp://10.0.0.1:5", ways=["", "", "no"]),
+        Door("h1", give_out="tcp://[::1]:6", ways=["", "", ""]),
+        Door("h2", give_out="tcp://10.0.0.3:7"),
+        Door("h3", ways=["", "", ""]),
     ]
-    places = [
-        cast(Place, SimpleNamespace(
-            number=n, name=f"h{n}", agent=agent, lost="", memory=f"/m{n}", folder=f"/f{n}",
-        ))
-        for n, agent in enumerate(agents)
-    ]  # fmt: skip
+    places = [place(n, agent, range(0)) for n, agent in enumerate(agents)]
     fleet = SimpleNamespace(places=places, homes=lambda: dict(enumerate(places)))
     states = HostStates.__new__(HostStates)
     states._fleet, states._name, states._keys = cast(Fleet, fleet), "state-1", new_keys()

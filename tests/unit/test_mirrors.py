@@ -411,7 +411,7 @@ def request(host: Host, keys: transport.Keys, endpoint: str, **fields: Any) -> d
 
 def test_the_ranks_key_opens_the_mirrors_alone_and_no_other_key_does(host: Host) -> None:
     inside = {"cmd": "mkdir", "path": str(host.path / "copy-3")}
-    assert "room" in request(host, host.ranks, host.mirrors.endpoint, **inside)
+    assert "answer" in request(host, host.ranks, host.mirrors.endpoint, **inside)
     for keys in (host.owner, transport.new_keys()):
         assert request(host, keys, host.mirrors.endpoint, **inside) == {}
     assert request(host, host.ranks, host.endpoint, **inside) == {}
@@ -427,7 +427,7 @@ def test_nothing_is_read_or_written_but_mirrors(host: Host) -> None:
         {"cmd": "remove", "path": str(host.path / ".." / "secret")},
         {"cmd": "put", "path": "/tmp/mirror-of-a-stranger", "at": 0},
     ):
-        assert "room" not in request(host, host.ranks, host.mirrors.endpoint, **fields)
+        assert "answer" not in request(host, host.ranks, host.mirrors.endpoint, **fields)
     assert {p.name for p in host.path.parent.iterdir()} == {"mirrors", "secret"}
     assert not [*host.path.iterdir()]
     assert not Path("/tmp/mirror-of-a-stranger").exists()
@@ -435,9 +435,9 @@ def test_nothing_is_read_or_written_but_mirrors(host: Host) -> None:
 
 def test_what_comes_late_from_a_former_connection_is_passed_over(host: Host) -> None:
     inside = {"cmd": "mkdir", "path": str(host.path / "copy-3")}
-    assert "room" in request(host, host.ranks, host.mirrors.endpoint, **inside, number=2)
+    assert "answer" in request(host, host.ranks, host.mirrors.endpoint, **inside, number=2)
     assert request(host, host.ranks, host.mirrors.endpoint, **inside, number=1) == {}
-    assert "room" in request(host, host.ranks, host.mirrors.endpoint, **inside, number=2)
+    assert "answer" in request(host, host.ranks, host.mirrors.endpoint, **inside, number=2)
 
 
 def test_nothing_is_taken_in_once_the_folder_is_removed(host: Host) -> None:

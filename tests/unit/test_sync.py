@@ -146,12 +146,12 @@ class Agent:
         self.folder = Folder(path, path)
         self.asked: list[str] = []
 
-    def ask(self, cmd: str, timeout_s: float = 0, data: Any = b"", **fields: Any) -> Any:
-        self.asked.append(cmd)
-        return requests.answer(self.folder, {"cmd": cmd, **fields}, data)
+    def ask(self, request: requests.Request[Any], timeout_s: float = 0, data: Any = b"") -> Any:
+        self.asked.append(request.cmd)
+        return requests.answer(self.folder, request, data)[0]
 
     def put(self, path: str, data: bytes, timeout_s: float) -> None:
-        self.ask("put", path=path, at=0, data=data)
+        self.ask(requests.Put(path), data=data)
 
     def place(self) -> Place:
         path = str(self.folder.path)
@@ -168,9 +168,9 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Agent:
     found = Agent(tmp_path / "agent")
     hides = requests.answer
 
-    def answer(folder: Folder, request: Mapping[str, Any], data: bytes) -> Any:
-        if request["cmd"] == "shares":  # it is another host's
-            return {"shares": False}, b""
+    def answer(folder: Folder, request: requests.Request[Any], data: bytes) -> Any:
+        if request.cmd == "shares":  # it is another host's
+            return False, b""
         return hides(folder, request, data)
 
     monkeypatch.setattr(requests, "answer", answer)
@@ -317,11 +317,11 @@ def test_a_shared_folder_is_used_as_it_is(folder: Path, tmp_path: Path) -> None:
 
 def test_nothing_is_written_outside_the_agents_folder(agent: Agent) -> None:
     with pytest.raises(PermissionError):
-        agent.ask("write", path="code", files=[["../../x", 1]], data=b"x")
-    agent.ask("write", path="code", files=[["x", 1]], data=b"x")
+        agent.ask(requests.Write("code", [("../../x", 1)]), data=b"x")
+    agent.ask(requests.Write("code", [("x", 1)]), data=b"x")
     for name in ("../x", "/tmp/jaxcluster-test-x"):
         with pytest.raises(PermissionError):
-            agent.ask("move", path="code/x", to=name)
+            agent.ask(requests.Move("code/x", name))
 
 
 # --------------------------------------------------------------------------------------- explain

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jaxcluster.agent.turns import Asked, Turns
+from jaxcluster.agent.turns import Asked, Granted, Turns
 from jaxcluster.allocation import turns
 from jaxcluster.allocation.turns import LocalTurns
 from jaxcluster.errors import NoCluster
@@ -19,7 +19,7 @@ from jaxcluster.records import registry, runtimefolder
 
 A, B, C = b"a-------", b"b-------", b"c-------"
 W = "jaxcluster-main-1"
-Granted = list[tuple[Asked, dict[str, Any]]]
+Turn = list[tuple[Asked, Granted]]
 
 
 @pytest.fixture(autouse=True)
@@ -207,7 +207,7 @@ def test_without_its_folder_nobody_hands_out_a_cell() -> None:
 # --------------------------------------------------------------------------- by an agent
 
 
-def told(granted: Granted) -> list[tuple[bytes, int, dict[str, Any]]]:
+def told(granted: Turn) -> list[tuple[bytes, int, Granted]]:
     return [(asked.client, asked.id, body) for asked, body in granted]
 
 
@@ -218,7 +218,7 @@ def test_a_free_turn_is_granted_at_once_with_what_came_before() -> None:
         (asked, body), *others = turns.ask(W, A, 1, "a", ranks, 0.0)
         assert (asked.client, asked.id, others) == (A, 1, [])
         assert turns.done(A, 1, 0.0) == []
-        found.append((body["seq"], {rank: body["last"].get(rank, 0) for rank in ranks}))
+        found.append((body.seq, {rank: body.last.get(rank, 0) for rank in ranks}))
     assert found == [(1, {0: 0, 1: 0}), (2, {1: 1}), (3, {0: 1, 1: 2}), (4, {})]
 
 
@@ -227,8 +227,8 @@ def test_who_asks_while_another_has_it_waits_in_line() -> None:
     turns.ask(W, A, 1, "a", [0], 0.0)
     assert turns.ask(W, B, 1, "b", [0], 1.0) == []
     assert turns.ask(W, C, 7, "c", [0], 2.0) == []
-    assert told(turns.done(A, 1, 3.0)) == [(B, 1, {"seq": 2, "last": {0: 1}})]
-    assert told(turns.done(B, 1, 3.0)) == [(C, 7, {"seq": 3, "last": {0: 2}})]
+    assert told(turns.done(A, 1, 3.0)) == [(B, 1, Granted({0: 1}, 2))]
+    assert told(turns.done(B, 1, 3.0)) == [(C, 7, Granted({0: 2}, 3))]
     assert turns.done(C, 7, 3.0) == []
 
 
@@ -236,16 +236,16 @@ def test_one_client_may_ask_twice() -> None:
     turns = Turns()
     turns.ask(W, A, 1, "a", [0], 0.0)
     assert turns.ask(W, A, 2, "a", [0], 0.0) == []
-    assert told(turns.done(A, 1, 0.0)) == [(A, 2, {"seq": 2, "last": {0: 1}})]
+    assert told(turns.done(A, 1, 0.0)) == [(A, 2, Granted({0: 1}, 2))]
 
 
 def test_a_quiet_turn_hands_out_no_number() -> None:
     turns = Turns()
     turns.ask(W, A, 1, "a", [0, 1], 0.0)
     turns.done(A, 1, 0.0)
-    assert told(turns.ask(W, B, 1, "b", None, 0.0)) == [(B, 1, {"last": {0: 1, 1: 1}})]
+    assert told(turns.ask(W, B, 1, "b", None, 0.0)) == [(B, 1, Granted({0: 1, 1: 1}))]
     assert turns.ask(W, A, 2, "a", [1], 0.0) == []
-    assert told(turns.done(B, 1, 0.0)) == [(A, 2, {"seq": 2, "last": {0: 1, 1: 1}})]
+    assert told(turns.done(B, 1, 0.0)) == [(A, 2, Granted({0: 1, 1: 1}, 2))]
 
 
 def test_who_is_interrupted_leaves_the_line() -> None:
@@ -254,7 +254,7 @@ def test_who_is_interrupted_leaves_the_line() -> None:
     turns.ask(W, B, 1, "b", [0], 0.0)
     turns.ask(W, C, 1, "c", [0], 0.0)
     assert turns.done(B, 1, 0.0) == []
-    assert turns.look(W, 0.0)["waiting"] == 1
+    assert len(turns.line(W).waiting) == 1
     assert [asked.client for asked, _ in turns.done(A, 1, 0.0)] == [C]
 
 
@@ -263,27 +263,25 @@ def test_the_turn_of_a_client_that_is_gone_goes_to_the_next() -> None:
     turns.ask(W, A, 1, "a", [0], 0.0)
     turns.ask(W, A, 2, "a", [0], 0.0)
     turns.ask(W, B, 1, "b", [0], 0.0)
-    assert [asked.client for asked, _ in turns.gone(A, 1.0)] == [B]
-    assert turns.gone(A, 1.0) == turns.done(A, 1, 1.0) == []  # it comes back, and says so late
-    assert turns.look(W, 3.0) == {
-        "holder": "b",
-        "client": B.hex(),
-        "held_s": 2.0,
-        "waiting": 0,
-        "last": {0: 2},
-    }
+    assert [asked.client for asked, _ in turns.done(A, None, 1.0)] == [B]
+    assert (
+        turns.done(A, None, 1.0) == turns.done(A, 1, 1.0) == []
+    )  # it comes back, and says so late
+    line = turns.line(W)
+    assert line.holder == Asked(B, 1, "b", (0,), 1.0)
+    assert (line.last, list(line.waiting)) == ({0: 2}, [])
 
 
 def test_new_ranks_have_a_line_of_their_own() -> None:
     turns = Turns()
     turns.ask(W, A, 1, "a", [0], 0.0)
-    assert told(turns.ask("new", A, 2, "a", [0], 0.0)) == [(A, 2, {"seq": 1, "last": {}})]
+    assert told(turns.ask("new", A, 2, "a", [0], 0.0)) == [(A, 2, Granted({}, 1))]
     turns.done(A, 2, 0.0)
-    assert turns.look(W, 0.0)["holder"] == "a"  # as long as somebody wants something of it
+    assert turns.line(W).holder is not None  # as long as somebody wants something of it
     turns.done(A, 1, 0.0)
     turns.ask("newer", A, 3, "a", [0], 0.0)
-    assert turns.look(W, 0.0)["last"] == {}
-    assert turns.look("never", 0.0)["holder"] == ""
+    assert turns.line(W).last == {}
+    assert turns.line("never").holder is None
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -294,13 +292,13 @@ def test_whoever_comes_and_goes_one_has_it_and_nobody_waits_for_nobody(seed: int
     wanted: list[tuple[bytes, int]] = []
     seqs: list[int] = []
 
-    def take(granted: Granted) -> None:
+    def take(granted: Turn) -> None:
         nonlocal holder
         assert len(granted) <= 1
         for asked, body in granted:
             assert holder is None and wanted[0] == (asked.client, asked.id)  # in line
             holder = wanted.pop(0)
-            seqs.append(body["seq"])
+            seqs.append(body.seq)
 
     for number in range(300):
         client = chance.choice([A, B, C])
@@ -316,6 +314,6 @@ def test_whoever_comes_and_goes_one_has_it_and_nobody_waits_for_nobody(seed: int
             case "gone":
                 holder = None if holder is not None and holder[0] == client else holder
                 wanted = [one for one in wanted if one[0] != client]
-                take(turns.gone(client, 0.0))
+                take(turns.done(client, None, 0.0))
         assert holder is not None or not wanted
     assert seqs == list(range(1, len(seqs) + 1))

@@ -294,7 +294,8 @@ class Mirror:
                 self._waiting.popleft()
                 if why := answer.get("error"):
                     raise Behind(f"{self._where['host']}: {why}")
-                self._room = answer.get("room", self._room)
+                if answer["answer"] is not None:
+                    self._room = answer["answer"]
 
     def _silent(self) -> Behind:
         return Behind(f"{self._where['host']} does not answer at {self._where['endpoint']}")

@@ -153,7 +153,7 @@ class FarPath:
             self._hosts.fail(f"{self} can't be read: {why}")
         if answer["id"] != number:
             self._hosts.fail(f"{self}: another answer came")
-        return answer["size"], data[0].buffer if data else memoryview(b"")
+        return answer["answer"], data[0].buffer if data else memoryview(b"")
 
     def _silent(self) -> NoReturn:
         self._hosts.fail(f"{self._where['host']} does not answer at {self._where['endpoint']}")
