@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from html import escape
 from typing import Any
 
 from jaxcluster.model.cost import Collective, Cost, Replicated
-from jaxcluster.ranks import begin_ranks, format_ranks, name_ranks
+from jaxcluster.ranks import begin_ranks, name_ranks
 from jaxcluster.text import format_nbytes, format_table, plural
 from jaxcluster.views import markup, palette
 
@@ -49,8 +48,8 @@ def html(found: Cost) -> str:
     out = [f"<p><b>{escape(headline(found))}</b></p>"]
     if found.collectives:
         out.append(markup.image(picture(found), "Bytes that each device sends; see the table"))
-        rows = [list(map(markup.td, _row(one))) for one in found.collectives[:MOST_ROWS]]
-        out += [markup.html_table(HEAD, rows), *(f"<p>{escape(line)}</p>" for line in _more(found))]
+        out.append(markup.text_table(HEAD, map(_row, found.collectives[:MOST_ROWS])))
+        out += [f"<p>{escape(line)}</p>" for line in _more(found)]
     lines = "<br>\n".join(escape(line) for line in facts(found))
     return "\n".join([*out, f"<p>{lines}</p>"])
 
@@ -101,19 +100,13 @@ def _amount(found: Cost, over: str, sent: int) -> str:
 
 def picture(found: Cost) -> str:
     """A bar for each axis, as SVG."""
-    shown = found.by_axis
-    most = max(shown.values(), default=0) or 1
-    out = [markup.open_svg(LABEL + markup.WIDTH + ROOM, BAR_HEIGHT * len(shown) + 24)]
-    out.append(markup.svg_text(4, 13, "sent by each device in one step, by mesh axis", 11))
-    for number, (over, sent) in enumerate(shown.items()):
-        y, width = 20 + BAR_HEIGHT * number, markup.WIDTH * sent / most
-        color = palette.color(number)
-        out.append(markup.svg_text(4, y + 13, over, 11))
-        out.append(
-            f'<rect x="{LABEL}" y="{y}" width="{max(1.0, width):.1f}" height="16" fill="{color}"/>'
-        )
-        out.append(markup.svg_text(LABEL + width + 6, y + 13, _amount(found, over, sent), 11))
-    return "".join([*out, "</svg>"])
+    rows = [
+        (over, sent, _amount(found, over, sent), palette.color(number))
+        for number, (over, sent) in enumerate(found.by_axis.items())
+    ]
+    most = max(found.by_axis.values(), default=0) or 1
+    title = "sent by each device in one step, by mesh axis"
+    return markup.bars(title, rows, most, BAR_HEIGHT, LABEL, ROOM)
 
 
 # --------------------------------------------------------------------------- the rest of it
@@ -157,12 +150,8 @@ def seconds(by_rank: dict[int, float] | Any) -> str:
     low = min(by_rank, key=lambda rank: by_rank[rank])
     high = max(by_rank, key=lambda rank: by_rank[rank])
     if len(by_rank) == 1 or by_rank[high] - by_rank[low] < 0.1 * by_rank[high] + 0.05:
-        return f"{by_rank[high]:.2f} s on {_ranks(list(by_rank))}"
+        return f"{by_rank[high]:.2f} s on {name_ranks(by_rank)}"
     return f"{by_rank[low]:.2f} s (rank {low}) to {by_rank[high]:.2f} s (rank {high})"
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {format_ranks(ranks)}"
 
 
 def _suggestion(one: Replicated) -> str:

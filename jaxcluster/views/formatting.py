@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxcluster.cluster.resources import Sample
 from jaxcluster.model.layout import ArrayLayout, Bounds, CheckResult, Device, TreeLayout
-from jaxcluster.ranks import format_ranks, name_ranks
+from jaxcluster.ranks import begin_ranks, by_value, format_ranks, name_ranks
 from jaxcluster.text import format_nbytes, plural
 from jaxcluster.wire import RankState
 
@@ -83,14 +83,10 @@ def facts(layout: ArrayLayout) -> list[str]:
 
 def notes(layout: ArrayLayout | TreeLayout) -> list[str]:
     """What is to be said of single ranks; equal notes once."""
-    by_note: dict[str, list[int]] = {}
-    for rank, note in layout.notes.items():
-        by_note.setdefault(note.removeprefix(f"rank {rank} "), []).append(rank)
-    lines = [f"{name_ranks(ranks).capitalize()}: {note}" for note, ranks in by_note.items()]
+    told = {rank: note.removeprefix(f"rank {rank} ") for rank, note in layout.notes.items()}
+    lines = [f"{begin_ranks(ranks)}: {note}" for note, ranks in by_value(told).items()]
     if layout.stale:
-        lines.append(
-            f"{name_ranks(layout.stale).capitalize()}: shown as of {age(layout.age_s)} ago"
-        )
+        lines.append(f"{begin_ranks(layout.stale)}: shown as of {age(layout.age_s)} ago")
     return lines
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import threading
 import time
 from collections.abc import Sequence
@@ -13,10 +12,12 @@ from jaxcluster.cluster.history import Following
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.model.history import History, PastCell, reply_of
 from jaxcluster.model.outputs import ANSI, CellRecord, traceback_lines
-from jaxcluster.ranks import format_ranks, name_ranks
+from jaxcluster.ranks import by_value, format_ranks, name_ranks
 from jaxcluster.text import format_table, plural
+from jaxcluster.views import markup
 from jaxcluster.views.displays import Display
 from jaxcluster.views.ranks_output import Together
+from jaxcluster.views.throttle import start_in_cell
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
@@ -49,11 +50,7 @@ def table(found: History, now_ns: int, me: str, most: int) -> dict[str, Any]:
         gone = f"{found.dropped:,} of them are no longer kept." if found.dropped else ""
         note += " ".join(filter(None, [kept, gone]))
     text = "\n".join([*format_table([HEAD, *rows]), *filter(None, [note])])
-    head = "".join(f"<th>{escape(name)}</th>" for name in HEAD)
-    body = "\n".join(
-        "<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in rows
-    )
-    html = f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>"
+    html = markup.text_table(HEAD, rows)
     html += f"\n<p><small>{escape(note)}</small></p>" if note else ""
     return {"text/plain": text, "text/html": html}
 
@@ -98,11 +95,10 @@ def headline(one: PastCell, now_ns: int, me: str = "") -> str:
 def how_ended(one: PastCell) -> str:
     """How a cell that was followed has ended, with the errors of all its ranks."""
     record = CellRecord(one.seq, one.cell, one.source, sorted(one.runs))
-    ranks: dict[str, list[int]] = {}
-    for rank, run in sorted(one.runs.items()):
+    for rank in record.ranks:
         if (reply := reply_of(rank, one)) is not None:
             record.add_reply(reply)
-        ranks.setdefault(run.status, []).append(rank)
+    ranks = by_value({rank: run.status for rank, run in one.runs.items()})
     states = "; ".join(f"{name_ranks(found)}: {state}" for state, found in ranks.items())
     lines = [f"Cell {one.seq} has ended after {one.seconds:.1f} s. {states}"]
     return "\n".join([*lines, *traceback_lines(record)])
@@ -147,7 +143,5 @@ def show_on(shell: Any, cluster: Cluster, one: PastCell, ranks: Sequence[int]) -
         else:
             say(f"Cell {one.seq} is no longer followed.")
 
-    # A copy of the context keeps what is shown under the cell that began it.
-    run = contextvars.copy_context().run
-    threading.Thread(target=run, args=(follow,), name="jaxcluster-follow", daemon=True).start()
+    start_in_cell(follow, "jaxcluster-follow")
     return done

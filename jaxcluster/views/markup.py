@@ -59,7 +59,7 @@ def image(svg: str, alt: str) -> str:
     return f'<img alt="{escape(alt)}" src="data:image/svg+xml;base64,{data}">'
 
 
-def html_table(head: Sequence[str], rows: Sequence[Sequence[str]], more: str = "") -> str:
+def html_table(head: Sequence[str], rows: Iterable[Iterable[str]], more: str = "") -> str:
     """Cells are HTML already."""
     out = ["<table><thead><tr>" + "".join(f"<th>{h}</th>" for h in head) + "</tr></thead><tbody>"]
     out += ["<tr>" + "".join(cells) + "</tr>" for cells in rows]
@@ -69,6 +69,11 @@ def html_table(head: Sequence[str], rows: Sequence[Sequence[str]], more: str = "
 
 def td(text: str) -> str:
     return f"<td>{escape(text)}</td>"
+
+
+def text_table(head: Sequence[str], rows: Iterable[Iterable[str]], more: str = "") -> str:
+    """Cells are text."""
+    return html_table(head, (map(td, row) for row in rows), more)
 
 
 def _rank_cells(rank: int) -> list[str]:
@@ -194,6 +199,33 @@ def _tile(
     return out
 
 
+def bars(
+    title: str,
+    rows: Sequence[tuple[str, float, str, str]],
+    most: float,
+    height: int,
+    label: int,
+    room: int,
+) -> str:
+    """A bar for each of (name, number, what stands behind it, colour), as SVG.
+
+    Args:
+      most: what the longest possible bar stands for.
+      height, label, room: of a bar, before it and behind it, in pixels.
+    """
+    out = [open_svg(label + WIDTH + room, height * len(rows) + 24), svg_text(4, 13, title, 11)]
+    for number, (name, value, told, color) in enumerate(rows):
+        y, width = 20 + height * number, WIDTH * value / most
+        base = y + height // 2 + 3
+        out.append(svg_text(4, base, name, 11))
+        out.append(
+            f'<rect x="{label}" y="{y}" width="{max(1.0, width):.1f}" height="{height - 4}" '
+            f'fill="{color}"/>'
+        )
+        out.append(svg_text(label + width + 6, base, told, 11))
+    return "".join([*out, "</svg>"])
+
+
 def svg_text(x: float, y: float, text: str, size: int, fill: str = "#333333") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{fill}">{escape(text)}</text>'
 
@@ -238,24 +270,9 @@ def tree(layout: TreeLayout, check: CheckResult | None = None) -> str:
         f"{format_nbytes(layout.nbytes)}, {format_nbytes(top)} on the fullest device</p>",
         *_lines(formatting.notes(layout)),
     ]
-    rows = []
-    for row in layout.rows[:MAX_LEAVES]:
-        found = layout.layouts[row.use]
-        times = f" x {row.count:,}" if row.count > 1 else ""
-        per_device = max(found.bytes_per_device.values(), default=0) * row.count
-        rows.append(
-            [
-                td("".join(row.path) + times),
-                td(plain.leaf_type(found)),
-                td(plain.leaf_spec(found)),
-                td(format_nbytes(found.nbytes * row.count)),
-                td(format_nbytes(per_device) if found.parts else ""),
-            ]
-        )
     more = sum(row.count for row in layout.rows[MAX_LEAVES:])
-    head = ["leaf", "type", "sharding", "bytes", "per device"]
     note = f"... and {plural(more, 'leaf', 'leaves')} more" if more else ""
-    out.append(html_table(head, rows, note))
+    out.append(text_table(plain.LEAVES, plain.leaf_rows(layout, MAX_LEAVES), note))
     if check is not None:
         out += _lines(formatting.check(check))
     return "\n".join(out)
@@ -295,8 +312,8 @@ def mesh(found: Meshes) -> str:
     hosts: dict[str, list[int]] = {}
     for found_device in found.devices.values():
         hosts.setdefault(found_device.host, []).append(found_device.rank)
-    table = [[td(host), td(format_ranks(ranks))] for host, ranks in list(hosts.items())]
-    out.append(html_table(["host", "ranks"], table[:MAX_ROWS]))
+    table = [[host, format_ranks(ranks)] for host, ranks in hosts.items()]
+    out.append(text_table(["host", "ranks"], table[:MAX_ROWS]))
     return "\n".join(out + _lines(f"Rank {r}: {w}" for r, w in found.reasons.items()))
 
 
@@ -336,12 +353,8 @@ def memory(found: Memory) -> str:
     where = ["host"] if hosts else []
     header = ["", "rank", *where, "device", "variables", "other", *(["free"] if has_limits else [])]
     out.append(html_table(header, rows, note))
-    names = [
-        [td(name), td(format_nbytes(size)), td(format_ranks(ranks))]
-        for name, size, ranks in plain.variable_rows(found)[:MAX_ROWS]
-    ]
-    if names:
-        out.append(html_table(["variable", "bytes on all devices", "ranks"], names))
+    if names := plain.told_variables(found, MAX_ROWS):
+        out.append(text_table(plain.VARIABLES, names))
     return "\n".join(out + _lines(f"Rank {r}: {w}" for r, w in found.reasons.items()))
 
 

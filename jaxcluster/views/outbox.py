@@ -13,7 +13,8 @@ from jaxcluster import wire
 from jaxcluster.cluster import Cluster
 from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError
 from jaxcluster.model.outputs import CellRecord
-from jaxcluster.ranks import name_ranks
+from jaxcluster.ranks import begin_ranks, name_ranks
+from jaxcluster.views import formatting
 from jaxcluster.views.relayed import Below, Relayed, Said
 
 HEARD_S = 2.0  # that the page waits for what it has said: meanwhile it gathers what comes next
@@ -150,12 +151,11 @@ class Outbox:
         if state is None or state.state != "running" or not said.heard:
             return
         if running is None or state.seq != running.record.seq:
-            where = f"cell [{state.cell}]" + (f" line {state.line}" if state.line else "")
-            name = name_ranks([relayed.rank]).capitalize()
             self._below.print(
                 relayed.home,
                 "stdout",
-                f"{name} is in {where}: changes to this widget follow when that has ended.\n",
+                f"{begin_ranks([relayed.rank])} is in cell {formatting.cell(state)}: changes to "
+                "this widget follow when that has ended.\n",
             )
 
 

@@ -63,7 +63,8 @@ def _grid(layout: ArrayLayout, tiles: Sequence[picture.Tile], paint: Paint) -> l
     rows = sorted({tile.rows for tile in tiles})
     columns = sorted({tile.columns for tile in tiles})
     at = {(tile.rows, tile.columns): tile.part for tile in tiles}
-    overlapping = any(a[1] > b[0] for spans in (rows, columns) for a, b in _pairs(spans))
+    pairs = [pair for spans in (rows, columns) for pair in itertools.pairwise(spans)]
+    overlapping = any(a[1] > b[0] for a, b in pairs)
     if overlapping or len(at) < len(tiles):
         return []  # parts that form no grid: the table has them all
     shown_rows, shown_columns = rows[:MAX_ROWS], columns[:MAX_COLUMNS]
@@ -97,10 +98,6 @@ def _grid(layout: ArrayLayout, tiles: Sequence[picture.Tile], paint: Paint) -> l
     if hidden:
         lines.append(f"{pad}... and {plural(hidden, 'part')} more")
     return lines
-
-
-def _pairs(spans: Sequence[tuple[int, int]]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    return list(itertools.pairwise(spans))
 
 
 def _label(layout: ArrayLayout, part: Part) -> list[str]:
@@ -151,23 +148,7 @@ def tree(layout: TreeLayout, check: CheckResult | None = None) -> str:
         f"{format_nbytes(layout.nbytes)}, {format_nbytes(top)} on the fullest device",
         *formatting.notes(layout),
     ]
-    rows = []
-    for row in layout.rows[:MAX_LEAVES]:
-        found = layout.layouts[row.use]
-        times = f" x {row.count:,}" if row.count > 1 else ""
-        per_device = max(found.bytes_per_device.values(), default=0)
-        rows.append(
-            [
-                layout.name + "".join(row.path) + times,
-                leaf_type(found),
-                leaf_spec(found),
-                format_nbytes(found.nbytes * row.count),
-                format_nbytes(per_device * row.count) if found.parts else "",
-            ]
-        )
-    lines.append(
-        "\n".join(format_table([["leaf", "type", "sharding", "bytes", "per device"], *rows]))
-    )
+    lines += format_table([LEAVES, *leaf_rows(layout, MAX_LEAVES, layout.name)])
     if len(layout.rows) > MAX_LEAVES:
         more = sum(row.count for row in layout.rows[MAX_LEAVES:])
         lines.append(
@@ -177,6 +158,32 @@ def tree(layout: TreeLayout, check: CheckResult | None = None) -> str:
     if check is not None:
         lines += formatting.check(check)
     return "\n".join(lines)
+
+
+LEAVES = ("leaf", "type", "sharding", "bytes", "per device")
+
+
+def leaf_rows(layout: TreeLayout, most: int, name: str = "") -> list[list[str]]:
+    """The columns ``LEAVES`` of the first leaves.
+
+    Args:
+      name: stands before their paths.
+    """
+    rows = []
+    for row in layout.rows[:most]:
+        found = layout.layouts[row.use]
+        times = f" x {row.count:,}" if row.count > 1 else ""
+        per_device = max(found.bytes_per_device.values(), default=0) * row.count
+        rows.append(
+            [
+                name + "".join(row.path) + times,
+                leaf_type(found),
+                leaf_spec(found),
+                format_nbytes(found.nbytes * row.count),
+                format_nbytes(per_device) if found.parts else "",
+            ]
+        )
+    return rows
 
 
 def leaf_type(layout: ArrayLayout) -> str:
@@ -259,12 +266,10 @@ def memory(found: Memory) -> str:
     lines = []
     rows = []
     hosts = memory_hosts(found)
-    full = max(
-        (limit or total for _, _, _, total, limit in device_bars(found)),
-        default=0,
-    )
-    has_limits = any(limit for *_, limit in device_bars(found))  # CPU devices have none
-    for rank, device, named, total, limit in device_bars(found):
+    bars = device_bars(found)
+    full = max((limit or total for *_, total, limit in bars), default=0)
+    has_limits = any(limit for *_, limit in bars)  # CPU devices have none
+    for rank, device, named, total, limit in bars:
         top = limit or full or 1
         filled = round(BAR * total / top)
         split = round(BAR * named / top)
@@ -279,16 +284,9 @@ def memory(found: Memory) -> str:
     where = ["host"] if hosts else []
     header = ["rank", *where, "device", "█ named ▒ other", "named", "other"]
     header += ["free"] if has_limits else []
-    lines.append("\n".join(format_table([header, *rows])))
-    named_rows = [
-        [name, format_nbytes(total), format_ranks(ranks)]
-        for name, total, ranks in variable_rows(found)[:MAX_TABLE]
-    ]
-    if named_rows:
-        lines += [
-            "",
-            "\n".join(format_table([["variable", "bytes on all devices", "ranks"], *named_rows])),
-        ]
+    lines += format_table([header, *rows])
+    if named_rows := told_variables(found, MAX_TABLE):
+        lines += ["", *format_table([VARIABLES, *named_rows])]
     if len(found.names) > MAX_TABLE:
         lines.append(f"... and {len(found.names) - MAX_TABLE} more variables")
     lines += [f"Rank {rank}: {word}" for rank, word in found.reasons.items()]
@@ -316,6 +314,17 @@ def device_bars(found: Memory) -> list[tuple[int, int, int, int, int | None]]:
             in_use = report.in_use[i]
             bars.append((rank, device, named, max(held, in_use or 0), report.limit[i]))
     return bars
+
+
+VARIABLES = ("variable", "bytes on all devices", "ranks")
+
+
+def told_variables(found: Memory, most: int) -> list[list[str]]:
+    """The columns ``VARIABLES`` of the largest ones."""
+    return [
+        [name, format_nbytes(total), format_ranks(ranks)]
+        for name, total, ranks in variable_rows(found)[:most]
+    ]
 
 
 def variable_rows(found: Memory) -> list[tuple[str, int, list[int]]]:

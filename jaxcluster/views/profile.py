@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxcluster.model import stragglers
 from jaxcluster.model.profile import Collective, Profile
-from jaxcluster.ranks import begin_ranks
+from jaxcluster.ranks import begin_ranks, by_value
 from jaxcluster.text import format_table, plural
 from jaxcluster.views import markup, palette
 
@@ -55,8 +55,8 @@ def html(found: Profile, what: str) -> str:
     if told := named(found):
         out.append(f"<p>{escape(told)}</p>")
     if found.collectives:
-        rows = [list(map(markup.td, _row(one))) for one in found.collectives[:MOST_ROWS]]
-        out += [markup.html_table(HEAD, rows), *(f"<p>{escape(line)}</p>" for line in _more(found))]
+        out.append(markup.text_table(HEAD, map(_row, found.collectives[:MOST_ROWS])))
+        out += [f"<p>{escape(line)}</p>" for line in _more(found)]
         out.append(markup.image(picture(found), _share(found)))
     lines = "<br>\n".join(escape(line) for line in facts(found))
     return "\n".join([*out, f"<p>{lines}</p>"])
@@ -87,8 +87,7 @@ def named(found: Profile) -> str:
 def facts(found: Profile) -> list[str]:
     """Where it all is, and what is missing, a line each."""
     lines = []
-    for why in sorted(set(found.missing.values())):
-        ranks = [rank for rank, reason in sorted(found.missing.items()) if reason == why]
+    for why, ranks in sorted(by_value(found.missing).items()):
         has = "has" if len(ranks) == 1 else "have"
         lines.append(f"{begin_ranks(ranks)} {has} no profile: {why}.")
     lines += found.notes
@@ -106,20 +105,14 @@ def facts(found: Profile) -> list[str]:
 
 def picture(found: Profile) -> str:
     """How long each rank was in collectives, a bar each, as SVG."""
+    late = found.straggler.ranks if found.straggler is not None else ()
     shown = list(found.in_collectives_s.items())[:MOST_BARS]
+    rows = [
+        (f"rank {rank}", seconds, _seconds(seconds), palette.color(int(rank in late)))
+        for rank, seconds in shown
+    ]
     most = max(found.span_s, *(seconds for _, seconds in shown)) or 1.0
-    out = [markup.open_svg(LABEL + markup.WIDTH + ROOM, BAR_HEIGHT * len(shown) + 24)]
-    out.append(markup.svg_text(4, 13, "time in collectives", 11))
-    for number, (rank, seconds) in enumerate(shown):
-        y, width = 20 + BAR_HEIGHT * number, markup.WIDTH * seconds / most
-        is_late = found.straggler is not None and rank in found.straggler.ranks
-        color = palette.color(1 if is_late else 0)
-        out.append(markup.svg_text(4, y + 11, f"rank {rank}", 11))
-        out.append(
-            f'<rect x="{LABEL}" y="{y}" width="{max(1.0, width):.1f}" height="12" fill="{color}"/>'
-        )
-        out.append(markup.svg_text(LABEL + width + 6, y + 11, _seconds(seconds), 11))
-    return "".join([*out, "</svg>"])
+    return markup.bars("time in collectives", rows, most, BAR_HEIGHT, LABEL, ROOM)
 
 
 def _row(one: Collective) -> list[str]:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from html import escape, unescape
 from typing import Any
 
+from jaxcluster.model.outputs import ANSI
 from jaxcluster.wire import CommState
 
 BAR = 20  # characters of a bar
 OVER = ("success", "danger")  # how a bar of tqdm that has ended is styled
 REFERENCE = "IPY_MODEL_"
-ANSI = re.compile(r"\x1b\[[0-9;]*m")
 ACROSS = ("HBoxModel", "ControllerModel")
 
 

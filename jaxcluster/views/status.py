@@ -7,7 +7,6 @@ HTML alone, so that it is the same with and without the Lab extension.
 
 from __future__ import annotations
 
-import contextvars
 import threading
 import time
 import uuid
@@ -20,6 +19,7 @@ from jaxcluster.cluster.resources import Sample
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.model import stragglers
 from jaxcluster.views import displays, markup, text
+from jaxcluster.views.throttle import start_in_cell
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
@@ -77,9 +77,7 @@ def live(cluster: Cluster, show: Show, cell_id: str = "") -> threading.Event:
                 told, taken = now, now_taken
                 show(bundle(states, cluster.dead, samples, _late(cluster, states)), how)
 
-    # A copy of the context keeps what is shown under the cell that began it.
-    run = contextvars.copy_context().run
-    threading.Thread(target=run, args=(follow,), name="jaxcluster-status", daemon=True).start()
+    start_in_cell(follow, "jaxcluster-status")
     return done
 
 

@@ -28,16 +28,7 @@ def status(
       samples: of the last minutes. Without them there is the memory of now alone.
     """
     hosts = several_hosts({s.rank: s.hostname for s in states})
-    head = [
-        "rank",
-        "pid",
-        *(["host"] if hosts else []),
-        "devices",
-        "state",
-        "cell",
-        "for",
-        "memory",
-    ]
+    head = ["rank", "pid", *["host"] * bool(hosts), "devices", "state", "cell", "for", "memory"]
     gpus = any(found and found[-1].gpu_total_nbytes for found in (samples or {}).values())
     if samples is not None:
         head += ["CPU", "", *(["GPU", ""] if gpus else [])]
@@ -81,9 +72,9 @@ def clusters(
         return "No cluster is running. Start one: %jaxcluster start -n 4"
     rows = []
     for r in records:
-        age_s = (now_ns - r.created_ns) / 1e9
-        age = f"{age_s:.0f} s" if age_s < 90 else f"{age_s / 60:.0f} min"
         hosts = [f.hostname for f in r.facts] if not r.spec.is_here else []
+        gone = (unreachable or {}).get(r.name)
+        unseen = f" ({', '.join(gone)} unreachable)" if gone else ""
         owner = f"pid {r.owner.partition(':')[0]}" if r.owner else "detached"
         if hostname not in ("", r.hostname):
             owner += f" on {r.hostname}" if r.owner else f" from {r.hostname}"
@@ -94,8 +85,8 @@ def clusters(
                 str(r.spec.num_processes),
                 r.spec.platform,
                 r.spec.launcher,
-                name_hosts(hosts or [r.hostname]) + _lost_sight_of(unreachable or {}, r.name),
-                age,
+                name_hosts(hosts or [r.hostname]) + unseen,
+                formatting.age((now_ns - r.created_ns) / 1e9),
                 owner,
                 r.notebook,
             ]
@@ -105,11 +96,6 @@ def clusters(
     if len(here) > 1:
         lines += ["", "* cells of this notebook run on it; + connected: %jaxcluster use NAME"]
     return "\n".join(lines)
-
-
-def _lost_sight_of(unreachable: Mapping[str, Sequence[str]], name: str) -> str:
-    hosts = unreachable.get(name)
-    return f" ({', '.join(hosts)} unreachable)" if hosts else ""
 
 
 def spanning_array(info: wire.ArrayInfo, values: np.ndarray[Any, Any] | None, cut: bool) -> str:
@@ -208,15 +194,3 @@ def plain_output(output: wire.RankOutput) -> str:
     if "data" in output.content:
         return str(output.content["data"].get("text/plain", "")) + "\n"
     return ""
-
-
-__all__ = [
-    "clusters",
-    "format_ranks",
-    "journal",
-    "outputs",
-    "plain_output",
-    "spanning_array",
-    "stacks",
-    "status",
-]

@@ -12,6 +12,14 @@ AFTER_S = 0.2  # that outputs are collected before they are shown
 SHARE = 10  # of the time, one part in so many goes into showing, where nothing else is said
 
 
+def start_in_cell(work: Callable[[], None], name: str) -> threading.Thread:
+    """A thread whose displays stand under the cell that starts it: in a copy of its context."""
+    run = contextvars.copy_context().run
+    thread = threading.Thread(target=run, args=(work,), name=name, daemon=True)
+    thread.start()
+    return thread
+
+
 class Throttle:
     """Calls ``show`` on a thread of its own, one call at a time, after there was ``more``.
 
@@ -36,12 +44,7 @@ class Throttle:
         """There is more to show: it is, in a moment."""
         if self._waiting is not None and self._waiting.is_alive():
             return
-        # A copy of the context keeps displays on the thread under this cell.
-        run = contextvars.copy_context().run
-        self._waiting = threading.Thread(
-            target=run, args=(self._show_later,), name="jaxcluster-outputs", daemon=True
-        )
-        self._waiting.start()
+        self._waiting = start_in_cell(self._show_later, "jaxcluster-outputs")
 
     def now(self) -> None:
         """Show all that there is."""
