@@ -490,6 +490,25 @@ class Asked(Generic[R]):
             self.host._answers.pop(self.id, None)
 
 
+def wait_all(asked: Sequence[Asked[Any]], timeout_s: float, *passed_over: type[Exception]) -> None:
+    """Wait until all have answered that were asked at once.
+
+    Args:
+      passed_over: what is not raised: ``LaunchError`` where a host may refuse, or be lost.
+
+    Raises:
+      LaunchError: of the first that does not answer within ``timeout_s``, or refuses.
+    """
+    deadline = time.monotonic() + timeout_s
+    try:
+        for one in asked:
+            with contextlib.suppress(*passed_over):
+                one.wait(max(0.0, deadline - time.monotonic()))
+    finally:
+        for one in asked:
+            one.forget()
+
+
 def answers(asked: Iterable[tuple[K, Asked[R]]], timeout_s: float) -> dict[K, tuple[R, memoryview]]:
     """What agents answer that were asked at once, of those that do so within ``timeout_s``.
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from jaxcluster.agent.client import Asked
+from jaxcluster.agent.client import Asked, wait_all
 from jaxcluster.agent.requests import Get, Mkdir, Put, Remove
 from jaxcluster.allocation.fleet import Place
 from jaxcluster.errors import LaunchError
@@ -159,8 +159,7 @@ def memory(places: Mapping[int, Place]) -> Iterator[Memory]:
     name = f"value-{secrets.token_hex(6)}"
     made = Memory(places, name)
     try:
-        for asked in [p.agent.begin(Mkdir(f"{p.memory}/{name}")) for p in made.hosts]:
-            asked.wait(MKDIR_S)
+        wait_all([p.agent.begin(Mkdir(f"{p.memory}/{name}")) for p in made.hosts], MKDIR_S)
         yield made
     finally:
         for host in made.hosts:

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.agent.client import Agents, Host, State
+from jaxcluster.agent.client import Agents, Host, State, wait_all
 from jaxcluster.agent.report import AgentFacts
 from jaxcluster.agent.requests import Mkdir, Put, Quit, Request
 from jaxcluster.agent.transport import Keys
@@ -419,14 +419,18 @@ class Fleet(ForkServers):
         }
 
 
+def address_of(endpoint: str) -> tuple[str, int]:
+    """The address and the port of a TCP endpoint."""
+    address, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    return address.strip("[]"), int(port)
+
+
 def _refusing(endpoints: Iterable[str]) -> set[str]:
     """At which TCP endpoints a host answers that nothing listens; not where nobody answers."""
     targets = {}
     for endpoint in endpoints:
-        kind, _, where = endpoint.partition("://")
-        address, _, port = where.rpartition(":")
-        if kind == "tcp":  # else a socket of ssh's, whose end its launcher tells
-            targets[endpoint] = address.strip("[]"), int(port)
+        if endpoint.startswith("tcp:"):  # else a socket of ssh's, whose end its launcher tells
+            targets[endpoint] = address_of(endpoint)
     whys = connection_errors([*targets.values()], REFUSAL_S)
     refused = os.strerror(errno.ECONNREFUSED)
     return {endpoint for endpoint, why in zip(targets, whys, strict=True) if why == refused}
@@ -449,21 +453,5 @@ def ask_each(
     *passed_over: type[Exception],
     data: Buffer | None = None,
 ) -> None:
-    """Ask something of the agents of several hosts, all at once.
-
-    Args:
-      timeout_s: until all have answered.
-      passed_over: what is not raised: ``LaunchError`` where a host may refuse, or be lost.
-
-    Raises:
-      LaunchError: the first of them that does not answer, or refuses.
-    """
-    deadline = time.monotonic() + timeout_s
-    asked = [place.agent.begin(request, data) for place in places]
-    try:
-        for one in asked:
-            with contextlib.suppress(*passed_over):
-                one.wait(max(0.0, deadline - time.monotonic()))
-    finally:
-        for one in asked:
-            one.forget()
+    """Ask something of the agents of several hosts, all at once, and ``wait_all``."""
+    wait_all([p.agent.begin(request, data) for p in places], timeout_s, *passed_over)

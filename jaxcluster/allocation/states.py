@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from jaxcluster.agent.client import answers
+from jaxcluster.agent.client import answers, wait_all
 from jaxcluster.agent.requests import Get, GiveOut, Mkdir, Remove, Request, TakeMirrors, Ways
 from jaxcluster.agent.transport import new_keys
-from jaxcluster.allocation.fleet import Fleet, Place, copy_file
+from jaxcluster.allocation.fleet import Fleet, Place, address_of, copy_file
 from jaxcluster.errors import LaunchError
 from jaxcluster.records.saved_states import Mirror, Report, StateFolder, Where
 
@@ -146,7 +146,7 @@ class HostStates(StateFolder):
             }
             for where, (endpoint, _) in answers(asked, ASK_S).items()
         }
-        targets = [_target(door["endpoint"]) for door in doors.values()]
+        targets = [address_of(door["endpoint"]) for door in doors.values()]
         looks = answers([(p, p.agent.begin(Ways(targets))) for p in places], ASK_S)
         for where, (whys, _) in looks.items():
             for (folder, door), why in zip(doors.items(), whys, strict=True):
@@ -243,10 +243,8 @@ class HostStates(StateFolder):
         if where.lost:
             raise OSError(where.lost)
         asked = [where.agent.begin(Get(f"{folder}/{name}", nbytes=1)) for name in sums]
-        deadline = time.monotonic() + LOOK_S
         try:
-            for one in asked:
-                one.wait(max(0.0, deadline - time.monotonic()))
+            wait_all(asked, LOOK_S)
         except LaunchError as error:
             raise OSError(error.message) from None
 
@@ -259,9 +257,3 @@ class HostStates(StateFolder):
         paths = [(where, path) for where in there for path in self._paths(where)]
         asked = [(path, where.agent.begin(request(path))) for where, path in paths]
         return {path: answer for path, (answer, _) in answers(asked, ASK_S).items()}
-
-
-def _target(endpoint: str) -> tuple[str, int]:
-    """The address and the port of a TCP endpoint."""
-    address, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-    return address.strip("[]"), int(port)

@@ -380,7 +380,7 @@ def sweep(root: Path) -> None:
         return
     for path in {path.with_suffix(".sock") for path in root.glob("fork-*")}:
         log = path.with_suffix(".log")
-        gone = claims.is_locked(log) is False or not log.exists()
+        gone = registry.is_locked(log) is False or not log.exists()
         if gone and not claims.listens(path):
             _unlink(path)
 

@@ -207,7 +207,7 @@ def holds(name: str, id: str) -> bool:
 def judge(folder: Path) -> Life:
     """Whether a cluster lives, or is being started, in a folder, as far as that is known here."""
     holder, record = read_holder(folder), registry.parse(folder)
-    held = is_locked(folder / ALIVE)
+    held = registry.is_locked(folder / ALIVE)
     here = pid_space()
     if holder is None:  # no claim: a folder of an older version, or not ours
         if record is None or not is_local(folder):
@@ -242,24 +242,6 @@ def read_holder(folder: Path) -> Holder | None:
         return Holder(*(str(found[k]) for k in ("id", "pid_space", "owner", "hostname")))
     except (OSError, ValueError, TypeError, KeyError):
         return None
-
-
-def is_locked(path: Path) -> bool | None:
-    """Whether any process holds a lock on a file; None where that can't be known."""
-    try:
-        lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return None
-    else:
-        return False
-    finally:
-        os.close(lock)
 
 
 def is_local(path: Path) -> bool:

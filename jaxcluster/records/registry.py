@@ -209,15 +209,22 @@ def hold(name: str) -> Callable[[], None]:
 
 def is_held(name: str) -> bool:
     """Whether any process is connected to a cluster."""
+    return bool(is_locked(inside() / name / HELD))
+
+
+def is_locked(path: Path) -> bool | None:
+    """Whether any process holds a lock on a file; None where that can't be known."""
     try:
-        held = os.open(inside() / name / HELD, os.O_RDONLY)
+        lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
-        return False
+        return None
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
+    except OSError:
+        return None
     else:
         return False
     finally:
-        os.close(held)
+        os.close(lock)

@@ -445,7 +445,7 @@ class Kept:
 def sweep() -> None:
     """Remove what processes that have ended had saved."""
     for path in folders():
-        if claims.is_locked(path / ALIVE) is False and claims.is_local(path):
+        if registry.is_locked(path / ALIVE) is False and claims.is_local(path):
             shutil.rmtree(path, ignore_errors=True)
 
 
