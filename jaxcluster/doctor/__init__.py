@@ -76,7 +76,11 @@ def run_checks(runtime_dir: Path, environ: Mapping[str, str] | None = None) -> l
         check_hostname(socket.gethostname(), _resolve),
         check_proxies(environ),
         check_devices(
-            host_gpus(environ), host_tpu_chips(), _cpus(), gpu_plugin_installed(), gpu_platform()
+            host_gpus(environ),
+            host_tpu_chips(),
+            len(os.sched_getaffinity(0)),
+            gpu_plugin_installed(),
+            gpu_platform(),
         ),
         check_runtime_dir(runtime_dir),
         check_shared_memory(free_nbytes(SHM) if os.path.isdir(SHM) else None),
@@ -402,9 +406,3 @@ def _lab_extension() -> str | None:
         with contextlib.suppress(OSError, ValueError, KeyError):
             return str(json.loads(package.read_text())["version"])
     return None
-
-
-def _cpus() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

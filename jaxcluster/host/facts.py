@@ -210,9 +210,7 @@ def cores(environ: Mapping[str, str]) -> int:
     told = environ.get("NPROC", "")
     if told.isascii() and told.isdecimal() and int(told):
         return int(told)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 0
+    return len(os.sched_getaffinity(0))
 
 
 def nccl_version() -> str:

@@ -246,8 +246,6 @@ def read_holder(folder: Path) -> Holder | None:
 
 def is_local(path: Path) -> bool:
     """Whether a file system is mounted by this kernel alone, so that all its locks are seen."""
-    if not sys.platform.startswith("linux"):
-        return False
     buffer = ctypes.create_string_buffer(256)  # struct statfs: its first field is the type
     if ctypes.CDLL(None).statfs(os.fsencode(path), buffer) != 0:
         return False

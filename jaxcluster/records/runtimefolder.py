@@ -63,19 +63,12 @@ def runtime_root(environ: Mapping[str, str] = os.environ) -> Path:
 def inside(environ: Mapping[str, str] = os.environ) -> Path:
     """The folder by its descriptor (``/proc/self/fd/7``): the files in it, whatever its path is.
 
-    Good in this process only. Where there is no /proc it is the path.
+    Good in this process only.
 
     Raises:
       JaxClusterError: as ``runtime_root``.
     """
-    root = choose(environ)
-    return _by_descriptor(_descriptor(root)) or root
-
-
-@functools.lru_cache
-def _by_descriptor(descriptor: int) -> Path | None:
-    path = Path(f"/proc/self/fd/{descriptor}")
-    return path if path.exists() else None
+    return Path(f"/proc/self/fd/{_descriptor(choose(environ))}")
 
 
 def _descriptor(root: Path) -> int:

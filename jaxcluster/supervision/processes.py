@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import struct
-import sys
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -18,20 +17,11 @@ _PR_SET_CHILD_SUBREAPER = 36
 def start_time(pid: int) -> str | None:
     """When a process started, in the kernel's ticks since boot; None if it is gone or a zombie.
 
-    Pid and start time together name one process for ever; a pid alone is reused. Where there is
-    no /proc the answer is ``"?"`` for any living pid.
+    Pid and start time together name one process for ever; a pid alone is reused.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             fields = stat.read().rpartition(b")")[2].split()
-    except FileNotFoundError:
-        if os.path.isdir("/proc/self"):
-            return None
-        try:
-            os.kill(pid, 0)
-        except OSError:
-            return None
-        return "?"
     except OSError:
         return None
     return None if fields[0] in (b"Z", b"X") else fields[19].decode()
@@ -52,7 +42,7 @@ def pid_space() -> str:
     """Where this process's pids mean something: the kernel's boot id and the pid namespace.
 
     The pid of a process in another container, or on another host, is some other process's here,
-    or nobody's. The host's name where there is no /proc.
+    or nobody's.
     """
     return _pid_space_of(os.getpid())
 
@@ -93,9 +83,7 @@ def send_signal(token: str, sig: int | str) -> None:
 
 
 def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
-    """Have the kernel end this process, whatever it runs, with its parent's thread (Linux only)."""
-    if not sys.platform.startswith("linux"):
-        return
+    """Have the kernel end this process, whatever it runs, with its parent's thread."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
     if os.getppid() != parent_pid:  # it died before prctl took effect
         os._exit(0)
@@ -112,16 +100,15 @@ def wake_on(number: int) -> tuple[int, int]:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of what this process's descendants leave behind (Linux only).
+    """Become the parent of what this process's descendants leave behind.
 
     A user's process may have begun a session of its own, where no signal to its group finds it.
     """
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def children() -> list[int]:
-    """The pids of this process's children, zombies too; none where there is no /proc."""
+    """The pids of this process's children, zombies too."""
     found: list[int] = []
     try:
         for thread in os.listdir("/proc/self/task"):
@@ -142,9 +129,7 @@ def descendants() -> set[int]:
 
 
 def peer_of(sock: socket.socket) -> tuple[int, int]:
-    """Pid and user's id at the other end of a Unix socket; 0 and -1 where the kernel says none."""
-    if not hasattr(socket, "SO_PEERCRED"):
-        return 0, -1
+    """Pid and user's id at the other end of a Unix socket; pid 0 is of another container."""
     found = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", found)
     return pid, uid
@@ -153,7 +138,7 @@ def peer_of(sock: socket.socket) -> tuple[int, int]:
 def processes() -> dict[int, tuple[int, int]]:
     """The living processes of this machine: pid to (parent, process group)."""
     found = {}
-    for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
+    for name in os.listdir("/proc"):
         if name.isdecimal():
             try:
                 with open(f"/proc/{name}/stat", "rb") as stat:
