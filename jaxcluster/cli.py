@@ -42,13 +42,9 @@ def start(words: list[str]) -> None:
     if parsed.dry_run:
         print(cluster.dry_run(spec))
         return
-    display = StartDisplay(rich=False)
-    try:
+    with StartDisplay(rich=False) as display:
         started = cluster.start_spec(spec, display.progress)
-    except BaseException:
-        display.clear()
-        raise
-    display.done(started.summary())
+        display.done(started.summary())
     if offered := cluster.offer(spec):
         print(offered)
     print(f"In a notebook: %load_ext jaxcluster, then %jaxcluster attach {started.name}")

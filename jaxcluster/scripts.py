@@ -638,6 +638,3 @@ class Signals:
                 name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
                 say(f"\n{name}: stopping the script on all ranks. A second one ends it at once.")
         raise KeyboardInterrupt
-
-
-__all__ = ["run"]

@@ -590,11 +590,6 @@ class ForkServer:
             self.host._send([b"fork", json.dumps({"cmd": cmd, "id": id, **fields}).encode()])
         return id, answer
 
-    def spawn(self, procs: list[Event], timeout_s: float) -> list[int]:
-        """Start processes there; returns their pids, which mean something on that host only."""
-        pids: list[int] = self.command("spawn", timeout_s, procs=procs)["pids"]
-        return pids
-
     def _received(self, message: Event) -> None:
         if (answer := self._replies.pop(message.get("id", 0), None)) is not None:
             answer.put(message)

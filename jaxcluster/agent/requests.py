@@ -130,7 +130,7 @@ class Mkdir(Request[int | None], cmd="mkdir"):
 
 
 class Put(Request[None], cmd="put"):
-    """Write data into a file: at 0 it begins anew, at its end it goes on."""
+    """Write data into a file: at 0 in place of what it has, at its end behind that."""
 
     path: str
     at: int = 0

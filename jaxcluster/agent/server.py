@@ -42,6 +42,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -157,9 +158,10 @@ class Agent:
 
     def _start_fork_server(self) -> None:
         self.fork_path = self.folder.path / "fork.sock"
+        self.fork_log = self.folder.path / "fork.log"
         own = [str(self.folder.path), str(self.folder.memory)]
         self._record()  # first: whoever finds the folder must be able to judge it
-        with open(self.folder.path / "fork.log", "ab") as log:
+        with open(self.fork_log, "ab") as log:
             # What ranks write has the modes that its user expects.
             umask, path = self.options.umask, str(self.fork_path)
             self.fork_server = starting.fork_server(path, self.env, os.getcwd(), log, own, umask)
@@ -209,7 +211,7 @@ class Agent:
                 break
             if select.select([0] if 0 in self._handlers else [], [], [], 0.005)[0]:
                 self._stdin()
-        self._cut_short(f"its fork server did not start\n{self._fork_log()}")
+        self._cut_short(f"its fork server did not start\n{starting.log_end(self.fork_log)}")
         return False
 
     def _cut_short(self, why: str) -> None:
@@ -221,7 +223,8 @@ class Agent:
         """The agent's own connection is there to hear of the fork server's end."""
         if self._fork_watch.receive() is None:
             code = self._fork_server_code(2)
-            self._cut_short(f"its fork server has ended with code {code}\n{self._fork_log()}")
+            log = starting.log_end(self.fork_log)
+            self._cut_short(f"its fork server has ended with code {code}\n{log}")
 
     def _fork_server_code(self, timeout_s: float = 0) -> int | None:
         """The fork server's exit code, if it has ended by then."""
@@ -229,12 +232,6 @@ class Agent:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.fork_server.wait(timeout_s)
         return self.fork_server.returncode
-
-    def _fork_log(self) -> str:
-        with contextlib.suppress(OSError):
-            log = (self.folder.path / "fork.log").read_text(errors="replace")
-            return "\n".join(log.splitlines()[-12:])
-        return ""
 
     def _stdin(self) -> None:
         with contextlib.suppress(OSError):
@@ -324,7 +321,7 @@ class Agent:
                 if client.is_paused:
                     self._unwatch(sock)
                 else:
-                    self._watch(sock, self._rank_handler(client, rank, sock))
+                    self._watch(sock, partial(self._from_rank, client, rank, sock))
 
     def _post(self, client: Client, frames: list[Any]) -> None:
         client.session.send(frames, time.monotonic())
@@ -431,13 +428,8 @@ class Agent:
         sock.connect(self.addresses.get(rank, f"ipc://{self.folder.path}/rank-{rank}.sock"))
         client.ranks[rank] = sock
         if not client.is_paused:
-            self._watch(sock, self._rank_handler(client, rank, sock))
+            self._watch(sock, partial(self._from_rank, client, rank, sock))
         return sock
-
-    def _rank_handler(
-        self, client: Client, rank: int, sock: zmq.Socket[bytes]
-    ) -> Callable[[], None]:
-        return lambda: self._from_rank(client, rank, sock)
 
     def _from_rank(self, client: Client, rank: int, sock: zmq.Socket[bytes]) -> None:
         to = b"%d" % rank

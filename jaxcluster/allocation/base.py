@@ -14,9 +14,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from jaxcluster import wire
+from jaxcluster.agent.client import Event
 from jaxcluster.allocation import bulk
 from jaxcluster.allocation.fleet import Left, Place
-from jaxcluster.allocation.supervisor import Event, ForkServers
+from jaxcluster.allocation.supervisor import ForkServers
 from jaxcluster.allocation.turns import Turns
 from jaxcluster.errors import LaunchError
 from jaxcluster.host.procfs import ProcessLook, Silence

@@ -20,11 +20,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.agent.client import Agents, Host, State, wait_all
+from jaxcluster.agent.client import Agents, Event, Host, State, wait_all
 from jaxcluster.agent.report import AgentFacts
 from jaxcluster.agent.requests import Mkdir, Put, Quit, Request
 from jaxcluster.agent.transport import Keys
-from jaxcluster.allocation.supervisor import Event, ForkServers
+from jaxcluster.allocation.supervisor import ForkServers
 from jaxcluster.errors import LaunchError
 from jaxcluster.host.reachability import connection_errors
 from jaxcluster.launchers.base import Reason

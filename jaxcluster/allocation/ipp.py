@@ -14,7 +14,7 @@ from pathlib import Path
 
 import zmq
 from ipyparallel.cluster.launcher import ControllerLauncher, EngineLauncher, NotRunning
-from traitlets import Any, Float, Int, Unicode
+from traitlets import Any, Float, HasTraits, Int, Unicode
 from traitlets import List as ListTrait
 
 from jaxcluster.allocation.supervisor import Supervisor
@@ -40,12 +40,14 @@ CONTROLLER_ARGS = (
 QUIT_S = 10.0  # a fork server reaps for up to 5 s
 
 
-class _OnForkServer:
+class _OnForkServer(HasTraits):
     """What both launcher classes share: their processes live on a fork server."""
 
-    supervisor: Supervisor
-    supervisor_path: str
-    proc_pids: list[int]
+    supervisor_path = Unicode().tag(to_dict=True)
+    proc_pids = ListTrait(Int()).tag(to_dict=True)
+    timeout_s = Float(30.0)
+    plan = Any()  # a ProcessPlan
+    supervisor = Any()  # a Supervisor
     reloaded = False  # from the cluster file: whoever started the cluster is another process
     _state = "before"
 
@@ -109,31 +111,19 @@ class _OnForkServer:
 class HostController(_OnForkServer, ControllerLauncher):
     """ipyparallel's controller as a child of the fork server."""
 
-    supervisor_path = Unicode().tag(to_dict=True)
-    proc_pids = ListTrait(Int()).tag(to_dict=True)
-    timeout_s = Float(30.0)
-    plan = Any()  # a ProcessPlan
-    supervisor = Any()  # a Supervisor
-
     def start(self) -> None:
         argv = [f"--profile-dir={self.profile_dir}", f"--cluster-id={self.cluster_id}"]
         argv += [*CONTROLLER_ARGS, *self.controller_args]
         proc = self.plan.controller.request(argv, self.get_env())
-        self.proc_pids = self.supervisor.spawn([proc], self.timeout_s)
+        self.proc_pids = self.supervisor.command("spawn", self.timeout_s, procs=[proc])["pids"]
         self.notify_start(self.proc_pids)
 
 
 class HostEngines(_OnForkServer, EngineLauncher):
     """A cluster's ranks as children of the fork server."""
 
-    supervisor_path = Unicode().tag(to_dict=True)
-    proc_pids = ListTrait(Int()).tag(to_dict=True)
-    timeout_s = Float(30.0)
-    plan = Any()  # a ProcessPlan
-    supervisor = Any()  # a Supervisor
-
     def start(self, n: int) -> None:
         self.n = n
         procs = [process.request(env=self.get_env()) for process in self.plan.ranks]
-        self.proc_pids = self.supervisor.spawn(procs, self.timeout_s)
+        self.proc_pids = self.supervisor.command("spawn", self.timeout_s, procs=procs)["pids"]
         self.notify_start(self.proc_pids)

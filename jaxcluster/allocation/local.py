@@ -143,8 +143,7 @@ def check_files(num_processes: int, num_hosts: int = 0) -> None:
       LaunchError: this process, or those to be started, may not open enough files.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    here = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 64
-    needed = here + 3 * num_processes + 5 * num_hosts + 48
+    needed = len(os.listdir("/proc/self/fd")) + 3 * num_processes + 5 * num_hosts + 48
     if soft != resource.RLIM_INFINITY and soft < needed:
         if hard == resource.RLIM_INFINITY or needed <= hard:
             resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
@@ -324,9 +323,8 @@ class LocalProcesses(Processes):
         return str(self.ipp.cluster_file)
 
     def _spawn_coordinator(self, *argv: str) -> int:
-        proc = self.plan.coordinator.request(argv)
-        (pid,) = self.supervisor.spawn([proc], self.spec.timeout_s)
-        return pid
+        procs = [self.plan.coordinator.request(argv)]
+        return int(self.supervisor.command("spawn", self.spec.timeout_s, procs=procs)["pids"][0])
 
     def no_way(self, to: int, address: str, port: int, deaf: Sequence[int]) -> LaunchError:
         return LaunchError(

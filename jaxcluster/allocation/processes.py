@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.agent.client import answers
+from jaxcluster.agent.client import Event, answers
 from jaxcluster.agent.guest_access import RECORD
 from jaxcluster.agent.requests import Get, Look, Mkdir, Move, Put, Ring
 from jaxcluster.allocation import bulk
@@ -25,7 +25,6 @@ from jaxcluster.allocation.fleet import Fleet, Place, ask_each
 from jaxcluster.allocation.keys import keys_of
 from jaxcluster.allocation.local import COMPILED, HISTORY, Process, check_files
 from jaxcluster.allocation.states import HostStates
-from jaxcluster.allocation.supervisor import Event
 from jaxcluster.allocation.sync import Sync
 from jaxcluster.allocation.turns import HostTurns
 from jaxcluster.errors import LaunchError
@@ -241,9 +240,8 @@ class HostProcesses(Processes):
 
     def _spawn_coordinator(self, *argv: str) -> int:
         first = self.places[0]
-        process = self._process("coordinator", first, argv=argv)
-        (pid,) = first.agent.fork.spawn([process], self.spec.timeout_s)
-        return pid
+        procs = [self._process("coordinator", first, argv=argv)]
+        return int(first.agent.fork.command("spawn", self.spec.timeout_s, procs=procs)["pids"][0])
 
     def no_way(self, to: int, address: str, port: int, deaf: Sequence[int]) -> LaunchError:
         hosts = list(dict.fromkeys(self.host_of(rank).name for rank in deaf))

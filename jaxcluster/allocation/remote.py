@@ -171,7 +171,8 @@ class HostAllocation(Allocation):
         launcher = launcher.granted(
             os.environ, Wait(lambda: deadline - time.monotonic(), say, pause)
         )
-        keys = self._make_keys()
+        keys = self._keys = new_keys()
+        self._write_keys(keys)
         agent = _agent_options(spec, keys.public, python)
         plan = launcher.render(agent, str(self._launch_folder(launcher)))
         self._counts = plan.ranks
@@ -194,13 +195,8 @@ class HostAllocation(Allocation):
             raise
         self.fleet, self._launch = fleet, launch
 
-    def _make_keys(self) -> Keys:
-        """The cluster's own; the secret one lies in its folder, for other processes of the user."""
-        keys = self._keys = new_keys()
-        self._write_keys(keys)
-        return keys
-
     def _write_keys(self, keys: Keys) -> None:
+        """The secret one lies in the cluster's folder, for other processes of the user."""
         path = self._own_folder
         path.mkdir(mode=0o700, exist_ok=True)
         with open(os.open(path / KEYS, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxcluster import wire
+from jaxcluster.agent.client import Event
 from jaxcluster.errors import LaunchError
 from jaxcluster.host import procfs
 from jaxcluster.records import claims, registry
@@ -59,9 +60,6 @@ def import_time_settings(env: Mapping[str, str]) -> dict[str, str]:
         for name, value in sorted(env.items())
         if name.startswith(IMPORT_TIME_PREFIXES) or name in IMPORT_TIME_NAMES
     }
-
-
-Event = dict[str, Any]
 
 
 class ForkServers(ABC):
@@ -210,9 +208,7 @@ class Supervisor(ForkServers):
         ).start()
 
     def log_excerpt(self) -> str:
-        if self.log is None or not self.log.exists():
-            return ""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-12:])
+        return starting.log_end(self.log) if self.log is not None else ""
 
     def command(self, cmd: str, timeout_s: float = 30.0, **fields: Any) -> Event:
         if self._socket is None:
@@ -259,11 +255,6 @@ class Supervisor(ForkServers):
                 f"In a shell of this machine: kill -CONT {self._peer}",
             )
 
-    def spawn(self, procs: list[dict[str, Any]], timeout_s: float) -> list[int]:
-        """Start processes; returns their pids."""
-        pids: list[int] = self.command("spawn", timeout_s, procs=procs)["pids"]
-        return pids
-
     def quit(self) -> None:
         try:
             if self._socket is None:
@@ -289,7 +280,7 @@ class Supervisor(ForkServers):
             self._process.stdin.close()
             _left.append(self._process)
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def _send(self, message: Event) -> None:
         assert self._socket is not None
         with self._send_lock:
             try:
@@ -392,7 +383,7 @@ def _check_peer(connection: socket.socket, path: Path) -> int:
       LaunchError: he is not.
     """
     pid, uid = peer_of(connection)
-    if uid not in (os.getuid(), -1):
+    if uid != os.getuid():
         connection.close()
         raise LaunchError(f"Another user ({uid}) listens on {path}.")
     return pid

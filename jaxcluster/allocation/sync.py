@@ -120,15 +120,13 @@ def _files(folder: str, whole: bool) -> Iterator[tuple[str, Stamp, int]]:
                 if entry.is_dir():
                     if everything or entry.name.isidentifier():
                         waiting.append((entry.path, everything, False))
-                elif entry.is_file() and _is_wanted(entry.name, everything):
+                elif (
+                    entry.is_file()
+                    and not entry.name.endswith((".pyc", ".ipynb", DRAFT))
+                    and (everything or entry.name.endswith(".py"))
+                ):
                     status = entry.stat()
                     yield entry.path, _stamp(status), status.st_size
-
-
-def _is_wanted(name: str, everything: bool) -> bool:
-    if name.endswith((".pyc", ".ipynb", DRAFT)):
-        return False
-    return everything or name.endswith(".py")
 
 
 def _stamp(status: os.stat_result) -> Stamp:

@@ -19,7 +19,7 @@ import queue
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -193,20 +193,23 @@ class GuardedCommands:
             assert self._process.stdin is not None
             self._process.stdin.close()
         for id, task in orphans.items():
-            self._on_event(
-                id, {"id": id, "ended": None, **self._end_orphan(self._pids.get(id), task)}
-            )
+            cancelled, said = self._end_orphan(self._pids.get(id), task)
+            self._on_event(id, {"ended": None, "cancelled": cancelled, "said": said})
 
     @staticmethod
-    def _end_orphan(pid: int | None, task: guard.Task) -> dict[str, Any]:
+    def _end_orphan(pid: int | None, task: guard.Task) -> tuple[int | None, str]:
         """The guard was killed: do what it would have done, and say of it what that would say."""
-        told: dict[str, Any] = {"cancelled": None}
-        steps = [guard.cancel(task, told)]
         if pid is not None:  # the command has had its SIGTERM, from the kernel
-            steps.insert(0, end_group(pid, task.term_s, lambda: start_time(pid) is None))
-        for _ in itertools.chain(*steps):
+            for _ in end_group(pid, task.term_s, lambda: start_time(pid) is None):
+                time.sleep(0.05)
+        steps = guard.cancel(task)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                cancelled, said = end.value
+                return cancelled, said
             time.sleep(0.05)
-        return told
 
 
 class Launch:
@@ -474,16 +477,14 @@ class _BringUp:
                 raise self._refusal() if self.failed else self._too_late()
 
     def _begin_those_due(self) -> None:
-        busy: dict[str, int] = {}
-        for run in self.current.values():
-            busy[run.command.through] = busy.get(run.command.through, 0) + 1
+        busy = Counter(run.command.through for run in self.current.values())
         later = []
         for when, number, command, tries in self.due:
-            full = command.through and busy.get(command.through, 0) >= AT_ONCE
+            full = command.through and busy[command.through] >= AT_ONCE
             if full or time.monotonic() < when:
                 later.append((when, number, command, tries))
                 continue
-            busy[command.through] = busy.get(command.through, 0) + 1
+            busy[command.through] += 1
             id, run = self.launch._run(number, command, tries)
             self.current[id] = run
         self.due = later
@@ -505,7 +506,8 @@ class _BringUp:
                 self._failed(run, event["ended"])
         # One that was ready may have ended while others were waited for.
         if "ended" in event and any(run is event["run"] for run in self.ready):
-            raise self._error(event["run"], event["ended"])
+            reason = self.launch._reason(event["run"], event["ended"])
+            raise LaunchError(reason.message, reason.hint)
 
     def _failed(self, run: _Run, code: int | None) -> None:
         reason = self.launch._reason(run, code)
@@ -541,10 +543,6 @@ class _BringUp:
         told = reason.message + ("" if reason.message.endswith((".", "!", "?")) else ".")
         told += f" {len(self.failed)} of {self.expected} hosts can't be used: {', '.join(whose)}."
         return LaunchError(told, reason.hint)
-
-    def _error(self, run: _Run, code: int | None) -> LaunchError:
-        reason = self.launch._reason(run, code)
-        return LaunchError(reason.message, reason.hint)
 
     def _too_late(self) -> LaunchError:
         there = sum(len(r.agents) for r in (*self.ready, *self.current.values()))

@@ -37,6 +37,7 @@ from jaxcluster.launchers.base import (
     agent_argv,
 )
 from jaxcluster.launchers.hosts import Host, place
+from jaxcluster.launchers.quoting import sh_line
 from jaxcluster.launchers.reasons import how_it_ended, last_line, python_trouble
 from jaxcluster.launchers.shared_options import NODES, NTASKS_PER_NODE
 from jaxcluster.options.table import Field, Option
@@ -137,14 +138,10 @@ def script(agent: AgentOptions, folder: str) -> str:
 
     Each writes files of its own: appending to one from several hosts loses lines on NFS.
     """
-    python = agent.python
-    words = [shlex.quote(word) for word in agent_argv(agent)]
-    if (home := re.match(r"~[\w.-]*/", python)) is not None:
-        words[0] = home[0] + shlex.quote(python[home.end() :])
     mine = f"{shlex.quote(folder)}/agent-$(hostname)-$$"
     exports = [f"export {name}={shlex.quote(value)}" for name, value in agent.env]
-    lines = ["#!/bin/sh", *exports, f"exec {' '.join(words)} >{mine}.out 2>{mine}.err </dev/null"]
-    return "\n".join(lines) + "\n"
+    line = f"exec {sh_line(agent_argv(agent), agent.python)} >{mine}.out 2>{mine}.err </dev/null"
+    return "\n".join(["#!/bin/sh", *exports, line]) + "\n"
 
 
 def explain_ipp(end: End, engines: str) -> Reason:

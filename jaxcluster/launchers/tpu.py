@@ -126,7 +126,10 @@ class TPU(SSH):
                     f"For example: {EXAMPLE}   or   --launcher tpu --hosts t0,t1",
                 )
             hosts = tuple(Host(name) for name in found.hosts)
-        ready = super(TPU, replace(self, hosts=hosts)).prepared(environ)
+        return replace(self, hosts=hosts)._as_ssh(environ)
+
+    def _as_ssh(self, environ: Mapping[str, str]) -> TPU:
+        ready = super().prepared(environ)
         assert isinstance(ready, TPU)
         return ready
 
@@ -194,11 +197,8 @@ class TPU(SSH):
         hosts = tuple(Host(f"{name}-w{worker}") for worker in range(number))
         if self._is_plain:
             addresses = endpoints(told, self.internal_ip)
-            user = self.user
-            plain = replace(named, hosts=tuple(Host(a, user=user) for a in addresses))
-            ready = super(TPU, plain).prepared(environ)
-            assert isinstance(ready, TPU)
-            return ready
+            plain = replace(named, hosts=tuple(Host(a, user=self.user) for a in addresses))
+            return plain._as_ssh(environ)
         argv = [*named._gcloud("tpu-vm", "ssh"), "--worker=all", "--dry-run", "--command=true"]
         lines = named._run(environ, argv)
         if isinstance(lines, Reason):

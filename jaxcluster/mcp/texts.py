@@ -233,10 +233,7 @@ def how_ended(runs: Mapping[int, Run]) -> str:
 
 def told(records: Mapping[int, RankRecord], errors: Mapping[int, wire.ErrorInfo]) -> Sequence[str]:
     """The outputs and errors of all ranks, equal ones once."""
-    lines = []
-    for group in group_outputs(records):
-        shown = "".join(text.plain_output(output) for output in group.outputs).rstrip("\n")
-        lines.append(f"── {name_ranks(group.ranks)} ──\n{shown or '(no output)'}")
+    lines = [text.outputs(records)]
     told = {r: "\n".join(e.traceback) or f"{e.ename}: {e.evalue}" for r, e in errors.items()}
     for shown, ranks in by_value(told).items():
         lines.append(f"── error on {name_ranks(ranks)} ──\n{shown}")

@@ -9,7 +9,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from jaxcluster import arguments, cluster, doctor
 from jaxcluster.allocation.supervisor import quit_warm
@@ -20,7 +20,7 @@ from jaxcluster.cluster.notify import notifier
 from jaxcluster.doctor import hosts as hostchecks
 from jaxcluster.errors import UsageError
 from jaxcluster.model import compared, cost, rewrite, stragglers, timeline
-from jaxcluster.model.outputs import CellRecord, traceback_lines
+from jaxcluster.model.outputs import traceback_lines
 from jaxcluster.notebook import debugging, exporting
 from jaxcluster.notebook.page import Page
 from jaxcluster.options import profiles
@@ -32,6 +32,7 @@ from jaxcluster.views import compared as compared_view
 from jaxcluster.views import cost as cost_view
 from jaxcluster.views import history, journal, report, status, text
 from jaxcluster.views import shards as array_views
+from jaxcluster.views.displays import Bundle
 from jaxcluster.views.live import CellDisplay, StartDisplay, show_hosts
 from jaxcluster.views.message import show_message
 
@@ -151,13 +152,8 @@ class Commands:
         if parsed.dry_run:
             print(cluster.dry_run(spec))
             return
-        display = StartDisplay(self.page.rich)
-        try:
-            said = cluster.start_once(spec, display.progress)
-        except BaseException:
-            display.clear()
-            raise
-        display.done(said)
+        with StartDisplay(self.page.rich) as display:
+            display.done(cluster.start_once(spec, display.progress))
         self._show_running(cluster.current())
 
     def _profiles(self, line: str) -> None:
@@ -218,7 +214,7 @@ class Commands:
         else:
             record = cells.record_of(attached.world, one, one.shown)
             print(f"{history.headline(one, now_ns)}. Its output so far:")
-            print(text.outputs(record))
+            print(text.outputs(record.records))
             print("%jaxcluster outputs --follow shows what comes.")
 
     def _history(self, line: str) -> None:
@@ -275,15 +271,11 @@ class Commands:
         if parsed.mesh is not None:
             raise UsageError("--mesh is for another number of ranks.", "%jaxcluster restart -n 8")
         running = cluster.current()
-        display = StartDisplay(self.page.rich, "The restart was not completed.")
-        display.progress("restarting ...")
-        try:
+        with StartDisplay(self.page.rich, "The restart was not completed.") as display:
+            display.progress("restarting ...")
             kept = running.restart(display.progress, clean=clean)
             if clean:
                 self.logs.forget(running)
-        except BaseException:
-            display.clear()
-            raise
         display.done(f"{running.summary()}\n{self.page.fold_lost(kept)}")
 
     def _resize(self, line: str) -> None:
@@ -298,13 +290,9 @@ class Commands:
         """Give it another number of ranks."""
         mesh = arguments.axis_sizes(parsed.mesh, example)
         running = cluster.current()
-        display = StartDisplay(self.page.rich, "The cluster was not resized.")
-        display.progress("resizing ...")
-        try:
+        with StartDisplay(self.page.rich, "The cluster was not resized.") as display:
+            display.progress("resizing ...")
             kept = running.resize(parsed.num_processes, mesh, display.progress)
-        except BaseException:
-            display.clear()
-            raise
         display.done(f"{running.summary()}\n{self.page.fold_lost(kept)}")
 
     def _interrupt(self, line: str) -> None:
@@ -344,7 +332,7 @@ class Commands:
         else:
             print(f"Cell [{record.execution_count}]")
         kept = {r: one for r, one in record.records.items() if chosen is None or r in chosen}
-        print(text.outputs(CellRecord(0, 0, "", [], kept)))
+        print(text.outputs(kept))
         for shown in traceback_lines(record) if record is not running.last else ():
             print(shown)
 
@@ -584,9 +572,7 @@ class Commands:
             raise arguments.Help(arguments.help_of("%jaxcluster cost"))
         self._show_found(cost.check_call(line), cluster.Cluster.cost, cost_view.bundle)
 
-    def _show_found(
-        self, source: str, find: Callable[..., T], draw: Callable[[T], dict[str, Any]]
-    ) -> None:
+    def _show_found(self, source: str, find: Callable[..., T], draw: Callable[[T], Bundle]) -> None:
         """Have the ranks look into an expression, and show what they found below their output."""
         running = cluster.current()
         self.page.check_syntax(source)

@@ -47,17 +47,12 @@ def choose(
     if len(groups) == 1:
         also = f" It is equal on {name_ranks(chosen.ranks)}." if len(chosen.ranks) > 1 else ""
         return rank, [f"Cell [{number}], rank {rank}: {_told(chosen)}.{also}"]
-    lines = [f"Cell [{number}]: {_begins(chosen)} differs:"]
+    lines = [f"Cell [{number}]: {begin_ranks(chosen.ranks[:1])} differs:"]
     for group in [chosen, *(g for g in groups if g is not chosen)]:
         lines.append(f"  {name_ranks(group.ranks)}: {_told(group)}")
     others = next(g for g in groups if g is not chosen)
     lines.append(f"Showing rank {rank}. For another one: %jaxcluster debug {others.ranks[0]}")
     return rank, lines
-
-
-def _begins(group: Group) -> str:
-    """``Rank 2`` differs; of several the first is looked at."""
-    return begin_ranks(group.ranks[:1])
 
 
 def _told(group: Group) -> str:

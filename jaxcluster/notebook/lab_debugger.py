@@ -31,12 +31,13 @@ from jaxcluster.cluster.rank_debuggers import (
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.host import kernel_private
-from jaxcluster.ranks import name_ranks
+from jaxcluster.ranks import by_value, name_ranks
 
 T = TypeVar("T")
 
 TO_ALL = ("setExceptionBreakpoints", "setFunctionBreakpoints")
 MOVES = ("continue", "next", "stepIn", "stepOut")
+OF_FRAMES = ("richInspectVariables", "copyToGlobals", "variables")  # handled for those of ranks
 PACKAGE = Path(__file__).parent.parent
 
 
@@ -99,9 +100,8 @@ class Debugger:
             self._attach_ranks(world)
         if (unreached := self.ranks.unreached) and not self._has_said:
             self._has_said = True
-            for why in sorted(set(unreached.values())):
-                ranks = name_ranks([rank for rank in unreached if unreached[rank] == why])
-                print(f"Breakpoints do not stop {ranks}: {why}", file=sys.stderr)
+            for why, ranks in sorted(by_value(unreached).items()):
+                print(f"Breakpoints do not stop {name_ranks(ranks)}: {why}", file=sys.stderr)
 
     def _attach_ranks(self, world: World) -> None:
         with self._lock:
@@ -118,15 +118,15 @@ class Debugger:
 
     async def process_request(self, message: Message) -> Message:
         """The response to a frontend's request. On the kernel's control thread."""
+        is_theirs = self.ranks.is_on and self.ranks.owns(message)
         handler = getattr(self, f"_on_{message['command']}", None)
-        if handler is not None:
+        if handler is not None and (is_theirs or message["command"] not in OF_FRAMES):
             answer: Message = await handler(message)
             return answer
-        if self.ranks.is_on:
-            if message["command"] in MOVES and self.ranks.stopped:
-                return await self._move(message)
-            if self.ranks.owns(message):
-                return await self._in_thread(self.ranks.request, message)
+        if self.ranks.is_on and message["command"] in MOVES and self.ranks.stopped:
+            return await self._move(message)
+        if is_theirs:
+            return await self._in_thread(self.ranks.request, message)
         reply: Message = await self._ask_own(message)
         if message["command"] in TO_ALL:
             self._to_all[message["command"]] = message
@@ -236,49 +236,32 @@ class Debugger:
         return done(message, modules=modules, totalModules=len(modules))
 
     async def _on_richInspectVariables(self, message: Message) -> Message:
-        if not (self.ranks.is_on and self.ranks.owns(message)):
-            reply: Message = await self._ask_own(message)
-            return reply
         arguments = message["arguments"]
         name = arguments["variableName"]
         if not name.isidentifier():
             return done(message, data={}, metadata={})
         code = f"get_ipython().display_formatter.format({name})"
         asked = {"expression": code, "frameId": arguments["frameId"], "context": "clipboard"}
-        found = await self._evaluate(message, asked)
+        found = await self._ask_rank(message, "evaluate", asked)
         if not found.get("success"):
             return refused(message, found.get("message", ""))
         data, metadata = _read_bundle(found["body"]["result"])
         return done(message, data=data, metadata={k: v for k, v in metadata.items() if k in data})
 
-    async def _evaluate(self, message: Message, arguments: Message) -> Message:
-        request = {"type": "request", "command": "evaluate", "seq": message["seq"]}
+    async def _ask_rank(self, message: Message, command: str, arguments: Message) -> Message:
+        """Another request in the place of this one."""
+        request = {"type": "request", "command": command, "seq": message["seq"]}
         return await self._in_thread(self.ranks.request, {**request, "arguments": arguments})
 
     async def _on_copyToGlobals(self, message: Message) -> Message:
-        if not (self.ranks.is_on and self.ranks.owns(message)):
-            reply: Message = await self._ask_own(message)
-            return reply
         given = message["arguments"]
         source, target = given["srcVariableName"], given["dstVariableName"]
         if not (source.isidentifier() and target.isidentifier()):
             return refused(message, "Both names must be identifiers.")
-        request = {
-            "type": "request",
-            "command": "setExpression",
-            "seq": message["seq"],
-            "arguments": {
-                "expression": f"globals()[{target!r}]",
-                "value": source,
-                "frameId": given["srcFrameId"],
-            },
-        }
-        return await self._in_thread(self.ranks.request, request)
+        where = {"expression": f"globals()[{target!r}]", "frameId": given["srcFrameId"]}
+        return await self._ask_rank(message, "setExpression", {**where, "value": source})
 
     async def _on_variables(self, message: Message) -> Message:
-        if not (self.ranks.is_on and self.ranks.owns(message)):
-            reply: Message = await self._ask_own(message)
-            return reply
         reply = await self._in_thread(self.ranks.request, message)
         if isinstance(body := reply.get("body"), dict):
             found = body.get("variables", [])

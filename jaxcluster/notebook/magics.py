@@ -227,6 +227,3 @@ def unload(ipython: Any) -> None:
     quit_warm()
     if panel is not None:
         panel.uninstall()  # when it has told of the clusters' end
-
-
-__all__ = ["JaxClusterMagics", "load", "unload"]

@@ -267,8 +267,7 @@ def _paths(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple[
     found = []
     for key, value in table.items():
         found.append((*above, key))
-        if isinstance(value, dict):
-            found += _paths(value, (*above, key))
-        elif isinstance(value, list) and value and isinstance(value[0], dict):
-            found += _paths(value[0], (*above, key))
+        inner = value[0] if isinstance(value, list) and value else value
+        if isinstance(inner, dict):
+            found += _paths(inner, (*above, key))
     return found

@@ -218,15 +218,11 @@ class Profiles:
                 raise _wrong(name, place, what) from None
             at[option.name] = place
         parent = self._parent(file, name, (*seen, (file.origin, name)))
-        merged, _ = written.laid_over(parent.options, own) if parent is not None else (own, [])
-        inherited = parent.places if parent is not None else {}
-        profile = Profile(
-            name,
-            file,
-            merged,
-            {argument: at.get(argument) or inherited[argument] for argument in merged},
-            (f"{parent.name!r} ({parent.place})", *parent.chain) if parent is not None else (),
-        )
+        if parent is not None:
+            own = parent.under(own)
+            at = {argument: at.get(argument) or parent.places[argument] for argument in own}
+        chain = (f"{parent.name!r} ({parent.place})", *parent.chain) if parent is not None else ()
+        profile = Profile(name, file, own, at, chain)
         _check(profile)
         return profile
 

@@ -10,7 +10,7 @@ Its one argument is its owner's token. Its input and output are JSON lines:
     {"left": true}                until then it may get others, in the place of lost hosts
     {"id": ID, "started": PID}    {"id": ID, "out": LINE}     {"id": ID, "err": LINE}
     {"id": ID, "ended": STATUS, "cancelled": STATUS, "said": LINE}   of its cancel command: its
-                                  status or null, and its last line where it has failed
+                                  status or null, and its last line where it has failed, else ""
 
 However a command comes to its end: its standard input is closed if it was kept open, then it gets
 SIGTERM; when it has ended, the others of its process group do; those that are late get SIGKILL.
@@ -29,7 +29,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass, fields
 from functools import partial
 from typing import Any
@@ -144,10 +144,13 @@ class Running:
         return name, [line.decode(errors="replace").rstrip("\r") for line in lines]
 
 
-def cancel(task: Task, told: dict[str, Any]) -> Iterator[None]:
-    """Run a task's cancel command; yields until it has ended, and notes what is told of that."""
+def cancel(task: Task) -> Generator[None, None, tuple[int | None, str]]:
+    """Run a task's cancel command; yields until it has ended.
+
+    Returns its status (None: there is no such command), and its last line where it has failed.
+    """
     if not task.cancel:
-        return
+        return None, ""
     try:
         process = subprocess.Popen(
             task.cancel,
@@ -158,18 +161,16 @@ def cancel(task: Task, told: dict[str, Any]) -> Iterator[None]:
             start_new_session=True,
         )
     except OSError as error:
-        told |= {"cancelled": 127, "said": f"{task.cancel[0]}: {error.strerror}"}
-        return
+        return 127, f"{task.cancel[0]}: {error.strerror}"
     yield from wait(CANCEL_S, lambda: process.poll() is None)
     process.kill()
     yield from wait(KILLED_S, lambda: process.poll() is None)
-    told["cancelled"] = process.returncode
     assert process.stderr is not None
     with process.stderr as stream:
         os.set_blocking(stream.fileno(), False)  # what it has started may hold it open
         lines = (stream.read() or b"").decode(errors="replace").splitlines()
-    if process.returncode:
-        told["said"] = next((line for line in reversed(lines) if line.strip()), "")[:LINE]
+    said = next((line for line in reversed(lines) if line.strip()), "")[:LINE]
+    return process.returncode, said if process.returncode else ""
 
 
 class Guard(SupervisionLoop):
@@ -341,16 +342,15 @@ class Guard(SupervisionLoop):
         for name, rest in one.partial.items():
             if rest:
                 self._say(one, **{name: rest.decode(errors="replace")})
-        told: dict[str, Any] = {"cancelled": None}
-        yield from cancel(task, told)
-        if told["cancelled"] == 127:
-            self._say(one, err=told["said"])
+        cancelled, said = yield from cancel(task)
+        if cancelled == 127:
+            self._say(one, err=said)
         del self.running[one.id]
         self._listen()
         for stream in (process.stdout, process.stderr):
             if stream is not None:
                 stream.close()
-        self._say(one, ended=process.returncode, **told)
+        self._say(one, ended=process.returncode, cancelled=cancelled, said=said)
 
 
 def main() -> None:

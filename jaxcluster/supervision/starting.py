@@ -52,6 +52,15 @@ def fork_server(
     )
 
 
+def log_end(path: str | os.PathLike[str]) -> str:
+    """The last lines of a fork server's log; nothing where there is none."""
+    try:
+        with open(path, errors="replace") as log:
+            return "\n".join(log.read().splitlines()[-12:])
+    except OSError:
+        return ""
+
+
 def guard(kept_open: Sequence[int] = ()) -> subprocess.Popen[bytes]:
     """Start a guard that ends with this process (``supervision.guard``)."""
     return subprocess.Popen(

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypedDict
 from jaxcluster import wire
 from jaxcluster.model.outputs import ANSI, CellRecord, Group, RankRecord, as_seen, group_outputs
 from jaxcluster.ranks import name_ranks
+from jaxcluster.views.displays import Bundle
 
 VERSION = 1
 MIME = "application/vnd.jaxcluster.outputs+json"
@@ -201,7 +202,7 @@ def document(
     )
 
 
-def bundle(shown: RanksOutputs) -> dict[str, Any]:
+def bundle(shown: RanksOutputs) -> Bundle:
     """The document for the Lab extension, as HTML for all others, and as text."""
     return {MIME: asdict(shown), "text/html": html(shown), "text/plain": text(shown)}
 

@@ -12,6 +12,7 @@ import atexit
 import dataclasses
 import threading
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import comm
@@ -26,6 +27,7 @@ from jaxcluster.views.relayed import (
     Below,
     FrontendComm,
     Home,
+    Message,
     Relayed,
     Said,
     buffers_of,
@@ -53,9 +55,9 @@ class CommRelay:
         self._comms: dict[str, Relayed] = {}
         self._homes: dict[int, Home] = {}
         self._homes_of: Any = None  # the world whose cells these are
-        self._settled: dict[str, tuple[Home, dict[str, Any]]] = {}  # by a model of a bar
+        self._settled: dict[str, tuple[Home, Message]] = {}  # by a model of a bar
         self._targets: dict[str, tuple[int, Home]] = {}
-        self._parent: dict[str, Any] = {}
+        self._parent: Message = {}
         self._below = Below(shell.kernel)
         self._outbox = Outbox(cluster, self._below, shell.kernel.log)
         self._seen: tuple[Any, ...] = self._look()
@@ -114,10 +116,8 @@ class CommRelay:
         if state.is_widget and not self._has_control:
             self._join_control()
         self._comms[push.comm_id] = relayed
-        relayed.comm = FrontendComm(
-            self._kernel,
-            home.parent,
-            lambda kind, message: self._hear(relayed, kind, message),
+        relayed.comm = self._frontend(
+            relayed,
             target_name=push.target_name,
             target_module=push.target_module,
             data=push.data,
@@ -125,6 +125,10 @@ class CommRelay:
             buffers=buffers,
             comm_id=push.comm_id,
         )
+
+    def _frontend(self, relayed: Relayed, **keys: Any) -> FrontendComm:
+        hear = partial(self._hear, relayed)
+        return FrontendComm(self._kernel, relayed.home.parent, hear, **keys)
 
     def _register(self, rank: int, seq: int, name: str) -> None:
         """A rank's code waits for pages that open comms of this name."""
@@ -137,20 +141,13 @@ class CommRelay:
                 name, lambda opened, message: self._accept(name, opened, message)
             )
 
-    def _accept(self, name: str, opened: Any, message: dict[str, Any]) -> None:
+    def _accept(self, name: str, opened: Any, message: Message) -> None:
         rank, home = self._targets[name]
         id, content = opened.comm_id, message["content"]
         state = CommState(name, None, {}, {})
         relayed = Relayed(rank, f"opened-{id}", home, state, self.cluster.world)
         kernel_private.mark_closed(opened)  # ours takes its place
-        relayed.comm = FrontendComm(
-            self._kernel,
-            home.parent,
-            lambda kind, message: self._hear(relayed, kind, message),
-            target_name=name,
-            comm_id=id,
-            primary=False,
-        )
+        relayed.comm = self._frontend(relayed, target_name=name, comm_id=id, primary=False)
         comm.get_comm_manager().register_comm(relayed.comm)
         self._comms[id] = relayed
         metadata = message.get("metadata") or {}
@@ -159,7 +156,7 @@ class CommRelay:
 
     # ------------------------------------------------------------------ ranks that were not shown
 
-    def as_shown(self, output: wire.RankOutput) -> dict[str, Any]:
+    def as_shown(self, output: wire.RankOutput) -> Message:
         """An output's content, when its widget is open with the page; else without the widget.
 
         It has what a saved notebook shows of the widget, too.
@@ -174,7 +171,7 @@ class CommRelay:
             data |= {"text/plain": now.text, "text/html": now.html}
         return {**content, "data": data}
 
-    def as_saved(self, seq: int, content: dict[str, Any]) -> dict[str, Any]:
+    def as_saved(self, seq: int, content: Message) -> Message:
         """What stays of a widget at the end of its cell, where it was shown by a display id.
 
         A bar that has ended stays as it looks, in place of its widget: that would be gone from a
@@ -213,7 +210,7 @@ class CommRelay:
 
     # ------------------------------------------------------------------ from the page
 
-    def _hear(self, relayed: Relayed, kind: str, message: dict[str, Any]) -> None:
+    def _hear(self, relayed: Relayed, kind: str, message: Message) -> None:
         """What the page says on a comm. On the main thread, or on a subshell's."""
         assert relayed.comm is not None
         relayed.home.latest = message
@@ -302,7 +299,7 @@ class CommRelay:
         manager: Any = comm.get_comm_manager()
         known = manager.targets.get(CONTROL) or ipywidgets.Widget.handle_control_comm_opened
 
-        def opened(this: Any, message: dict[str, Any]) -> None:
+        def opened(this: Any, message: Message) -> None:
             send = this.send
 
             def send_all(data: Any = None, metadata: Any = None, buffers: Any = None) -> None:
@@ -317,7 +314,7 @@ class CommRelay:
 
         manager.register_target(CONTROL, opened)
 
-    def _with_ours(self, data: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], Any]:
+    def _with_ours(self, data: Message, buffers: list[Any]) -> tuple[Message, Any]:
         states, paths = dict(data["states"]), list(data.get("buffer_paths") or ())
         for id, relayed in list(self._comms.items()):
             if not relayed.state.is_widget:
@@ -335,7 +332,7 @@ class CommRelay:
         return {**data, "states": states, "buffer_paths": paths}, buffers
 
 
-def model_of(content: dict[str, Any]) -> str | None:
+def model_of(content: Message) -> str | None:
     """The id of the model that an output shows; None where it is no widget's view."""
     view = (content.get("data") or {}).get(VIEW_MIME)
     return str(view["model_id"]) if isinstance(view, dict) and "model_id" in view else None

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from html import escape
-from typing import Any
 
 from jaxcluster.model.compared import Compared
 from jaxcluster.ranks import format_ranks, name_ranks
+from jaxcluster.views.displays import Bundle
 
 VERSION = 1
 MIME = "application/vnd.jaxcluster.compared+json"
 
 
-def bundle(found: Compared) -> dict[str, Any]:
+def bundle(found: Compared) -> Bundle:
     """It in all the forms that a frontend may ask for."""
     groups = [{**dataclasses.asdict(group), "note": found.note(group)} for group in found.groups]
     return {

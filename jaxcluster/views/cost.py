@@ -10,6 +10,7 @@ from jaxcluster.model.cost import Collective, Cost, Replicated
 from jaxcluster.ranks import begin_ranks, name_ranks
 from jaxcluster.text import format_nbytes, format_table, plural
 from jaxcluster.views import markup, palette
+from jaxcluster.views.displays import Bundle
 
 VERSION = 1
 MIME = "application/vnd.jaxcluster.cost+json"
@@ -22,7 +23,7 @@ UNITS = ("", "k", "M", "G", "T", "P")
 BAR_HEIGHT, LABEL, ROOM = 20, 150, 170  # of the picture, in pixels
 
 
-def bundle(found: Cost) -> dict[str, Any]:
+def bundle(found: Cost) -> Bundle:
     """It in all the forms that a frontend may ask for."""
     return {MIME: document(found), "text/html": html(found), "text/plain": text(found)}
 

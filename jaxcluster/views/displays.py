@@ -13,6 +13,8 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+Bundle = dict[str, Any]  # what is shown, by its MIME type
+
 
 class Display:
     """A place in a notebook's output, for one MIME bundle in place of the other."""
@@ -20,13 +22,13 @@ class Display:
     def __init__(self, shell: Any) -> None:
         self._shell, self._id, self.is_shown = shell, uuid.uuid4().hex, False
 
-    def show(self, bundle: dict[str, Any]) -> None:
+    def show(self, bundle: Bundle) -> None:
         place = {"display_id": self._id}
         self._shell.display_pub.publish(bundle, {}, transient=place, update=self.is_shown)
         self.is_shown = True
 
 
-def update_display(kernel: Any, data: dict[str, Any], display_id: str) -> None:
+def update_display(kernel: Any, data: Bundle, display_id: str) -> None:
     """Show a MIME bundle in place of what the display of this id shows. Any thread."""
     session = kernel.session
     session.send(

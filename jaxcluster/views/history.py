@@ -15,7 +15,7 @@ from jaxcluster.model.outputs import ANSI, CellRecord, traceback_lines
 from jaxcluster.ranks import by_value, format_ranks, name_ranks
 from jaxcluster.text import format_table, plural
 from jaxcluster.views import markup
-from jaxcluster.views.displays import Display
+from jaxcluster.views.displays import Bundle, Display
 from jaxcluster.views.ranks_output import Together
 from jaxcluster.views.throttle import start_in_cell
 
@@ -30,7 +30,7 @@ NEVER = "No cell has run on this cluster yet. %%spmd runs one."
 _followed: dict[str, threading.Event] = {}  # what ends the display of a cell, by cluster
 
 
-def table(found: History, now_ns: int, me: str, most: int) -> dict[str, Any]:
+def table(found: History, now_ns: int, me: str, most: int) -> Bundle:
     """The last ``most`` cells as text and as HTML, oldest first.
 
     Args:

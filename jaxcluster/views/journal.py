@@ -11,11 +11,11 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
 
 from jaxcluster.model.timeline import Lane, Timeline, letter
 from jaxcluster.ranks import format_ranks, name_ranks
 from jaxcluster.views import text
+from jaxcluster.views.displays import Bundle
 
 VERSION = 1
 MIME = "application/vnd.jaxcluster.journal+json"
@@ -31,7 +31,7 @@ class Journal:
     timelines: list[Timeline]
 
 
-def bundle(found: Sequence[Timeline]) -> dict[str, Any]:
+def bundle(found: Sequence[Timeline]) -> Bundle:
     """Timelines in all the forms that a frontend may ask for."""
     told = text.journal(found)
     if not found:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from html import escape
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from jaxcluster import wire
 from jaxcluster.cluster import array_queries
@@ -19,8 +20,10 @@ from jaxcluster.model.notices import Lasting, Passing, tell_behind
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.views import document, shards, text
 from jaxcluster.views.comms import model_of, relay_of
+from jaxcluster.views.displays import Bundle
 from jaxcluster.views.message import show_message
 from jaxcluster.views.ranks_output import InTerminal, Together
+from jaxcluster.views.relayed import Message
 from jaxcluster.views.statusline import InLog, status_line
 
 if TYPE_CHECKING:
@@ -54,7 +57,7 @@ class CellDisplay:
         self._together: Together | InTerminal | None = None
         self._deferred: wire.RankOutput | None = None
         self._result: wire.RankOutput | None = None
-        self._widgets: list[tuple[int, dict[str, Any]]] = []
+        self._widgets: list[tuple[int, Message]] = []
         prompt = here()
         self.prompt = (
             Labelled(prompt, self._show_asking, self._make_way) if prompt is not None else None
@@ -147,7 +150,7 @@ class CellDisplay:
         elif output.kind == "clear_output":
             self.shell.display_pub.clear_output(content["wait"])
 
-    def _publish(self, content: dict[str, Any], update: bool) -> None:
+    def _publish(self, content: Message, update: bool) -> None:
         self.shell.display_pub.publish(
             data=content["data"],
             metadata=content["metadata"],
@@ -155,7 +158,7 @@ class CellDisplay:
             update=update,
         )
 
-    def _keep_widget(self, seq: int, content: dict[str, Any]) -> dict[str, Any]:
+    def _keep_widget(self, seq: int, content: Message) -> Message:
         """Of a widget's view: a display that can be shown again at the end of the cell."""
         id = model_of(content)
         if id is None or "display_id" in content["transient"]:
@@ -173,7 +176,7 @@ class CellDisplay:
                 self._publish(saved, True)
         self._widgets.clear()
 
-    def show_result(self, data: dict[str, Any], metadata: dict[str, Any]) -> None:
+    def show_result(self, data: Bundle, metadata: Bundle) -> None:
         """A value as ``Out[n]``."""
         hook = self.shell.displayhook
         hook.start_displayhook()
@@ -203,11 +206,8 @@ class CellDisplay:
 
         info = wire.parse(wire.ArrayInfo, output.content["array"])
         values, cut = None, False
-        size = 1
-        for extent in info.shape:
-            size *= extent
         try:
-            edge = max(info.shape, default=0) if size <= SMALL_ARRAY else 3
+            edge = max(info.shape, default=0) if math.prod(info.shape) <= SMALL_ARRAY else 3
             found = transfer.sample(self.cluster.world, "", list(record.ranks), edge)
             values, cut, odd = found
             if odd:
@@ -217,7 +217,7 @@ class CellDisplay:
         shown = text.spanning_array(info, values, cut)
         self.show_result({**self._pictures(record, shown), "text/plain": shown}, {})
 
-    def _pictures(self, record: CellRecord, shown: str) -> dict[str, Any]:
+    def _pictures(self, record: CellRecord, shown: str) -> Bundle:
         """What a notebook draws of the array that a cell ended in."""
         if not self._rich:
             return {}
@@ -242,6 +242,14 @@ class StartDisplay:
         self._rich = rich and not is_console()
         self._failed = failed
         self._handle: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """What fails leaves no line as if it went on."""
+        if kind is not None:
+            self.clear()
 
     def progress(self, line: str) -> None:
         if self._rich:
@@ -278,10 +286,5 @@ def show_hosts(spec: wire.ClusterSpec, rich: bool) -> None:
     Raises:
       LaunchError: an agent did not come up.
     """
-    display = StartDisplay(rich, "The hosts could not be checked.")
-    try:
-        found = hostchecks.look_before(spec, display.progress, spec.timeout_s)
-    except BaseException:
-        display.clear()
-        raise
-    display.done(found)
+    with StartDisplay(rich, "The hosts could not be checked.") as display:
+        display.done(hostchecks.look_before(spec, display.progress, spec.timeout_s))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from typing import Any
+
+from jaxcluster.views.displays import Bundle
 
 FEW = 8  # that need no folding
 
@@ -17,7 +18,7 @@ def headline(names: Sequence[str]) -> str:
     return f"Lost: {len(names)} variables and settings, listed above."
 
 
-def bundle(names: Sequence[str]) -> dict[str, Any]:
+def bundle(names: Sequence[str]) -> Bundle:
     """A MIME bundle that lists them all.
 
     Args:

@@ -7,6 +7,7 @@ axes that are not laid out.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -75,9 +76,7 @@ def lay_out(layout: ArrayLayout, limit: int = MAX_PANELS) -> Picture:
     row_axis, column_axis = choose_axes(cut)
     others = [a for a in range(len(cut)) if a not in (row_axis, column_axis)]
     places = list(itertools.islice(itertools.product(*(cut[a] for a in others)), limit))
-    total = 1
-    for axis in others:
-        total *= len(cut[axis])
+    total = math.prod(len(cut[axis]) for axis in others)
     tiles: dict[tuple[tuple[int, int], ...], list[Tile]] = {place: [] for place in places}
     for part in parts:
         place = tuple(part.index[axis] for axis in others)

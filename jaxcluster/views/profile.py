@@ -11,6 +11,7 @@ from jaxcluster.model.profile import Collective, Profile
 from jaxcluster.ranks import begin_ranks, by_value
 from jaxcluster.text import format_table, plural
 from jaxcluster.views import markup, palette
+from jaxcluster.views.displays import Bundle
 
 VERSION = 1
 MIME = "application/vnd.jaxcluster.profile+json"
@@ -21,7 +22,7 @@ BAR_HEIGHT, LABEL, ROOM = 16, 70, 110  # of the picture, in pixels
 HEAD = ("collective", "program", "times", "in it", "comes last", "line")
 
 
-def bundle(found: Profile, what: str) -> dict[str, Any]:
+def bundle(found: Profile, what: str) -> Bundle:
     """It in all the forms that a frontend may ask for.
 
     Args:

@@ -14,6 +14,7 @@ from jaxcluster import wire
 from jaxcluster.cluster.running import RunningCell
 from jaxcluster.wire import CommState
 
+Message = dict[str, Any]  # of Jupyter's, or its content
 OF_IPYWIDGETS = ("@jupyter-widgets/base", "@jupyter-widgets/controls", "@jupyter-widgets/output")
 
 
@@ -22,13 +23,13 @@ class Home:
     """The cell in which comms were opened, and where their output is shown."""
 
     seq: int
-    parent: dict[str, Any]
+    parent: Message
     number: int = 0
     source: str = ""
     ranks: Sequence[int] = ()
     told_dead: bool = False
     is_left: bool = False  # a page that is loaded again shows nothing more below that cell
-    latest: dict[str, Any] | None = None  # what the page has said last
+    latest: Message | None = None  # what the page has said last
 
 
 @dataclass
@@ -37,7 +38,7 @@ class Said:
 
     kind: str
     data: Any
-    metadata: dict[str, Any]
+    metadata: Message
     buffers: list[bytes]
     target_name: str = ""
     heard: list[threading.Event] = field(default_factory=list)
@@ -87,7 +88,7 @@ class FrontendComm(BaseComm):
     Not ipykernel's: that gives the page's messages to the shell that sent last on the comm.
     """
 
-    def __init__(self, kernel: Any, parent: dict[str, Any], hear: Hear, **keys: Any) -> None:
+    def __init__(self, kernel: Any, parent: Message, hear: Hear, **keys: Any) -> None:
         self._kernel = kernel
         self.parent = parent
         self._hear = hear
@@ -114,14 +115,14 @@ class FrontendComm(BaseComm):
 
     # Around those of the base class IPython's pre_execute and post_execute are triggered, which
     # would show the half-made figures of a cell that runs.
-    def handle_msg(self, msg: dict[str, Any]) -> None:
+    def handle_msg(self, msg: Message) -> None:
         self._hear("comm_msg", msg)
 
-    def handle_close(self, msg: dict[str, Any]) -> None:
+    def handle_close(self, msg: Message) -> None:
         self._hear("comm_close", msg)
 
 
-Hear = Callable[[str, dict[str, Any]], None]
+Hear = Callable[[str, Message], None]
 
 
 class Below:
@@ -146,14 +147,14 @@ class Below:
     def print(self, home: Home, name: str, text: str) -> None:
         self.send(home, "stream", {"name": name, "text": text})
 
-    def send(self, home: Home, kind: str, content: dict[str, Any]) -> None:
+    def send(self, home: Home, kind: str, content: Message) -> None:
         kernel = self._kernel
         # Else under what the page has said, as any kernel's callbacks do: Lab's log has it then.
         parent = home.latest if home.is_left and home.latest else home.parent
         kernel.session.send(kernel.iopub_socket, kind, content, parent=parent, ident=kind.encode())
 
 
-def buffers_of(message: dict[str, Any]) -> list[bytes]:
+def buffers_of(message: Message) -> list[bytes]:
     return raw(message.get("buffers") or ())
 
 

@@ -18,6 +18,7 @@ from jaxcluster import wire
 from jaxcluster.cluster import array_queries
 from jaxcluster.model.layout import ArrayLayout, CheckResult, TreeLayout
 from jaxcluster.views import document, markup, plain
+from jaxcluster.views.displays import Bundle
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
@@ -42,7 +43,7 @@ class View:
     def __repr__(self) -> str:
         return self.text
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
         return {document.MIME: self.document, "text/html": self.html, "text/plain": self.text}
 
     def widget(self) -> Any:

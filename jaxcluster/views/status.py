@@ -19,6 +19,7 @@ from jaxcluster.cluster.resources import Sample
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.model import stragglers
 from jaxcluster.views import displays, markup, text
+from jaxcluster.views.displays import Bundle
 from jaxcluster.views.throttle import start_in_cell
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ IDLE_S = 2.0
 
 WAIT_S = 0.3  # for what the ranks use; later answers are in the next table
 
-Show = Callable[[dict[str, Any], str], None]
+Show = Callable[[Bundle, str], None]
 
 _following: dict[str, threading.Event] = {}  # by the notebook's cell
 
@@ -85,7 +86,7 @@ def shown_by(shell: Any) -> Show:
     """A ``show`` for a notebook: one display of its own, by an id."""
     id = f"jaxcluster-status-{uuid.uuid4().hex}"
 
-    def show(data: dict[str, Any], how: str) -> None:
+    def show(data: Bundle, how: str) -> None:
         if how == "measured":
             displays.update_display(shell.kernel, data, id)
         else:
@@ -100,7 +101,7 @@ def bundle(
     dead: Mapping[int, Mapping[str, Any]],
     samples: Mapping[int, Sequence[Sample]],
     late: str = "",
-) -> dict[str, Any]:
+) -> Bundle:
     """What the ranks do and use in all the forms that a frontend may ask for.
 
     Args:
@@ -118,7 +119,7 @@ def bundle(
     }
 
 
-def seen(cluster: Cluster | None) -> dict[str, Any]:
+def seen(cluster: Cluster | None) -> Bundle:
     """What the ranks do now; None: there is no cluster."""
     if cluster is None:
         none = "This notebook has no cluster."
@@ -127,7 +128,7 @@ def seen(cluster: Cluster | None) -> dict[str, Any]:
     return bundle(states, cluster.dead, cluster.meter.since({})[0], _late(cluster, states))
 
 
-def ended(why: str) -> dict[str, Any]:
+def ended(why: str) -> Bundle:
     """What is shown of a cluster that has ended."""
     told = f"{why} (since {time.strftime('%H:%M:%S')})"
     return {"text/html": f"<pre>{escape(told)}</pre>", "text/plain": told}

@@ -10,7 +10,7 @@ import numpy as np
 from jaxcluster import wire
 from jaxcluster.cluster.resources import Sample
 from jaxcluster.model import timeline
-from jaxcluster.model.outputs import CellRecord, group_outputs
+from jaxcluster.model.outputs import RankRecord, group_outputs
 from jaxcluster.ranks import by_value, format_ranks, name_hosts, name_ranks, several_hosts
 from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.text import format_nbytes, format_table
@@ -178,10 +178,10 @@ def _launches(found: timeline.Timeline) -> str:
     return f"{title}\n" + "\n".join(format_table(rows)) + left
 
 
-def outputs(record: CellRecord) -> str:
+def outputs(records: Mapping[int, RankRecord]) -> str:
     """Every rank's text of a cell, equal ones once."""
     parts = []
-    for group in group_outputs(record.records):
+    for group in group_outputs(records):
         text = "".join(plain_output(o) for o in group.outputs).rstrip("\n")
         parts.append(f"── {name_ranks(group.ranks)} ──\n{text or '(no output)'}")
     return "\n".join(parts)

@@ -184,7 +184,7 @@ def test_outputs_of_equal_ranks_are_shown_once() -> None:
         record.add_output(wire.RankOutput(rank, 1, "stream", {"name": "stdout", "text": "hi\n"}))
         bundle = {"data": {"text/plain": "5"}, "metadata": {}}
         record.add_output(wire.RankOutput(rank, 1, "execute_result", bundle))
-    assert text.outputs(record) == "── ranks 0, 2 ──\nhi\n5\n── rank 1 ──\n(no output)"
+    assert text.outputs(record.records) == "── ranks 0, 2 ──\nhi\n5\n── rank 1 ──\n(no output)"
 
 
 def test_what_has_no_text_is_left_out() -> None:

@@ -24,51 +24,17 @@ from kubernetes.stream import ws_client
 
 from jaxcluster.launchers.base import Reason
 from jaxcluster.launchers.kube import reasons
+from jaxcluster.launchers.kube.reasons import Refused, Trouble, Unreachable
 
 OWN = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # in a pod
 CONNECT_S, READ_S = 10.0, 30.0
 WATCH_S = 240
 LOG_NBYTES = 1 << 20
 CONNECTIONS = 24  # kept open: logs are read by several threads
-# It is busy or being moved. 409: also a quota of which two have taken at the same time.
-MAY_PASS = (409, 429, 500, 502, 503, 504)
 CORE, BATCH = "/api/v1", "/apis/batch/v1"
 
 
 _HANDSHAKE = re.compile(r"CERTIFICATE_VERIFY_FAILED|WRONG_VERSION_NUMBER|HANDSHAKE", re.IGNORECASE)
-
-
-class Trouble(Exception):
-    """What ends a launch, for the user."""
-
-    def __init__(self, reason: Reason) -> None:
-        super().__init__(reason.message)
-        self.reason = reason
-
-
-class Refused(Trouble):
-    """The API server has answered, and with a refusal.
-
-    Attributes:
-      status: of HTTP.
-      may_pass: whether it may do the same later.
-    """
-
-    def __init__(self, status: int, reason: Reason) -> None:
-        super().__init__(reason)
-        self.status, self.may_pass = status, status in MAY_PASS
-
-
-class Unreachable(Trouble):
-    """The API server has not answered. It may later.
-
-    Attributes:
-      was_asked: whether it may have heard the question.
-    """
-
-    def __init__(self, reason: Reason, was_asked: bool = True) -> None:
-        super().__init__(reason)
-        self.was_asked = was_asked
 
 
 class Api:

@@ -16,6 +16,7 @@ from jaxcluster.launchers.base import Reason, announcements
 from jaxcluster.launchers.kube import reasons
 from jaxcluster.launchers.kube.launcher import LEFT, SEEN, STARTED_AT, TOLD, WAITING
 from jaxcluster.launchers.kube.manifests import LAUNCH, restrict
+from jaxcluster.launchers.kube.reasons import Refused, Trouble, Unreachable
 from jaxcluster.launchers.kube.template import CONTAINER
 
 if TYPE_CHECKING:
@@ -122,8 +123,6 @@ class Launch:
         Raises:
           Trouble: the API server refuses it permanently.
         """
-        from jaxcluster.launchers.kube.api import Refused, Unreachable
-
         tries = 0
         while True:
             try:
@@ -173,7 +172,6 @@ class Launch:
 
         A list of pods alone does not say why one that is not in it any more has ended.
         """
-        from jaxcluster.launchers.kube.api import Refused, Unreachable
 
         def seen(pod: Mapping[str, Any]) -> None:
             self.last[reasons.uid(pod)] = pod
@@ -197,8 +195,6 @@ class Launch:
         Raises:
           Trouble: the Job is over, or its agents can't ever come.
         """
-        from jaxcluster.launchers.kube.api import Refused, Unreachable
-
         began = time.monotonic()
         if began < self.listed + LIST_S and self._nothing_has_changed():
             return LOOK_S
@@ -246,8 +242,6 @@ class Launch:
 
     def _look_at_job(self, pods: list[Mapping[str, Any]]) -> None:
         """Its end, which is looked for where not all pods run."""
-        from jaxcluster.launchers.kube.api import Trouble
-
         if sum(reasons.runs(pod) for pod in pods) >= len(self.places):
             self.missed = 0
             return
@@ -284,8 +278,6 @@ class Launch:
 
     def _end(self, pod: str, uid: str) -> None:
         """End one whose agent has failed: its other containers keep the Job from another one."""
-        from jaxcluster.launchers.kube.api import Trouble
-
         with contextlib.suppress(Trouble):  # without the right to it, it is as it would be
             self.api.delete_pod(pod, uid)
 
@@ -300,8 +292,6 @@ class Launch:
 
     def _refuse_dead(self, pod: Mapping[str, Any]) -> None:
         """While a start waits, what can't become an agent ends the start."""
-        from jaxcluster.launchers.kube.api import Trouble
-
         if (reason := reasons.never_runs(pod, self.image)) is not None:
             raise Trouble(reason)
         # Also one that has ended well, or has other containers that go on: it has no agent.
@@ -361,8 +351,6 @@ class Launch:
         Raises:
           Trouble: the start waits for pods that can't ever be made.
         """
-        from jaxcluster.launchers.kube.api import Trouble
-
         waiting = [number for number, place in enumerate(self.places) if not place.uid]
         if not waiting:
             return self._say("")
@@ -398,8 +386,6 @@ class Launch:
         The folder may be gone by now, with all files in it. Returns whether it is gone; else says
         what to type.
         """
-        from jaxcluster.launchers.kube.api import Trouble
-
         if self.forwards is not None:
             self.forwards.close_all()
         if not self.may_be_there:
@@ -423,8 +409,6 @@ class Launch:
         Raises:
           Trouble: it can't be deleted, or the API server can't be reached.
         """
-        from jaxcluster.launchers.kube.api import Refused
-
         for wait_s in (*TRIES_S, None):
             try:
                 return self.api.delete_job(self.name, uid)
@@ -443,8 +427,6 @@ class Launch:
 
     def _wait_until_gone(self) -> None:
         """For the pods: who starts again may need their devices, or their part of a quota."""
-        from jaxcluster.launchers.kube.api import Trouble
-
         until = time.monotonic() + GONE_S
         with contextlib.suppress(Trouble):  # the Job is deleted, whatever becomes of this look
             while time.monotonic() < until and self.api.pods(f"{LAUNCH}={self.name}"):
@@ -453,8 +435,5 @@ class Launch:
 
 def _was_disrupted(pod: Mapping[str, Any]) -> bool:
     """Whether the cluster ended it, so that the Job's next one may well run."""
-    conditions = pod.get("status", {}).get("conditions") or []
     evicted = pod.get("status", {}).get("reason") in ("Evicted", "NodeLost", "Preempting")
-    return evicted or any(
-        one.get("type") == "DisruptionTarget" and one.get("status") == "True" for one in conditions
-    )
+    return evicted or reasons.condition(pod, "DisruptionTarget").get("status") == "True"

@@ -34,6 +34,7 @@ from jaxcluster.launchers.kube.job import (
     tell,
 )
 from jaxcluster.launchers.kube.launcher import LOGIN, SEEN, WAITING
+from jaxcluster.launchers.kube.reasons import Trouble
 from jaxcluster.supervision.processes import wake_on
 
 if TYPE_CHECKING:
@@ -82,8 +83,6 @@ def main(folder: str) -> None:
     """Make the Job, look after it until the input ends, delete it."""
     over = Over()
     _leave_out_schemas()
-    from jaxcluster.launchers.kube.api import Trouble
-
     launch = None
     try:
         if (api := _log_in(Path(folder), over)) is None:

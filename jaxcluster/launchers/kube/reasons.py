@@ -16,6 +16,8 @@ from jaxcluster.launchers.reasons import last_line, python_trouble
 
 Object = Mapping[str, Any]
 
+# It is busy or being moved. 409: also a quota of which two have taken at the same time.
+MAY_PASS = (409, 429, 500, 502, 503, 504)
 INDEX = "batch.kubernetes.io/job-completion-index"
 # Reasons of a container that waits, after which waiting is in vain.
 _NEVER = (
@@ -36,6 +38,39 @@ _DISRUPTIONS = {
     "DeletionByPodGC": "its node is gone",
     "TerminationByKubelet": "its node ended it",
 }
+
+
+class Trouble(Exception):
+    """What ends a launch, for the user."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason.message)
+        self.reason = reason
+
+
+class Refused(Trouble):
+    """The API server has answered, and with a refusal.
+
+    Attributes:
+      status: of HTTP.
+      may_pass: whether it may do the same later.
+    """
+
+    def __init__(self, status: int, reason: Reason) -> None:
+        super().__init__(reason)
+        self.status, self.may_pass = status, status in MAY_PASS
+
+
+class Unreachable(Trouble):
+    """The API server has not answered. It may later.
+
+    Attributes:
+      was_asked: whether it may have heard the question.
+    """
+
+    def __init__(self, reason: Reason, was_asked: bool = True) -> None:
+        super().__init__(reason)
+        self.was_asked = was_asked
 
 
 def refusal(status: int, body: str, doing: str, namespace: str, login: str = "") -> Reason:
@@ -163,14 +198,14 @@ def container_status(pod: Object) -> Object:
     return found[0] if found else {}
 
 
-def _condition(thing: Object, kind: str) -> Object:
+def condition(thing: Object, kind: str) -> Object:
     conditions = thing.get("status", {}).get("conditions") or []
     return next((one for one in conditions if one.get("type") == kind), {})
 
 
 def why_pending(pod: Object, events: Sequence[Object] = ()) -> str:
     """What a pod that does not run waits for, in the cluster's own words."""
-    scheduled = _condition(pod, "PodScheduled")
+    scheduled = condition(pod, "PodScheduled")
     if scheduled.get("status") == "False":
         told = scheduled.get("message") or scheduled.get("reason") or ""
         if told:
@@ -347,7 +382,7 @@ def why_ended(pod: Object | None) -> str:
     if pod is None:
         return "it was deleted"
     status = pod.get("status", {})
-    disruption = _condition(pod, "DisruptionTarget")
+    disruption = condition(pod, "DisruptionTarget")
     if disruption.get("status") == "True":
         reason = str(disruption.get("reason", ""))
         told = _DISRUPTIONS.get(reason, reason)
@@ -385,12 +420,12 @@ def why_failed(pod: Object, log: Sequence[str], image: str, python: str) -> Reas
 def job_end(job: Object) -> Reason | None:
     """Why the whole Job is over; None while it is not."""
     # FailureTarget (Kubernetes 1.31): it is going to be Failed, once its pods have ended.
-    failed = _condition(job, "Failed") or _condition(job, "FailureTarget")
+    failed = condition(job, "Failed") or condition(job, "FailureTarget")
     if failed.get("status") == "True":
         reason, message = str(failed.get("reason", "")), str(failed.get("message", ""))
         if reason == "DeadlineExceeded":
             return Reason("Kubernetes ended the Job at its deadline.", "Ask for longer: --time 48h")
         return Reason(f'Kubernetes ended the Job ({reason}). It says: "{message}"')
-    if _condition(job, "Complete").get("status") == "True":
+    if condition(job, "Complete").get("status") == "True":
         return Reason("All agents of the Job have ended.")
     return None

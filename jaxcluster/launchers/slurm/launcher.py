@@ -34,6 +34,7 @@ from jaxcluster.launchers.base import (
 )
 from jaxcluster.launchers.detection import Inside, Surroundings
 from jaxcluster.launchers.hosts import expand_nodelist, place_on
+from jaxcluster.launchers.quoting import sh_line
 from jaxcluster.launchers.reasons import how_it_ended, last_line, python_trouble, run_briefly
 from jaxcluster.launchers.shared_options import MEM, NODES, NTASKS_PER_NODE, TIME
 from jaxcluster.launchers.slurm import jobs
@@ -316,7 +317,7 @@ class Slurm(Launcher):
         step = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", *STEP]
         # ALL: what the job was submitted with (a site may have it submitted with NONE).
         step += ["--export=ALL", "--input=none", *agent_argv(agent)]
-        lines.append(f"exec {_shell(step, agent.python)}")
+        lines.append(f"exec {sh_line(step, agent.python)}")
         return "\n".join(lines) + "\n"
 
     def _in_allocation(self, agent: AgentOptions, here: Allocation) -> LaunchPlan:
@@ -534,15 +535,6 @@ def _sbatch_word(value: str) -> str:
         return value
     escaped = re.sub(r'(["\\])', r"\\\1", value)
     return f'"{escaped}"'
-
-
-def _shell(words: Sequence[str], python: str) -> str:
-    """A line of the script; ``~/`` in the Python's path is the home on the node."""
-    quoted = [shlex.quote(word) for word in words]
-    if (found := re.match(r"~[\w.-]*/", python)) is not None:
-        rest = python[found.end() :]
-        quoted[list(words).index(python)] = found[0] + (shlex.quote(rest) if rest else "")
-    return " ".join(quoted)
 
 
 def _tail(path: str, nbytes: int = 8192) -> str:
