@@ -10,7 +10,7 @@ import platform
 import socket
 import struct
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jaxcluster.host.facts import (
@@ -167,12 +167,11 @@ def _card_addresses() -> Iterator[str]:
                 yield socket.inet_ntoa(reply[20:24])
 
 
-def launcher_number(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Which of the launcher's processes this is, where the launcher says so."""
-    for name in NUMBERS:
-        if environ.get(name, "").isdecimal():
-            return int(environ[name])
-    return None
+def launcher_number(
+    environ: Mapping[str, str] = os.environ, names: Sequence[str] = NUMBERS
+) -> int | None:
+    """Which of the launcher's processes this is, where the launcher says so by one of these."""
+    return next((int(environ[n]) for n in names if environ.get(n, "").isdecimal()), None)
 
 
 def installed_version(package: str) -> str | None:

@@ -117,7 +117,7 @@ class Agent:
         self.turns = Turns()
         self.mirrors: Mirrors | None = None
         self.fork_server: subprocess.Popen[bytes] | None = None
-        self._handlers: dict[Any, Callable[[], None]] = {}
+        self._handlers: dict[Any, Callable[[], object]] = {}
         self._looked_at = time.monotonic()
 
     # ------------------------------------------------------------------ start
@@ -180,7 +180,7 @@ class Agent:
         self.poller = zmq.Poller()
         self._watch(self.authenticator.socket, self.authenticator.answer)
         self._watch(self.router, self._receive)
-        self._watch(self._woken, lambda: _swallow(self._woken))
+        self._watch(self._woken, partial(os.read, self._woken, 4096))
         if self.options.owner_stdin:
             self._watch(0, self._stdin)
         if not self._wait_for_fork_server():
@@ -243,9 +243,9 @@ class Agent:
         # Nobody else finds the way to it: it is theirs who are there.
         self.is_theirs, self.detached = self.detached, False
 
-    def _watch(self, source: Any, handler: Callable[[], None], flags: int = zmq.POLLIN) -> None:
+    def _watch(self, source: Any, handler: Callable[[], object]) -> None:
         self._handlers[source] = handler
-        self.poller.register(source, flags)
+        self.poller.register(source, zmq.POLLIN)
 
     def _unwatch(self, source: Any) -> None:
         if self._handlers.pop(source, None) is not None:
@@ -581,8 +581,3 @@ def mirrors_at(bind: str, address: str) -> str:
 
 def _in_url(address: str) -> str:
     return f"[{address}]" if ":" in address else address
-
-
-def _swallow(descriptor: int) -> None:
-    with contextlib.suppress(BlockingIOError):
-        os.read(descriptor, 4096)

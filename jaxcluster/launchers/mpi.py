@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from jaxcluster.agent.report import launcher_number
 from jaxcluster.errors import LauncherUnavailable, UsageError
 from jaxcluster.launchers.base import (
     AgentOptions,
@@ -271,7 +272,7 @@ def _batch_job(around: Surroundings) -> Inside | None:
 
 def _mpiexec(around: Surroundings) -> Inside | None:
     """What mpiexec was told: its processes here, or the hosts on its command line."""
-    size, local = _number(around.environ, _SIZES), _number(around.environ, _LOCAL_SIZES)
+    size, local = (launcher_number(around.environ, names) for names in (_SIZES, _LOCAL_SIZES))
     if size is None:
         return None
     argv = next((a for a in around.ancestors() if _is_launcher(a)), ())
@@ -287,10 +288,6 @@ def _mpiexec(around: Surroundings) -> Inside | None:
         why = "its hosts are not known here: --launcher mpi --hosts h1:2,h2:2"
         return Inside(f"mpiexec ({size} processes on several hosts)", "mpi", {}, None, why)
     return None
-
-
-def _number(environ: Mapping[str, str], names: Sequence[str]) -> int | None:
-    return next((int(environ[n]) for n in names if environ.get(n, "").isdecimal()), None)
 
 
 def _is_launcher(argv: Sequence[str]) -> bool:

@@ -136,7 +136,8 @@ def collect(points: Iterable[EntryPoint]) -> Known:
     """What these entry points give. One that can't be used takes no other with it."""
     launchers: dict[str, type[Any]] = {}
     broken: dict[str, UsageError] = {}
-    for package, point in sorted(_packaged(points), key=_place):
+    packaged = ((point.dist.name if point.dist is not None else "?", point) for point in points)
+    for package, point in sorted(packaged, key=_place):
         try:
             found = _load(point, launchers)
         except _Unusable as error:
@@ -151,11 +152,6 @@ def _place(one: tuple[str, EntryPoint]) -> tuple[int, str]:
     package, point = one
     is_ours = package == OURS and point.name in ORDER
     return ORDER.index(point.name) if is_ours else len(ORDER), point.name
-
-
-def _packaged(points: Iterable[EntryPoint]) -> Iterator[tuple[str, EntryPoint]]:
-    for point in points:
-        yield point.dist.name if point.dist is not None else "?", point
 
 
 def _load(point: EntryPoint, others: Mapping[str, type[Any]]) -> type[Any]:

@@ -10,6 +10,7 @@ from jaxcluster import wire
 from jaxcluster.cluster import Cluster, RunningCell, replay
 from jaxcluster.cluster.action_runner import Owner
 from jaxcluster.model import crash_log, explain, postmortem, timeline
+from jaxcluster.model.findings import Report
 from jaxcluster.panel import evidence, protocol
 from jaxcluster.panel.poller import RankPoller
 from jaxcluster.ranks import begin_ranks
@@ -56,11 +57,7 @@ class Incidents:
             cell,
             found.kind,
             now,
-            title=found.title,
-            lines=list(found.lines),
-            waiting=list(found.others),
-            culprits=list(found.culprits),
-            stacks=text.stacks(said),
+            **_told(found, said),
             places=evidence.places(said, found.kind, found.culprits, at, errors),
             timelines=timeline.timelines(said, found.processes, found.seq, found.culprits),
         )
@@ -87,11 +84,7 @@ class Incidents:
                 None,
                 "step",
                 now,
-                title=why.title,
-                lines=list(why.lines),
-                waiting=list(why.others),
-                culprits=list(why.culprits),
-                stacks=text.stacks(said),
+                **_told(why, said),
                 timelines=timeline.timelines(said),
             )
 
@@ -168,6 +161,17 @@ class Incidents:
             recovered=recovered or last.cluster.recovered,
             open=same_launch and world.is_broken,
         )
+
+
+def _told(found: Report, said: Mapping[int, wire.RankReport]) -> Mapping[str, Any]:
+    """A finding, as fields of a ``protocol.Report``."""
+    return {
+        "title": found.title,
+        "lines": list(found.lines),
+        "waiting": list(found.others),
+        "culprits": list(found.culprits),
+        "stacks": text.stacks(said),
+    }
 
 
 def _obituary(

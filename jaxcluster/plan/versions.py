@@ -17,11 +17,6 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(map(int, found.group().split("."))) if found else ()
 
 
-def is_too_old(jax: str) -> bool:
-    """Whether clusters don't start with this jax."""
-    return release(jax) < release(OLDEST_JAX)
-
-
 def is_newer_than_tried(jax: str) -> bool:
     """Whether this jax is of a newer series than any with which the tests have passed."""
     return release(jax)[:2] > release(NEWEST_TRIED_JAX)
@@ -29,10 +24,10 @@ def is_newer_than_tried(jax: str) -> bool:
 
 def too_old(jax: Iterable[str]) -> tuple[str, str] | None:
     """Why no cluster can start with one of these versions, and what to type; None where it can."""
-    old = sorted(filter(is_too_old, set(jax)), key=release)
-    if not old:
+    oldest = min(jax, key=release, default=OLDEST_JAX)
+    if release(oldest) >= release(OLDEST_JAX):
         return None
-    why = f"jax {old[0]} is older than {OLDEST_JAX}, the oldest with which clusters start."
+    why = f"jax {oldest} is older than {OLDEST_JAX}, the oldest with which clusters start."
     return why, f'Try: pip install -U "jax>={OLDEST_JAX}"'
 
 
