@@ -35,7 +35,7 @@ from zmq.utils.monitor import recv_monitor_message
 from jaxcluster import wire
 from jaxcluster.agent import transport
 from jaxcluster.agent.messages import LIMIT, Session, new_name
-from jaxcluster.agent.requests import CHUNK, Get, Put, Request
+from jaxcluster.agent.requests import CHUNK, Get, Put, Reply, Request
 from jaxcluster.agent.transport import Keys
 from jaxcluster.errors import LaunchError
 from jaxcluster.wire.sockets import Buffer, has_come
@@ -44,7 +44,8 @@ CLOSE_S = 2.0
 MOST_SOCKETS = 1 << 14  # of zmq's; a host has three, and 1023 were the default
 AT_A_LOOK = 100  # messages of one host, before the others are looked at
 
-Event = dict[str, Any]
+Event = dict[str, Any]  # of a fork server
+Heard = tuple[Reply, list[memoryview]] | None  # None: the host is lost
 K = TypeVar("K")
 R = TypeVar("R")
 
@@ -221,7 +222,7 @@ class Host:
         self._session = Session(self._own, limit=limit)
         self._waiting: deque[list[Any]] = deque()  # until the session has room
         self._ids = itertools.count(1)
-        self._answers: dict[int, wire.Inbox[tuple[Event, list[memoryview]]]] = {}
+        self._answers: dict[int, wire.Inbox[Heard]] = {}
         self._ranks: dict[int, Callable[[Sequence[Any]], None]] = {}
         self._lock = threading.Lock()
 
@@ -347,7 +348,7 @@ class Host:
         self._become(State.ENDED, why)
         with self._lock:
             for answer in self._answers.values():
-                answer.put(({"lost": why}, []))
+                answer.put(None)
         self.fork._lost()
 
     def _look(self) -> None:
@@ -421,14 +422,14 @@ class Host:
         if to == b"fork":
             self.fork._received(json.loads(frames[0].bytes))
         elif to == b"agent":
-            body = json.loads(frames[0].bytes)
-            if body.get("event") == "ending":
-                self._end(f"its agent has ended because {body['why']}")
+            reply = wire.parse(Reply, json.loads(frames[0].bytes))
+            if reply.ending:
+                self._end(f"its agent has ended because {reply.ending}")
                 return
             with self._lock:
-                answer = self._answers.get(body["id"])
+                answer = self._answers.get(reply.id)
             if answer is not None:
-                answer.put((body, [frame.buffer for frame in frames[1:]]))
+                answer.put((reply, [frame.buffer for frame in frames[1:]]))
         elif (on_message := self._ranks.get(int(to))) is not None:
             on_message(frames)
 
@@ -438,7 +439,7 @@ class Asked(Generic[R]):
 
     def __init__(self, host: Host, request: Request[R]) -> None:
         self.host, self.id, self.request = host, next(host._ids), request
-        self.answer: wire.Inbox[tuple[Event, list[memoryview]]] = wire.Inbox()
+        self.answer: wire.Inbox[Heard] = wire.Inbox()
 
     def send(self, data: Buffer | None = None) -> None:
         """Send it, with the data that goes beside it."""
@@ -446,7 +447,7 @@ class Asked(Generic[R]):
         with host._lock:
             host._answers[self.id] = self.answer
         if host.state is State.ENDED:
-            self.answer.put(({"lost": host.why}, []))
+            self.answer.put(None)
         frames = [b"agent", self.request.told(self.id)]
         host._send(frames if data is None else [*frames, data])
 
@@ -474,14 +475,15 @@ class Asked(Generic[R]):
           LaunchError: the host refuses, or has ended.
         """
         try:
-            body, buffers = self.answer.get(timeout=timeout_s)
+            heard = self.answer.get(timeout=timeout_s)
         except queue.Empty:
             return None
-        if "lost" in body:
-            raise LaunchError(f"Host {self.host.name} is lost: {body['lost']}.")
-        if "error" in body:
-            raise LaunchError(f"Host {self.host.name} can't {self.request.cmd}: {body['error']}.")
-        answer = wire.read(self.request.answer, body["answer"], self.request.cmd)
+        if heard is None:
+            raise LaunchError(f"Host {self.host.name} is lost: {self.host.why}.")
+        reply, buffers = heard
+        if reply.error:
+            raise LaunchError(f"Host {self.host.name} can't {self.request.cmd}: {reply.error}.")
+        answer = wire.read(self.request.answer, reply.answer, self.request.cmd)
         return answer, buffers[0] if buffers else memoryview(b"")
 
     def forget(self) -> None:

@@ -52,6 +52,16 @@ class Request(Generic[R]):
         return json.dumps({"cmd": self.cmd, "id": id, **vars(self)}).encode()
 
 
+@dataclass(frozen=True)
+class Reply:
+    """What an agent says: an ``answer`` or an ``error``, or unasked why it is ``ending``."""
+
+    id: int = 0
+    answer: Any = None
+    error: str = ""
+    ending: str = ""
+
+
 class Quit(Request[None], cmd="quit"):
     """End, with all that runs there."""
 

@@ -55,7 +55,7 @@ from jaxcluster.agent.guest_access import is_guest
 from jaxcluster.agent.messages import Session, new_name, sender_of
 from jaxcluster.agent.mirrors import Mirrors
 from jaxcluster.agent.report import AgentFacts
-from jaxcluster.agent.requests import Request
+from jaxcluster.agent.requests import Reply, Request
 from jaxcluster.agent.turns import AWAY_S, Asked, Granted, LineLook, Turns
 from jaxcluster.host.reachability import connection_errors
 from jaxcluster.supervision import ends, processes, starting
@@ -457,20 +457,20 @@ class Agent:
 
     def _answer(self, client: Client, message: Mapping[str, Any], data: list[memoryview]) -> None:
         id, now = message["id"], time.monotonic()
-        body: dict[str, Any] = {"id": id}
         beside: Buffer = b""
         try:
             request = requests.parsed(message)
             if isinstance(request, requests.Turn):  # it is answered when it is granted
                 world, who, ranks = request.world, request.who, request.ranks
                 return self._grant(self.turns.ask(world, client.name, id, who, ranks, now))
-            body["answer"], beside = self._do(client, request, data[0] if data else b"", now)
+            answer, beside = self._do(client, request, data[0] if data else b"", now)
+            reply = Reply(id, answer)
         except OSError as error:
             where = f" ({error.filename})" if error.filename else ""
-            body["error"] = f"{error.strerror or error}{where}"
+            reply = Reply(id, error=f"{error.strerror or error}{where}")
         except (ValueError, KeyError, TypeError) as error:
-            body["error"] = f"{type(error).__name__}: {error}"
-        self._post(client, [b"agent", encode_body(body), *([beside] if beside else ())])
+            reply = Reply(id, error=f"{type(error).__name__}: {error}")
+        self._post(client, [b"agent", encode_body(reply), *([beside] if beside else ())])
 
     def _do(
         self, client: Client, request: Request[Any], data: Buffer, now: float
@@ -525,9 +525,9 @@ class Agent:
     def _grant(self, granted: Iterable[tuple[Asked, Granted]]) -> None:
         for asked, turn in granted:
             if (client := self.clients.get(asked.client)) is not None:
-                self._event(client, b"agent", {"answer": turn, "id": asked.id})
+                self._event(client, b"agent", Reply(asked.id, turn))
 
-    def _event(self, client: Client, to: bytes, body: Mapping[str, Any]) -> None:
+    def _event(self, client: Client, to: bytes, body: Any) -> None:
         self._post(client, [to, encode_body(body)])
 
     # ------------------------------------------------------------------ end
@@ -535,7 +535,7 @@ class Agent:
     def end(self) -> None:
         """Tell who is there, end all processes, leave no file. Does not return."""
         for client in list(self.clients.values()):
-            self._event(client, b"agent", {"event": "ending", "why": self.why})
+            self._event(client, b"agent", Reply(ending=self.why))
         if self.fork_server is not None:
             ends.let_go(self.fork_server, QUIT_S)
         ends.end_children(5)

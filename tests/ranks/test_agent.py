@@ -158,8 +158,7 @@ def spawn_rank(running: Running, host: Host, rank: int = 0, **more: Any) -> int:
         "cwd": "/nowhere",
         "log": engine["log_path"],
     }
-    (pid,) = host.fork.spawn([proc], ANSWER_S)
-    return pid
+    return int(host.fork.command("spawn", ANSWER_S, procs=[proc])["pids"][0])
 
 
 class Messages(wire.Inbox[Sequence[Any]]):
