@@ -239,7 +239,8 @@ class Agent:
             raise LaunchError(f"{error.strerror}.") from None
 
     def begin(self, request: requests.Request[Any], data: bytes = b"") -> Any:
-        return SimpleNamespace(wait=lambda timeout_s: self._answer(request, data))
+        wait, forget = lambda timeout_s: self._answer(request, data), lambda: None
+        return SimpleNamespace(wait=wait, forget=forget)
 
     def facts(self, host: AgentFacts) -> AgentFacts:
         return replace(host, folder=str(self.folder.path), memory=str(self.folder.memory))
