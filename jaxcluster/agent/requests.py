@@ -33,7 +33,7 @@ REQUESTS: dict[str, type[Request[Any]]] = {}
 
 @typing.dataclass_transform(frozen_default=True)
 class Request(Generic[R]):
-    """What an agent can be asked; its subclasses are frozen dataclasses.
+    """What an agent can be asked; its subclasses are made frozen dataclasses.
 
     Attributes:
       cmd: what it is called on its way, and in messages.

@@ -107,7 +107,6 @@ class InitializeReply:
     moved: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
 class InitializeRequest(Operation[InitializeReply], op="initialize"):
     """One rank's part of the plan: its environment, JAX settings and initialize arguments.
 
@@ -360,7 +359,6 @@ class CellReply:
     given_up: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
 class CellRequest(Operation[CellReply], op="cell"):
     """A cell to run on a rank.
 

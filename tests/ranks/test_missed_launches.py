@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -36,7 +35,6 @@ rank.control.handlers["launches"] = "now", lambda request: [
 """
 
 
-@dataclass(frozen=True)
 class Launches(Operation[list[list[Any]]], op="launches"):
     """Of this test: what a rank has launched."""
 

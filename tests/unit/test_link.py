@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from jaxcluster.wire.ops import Operation
 Answer = tuple[str, Any, Sequence[bytes]]
 
 
-@dataclass(frozen=True)
 class Say(Operation[Any], op="say"):
     """What a ``FakeRank``'s script answers."""
 
@@ -328,7 +326,6 @@ def test_a_rank_behind_a_cut_is_not_called_dead() -> None:
 def test_a_reply_with_other_fields_is_a_mismatch(link: Link) -> None:
     """``echo`` replies to all alike."""
 
-    @dataclass(frozen=True)
     class Tell(Operation[wire.Launch], op="tell"):
         what: str = "op"
         body: Any = None

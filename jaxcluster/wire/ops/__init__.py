@@ -1,6 +1,5 @@
 """What a notebook can ask of a rank: for each operation the request, and what replies to it.
 
-    @dataclass(frozen=True)
     class Withdraw(Operation[bool], op="withdraw"):
         seq: int
 
@@ -14,13 +13,15 @@ has come, and refuses one that lacks a field or has another. Who changes a field
 from __future__ import annotations
 
 import typing
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
 R = TypeVar("R")
 
 
+@typing.dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class Operation(Generic[R]):
-    """A request to a rank; its subclasses are frozen dataclasses.
+    """A request to a rank; its subclasses are made frozen dataclasses.
 
     Attributes:
       op: what it is called in an envelope.
@@ -34,7 +35,7 @@ class Operation(Generic[R]):
         super().__init_subclass__()
         bases: tuple[Any, ...] = vars(cls)["__orig_bases__"]
         cls.op, (cls.reply,) = op, typing.get_args(bases[0])
-        OPERATIONS[op] = cls
+        OPERATIONS[op] = dataclass(frozen=True)(cls)
 
 
 OPERATIONS: dict[str, type[Operation[Any]]] = {}

@@ -17,7 +17,6 @@ from jaxcluster.wire.messages import (
 from jaxcluster.wire.ops import Operation
 
 
-@dataclass(frozen=True)
 class Arrays(Operation[ValueReport], op="arrays"):
     """Every array in a variable and where its shards are; with the ``paths`` where these are."""
 
@@ -26,7 +25,6 @@ class Arrays(Operation[ValueReport], op="arrays"):
     paths: bool
 
 
-@dataclass(frozen=True)
 class CheckShards(Operation[list[ShardCheck]], op="check_shards"):
     """Statistics of this rank's shards, or of those on a device, and ``hash``es of their bytes."""
 
@@ -44,7 +42,6 @@ class Peeked:
     dtype: str
 
 
-@dataclass(frozen=True)
 class Peek(Operation[Peeked], op="peek"):
     """Some values of the shard on a device: from where to where, counted from its own corner."""
 
@@ -55,16 +52,13 @@ class Peek(Operation[Peeked], op="peek"):
     stop: list[int]
 
 
-@dataclass(frozen=True)
 class Meshes(Operation[list[MeshInfo]], op="meshes"):
     """The device meshes among this rank's variables, and those of its arrays."""
 
 
-@dataclass(frozen=True)
 class Memory(Operation[MemoryReport], op="memory"):
     """What is held on each device of this rank, by variable."""
 
 
-@dataclass(frozen=True)
 class Variables(Operation[list[VariableInfo]], op="variables"):
     """The arrays and pytrees of arrays among its variables."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from jaxcluster.wire.ops import Operation
 
 
-@dataclass(frozen=True)
 class Interrupt(Operation[bool | str], op="interrupt"):
     """Stop a cell (None: whichever runs); replies whether it runs.
 
@@ -24,21 +23,18 @@ class Interrupt(Operation[bool | str], op="interrupt"):
     terminate: bool = False
 
 
-@dataclass(frozen=True)
 class Withdraw(Operation[bool], op="withdraw"):
     """Don't run a cell, if it waits for its turn yet; replies whether it did."""
 
     seq: int
 
 
-@dataclass(frozen=True)
 class OpenGates(Operation[None], op="clear"):
     """Let cells begin that wait for the end of these."""
 
     seqs: list[int]
 
 
-@dataclass(frozen=True)
 class Answer(Operation[None], op="answer"):
     """The answer to a ``Question``: a text, the end of input (``eof``), or why nobody can answer.
 
@@ -60,7 +56,6 @@ class Completions:
     end: int
 
 
-@dataclass(frozen=True)
 class Complete(Operation[Completions], op="complete"):
     """How a cell may go on at the cursor, from this rank's names."""
 
@@ -77,7 +72,6 @@ class Inspection:
     data: dict[str, str]
 
 
-@dataclass(frozen=True)
 class Inspect(Operation[Inspection], op="inspect"):
     """Look at a name; "": at that at the cursor."""
 
@@ -87,7 +81,6 @@ class Inspect(Operation[Inspection], op="inspect"):
     detail: int
 
 
-@dataclass(frozen=True)
 class Reveal(Operation[list[str]], op="reveal"):
     """Open these comms with the notebook, and all that they name; replies which are open."""
 

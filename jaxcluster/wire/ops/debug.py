@@ -17,17 +17,14 @@ class DebugEnded:
     why: str
 
 
-@dataclass(frozen=True)
 class DebugStart(Operation[DebugEnded], op="debug_start"):
     """Trace from now on. It is answered when that has ended; before, by ``DebugEvent``."""
 
 
-@dataclass(frozen=True)
 class DebugStop(Operation[None], op="debug_stop"):
     """All threads go on, and nothing is traced."""
 
 
-@dataclass(frozen=True)
 class Debug(Operation[Message], op="debug"):
     """A request of DAP; replies with its response. Never waits."""
 

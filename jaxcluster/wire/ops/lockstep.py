@@ -10,22 +10,18 @@ from jaxcluster.wire.ops import Operation
 Divisions = list[list[list[int]]]  # all devices by their places among all, in groups, several times
 
 
-@dataclass(frozen=True)
 class State(Operation[RankState], op="state"):
     """What the main thread does now."""
 
 
-@dataclass(frozen=True)
 class Resources(Operation[RankResources], op="resources"):
     """What the process has used, and uses."""
 
 
-@dataclass(frozen=True)
 class Busy(Operation[float], op="busy"):
     """For how many seconds the process has computed since it began."""
 
 
-@dataclass(frozen=True)
 class Poll(Operation[PollReply], op="poll"):
     """Why a cell does not end: with small values of these names, and so many last launches."""
 
@@ -33,26 +29,22 @@ class Poll(Operation[PollReply], op="poll"):
     launches: int
 
 
-@dataclass(frozen=True)
 class Times(Operation[LaunchTimes], op="times"):
     """When so many last launches have begun; of none, what time it is."""
 
     launches: int
 
 
-@dataclass(frozen=True)
 class Resume(Operation[None], op="resume"):
     """The ranks were found in lockstep: count launches from here."""
 
 
-@dataclass(frozen=True)
 class Strict(Operation[None], op="strict"):
     """Announce launches from now on, in this epoch; None: don't."""
 
     epoch: str | None
 
 
-@dataclass(frozen=True)
 class PrepareCheck(Operation[Divisions], op="prepare_check"):
     """Compile the check of these divisions; without any, of those that there are, the reply."""
 
@@ -71,7 +63,6 @@ class Checked:
     launches: dict[str, list[int]]
 
 
-@dataclass(frozen=True)
 class SelfCheck(Operation[Checked], op="self_check"):
     """Take part in sums over all devices."""
 
@@ -80,7 +71,6 @@ class SelfCheck(Operation[Checked], op="self_check"):
     timeout_s: float
 
 
-@dataclass(frozen=True)
 class Courses(Operation[list[str]], op="courses"):
     """Of each of these programs the collectives that it makes, in order.
 
@@ -90,7 +80,6 @@ class Courses(Operation[list[str]], op="courses"):
     fingerprints: list[int]
 
 
-@dataclass(frozen=True)
 class Export(Operation[None], op="export"):
     """The program, as the reply's buffer."""
 
@@ -105,7 +94,6 @@ class Replayed:
     launches: dict[str, list[int]]
 
 
-@dataclass(frozen=True)
 class Replay(Operation[Replayed], op="replay"):
     """Run these programs with zeros; those that are ``shipped`` are the buffers, in that order.
 

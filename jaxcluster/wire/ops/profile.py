@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from jaxcluster.wire import messages
 from jaxcluster.wire.ops import Operation
 
 
-@dataclass(frozen=True)
 class ProfileReady(Operation[None], op="profile_ready"):
     """A cell with this token is to be profiled, into this folder."""
 
@@ -17,7 +14,6 @@ class ProfileReady(Operation[None], op="profile_ready"):
     session: str
 
 
-@dataclass(frozen=True)
 class Profile(Operation[None], op="profile"):
     """Profile the cell that runs now, for so long or to its end, and reply then."""
 
@@ -27,14 +23,12 @@ class Profile(Operation[None], op="profile"):
     seconds: float
 
 
-@dataclass(frozen=True)
 class ProfileStop(Operation[None], op="profile_stop"):
     """The ``Profile`` that runs ends now; replies when it has ended."""
 
     token: str
 
 
-@dataclass(frozen=True)
 class ReadTracks(Operation[messages.ProfileTracks], op="profile_tracks"):
     """What is in a file that this rank, or one before it, has written: so many slices at ``most``.
 

@@ -8,7 +8,6 @@ from jaxcluster.wire.messages import EngineFacts, RankState
 from jaxcluster.wire.ops import Operation
 
 
-@dataclass(frozen=True)
 class Facts(Operation[EngineFacts], op="facts"):
     """What it knows of itself and its host. Before JAX is initialized."""
 
@@ -25,14 +24,12 @@ class Reserved:
     coordinator_process: bool
 
 
-@dataclass(frozen=True)
 class Reserve(Operation[Reserved], op="reserve"):
     """Listen at this address for probes."""
 
     address: str
 
 
-@dataclass(frozen=True)
 class Probe(Operation[str], op="probe"):
     """Connect to a rank that listens; replies with the own address on that way."""
 
@@ -56,13 +53,11 @@ class Unreachable:
     why: str
 
 
-@dataclass(frozen=True)
 class Reachability(Operation[list[Unreachable]], op="reachability"):
     """Which of these can't be reached from here."""
 
     to: list[Listener]
 
 
-@dataclass(frozen=True)
 class Serve(Operation[RankState], op="serve"):
     """Become an ipyparallel engine, and run cells. The last step."""

@@ -29,7 +29,6 @@ class NewDevices:
     mesh: dict[str, int]
 
 
-@dataclass(frozen=True)
 class Snapshot(Operation[Report], op="snapshot"):
     """Save the variables, to the first of these places that has room. Any thread.
 
@@ -44,7 +43,6 @@ class Snapshot(Operation[Report], op="snapshot"):
     resize: NewDevices | None = None
 
 
-@dataclass(frozen=True)
 class HoldReplies(Operation[None], op="hold_replies"):
     """Hold the replies to other notebooks' cells back from now on, or send them."""
 
@@ -67,7 +65,6 @@ class RestoreDone:
     values: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
 class Restore(Operation[RestoreDone], op="restore"):
     """Bind what was saved in this folder.
 
@@ -123,7 +120,6 @@ class RestoreLooked:
     unplaced: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
 class RestoreLook(Operation[RestoreLooked], op="restore_look"):
     """Read what was saved, and hold it under the token. On the main thread.
 
@@ -147,7 +143,6 @@ class RestoreBound:
     values: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
 class RestoreBind(Operation[RestoreBound], op="restore_bind"):
     """Bind what was read, but for the names that any rank has lost: these are unbound."""
 
@@ -156,7 +151,6 @@ class RestoreBind(Operation[RestoreBound], op="restore_bind"):
     lost: dict[str, str]
 
 
-@dataclass(frozen=True)
 class RestoreDrop(Operation[None], op="restore_drop"):
     """Give up what was read, or is being read."""
 
@@ -193,7 +187,6 @@ class CopyState:
     mirror: MirrorState | None = None
 
 
-@dataclass(frozen=True)
 class Keep(Operation[CopyState], op="keep"):
     """Keep copies in a folder of all ranks' copies, of so many bytes at most; "": keep none.
 
@@ -206,7 +199,6 @@ class Keep(Operation[CopyState], op="keep"):
     mirror: dict[str, str] | None = None
 
 
-@dataclass(frozen=True)
 class Kept(Operation[CopyState], op="kept"):
     """How the copies are."""
 
@@ -227,7 +219,6 @@ class KeptStep:
     over: CellEnd | None = None
 
 
-@dataclass(frozen=True)
 class KeptSteps(Operation[list[KeptStep]], op="steps"):
     """What is kept of loops; with ``forget`` nothing is from now on."""
 
@@ -255,14 +246,12 @@ class UndoLooked:
     too_large: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
 class UndoLook(Operation[UndoLooked], op="undo_look"):
     """What taking back this cell would come to. Changes nothing."""
 
     seq: int
 
 
-@dataclass(frozen=True)
 class Undo(Operation[list[str]], op="undo"):
     """Take a cell back, but ``leave`` these names; replies the names that it ``failed`` for."""
 
@@ -271,7 +260,6 @@ class Undo(Operation[list[str]], op="undo"):
     lost: dict[str, str]
 
 
-@dataclass(frozen=True)
 class UndoLimit(Operation[int], op="undo_limit"):
     """Hold so many bytes on a device for undo at most; replies how many.
 

@@ -40,7 +40,6 @@ class Described:
     buffers: list[int]
 
 
-@dataclass(frozen=True)
 class Describe(Operation[Described], op="describe"):
     """Describe a value, and hold it under the token for the parts that are asked for next.
 
@@ -60,7 +59,6 @@ class Filled:
     copies: Hashes
 
 
-@dataclass(frozen=True)
 class Fill(Operation[Filled], op="fill"):
     """Write a held value to its places in a file of the notebook's shared memory.
 
@@ -90,7 +88,6 @@ class Fetched:
     copies: Hashes
 
 
-@dataclass(frozen=True)
 class Fetch(Operation[Fetched], op="fetch"):
     """As ``Fill``, in buffers, for a notebook on another host."""
 
@@ -108,7 +105,6 @@ class Packed:
     copies: Hashes = field(default_factory=list)
 
 
-@dataclass(frozen=True)
 class Pack(Operation[Packed], op="pack"):
     """As ``Fetch``, into a new file of the rank's host, from where its agent sends it."""
 
@@ -117,7 +113,6 @@ class Pack(Operation[Packed], op="pack"):
     arrays: list[int]
 
 
-@dataclass(frozen=True)
 class Forget(Operation[None], op="forget"):
     """A pull or a push was given up. It may still wait for the main thread."""
 
@@ -144,7 +139,6 @@ class Sampled:
     places: list[SampledPart]
 
 
-@dataclass(frozen=True)
 class Sample(Operation[Sampled], op="sample"):
     """What is needed to print an array: so many values from each end of its axes."""
 
@@ -152,7 +146,6 @@ class Sample(Operation[Sampled], op="sample"):
     edge: int
 
 
-@dataclass(frozen=True)
 class Assign(Operation[None], op="assign"):
     """Read pushed values, which are bound when all ranks have done so.
 
@@ -164,21 +157,18 @@ class Assign(Operation[None], op="assign"):
     buffers: list[list[int]] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
 class AssignBind(Operation[dict[str, str]], op="assign_bind"):
     """Bind what ``Assign`` has read; replies what each name's value is (``NameChanges``)."""
 
     token: str
 
 
-@dataclass(frozen=True)
 class Spanning(Operation[list[str]], op="spanning"):
     """Which of these names hold an array that spans processes, at any depth."""
 
     names: list[str]
 
 
-@dataclass(frozen=True)
 class Unbind(Operation[None], op="unbind"):
     """Forget these names, and keep how some were ``lost``."""
 
