@@ -14,6 +14,7 @@ from jaxcluster.records import registry
 
 LAUNCH = "launch"
 KEYS = "keys.json"
+LOOK_S = 2.0
 
 
 def launch_folder(claim: str) -> str:
@@ -36,10 +37,10 @@ def keys_of(record: registry.ClusterRecord, folder: Path) -> Keys:
         ) from None
 
 
-def unreachable(record: registry.ClusterRecord, timeout_s: float = 2.0) -> list[str]:
+def unreachable(record: registry.ClusterRecord) -> list[str]:
     """The hosts of a cluster whose record is here that don't answer now; none of this machine's.
 
-    Takes ``timeout_s`` where there is one.
+    Takes ``LOOK_S`` where there is one.
     """
     if not record.hosts:
         return []
@@ -52,7 +53,7 @@ def unreachable(record: registry.ClusterRecord, timeout_s: float = 2.0) -> list[
         return []  # this process has no files left to ask so many, and nothing is known of them
     try:
         hosts = [agents.connect(h.endpoint, h.key, name=h.name) for h in record.hosts]
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + LOOK_S
         while time.monotonic() < deadline and any(h.state is State.CONNECTING for h in hosts):
             time.sleep(0.01)
         return [host.name for host in hosts if host.state is not State.CONNECTED]

@@ -156,7 +156,7 @@ class Supervisor(ForkServers):
             return self._process.poll() is None
         return self._socket is not None
 
-    def is_kept(self, timeout_s: float = 10.0) -> bool:
+    def is_kept(self) -> bool:
         """Have it live for what is started next; returns whether it does.
 
         A detached one would end with the last of its processes, an idle one after its time: once
@@ -165,7 +165,7 @@ class Supervisor(ForkServers):
         if not self.alive:
             return False
         try:
-            self.command("detach", timeout_s, detached=False)
+            self.command("detach", 10.0, detached=False)
         except LaunchError:
             return False
         return True

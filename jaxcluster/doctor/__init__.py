@@ -200,9 +200,7 @@ def check_private_names(missing: Mapping[str, str] | str, seconds: float = 0.0) 
     )
 
 
-def ask_private_names(
-    environ: Mapping[str, str], timeout_s: float = 60.0
-) -> tuple[Mapping[str, str] | str, float]:
+def ask_private_names(environ: Mapping[str, str]) -> tuple[Mapping[str, str] | str, float]:
     """Which of jax's private names a process of its own does not find, and its seconds."""
     started = time.perf_counter()
     argv = [sys.executable, "-P", "-m", "jaxcluster.engine.private.self_test"]
@@ -214,7 +212,7 @@ def ask_private_names(
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=timeout_s,
+            timeout=60.0,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{type(error).__name__}: {error}", time.perf_counter() - started

@@ -424,10 +424,10 @@ def _about(command: Command) -> Iterator[str]:
         yield f"at the end: {show(command.cancel)}"
 
 
-def _grouped(names: Sequence[str], most: int = 3) -> Iterator[str]:
-    """Names of variables; more than ``most`` of one kind as ``SLURM_* (41)``."""
+def _grouped(names: Sequence[str]) -> Iterator[str]:
+    """Names of variables; more than three of one kind as ``SLURM_* (41)``."""
     kinds: dict[str, list[str]] = {}
     for name in names:
         kinds.setdefault(name.partition("_")[0], []).append(name)
     for kind, members in kinds.items():
-        yield from [f"{kind}_* ({len(members)})"] if len(members) > most else members
+        yield from [f"{kind}_* ({len(members)})"] if len(members) > 3 else members

@@ -39,14 +39,14 @@ def clip(shown: str, most: int = MOST_CHARS) -> str:
     return f"[{len(shown) - most} characters before this are left out]\n{shown[-most:]}"
 
 
-def clip_document(found: dict[str, Any], most: int = MOST_CHARS) -> dict[str, Any]:
-    """A report whose JSON is no longer than that: of long texts the end, and the first timelines.
+def clip_document(found: dict[str, Any]) -> dict[str, Any]:
+    """A report with so much JSON at most: of long texts the end, and the first timelines.
 
     ``left_out`` says how many timelines are not there.
     """
-    short = {k: clip(v, most // 8) if isinstance(v, str) else v for k, v in found.items()}
+    short = {k: clip(v, MOST_CHARS // 8) if isinstance(v, str) else v for k, v in found.items()}
     timelines = found["timelines"]
-    while len(json.dumps(short)) > most and short["timelines"]:
+    while len(json.dumps(short)) > MOST_CHARS and short["timelines"]:
         short["timelines"] = short["timelines"][:-1]
         short["left_out"] = len(timelines) - len(short["timelines"])
     return short

@@ -537,11 +537,11 @@ def _sbatch_word(value: str) -> str:
     return f'"{escaped}"'
 
 
-def _tail(path: str, nbytes: int = 8192) -> str:
+def _tail(path: str) -> str:
     """The end of a file; nothing where there is none."""
     try:
         with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - nbytes))
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 8192))
             return file.read().decode(errors="replace")
     except OSError:
         return ""
