@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from jaxcluster import wire
 from jaxcluster.errors import UsageError
 from jaxcluster.model.cost import Cost, check_call, estimate
 from jaxcluster.views import cost as view
+from jaxcluster.views import markup
 
 Told = dict[str, Any]
 ROOT = Path(__file__).parents[2]
@@ -214,3 +216,11 @@ def test_a_text_that_is_not_understood_is_said() -> None:
 def test_what_is_not_a_call_is_refused(source: str) -> None:
     with pytest.raises(UsageError):
         check_call(source)
+
+
+def test_bars_are_as_long_as_what_they_stand_for() -> None:
+    rows = [("a", 4.0, "4 s", "red"), ("b", 1.0, "1 s", "red"), ("c", 0.0, "none", "red")]
+    drawn = markup.bars("title", rows, 8.0, 20, 150, 100)
+    widths = re.findall(r'x="150" y="(\d+)" width="([\d.]+)" height="16"', drawn)
+    half = markup.WIDTH / 2
+    assert widths == [("20", f"{half:.1f}"), ("40", f"{half / 4:.1f}"), ("60", "1.0")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from helpers import until
 
 from jaxcluster import wire
-from jaxcluster.agent.client import State
+from jaxcluster.agent.client import State, wait_all
 from jaxcluster.agent.report import AgentFacts
 from jaxcluster.agent.transport import new_keys
 from jaxcluster.allocation import loop_checkpoints
@@ -303,3 +304,25 @@ def test_what_is_kept_of_loops_is_brought_to_hosts_that_lack_it(fleet: Fleet) ->
         f"{version}/rank-0.state", f"{version}/s1", "steps/rank-0/kept.json",
     ]  # fmt: skip
     assert files["h2"][f"{version}/s1"] == b"numbers"
+
+
+@pytest.mark.parametrize("passed_over", [(), (LaunchError,)])
+def test_who_refuses_is_an_error_or_not_and_all_are_forgotten(passed_over: Any) -> None:
+    class Asked:
+        def __init__(self, refusal: str) -> None:
+            self.refusal, self.was_heard, self.was_forgotten = refusal, False, False
+
+        def wait(self, timeout_s: float) -> None:
+            self.was_heard = True
+            if self.refusal:
+                raise LaunchError(self.refusal)
+
+        def forget(self) -> None:
+            self.was_forgotten = True
+
+    first, last = Asked("no room"), Asked("")
+    asked: Any = [first, last]
+    with nullcontext() if passed_over else pytest.raises(LaunchError, match="no room"):
+        wait_all(asked, 1.0, *passed_over)
+    assert last.was_heard is bool(passed_over)
+    assert first.was_forgotten and last.was_forgotten

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from jaxcluster.views import statusline
+from jaxcluster.views.live import StartDisplay
 from jaxcluster.views.ranks_output import InTerminal
 from jaxcluster.views.statusline import InLog, InPage, OnTerminal, can_write_over
 
@@ -214,3 +215,16 @@ def test_a_log_has_no_control_characters(
     assert can_write_over()
     monkeypatch.setenv("TERM", "dumb")
     assert not can_write_over()
+
+
+def test_a_start_that_fails_leaves_no_line_as_if_it_went_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cleared: list[bool] = []
+    monkeypatch.setattr(StartDisplay, "clear", lambda self: cleared.append(True))
+    with StartDisplay(rich=False) as display:
+        display.progress("starting")
+    assert not cleared
+    with pytest.raises(KeyboardInterrupt), StartDisplay(rich=False):
+        raise KeyboardInterrupt
+    assert cleared
