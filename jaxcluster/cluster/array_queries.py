@@ -236,14 +236,28 @@ def check(world: World, text: str) -> CheckResult:
     """Compare all copies of all parts of ``text``, and look for NaN: each rank reads its own.
 
     It reads every byte, about a second for each GB a rank holds, and moves only hashes.
+
+    Raises:
+      UsageError: it can't be compared; why is said.
     """
     name, path = split_name(text) if text else ("", ())
     ranks = list(range(world.num_processes))
     request = CheckShards(name, list(path), hash=True)
+    before = world.status()
     answers, reasons = ask_each(world, ranks, request, READ_S)
     if not answers:
         raise UsageError(_why_nothing(reasons))
-    return layout.compare(text or "result", answers, reasons)
+    found = layout.compare(text or "result", answers, reasons)
+    pairs = list(zip(before, world.status(), strict=True))
+    ran = {s.rank for pair in pairs for s in pair if s.state == "running" or s.queued}
+    ran |= {then.rank for then, now in pairs if then.ended < now.ended}
+    if found.differences and ran:
+        raise UsageError(
+            f"The copies of {found.name} differ, but {name_ranks(ran)} ran a cell meanwhile, so "
+            "they may be of different moments of it.",
+            "Check it again when no cell runs.",
+        )
+    return found
 
 
 # --------------------------------------------------------------------------- meshes, memory

@@ -73,7 +73,8 @@ def save(world: World, name: str, folder: str | Path = FOLDER, export: Export | 
         ranks = range(world.num_processes)
         # Digests tell what another number of ranks gets.
         asked = Snapshot([SavePlace(str(draft))], digests=True)
-        answers = world.ask(ranks, asked, timeout_s=TIMEOUT_S)
+        with world.between_cells():
+            answers = world.ask(ranks, asked, timeout_s=TIMEOUT_S)
         told = _export(draft, answers, export) if export is not None else ""
         shutil.rmtree(final, ignore_errors=True)
         draft.rename(final)
@@ -156,7 +157,7 @@ def restore(
             if others
             else "%jaxcluster checkpoint NAME saves one.",
         )
-    with stopbutton.held() as presses, world.turns.quiet():
+    with world.between_cells(), stopbutton.held() as presses:
         looks = _look(world, path, token := uuid.uuid4().hex, presses, mesh or {})
         lost = {n: why for look in looks.values() for n, why in look.lost.items()}
         unsaved = {n: why for look in looks.values() for n, why in look.unsaved.items()}

@@ -645,7 +645,8 @@ class Cluster(Lifecycle):
         """
         self.ensure_open()
         epoch = f"{time.time_ns():x}" if on else None
-        self.world.ask(range(self.num_processes), Strict(epoch), timeout_s=10.0)
+        with self.world.between_cells():  # in a cell it would be on for some ranks' launches only
+            self.world.ask(range(self.num_processes), Strict(epoch), timeout_s=10.0)
         self.world.is_strict = self.stays_strict = on
         events.tell()
 
@@ -697,6 +698,7 @@ class Cluster(Lifecycle):
             return self._submit(source, CellOptions()).wait()
 
         export = checkpoints.by_orbax(run) if orbax else None
+        self._carry_unwaited()
         return checkpoints.save(self.world, name, folder, export)
 
     def restore(
@@ -721,6 +723,7 @@ class Cluster(Lifecycle):
 
         self.check_not_closed()
         self.lineage.forget_all()
+        self._carry_unwaited()
         return checkpoints.restore(self.world, name, folder, mesh)
 
     def limit_undo(self, nbytes: int | None) -> int:
@@ -825,14 +828,16 @@ class Cluster(Lifecycle):
             self.world.processes.bring_code()  # of which the values' classes may be
         self.lineage.bound(values)
         self._carry_unwaited()
-        transfer.push(self.world, values, ranks)
+        with self.world.between_cells():
+            transfer.push(self.world, values, ranks)
 
     def pull(self, name: str) -> Any:
         """A rank-0 name's value, arrays whole, as numpy. See ``transfer.pull``."""
         from jaxcluster.cluster import transfer  # with numpy, which a shell command has no use for
 
         self._carry_unwaited()
-        return transfer.pull(self.world, name)
+        with self.world.between_cells():
+            return transfer.pull(self.world, name)
 
     def layout(self, name: str) -> ArrayLayout | TreeLayout:
         """Which device holds which part of a rank-side array, or of the arrays of a pytree.

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from jaxcluster import wire
@@ -31,6 +32,9 @@ R = TypeVar("R")
 
 LOG_END_NBYTES = 1 << 18  # of a log that are read for the end of a rank's
 ASK_S = 2.0  # for answers that a control channel gives at once
+CELLS_S = 600.0  # that cells get to end before values are asked for all the same
+HOLD_S, FREE_S = 2.0, 0.2  # that the turn is had meanwhile, and free in between
+LOOK_S = 0.005
 # How jaxlib ends a process that has lost the coordinator: it aborts, and a thread that is just in a
 # collective may crash of that first.
 BY_JAX = (signal.SIGABRT, signal.SIGSEGV)
@@ -327,6 +331,41 @@ class World:
                 state = "dead" if dead else "silent"
                 states.append(wire.RankState(rank, facts.pid, facts.hostname, state))
         return states
+
+    @contextlib.contextmanager
+    def between_cells(self) -> Iterator[None]:
+        """At one place among the cells of all notebooks: none runs, waits, or is on its way.
+
+        Ranks hear each notebook by a socket of its own. So what is no cell comes before another
+        notebook's cell on one rank, and after it on another. The turn is had meanwhile; while cells
+        run it is given back now and then, since one that goes wrong needs it.
+        """
+        with contextlib.ExitStack() as turn:
+            give_up = time.monotonic() + CELLS_S
+            with contextlib.suppress(NoCluster):  # nobody can hand out a cell any more
+                while not self._have_ended(turn.enter_context(self.turns.quiet())):
+                    turn.close()
+                    if time.monotonic() > give_up:
+                        break
+                    time.sleep(FREE_S)
+            yield
+
+    def _have_ended(self, last: Mapping[int, int]) -> bool:
+        """Whether all ranks have ended the ``last`` cell that each was sent, within a while.
+
+        One whose notebook has died over sending it may never come.
+        """
+        until = time.monotonic() + HOLD_S
+        while True:
+            is_late, states = time.monotonic() > until, self.status()
+            living = [state for state in states if state.state != "dead"]
+            if all(s.state == "idle" and not s.queued for s in living) and (
+                is_late or all(s.taken >= last.get(s.rank, 0) for s in living)
+            ):
+                return True
+            if is_late:
+                return False
+            time.sleep(LOOK_S)
 
     def ask(
         self,

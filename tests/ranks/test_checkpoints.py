@@ -103,6 +103,22 @@ def test_the_arrays_of_a_checkpoint_are_files_that_any_jax_program_reads(
     assert not list(tmp_path.glob(".c.part*"))
 
 
+def test_a_checkpoint_has_no_moment_of_a_cell_that_runs(
+    pair: jaxcluster.Cluster, tmp_path: Path
+) -> None:
+    """Each rank would be at another one, and none would tell."""
+    pair.run("import time, jax\nn, rank = 0, jax.process_index()\nseen = []", show=False)
+    cell = pair.submit(
+        "for _ in range(20):\n    n += 1; time.sleep(0.02 * (1 + rank)); seen.append(n)"
+    )
+    pair.checkpoint("c", tmp_path)
+    cell.wait()
+    pair.run("n = seen = None", show=False)
+    pair.restore("c", tmp_path)
+    told = pair.run("print(n, len(seen))", show=False)
+    assert [told.stdout(rank) for rank in range(2)] == ["20 20\n"] * 2
+
+
 def test_without_orbax_nothing_is_saved(pair: jaxcluster.Cluster, tmp_path: Path) -> None:
     pair.run("import sys; level = 1; sys.modules['orbax'] = sys.modules['orbax.checkpoint'] = None")
     try:

@@ -184,3 +184,33 @@ def test_what_a_notebook_that_is_gone_has_left_in_its_cell_is_no_value_for_other
     assert "cell is undone. Restored z." in said
     assert first.ok("%spmd z").result == "'old'"
     first.ok("%jaxcluster stop")
+
+
+def test_what_one_notebook_pulls_and_pushes_is_between_the_same_cells_of_another_on_all_ranks(
+    open_notebook: Open,
+) -> None:
+    """Ranks hear each notebook by a socket of its own, in any order."""
+    first, second = open_notebook(), open_notebook()
+    first.ok("%jaxcluster start -n 2 --name order")
+    first.ok(
+        "%%spmd\nimport jax, jax.numpy as jnp\nfrom jax.sharding import *\n"
+        "split = NamedSharding(jax.make_mesh((2,), ('i',)), PartitionSpec('i'))\n"
+        "parts = jax.jit(lambda: jnp.zeros(2), out_shardings=split)()\n"
+        "add = jax.jit(lambda x: x + 1)\nrate, seen = -1, []"
+    )
+    second.ok("%jaxcluster attach order")
+    cells = second.begin(
+        "import jaxcluster\nother = jaxcluster.current()\nfor _ in range(400):\n"
+        "    other.run('parts = add(parts); seen.append(rate)', show=False)"
+    )
+    first.ok(
+        "import jaxcluster\nours, torn = jaxcluster.current(), []\nfor at in range(100):\n"
+        "    pulled = ours.pull('parts')\n    torn += [] if pulled[0] == pulled[1] else [pulled]\n"
+        "    ours.push({'rate': at})"
+    )
+    second.wait(cells)
+    assert not cells.error
+    assert first.ok("print(torn)").stdout == "[]\n"
+    alike = first.ok("%%spmd --all\nprint(len(set(seen)) > 1, hash(tuple(seen)))").text
+    assert "ranks 0, 1" in alike and "True" in alike
+    first.ok("%jaxcluster stop")
