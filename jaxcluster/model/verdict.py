@@ -213,6 +213,8 @@ def _timeout(ending: Ending) -> CellFailed | None:
         return None
     option = "--timeout" if ending.stalled_s is None else "--stall"
     more = [f"Give it longer with {option}, or leave out the limit."]
+    if ending.record.ok:  # the interrupt came too late, or its code has caught it
+        more.insert(0, "It came to its end all the same, so what it did is kept.")
     return CellFailed(
         "\n".join([_out_of_time(ending), *ending.places]),
         _hints(ending, more),

@@ -152,6 +152,13 @@ def test_a_timeout_says_where_the_ranks_were() -> None:
     ]
 
 
+def test_of_a_cell_that_came_to_its_end_beyond_its_time_it_is_said_that_it_is_kept() -> None:
+    """Nothing is undone then: the interrupt came too late, or its code has caught it."""
+    for replies, kept in ((("ok", "ok"), True), (("ok", "interrupted"), False)):
+        lines = told(verdict(Ending(record(*replies), "timeout", (0, 1), 1.5)))
+        assert ("It came to its end all the same, so what it did is kept." in lines) is kept
+
+
 def test_a_stopped_cell_is_a_keyboard_interrupt() -> None:
     error = verdict(Ending(record("interrupted", "ok"), "stop", (0, 1), undone="It is undone."))
     assert isinstance(error, CellInterrupted)
