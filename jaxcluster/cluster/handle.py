@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from jaxcluster.model.profile import Profile
 
 ASK_S = 2.0  # for answers that a control channel gives at once
+SWITCH_S = 10.0  # that cells get to end, and ranks to switch strict mode
 
 
 @checked
@@ -645,8 +646,8 @@ class Cluster(Lifecycle):
         """
         self.ensure_open()
         epoch = f"{time.time_ns():x}" if on else None
-        with self.world.between_cells():  # in a cell it would be on for some ranks' launches only
-            self.world.ask(range(self.num_processes), Strict(epoch), timeout_s=10.0)
+        with self.world.between_cells(SWITCH_S):  # in a cell it would be on for some ranks only
+            self.world.ask(range(self.num_processes), Strict(epoch), timeout_s=SWITCH_S)
         self.world.is_strict = self.stays_strict = on
         events.tell()
 

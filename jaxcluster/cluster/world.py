@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 LOG_END_NBYTES = 1 << 18  # of a log that are read for the end of a rank's
 ASK_S = 2.0  # for answers that a control channel gives at once
-CELLS_S = 600.0  # that cells get to end before values are asked for all the same
+CELLS_S = 600.0  # that cells get to end, before values come or go
 HOLD_S, FREE_S = 2.0, 0.2  # that the turn is had meanwhile, and free in between
 LOOK_S = 0.005
 # How jaxlib ends a process that has lost the coordinator: it aborts, and a thread that is just in a
@@ -333,25 +333,28 @@ class World:
         return states
 
     @contextlib.contextmanager
-    def between_cells(self) -> Iterator[None]:
+    def between_cells(self, timeout_s: float = CELLS_S) -> Iterator[None]:
         """At one place among the cells of all notebooks: none runs, waits, or is on its way.
 
         Ranks hear each notebook by a socket of its own. So what is no cell comes before another
         notebook's cell on one rank, and after it on another. The turn is had meanwhile; while cells
         run it is given back now and then, since one that goes wrong needs it.
+
+        Raises:
+          RankHung: a rank is still in a cell then; where it is, is said.
         """
         with contextlib.ExitStack() as turn:
-            give_up = time.monotonic() + CELLS_S
+            give_up = time.monotonic() + timeout_s
             with contextlib.suppress(NoCluster):  # nobody can hand out a cell any more
-                while not self._have_ended(turn.enter_context(self.turns.quiet())):
+                while busy := self._still_busy(turn.enter_context(self.turns.quiet())):
                     turn.close()
                     if time.monotonic() > give_up:
-                        break
+                        raise self._unanswered(busy, timeout_s)
                     time.sleep(FREE_S)
             yield
 
-    def _have_ended(self, last: Mapping[int, int]) -> bool:
-        """Whether all ranks have ended the ``last`` cell that each was sent, within a while.
+    def _still_busy(self, last: Mapping[int, int]) -> list[int]:
+        """The ranks that do not end the ``last`` cell that each was sent, within a while.
 
         One whose notebook has died over sending it may never come.
         """
@@ -359,12 +362,11 @@ class World:
         while True:
             is_late, states = time.monotonic() > until, self.status()
             living = [state for state in states if state.state != "dead"]
-            if all(s.state == "idle" and not s.queued for s in living) and (
-                is_late or all(s.taken >= last.get(s.rank, 0) for s in living)
-            ):
-                return True
+            busy = [s.rank for s in living if s.state != "idle" or s.queued]
+            if not busy and (is_late or all(s.taken >= last.get(s.rank, 0) for s in living)):
+                return []
             if is_late:
-                return False
+                return busy
             time.sleep(LOOK_S)
 
     def ask(
@@ -387,14 +389,17 @@ class World:
             unwrap(event)
         missing = sorted(set(ranks) - set(answers))
         if missing:
-            busy = [s for s in self.status() if s.rank in missing and s.state == "running"]
-            where = "".join(f" Rank {s.rank} is in cell [{s.cell}] line {s.line}." for s in busy)
-            raise RankHung(
-                f"{name_ranks(missing).capitalize()} did not answer within {timeout_s:g} s.{where}",
-                "%jaxcluster status shows where each rank is; %jaxcluster interrupt stops them.",
-                missing,
-            )
+            raise self._unanswered(missing, timeout_s)
         return answers
+
+    def _unanswered(self, missing: Sequence[int], timeout_s: float) -> RankHung:
+        busy = [s for s in self.status() if s.rank in missing and s.state == "running"]
+        where = "".join(f" Rank {s.rank} is in cell [{s.cell}] line {s.line}." for s in busy)
+        return RankHung(
+            f"{name_ranks(missing).capitalize()} did not answer within {timeout_s:g} s.{where}",
+            "%jaxcluster status shows where each rank is; %jaxcluster interrupt stops them.",
+            missing,
+        )
 
     def ask_some(
         self,

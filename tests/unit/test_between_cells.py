@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from jaxcluster import wire
 from jaxcluster.cluster import Cluster, array_queries, world
 from jaxcluster.cluster.world import World
-from jaxcluster.errors import NoCluster, UsageError
+from jaxcluster.errors import NoCluster, RankHung, UsageError
 from jaxcluster.model import layout
 
 
@@ -73,10 +74,13 @@ def test_a_cell_that_goes_wrong_gets_the_turn_meanwhile(monkeypatch: pytest.Monk
 
 def test_what_will_never_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(world, "HOLD_S", 0.02)
-    monkeypatch.setattr(world, "CELLS_S", 0.02)
     assert Ranks([state(0), state(1, taken=6)]).course()[-2:] == HAD[-2:]  # its notebook has died
     assert Ranks([state(0), state(1, "dead", taken=6)]).course() == HAD
-    assert Ranks([state(0), state(1, "running")]).course()[-1] == "acts"  # asking says why
+    stuck = Ranks([state(0), state(1, "running")])
+    said = "Rank 1 did not answer within 0.02 s. Rank 1 is in cell"
+    with pytest.raises(RankHung, match=re.escape(said)), stuck.between_cells(0.02):
+        raise AssertionError("it runs a cell")
+    assert stuck.told.count("has the turn") == stuck.told.count("gives it back")
     assert Ranks(FREE, is_lost=True).course() == ["acts"]
 
 
