@@ -11,7 +11,7 @@ from jaxcluster.cluster.action_runner import Owner
 from jaxcluster.errors import CellInterrupted, JaxClusterError, NoCluster, RankDied, UsageError
 from jaxcluster.lockstep.availability import ClusterCondition, advice, refusal
 from jaxcluster.lockstep.undone import Undone
-from jaxcluster.model import skipped
+from jaxcluster.model import skipped, suspect_launches
 from jaxcluster.model.outputs import CellRecord
 
 
@@ -79,8 +79,10 @@ def bring_into_lockstep(cluster: Recoverable) -> str:
 
 
 def _undo_last(cluster: Recoverable) -> Undone | None:
-    """Take the last cell back, whoever has sent it: it met zeros. None: this was done before."""
+    """Take the last cell back, whoever has sent it, if it met zeros. None: nothing was to do."""
     last, own = max(cluster.world.turns.last_cells().values(), default=0), cluster.last
+    if last not in suspect_launches.met_zeros(replay.ask_reports(cluster.world.link)):
+        return None
     if own is not None and own.seq >= last:
         return None if own.undone else _take_back(cluster, own)
     ranks = [rank for rank in cluster.world.link.ranks if rank not in cluster.world.dead]

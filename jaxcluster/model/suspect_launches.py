@@ -41,8 +41,18 @@ def from_other_lines(reports: Mapping[int, wire.RankReport], seq: int) -> str:
 
 def threads_met_cells(reports: Mapping[int, wire.RankReport]) -> bool:
     """Whether a launch of a thread, a task or a timer has met one that belongs to a cell."""
+    return any(0 in cells and len(cells) > 1 for cells in _whose(reports))
+
+
+def met_zeros(reports: Mapping[int, wire.RankReport]) -> set[int]:
+    """The cells of which a launch was met by a replay; 0 for one of a thread, a task or a timer."""
+    return {seq for cells in _whose(reports) if wire.OURS in cells for seq in cells} - {wire.OURS}
+
+
+def _whose(reports: Mapping[int, wire.RankReport]) -> list[set[int]]:
+    """Of each launch, the cells that it belongs to on its ranks."""
     whose: dict[tuple[str, int], set[int]] = {}
     for report in reports.values():
         for entry in report.launches:
             whose.setdefault((entry.processes, entry.seq), set()).add(entry.cell_seq)
-    return any(0 in cells and len(cells) > 1 for cells in whose.values())
+    return list(whose.values())

@@ -7,11 +7,13 @@ from typing import Any, cast
 
 import pytest
 
+from jaxcluster import wire
 from jaxcluster.cluster import recovery
 from jaxcluster.cluster.action_runner import ActionRunner
 from jaxcluster.cluster.running import CellOptions, RunningCell
 from jaxcluster.lockstep import actions
 from jaxcluster.lockstep.settling import Settling, Steps
+from jaxcluster.lockstep.undone import Undone
 from jaxcluster.model.findings import Reason
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.wire.link import Sink
@@ -22,7 +24,7 @@ def test_what_threads_might_have_made_is_forgotten_with_a_resync(
 ) -> None:
     """A replay has made it: a launch of a later cell's would be taken for it, and called wrong."""
     monkeypatch.setattr(recovery.replay.Replay, "bring_back", lambda replay, turns: "replayed")
-    held = SimpleNamespace(gate=[4, 0, 1])
+    held = SimpleNamespace(gate=[4, 0, 1], ended=3)
     opened: list[int] = []
     world = SimpleNamespace(
         counts={0: 1}, pending_launches={0: 1}, divergence=object(), turns=None, dead={}, link=None,
@@ -31,7 +33,44 @@ def test_what_threads_might_have_made_is_forgotten_with_a_resync(
     cluster: Any = SimpleNamespace(world=world)
     assert recovery.bring_into_lockstep(cluster).startswith("Back in lockstep")
     assert not world.counts and not world.pending_launches and world.divergence is None
-    assert opened == [4]
+    assert sorted(opened) == [3, 4]  # also of what waits for none yet
+
+
+@pytest.mark.parametrize(
+    ("met", "undone", "said"),
+    [
+        (7, False, "The last cell is undone. Removed x."),
+        (7, True, "All variables are kept."),
+        (0, False, "All variables are kept."),  # a thread's: the cell did nothing wrong
+    ],
+)
+def test_a_resync_takes_back_what_met_zeros(
+    monkeypatch: pytest.MonkeyPatch, met: int, undone: bool, said: str
+) -> None:
+    def bring_back(replay: Any, turns: Any) -> str:
+        replay.core.ran = {1: 1}
+        return "replayed"
+
+    def report(rank: int, seq: int) -> wire.RankReport:
+        state = wire.RankState(rank, 9, "here", "idle")
+        return wire.RankReport(state, [], [wire.Launch(0, "0,1", "f", 1, 3, 1, cell_seq=seq)])
+
+    looked = {0: report(0, met), 1: report(1, wire.OURS)}
+    monkeypatch.setattr(recovery.replay.Replay, "bring_back", bring_back)
+    monkeypatch.setattr(recovery.replay, "ask_reports", lambda link: looked)
+    monkeypatch.setattr(recovery.undoing, "undo", lambda *asked, **more: Undone(made=("x",)))
+    heard: list[int] = []
+    world = SimpleNamespace(
+        counts={}, pending_launches={}, divergence=None, dead={}, link=None, status=list,
+        turns=SimpleNamespace(last_cells=lambda: {0: 7, 1: 7}), open_gates=bool,
+        hear_undo=lambda seq, names: heard.append(seq),
+    )  # fmt: skip
+    last = CellRecord(7, 3, "x = f(y)", [0, 1])
+    last.undone = undone
+    lineage = SimpleNamespace(undone=lambda seq, names: heard.append(seq))
+    cluster: Any = SimpleNamespace(world=world, last=last, looked=set(), lineage=lineage)
+    assert recovery.bring_into_lockstep(cluster).endswith(said)
+    assert heard == ([7, 7] if "undone" in said else [])
 
 
 def test_what_threads_might_have_made_is_forgotten_once_it_is_settled() -> None:
