@@ -69,9 +69,8 @@ def bring_into_lockstep(cluster: Recoverable) -> str:
         cluster.world.divergence = None
         states = cluster.world.status()
         cluster.world.open_gates({seq for s in states for seq in (*s.gate[:1], s.ended)})
-        kept = "All variables are kept."
-        if any(begun.core.ran.values()) and (undone := _undo_last(cluster)) is not None:
-            kept = undone.told("The last cell")
+        undone = _undo_last(cluster)
+        kept = "All variables are kept." if undone is None else undone.told("The last cell")
         return skipped.tell(begun.core.ran, time.monotonic() - started, kept)
     why = begun.core.why_not
     why = f"The ranks needed new processes, since {why}." if why else ""
@@ -81,7 +80,7 @@ def bring_into_lockstep(cluster: Recoverable) -> str:
 def _undo_last(cluster: Recoverable) -> Undone | None:
     """Take the last cell back, whoever has sent it, if it met zeros. None: nothing was to do."""
     last, own = max(cluster.world.turns.last_cells().values(), default=0), cluster.last
-    if last not in suspect_launches.met_zeros(replay.ask_reports(cluster.world.link)):
+    if not last or last not in suspect_launches.met_zeros(replay.ask_reports(cluster.world.link)):
         return None
     if own is not None and own.seq >= last:
         return None if own.undone else _take_back(cluster, own)

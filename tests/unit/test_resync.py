@@ -27,10 +27,10 @@ def test_what_threads_might_have_made_is_forgotten_with_a_resync(
     held = SimpleNamespace(gate=[4, 0, 1], ended=3)
     opened: list[int] = []
     world = SimpleNamespace(
-        counts={0: 1}, pending_launches={0: 1}, divergence=object(), turns=None, dead={}, link=None,
-        status=lambda: [held], open_gates=opened.extend,
+        counts={0: 1}, pending_launches={0: 1}, divergence=object(), dead={}, link=None,
+        turns=SimpleNamespace(last_cells=dict), status=lambda: [held], open_gates=opened.extend,
     )  # fmt: skip
-    cluster: Any = SimpleNamespace(world=world)
+    cluster: Any = SimpleNamespace(world=world, last=None)
     assert recovery.bring_into_lockstep(cluster).startswith("Back in lockstep")
     assert not world.counts and not world.pending_launches and world.divergence is None
     assert sorted(opened) == [3, 4]  # also of what waits for none yet
