@@ -329,7 +329,7 @@ class Cluster(Lifecycle):
         if self.undo_nbytes is not None:
             self.limit_undo(self.undo_nbytes)
         if self.stays_strict:
-            self.strict(True)
+            self._switch_strict(True)  # who brings them has the turn: there are no cells
         if self.copies_nbytes != 0:
             self.copies(self.copies_nbytes)
 
@@ -645,11 +645,14 @@ class Cluster(Lifecycle):
         launched.
         """
         self.ensure_open()
-        epoch = f"{time.time_ns():x}" if on else None
         with self.world.between_cells(SWITCH_S):  # in a cell it would be on for some ranks only
-            self.world.ask(range(self.num_processes), Strict(epoch), timeout_s=SWITCH_S)
-        self.world.is_strict = self.stays_strict = on
+            self._switch_strict(on)
         events.tell()
+
+    def _switch_strict(self, on: bool) -> None:
+        epoch = f"{time.time_ns():x}" if on else None
+        self.world.ask(range(self.num_processes), Strict(epoch), timeout_s=SWITCH_S)
+        self.world.is_strict = self.stays_strict = on
 
     def resync(self) -> str:
         """Bring the ranks back into lockstep, the mildest way that works; returns what was done.
