@@ -88,9 +88,25 @@ def test_strict_mode_begins_between_cells() -> None:
     """On in another notebook's cell on one rank, and off on the other, it would wait for ever."""
     ranks: Any = Ranks([state(0, "running"), state(1)], FREE)
     ranks.ask = lambda *asked, **more: ranks.told.append("acts")
-    cluster: Any = SimpleNamespace(world=ranks, num_processes=2, ensure_open=lambda: None)
+    cluster = strict_cluster(ranks)
     Cluster.strict(cluster, True)
     assert ranks.told == [*HAD[:2], *HAD[1:]]
+
+
+def test_new_processes_are_strict_without_a_second_turn() -> None:
+    """Who brings them has it, and waited for it for ever."""
+    ranks: Any = Ranks([FREE], FREE)
+    ranks.ask = lambda *asked, **more: ranks.told.append("acts")
+    cluster = strict_cluster(ranks)
+    Cluster.equip(cluster)
+    assert ranks.told == ["acts"] and ranks.is_strict
+
+
+def strict_cluster(ranks: Any) -> Any:
+    made: Any = SimpleNamespace(world=ranks, num_processes=2, ensure_open=lambda: None)
+    made.undo_nbytes, made.copies_nbytes, made.stays_strict = None, 0, True
+    made._switch_strict = lambda on: Cluster._switch_strict(made, on)
+    return made
 
 
 @pytest.mark.parametrize(
