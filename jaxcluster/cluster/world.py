@@ -362,7 +362,8 @@ class World:
         while True:
             is_late, states = time.monotonic() > until, self.status()
             living = [state for state in states if state.state != "dead"]
-            busy = [s.rank for s in living if s.state != "idle" or s.queued]
+            # One that says nothing is told of by what is asked of it then.
+            busy = [s.rank for s in living if s.state not in ("idle", "silent") or s.queued]
             if not busy and (is_late or all(s.taken >= last.get(s.rank, 0) for s in living)):
                 return []
             if is_late:

@@ -27,6 +27,7 @@ import jaxcluster
 from jaxcluster import wire
 from jaxcluster.allocation import supervisor
 from jaxcluster.cluster import attach, connect, live_records, make_spec, start_spec, stop, transfer
+from jaxcluster.cluster.world import World
 from jaxcluster.errors import (
     CellInterrupted,
     ClusterExists,
@@ -526,8 +527,9 @@ def test_a_pull_leaves_no_value_held_on_any_rank(cluster: jaxcluster.Cluster) ->
 
 
 def _short_pull(cluster: jaxcluster.Cluster) -> None:
-    """A pull that is given up while its ``describe`` waits for a cell on the ranks."""
+    """A pull that is given up while its ``describe`` waits on the ranks, as behind a ``%%px``."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(World, "between_cells", lambda world: contextlib.nullcontext())
         patch.setattr(transfer, "VALUE_TIMEOUT_S", 0.2)
         cluster.pull("x")
 
