@@ -22,7 +22,7 @@ AWAY_S = 10.0  # longer than a link is cut now and then, shorter than the owner'
 
 @dataclass(frozen=True)
 class Granted:
-    """The turn of a cell: its number, and each rank's last one before. 0 where there is none."""
+    """The turn of a cell: its number, and each rank's last one before; 0 if it had none."""
 
     last: dict[int, int] = field(default_factory=dict)
     seq: int = 0

@@ -27,6 +27,7 @@ from jaxcluster.records.lastreport import Reports
 from jaxcluster.wire.link import Event, Sink, replies
 from jaxcluster.wire.ops.cells import Interrupt
 from jaxcluster.wire.ops.lockstep import State
+from jaxcluster.wire.ops.state import ALREADY_UNDONE
 
 AGAIN_S = 0.1  # between looks at ranks that have ended a cell with uneven counts
 POLL_DEPTH = 256  # launches of each rank
@@ -254,7 +255,7 @@ class ActionRunner:
                 ranks,
                 holds_others=holds_others,
             )
-            if undone.refused == undoing.ALREADY:  # another notebook has taken this one for left
+            if undone.refused == ALREADY_UNDONE:  # another notebook took this one for gone
                 undone = Undone(by_another=True)
             if not undone.refused:
                 world.hear_undo(seq, undone.in_doubt)
@@ -273,7 +274,7 @@ class ActionRunner:
                 undone = undoing.undo(
                     world.link, world.turns, seq, number or 0, alive, holds_others=True
                 )
-                if undone.refused == undoing.ALREADY:
+                if undone.refused == ALREADY_UNDONE:
                     continue
                 if not undone.refused:
                     world.hear_undo(seq, undone.in_doubt)

@@ -22,9 +22,8 @@ from jaxcluster.lockstep.undone import Undone, plan_of
 from jaxcluster.ranks import name_ranks
 from jaxcluster.wire.link import Event, Link, replies
 from jaxcluster.wire.ops.lockstep import State
-from jaxcluster.wire.ops.state import Undo, UndoLook
+from jaxcluster.wire.ops.state import ALREADY_UNDONE, Undo, UndoLook
 
-ALREADY = "it is already undone"  # ``engine.undo.UNDONE``: why it is refused
 ANSWER_S = 5.0  # after a cell that went wrong, whose ranks may stand still
 ASKED_FOR_S = 30.0  # by a person, who can wait for a machine that is busy
 IN_FLIGHT_S = 0.5  # that a cell gets on its way from its notebook to a rank
@@ -130,7 +129,7 @@ def _undo(link: Link, seq: int, number: int, ranks: Sequence[int], answer_s: flo
 
 
 def _is_undone(event: Event[Any] | None) -> bool:
-    return event is not None and event.op == "error" and event.body["message"] == ALREADY
+    return event is not None and event.op == "error" and event.body["message"] == ALREADY_UNDONE
 
 
 _AGAIN = "nothing was changed: try %jaxcluster undo again"

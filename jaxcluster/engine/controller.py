@@ -39,7 +39,7 @@ MOST_TRIES = 4
 _TRIES = "JAXCLUSTER_CONTROLLER_TRIES"
 WATCHFUL_S = 30.0  # for so long after the last engine came others are waited for
 REST_MS = 10_000  # between heartbeats after that
-MISSES_S = 60  # after which an engine of another host is given up, as before
+MISSES_S = 60  # after which an engine of another host is given up
 _TOKEN = re.compile(rb"-jaxcluster-([0-9a-f]+)-(\d+)-(\d+)$")
 
 
@@ -111,7 +111,7 @@ class WatchingHub(Hub):
             return
         try:
             ended = os.pidfd_open(int(token.partition(":")[0]))
-        except (AttributeError, OSError):  # another system than Linux; or it has ended already
+        except OSError:  # it has ended already
             return
 
         def unregister(*_: Any) -> None:

@@ -33,9 +33,8 @@ from jaxcluster.engine.retained import Memory, format_nbytes
 from jaxcluster.engine.state.process_state import ContextOfCells, ProcessState
 from jaxcluster.engine.state.settings import Settings
 from jaxcluster.engine.user_names import is_users
-from jaxcluster.wire.ops.state import UndoLooked
+from jaxcluster.wire.ops.state import ALREADY_UNDONE, UndoLooked
 
-UNDONE = "it is already undone"
 # What a cell's source has, besides ``import``, that calls something or sets more than names.
 _SETS = frozenset("(.[%!@?:/\\;,")
 SWITCHED_OFF = "undo is switched off: %jaxcluster undo on"
@@ -181,7 +180,7 @@ class Undo:
             kept.running = False
             if kept.undone is not None:  # the notebook did not wait for its end
                 self._put_back(kept, kept.undone)
-                kept.let_go(UNDONE)
+                kept.let_go(ALREADY_UNDONE)
                 self._put_back_context()
 
     def _put_back_context(self) -> None:
@@ -260,7 +259,7 @@ class Undo:
             kept = self._kept
             if kept is None or (seq is not None and kept.seq > seq):
                 return None
-            if kept.gone == UNDONE or (seq is not None and kept.seq < seq):
+            if kept.gone == ALREADY_UNDONE or (seq is not None and kept.seq < seq):
                 return dict(self.namespace)
             if kept.gone:
                 return None
@@ -283,7 +282,7 @@ class Undo:
         if kept.seq > seq:
             raise CannotUndo("another cell has begun since")
         if kept.undone is not None:
-            raise CannotUndo(UNDONE)
+            raise CannotUndo(ALREADY_UNDONE)
         if kept.gone:
             raise CannotUndo(kept.gone)
         return kept
@@ -373,7 +372,7 @@ class Undo:
             failed = self._put_back(kept, leave)
             kept.undone = leave
             if not kept.running:
-                kept.let_go(UNDONE)
+                kept.let_go(ALREADY_UNDONE)
             return failed
 
     def _put_back(self, kept: Kept, leave: Leave) -> list[str]:

@@ -16,7 +16,16 @@ from jaxcluster.lockstep.facts import Facts, Reports
 from jaxcluster.lockstep.polls import Polls
 from jaxcluster.lockstep.states import Course, State
 from jaxcluster.lockstep.undone import Undone
-from jaxcluster.model import diagnose, explain, findings, health, notices, paused, verdict
+from jaxcluster.model import (
+    diagnose,
+    explain,
+    findings,
+    health,
+    notices,
+    paused,
+    suspect_launches,
+    verdict,
+)
 from jaxcluster.model.long_launches import LongLaunches, UsualTimes, waits_for_launch
 from jaxcluster.model.loop_progress import LoopProgress
 from jaxcluster.model.outputs import CellRecord
@@ -256,7 +265,7 @@ class Cell:
         if gates := self.polls.stuck_gates(reports, facts):  # their notebook can't open them now
             # They have not ended alike, unless a thread may yet launch what ranks lack.
             unsure = any(report.state.background for report in reports.values())
-            left = gates & diagnose.cells_that_met_replays(reports) if unsure else gates
+            left = gates & suspect_launches.met_zeros(reports) if unsure else gates
             if left:
                 todo.append(actions.TakeBackOthers(diagnose.numbers_of(left, reports)))
             todo.append(actions.OpenGates(frozenset(gates)))

@@ -252,16 +252,6 @@ def find_replayed(
     return None
 
 
-def cells_that_met_replays(reports: Mapping[int, wire.RankReport]) -> set[int]:
-    """The seqs of cells some of whose launches a rank has met with zeros."""
-    made: dict[tuple[str, int], set[int]] = {}
-    for report in reports.values():
-        for entry in report.launches:
-            made.setdefault((entry.processes, entry.seq), set()).add(entry.cell_seq)
-    met = set[int]().union(*(cells for cells in made.values() if wire.OURS in cells))
-    return met - {wire.OURS, 0}
-
-
 def numbers_of(
     seqs: Iterable[int], reports: Mapping[int, wire.RankReport]
 ) -> dict[int, int | None]:

@@ -76,7 +76,7 @@ class SupervisionLoop:
         """Have the system tell of the owner's end: an idle process then wakes less often."""
         try:
             owner = os.pidfd_open(int(self.owner.partition(":")[0]))
-        except (AttributeError, OSError, ValueError):  # another system; or it has ended already
+        except (OSError, ValueError):  # it has ended already
             return
 
         def ended() -> None:

@@ -53,7 +53,7 @@ def fork_server(
 
 
 def log_end(path: str | os.PathLike[str]) -> str:
-    """The last lines of a fork server's log; nothing where there is none."""
+    """The last lines of a fork server's log; "" if there is no log."""
     try:
         with open(path, errors="replace") as log:
             return "\n".join(log.read().splitlines()[-12:])

@@ -378,6 +378,25 @@ class TestStrict:
             ranks.strict(False)
         check_whole(ranks)
 
+    def test_no_cell_begins_behind_a_refused_launch_before_that_cell_is_taken_back(
+        self, ranks: jaxcluster.Cluster
+    ) -> None:
+        ranks.run("n = 0")
+        ranks.strict(True)
+        try:
+            source = "n = 1\nif r == 1: print(float(jnp.max(g)))\nelse: print(float(jnp.sum(g)))"
+            refused = ranks.submit(source)
+            queued = ranks.submit("seen = n")
+            with pytest.raises(Divergence) as caught:
+                refused.wait()
+            assert "This cell is undone. Restored n." in str(caught.value)
+            with pytest.raises(jaxcluster.JaxClusterError):
+                queued.wait()
+        finally:
+            ranks.strict(False)
+        assert ranks.run("print(n, 'seen' in globals())", show=False).stdout() == "0 False\n"
+        check_whole(ranks)
+
     def test_all_ranks_are_told_of_also_those_that_come_late(
         self, ranks: jaxcluster.Cluster
     ) -> None:

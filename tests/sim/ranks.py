@@ -18,13 +18,12 @@ from typing import Any
 from journals import launched
 
 from jaxcluster import wire
-from jaxcluster.cluster import undoing
 from jaxcluster.engine import failures, strict
 from jaxcluster.engine import gate as gates
 from jaxcluster.engine import journal as journals
 from jaxcluster.wire.link import Event
 from jaxcluster.wire.ops.lockstep import Checked, Replayed
-from jaxcluster.wire.ops.state import UndoLooked
+from jaxcluster.wire.ops.state import ALREADY_UNDONE, UndoLooked
 from sim import keeping
 from sim.hub import CALM, Actor, Hub
 from sim.programs import (
@@ -428,7 +427,7 @@ class Rank:
         if self.before.seq > request.body.seq:
             return "another cell has begun since"
         if self.before.seq == request.body.seq and self.before.is_undone:
-            return undoing.ALREADY
+            return ALREADY_UNDONE
         return None
 
     def _has_begun(self, request: Request) -> bool:

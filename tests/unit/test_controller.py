@@ -122,3 +122,14 @@ def test_heartbeats_are_rare_once_no_engine_has_come_for_a_while(
             period_ms,
             misses,
         )
+
+
+def test_the_heart_monitor_that_it_starts_is_the_one_that_rests() -> None:
+    code = (
+        "from ipyparallel.controller import heartmonitor\n"
+        "from jaxcluster.engine import controller\n"
+        "show = lambda argv: print(heartmonitor.HeartMonitor.__name__)\n"
+        "controller.Controller.launch_instance = staticmethod(show)\ncontroller.main([])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "RestingHeartMonitor"

@@ -60,7 +60,6 @@ def test_a_supervisor_ends_with_its_owner_unless_it_is_detached(
     assert supervisor.leaving
 
 
-@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="it is Linux that tells of ends")
 def test_the_owners_end_is_heard_at_once(
     supervisor: SupervisionLoop, process: subprocess.Popen[bytes]
 ) -> None:

@@ -151,6 +151,9 @@ class RestoreBind(Operation[RestoreBound], op="restore_bind"):
     lost: dict[str, str]
 
 
+ALREADY_UNDONE = "it is already undone"  # why a rank refuses to undo a cell
+
+
 class RestoreDrop(Operation[None], op="restore_drop"):
     """Give up what was read, or is being read."""
 
