@@ -35,6 +35,22 @@ def test_engine_ids_are_ranks(cluster: jaxcluster.Cluster, client: Any) -> None:
     assert who == [(pid, rank) for rank, pid in enumerate(cluster.record.pids)]
 
 
+def test_an_idle_cluster_wakes_rarely(cluster: jaxcluster.Cluster) -> None:
+    """The engines look for heartbeats rarely, and the fork server for its owner."""
+    source = (
+        "from ipyparallel.engine.app import IPEngine\nprint(IPEngine.instance().hb_check_period)"
+    )
+    assert cluster.run(source, show=False).stdout() == "10500\n"
+    parent = psutil.Process(cluster.record.pids[0]).parent()
+
+    def wakes() -> int:
+        before = parent.num_ctx_switches().voluntary
+        time.sleep(3.0)  # it looked twice a second
+        return int(parent.num_ctx_switches().voluntary - before)
+
+    until(lambda: wakes() <= 2, "the fork server rests")
+
+
 def test_the_client_is_made_once(cluster: jaxcluster.Cluster, client: Any) -> None:
     assert cluster.client is client
 

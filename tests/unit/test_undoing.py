@@ -14,7 +14,7 @@ from jaxcluster.errors import UsageError
 from jaxcluster.records import registry
 from jaxcluster.wire.link import Event
 from jaxcluster.wire.ops import Operation
-from jaxcluster.wire.ops.state import Undo, UndoLooked
+from jaxcluster.wire.ops.state import ALREADY_UNDONE, Undo, UndoLooked
 
 look = UndoLooked
 
@@ -114,6 +114,14 @@ def test_no_rank_is_told_to_undo_before_all_can(name: str) -> None:
         undoing.undo(FakeLink({0: look()}, {}), LocalTurns(name), 1, 9, [0, 1]).refused
         == "rank 1: no answer within 5 s (nothing was changed: try %jaxcluster undo again)"
     )  # type: ignore[arg-type]
+
+
+def test_what_another_notebook_had_begun_to_undo_is_ended(name: str) -> None:
+    """It was killed when one rank had done so; the others would keep what the cell had made."""
+    link = FakeLink({0: ALREADY_UNDONE, 1: look(back=["a"])}, {1: []})
+    assert undoing.undo(link, LocalTurns(name), 1, 9, [0, 1]) == Undone(back=("a",))  # type: ignore[arg-type]
+    link = FakeLink({0: ALREADY_UNDONE, 1: ALREADY_UNDONE}, {})
+    assert undoing.undo(link, LocalTurns(name), 1, 9, [0, 1]) == Undone(ALREADY_UNDONE)  # type: ignore[arg-type]
 
 
 def test_what_is_told_to_one_is_told_to_all(name: str) -> None:
