@@ -31,11 +31,19 @@ from jaxcluster.supervision import processes
 def background(monkeypatch: pytest.MonkeyPatch) -> Iterator[Background]:
     """As on a rank that is about to run its first cell, with a loop that others run."""
     monkeypatch.setattr("signal.getitimer", lambda which: (0.0, 0.0))  # the test's own limit
+    until(_no_thread_ends, "the threads of the tests before have ended")
     loop = asyncio.new_event_loop()
     found = Background()
     found.attach(loop)
     yield found
     loop.close()
+
+
+def _no_thread_ends() -> bool:
+    """One that ended in a test's midst would be counted as the place of one that it starts."""
+    count = _thread._count()
+    time.sleep(0.03)
+    return _thread._count() == count
 
 
 @pytest.fixture
@@ -51,9 +59,10 @@ def no_other_children(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def release() -> Iterator[threading.Event]:
-    event = threading.Event()
+    event, count = threading.Event(), _thread._count()
     yield event
     event.set()
+    until(lambda: _thread._count() <= count, "the ends of those that have waited")
 
 
 def wait(event: threading.Event) -> None:
