@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import FrameType
@@ -18,6 +19,10 @@ from jaxcluster.engine.stacks import Place, stack_of
 from jaxcluster.wire.ops.cells import Complete, Completions, Inspect, Inspection
 
 ASK_S = 0.02  # for what the main thread alone can say, while it runs Python
+WAITS_S = 0.7  # for another completion; then who has asked listens no more
+# IPython's completer is not made for threads: jedi, where two import it at once, finds nothing
+# ever after, and a filter of warnings that one sets is taken away by another.
+_completing = threading.Lock()
 
 
 def rank_state(
@@ -159,10 +164,15 @@ def complete(runner: CellRunner, body: Complete) -> Completions:
     shell = runner.shell
     if shell is None:
         return Completions([], cursor, cursor)
-    from IPython.core.completer import provisionalcompleter, rectify_completions
+    if not _completing.acquire(timeout=WAITS_S):
+        return Completions([], cursor, cursor)
+    try:
+        from IPython.core.completer import provisionalcompleter, rectify_completions
 
-    with provisionalcompleter():
-        found = list(rectify_completions(code, shell.Completer.completions(code, cursor)))
+        with provisionalcompleter():
+            found = list(rectify_completions(code, shell.Completer.completions(code, cursor)))
+    finally:
+        _completing.release()
     if not found:
         return Completions([], cursor, cursor)
     return Completions([[c.text, c.type or ""] for c in found], found[0].start, found[0].end)
