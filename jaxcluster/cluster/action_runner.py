@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -13,6 +14,7 @@ from jaxcluster.cluster import events as cluster_events
 from jaxcluster.cluster import replay, selfcheck, undoing, unresponsive
 from jaxcluster.cluster.restart import Restored
 from jaxcluster.cluster.world import World
+from jaxcluster.errors import ClusterWarning
 from jaxcluster.lockstep import actions, events
 from jaxcluster.lockstep.availability import RecoveryMode
 from jaxcluster.lockstep.cell import Cell
@@ -21,7 +23,7 @@ from jaxcluster.lockstep.settling import Steps, T
 from jaxcluster.lockstep.undone import Undone
 from jaxcluster.model import rewrite
 from jaxcluster.model.lineage import Lineage
-from jaxcluster.model.notices import Alarm, Passing
+from jaxcluster.model.notices import Passing, Warned
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.records.lastreport import Reports
 from jaxcluster.wire.link import Event, Sink, replies
@@ -126,8 +128,7 @@ class ActionRunner:
             case actions.AskWhere(ranks):
                 return self._locate(world, ranks)
             case actions.Notice(text):
-                if self.on_notice is not None:
-                    self.on_notice(text)
+                self.say(text)
             case actions.Status(line):
                 if self.on_status is not None:
                     self.on_status(line.text)
@@ -167,10 +168,10 @@ class ActionRunner:
                 core.is_patient = is_patient
                 how = begun.bring_back(world.turns)
                 return Replayed(how, core.stuck, core.ran, core.counts, core.is_under_way)
-            case actions.Undo(ranks, holds_others, seq):
-                return self._undo(world, ranks, holds_others, seq)
+            case actions.Undo(ranks, holds_others):
+                return self._undo(world, ranks, holds_others)
             case actions.TakeBackOthers(cells):
-                self._take_back_others(world, cells)
+                return self._take_back_others(world, cells)
             case actions.OpenGates(seqs):
                 world.open_gates(seqs)
             case actions.WithdrawBehind():
@@ -239,48 +240,43 @@ class ActionRunner:
         told = {rank: why.message for rank, why in whys.items()}
         return events.Located(time.monotonic(), ranks, replies(answers), told)
 
-    def _undo(
-        self, world: World, ranks: Sequence[int], holds_others: bool, other: int | None
-    ) -> Undone:
+    def say(self, text: str) -> None:
+        """Say it under the cell. Where nobody listens, Python warns of what no error repeats."""
+        if self.on_notice is not None:
+            self.on_notice(text)
+        elif isinstance(text, Warned):
+            warnings.warn(text.rstrip(), ClusterWarning, stacklevel=2)
+
+    def _undo(self, world: World, ranks: Sequence[int], holds_others: bool) -> Undone:
         record = self._cell.record
-        seq = record.seq if other is None else other
-        number = record.execution_count if other is None else other
+        undone = self._take_back(world, record.seq, record.execution_count, ranks, holds_others)
+        if undone.refused == ALREADY_UNDONE:  # another notebook took this one for gone
+            undone = Undone(by_another=True)
+        if not undone.refused:
+            record.undone = True
+            record.missed = tuple({*record.ranks} - {*ranks} | {*undone.missed})
+        return undone
+
+    def _take_back_others(self, world: World, cells: Mapping[int, int | None]) -> events.TookBack:
+        alive = [rank for rank in world.link.ranks if rank not in world.dead]
+        lines = []
+        for seq in sorted(cells, reverse=True):
+            undone = self._take_back(world, seq, cells[seq] or 0, alive, holds_others=True)
+            if undone.refused != ALREADY_UNDONE:
+                lines.append(undone.told(_named(cells[seq], seq in world.own_cells)))
+        return events.TookBack(time.monotonic(), tuple(lines))
+
+    def _take_back(
+        self, world: World, seq: int, number: int, ranks: Sequence[int], holds_others: bool
+    ) -> Undone:
         # Beside new processes some ranks would be saved before the undo, and others after it.
         with self._cluster.changing:
             undone = undoing.undo(
-                world.link,
-                world.turns,
-                seq,
-                number,
-                ranks,
-                holds_others=holds_others,
+                world.link, world.turns, seq, number, ranks, holds_others=holds_others
             )
-            if undone.refused == ALREADY_UNDONE:  # another notebook took this one for gone
-                undone = Undone(by_another=True)
-            if not undone.refused:
+            if not undone.refused or undone.refused == ALREADY_UNDONE:
                 world.hear_undo(seq, undone.in_doubt)
-            if not undone.refused and other is None:
-                record.undone = True
-                record.missed = tuple({*record.ranks} - {*ranks} | {*undone.missed})
         return undone
-
-    def _take_back_others(self, world: World, cells: Mapping[int, int | None]) -> None:
-        told = []
-        with self._cluster.changing:
-            alive = [rank for rank in world.link.ranks if rank not in world.dead]
-            for seq in sorted(cells.keys() - world.own_cells, reverse=True):
-                number = cells[seq]
-                cell = "A cell" if number is None else f"Cell [{number}]"
-                undone = undoing.undo(
-                    world.link, world.turns, seq, number or 0, alive, holds_others=True
-                )
-                if undone.refused == ALREADY_UNDONE:
-                    continue
-                if not undone.refused:
-                    world.hear_undo(seq, undone.in_doubt)
-                told.append(f"{undone.told(f'{cell} of another notebook')}\n")
-        if told and self.on_notice is not None:
-            self.on_notice(Alarm("".join(told)))
 
     def _recover(self, evidence: str, message: str, undo: bool) -> Recovered:
         cluster = self._cluster
@@ -303,3 +299,10 @@ class ActionRunner:
             return
         if event.op == "stop":
             raise KeyboardInterrupt
+
+
+def _named(number: int | None, is_own: bool) -> str:
+    """What another cell is called, by the number that its notebook gives it."""
+    if number is None:
+        return "An earlier cell" if is_own else "A cell of another notebook"
+    return f"Cell [{number}]" if is_own else f"Cell [{number}] of another notebook"

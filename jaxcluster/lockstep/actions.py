@@ -112,17 +112,15 @@ class Undo:
     """Take the cell back on these ranks. -> ``Undone``
 
     ``holds_others``: cells that wait behind it don't begin before the ranks are called settled.
-    ``seq``: another cell, in its place.
     """
 
     ranks: tuple[int, ...]
     holds_others: bool
-    seq: int | None = None
 
 
 @dataclass(frozen=True)
 class TakeBackOthers:
-    """Take back those of these cells that other notebooks have sent and left, and say so.
+    """Take other cells back, whose notebooks have left them so. -> ``events.TookBack``
 
     ``cells``: their seqs, with the numbers that these notebooks give them where that is known.
     """

@@ -161,6 +161,8 @@ class Cell:
                     self.watch.answer_s = min(self.watch.answer_s, health.HOPELESS_ANSWER_S)
                 self._replay_at = now + REPLAY_AFTER_S
                 todo = []
+            case events.TookBack(_, lines):
+                todo = [actions.Notice(notices.Warned(f"{line}\n")) for line in lines]
             case events.Tick():
                 todo = self._watched(health.Tick(), now)
         return todo + self._due(now)

@@ -108,7 +108,15 @@ class Explained:
     lines: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class TookBack:
+    """What taking other cells back has come to, a line each."""
+
+    now: float
+    lines: tuple[str, ...]
+
+
 Event = (
     Tick | Replied | Stepping | Died | Stopped | Leaving | Held | Looked | Stepped | Located
-    | Explained
+    | Explained | TookBack
 )  # fmt: skip

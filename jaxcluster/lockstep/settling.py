@@ -50,7 +50,9 @@ class Settling:
         self._cell = cell
         self._facts = Facts(cell.started)
         self._is_left_to_another = False
-        self._others: list[Undone] = []  # what became of forsaken cells
+        self._is_blurred = False  # what its launches have met can't be told any more
+        self._others_asked: frozenset[int] = frozenset()  # other cells that it was to undo
+        self._others: list[str] = []  # what became of them
         self._is_replaced = False  # its ranks are gone, and others have come in their place
 
     def settle(self) -> Steps[None]:
@@ -105,7 +107,7 @@ class Settling:
         if was_stopped and cell.polls.report is None and cell.undone is None and not cell.silent:
             look = yield from self._ask(timeout_s=ANSWER_S, is_brief=True)
             if doubt := suspect_launches.from_other_lines(look.reports, cell.record.seq):
-                yield actions.Notice(notices.Alarm(doubt))
+                yield actions.Notice(notices.Warned(doubt))
 
     def _judge(self) -> Steps[tuple[State | None, str]]:
         """What the cell is by its end, and why; None: its ranks have to be brought back."""
@@ -229,6 +231,11 @@ class Settling:
                 elif suspicion.has("background") and not suspicion.has("moment"):
                     excuse = polls.excuse(look.reports, look.facts)
                     if excuse is not None:
+                        if doubt := suspect_launches.from_threads(look.reports, cell.record.seq):
+                            excuse = [
+                                *excuse,
+                                actions.Notice(notices.Warned(f"{doubt}{THREADS}\n")),
+                            ]
                         yield from self._carry(excuse)
                         # A cell that was queued may have made it already.
                         facts = yield from self._look_around()
@@ -312,7 +319,7 @@ class Settling:
         elif done.how == "completed":
             yield actions.KeepCounts({}, only=True)
             cell.silent = ()
-            yield from self._take_back_others()
+            self._is_blurred = True
             cell.recovered = (
                 "All of them have completed, and the ranks are in lockstep again. Don't trust what "
                 f"this cell printed. {(yield from self._say_undone())}"
@@ -339,11 +346,12 @@ class Settling:
 
     def _warn_of_threads(self) -> str:
         """What no undo reaches: values that threads have made of launches that went wrong."""
-        polls = self._cell.polls
-        if polls.report is None:
+        report, evidence = self._cell.polls.report, self._cell.polls.evidence or {}
+        if report is None:
             return ""
-        met = 0 in polls.report.cells or suspect_launches.threads_met_cells(polls.evidence or {})
-        return THREADS if met else ""
+        doubt = suspect_launches.from_threads(evidence)
+        met = 0 in report.cells or suspect_launches.threads_met_cells(evidence)
+        return f"{doubt and ' '}{doubt}{THREADS}" if met else ""
 
     def _diverge(self, stuck: str) -> Steps[None]:
         """The ranks could not be brought back."""
@@ -364,8 +372,8 @@ class Settling:
         report = cell.polls.report
         yield actions.Diverge(report or findings.unexplained(stuck))
         self._become(State.DIVERGED, stuck)
+        self._is_blurred = True
         yield from self._take_back()
-        yield from self._take_back_others()
         if self._facts.gives_new:
             why = f"The ranks need new processes, since {stuck}."
             done = yield from self._recover(str(report or ""), why)
@@ -420,30 +428,36 @@ class Settling:
             gone = cell.never_begun.union(facts.dead)
             ranks = tuple(rank for rank in cell.record.ranks if rank not in gone)
             cell.undone = yield actions.Undo(ranks, not cell.lets_others_begin)
-            others = () if self._is(State.LEFT) else self._forsaken()
-            for seq in [seq for seq in others if seq not in facts.stopped]:
-                living = tuple(rank for rank in facts.ranks if rank not in facts.dead)
-                self._others.append((yield actions.Undo(living, True, seq)))
+        if not self._is(State.LEFT) and (others := self._others_to_undo()):
+            evidence = cell.polls.evidence
+            took: events.TookBack = yield actions.TakeBackOthers(
+                diagnose.numbers_of(others, evidence)
+            )
+            self._others += took.lines
         return cell.undone
 
-    def _take_back_others(self) -> Steps[None]:
-        """Undo the other notebooks' cells that the finding is about.
+    def _others_to_undo(self) -> frozenset[int]:
+        """Other cells that are wrong, and that nobody else undoes; each is named once.
 
-        Nobody can tell any more afterwards what they have met, and their notebooks may be gone.
+        Those that are the cause, where this one suffers from them alone; and all that the finding
+        is about, where nobody can tell any more afterwards what they have met: their notebooks may
+        be gone.
         """
-        report, seq = self._cell.polls.report, self._cell.record.seq
-        if report is not None and (others := report.cells - {seq, 0, wire.OURS}):
-            evidence = self._cell.polls.evidence
-            yield actions.TakeBackOthers(diagnose.numbers_of(others, evidence))
+        report = self._cell.polls.report
+        cells = {*self._forsaken()}
+        if self._is_blurred and report is not None:
+            cells |= report.cells - {0, wire.OURS}
+        facts, asked = self._facts, self._others_asked
+        self._others_asked = asked | cells
+        return frozenset(cells - facts.own - facts.stopped - asked - {self._cell.record.seq})
 
     def _say_undone(self, told: Iterable[str] = ()) -> Steps[str]:
         """What became of what the cell did. Of names that are ``told`` it was said."""
         undone, gone = (yield from self._take_back()), set(told)
-        others = [other.told("The other cell") for other in self._others]
         if len(self._cell.never_begun) == len(self._cell.record.ranks):
-            return " ".join(["This cell was not run.", *others])
+            return " ".join(["This cell was not run.", *self._others])
         names = [n for n in rewrite.assigned_names(self._cell.record.source) if n not in gone]
-        return " ".join([undone.without(gone).told("This cell", names), *others])
+        return " ".join([undone.without(gone).told("This cell", names), *self._others])
 
     def _recover(self, told: str, said: str = "") -> Steps[str]:
         """What was done about a death or a permanent hang, and about what the cell did."""

@@ -7,9 +7,10 @@ fingerprint tells. Their lines do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from jaxcluster import wire
+from jaxcluster.model import lockstep
 from jaxcluster.ranks import name_ranks
 
 
@@ -37,6 +38,48 @@ def from_other_lines(reports: Mapping[int, wire.RankReport], seq: int) -> str:
                 "what this cell has assigned then.\n"
             )
     return ""
+
+
+def from_threads(reports: Mapping[int, wire.RankReport], seq: int | None = None) -> str:
+    """What to say where ranks are uneven, and cells' launches have met what threads launched.
+
+    ``seq``: only where this cell's have. "" where there is nothing to say.
+
+    It may be meant: what one rank's cell launches another one's thread may. Else one of the ranks
+    has skipped a launch, or made one more, and its thread's next one has hidden that.
+    """
+    made: dict[str, dict[int, dict[int, wire.Launch]]] = {}
+    for rank, report in reports.items():
+        for entry in report.launches:
+            made.setdefault(entry.processes, {}).setdefault(entry.seq, {})[rank] = entry
+    counts = {rank: report.state.launches for rank, report in reports.items()}
+    for processes, places in sorted(made.items()):
+        if not lockstep.uneven(counts, processes):
+            continue
+        met = {
+            place: here for place, here in sorted(places.items()) if _met_thread(here.values(), seq)
+        }
+        if not met:
+            continue
+        (place, here), *_ = met.items()
+        thread = [rank for rank, entry in here.items() if entry.cell_seq == 0]
+        own = {rank: entry for rank, entry in here.items() if entry.cell_seq > 0}
+        entry = own[min(own)]
+        cells = {e.cell or 0 for here in met.values() for e in here.values() if e.cell_seq > 0}
+        named = " and ".join(f"cell [{cell}]" for cell in sorted(cells))
+        return (
+            f"Launch {place + 1} of {name_ranks(lockstep.members(processes))} was {entry.name}, at "
+            f"cell [{entry.cell}] line {entry.line}, on {name_ranks(own)}, and one of a thread, "
+            f"task or timer on {name_ranks(thread)}. If you did not intend that, one of these "
+            "ranks has skipped a launch, or made one more. Don't trust what "
+            f"{named} assigned then."
+        )
+    return ""
+
+
+def _met_thread(here: Iterable[wire.Launch], seq: int | None) -> bool:
+    cells = {entry.cell_seq for entry in here}
+    return 0 in cells and (max(cells) > 0 if seq is None else seq in cells)
 
 
 def threads_met_cells(reports: Mapping[int, wire.RankReport]) -> bool:

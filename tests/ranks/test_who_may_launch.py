@@ -16,7 +16,7 @@ import pytest
 from helpers import DEVICES, Home, until
 
 import jaxcluster
-from jaxcluster.errors import CellFailed, CellInterrupted, Divergence
+from jaxcluster.errors import CellFailed, CellInterrupted, ClusterWarning, Divergence
 from jaxcluster.wire.link import Sink
 
 NAMED_WITHIN_S = 8.0  # 2 s, and what other work on the machine adds
@@ -356,3 +356,17 @@ def test_a_timer_does_not_stand_in_for_what_an_error_has_kept_a_rank_from(
     assert "This cell is undone" in str(caught.value)
     with pytest.raises(CellFailed, match="'wrong' is not defined"):
         ranks.run("print(wrong)", show=False)
+
+
+def test_a_launch_too_many_that_others_threads_have_met_is_told(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    """Each rank's thread makes the launch, and rank 0's cell once more."""
+    ranks.run(
+        "def work():\n    time.sleep(1)\n    seen.append(float(jnp.sum(g)))\n"
+        "    time.sleep(5)\nthreading.Thread(target=work).start()"
+    )
+    met = "at cell .* line 1, on rank 0, and one of a thread, task or timer on ranks 1, 2"
+    with pytest.warns(ClusterWarning, match=met):
+        ranks.run("if r == 0: got = float(jnp.sum(g)); time.sleep(2)", show=False, timeout_s=60)
+    ranks.run("if r: got = float(jnp.sum(g))", show=False, timeout_s=60)  # as many as rank 0

@@ -1512,4 +1512,61 @@ FOUND = {
         is_strict=True,
         leaves_at=0.07579413189432649,
     ),
+    "a launch that one rank makes once more meets what the others' threads launch": Schedule(
+        seed=14026840,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    0: (
+                        Thread(
+                            steps=(
+                                Sleep(seconds=0.0),
+                                Launch(where="0,1,2", program=1, meant=(1, 0), name="t"),
+                                Sleep(seconds=0.4),
+                            )
+                        ),
+                    ),
+                    1: (
+                        Thread(
+                            steps=(
+                                Sleep(seconds=0.2),
+                                Launch(where="0,1,2", program=1, meant=(1, 0), name="t"),
+                                Sleep(seconds=0.4),
+                            )
+                        ),
+                    ),
+                    2: (
+                        Thread(
+                            steps=(
+                                Sleep(seconds=0.2),
+                                Launch(where="0,1,2", program=1, meant=(1, 0), name="t"),
+                                Sleep(seconds=0.4),
+                            )
+                        ),
+                    ),
+                },
+                queued=True,
+            ),
+            Program(
+                number=9,
+                client=0,
+                steps={
+                    0: (
+                        Launch(where="0,1,2", program=1, meant=(9, "extra"), name="c"),
+                        Print(name="c"),
+                    ),
+                    1: (Print(name="c"),),
+                    2: (Print(name="c"),),
+                },
+                queued=False,
+            ),
+        ),
+        fault="extra",
+        guilty=frozenset({(9, 0)}),
+        lateness=0.02,
+    ),
 }

@@ -266,6 +266,8 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
                 broken.append(f"P2: cell {number} is right, and said to have diverged: {error!r}")
             elif error is not None and not (may or _was_stopped_before(program, schedule, course)):
                 broken.append(f"P2: cell {number} is right, and ended with {error!r}")
+            elif error is None and "Don't trust" in course.said[number]:
+                broken.append(f"P2: cell {number} is right, and doubted: {course.said[number]}")
     for number, report in course.reports.items():
         if report is None:
             continue
@@ -301,11 +303,11 @@ def _was_named(value: Value, course: Course) -> bool:
     maker = _maker(value)
     if "Don't trust" in str(course.ended.get(maker)) + course.said.get(maker, ""):
         return True
-    if value.meaning in course.apart and any(
-        "Don't trust what threads" in str(error) for error in course.ended.values()
-    ):
-        return True
     told = "".join([*map(str, course.ended.values()), *course.said.values()])
+    if value.meaning in course.apart and "Don't trust what threads" in told:
+        return True
+    if re.search(rf"Don't trust what [^.]*\bcell \[{maker}\]", told):
+        return True
     if isinstance(course.ended.get(maker), Left) and "of another notebook changed is not" in told:
         return True
     inputs = {v for made in value.made.met for v in made.inputs if v is not None and v.tainted}

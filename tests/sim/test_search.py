@@ -81,10 +81,10 @@ def origin_in_strict_mode(journal: Journal) -> int:
     return journal.cell_seq if asks else REAL.origin(journal)
 
 
-def undo_beside_a_restart(self: Any, *asked: Any) -> Any:
+def undo_beside_a_restart(self: Any, *asked: Any, **options: Any) -> Any:
     """Whatever another cell does to the ranks meanwhile."""
     free = SimpleNamespace(changing=contextlib.nullcontext())
-    return REAL.undo(SimpleNamespace(_cell=self._cell, _cluster=free), *asked)
+    return REAL.take_back(SimpleNamespace(_cluster=free), *asked, **options)
 
 
 @contextlib.contextmanager
@@ -105,7 +105,7 @@ def alone(cells: Any, undone: int) -> frozenset[int]:
 
 
 REAL = SimpleNamespace(
-    undo=action_runner.ActionRunner._undo,
+    take_back=action_runner.ActionRunner._take_back,
     confirmations=Journal.confirmations,
     origin=Journal.origin,
     take_reply=Cell._take_reply,
@@ -265,7 +265,7 @@ HOLES: dict[str, list[tuple[Any, str, Any]]] = {
     ],
     "an array's numbers are another one's": [(version_store.VersionStore, "find", find_in_place)],
     "a cell is taken back while others replace the ranks": [
-        (action_runner.ActionRunner, "_undo", undo_beside_a_restart),
+        (action_runner.ActionRunner, "_take_back", undo_beside_a_restart),
         (Turns, "quiet", look_only),
     ],
 }  # fmt: skip

@@ -20,7 +20,7 @@ from jaxcluster.lockstep.cell import (
 )
 from jaxcluster.lockstep.facts import Facts
 from jaxcluster.lockstep.states import Course, Impossible, State
-from jaxcluster.model import deadlock, findings
+from jaxcluster.model import deadlock, findings, notices
 from jaxcluster.model.health import ANSWER_S, GRACE_S, HOPELESS_ANSWER_S, POLL_S
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.progress import Line
@@ -209,6 +209,12 @@ def test_an_error_is_told_early_where_others_still_run() -> None:
     assert isinstance(notice, actions.Notice)
     assert notice.text.startswith("Rank 0 raised ValueError: no (cell [3]).")
     assert it.feed(events.Tick(T0 + NOTICE_AFTER_S + 0.1)) == []
+
+
+def test_what_became_of_another_notebooks_cell_is_said_also_where_no_notice_is_shown() -> None:
+    notices_of = cell().feed(events.TookBack(T0, ("A cell is undone.", "One is not.")))
+    assert [type(one.text) for one in notices_of] == [notices.Warned] * 2
+    assert [str(one.text) for one in notices_of] == ["A cell is undone.\n", "One is not.\n"]
 
 
 def test_an_error_that_came_of_a_death_is_not_told_before_it() -> None:

@@ -48,6 +48,9 @@ class Ranks:
             actions.KeepCounts: self._keep,
             actions.BringBack: lambda _: Replayed("replayed", counts={0: EVEN, 1: EVEN}),
             actions.Undo: lambda _: Undone(made=("y",)),
+            actions.TakeBackOthers: lambda it: events.TookBack(
+                T0, tuple(f"{seq} is undone." for seq in sorted(it.cells, reverse=True))
+            ),
             actions.Recover: lambda _: Recovered("New processes."),
             actions.Diverge: lambda it: self._set(divergence=it.report),
             actions.AskSilent: lambda it: {rank: Why("is stopped") for rank in it.ranks},
@@ -341,11 +344,29 @@ def test_what_its_notebook_leaves_as_it_is_is_taken_back_by_who_brings_the_ranks
         ranks = Ranks(**facts)
         ranks.carry(settling.settle())
         ending = ranks.carry(settling.end(lambda error, ranks: ()))
-        asked = [it for it in ranks.done if isinstance(it, actions.Undo) and it.seq is not None]
-        assert [(it.seq, it.ranks) for it in asked] == [(seq, (0, 1)) for seq in undone]
-        assert ending.recovered.endswith("The other cell is undone. Removed y.")
-        assert "This cell was not run." in ending.recovered
+        (asked,) = [it for it in ranks.done if isinstance(it, actions.TakeBackOthers)]
+        assert sorted(asked.cells, reverse=True) == undone
+        told = " ".join(f"{seq} is undone." for seq in undone)
+        assert ending.recovered.endswith(f"This cell was not run. {told}")
         assert actions.OpenGates(frozenset({SEQ, *undone})) in ranks.done  # what waits for them
+
+
+@pytest.mark.parametrize("how", ["replayed", "completed", ""])
+def test_cells_that_its_own_finding_is_about_are_taken_back_where_none_can_judge_them_later(
+    how: str,
+) -> None:
+    cell = given_up()
+    mine, theirs = SEQ - 1, SEQ - 2
+    cell.polls.report = replace(REPORT, cells=frozenset({0, SEQ, mine, theirs}))
+    settling = Settling(cell)
+    ranks = Ranks(own=frozenset({mine}))
+    ranks.answers[actions.BringBack] = lambda _: Replayed(how, "" if how else "they hang")
+    ranks.carry(settling.settle())
+    asked = [[*it.cells] for it in ranks.done if isinstance(it, actions.TakeBackOthers)]
+    assert asked == ([] if how == "replayed" else [[theirs]])
+    if asked:
+        ending = ranks.carry(settling.end(lambda error, ranks: ()))
+        assert f"{theirs} is undone." in ending.recovered + ending.undone
 
 
 def test_where_it_went_wrong_a_dead_rank_that_did_not_run_it_is_replaced() -> None:

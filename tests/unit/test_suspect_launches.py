@@ -1,4 +1,4 @@
-"""Launches of a stopped cell that are alike, and were made on different lines."""
+"""Launches that are alike, and were made on different lines, or of a cell and by threads."""
 
 from __future__ import annotations
 
@@ -39,3 +39,28 @@ def test_a_threads_launch_that_met_a_cells_is_known() -> None:
     assert not suspect_launches.threads_met_cells({0: cells, 1: report(1, 3, 6)})
     assert not suspect_launches.threads_met_cells({0: thread, 1: report(1, 3, 6, cell_seq=0)})
     assert not suspect_launches.threads_met_cells({})
+
+
+def from_threads(*reports: wire.RankReport, seq: int | None = None) -> str:
+    for made in reports:
+        made.state.launches["0,1,2"] = [len(made.launches), 1]
+    return suspect_launches.from_threads(dict(enumerate(reports)), seq)
+
+
+def test_a_launch_that_met_one_of_a_thread_is_told_with_its_line_where_ranks_are_uneven() -> None:
+    ahead, thread = report(0, 3, 4), report(1, 3, cell_seq=0)
+    told = from_threads(ahead, thread)
+    first = "Launch 1 of ranks 0-2 was jit(f), at cell [7] line 3, on rank 0, and one of a thread,"
+    assert told.startswith(f"{first} task or timer on rank 1. If you did not intend that, ")
+    assert told.endswith("Don't trust what cell [7] assigned then.")
+    assert told == from_threads(ahead, thread, seq=5)
+    both = from_threads(ahead, thread, report(2, 3))
+    assert "on ranks 0, 2, and one of a thread, task or timer on rank 1." in both
+
+
+def test_what_is_even_or_met_another_cell_or_nobody_met_no_thread() -> None:
+    cell, thread = report(0, 3, 4), report(1, 3, cell_seq=0)
+    for others in ([report(1, 3)], [report(1, 3, cell_seq=4)], [report(1, 3, 4, cell_seq=0)], []):
+        assert from_threads(cell, *others) == ""
+    assert from_threads(report(0, 3, 4, cell_seq=0), thread) == ""
+    assert from_threads(cell, thread, seq=6) == "", "it is another cell's"
