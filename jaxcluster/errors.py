@@ -53,10 +53,6 @@ class JaxClusterError(Exception):
         return [f"\x1b[0;31m{type(self).__name__}\x1b[0m: {self}"]
 
 
-class ClusterWarning(UserWarning):
-    """What went wrong without an error of the cell's, where its notices are not shown."""
-
-
 class UsageError(JaxClusterError):
     """What was typed is wrong; nothing was sent to any rank."""
 

@@ -14,7 +14,6 @@ from jaxcluster.cluster import events as cluster_events
 from jaxcluster.cluster import replay, selfcheck, undoing, unresponsive
 from jaxcluster.cluster.restart import Restored
 from jaxcluster.cluster.world import World
-from jaxcluster.errors import ClusterWarning
 from jaxcluster.lockstep import actions, events
 from jaxcluster.lockstep.availability import RecoveryMode
 from jaxcluster.lockstep.cell import Cell
@@ -23,7 +22,7 @@ from jaxcluster.lockstep.settling import Steps, T
 from jaxcluster.lockstep.undone import Undone
 from jaxcluster.model import rewrite
 from jaxcluster.model.lineage import Lineage
-from jaxcluster.model.notices import Passing, Warned
+from jaxcluster.model.notices import ClusterWarning, Passing, Warned
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.records.lastreport import Reports
 from jaxcluster.wire.link import Event, Sink, replies

@@ -10,6 +10,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,11 +48,19 @@ TOO_LATE = (
 )
 
 
+NO_CELLS = nullcontext()  # where no notebook sends any
+
 # Writes those of some names that are arrays into a folder of Orbax's; why the others are not there.
 Export = Callable[[Path, Sequence[str]], Mapping[str, str]]
 
 
-def save(world: World, name: str, folder: str | Path = FOLDER, export: Export | None = None) -> str:
+def save(
+    world: World,
+    name: str,
+    folder: str | Path = FOLDER,
+    export: Export | None = None,
+    between: AbstractContextManager[object] = NO_CELLS,
+) -> str:
     """Save every rank's variables; returns in a line what was saved and what can't be.
 
     A file a rank, in ``folder/name``; an older checkpoint of that name is replaced once the new one
@@ -73,7 +82,7 @@ def save(world: World, name: str, folder: str | Path = FOLDER, export: Export | 
         ranks = range(world.num_processes)
         # Digests tell what another number of ranks gets.
         asked = Snapshot([SavePlace(str(draft))], digests=True)
-        with world.between_cells():
+        with between:
             answers = world.ask(ranks, asked, timeout_s=TIMEOUT_S)
         told = _export(draft, answers, export) if export is not None else ""
         shutil.rmtree(final, ignore_errors=True)
@@ -127,7 +136,11 @@ def _export(draft: Path, answers: Mapping[int, Event[Any]], export: Export) -> s
 
 
 def restore(
-    world: World, name: str, folder: str | Path = FOLDER, mesh: Mapping[str, int] | None = None
+    world: World,
+    name: str,
+    folder: str | Path = FOLDER,
+    mesh: Mapping[str, int] | None = None,
+    between: AbstractContextManager[object] = NO_CELLS,
 ) -> str:
     """Bind what ``save`` wrote on all ranks, or on none; returns in a line what came back.
 
@@ -137,6 +150,7 @@ def restore(
     Meanwhile no notebook hands out a cell.
 
     Args:
+      between: a place among the cells of all notebooks.
       mesh: for another number of ranks: the sizes of the meshes' axes, where they must be named.
 
     Raises:
@@ -157,7 +171,7 @@ def restore(
             if others
             else "%jaxcluster checkpoint NAME saves one.",
         )
-    with world.between_cells(), stopbutton.held() as presses:
+    with between, stopbutton.held() as presses:
         looks = _look(world, path, token := uuid.uuid4().hex, presses, mesh or {})
         lost = {n: why for look in looks.values() for n, why in look.lost.items()}
         unsaved = {n: why for look in looks.values() for n, why in look.unsaved.items()}

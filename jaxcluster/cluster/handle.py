@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ from jaxcluster.cluster.restart import Restored
 from jaxcluster.cluster.running import CellOptions, Listener, RunningCell
 from jaxcluster.cluster.starting import Progress
 from jaxcluster.cluster.world import World
-from jaxcluster.errors import RecoveryError, UsageError
+from jaxcluster.errors import Divergence, RankHung, RecoveryError, UsageError
 from jaxcluster.model import compared, findings
 from jaxcluster.model.compared import Compared, check_expression
 from jaxcluster.model.cost import Cost, check_call, estimate, reported
@@ -55,6 +55,10 @@ if TYPE_CHECKING:
     from jaxcluster.model.profile import Profile
 
 ASK_S = 2.0  # for answers that a control channel gives at once
+CELLS_S = 600.0  # that cells get to end, before values come or go
+LOOK_S = 0.02
+SETTLE_HINT = "%jaxcluster resync brings the ranks back into lockstep."
+RESYNC_S = 10.0  # that cells get to end before a resync
 SWITCH_S = 10.0  # that cells get to end, and ranks to switch strict mode
 
 
@@ -645,7 +649,7 @@ class Cluster(Lifecycle):
         launched.
         """
         self.ensure_open()
-        with self.world.between_cells(SWITCH_S):  # in a cell it would be on for some ranks only
+        with self._between_cells(SWITCH_S):  # in a cell it would be on for some ranks only
             self._switch_strict(on)
         events.tell()
 
@@ -657,13 +661,24 @@ class Cluster(Lifecycle):
     def resync(self) -> str:
         """Bring the ranks back into lockstep, the mildest way that works; returns what was done.
 
+        While nothing is known to be wrong, other notebooks' cells come to their ends first: a rank
+        that is late is not run past what it lacks.
+
         Raises:
+          RankHung: a cell runs, and nothing is wrong with it so far.
           RecoveryError: no way works; ``restart(clean=True)`` gives it empty ranks.
         """
+        if self.down:
+            return self.restart()
+        self.check_not_closed()
+        try:
+            if not self.is_broken:
+                with self._between_cells(RESYNC_S):
+                    pass
+        except Divergence as found:
+            if not self.is_broken:
+                return str(found)
         with self.changing:
-            if self.down:
-                return self.restart()
-            self.check_not_closed()
             self.recovered = recovery.bring_into_lockstep(self)
         events.tell()
         return self.recovered
@@ -702,8 +717,7 @@ class Cluster(Lifecycle):
             return self._submit(source, CellOptions()).wait()
 
         export = checkpoints.by_orbax(run) if orbax else None
-        self._carry_unwaited()
-        return checkpoints.save(self.world, name, folder, export)
+        return checkpoints.save(self.world, name, folder, export, self._between_cells())
 
     def restore(
         self,
@@ -727,8 +741,7 @@ class Cluster(Lifecycle):
 
         self.check_not_closed()
         self.lineage.forget_all()
-        self._carry_unwaited()
-        return checkpoints.restore(self.world, name, folder, mesh)
+        return checkpoints.restore(self.world, name, folder, mesh, self._between_cells())
 
     def limit_undo(self, nbytes: int | None) -> int:
         """How many bytes of a device may be kept for ``undo``; returns the most on any rank.
@@ -831,16 +844,14 @@ class Cluster(Lifecycle):
         if not self.closed:
             self.world.processes.bring_code()  # of which the values' classes may be
         self.lineage.bound(values)
-        self._carry_unwaited()
-        with self.world.between_cells():
+        with self._between_cells():
             transfer.push(self.world, values, ranks)
 
     def pull(self, name: str) -> Any:
         """A rank-0 name's value, arrays whole, as numpy. See ``transfer.pull``."""
         from jaxcluster.cluster import transfer  # with numpy, which a shell command has no use for
 
-        self._carry_unwaited()
-        with self.world.between_cells():
+        with self._between_cells():
             return transfer.pull(self.world, name)
 
     def layout(self, name: str) -> ArrayLayout | TreeLayout:
@@ -863,20 +874,63 @@ class Cluster(Lifecycle):
             cell.carry_unwaited()
         self._settle_others()
 
-    def _settle_others(self) -> None:
-        """Behind another notebook's last cell, too: what that leaves as it is, a cell here finds.
+    @contextlib.contextmanager
+    def _between_cells(self, timeout_s: float = CELLS_S) -> Iterator[None]:
+        """At one place among the cells of all notebooks: none runs, waits, or is on its way.
+
+        Ranks hear each notebook by a socket of its own. So what is no cell comes before another
+        notebook's cell on one rank, and after it on another: it has the turn meanwhile. A cell that
+        has ended on all ranks may yet turn out to have gone wrong, and be undone: that is waited
+        for, too.
+
+        Raises:
+          RankHung: a rank is still in a cell then, and where; or a cell is not settled.
+          Divergence: another notebook's cell had gone wrong; what became of it is said.
+        """
+        self._carry_unwaited()
+        give_up, is_behind = time.monotonic() + timeout_s, False
+        while True:
+            with self.world.quiet() as ranks:
+                unsettled = ranks.unsettled - self.world.own_cells
+                unsettled |= ranks.unsettled & {cell.record.seq for cell in self.cells}
+                is_even = ranks.is_even or is_behind or not self._is_behind_others()
+                is_lost = self.divergence is not None and not self.cells
+                if not ranks.busy and (self.dead or is_lost or (is_even and not unsettled)):
+                    yield
+                    return
+            if is_lost or time.monotonic() > give_up:
+                if ranks.busy:
+                    raise self.world.unanswered(ranks.busy, timeout_s)
+                raise RankHung(
+                    "A cell that went wrong is not settled.", SETTLE_HINT, self.link.ranks
+                )
+            is_behind = self._settle_others(is_certain=True)
+            if not is_behind:
+                time.sleep(LOOK_S)
+
+    def _settle_others(self, is_certain: bool = False) -> bool:
+        """Go behind another notebook's last cell: what that leaves as it is, a cell here finds.
+
+        ``is_certain``: there is something to find. Whether a cell was run.
 
         Raises:
           Divergence: that cell had gone wrong; what became of it is said.
         """
-        world, sent = self.world, max((cell.record.seq for cell in self.sent), default=0)
-        is_last = max(world.turns.last_cells().values(), default=0) <= sent
-        if is_last or self.closed or self.dead or self.divergence is not None:
-            return
-        states = world.status()
-        counts = {state.rank: state.launches for state in states}
-        if any(s.state != "idle" or s.queued for s in states) or not in_lockstep(counts):
+        if self.closed or self.dead or self.divergence is not None or not self._is_behind_others():
+            return False
+        if not is_certain:
+            states = self.world.status()
+            counts = {state.rank: state.launches for state in states}
+            is_certain = any(s.state != "idle" or s.queued for s in states)
+            is_certain = is_certain or not in_lockstep(counts)
+        if is_certain:
             self._submit("", CellOptions()).wait()
+        return is_certain
+
+    def _is_behind_others(self) -> bool:
+        """Whether the last cell is another notebook's."""
+        sent = max((cell.record.seq for cell in self.sent), default=0)
+        return max(self.world.turns.last_cells().values(), default=0) > sent
 
     def __getitem__(self, name: str) -> Any:
         return self.pull(name)

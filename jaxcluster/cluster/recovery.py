@@ -8,7 +8,14 @@ from typing import Protocol
 
 from jaxcluster.cluster import replay, undoing
 from jaxcluster.cluster.action_runner import Owner
-from jaxcluster.errors import CellInterrupted, JaxClusterError, NoCluster, RankDied, UsageError
+from jaxcluster.errors import (
+    CellInterrupted,
+    JaxClusterError,
+    NoCluster,
+    RankDied,
+    RecoveryError,
+    UsageError,
+)
 from jaxcluster.lockstep.availability import ClusterCondition, advice, refusal
 from jaxcluster.lockstep.undone import Undone
 from jaxcluster.model import skipped, suspect_launches
@@ -73,6 +80,11 @@ def bring_into_lockstep(cluster: Recoverable) -> str:
         kept = "All variables are kept." if undone is None else undone.told("The last cell")
         return skipped.tell(begun.core.ran, time.monotonic() - started, kept)
     why = begun.core.why_not
+    if begun.core.is_under_way and not cluster.is_broken:
+        raise RecoveryError(
+            f"Nothing was done, since {why}.",
+            "Wait for them. %jaxcluster restart gives the ranks new processes without.",
+        )
     why = f"The ranks needed new processes, since {why}." if why else ""
     return "\n".join(filter(None, [cluster.restart(), why]))
 

@@ -10,7 +10,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from jaxcluster import wire
 from jaxcluster.allocation.base import Processes
@@ -23,21 +23,34 @@ from jaxcluster.model.last_known import LastKnown
 from jaxcluster.model.long_launches import UsualTimes
 from jaxcluster.ranks import name_ranks, say_each, several_hosts
 from jaxcluster.records import registry, saved_states
-from jaxcluster.wire.link import Event, Link, Request, Sink, unwrap
+from jaxcluster.wire.link import Event, Link, Request, Sink, replies, unwrap
 from jaxcluster.wire.ops.cells import OpenGates
-from jaxcluster.wire.ops.lockstep import State
+from jaxcluster.wire.ops.lockstep import AtRest, Rest, State
 from jaxcluster.wire.ops.values import Spanning
 
 R = TypeVar("R")
 
 LOG_END_NBYTES = 1 << 18  # of a log that are read for the end of a rank's
 ASK_S = 2.0  # for answers that a control channel gives at once
-CELLS_S = 600.0  # that cells get to end, before values come or go
-HOLD_S, FREE_S = 2.0, 0.2  # that the turn is had meanwhile, and free in between
+HOLD_S = 2.0  # that cells get to end while the turn is had, which those that go wrong need
 LOOK_S = 0.005
 # How jaxlib ends a process that has lost the coordinator: it aborts, and a thread that is just in a
 # collective may crash of that first.
 BY_JAX = (signal.SIGABRT, signal.SIGSEGV)
+
+
+class Standing(NamedTuple):
+    """What the ranks are in where a notebook has the turn.
+
+    Attributes:
+      busy: those that do not end the last cell that each was sent, within ``HOLD_S``.
+      unsettled: the seqs of cells that have not ended alike, of which nobody has said more.
+      is_even: all have launched as often.
+    """
+
+    busy: list[int]
+    unsettled: set[int]
+    is_even: bool
 
 
 class World:
@@ -333,41 +346,28 @@ class World:
         return states
 
     @contextlib.contextmanager
-    def between_cells(self, timeout_s: float = CELLS_S) -> Iterator[None]:
-        """At one place among the cells of all notebooks: none runs, waits, or is on its way.
-
-        Ranks hear each notebook by a socket of its own. So what is no cell comes before another
-        notebook's cell on one rank, and after it on another. The turn is had meanwhile; while cells
-        run it is given back now and then, since one that goes wrong needs it.
-
-        Raises:
-          RankHung: a rank is still in a cell then; where it is, is said.
-        """
+    def quiet(self) -> Iterator[Standing]:
+        """The turn, and what the ranks are in then. See ``Cluster.between_cells``."""
         with contextlib.ExitStack() as turn:
-            give_up = time.monotonic() + timeout_s
+            found = Standing([], set(), True)
             with contextlib.suppress(NoCluster):  # nobody can hand out a cell any more
-                while busy := self._still_busy(turn.enter_context(self.turns.quiet())):
-                    turn.close()
-                    if time.monotonic() > give_up:
-                        raise self._unanswered(busy, timeout_s)
-                    time.sleep(FREE_S)
-            yield
+                found = self._at_rest(turn.enter_context(self.turns.quiet()))
+            yield found
 
-    def _still_busy(self, last: Mapping[int, int]) -> list[int]:
-        """The ranks that do not end the ``last`` cell that each was sent, within a while.
-
-        One whose notebook has died over sending it may never come.
-        """
+    def _at_rest(self, last: Mapping[int, int]) -> Standing:
+        self.check()
         until = time.monotonic() + HOLD_S
         while True:
-            is_late, states = time.monotonic() > until, self.status()
-            living = [state for state in states if state.state != "dead"]
+            is_late = time.monotonic() > until
             # One that says nothing is told of by what is asked of it then.
-            busy = [s.rank for s in living if s.state not in ("idle", "silent") or s.queued]
-            if not busy and (is_late or all(s.taken >= last.get(s.rank, 0) for s in living)):
-                return []
+            rests = replies(self.link.gather(self.link.ranks, AtRest(), timeout_s=ASK_S))
+            busy = [rank for rank, rest in rests.items() if not rest.is_free]
+            # One whose notebook has died over sending it may never come.
+            if not busy and (is_late or all(rests[r].taken >= last.get(r, 0) for r in rests)):
+                counts = {rank: rest.launches for rank, rest in rests.items()}
+                return Standing([], _unsettled(rests), lockstep.in_lockstep(counts))
             if is_late:
-                return busy
+                return Standing(busy, set(), True)
             time.sleep(LOOK_S)
 
     def ask(
@@ -390,10 +390,10 @@ class World:
             unwrap(event)
         missing = sorted(set(ranks) - set(answers))
         if missing:
-            raise self._unanswered(missing, timeout_s)
+            raise self.unanswered(missing, timeout_s)
         return answers
 
-    def _unanswered(self, missing: Sequence[int], timeout_s: float) -> RankHung:
+    def unanswered(self, missing: Sequence[int], timeout_s: float) -> RankHung:
         busy = [s for s in self.status() if s.rank in missing and s.state == "running"]
         where = "".join(f" Rank {s.rank} is in cell [{s.cell}] line {s.line}." for s in busy)
         return RankHung(
@@ -486,3 +486,12 @@ class World:
 
 def _nothing() -> None:
     """For who does not want to know."""
+
+
+def _unsettled(rests: Mapping[int, Rest]) -> set[int]:
+    """The cells that have not ended alike on all ranks that know of one."""
+    ends: dict[int, dict[int, wire.cell_ends.CellEnd]] = {}
+    for rank, rest in rests.items():
+        for seq, end in rest.ends.items():
+            ends.setdefault(seq, {})[rank] = end
+    return {seq for seq, each in ends.items() if not wire.cell_ends.may_go_on(each)}

@@ -185,6 +185,7 @@ class Rank:
         handle(cells.OpenGates, "now", lambda request: self.runner.gate.clear(request.body.seqs))
         handle(cells.Answer, "now", self.runner.asking.on_answer)
         handle(lockstep.State, "now", lambda request: self._state())
+        handle(lockstep.AtRest, "now", lambda request: inspection.rest(self.runner))
         handle(lockstep.Poll, "now", self._poll)
         handle(lockstep.Times, "side", self._times)
         handle(lockstep.Resume, "now", self._resume)

@@ -60,6 +60,10 @@ class Gate:
         entry = self._ended.get(seq) if seq is not None else None
         return [seq, *entry.ranks] if seq is not None and entry is not None else []
 
+    def unsettled(self) -> dict[int, wire.cell_ends.CellEnd]:
+        """How the cells have ended here that nobody has called settled, by seq. Any thread."""
+        return {seq: entry.end for seq, entry in self._ended.copy().items()}
+
     def ended(self, cell: wire.CellRequest, ident: bytes, end: wire.cell_ends.CellEnd) -> None:
         """A cell has ended here."""
         if len(cell.ranks) > 1 and cell.seq not in self._cleared:

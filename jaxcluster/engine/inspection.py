@@ -17,6 +17,7 @@ from jaxcluster.engine.pending_calls import call_on_main_thread
 from jaxcluster.engine.resources import rss_nbytes
 from jaxcluster.engine.stacks import Place, stack_of
 from jaxcluster.wire.ops.cells import Complete, Completions, Inspect, Inspection
+from jaxcluster.wire.ops.lockstep import Rest
 
 ASK_S = 0.02  # for what the main thread alone can say, while it runs Python
 WAITS_S = 0.7  # for another completion; then who has asked listens no more
@@ -57,6 +58,13 @@ def rank_state(
         restarts=runner.journal.restarts,
         **where,
     )
+
+
+def rest(runner: CellRunner) -> Rest:
+    """Whether a cell runs or waits here, or may yet turn out to have gone wrong."""
+    is_free = runner.current is None and not len(runner.queue)
+    launches = runner.journal.launches()
+    return Rest(is_free, runner.queue.taken, launches, runner.gate.unsettled())
 
 
 def _where(stack: Sequence[Place], own_files: Collection[str]) -> dict[str, Any]:

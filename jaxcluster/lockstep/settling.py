@@ -39,6 +39,8 @@ UNEVEN_S = 8.0  # that what made the ranks uneven gets to even out, or to become
 
 THREADS = " Don't trust what threads, tasks and timers have assigned since."
 
+ZEROS = "Other ranks have met its launches with zeros, as another notebook brought them back."
+
 T = TypeVar("T")
 Steps = Generator[Action, Any, T]
 
@@ -312,6 +314,8 @@ class Settling:
                 undone = yield from self._say_undone()
                 told = skipped.tell(done.ran, facts.now - aborted_at, undone)
                 cell.recovered = told + self._warn_of_threads()
+            elif (yield from self._met_zeros()):
+                cell.recovered = f"{ZEROS} {(yield from self._say_undone())}"
             cell.silent = ()
         elif done.is_under_way and report is None and not done.how:
             self._become(State.LEFT, "a thread still launches: nothing more is known now")
@@ -330,6 +334,11 @@ class Settling:
             self._become(State.LEFT, "ranks have died")
         else:
             yield from self._diverge(done.stuck)
+
+    def _met_zeros(self) -> Steps[bool]:
+        """Whether another notebook's replay has met launches of the cell, which was interrupted."""
+        look = yield from self._ask(timeout_s=ANSWER_S, is_brief=True)
+        return self._cell.record.seq in suspect_launches.met_zeros(look.reports)
 
     def _find_replayed(self) -> Steps[None]:
         """Find that ranks which are not in the cell have met its launches with zeros."""

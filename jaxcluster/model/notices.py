@@ -31,6 +31,10 @@ class Alarm(str):
     theirs: str = ""
 
 
+class ClusterWarning(UserWarning):
+    """What went wrong without an error of the cell's, where its notices are not shown."""
+
+
 class Warned(Alarm):
     """An alarm that no error of the cell repeats: it is heard where no notice is shown, too."""
 

@@ -181,7 +181,7 @@ def test_what_a_notebook_that_is_gone_has_left_in_its_cell_is_no_value_for_other
     told = first.run(then)
     said = told.error + told.text
     assert "Back in lockstep" in said
-    assert "cell is undone. Restored z." in said
+    assert "of another notebook is undone. Restored z." in said
     assert first.ok("%spmd z").result == "'old'"
     first.ok("%jaxcluster stop")
 

@@ -16,7 +16,8 @@ import pytest
 from helpers import DEVICES, Home, until
 
 import jaxcluster
-from jaxcluster.errors import CellFailed, CellInterrupted, ClusterWarning, Divergence
+from jaxcluster.errors import CellFailed, CellInterrupted, Divergence
+from jaxcluster.model.notices import ClusterWarning
 from jaxcluster.wire.link import Sink
 
 NAMED_WITHIN_S = 8.0  # 2 s, and what other work on the machine adds

@@ -13,7 +13,9 @@ from jaxcluster.allocation.turns import Turn
 from jaxcluster.cluster import (
     action_runner,
     dispatch,
+    handle,
     questions,
+    recovery,
     replay,
     running,
     selfcheck,
@@ -23,7 +25,7 @@ from jaxcluster.cluster import world as worlds
 from jaxcluster.cluster.running import CellOptions
 from jaxcluster.engine import gate as gates
 from jaxcluster.engine import strict
-from jaxcluster.errors import JaxClusterError, RankDied
+from jaxcluster.errors import JaxClusterError, RankDied, RecoveryError
 from jaxcluster.host.procfs import Silence
 from jaxcluster.lockstep import replaying
 from jaxcluster.model.lineage import Lineage
@@ -36,7 +38,10 @@ from sim import keeping as sim_keeping
 from sim import ranks as sim_ranks
 from sim.hub import Hub, PatientTime, Sink, Time
 
-MODULES = (running, action_runner, replay, selfcheck, undoing, questions, dispatch, worlds)
+MODULES = (
+    running, action_runner, replay, selfcheck, undoing, questions, dispatch, worlds, recovery,
+    handle,
+)  # fmt: skip
 
 OTHERS = "The notebook that started it can restart it."
 
@@ -222,6 +227,9 @@ class World:
     hear_undo = worlds.World.hear_undo
     _hear_of_variables = worlds.World._hear_of_variables
     ask = worlds.World.ask
+    quiet = worlds.World.quiet
+    _at_rest = worlds.World._at_rest
+    unanswered = worlds.World.unanswered
     copies: Any = None
     is_ours = True
     idle_hosts: Sequence[str] = ()
@@ -269,7 +277,7 @@ class World:
         return [
             answers[r].body
             if r in answers and answers[r].op == "reply"
-            else wire.RankState(r, 0, "here", "silent")
+            else wire.RankState(r, 0, "here", "dead" if r in answers else "silent")
             for r in self.link.ranks
         ]
 
@@ -341,6 +349,7 @@ class Client:
         self.restarts = 0
         self.changing = Changing(cluster.hub)
         self.is_restarting = False
+        self.hear: Any = None  # what the cells of acts say
 
     def begin(self) -> None:
         self.link = Link(self)
@@ -426,17 +435,64 @@ class Client:
     def equip(self) -> None:
         sim_keeping.begin_copies(self)
 
-    def submit(self, source: str, ranks: Sequence[int], timeout_s: float | None) -> Any:
-        if self.world.is_over:  # the user attaches to the new ones
+    # What is done between cells (``acts``).
+
+    @property
+    def last(self) -> Any:
+        return self.dispatcher.last
+
+    @property
+    def looked(self) -> set[int]:
+        return self.dispatcher.looked
+
+    @property
+    def dead(self) -> Mapping[int, Any]:
+        return self.world.dead
+
+    @property
+    def divergence(self) -> Any:
+        return self.world.divergence
+
+    @property
+    def is_broken(self) -> bool:
+        return self.world.is_broken
+
+    def check_not_closed(self) -> None:
+        """It is open."""
+
+    _between_cells = handle.Cluster._between_cells
+    _settle_others = handle.Cluster._settle_others
+    _is_behind_others = handle.Cluster._is_behind_others
+
+    def _carry_unwaited(self) -> None:
+        """Each of its cells is carried by an actor."""
+        self._settle_others()  # type: ignore[misc]
+
+    def restart(self) -> str:
+        if not self.can_restart:
+            raise RecoveryError("The ranks can't be brought back.", OTHERS)
+        with self.world.turns.quiet():
+            self._give_new_processes(undo=False)
+        return "New processes have the variables."
+
+    def attach(self) -> None:
+        """To the new ranks, where the last ones are gone."""
+        if self.world.is_over:
             self.begin()
             for rank in self.cluster.ranks:
                 if rank.is_dead:
                     facts = {"why": "killed by SIGKILL", "code": -9}
                     self.world.dead[rank.number] = facts
                     self.link.mark_dead(rank.number, facts)
-        options = CellOptions(ranks, timeout_s)
+
+    def submit(self, source: str, ranks: Sequence[int], timeout_s: float | None) -> Any:
+        self.attach()
+        return self._submit(source, CellOptions(ranks, timeout_s))
+
+    def _submit(self, source: str, options: CellOptions) -> Any:
         with self.changing, contextlib.ExitStack() as on_its_way:
             cell, _ = self.dispatcher.send(source, options, on_its_way)
+        cell.runner.on_notice = self.hear
         return cell
 
 

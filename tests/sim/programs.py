@@ -95,6 +95,7 @@ class Program:
     timeout_s: float | None = None
     pause_s: float = 0.0  # before it is sent
     interrupt_at: float | None = None  # by the other notebook, whatever the ranks run then
+    act: tuple[str, str] | None = None  # no cell, but what ``acts`` do, and with which name
 
     @functools.cached_property
     def is_stopped(self) -> bool:
@@ -164,6 +165,9 @@ class Schedule:
                  f"strict {self.is_strict}, leaves {self.leaves_at}"]  # fmt: skip
         lines += [str(self.keeps)] * (self.keeps is not None)
         for p in self.programs:
+            if p.act is not None:
+                lines.append(f"act {p.number}, client {p.client}, after {p.pause_s}: {p.act}")
+                continue
             mode = "queued" if p.queued else "waited for"
             lines.append(f"cell {p.number}, client {p.client}, {mode}, stop at {p.stop_at}, "
                          f"timeout {p.timeout_s}, interrupt at {p.interrupt_at}")  # fmt: skip

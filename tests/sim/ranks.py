@@ -22,7 +22,7 @@ from jaxcluster.engine import failures, strict
 from jaxcluster.engine import gate as gates
 from jaxcluster.engine import journal as journals
 from jaxcluster.wire.link import Event
-from jaxcluster.wire.ops.lockstep import Checked, Replayed
+from jaxcluster.wire.ops.lockstep import Checked, Replayed, Rest
 from jaxcluster.wire.ops.state import ALREADY_UNDONE, UndoLooked
 from sim import keeping
 from sim.hub import CALM, Actor, Hub
@@ -40,13 +40,13 @@ from sim.programs import (
     Step,
     Thread,
 )
-from sim.truth import ZEROS, Devices, Value
+from sim.truth import ZEROS, Devices, Value, pushed
 
 CHECK = -1  # the program of the self-check
 COURSE = "all-reduce"
 STUCK_S = 8.0
 CHECK_S = 2.5  # longer than messages are late, here and on the notebook's side
-LOOKS = frozenset(["poll", "state", "busy", "courses", "prepare_check", "undo_look"])
+LOOKS = frozenset(["poll", "state", "at_rest", "busy", "courses", "prepare_check", "undo_look"])
 LOOK_S, SLOW_LOOK_S = 0.01, 0.3  # between looks of a cell that waits at the gate
 
 
@@ -287,6 +287,11 @@ class Rank:
     def _on_state(self, request: Request) -> None:
         self.reply(request, self.state())
 
+    def _on_at_rest(self, request: Request) -> None:
+        is_free = self.current is None and not self.waiting
+        launches = self.journal.launches()
+        self.reply(request, Rest(is_free, self.taken, launches, self.gate.unsettled()))
+
     def _on_poll(self, request: Request) -> None:
         launches = self.journal.tail(request.body.launches)
         report = wire.RankReport(self.state(), [], launches, announced=self.journal.announced)
@@ -433,6 +438,13 @@ class Rank:
     def _has_begun(self, request: Request) -> bool:
         """Whether the cell was not interrupted here before its turn, and was sent here."""
         return self.before is not None and self.before.seq == request.body.seq
+
+    def _on_sim_pull(self, request: Request) -> None:
+        self.reply(request, self.names.get(request.body.name))
+
+    def _on_sim_push(self, request: Request) -> None:
+        self.names[request.body.name] = pushed(self.number, request.body.number)
+        self.reply(request, None)
 
     def _on_replay(self, request: Request) -> None:
         self.jobs.append(lambda: self._replay(request))
@@ -785,6 +797,7 @@ class Cluster:
         self.devices = Devices(num_ranks, hub.stirred)
         self.store = Store(hub)
         self.printed: list[tuple[str, int, Any]] = []
+        self.pulled: list[tuple[int, str, int, Any]] = []
         self.known: dict[int, tuple[str, int]] = {}
         self._programs = programs
         self._compiled: dict[tuple[str, int], journals.Program] = {}
@@ -797,6 +810,8 @@ class Cluster:
         self.past: list[Rank] = []  # of former generations
 
     def program(self, source: str) -> Program:
+        if not source:  # that of an act, which waits for what other notebooks have left
+            return Program(0, 0, dict.fromkeys(range(self.num_ranks), ()), False)
         return self._programs[source.rpartition("# ")[2].strip()]
 
     def line(self, meant: Any) -> tuple[int, int]:

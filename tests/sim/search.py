@@ -15,10 +15,10 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from typing import Any
 
-from jaxcluster.errors import Divergence, RankDied
+from jaxcluster.errors import Divergence, RankDied, RecoveryError, UsageError
 from jaxcluster.model import explain, lineage, rewrite
 from jaxcluster.wire.ops.cells import Interrupt
-from sim import keeping
+from sim import acts, keeping
 from sim.clients import Client, outcome, virtual
 from sim.hub import Hub, Sink, Stuck
 from sim.programs import FAULTS, Catch, Late, Launch, Own, Program, Repeat, Schedule, Thread, Writer
@@ -28,6 +28,7 @@ from sim.truth import Value
 GARBAGE = 500_000  # objects between looks for what only cycles hold
 KEPT = 0.006  # of the schedules: in each of these ranks or hosts are lost
 LEFT = 0.1  # of those with two notebooks: the other one's process ends
+ACTS = 0.1  # of the others: values come and go between cells, or cells are undone
 LIMIT_S = 200.0  # of the virtual clock; what waits as long waits for ever
 
 
@@ -144,6 +145,9 @@ def use(client: Client, programs: Sequence[Program], course: Course, hub: Hub, n
     for program in programs:
         if program.pause_s:
             hub.block(None, program.pause_s)
+        if program.act is not None:
+            become_known(program, acts.carry_out(client, program, course))
+            continue
         try:
             cell = client.submit(program.source, program.ranks, program.timeout_s)
         except Exception as error:  # it was refused
@@ -248,6 +252,10 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
             elif not re.search(rf"\b{name}\b", str(error)):
                 told = f"P1: cell {number} left {name} wrong on rank {rank.number}, unnamed"
                 broken.append(f"{told}: {error}")
+    is_left = any(isinstance(error, Left) for error in course.ended.values())
+    is_whole = schedule.death is None and schedule.keeps is None and not is_left
+    is_right = not schedule.fault and is_whole
+    broken += acts.judge(cluster, course, is_right, _was_named)
     if schedule.fault == "partial" and any(course.ended.values()):
         # What is launched of processes that don't run the cell is compared by its order alone: it
         # is found, but other cells may have met it.
@@ -255,15 +263,14 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
     for number, error in course.ended.items():
         broken += _look_at_undone(cluster, course, number, error)
     # What a notebook leaves open when it ends, half sent or stopped, others find and tell of.
-    is_left = any(isinstance(error, Left) for error in course.ended.values())
-    is_whole = schedule.death is None and schedule.keeps is None and not is_left
-    is_right = not schedule.fault and is_whole
     if is_right:
         for number, error in course.ended.items():
             program = by_number[number]
             may = program.is_stopped or _was_given_new_processes(program, schedule, course)
             if isinstance(error, Divergence) and not _is_stop_heard(schedule):
                 broken.append(f"P2: cell {number} is right, and said to have diverged: {error!r}")
+            elif program.act is not None and isinstance(error, UsageError | RecoveryError):
+                pass  # as where there is nothing to undo, or another notebook must do it
             elif error is not None and not (may or _was_stopped_before(program, schedule, course)):
                 broken.append(f"P2: cell {number} is right, and ended with {error!r}")
             elif error is None and "Don't trust" in course.said[number]:
@@ -387,7 +394,8 @@ def _look_at_all_or_none(schedule: Schedule, cluster: Cluster, course: Course) -
         if any(name in str(error).split() or f"{name}," in str(error) or f" {name} " in str(error)
                for error in course.ended.values()):  # fmt: skip
             continue
-        held = {repr(rank.names.get(name)) for rank in cluster.ranks}
+        values = [rank.names.get(name) for rank in cluster.ranks]
+        held = {repr(v.meaning if isinstance(v, Value) else v) for v in values}
         if len(held) > 1:
             told = [rank.names.get(name) for rank in cluster.ranks]
             course.broken.append(f"P5: {name} differs between the ranks: {told}")
@@ -406,6 +414,8 @@ def schedules(first: int, count: int, faults: Sequence[str] = ("", *FAULTS)) -> 
             made = Writer(chance).keep(made)
         elif any(p.client for p in made.programs) and chance.random() < LEFT:
             made = replace(made, leaves_at=chance.uniform(0, 2.0))
+        elif chance.random() < ACTS:
+            made = acts.add(made, chance)
         yield made
 
 
@@ -452,7 +462,7 @@ def _smaller(schedule: Schedule) -> Iterator[Schedule]:
         if p.is_stopped:
             yield put(replace(p, stop_at=None, timeout_s=None, interrupt_at=None))
         inner = {r: own[0].steps for r, own in p.steps.items() if own and _goes_on(own[0], False)}
-        if len(inner) == len(p.steps):
+        if inner and len(inner) == len(p.steps):
             yield put(replace(p, steps=inner))
             for n in range(max(map(len, inner.values()))):
                 less = {r: own[:n] + own[n + 1 :] for r, own in inner.items()}

@@ -58,6 +58,13 @@ class Made:
         self.value = Value(self)
 
 
+def pushed(rank: int, number: int) -> Value:
+    """A value that comes from the notebook, and is the same on all ranks."""
+    value = Made(rank, "", 0, 0, (number, "pushed"), ()).value
+    value.tainted = False
+    return value
+
+
 class Devices:
     """All ranks' devices, and what they were given to run.
 

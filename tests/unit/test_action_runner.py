@@ -10,10 +10,9 @@ import pytest
 
 from jaxcluster.cluster import undoing
 from jaxcluster.cluster.action_runner import ActionRunner
-from jaxcluster.errors import ClusterWarning
 from jaxcluster.lockstep import actions
 from jaxcluster.lockstep.undone import Undone
-from jaxcluster.model.notices import Alarm, Warned
+from jaxcluster.model.notices import Alarm, ClusterWarning, Warned
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.wire.link import Sink
 from jaxcluster.wire.ops.state import ALREADY_UNDONE

@@ -11,82 +11,180 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.cluster import Cluster, array_queries, world
+from jaxcluster.cluster import Cluster, array_queries, handle, world
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import NoCluster, RankHung, UsageError
 from jaxcluster.model import layout
+from jaxcluster.wire.cell_ends import CellEnd
+from jaxcluster.wire.link import Event
+from jaxcluster.wire.ops.lockstep import Rest
 
 
 def state(rank: int, what: str = "idle", taken: int = 7, queued: int = 0) -> wire.RankState:
     return wire.RankState(rank, 9, "here", what, taken=taken, ended=taken, queued=queued)
 
 
-class Ranks(World):
-    """Each look at them has the next states; the last ones stay."""
+def rest(
+    is_free: bool = True, taken: int = 7, status: str = "ok", own: int = 0, launches: int = 3
+) -> Rest:
+    """Of a rank that has ended cell 7 so, with so many launches in it."""
+    made = {"0,1": [own, own]} if own else {}
+    end = CellEnd(status, made, {"0,1": [launches, launches]})
+    return Rest(is_free, taken, {"0,1": [launches, launches]}, {7: end})
 
-    def __init__(self, *looks: list[wire.RankState], is_lost: bool = False) -> None:
+
+FREE = [rest(), rest()]
+HAD = ["has the turn", "looks", "acts", "gives it back"]
+IDLE = [state(0), state(1)]
+AGAIN = ["gives it back", "goes behind"]
+
+
+class Ranks(World):
+    """Each look at them has the next answers; the last ones stay."""
+
+    def __init__(self, *looks: list[Rest | None], is_lost: bool = False) -> None:
         self.looks, self.is_lost = list(looks), is_lost
         self.told: list[str] = []
-        self.turns: Any = SimpleNamespace(quiet=self.quiet)
+        self.turns: Any = SimpleNamespace(quiet=self.have_turn, last_cells=lambda: {0: 7, 1: 7})
         self.num_processes = 2
         self.record: Any = SimpleNamespace(facts=[None, None])
+        self.link: Any = SimpleNamespace(ranks=[0, 1], gather=self.gather)
+        self.own_cells, self.dead = set(), {}
 
     @contextlib.contextmanager
-    def quiet(self) -> Iterator[dict[int, int]]:
+    def have_turn(self) -> Iterator[dict[int, int]]:
         if self.is_lost:
             raise NoCluster("The first host is lost.", "")
         self.told.append("has the turn")
         yield {0: 7, 1: 7}
         self.told.append("gives it back")
 
-    def status(self) -> list[wire.RankState]:
+    def check(self) -> None:
+        """It is open."""
+
+    def gather(self, ranks: Any, request: Any, timeout_s: float) -> dict[int, Event[Any]]:
         self.told.append("looks")
-        return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        looks = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        return {
+            rank: Event(rank, "reply", "1", answer)
+            for rank, answer in enumerate(looks)
+            if answer is not None
+        }
 
-    def course(self) -> list[str]:
-        with self.between_cells():
-            self.told.append("acts")
-        return self.told
+    def status(self) -> list[wire.RankState]:
+        return [state(0), state(1, "running")]
 
 
-FREE = [state(0), state(1)]
-HAD = ["has the turn", "looks", "acts", "gives it back"]
+class Notebook:
+    """One whose cells so far are ``own``; the last one on the ranks is 7."""
+
+    _between_cells = Cluster._between_cells
+    _settle_others = Cluster._settle_others
+    _is_behind_others = Cluster._is_behind_others
+
+    def __init__(self, world: Ranks, own: tuple[int, ...] = (), judging: tuple[int, ...] = ()):
+        self.world, self.link = world, world.link
+        self.world.own_cells = set(own)
+        self.cells = [SimpleNamespace(record=SimpleNamespace(seq=seq)) for seq in judging]
+        self.sent = [SimpleNamespace(record=SimpleNamespace(seq=seq)) for seq in own]
+        self.closed, self.divergence = False, None
+
+    @property
+    def dead(self) -> Any:
+        return self.world.dead
+
+    def _carry_unwaited(self) -> None:
+        pass
+
+    def _submit(self, source: str, options: Any) -> Any:
+        self.world.told.append("goes behind")
+        return SimpleNamespace(wait=lambda: None)
+
+    def course(self, timeout_s: float = 60.0) -> list[str]:
+        with self._between_cells(timeout_s):  # type: ignore[misc]
+            self.world.told.append("acts")
+        return self.world.told
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world, "HOLD_S", 0.02)
+    monkeypatch.setattr(handle, "LOOK_S", 0.001)
+
+
+@pytest.mark.parametrize("busy", [rest(False), rest(taken=6)], ids=["runs", "is to come"])
+def test_cells_that_run_or_are_on_their_way_are_waited_for(busy: Rest) -> None:
+    assert Notebook(Ranks(FREE)).course() == HAD
+    assert Notebook(Ranks([rest(), busy], FREE)).course() == [*HAD[:2], *HAD[1:]]
+
+
+def test_a_cell_that_runs_for_long_gets_the_turn_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It needs it to bring the ranks back, and would not end. A cell finds what is wrong."""
+    monkeypatch.setattr(world, "HOLD_S", -1.0)
+    assert Notebook(Ranks([rest(False), rest()], FREE)).course() == [*HAD[:2], *AGAIN, *HAD]
+    own = Notebook(Ranks([rest(False), rest()], FREE), own=(7,), judging=(7,))
+    assert own.course() == [*HAD[:2], "gives it back", *HAD]
 
 
 @pytest.mark.parametrize(
-    "busy", [state(1, "running"), state(1, queued=1), state(1, taken=6)], ids=str
+    "wrong",
+    [
+        [rest(own=1, launches=4), rest()],
+        [rest(status="interrupted"), rest()],
+        [rest(launches=4), rest(launches=4, own=1)],
+    ],
+    ids=["one has launched more", "one was interrupted", "one has left it to a thread"],
 )
-def test_cells_that_run_wait_or_are_on_their_way_are_waited_for(busy: wire.RankState) -> None:
-    assert Ranks(FREE).course() == HAD
-    assert Ranks([state(0), busy], FREE).course() == [*HAD[:2], *HAD[1:]]
+def test_a_cell_that_went_wrong_is_settled_before(wrong: list[Rest | None]) -> None:
+    """Its notebook finds that a moment later, and undoes it: what it has made is no value."""
+    others = Notebook(Ranks(wrong, FREE))
+    assert others.course() == [*HAD[:2], *AGAIN, *HAD]
+    own = Notebook(Ranks(wrong, wrong, FREE), own=(7,), judging=(7,))
+    assert own.course() == [*HAD[:2], "gives it back", *HAD[:2], "gives it back", *HAD]
+    judged = Notebook(Ranks(wrong), own=(7,))
+    assert judged.course() == HAD
 
 
-def test_a_cell_that_goes_wrong_gets_the_turn_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It needs it to bring the ranks back, and would not end."""
-    monkeypatch.setattr(world, "HOLD_S", 0.0)
-    assert Ranks([state(0, "running"), state(1)], FREE).course() == [
-        "has the turn",
-        "looks",
-        *HAD[3:],
-        *HAD,
-    ]
+def test_uneven_ranks_are_looked_at_by_one_cell() -> None:
+    """A thread of the user's may be about to make them even."""
+    uneven = [rest(launches=4), rest()]
+    for each in uneven:
+        each.ends.clear()
+    assert Notebook(Ranks(uneven)).course() == [*HAD[:2], *AGAIN, *HAD]
+    assert Notebook(Ranks(uneven), own=(7,)).course() == HAD
 
 
-def test_what_will_never_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world, "HOLD_S", 0.02)
-    assert Ranks([state(0), state(1, taken=6)]).course()[-2:] == HAD[-2:]  # its notebook has died
-    assert Ranks([state(0), state(1, "dead", taken=6)]).course() == HAD
-    stuck = Ranks([state(0), state(1, "running")])
+def test_what_is_not_settled_in_time_is_told() -> None:
+    wrong = [rest(own=1, launches=4), rest()]
+    with pytest.raises(RankHung, match="A cell that went wrong is not settled"):
+        Notebook(Ranks(wrong), own=(7,), judging=(7,)).course(0.02)
+    lost = Notebook(Ranks(wrong))
+    lost.divergence = object()
+    assert lost.course() == HAD, "its values can be had as they are"
+    lost = Notebook(Ranks([rest(False), rest()]))
+    lost.divergence = object()
+    with pytest.raises(RankHung, match="Rank 0 did not answer"):
+        lost.course()
+    dead = Notebook(Ranks(wrong))
+    dead.world.dead = {1: {}}
+    assert dead.course() == HAD, "who asks the ranks is told"
+
+
+def test_what_will_never_come_is_not_waited_for() -> None:
+    assert Notebook(Ranks([rest(), rest(taken=6)])).course()[-2:] == HAD[-2:]  # its notebook died
+    assert Notebook(Ranks([rest(), None])).course() == HAD
+    stuck = Notebook(Ranks([rest(), rest(False)]))
     said = "Rank 1 did not answer within 0.02 s. Rank 1 is in cell"
-    with pytest.raises(RankHung, match=re.escape(said)), stuck.between_cells(0.02):
-        raise AssertionError("it runs a cell")
-    assert stuck.told.count("has the turn") == stuck.told.count("gives it back")
-    assert Ranks(FREE, is_lost=True).course() == ["acts"]
+    with pytest.raises(RankHung, match=re.escape(said)):
+        stuck.course(0.02)
+    told = stuck.world.told
+    assert told.count("has the turn") == told.count("gives it back")
+    assert Notebook(Ranks(FREE, is_lost=True)).course() == ["acts"]
 
 
 def test_strict_mode_begins_between_cells() -> None:
     """On in another notebook's cell on one rank, and off on the other, it would wait for ever."""
-    ranks: Any = Ranks([state(0, "running"), state(1)], FREE)
+    ranks: Any = Ranks([rest(False), rest()], FREE)
     ranks.ask = lambda *asked, **more: ranks.told.append("acts")
     cluster = strict_cluster(ranks)
     Cluster.strict(cluster, True)
@@ -95,7 +193,7 @@ def test_strict_mode_begins_between_cells() -> None:
 
 def test_new_processes_are_strict_without_a_second_turn() -> None:
     """Who brings them has it, and waited for it for ever."""
-    ranks: Any = Ranks([FREE], FREE)
+    ranks: Any = Ranks(FREE)
     ranks.ask = lambda *asked, **more: ranks.told.append("acts")
     cluster = strict_cluster(ranks)
     Cluster.equip(cluster)
@@ -103,14 +201,16 @@ def test_new_processes_are_strict_without_a_second_turn() -> None:
 
 
 def strict_cluster(ranks: Any) -> Any:
-    made: Any = SimpleNamespace(world=ranks, num_processes=2, ensure_open=lambda: None)
+    made: Any = Notebook(ranks)
+    made.num_processes, made.ensure_open = 2, lambda: None
     made.undo_nbytes, made.copies_nbytes, made.stays_strict = None, 0, True
     made._switch_strict = lambda on: Cluster._switch_strict(made, on)
     return made
 
 
 @pytest.mark.parametrize(
-    ("then", "now"), [(FREE, [state(0), state(1, taken=8)]), ([state(0, "running")] * 2, FREE)]
+    ("then", "now"),
+    [(IDLE, [state(0), state(1, taken=8)]), ([state(0, "running")] * 2, IDLE)],
 )
 def test_copies_that_a_cell_makes_anew_meanwhile_are_not_said_to_differ(
     monkeypatch: pytest.MonkeyPatch, then: list[wire.RankState], now: list[wire.RankState]
@@ -118,8 +218,10 @@ def test_copies_that_a_cell_makes_anew_meanwhile_are_not_said_to_differ(
     found = SimpleNamespace(name="x", differences=("one",))
     monkeypatch.setattr(array_queries, "ask_each", lambda *asked: ({0: 1}, {}))
     monkeypatch.setattr(layout, "compare", lambda *asked: found)
-    ranks = Ranks(then, now)
+    ranks: Any = Ranks(FREE)
+    looks = [then, now]
+    ranks.status = lambda: looks.pop(0) if len(looks) > 1 else looks[0]
     with pytest.raises(UsageError, match="ran a cell meanwhile"):
         array_queries.check(ranks, "x")
-    ranks.looks = [FREE]
+    looks[:] = [IDLE]
     assert array_queries.check(ranks, "x") is found

@@ -11,6 +11,7 @@ from jaxcluster import wire
 from jaxcluster.cluster import recovery
 from jaxcluster.cluster.action_runner import ActionRunner
 from jaxcluster.cluster.running import CellOptions, RunningCell
+from jaxcluster.errors import RecoveryError
 from jaxcluster.lockstep import actions
 from jaxcluster.lockstep.settling import Settling, Steps
 from jaxcluster.lockstep.undone import Undone
@@ -114,12 +115,18 @@ def test_what_they_wait_for_is_told_where_no_other_reason_is(
 
     monkeypatch.setattr(recovery.replay.Replay, "bring_back", bring_back)
     cluster: Any = SimpleNamespace(
-        world=SimpleNamespace(turns=None, dead={}, link=None), restart=lambda: "New processes."
+        world=SimpleNamespace(turns=None, dead={}, link=None),
+        restart=lambda: "New processes.",
+        is_broken=True,
     )
     assert recovery.bring_into_lockstep(cluster) == (
         "New processes.\nThe ranks needed new processes, since rank 3 runs no cell, but its thread "
         "'loader' still runs."
     )
+    cluster.is_broken = False  # it may be right, and would lose its thread
+    said = "Nothing was done, since rank 3 runs no cell, but its thread 'loader' still runs."
+    with pytest.raises(RecoveryError, match=said):
+        recovery.bring_into_lockstep(cluster)
 
 
 def test_a_cell_is_settled_on_the_ranks_that_it_was_sent_to(

@@ -40,6 +40,7 @@ class Ranks:
         self.counts: dict[int, Any] = {}
         self.launches = {0: EVEN, 1: EVEN}
         self.busy: set[int] = set()  # with a later cell
+        self.met: dict[int, int] = {}  # whose the first launch was on each rank
         self.done: list[actions.Action] = []
         self.answers: dict[type, Callable[[Any], Any]] = {
             actions.LookAround: lambda _: self._now(),
@@ -80,7 +81,14 @@ class Ranks:
         )
 
     def _look(self, ask: actions.Ask) -> events.Looked:
-        reports = {rank: wire.RankReport(self._state(rank), [], []) for rank in (0, 1)}
+        reports = {
+            rank: wire.RankReport(
+                self._state(rank),
+                [],
+                [wire.Launch(0, SET, "f", 1, cell_seq=self.met[rank])] if self.met else [],
+            )
+            for rank in (0, 1)
+        }
         facts = self._now()
         return events.Looked(facts.now, ask, reports, facts)
 
@@ -367,6 +375,24 @@ def test_cells_that_its_own_finding_is_about_are_taken_back_where_none_can_judge
     if asked:
         ending = ranks.carry(settling.end(lambda error, ranks: ()))
         assert f"{theirs} is undone." in ending.recovered + ending.undone
+
+
+@pytest.mark.parametrize("whose", [wire.OURS, SEQ])
+def test_a_stopped_cell_that_another_notebooks_replay_has_met_is_undone(whose: int) -> None:
+    """By then all ranks have launched as often, and nothing is left to bring back."""
+    cell = Cell(CellRecord(SEQ, 3, "y = f(x)", [0, 1]), T0 - 1)
+    cell.feed(events.Stopped(T0 - 0.8))
+    for rank in (0, 1):
+        reply = wire.CellReply(rank, SEQ, "interrupted", 0.1, launches=EVEN)
+        cell.feed(events.Replied(T0 - 0.5, reply))
+    ranks = Ranks()
+    ranks.met = {0: SEQ, 1: whose}
+    ranks.carry(Settling(cell).settle())
+    if whose == SEQ:
+        assert not cell.recovered and cell.undone is None
+    else:
+        assert cell.recovered.startswith("Other ranks have met its launches with zeros")
+        assert cell.recovered.endswith("This cell is undone. Removed y.")
 
 
 def test_where_it_went_wrong_a_dead_rank_that_did_not_run_it_is_replaced() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from jaxcluster.wire.cell_ends import CellEnd
 from jaxcluster.wire.messages import LaunchTimes, PollReply, RankResources, RankState
 from jaxcluster.wire.ops import Operation
 
@@ -12,6 +13,25 @@ Divisions = list[list[list[int]]]  # all devices by their places among all, in g
 
 class State(Operation[RankState], op="state"):
     """What the main thread does now."""
+
+
+@dataclass(frozen=True)
+class Rest:
+    """Whether values may come and go between this rank's cells.
+
+    ``is_free``: it runs no cell, and none waits. ``taken``: as in ``RankState``. ``ends``: how the
+    last cells have ended here of which nobody has said yet that they are settled, by their seqs.
+    ``launches``: as in ``RankState``.
+    """
+
+    is_free: bool
+    taken: int
+    launches: dict[str, list[int]]
+    ends: dict[int, CellEnd]
+
+
+class AtRest(Operation[Rest], op="at_rest"):
+    """Whether a cell runs, waits, or may yet turn out to have gone wrong."""
 
 
 class Resources(Operation[RankResources], op="resources"):

@@ -1,0 +1,122 @@
+"""What simulated users do between cells: pull and push values, undo a cell, ask for a resync."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from jaxcluster.cluster import handle, recovery
+from jaxcluster.errors import JaxClusterError
+from sim.clients import Client
+from sim.programs import Program, Schedule
+from sim.truth import Value
+
+NUMBERS = 20, 21  # of acts; cells have others
+NAMES = "aabbcpq"
+
+
+@dataclass(frozen=True)
+class Pull:
+    """Ask a rank for a name."""
+
+    name: str
+    op: ClassVar[str] = "sim_pull"
+
+
+@dataclass(frozen=True)
+class Push:
+    """Bind a name on a rank."""
+
+    name: str
+    number: int
+    op: ClassVar[str] = "sim_push"
+
+
+def carry_out(client: Client, program: Program, course: Any) -> BaseException | None:
+    """How it ended."""
+    what, name = program.act
+    client.attach()
+    client.hear = lambda text: course.said.update({program.number: text})
+    course.said[program.number] = ""
+    try:
+        told = _ACTS[what](client, program.number, name, course)
+    except (JaxClusterError, KeyboardInterrupt) as error:
+        return error
+    course.said[program.number] += told
+    return None
+
+
+def _pull(client: Client, number: int, name: str, course: Any) -> str:
+    for rank, value in _ask(client, Pull(name)).items():
+        client.cluster.pulled.append((number, name, rank, value))
+    return ""
+
+
+def _push(client: Client, number: int, name: str, course: Any) -> str:
+    _ask(client, Push(name, number))
+    return ""
+
+
+def _ask(client: Client, request: Any) -> dict[int, Any]:
+    with client._between_cells():  # type: ignore[misc]
+        ranks = [rank for rank in client.link.ranks if rank not in client.world.dead]
+        answers = client.link.gather(ranks, request, timeout_s=60.0)
+    return {rank: event.body for rank, event in answers.items() if event.op == "reply"}
+
+
+def _undo(client: Client, number: int, name: str, course: Any) -> str:
+    told = recovery.undo(client)
+    assert client.last is not None
+    undone = [number for number, seq in course.seqs.items() if seq == client.last.seq]
+    course.broken += [
+        f"P6: {name} of cell {undone}, which is undone, is on rank {rank.number}"
+        for rank in client.cluster.ranks
+        for name, value in rank.names.items()
+        if isinstance(value, Value) and value.meaning[0] in undone and not rank.is_dead
+        if value.meaning not in course.apart
+    ]
+    return told
+
+
+def _resync(client: Client, number: int, name: str, course: Any) -> str:
+    return handle.Cluster.resync(client)  # type: ignore[arg-type]
+
+
+_ACTS: dict[str, Callable[[Client, int, str, Any], str]] = {
+    "pull": _pull, "push": _push, "undo": _undo, "resync": _resync,
+}  # fmt: skip
+
+
+def add(made: Schedule, chance: random.Random) -> Schedule:
+    """One act or two among the cells, of either notebook."""
+    programs = list(made.programs)
+    for number in NUMBERS[: chance.randint(1, 2)]:
+        act = chance.choice(["pull", "pull", "push", "push", "undo", "undo", "resync"])
+        name = chance.choice(NAMES)
+        pause_s = chance.choice([0.0, 0.0, 0.02, 0.3, 1.0])
+        program = Program(number, chance.randrange(2), {}, False, pause_s=pause_s, act=(act, name))
+        programs.insert(chance.randint(0, len(programs)), program)
+    return replace(made, programs=tuple(programs))
+
+
+def judge(
+    cluster: Any, course: Any, is_right: bool, was_named: Callable[[Value, Any], bool]
+) -> list[str]:
+    """P7: a value that is pulled is of one moment, and is not wrong unless that was said."""
+    broken = []
+    pulled: dict[tuple[int, str], dict[int, Any]] = {}
+    for number, name, rank, value in cluster.pulled:
+        pulled.setdefault((number, name), {})[rank] = value
+    for (number, name), values in pulled.items():
+        if course.ended.get(number, 1) is None and any(
+            isinstance(value, Value) and value.tainted and not was_named(value, course)
+            for value in values.values()
+        ):
+            broken.append(f"P1: {number} has pulled a wrong number, ok")
+        told = [value for value in values.values() if value is not None]
+        meant = {v.meaning if isinstance(v, Value) else v for v in told}
+        if is_right and len(meant) > 1:
+            broken.append(f"P7: {name} was pulled by {number} as of several moments: {meant}")
+    return broken
