@@ -31,7 +31,7 @@ from jaxcluster.cluster.respawn import Respawn
 from jaxcluster.cluster.restart import Restored
 from jaxcluster.cluster.running import CellOptions, Listener, RunningCell
 from jaxcluster.cluster.starting import Progress
-from jaxcluster.cluster.world import World
+from jaxcluster.cluster.world import HOLD_S, World
 from jaxcluster.errors import Divergence, RankHung, RecoveryError, UsageError
 from jaxcluster.model import compared, findings
 from jaxcluster.model.compared import Compared, check_expression
@@ -894,13 +894,13 @@ class Cluster(Lifecycle):
                 unsettled = ranks.unsettled - self.world.own_cells
                 unsettled |= ranks.unsettled & {cell.record.seq for cell in self.cells}
                 is_even = ranks.is_even or is_behind or not self._is_behind_others()
-                is_lost = self.divergence is not None and not self.cells
-                if not ranks.busy and (self.dead or is_lost or (is_even and not unsettled)):
+                is_lost = self.is_broken and not self.cells  # nobody settles anything now
+                if not ranks.busy and (is_lost or (is_even and not unsettled)):
                     yield
                     return
             if is_lost or time.monotonic() > give_up:
                 if ranks.busy:
-                    raise self.world.unanswered(ranks.busy, timeout_s)
+                    raise self.world.unanswered(ranks.busy, HOLD_S if is_lost else timeout_s)
                 raise RankHung(
                     "A cell that went wrong is not settled.", SETTLE_HINT, self.link.ranks
                 )

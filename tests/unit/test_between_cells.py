@@ -93,6 +93,10 @@ class Notebook:
     def dead(self) -> Any:
         return self.world.dead
 
+    @property
+    def is_broken(self) -> bool:
+        return bool(self.dead) or self.divergence is not None
+
     def _carry_unwaited(self) -> None:
         pass
 
@@ -163,11 +167,14 @@ def test_what_is_not_settled_in_time_is_told() -> None:
     assert lost.course() == HAD, "its values can be had as they are"
     lost = Notebook(Ranks([rest(False), rest()]))
     lost.divergence = object()
-    with pytest.raises(RankHung, match="Rank 0 did not answer"):
+    with pytest.raises(RankHung, match="Rank 0 did not answer within 2 s"):
         lost.course()
     dead = Notebook(Ranks(wrong))
     dead.world.dead = {1: {}}
     assert dead.course() == HAD, "who asks the ranks is told"
+    dead = Notebook(Ranks(wrong, FREE), own=(7,), judging=(7,))
+    dead.world.dead = {1: {}}
+    assert dead.course() == [*HAD[:2], "gives it back", *HAD], "its cell is judged and undone first"
 
 
 def test_what_will_never_come_is_not_waited_for() -> None:
