@@ -22,7 +22,8 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.cluster import action_runner, copies, restart
+from jaxcluster.cluster import action_runner, copies, handle, recovery, restart
+from jaxcluster.cluster import world as worlds
 from jaxcluster.engine import change_notices, strict
 from jaxcluster.engine.state import version_store
 from jaxcluster.errors import CellInterrupted
@@ -85,6 +86,12 @@ def undo_beside_a_restart(self: Any, *asked: Any, **options: Any) -> Any:
     """Whatever another cell does to the ranks meanwhile."""
     free = SimpleNamespace(changing=contextlib.nullcontext())
     return REAL.take_back(SimpleNamespace(_cluster=free), *asked, **options)
+
+
+def resync_at_once(self: Any) -> str:
+    """Whatever other notebooks' cells do."""
+    with self.changing:
+        return recovery.bring_into_lockstep(self)
 
 
 @contextlib.contextmanager
@@ -268,6 +275,8 @@ HOLES: dict[str, list[tuple[Any, str, Any]]] = {
         (action_runner.ActionRunner, "_take_back", undo_beside_a_restart),
         (Turns, "quiet", look_only),
     ],
+    "values come before it is known how a cell went": [(worlds, "_unsettled", lambda rests: set())],
+    "a resync beside others' cells": [(handle.Cluster, "resync", resync_at_once)],
 }  # fmt: skip
 
 
@@ -282,6 +291,14 @@ def is_shared(made: Schedule) -> bool:
 
 def is_kept(made: Schedule) -> bool:
     return made.keeps is not None
+
+
+def has_acts(made: Schedule) -> bool:
+    return any(program.act is not None for program in made.programs)
+
+
+def has_resync(made: Schedule) -> bool:
+    return any(p.act is not None and p.act[0] == "resync" for p in made.programs)
 
 
 def is_mirrored(made: Schedule) -> bool:
@@ -302,6 +319,8 @@ SHOWN_BY: dict[str, Callable[[Schedule], bool]] = {
     "a survivor's value is taken for a dead rank's own": is_kept,
     "an array's numbers are another one's": is_kept,
     "a cell is taken back while others replace the ranks": is_kept,
+    "values come before it is known how a cell went": has_acts,
+    "a resync beside others' cells": has_resync,
 }
 
 
