@@ -904,7 +904,7 @@ class Cluster(Lifecycle):
                 raise RankHung(
                     "A cell that went wrong is not settled.", SETTLE_HINT, self.link.ranks
                 )
-            is_behind = self._settle_others(is_certain=True)
+            is_behind = not self.cells and self._settle_others(is_certain=True)
             if not is_behind:
                 time.sleep(LOOK_S)
 
@@ -916,7 +916,7 @@ class Cluster(Lifecycle):
         Raises:
           Divergence: that cell had gone wrong; what became of it is said.
         """
-        if self.closed or self.dead or self.divergence is not None or not self._is_behind_others():
+        if self.closed or self.is_broken or not (is_certain or self._is_behind_others()):
             return False
         if not is_certain:
             states = self.world.status()

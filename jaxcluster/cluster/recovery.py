@@ -68,19 +68,20 @@ def recover(
 
 def bring_into_lockstep(cluster: Recoverable) -> str:
     """By a replay of what ranks have skipped, or by new processes; returns what was done."""
-    started = time.monotonic()
+    started, was_broken = time.monotonic(), cluster.is_broken
     begun = replay.Replay(cluster.world.link)
     if not cluster.world.dead and begun.bring_back(cluster.world.turns):
         cluster.world.counts.clear()
         cluster.world.pending_launches.clear()
         cluster.world.divergence = None
-        states = cluster.world.status()
-        cluster.world.open_gates({seq for s in states for seq in (*s.gate[:1], s.ended)})
+        if was_broken:  # else other notebooks open them, or a cell that waits for their ends
+            states = cluster.world.status()
+            cluster.world.open_gates({seq for s in states for seq in (*s.gate[:1], s.ended)})
         undone = _undo_last(cluster)
         kept = "All variables are kept." if undone is None else undone.told("The last cell")
         return skipped.tell(begun.core.ran, time.monotonic() - started, kept)
     why = begun.core.why_not
-    if begun.core.is_under_way and not cluster.is_broken:
+    if begun.core.is_under_way and not was_broken:
         raise RecoveryError(
             f"Nothing was done, since {why}.",
             "Wait for them. %jaxcluster restart gives the ranks new processes without.",

@@ -84,8 +84,12 @@ def _resync(client: Client, number: int, name: str, course: Any) -> str:
     return handle.Cluster.resync(client)  # type: ignore[arg-type]
 
 
+def _restart(client: Client, number: int, name: str, course: Any) -> str:
+    return client.restart()
+
+
 _ACTS: dict[str, Callable[[Client, int, str, Any], str]] = {
-    "pull": _pull, "push": _push, "undo": _undo, "resync": _resync,
+    "pull": _pull, "push": _push, "undo": _undo, "resync": _resync, "restart": _restart,
 }  # fmt: skip
 
 
@@ -93,12 +97,25 @@ def add(made: Schedule, chance: random.Random) -> Schedule:
     """One act or two among the cells, of either notebook."""
     programs = list(made.programs)
     for number in NUMBERS[: chance.randint(1, 2)]:
-        act = chance.choice(["pull", "pull", "push", "push", "undo", "undo", "resync"])
+        act = chance.choice(["pull", "pull", "push", "push", "undo", "undo", "resync", "restart"])
         name = chance.choice(NAMES)
         pause_s = chance.choice([0.0, 0.0, 0.02, 0.3, 1.0])
         program = Program(number, chance.randrange(2), {}, False, pause_s=pause_s, act=(act, name))
         programs.insert(chance.randint(0, len(programs)), program)
     return replace(made, programs=tuple(programs))
+
+
+def restart(made: Schedule, chance: random.Random) -> Schedule:
+    """The user asks for new processes, in the midst of anything."""
+    programs = list(made.programs)
+    pause_s = chance.choice([0.0, 0.0, 0.02, 0.3, 1.0])
+    again = Program(NUMBERS[0], 0, {}, False, pause_s=pause_s, act=("restart", ""))
+    programs.insert(chance.randint(0, len(programs)), again)
+    return replace(made, programs=tuple(programs))
+
+
+def is_restarted(made: Schedule) -> bool:
+    return any(program.act is not None and program.act[0] == "restart" for program in made.programs)
 
 
 def judge(

@@ -93,7 +93,7 @@ class Link:
         self.client = client
         self.cluster, self.hub = client.cluster, client.cluster.hub
         self.ranks = list(range(self.cluster.num_ranks))
-        self._generation, self._ids = self.cluster.generation, itertools.count(1)
+        self.generation, self._ids = self.cluster.generation, itertools.count(1)
         self._asked: dict[str, sim_ranks.Request] = {}
         # When the last message to, and from, each rank arrives.
         self._to, self._back = [0.0] * len(self.ranks), [0.0] * len(self.ranks)
@@ -131,7 +131,7 @@ class Link:
     ) -> list[str]:
         ids = []
         for rank, body in each.items():
-            ids.append(name := f"{self._generation}-{next(self._ids)}")
+            ids.append(name := f"{self.generation}-{next(self._ids)}")
             if self._is_cut:
                 continue
             if rank in self._dead:
@@ -387,18 +387,20 @@ class Client:
             return "\n".join(filter(None, [evidence, OTHERS]))
         with self.changing:
             if self.world.is_broken:  # nobody has done it meanwhile
-                self.restarts += 1
-                self.is_restarting = True
-                try:
-                    if self.cluster.keeping is not None:
-                        self.recovered = sim_keeping.recover(self, when, undo)
-                    else:
-                        with self.world.turns.quiet():
-                            self._give_new_processes(undo)
-                        self.recovered = "New processes have the variables."
-                finally:
-                    self.is_restarting = False
+                self.recovered = self._restart(when, undo)
         return "\n".join(filter(None, [evidence, self.recovered]))
+
+    def _restart(self, when: str, undo: bool) -> str:
+        self.restarts += 1
+        self.is_restarting = True
+        try:
+            if self.cluster.keeping is not None:
+                return sim_keeping.recover(self, when, undo)
+            with self.world.turns.quiet():
+                self._give_new_processes(undo)
+            return "New processes have the variables."
+        finally:
+            self.is_restarting = False
 
     def _give_new_processes(self, undo: bool) -> None:
         cluster = self.cluster
@@ -471,9 +473,8 @@ class Client:
     def restart(self) -> str:
         if not self.can_restart:
             raise RecoveryError("The ranks can't be brought back.", OTHERS)
-        with self.world.turns.quiet():
-            self._give_new_processes(undo=False)
-        return "New processes have the variables."
+        with self.changing:
+            return self._restart("", undo=False)
 
     def attach(self) -> None:
         """To the new ranks, where the last ones are gone."""

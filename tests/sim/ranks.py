@@ -184,7 +184,9 @@ class Request:
     def arrive(self) -> str | None:
         """``CALM``, if nothing is changed by it."""
         link = self.link
-        return link.cluster.ranks[self.rank].receive(self) if link.client.link is link else CALM
+        if link.client.link is not link or link.generation != link.cluster.generation:
+            return CALM  # it was on its way to a process that is gone
+        return link.cluster.ranks[self.rank].receive(self)
 
 
 @dataclasses.dataclass

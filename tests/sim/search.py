@@ -294,7 +294,7 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
             is_clear = is_clear and len(culprits) != len(report.others)  # else nobody can tell
             if is_clear and guilty.isdisjoint(culprits):
                 broken.append(f"P4: cell {number}: {sorted(culprits)} are blamed: {report}")
-            is_clear = is_whole and not _is_stop_heard(schedule)
+            is_clear = is_whole and not (_is_stop_heard(schedule) or acts.is_restarted(schedule))
             if report.cell_seq and report.cell_seq not in cells and is_clear:
                 broken.append(f"P4: cell {report.cell_seq} is blamed, not {cells}: {report}")
     if not (broken or is_left or any(rank.is_dead for rank in cluster.ranks)):
@@ -381,7 +381,7 @@ def _was_given_new_processes(program: Program, schedule: Schedule, course: Cours
     seqs, error = course.seqs, course.ended[program.number]
     last = seqs.get(program.number, math.inf)
     stopped = any(p.is_stopped and seqs.get(p.number, 0) <= last for p in schedule.programs)
-    return stopped and isinstance(error, RankDied)
+    return (stopped or acts.is_restarted(schedule)) and isinstance(error, RankDied)
 
 
 def _look_at_all_or_none(schedule: Schedule, cluster: Cluster, course: Course) -> None:
@@ -412,6 +412,8 @@ def schedules(first: int, count: int, faults: Sequence[str] = ("", *FAULTS)) -> 
             made = replace(made, death=(chance.uniform(0, 2.0), chance.randrange(3)))
         elif chance.random() < KEPT:
             made = Writer(chance).keep(made)
+            if chance.random() < 0.3:
+                made = acts.restart(made, chance)
         elif any(p.client for p in made.programs) and chance.random() < LEFT:
             made = replace(made, leaves_at=chance.uniform(0, 2.0))
         elif chance.random() < ACTS:

@@ -128,6 +128,8 @@ def test_a_cell_that_runs_for_long_gets_the_turn_meanwhile(monkeypatch: pytest.M
     assert Notebook(Ranks([rest(False), rest()], FREE)).course() == [*HAD[:2], *AGAIN, *HAD]
     own = Notebook(Ranks([rest(False), rest()], FREE), own=(7,), judging=(7,))
     assert own.course() == [*HAD[:2], "gives it back", *HAD]
+    withdrawn = Notebook(Ranks([rest(False), rest()], FREE), own=(7,))
+    assert withdrawn.course() == [*HAD[:2], *AGAIN, *HAD], "the ranks are in the cell before it"
 
 
 @pytest.mark.parametrize(
