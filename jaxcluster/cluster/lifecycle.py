@@ -22,6 +22,7 @@ from jaxcluster.cluster.starting import Progress, Starting, one_at_a_time, start
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import NoCluster, UsageError
 from jaxcluster.lockstep.availability import ClusterCondition, RecoveryMode
+from jaxcluster.lockstep.settling import RESTARTED
 from jaxcluster.model.life import Life, State
 from jaxcluster.records import registry
 from jaxcluster.records.saved_states import Kept
@@ -106,7 +107,7 @@ class Lifecycle(abc.ABC):
         started = time.perf_counter()
         if self.life.state is State.REPLACING and self._allocation is not None:
             self._allocation.keep()
-            self.world.end()
+            self.world.end(RESTARTED)
             registry.remove_connection_files(self.record)  # nobody else gets its name meanwhile
             self._allocation.clear()
         else:

@@ -24,7 +24,7 @@ from jaxcluster.cluster.questions import IN_BACKGROUND, NO_TERMINAL, Conversatio
 from jaxcluster.errors import CellInterrupted, JaxClusterError
 from jaxcluster.lockstep import actions, events
 from jaxcluster.lockstep.cell import Cell
-from jaxcluster.lockstep.settling import Settling
+from jaxcluster.lockstep.settling import RESTARTED, Settling
 from jaxcluster.model import findings, notices, verdict
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.records import lastreport
@@ -369,7 +369,7 @@ class RunningCell:
             self._sink.put(event)
             raise
         self.talk.withdraw(event.rank)
-        return self._feed(events.Died(now, event.rank, "the cluster was restarted"))
+        return self._feed(events.Died(now, event.rank, RESTARTED))
 
     def _take_reply(self, event: Event[Any], now: float) -> None:
         if event.op in ("error", "mismatch"):

@@ -18,6 +18,7 @@ from jaxcluster.allocation.remote_attach import Logins
 from jaxcluster.cluster import events, unresponsive
 from jaxcluster.errors import LaunchError, NoCluster, RankHung, RecoveryError, UsageError
 from jaxcluster.host.exits import OomKills, describe_event
+from jaxcluster.lockstep.settling import STOPPED
 from jaxcluster.model import crash_log, findings, lockstep, pending_launches
 from jaxcluster.model.last_known import LastKnown
 from jaxcluster.model.long_launches import UsualTimes
@@ -143,7 +144,7 @@ class World:
 
     # ------------------------------------------------------------------ its end
 
-    def end(self) -> None:
+    def end(self, why: str = STOPPED) -> None:
         """End its processes; returns when they are reaped. One that is over: nothing."""
         if self.is_over:
             return
@@ -151,7 +152,7 @@ class World:
         self.close_client()
         self.processes.stop()
         for rank in range(self.num_processes):  # no other thread goes on waiting for them
-            self.link.mark_dead(rank, {"why": "the cluster was stopped"})
+            self.link.mark_dead(rank, {"why": why})
         self.link.close()
         if self.copies is not None:
             self.copies.folder.remove()

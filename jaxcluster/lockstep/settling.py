@@ -39,6 +39,8 @@ UNEVEN_S = 8.0  # that what made the ranks uneven gets to even out, or to become
 
 THREADS = " Don't trust what threads, tasks and timers have assigned since."
 
+# Why ranks have ended that nothing has befallen.
+STOPPED, RESTARTED = "the cluster was stopped", "the cluster was restarted"
 ZEROS = "Other ranks have met its launches with zeros, as another notebook brought them back."
 
 T = TypeVar("T")
@@ -548,6 +550,8 @@ class Settling:
         # Behind a cut they may live, and go on with the cell.
         what = "could no longer be reached" if self._facts.is_cut else "died"
         told = f"{begin_ranks(died, hosts)} {what} in cell [{record.execution_count}]: {why}."
+        if why in (STOPPED, RESTARTED):
+            told = f"Cell [{record.execution_count}] was ended: {why}."
         dead = self._facts.dead
         if lost := {r: why for r, why in died.items() if dead.get(r, {}).get("host_lost")}:
             yield actions.Notice(notices.lost_hosts(lost))  # what follows can take a minute

@@ -12,7 +12,7 @@ from jaxcluster import wire
 from jaxcluster.lockstep import actions, events
 from jaxcluster.lockstep.cell import Cell
 from jaxcluster.lockstep.facts import Facts, Recovered, Replayed, Why
-from jaxcluster.lockstep.settling import UNEVEN_S, Settling, Steps
+from jaxcluster.lockstep.settling import RESTARTED, STOPPED, UNEVEN_S, Settling, Steps
 from jaxcluster.lockstep.states import Impossible, State
 from jaxcluster.lockstep.undone import Undone
 from jaxcluster.model import findings
@@ -185,6 +185,15 @@ def test_where_new_processes_are_not_wanted_no_gate_is_opened() -> None:
     assert ranks.kinds()[-1] == "WithdrawBehind"
     ending = ranks.carry(settling.end(lambda error, ranks: ()))
     assert ending.is_diverged and ending.undone.startswith("This cell is undone")
+
+
+@pytest.mark.parametrize("why", [STOPPED, RESTARTED])
+def test_ranks_that_a_person_has_ended_are_not_said_to_have_died(why: str) -> None:
+    cell, settling = ended((None, None))
+    for rank in (0, 1):
+        cell.feed(events.Died(T0, rank, why))
+    ending = Ranks().carry(settling.end(lambda error, ranks: ()))
+    assert ending.death is not None and ending.death.message == f"Cell [3] was ended: {why}."
 
 
 def test_ranks_that_wait_for_each_other_are_not_replayed() -> None:
