@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import restoresearch
 
-from jaxcluster.engine.state import classes, loading, objects, saving
+from jaxcluster.engine.state import classes, loading, objects, pickling
 
 
 @pytest.mark.timeout(1800)  # 100,000 graphs beside others
@@ -25,7 +25,7 @@ def test_what_names_lead_to_has_the_same_form_in_new_processes_or_is_named() -> 
 # Each of what parted or lost objects in silence once: (what of it to break, kinds that show it).
 HOLES: dict[str, tuple[Callable[[pytest.MonkeyPatch], object], list[str]]] = {
     "globals of a library's function": (
-        lambda patch: patch.setattr(saving._Pickler, "_is_of_module", lambda *_: False),
+        lambda patch: patch.setattr(pickling.Pickler, "_is_of_module", lambda *_: False),
         ["wrapped", "keeper"],
     ),
     "globals of a cell's function": (
@@ -33,10 +33,13 @@ HOLES: dict[str, tuple[Callable[[pytest.MonkeyPatch], object], list[str]]] = {
         ["function"],
     ),
     "dicts that objects share": (
-        lambda patch: patch.setattr(saving, "_shares_dict", lambda obj: False),
+        lambda patch: patch.setattr(objects, "_shares_dict", lambda obj: False),
         ["plain", "vars"],
     ),
-    "views of dicts": (lambda patch: patch.setattr(saving, "_VIEWS", set()), ["keys", "proxy"]),
+    "views of dicts": (
+        lambda patch: [patch.delitem(pickling._HOW, kind) for kind in pickling._VIEWS],
+        ["keys", "proxy"],
+    ),
     "slots": (
         lambda patch: patch.setattr(classes, "complete", lambda cls, reduced: reduced),
         ["slots"],
@@ -50,7 +53,7 @@ HOLES: dict[str, tuple[Callable[[pytest.MonkeyPatch], object], list[str]]] = {
         ["subclass"],
     ),
     "jitted functions' own": (
-        lambda patch: patch.setattr(saving, "_set_jitted", lambda function, state: None),
+        lambda patch: patch.setattr(pickling, "_set_jitted", lambda function, state: None),
         ["grad"],
     ),
 }

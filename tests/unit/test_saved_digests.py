@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxcluster.engine.state.saved import Generation, Glance, SavedArray, array_digest, write
-from jaxcluster.engine.state.saved_digests import with_digests
+from jaxcluster.engine.state.saved import Generation, Glance, SavedArray, write
+from jaxcluster.engine.state.saved_digests import array_digest, with_digests
 from jaxcluster.engine.state.saving import save
 
 COMMON = {

@@ -416,9 +416,9 @@ def test_a_new_rank_gets_what_was_equal_on_all(tmp_path: Path) -> None:
             "lr": 0.5, "table": table, "rows": table[:2], "mine": rank,
             "cut": np.arange(4)[rank:], "own": jnp.full(3, rank), "same": jnp.ones(3),
         }  # fmt: skip
-        taken = checkpoints.take(1, values, {})
-        checkpoints.fill(taken, entry(1, fixed=["lr"]))
-        told.append({*taken.saved.now.digests.items()})
+        saved = checkpoints.take(1, values, {})
+        checkpoints.fill(saved, entry(1, fixed=["lr"]))
+        told.append({*saved.now.digests.items()})
     equal = [name for name, _ in told[0] & told[1]]
     assert {*equal} >= {"lr", "table", "rows", "same"}
     assert {*equal}.isdisjoint({"mine", "own", "cut"})

@@ -7,18 +7,23 @@ of Python leave out the attributes of a subclass's objects: ``Counter``, ``defau
 ``Random``, ``datetime``.
 
 What a class of a cell says of its own pickling (``__reduce__``, ``__getstate__``) holds.
+
+Several objects may have one ``__dict__``, of which pickle would make several.
 """
 
 from __future__ import annotations
 
 import copyreg
 import enum
+import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
-from jaxcluster.engine.value_copies import module_of, vars_of_class
+import cloudpickle
+
+from jaxcluster.engine.value_copies import has_attribute, module_of, vars_of_class
 
 PROTOCOL = 5
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
@@ -41,18 +46,37 @@ _CONTAINERS: tuple[Any, ...] = (*_ALWAYS, OrderedDict, deque, dict, list, object
 Way = tuple[Callable[[Any, Any], "tuple[Any, ...] | None"], type]
 
 
-def reduce(obj: Any, way_of: Callable[[type], Way | None]) -> tuple[Any, ...] | None:
-    """How an object of a cell's class is pickled; None: as any other."""
-    if (way := way_of(type(obj))) is None:
-        return None
-    how, base = way
-    return how(obj, base)
+class Kind(NamedTuple):
+    """How the objects of a class are pickled.
+
+    Attributes:
+      way: None: as any other.
+      has_plain_dict: pickle saves their ``__dict__`` as any other's.
+      is_ordinary: cells have defined all that the class is: nothing else needs to look at them.
+    """
+
+    way: Way | None
+    has_plain_dict: bool
+    is_ordinary: bool
 
 
-def is_ordinary(cls: type) -> bool:
-    """Whether cells have defined all that a class is: its objects are no others' concern."""
+def kind_of(cls: type) -> Kind:
+    """That of a class, which stays what it is while variables are saved."""
+    if cls in cloudpickle.Pickler.dispatch_table:
+        return Kind(None, False, False)
+    way, has_dict = way_of(cls), _has_plain_dict(cls)
     above = [one for one in cls.__mro__ if one is not object]
-    return type(cls) is type and all(module_of(one) == _OF_CELLS for one in above)
+    is_of_cells = type(cls) is type and all(module_of(one) == _OF_CELLS for one in above)
+    return Kind(way, has_dict, has_dict and is_of_cells)
+
+
+def reduce(obj: Any, kind: Kind) -> tuple[Any, ...] | None:
+    """How an object is pickled; None: as any other."""
+    if kind.way is not None:
+        how, base = kind.way
+        if (reduced := how(obj, base)) is not None:
+            return reduced
+    return _with_its_dict(obj) if kind.has_plain_dict and _shares_dict(obj) else None
 
 
 def way_of(cls: type) -> Way | None:
@@ -162,3 +186,41 @@ def _set_both(obj: Any, state: Any) -> None:
     elif own is not None:
         obj.__setstate__(own)
     _set_attributes(obj, attributes, {})
+
+
+# ------------------------------------------------------------------ a dict that others have, too
+
+
+class _Alone:
+    """An object whose ``__dict__`` nobody else has."""
+
+
+_alone = _Alone()
+_HOLDERS = sys.getrefcount(object.__getattribute__(_alone, "__dict__"))
+_PICKLED = ("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__")
+
+
+def _has_plain_dict(cls: type) -> bool:
+    """Whether pickle saves the ``__dict__`` of its objects as any other's."""
+    is_made = cls.__dictoffset__ and cls.__flags__ & HEAP_TYPE
+    return bool(is_made) and not has_attribute(cls, *_PICKLED)
+
+
+def _shares_dict(obj: Any) -> bool:
+    return sys.getrefcount(object.__getattribute__(obj, "__dict__")) > _HOLDERS
+
+
+def _with_its_dict(obj: Any) -> Any:
+    """How an object is pickled whose ``__dict__`` others have, too: pickle fills another dict.
+
+    So is one that has itself (``self.__dict__ = self``), or its class's.
+    """
+    reduced: Any = object.__reduce_ex__(obj, PROTOCOL)
+    make, arguments, state, items, pairs = reduced
+    slots = state[1] if type(state) is tuple else {}
+    attributes = object.__getattribute__(obj, "__dict__")
+    return make, arguments, (attributes, slots), items, pairs, _set_dict
+
+
+def _set_dict(obj: Any, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    _set_attributes(obj, *state)

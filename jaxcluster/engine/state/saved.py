@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import mmap
 import os
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 from zlib import crc32
 
+from jaxcluster import wire
 from jaxcluster.engine.state.memory import Section
 from jaxcluster.engine.state.remote_files import FarPath
 from jaxcluster.host.checksums import quick_sum
@@ -87,21 +87,6 @@ class SavedArray:
     weak_type: bool = False
     key_impl: str | None = None
     text: str = ""
-
-
-def array_digest(array: SavedArray, section: Callable[[int], Any]) -> bytes:
-    """What is equal on ranks where an array is: of one that spans processes its metadata alone.
-
-    Args:
-      section: the bytes of a section, by its number.
-    """
-    digest = hashlib.blake2b(f"{array.shape} {array.dtype} {array.key_impl}".encode())
-    if not array.local:
-        digest.update(array.text.encode())
-    for where, number in array.shards if array.local else ():
-        digest.update(str(where).encode())
-        digest.update(section(number))
-    return digest.digest()
 
 
 @dataclass
@@ -406,29 +391,10 @@ def read(path: Source, go_on: Callable[[], None] = _nothing) -> Saved:
     """
     sections = []
     with _opened(path) as (file, header):
-        for at, nbytes, checksum, *name in header.pop("places"):
+        for place in header["places"]:
             go_on()
-            data = Section(nbytes)
-            if name:
-                _fill_from(data, checksum, _beside(path, name[0]))
-            else:
-                file.seek(at)
-                _fill(data, file, path)
-                _compare(crc32(data), checksum, path)
-            sections.append(data)
-    return _made_of(header, sections)
-
-
-def _made_of(header: dict[str, Any], sections: list[Any]) -> Saved:
-    for generation in ("now", "before"):
-        found = Generation(**header[generation])
-        found.names = {k: SavedPickle(**v) for k, v in header[generation]["names"].items()}
-        header[generation] = found
-    if header["together"] is not None:
-        header["together"] = SavedPickle(**header["together"])
-    header["settings"] = {k: SavedPickle(**v) for k, v in header["settings"].items()}
-    header["arrays"] = [SavedArray(**a) for a in header["arrays"]]
-    return Saved(**header, sections=sections)
+            sections.append(_read_section(place, file, path))
+    return wire.parse(Saved, {**header, "sections": sections})
 
 
 class Glance:
@@ -450,10 +416,10 @@ class Glance:
         self._map: mmap.mmap | None = None
         self._held: set[int] = set()
         with _opened(path) as (file, header):
-            self._places = header.pop("places")
+            self._places = header["places"]
             if not isinstance(path, FarPath):
                 self._map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-        self.saved = _made_of(header, [])
+        self.saved = wire.parse(Saved, header)
 
     def section(self, number: int) -> memoryview:
         """The bytes of a section, whose checksum is looked at when it is first asked for.
@@ -477,18 +443,8 @@ class Glance:
         Raises:
           CannotRestore: as ``section``.
         """
-        at, nbytes, checksum, *name = self._places[number]
-        data = Section(nbytes)
-        if name:
-            _fill_from(data, checksum, _beside(self._path, name[0]))
-        elif self._map is not None:
-            data[:] = self.section(number)
-        else:
-            with _open(self._path) as file:
-                file.seek(at)
-                _fill(data, file, self._path)
-            _compare(crc32(data), checksum, self._path)
-        return data
+        with _open(self._path) as file:
+            return _read_section(self._places[number], file, self._path)
 
     def hold(self, number: int) -> None:
         """Have a section also when its host is out of reach."""
@@ -545,12 +501,6 @@ def _open(path: Source) -> Any:
     return path.open() if isinstance(path, FarPath) else open(path, "rb", opener=_own)
 
 
-def _beside(path: Source, name: str) -> Source:
-    """A section's own file, beside the one that names it."""
-    path = Path(path) if isinstance(path, str) else path
-    return path.with_name(os.path.basename(name))
-
-
 def _refuse(path: Source, why: str) -> NoReturn:
     """Say what is wrong with a file. Another host's may be whole there."""
     if isinstance(path, FarPath):
@@ -592,12 +542,21 @@ def _check_own(path: str, found: os.stat_result) -> None:
         )
 
 
-def _fill_from(data: Section, checksum: int, path: Source) -> None:
-    """Read a section that is a file of its own."""
-    if len(data):
-        with _open(path) as file:
-            _fill(data, file, path)
-        _compare(quick_sum(data), checksum, path)
+def _read_section(place: Sequence[Any], file: BinaryIO, path: Source) -> Section:
+    """A section of an open file, or of a file of its own beside it."""
+    at, nbytes, checksum, *name = place
+    data = Section(nbytes)
+    if not name:
+        file.seek(at)
+        _fill(data, file, path)
+        _compare(crc32(data), checksum, path)
+    elif nbytes:
+        path = Path(path) if isinstance(path, str) else path
+        beside = path.with_name(os.path.basename(name[0]))
+        with _open(beside) as own:
+            _fill(data, own, beside)
+        _compare(quick_sum(data), checksum, beside)
+    return data
 
 
 def _fill(buffer: bytearray | memoryview, file: BinaryIO, path: Source) -> None:

@@ -31,6 +31,7 @@ from jaxcluster.engine.steps.checkpoints import (
     Entry,
     common,
     of_others,
+    texts_in,
     texts_of,
     unfinished,
 )
@@ -113,25 +114,13 @@ class LoopCheckpointer:
         checkpoints, agreement = self._checkpoints, self._agreement
         told = agreement.ask_all("have", json.dumps([asdict(one) for one in checkpoints.entries]))
         heard = {r: [wire.parse(Entry, e) for e in json.loads(t)] for r, t in told.items()}
-        for number, entry in enumerate(common(heard, self._source.key)):
-            values, why = None, ""
-            try:
-                values = checkpoints.load(
-                    entry, frame.f_globals, lambda name: names.is_there(frame, name)
-                )
-            except (CannotRestore, OSError) as error:
-                why = str(error) or type(error).__name__
-            whys = agreement.ask_all(f"loads-{number}", why)
-            if values is not None and not any(whys.values()):
-                self._values, self._entry = values, entry
-                return entry.step, values.pop(ITERABLE, None)
-            rank, why = next((r, w) for r, w in whys.items() if w)
-            self._say(f"Step {entry.step:,} can't be put back (rank {rank}: {why}).")
+        for entry in common(heard, self._source.key):
+            if self._load(entry, frame):
+                return self._place()
         others = self._of_others()
         for entry in others:
-            if entry.key == self._source.key and self._load_of_others(entry, frame):
-                assert self._values is not None
-                return entry.step, self._values.pop(ITERABLE, None)
+            if entry.key == self._source.key and self._load(entry, frame, is_others=True):
+                return self._place()
         left = unfinished(heard) or others
         if not left:
             checkpoints.forget(self._active.share)
@@ -153,18 +142,30 @@ class LoopCheckpointer:
         heard = self._agreement.ask_all("theirs", text if self._agreement.leads else "")
         return [wire.parse(Entry, one) for one in json.loads(heard[self._agreement.leader])]
 
-    def _load_of_others(self, entry: Entry, frame: types.FrameType) -> bool:
-        """Whether all ranks have read what others have kept, each what it is to have of it."""
-        values, why = None, ""
+    def _load(self, entry: Entry, frame: types.FrameType, is_others: bool = False) -> bool:
+        """Whether all ranks have read a version, each what it is to have of it.
+
+        Args:
+          is_others: other ranks have kept it.
+        """
+        checkpoints, namespace = self._checkpoints, frame.f_globals
+        values: dict[str, Any] = {}
         own: list[str] = []
+        why = ""
+
+        def is_there(name: str) -> bool:
+            return names.is_there(frame, name)
+
         try:
-            values, own = self._checkpoints.load_of_others(
-                entry, frame.f_globals, lambda name: names.is_there(frame, name),
-                names.meshes(frame),
-            )  # fmt: skip
+            if is_others:
+                meshes = names.meshes(frame)
+                values, own = checkpoints.load_of_others(entry, namespace, is_there, meshes)
+            else:
+                values = checkpoints.load(entry, namespace, is_there)
         except (CannotRestore, OSError) as error:
             why = str(error) or type(error).__name__
-        told = self._agreement.ask_all(f"loads-{entry.loop}-{entry.number}", json.dumps([why, own]))
+        subject = f"{'theirs' if is_others else 'loads'}-{entry.loop}-{entry.number}"
+        told = self._agreement.ask_all(subject, json.dumps([why, own]))
         answers = {rank: json.loads(text) for rank, text in told.items()}
         if bad := {rank: why for rank, (why, _) in answers.items() if why}:
             rank, why = min(bad.items())
@@ -173,6 +174,11 @@ class LoopCheckpointer:
         self._values, self._entry = values, entry
         self._own = {rank: own for rank, (_, own) in answers.items() if own}
         return True
+
+    def _place(self) -> tuple[int, Any]:
+        """Where what was read is from: the step, and the iterable's own state."""
+        assert self._entry is not None and self._values is not None
+        return self._entry.step, self._values.pop(ITERABLE, None)
 
     def begin(self, frame: types.FrameType, ours: type) -> None:
         """Put back what was found, when the iterable is where it was.
@@ -296,12 +302,12 @@ class LoopCheckpointer:
             return
         end = runner.end_of(cell, "ok")
         try:
-            taken = self._checkpoints.take(step, values, frame.f_globals)
+            saved = self._checkpoints.take(step, values, frame.f_globals)
         except (CannotSave, OSError) as error:
             self._taken.put((step, str(error) or type(error).__name__))
             return
-        self._say_left_out(taken.lost, found.data)
-        texts, before = taken.texts, self._before
+        self._say_left_out(saved.now.lost, found.data)
+        texts, before = texts_in(saved), self._before
         same = {name for name in found.doubtful if texts.get(name, b"") == before.get(name)}
         entry = Entry(
             self._name, step, step, self._source.key, cell.execution_count, time.time(),
@@ -310,8 +316,8 @@ class LoopCheckpointer:
 
         def fill() -> tuple[Entry, dict[str, str]]:
             self._active.curve.write_until_now()
-            self._checkpoints.fill(taken, entry)
-            return entry, taken.saved.now.digests
+            self._checkpoints.fill(saved, entry)
+            return entry, saved.now.digests
 
         self._taken.put((step, fill))
 

@@ -15,7 +15,6 @@ import contextlib
 import hashlib
 import json
 import os
-import pickle
 import random
 import shutil
 import threading
@@ -29,8 +28,7 @@ from jaxcluster.engine.state import randomness
 from jaxcluster.engine.state.background_save import BackgroundSave
 from jaxcluster.engine.state.classes import Loading
 from jaxcluster.engine.state.copier import needed
-from jaxcluster.engine.state.loading import load
-from jaxcluster.engine.state.memory import View
+from jaxcluster.engine.state.loading import Loaded, load
 from jaxcluster.engine.state.resizing import Choice, Meshes, Refitting
 from jaxcluster.engine.state.saved import (
     CannotRestore,
@@ -43,6 +41,7 @@ from jaxcluster.engine.state.saved import (
     state_path,
     write,
 )
+from jaxcluster.engine.state.saved_digests import digests_of
 from jaxcluster.engine.state.saving import save
 from jaxcluster.engine.state.version_store import VersionStore
 from jaxcluster.host import limits
@@ -97,27 +96,13 @@ class Entry:
         return self.loop, self.number
 
 
-@dataclass(frozen=True)
-class Taken:
-    """What is known of a version.
-
-    Attributes:
-      saved: what is to be written.
-      lost: names that can't be kept: why.
-      texts: hashes of those whose values hold no arrays: equal where these are.
-    """
-
-    saved: Saved
-    lost: dict[str, str]
-    texts: dict[str, bytes]
-
-
 def texts_of(values: Mapping[str, Any], namespace: dict[str, Any], rank: int) -> dict[str, bytes]:
-    """Hashes of values that hold no arrays. On the main thread."""
-    return _texts(save(namespace, rank, values=values))
+    """Hashes of values that hold no arrays: equal where these are. On the main thread."""
+    return texts_in(save(namespace, rank, values=values))
 
 
-def _texts(saved: Saved) -> dict[str, bytes]:
+def texts_in(saved: Saved) -> dict[str, bytes]:
+    """The same of what is saved."""
     return {
         name: hashlib.blake2b(saved.sections[one.section], digest_size=12).digest()
         for name, one in saved.now.names.items()
@@ -125,35 +110,14 @@ def _texts(saved: Saved) -> dict[str, bytes]:
     }
 
 
-def digests_of(saved: Saved) -> dict[str, str]:
-    """Hashes by which ranks tell whose values are equal. Any thread, once all parts are written.
+def _section_of(saved: Saved) -> Callable[[int], Any]:
+    """What reads a section, and says of a part of an array's file what tells it from others."""
 
-    Of an array that spans processes only what it is counts: its numbers are in the parts of all.
-    """
-    table: list[View] = pickle.loads(saved.sections[saved.views])
-    known: dict[int, bytes] = {}
+    def read(number: int) -> Any:
+        one = saved.sections[number]
+        return f"{one.nbytes} {one.checksum}".encode() if isinstance(one, Part) else one
 
-    def section(number: int) -> bytes:
-        if number not in known:
-            one = saved.sections[number]
-            is_part = isinstance(one, Part)
-            data = f"{one.nbytes} {one.checksum}".encode() if is_part else one
-            known[number] = hashlib.blake2b(data, digest_size=12).digest()
-        return known[number]
-
-    found = {}
-    for name, one in saved.now.names.items():
-        digest = hashlib.blake2b(section(one.section), digest_size=12)
-        for array in (saved.arrays[number] for number in one.arrays):
-            digest.update(repr((array.shape, array.dtype, array.text, array.key_impl)).encode())
-            for where, place in array.shards if array.local else ():
-                digest.update(repr(where).encode() + section(place))
-        for buffer in one.buffers:
-            digest.update(section(buffer))
-        for view in (table[number] for number in one.views):
-            digest.update(repr(view).encode() + section(saved.memories[view.memory]))
-        found[name] = digest.hexdigest()
-    return found
+    return read
 
 
 class LoopCheckpoints:
@@ -197,7 +161,7 @@ class LoopCheckpoints:
             if path.is_dir() and path.name not in {*used, loop}:
                 shutil.rmtree(path, ignore_errors=True)
 
-    def take(self, number: int, values: Mapping[str, Any], namespace: dict[str, Any]) -> Taken:
+    def take(self, number: int, values: Mapping[str, Any], namespace: dict[str, Any]) -> Saved:
         """Save values as they are now, for ``fill`` to write. On the main thread.
 
         Raises:
@@ -224,10 +188,10 @@ class LoopCheckpoints:
         finally:
             if not done:
                 store.abandon()
-        return Taken(saved, saved.now.lost, _texts(saved))
+        return saved
 
     @limits.lifted()
-    def fill(self, taken: Taken, entry: Entry) -> None:
+    def fill(self, saved: Saved, entry: Entry) -> None:
         """Write a version, which is whole then. Any thread.
 
         Raises:
@@ -237,10 +201,11 @@ class LoopCheckpoints:
         assert store is not None
         try:
             folder = store.make(entry.number)
-            parts = needed(taken.saved)
+            parts = needed(saved)
             store.fill(entry.number, parts, lambda: None)
-            taken.saved.now.digests = digests_of(taken.saved)
-            write(taken.saved, state_path(folder, self.rank), read_back=False)
+            # Once all its parts are written, they have checksums.
+            saved.now.digests = digests_of(saved.now.names, saved, _section_of(saved))
+            write(saved, state_path(folder, self.rank), read_back=False)
         finally:
             store.abandon()
         entry = replace(entry, files=[part.name for part in parts])
@@ -323,10 +288,13 @@ class LoopCheckpoints:
         saved = read(state_path(self.folder / entry.loop / f"v{entry.number}", self.rank))
         there = {name for name in entry.fixed if is_there(name)}
         wanted = [name for name in saved.now.names if name not in there]
-        loaded = load(saved, namespace, wanted)
+        return self._whole(load(saved, namespace, wanted))
+
+    def _whole(self, loaded: Loaded) -> dict[str, Any]:
+        """The values of what was read; all else is for ``put_back``."""
         for name, why in loaded.lost.items():
             raise CannotRestore(f"{name}: {why}")
-        self._random, self._classes = loaded.values.pop(RANDOM), loaded.loader.classes
+        self._random, self._classes = loaded.values.pop(RANDOM, None), loaded.loader.classes
         return loaded.values
 
     def load_of_others(
@@ -362,14 +330,11 @@ class LoopCheckpoints:
         own = wanted - {*entry.equal} if source != self.rank else set()
         choice = Choice(told={rank: {} for rank in entry.ranks if rank not in have})
         loader = Refitting(saved, namespace, lambda: None, glances, {}, choice, meshes)
-        loaded = load(saved, namespace, wanted - own, loader=loader)
-        for name, why in loaded.lost.items():
-            raise CannotRestore(f"{name}: {why}")
-        for name in loaded.values:
+        values = self._whole(load(saved, namespace, wanted - own, loader=loader))
+        for name in values:
             if loader.is_unplaced(name):
                 raise CannotRestore(f"{name}: it fits no mesh of {len(loader.devices)} devices")
-        self._random, self._classes = loaded.values.pop(RANDOM, None), loaded.loader.classes
-        return loaded.values, sorted(own)
+        return values, sorted(own)
 
     def put_back(self) -> None:
         """The random states of the version that was read, and classes of this process."""
