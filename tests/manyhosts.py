@@ -41,9 +41,11 @@ from jaxcluster.agent.messages import LIMIT
 from jaxcluster.agent.server import Agent, Client
 from jaxcluster.host.processes import allow_files
 from jaxcluster.supervision.processes import process_token
+from jaxcluster.wire import forks
 from jaxcluster.wire.ops.lockstep import Checked, Replayed
 from jaxcluster.wire.ops.start import Reserved
 from jaxcluster.wire.ops.state import UndoLooked
+from jaxcluster.wire.requests import Reply, parsed
 
 TICK_S = 0.05
 FILE = "/tmp/ipykernel_jaxcluster/cell_{}.py"
@@ -345,34 +347,25 @@ class LightAgent(Agent):
                 self._post(client, [to, wire.encode(op, id, body)])
 
         if asked["op"] == "cell" and f"# dies {number}" in asked["body"]["source"]:
-            exit = {"event": "exit", "role": "rank", "rank": number, "code": -9}
-            self._event(client, b"fork", exit | {"pid": self.house.ranks.ranks[number].pid})
+            self._post(client, [b"fork", forks.line_of(forks.Exit("rank", number, -9))])
             return
         if (body := self.house.ranks.ask(number, asked["op"], asked.get("body"), send)) is not None:
             send("reply", body)
 
     def _to_fork(self, client: Client, line: bytes) -> None:
         message = json.loads(line)
-        id = message.get("id")
-        match message["cmd"]:
-            case "spawn":
-                pids = [self._spawn(proc) for proc in message["procs"]]
-                self._event(client, b"fork", {"event": "spawned", "id": id, "pids": pids})
-            case "exits":
-                self._event(client, b"fork", {"event": "exits", "id": id, "exits": []})
-            case "detach":
-                self._event(client, b"fork", {"event": "detached", "id": id})
-            case "stop" | "kill":
-                self._event(client, b"fork", {"event": "stopped", "id": id})
+        command, answer = parsed(message), None
+        if isinstance(command, forks.Spawn):
+            answer = [self._spawn(proc) for proc in command.procs]
+        self._post(client, [b"fork", forks.line_of(Reply(message["id"], answer))])
 
-    def _spawn(self, proc: Mapping[str, Any]) -> int:
+    def _spawn(self, proc: forks.Process) -> int:
         pid = next(self.pids)
-        Path(proc["log"]).touch()
-        if proc["role"] == "rank":
-            number = proc["rank"]
+        Path(proc.log).touch()
+        if (number := proc.rank) is not None:
             self.house.ranks.ranks[number] = Rank(number, name_of(number), pid)
-        elif proc["role"] == "controller":
-            words = dict(word.partition("=")[::2] for word in proc["argv"])
+        elif proc.role == "controller":
+            words = dict(word.partition("=")[::2] for word in proc.argv)
             for kind in ("engine", "client"):
                 name = f"ipcontroller-{words['--cluster-id']}-{kind}.json"
                 Path(words["--profile-dir"], "security", name).write_text('{"key": "none"}')

@@ -3,7 +3,7 @@
     agents = Agents(keys)
     host = agents.connect(endpoint, key, name="h1")    an agent, as its own line says where it is
     host.ask(Mkdir("code"))                            requests to the agent itself
-    host.fork.command("spawn", procs=[...])            the fork server, as ``Supervisor`` has it
+    host.fork.command(forks.Spawn([...]))              the fork server, as ``Supervisor`` has it
     host.rank(3, on_message).send([envelope, buffer])  rank 3's socket, as ``Link`` has it
 
 A cut connection is made again by itself, and what was sent meanwhile arrives then: nobody who
@@ -35,16 +35,20 @@ from zmq.utils.monitor import recv_monitor_message
 from jaxcluster import wire
 from jaxcluster.agent import transport
 from jaxcluster.agent.messages import LIMIT, Session, new_name
-from jaxcluster.agent.requests import CHUNK, Get, Put, Reply, Request
+from jaxcluster.agent.requests import CHUNK, Get, Put
 from jaxcluster.agent.transport import Keys
 from jaxcluster.errors import LaunchError
+from jaxcluster.wire import forks
+from jaxcluster.wire.requests import Reply, Request
 from jaxcluster.wire.sockets import Buffer, has_come
 
 CLOSE_S = 2.0
 MOST_SOCKETS = 1 << 14  # of zmq's; a host has three, and 1023 were the default
+WAIT_LONGER = "Wait longer: %jaxcluster start --timeout 120"
 AT_A_LOOK = 100  # messages of one host, before the others are looked at
 
-Event = dict[str, Any]  # of a fork server
+AGENT, FORK = b"agent", b"fork"  # to whom a request goes
+
 Heard = tuple[Reply, list[memoryview]] | None  # None: the host is lost
 K = TypeVar("K")
 R = TypeVar("R")
@@ -222,7 +226,7 @@ class Host:
         self._session = Session(self._own, limit=limit)
         self._waiting: deque[list[Any]] = deque()  # until the session has room
         self._ids = itertools.count(1)
-        self._answers: dict[int, wire.Inbox[Heard]] = {}
+        self._asked: dict[int, Asked[Any]] = {}
         self._ranks: dict[int, Callable[[Sequence[Any]], None]] = {}
         self._lock = threading.Lock()
 
@@ -244,7 +248,7 @@ class Host:
 
     def tell(self, request: Request[None]) -> None:
         """A request whose answer nobody waits for."""
-        self._send([b"agent", request.told(next(self._ids))])
+        self._send([AGENT, request.told(next(self._ids))])
 
     def get(self, path: str, timeout_s: float = 30.0) -> bytes:
         """A whole file of the agent's folder. ``timeout_s`` is for each 4 MiB of it.
@@ -346,10 +350,15 @@ class Host:
             return
         self._waiting.clear()
         self._become(State.ENDED, why)
+        self._answer_all(AGENT, FORK)
+        self.fork._hear(forks.Lost())
+
+    def _answer_all(self, *to: bytes) -> None:
+        """What was asked there has no answer any more."""
         with self._lock:
-            for answer in self._answers.values():
-                answer.put(None)
-        self.fork._lost()
+            for asked in self._asked.values():
+                if asked.to in to:
+                    asked.answer.put(None)
 
     def _look(self) -> None:
         """Take in what has come, and be looked at again if there was anything.
@@ -419,36 +428,47 @@ class Host:
             self._transmit()
 
     def _deliver(self, to: bytes, frames: list[Any]) -> None:
-        if to == b"fork":
-            self.fork._received(json.loads(frames[0].bytes))
-        elif to == b"agent":
+        if to == FORK:
+            message = forks.message_in(frames[0].bytes)
+            if isinstance(message, Reply):
+                self._answer(message, ())
+            else:
+                self.fork._hear(message)
+        elif to == AGENT:
             reply = wire.parse(Reply, json.loads(frames[0].bytes))
             if reply.ending:
                 self._end(f"its agent has ended because {reply.ending}")
-                return
-            with self._lock:
-                answer = self._answers.get(reply.id)
-            if answer is not None:
-                answer.put((reply, [frame.buffer for frame in frames[1:]]))
+            else:
+                self._answer(reply, frames[1:])
         elif (on_message := self._ranks.get(int(to))) is not None:
             on_message(frames)
 
+    def _answer(self, reply: Reply, beside: Sequence[Any]) -> None:
+        with self._lock:
+            asked = self._asked.get(reply.id)
+        if asked is not None:
+            asked.answer.put((reply, [frame.buffer for frame in beside]))
+
+
+class Ended(LaunchError):
+    """There is nobody any more who could answer."""
+
 
 class Asked(Generic[R]):
-    """A request to an agent, once it is sent."""
+    """A request to an agent or its fork server, once it is sent."""
 
-    def __init__(self, host: Host, request: Request[R]) -> None:
-        self.host, self.id, self.request = host, next(host._ids), request
+    def __init__(self, host: Host, request: Request[R], to: bytes = AGENT) -> None:
+        self.host, self.id, self.request, self.to = host, next(host._ids), request, to
         self.answer: wire.Inbox[Heard] = wire.Inbox()
 
     def send(self, data: Buffer | None = None) -> None:
         """Send it, with the data that goes beside it."""
         host = self.host
         with host._lock:
-            host._answers[self.id] = self.answer
-        if host.state is State.ENDED:
+            host._asked[self.id] = self
+        if host.state is State.ENDED or (self.to == FORK and not host.fork.alive):
             self.answer.put(None)
-        frames = [b"agent", self.request.told(self.id)]
+        frames = [self.to, self.request.told(self.id)]
         host._send(frames if data is None else [*frames, data])
 
     def wait(self, timeout_s: float) -> tuple[R, memoryview]:
@@ -462,9 +482,11 @@ class Asked(Generic[R]):
         finally:
             self.forget()
         if answer is None:
+            who = "The fork server of host" if self.to == FORK else "Host"
             raise LaunchError(
-                f"Host {self.host.name} did not answer {self.request.cmd!r} within "
-                f"{timeout_s:.3g} s{self.host.condition}."
+                f"{who} {self.host.name} did not answer {self.request.cmd!r} within "
+                f"{timeout_s:.3g} s{self.host.condition}.",
+                WAIT_LONGER if isinstance(self.request, forks.Spawn) else "",
             )
         return answer
 
@@ -472,24 +494,24 @@ class Asked(Generic[R]):
         """Its answer and the data in it; None where it has not come within ``timeout_s``.
 
         Raises:
-          LaunchError: the host refuses, or has ended.
+          Ended: the host or its fork server has.
+          LaunchError: it refuses.
         """
         try:
             heard = self.answer.get(timeout=timeout_s)
         except queue.Empty:
             return None
         if heard is None:
-            raise LaunchError(f"Host {self.host.name} is lost: {self.host.why}.")
+            raise Ended(f"Host {self.host.name} is lost: {self.host.why}.")
         reply, buffers = heard
         if reply.error:
             raise LaunchError(f"Host {self.host.name} can't {self.request.cmd}: {reply.error}.")
-        answer = wire.read(self.request.answer, reply.answer, self.request.cmd)
-        return answer, buffers[0] if buffers else memoryview(b"")
+        return self.request.read(reply.answer), buffers[0] if buffers else memoryview(b"")
 
     def forget(self) -> None:
         """Nobody waits for the answer any more."""
         with self.host._lock:
-            self.host._answers.pop(self.id, None)
+            self.host._asked.pop(self.id, None)
 
 
 def wait_all(asked: Sequence[Asked[Any]], timeout_s: float, *passed_over: type[Exception]) -> None:
@@ -551,60 +573,28 @@ class ForkServer:
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self.on_event: Callable[[Event], None] | None = None
-        self._ids = itertools.count(1)
-        self._replies: dict[int, wire.Inbox[Event]] = {}
-        self._is_lost = False
+        self.on_event: Callable[[forks.Event], None] | None = None
+        self.alive = True
 
-    @property
-    def alive(self) -> bool:
-        return not self._is_lost
-
-    def command(self, cmd: str, timeout_s: float = 30.0, **fields: Any) -> Event:
+    def command(self, command: Request[R], timeout_s: float = 30.0) -> R:
         """Send a command and wait for its answer.
 
         Raises:
           LaunchError: the host is lost, or does not answer within ``timeout_s``.
         """
-        id, answer = self.begin(cmd, **fields)
-        try:
-            reply = answer.get(timeout=timeout_s)
-        except queue.Empty:
-            raise LaunchError(
-                f"The fork server of host {self.host.name} did not answer {cmd!r} within "
-                f"{timeout_s:g} s{self.host.condition}.",
-                "Wait longer: %jaxcluster start --timeout 120" if cmd == "spawn" else "",
-            ) from None
-        finally:
-            self._replies.pop(id, None)
-        if reply["event"] == "lost":
-            raise LaunchError(f"Host {self.host.name} is lost: {self.host.why}.")
-        return reply
+        return self.begin(command).wait(timeout_s)[0]
 
-    def begin(self, cmd: str, **fields: Any) -> tuple[int, wire.Inbox[Event]]:
-        """Send a command; its answer will be in the queue. So several hosts are asked at once."""
-        id = next(self._ids)
-        answer: wire.Inbox[Event] = wire.Inbox()
-        self._replies[id] = answer
-        if self._is_lost:
-            answer.put({"event": "lost"})
-        else:
-            self.host._send([b"fork", json.dumps({"cmd": cmd, "id": id, **fields}).encode()])
-        return id, answer
+    def begin(self, command: Request[R]) -> Asked[R]:
+        """A command whose answer is waited for later. So several hosts are asked at once."""
+        asked = Asked(self.host, command, FORK)
+        asked.send()
+        return asked
 
-    def _received(self, message: Event) -> None:
-        if (answer := self._replies.pop(message.get("id", 0), None)) is not None:
-            answer.put(message)
-        elif message["event"] == "lost":
-            self._lost()
-        elif self.on_event is not None:
-            self.on_event(message)
-
-    def _lost(self) -> None:
-        if self._is_lost:
-            return
-        self._is_lost = True
-        for answer in list(self._replies.values()):
-            answer.put({"event": "lost"})
+    def _hear(self, event: forks.Event) -> None:
+        if isinstance(event, forks.Lost):
+            if not self.alive:
+                return
+            self.alive = False
+            self.host._answer_all(FORK)
         if self.on_event is not None:
-            self.on_event({"event": "lost"})
+            self.on_event(event)

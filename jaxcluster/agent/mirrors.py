@@ -30,6 +30,7 @@ import zmq
 
 from jaxcluster.agent import requests, transport
 from jaxcluster.agent.folder import Folder
+from jaxcluster.wire.requests import parsed
 from jaxcluster.wire.sockets import Buffer
 
 COMMANDS = ("mkdir", "put", "link", "mark", "remove")
@@ -105,7 +106,7 @@ class Mirrors:
             path = self._folder.inside(request["path"])
             if request["cmd"] != "get" or not any(map(path.is_relative_to, roots)):
                 raise PermissionError(errno.EPERM, "it is not given out")
-            size, data = requests.answer(self._folder, requests.parsed(request))
+            size, data = requests.answer(self._folder, parsed(request))
         except OSError as error:
             return {"error": error.strerror or str(error)}, []
         return {"answer": size}, [data]
@@ -131,7 +132,7 @@ class Mirrors:
                 requests.answer(self._folder, requests.Put(str(draft)), data)
                 draft.replace(path)
             else:
-                found = requests.answer(self._folder, requests.parsed(request), data)[0]
+                found = requests.answer(self._folder, parsed(request), data)[0]
         except OSError as error:
             return {"error": error.strerror or str(error)}
         return {"answer": found}

@@ -5,15 +5,12 @@ one that it looks for.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import stat
-import typing
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any
 
 from jaxcluster.agent.folder import Folder
 from jaxcluster.agent.report import HostFacts
@@ -21,45 +18,11 @@ from jaxcluster.agent.turns import Granted, LineLook
 from jaxcluster.host import ringfile
 from jaxcluster.host.free_space import free_nbytes, memory_room
 from jaxcluster.host.procfs import ProcessLook, look_at
-from jaxcluster.wire import parse
+from jaxcluster.wire.requests import Request
 from jaxcluster.wire.sockets import Buffer
 
 CHUNK = 4 << 20  # bytes of a file in one message
 DRAFT = ".part~"
-
-R = TypeVar("R")
-REQUESTS: dict[str, type[Request[Any]]] = {}
-
-
-@typing.dataclass_transform(frozen_default=True)
-class Request(Generic[R]):
-    """What an agent can be asked; its subclasses are made frozen dataclasses.
-
-    Attributes:
-      cmd: what it is called on its way, and in messages.
-      answer: the type of the answer. Bytes of a file come beside it.
-    """
-
-    cmd: ClassVar[str]
-    answer: ClassVar[Any]
-
-    def __init_subclass__(cls, cmd: str) -> None:
-        cls.cmd, (cls.answer,) = cmd, typing.get_args(vars(cls)["__orig_bases__"][0])
-        REQUESTS[cmd] = dataclass(frozen=True)(cls)
-
-    def told(self, id: int) -> bytes:
-        """As it goes to the agent."""
-        return json.dumps({"cmd": self.cmd, "id": id, **vars(self)}).encode()
-
-
-@dataclass(frozen=True)
-class Reply:
-    """What an agent says: an ``answer`` or an ``error``, or unasked why it is ``ending``."""
-
-    id: int = 0
-    answer: Any = None
-    error: str = ""
-    ending: str = ""
 
 
 class Quit(Request[None], cmd="quit"):
@@ -179,18 +142,6 @@ class Remove(Request[None], cmd="remove"):
     """Remove a file or a folder; what is not there is not an error."""
 
     path: str
-
-
-def parsed(message: Mapping[str, Any]) -> Request[Any]:
-    """A request that has come.
-
-    Raises:
-      ValueError: there is no such request.
-      KeyError, TypeError: it lacks something.
-    """
-    if (kind := REQUESTS.get(message["cmd"])) is None:
-        raise ValueError(f"an agent does not know the request {message['cmd']!r}")
-    return parse(kind, message)
 
 
 def answer(folder: Folder, request: Request[Any], data: Buffer = b"") -> tuple[Any, Buffer]:

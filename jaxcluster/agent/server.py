@@ -41,7 +41,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,11 +55,12 @@ from jaxcluster.agent.guest_access import is_guest
 from jaxcluster.agent.messages import Session, new_name, sender_of
 from jaxcluster.agent.mirrors import Mirrors
 from jaxcluster.agent.report import AgentFacts
-from jaxcluster.agent.requests import Reply, Request
 from jaxcluster.agent.turns import AWAY_S, Asked, Granted, LineLook, Turns
 from jaxcluster.host.reachability import connection_errors
 from jaxcluster.supervision import ends, processes, starting
 from jaxcluster.wire import encode_body
+from jaxcluster.wire.forks import Detach, Lost, Process, Spawn, line_of
+from jaxcluster.wire.requests import Reply, Request, parsed
 from jaxcluster.wire.sockets import Buffer
 
 LEASE_S = 20.0
@@ -357,41 +358,36 @@ class Agent:
 
     def _to_fork(self, client: Client, line: bytes) -> None:
         message = json.loads(line)
-        command = message["cmd"]
-        if command == "detach":
-            self.detached = bool(message["detached"])
-            self._event(client, b"fork", {"event": "detached", "id": message.get("id")})
-            return
-        if command == "spawn":
-            for proc in message["procs"]:
-                self._place(proc)
-            line = json.dumps(message).encode()
+        match command := parsed(message):
+            case Detach():
+                self.detached = command.detached
+                self._post(client, [b"fork", line_of(Reply(message["id"]))])
+                return
+            case Spawn():
+                procs = [self._placed(proc) for proc in command.procs]
+                line = Spawn(procs).told(message["id"])
         if client.fork is None:
             try:
                 client.fork = ForkServerClient(self.fork_path)
             except OSError:  # it has just ended; the agent's own connection says so
-                self._event(client, b"fork", {"event": "lost"})
+                self._post(client, [b"fork", line_of(Lost())])
                 return
             self._watch(client.fork.sock.fileno(), lambda: self._from_fork(client))
         with contextlib.suppress(OSError):
             client.fork.send(line)
             self._mind_outbox(client, client.fork)
 
-    def _place(self, proc: dict[str, Any]) -> None:
-        """Give a process that is to be spawned its place on this host."""
-        if proc.pop("inherit", False):
-            proc["env"] = self.env | proc["env"]
-        if not os.path.isdir(proc["cwd"]):
-            proc["cwd"] = os.path.expanduser("~")
-        if not os.path.isdir(proc["cwd"]):
-            proc["cwd"] = str(self.folder.path)
-        if proc["role"] == "rank":  # a new process: nothing goes from the old one's socket to it
-            rank = proc["rank"]
+    def _placed(self, proc: Process) -> Process:
+        """A process that is to be spawned, with its place on this host."""
+        if proc.rank is not None:  # a new process: nothing goes from the old one's socket to it
             for client in self.clients.values():
-                self._drop_rank(client, rank)
-            self.addresses.pop(rank, None)
-            if address := proc.pop("address", None):
-                self.addresses[rank] = address
+                self._drop_rank(client, proc.rank)
+            self.addresses.pop(proc.rank, None)
+            if proc.address:
+                self.addresses[proc.rank] = proc.address
+        places = (proc.cwd, os.path.expanduser("~"))
+        cwd = next(filter(os.path.isdir, places), str(self.folder.path))
+        return replace(proc, cwd=cwd, env={**(self.env if proc.inherit else {}), **proc.env})
 
     def _mind_outbox(self, client: Client, fork: ForkServerClient) -> None:
         flags = zmq.POLLIN | (zmq.POLLOUT if fork.has_more else 0)
@@ -403,7 +399,7 @@ class Agent:
             client.fork.flush()
         lines = client.fork.receive()
         if lines is None:
-            self._event(client, b"fork", {"event": "lost"})
+            self._post(client, [b"fork", line_of(Lost())])
             self._close_fork(client)
             return
         self._mind_outbox(client, client.fork)
@@ -459,7 +455,7 @@ class Agent:
         id, now = message["id"], time.monotonic()
         beside: Buffer = b""
         try:
-            request = requests.parsed(message)
+            request = parsed(message)
             if isinstance(request, requests.Turn):  # it is answered when it is granted
                 world, who, ranks = request.world, request.who, request.ranks
                 return self._grant(self.turns.ask(world, client.name, id, who, ranks, now))
@@ -470,7 +466,7 @@ class Agent:
             reply = Reply(id, error=f"{error.strerror or error}{where}")
         except (ValueError, KeyError, TypeError) as error:
             reply = Reply(id, error=f"{type(error).__name__}: {error}")
-        self._post(client, [b"agent", encode_body(reply), *([beside] if beside else ())])
+        self._reply(client, reply, *([beside] if beside else ()))
 
     def _do(
         self, client: Client, request: Request[Any], data: Buffer, now: float
@@ -525,17 +521,17 @@ class Agent:
     def _grant(self, granted: Iterable[tuple[Asked, Granted]]) -> None:
         for asked, turn in granted:
             if (client := self.clients.get(asked.client)) is not None:
-                self._event(client, b"agent", Reply(asked.id, turn))
+                self._reply(client, Reply(asked.id, turn))
 
-    def _event(self, client: Client, to: bytes, body: Any) -> None:
-        self._post(client, [to, encode_body(body)])
+    def _reply(self, client: Client, reply: Reply, *data: Buffer) -> None:
+        self._post(client, [b"agent", encode_body(reply), *data])
 
     # ------------------------------------------------------------------ end
 
     def end(self) -> None:
         """Tell who is there, end all processes, leave no file. Does not return."""
         for client in list(self.clients.values()):
-            self._event(client, b"agent", Reply(ending=self.why))
+            self._reply(client, Reply(ending=self.why))
         if self.fork_server is not None:
             ends.let_go(self.fork_server, QUIT_S)
         ends.end_children(5)

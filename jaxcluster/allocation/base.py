@@ -14,10 +14,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from jaxcluster import wire
-from jaxcluster.agent.client import Event
 from jaxcluster.allocation import bulk
 from jaxcluster.allocation.fleet import Left, Place
-from jaxcluster.allocation.supervisor import ForkServers
+from jaxcluster.allocation.supervisor import ForkServers, OnEvent
 from jaxcluster.allocation.turns import Turns
 from jaxcluster.errors import LaunchError
 from jaxcluster.host.procfs import ProcessLook, Silence
@@ -25,9 +24,9 @@ from jaxcluster.host.ringfile import Part
 from jaxcluster.records import claims, registry
 from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.records.saved_states import StateFolder
+from jaxcluster.wire.forks import Kill, Stop
 from jaxcluster.wire.link import Link
 
-OnEvent = Callable[[Event], None]
 Say = Callable[[str], None]
 
 
@@ -93,7 +92,7 @@ class Processes(ABC):
         Raises:
           LaunchError: its host is lost, or its fork server does not answer.
         """
-        self.supervisor.command("kill", timeout_s=5.0, pids=[self._pids[rank]])
+        self.supervisor.command(Kill([self._pids[rank]]), 5.0)
 
     def stop(self) -> None:
         """End every process of the cluster; returns when all are reaped.
@@ -101,7 +100,7 @@ class Processes(ABC):
         What another process has started has fork servers of its own, which end with it.
         """
         with contextlib.suppress(LaunchError):
-            self.supervisor.command("stop", timeout_s=10)
+            self.supervisor.command(Stop(), 10.0)
             if self._may_quit:
                 self.supervisor.quit()
         if self.is_ours:

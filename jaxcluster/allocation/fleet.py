@@ -16,15 +16,15 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.agent.client import Agents, Event, Host, State, wait_all
+from jaxcluster.agent.client import Agents, Ended, Host, State, wait_all
 from jaxcluster.agent.report import AgentFacts
-from jaxcluster.agent.requests import Mkdir, Put, Quit, Request
+from jaxcluster.agent.requests import Mkdir, Put, Quit
 from jaxcluster.agent.transport import Keys
-from jaxcluster.allocation.supervisor import ForkServers
+from jaxcluster.allocation.supervisor import ForkServers, HostLost, OnEvent
 from jaxcluster.errors import LaunchError
 from jaxcluster.host.reachability import connection_errors
 from jaxcluster.launchers.base import Reason
@@ -32,6 +32,8 @@ from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.launchers.hosts import ranks_by_host
 from jaxcluster.records.registry import HostRecord
 from jaxcluster.text import join_words
+from jaxcluster.wire import forks
+from jaxcluster.wire.requests import Request
 from jaxcluster.wire.sockets import Buffer
 
 CUT_S = 15.0  # without a connection before a host is given up; its agent ends by itself after 20
@@ -112,6 +114,10 @@ class Left:
         )
 
 
+# Of a place; which agent has said it, or none: its launcher has.
+Heard = tuple[Place, forks.Event | Reason, Host | None]
+
+
 class Fleet(ForkServers):
     """All hosts of a cluster.
 
@@ -138,9 +144,9 @@ class Fleet(ForkServers):
         self.owns = owns
         self.places: list[Place] = []
         self.on_close: Callable[[], None] = lambda: None
-        self.on_event: Callable[[Event], None] | None = None
+        self.on_event: OnEvent | None = None
         self._agents, self._reason = Agents(keys), reason
-        self._events: wire.Inbox[tuple[Place | None, Event, Host | None]] = wire.Inbox()
+        self._events: wire.Inbox[Heard | None] = wire.Inbox()
         # number: (not later than, why, which agent): another may have taken its place by then
         self._ending: dict[int, tuple[float, str, Host]] = {}
         self._refusing: dict[int, float] = {}  # number: since when
@@ -214,7 +220,7 @@ class Fleet(ForkServers):
         for place, ranks in zip(self.places, ranks_by_host(counts), strict=True):
             place.ranks = ranks
 
-    def losses(self) -> list[Event]:
+    def losses(self) -> list[HostLost]:
         return [self._host_lost(place) for place in self.places if place.lost]
 
     def out_of_reach(self) -> list[str]:
@@ -254,7 +260,7 @@ class Fleet(ForkServers):
     def _watch(self, place: Place) -> None:
         agent = place.agent
 
-        def tell(event: Event) -> None:
+        def tell(event: forks.Event) -> None:
             if place.agent is agent:  # not of one that another has taken the place of
                 self._events.put((place, event, agent))
 
@@ -274,8 +280,7 @@ class Fleet(ForkServers):
         """The launcher's command for these hosts has ended. Any thread."""
         for number in numbers:
             if number < len(self.places):
-                event = {"event": "ended", "why": why.message, "gone": why.has_ended}
-                self._events.put((self.places[number], event, None))
+                self._events.put((self.places[number], why, None))
 
     @property
     def in_use(self) -> list[Place]:
@@ -305,29 +310,14 @@ class Fleet(ForkServers):
         """Whether any host is."""
         return any(not place.lost for place in self.places)
 
-    def command(self, cmd: str, timeout_s: float = 30.0, **fields: Any) -> Event:
+    def command(self, command: Request[None], timeout_s: float = 30.0) -> None:
         """Send a command to the fork servers of all hosts that are not lost.
-
-        Returns:
-          Their answers as one; the exits that they tell of are joined, each with its host's name.
 
         Raises:
           LaunchError: one of them does not answer within ``timeout_s``.
         """
-        asked = [(p, p.agent.fork.begin(cmd, **fields)) for p in self.places if not p.lost]
-        deadline = time.monotonic() + timeout_s
-        joined: Event = {"exits": []}
-        for place, (_, answer) in asked:
-            try:
-                reply = answer.get(timeout=max(0.0, deadline - time.monotonic()))
-                exits = [{**exit, "host": place.name} for exit in reply.get("exits", [])]
-                joined = {**reply, "exits": joined["exits"] + exits}
-            except queue.Empty:
-                raise LaunchError(
-                    f"The fork server of host {place.name} did not answer {cmd!r} within "
-                    f"{timeout_s:g} s{place.agent.condition}."
-                ) from None
-        return joined
+        asked = [place.agent.fork.begin(command) for place in self.places if not place.lost]
+        wait_all(asked, timeout_s, Ended)
 
     def quit(self) -> None:
         ask_each([p for p in self.places if not p.lost], Quit(), QUIT_S, LaunchError)
@@ -336,7 +326,7 @@ class Fleet(ForkServers):
     def close(self) -> None:
         """Agents without their owner end after their lease."""
         self._closed = True
-        self._events.put((None, {}, None))
+        self._events.put(None)
         self._agents.close()
         if threading.current_thread() is not self._thread:
             self._thread.join(2)
@@ -348,9 +338,9 @@ class Fleet(ForkServers):
     def _tell(self) -> None:
         while not self._closed:
             with contextlib.suppress(queue.Empty):
-                place, event, agent = self._events.get(timeout=LOOK_S)
-                if place is not None and agent in (None, place.agent):
-                    self._take(place, event, agent)
+                heard = self._events.get(timeout=LOOK_S)
+                if heard is not None and heard[2] in (None, heard[0].agent):
+                    self._take(*heard)
             now = time.monotonic()
             for number, (until, why, agent) in list(self._ending.items()):
                 if agent is not self.places[number].agent:
@@ -375,8 +365,8 @@ class Fleet(ForkServers):
                 why = "its agent has ended: nothing answers at its port there"
                 self._lose(place, why, True)
 
-    def _take(self, place: Place, event: Event, agent: Host | None = None) -> None:
-        if event["event"] == "lost":  # the agent has said that it ends, or has
+    def _take(self, place: Place, event: forks.Event | Reason, agent: Host | None = None) -> None:
+        if isinstance(event, forks.Lost):  # the agent has said that it ends, or has
             agent = agent or place.agent
             why = agent.why or "its fork server has ended"
             if self.owns and ENDED_BY_OTHERS.search(why):  # its launcher may know who, and why
@@ -385,11 +375,13 @@ class Fleet(ForkServers):
                     threading.Thread(target=self._ask_reason, daemon=True).start()
             elif agent is place.agent:
                 self._lose(place, why, True)
-        elif event["event"] == "ended":
-            why = re.sub(r'\.("?)\.?$', r"\1", event["why"])  # no sentence's end
-            self._lose(place, why, self.owns or event["gone"])
+        elif isinstance(event, Reason):
+            why = re.sub(r'\.("?)\.?$', r"\1", event.message)  # no sentence's end
+            self._lose(place, why, self.owns or event.has_ended)
         elif self.on_event is not None and not place.lost:
-            self.on_event({**event, "host": place.name})
+            if isinstance(event, forks.Exit):
+                event = replace(event, host=place.name)
+            self.on_event(event)
 
     def _ask_reason(self) -> None:
         """Ask the launcher until it knows, or nobody waits for it any more."""
@@ -408,15 +400,9 @@ class Fleet(ForkServers):
         if self.on_event is not None:
             self.on_event(self._host_lost(place))
 
-    def _host_lost(self, place: Place) -> Event:
-        return {
-            "event": "host_lost",
-            "host": place.name,
-            "is_first": place is self.in_use[0],
-            "ranks": list(place.ranks),
-            "why": place.lost,
-            "gone": place.gone,
-        }
+    def _host_lost(self, place: Place) -> HostLost:
+        is_first = place is self.in_use[0]
+        return HostLost(place.name, is_first, list(place.ranks), place.lost, place.gone)
 
 
 def address_of(endpoint: str) -> tuple[str, int]:

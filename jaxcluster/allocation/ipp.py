@@ -20,6 +20,7 @@ from traitlets import List as ListTrait
 from jaxcluster.allocation.supervisor import Supervisor
 from jaxcluster.errors import LaunchError
 from jaxcluster.supervision.processes import start_time
+from jaxcluster.wire.forks import Kill, Spawn, Stop
 
 # A heartbeat each second tells ipyparallel's clients of new engines soon (later there are fewer,
 # ``engine.controller.RestingHeartMonitor``); a minute of misses keeps engines that are busy in C
@@ -80,14 +81,14 @@ class _OnForkServer(HasTraits):
         """
         if self.reloaded and self.state != "after":
             with contextlib.suppress(LaunchError):
-                self.supervisor.command("stop")  # which tells those that are connected first
+                self.supervisor.command(Stop())  # which tells those that are connected first
             self.supervisor.quit()
             deadline = time.monotonic() + QUIT_S
             while self.supervisor.path.exists() and time.monotonic() < deadline:
                 await asyncio.sleep(0.02)
         if self.state != "after":
             with contextlib.suppress(LaunchError):
-                self.supervisor.command("kill", pids=self.proc_pids)
+                self.supervisor.command(Kill(self.proc_pids))
             self.notify_stop({"exit_code": 0, "pids": self.proc_pids})  # type: ignore[attr-defined]
 
     async def join(self, timeout: float | None = None) -> None:
@@ -114,8 +115,8 @@ class HostController(_OnForkServer, ControllerLauncher):
     def start(self) -> None:
         argv = [f"--profile-dir={self.profile_dir}", f"--cluster-id={self.cluster_id}"]
         argv += [*CONTROLLER_ARGS, *self.controller_args]
-        proc = self.plan.controller.request(argv, self.get_env())
-        self.proc_pids = self.supervisor.command("spawn", self.timeout_s, procs=[proc])["pids"]
+        proc = self.plan.controller.with_more(argv, self.get_env())
+        self.proc_pids = self.supervisor.command(Spawn([proc]), self.timeout_s)
         self.notify_start(self.proc_pids)
 
 
@@ -124,6 +125,6 @@ class HostEngines(_OnForkServer, EngineLauncher):
 
     def start(self, n: int) -> None:
         self.n = n
-        procs = [process.request(env=self.get_env()) for process in self.plan.ranks]
-        self.proc_pids = self.supervisor.command("spawn", self.timeout_s, procs=procs)["pids"]
+        procs = [process.with_more(env=self.get_env()) for process in self.plan.ranks]
+        self.proc_pids = self.supervisor.command(Spawn(procs), self.timeout_s)
         self.notify_start(self.proc_pids)

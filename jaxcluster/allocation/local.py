@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.allocation.base import Allocation, OnEvent, Processes, Say
+from jaxcluster.allocation.base import Allocation, Processes, Say
 from jaxcluster.allocation.supervisor import (
+    OnEvent,
     Supervisor,
     import_time_settings,
     release_warm,
@@ -36,6 +37,7 @@ from jaxcluster.ranks import name_ranks
 from jaxcluster.records import claims, registry, saved_states
 from jaxcluster.records.runtimefolder import inside
 from jaxcluster.text import shown_value
+from jaxcluster.wire.forks import Detach, Process, Spawn
 from jaxcluster.wire.link import SocketLink
 
 # Folders beside those of one generation of ranks: they outlive it.
@@ -46,33 +48,6 @@ GUARD_S = 2.0  # for a process that looks after folders to end; then it is kille
 
 # What would make a child believe that it is a part of somebody else's job or kernel.
 DROPPED_ENV = ("JPY_PARENT_PID", "JPY_INTERRUPT_EVENT", "IPP_CONNECTION_INFO")
-
-
-@dataclass(frozen=True)
-class Process:
-    """One process that a fork server is to start.
-
-    Attributes:
-      role: ``rank``, ``controller`` or ``coordinator``.
-      log: the file that gets what it prints.
-      rank: which one, of a rank.
-      hold: a file that the fork server keeps locked as long as it lives.
-    """
-
-    role: str
-    env: Mapping[str, str]
-    cwd: str
-    log: str
-    argv: tuple[str, ...] = ()
-    rank: int | None = None
-    hold: str = ""
-
-    def request(
-        self, argv: Iterable[str] = (), env: Mapping[str, str] | None = None
-    ) -> dict[str, Any]:
-        """As the fork server is told of it; ``argv`` and ``env`` come on top."""
-        told = {**vars(self), "argv": [*self.argv, *argv], "env": {**self.env, **(env or {})}}
-        return {name: value for name, value in told.items() if value not in (None, "")}
 
 
 @dataclass(frozen=True)
@@ -228,7 +203,7 @@ class LocalAllocation(Allocation):
 
     def detach(self) -> None:
         assert self._supervisor is not None
-        self._supervisor.command("detach", detached=True)
+        self._supervisor.command(Detach(True))
         release_warm(self._supervisor)
 
     def keep(self) -> None:
@@ -323,8 +298,8 @@ class LocalProcesses(Processes):
         return str(self.ipp.cluster_file)
 
     def _spawn_coordinator(self, *argv: str) -> int:
-        procs = [self.plan.coordinator.request(argv)]
-        return int(self.supervisor.command("spawn", self.spec.timeout_s, procs=procs)["pids"][0])
+        procs = [self.plan.coordinator.with_more(argv)]
+        return self.supervisor.command(Spawn(procs), self.spec.timeout_s)[0]
 
     def no_way(self, to: int, address: str, port: int, deaf: Sequence[int]) -> LaunchError:
         return LaunchError(

@@ -6,24 +6,22 @@ import contextlib
 import dataclasses
 import json
 import os
-import queue
 import secrets
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.agent.client import Event, answers
+from jaxcluster.agent.client import WAIT_LONGER, Asked, Ended, answers
 from jaxcluster.agent.guest_access import RECORD
 from jaxcluster.agent.requests import Get, Look, Mkdir, Move, Put, Ring
 from jaxcluster.allocation import bulk
 from jaxcluster.allocation.base import Processes
 from jaxcluster.allocation.fleet import Fleet, Place, ask_each
 from jaxcluster.allocation.keys import keys_of
-from jaxcluster.allocation.local import COMPILED, HISTORY, Process, check_files
+from jaxcluster.allocation.local import COMPILED, HISTORY, check_files
 from jaxcluster.allocation.states import HostStates
 from jaxcluster.allocation.sync import Sync
 from jaxcluster.allocation.turns import HostTurns
@@ -33,6 +31,7 @@ from jaxcluster.host.ringfile import Part
 from jaxcluster.launchers.sync import SyncedFolder
 from jaxcluster.ranks import name_hosts, name_ranks
 from jaxcluster.records import registry
+from jaxcluster.wire.forks import Kill, Process, Spawn
 from jaxcluster.wire.link import ChannelLink
 
 ASK_S = 10.0
@@ -120,12 +119,11 @@ class HostProcesses(Processes):
         for where in self.places:
             procs = [controller] if where is first else []
             procs += [self._rank(rank, where) for rank in where.ranks]
-            asked.append((where, where.agent.fork.begin("spawn", procs=procs)))
+            asked.append((where, where.agent.fork.begin(Spawn(procs))))
         self._pids = []
         deadline = time.monotonic() + self.spec.timeout_s
-        for where, (_, answer) in asked:
-            reply = _answer(where, answer, deadline)
-            self._pids += reply["pids"][1 if where is first else 0 :]
+        for where, one in asked:
+            self._pids += _pids(where, one, deadline)[1 if where is first else 0 :]
         self._handed_out = threading.Thread(
             target=self._hand_out, name="jaxcluster-controller", daemon=True
         )
@@ -139,19 +137,21 @@ class HostProcesses(Processes):
         argv: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         rank: int | None = None,
-    ) -> dict[str, Any]:
+        address: str = "",
+    ) -> Process:
         name = role if rank is None else f"rank-{rank}"
-        process = Process(
+        return Process(
             role,
             {**self.spec.env, **(env or {})},
             os.getcwd(),
             f"{where.folder}/ranks/{name}.log",
-            tuple(argv),
+            argv,
             rank,
+            inherit=True,
+            address=address,
         )
-        return {**process.request(), "inherit": True}
 
-    def _rank(self, rank: int, where: Place) -> dict[str, Any]:
+    def _rank(self, rank: int, where: Place) -> Process:
         address = f"ipc://{where.folder}/ranks/{rank}.sock"
         engine = {
             "rank": rank,
@@ -165,7 +165,7 @@ class HostProcesses(Processes):
             "code": self._sync.path_on(where),
         }
         env = {"JAXCLUSTER_ENGINE": json.dumps(engine)}
-        return {**self._process("rank", where, env=env, rank=rank), "address": address}
+        return self._process("rank", where, env=env, rank=rank, address=address)
 
     def _hand_out(self) -> None:
         """Bring the controller's connection file to the hosts, and its client's to the notebook."""
@@ -241,7 +241,7 @@ class HostProcesses(Processes):
     def _spawn_coordinator(self, *argv: str) -> int:
         first = self.places[0]
         procs = [self._process("coordinator", first, argv=argv)]
-        return int(first.agent.fork.command("spawn", self.spec.timeout_s, procs=procs)["pids"][0])
+        return first.agent.fork.command(Spawn(procs), self.spec.timeout_s)[0]
 
     def no_way(self, to: int, address: str, port: int, deaf: Sequence[int]) -> LaunchError:
         hosts = list(dict.fromkeys(self.host_of(rank).name for rank in deaf))
@@ -257,7 +257,7 @@ class HostProcesses(Processes):
         return f"{self.places[0].folder}/ranks/{name}"
 
     def kill(self, rank: int) -> None:
-        self.host_of(rank).agent.fork.command("kill", 5.0, pids=[self._pids[rank]])
+        self.host_of(rank).agent.fork.command(Kill([self._pids[rank]]), 5.0)
 
     def look_at(self, ranks: Iterable[int]) -> dict[int, ProcessLook | None]:
         wanted: dict[int, list[int]] = {}
@@ -309,18 +309,20 @@ class HostProcesses(Processes):
         path.with_name(f"ipcontroller-{self._cluster_id}-client.json").unlink(missing_ok=True)
 
 
-def _answer(where: Place, answer: wire.Inbox[Event], deadline: float) -> Event:
+def _pids(where: Place, asked: Asked[list[int]], deadline: float) -> list[int]:
     try:
-        reply: Event = answer.get(timeout=max(0.1, deadline - time.monotonic()))
-    except queue.Empty:
-        raise LaunchError(
-            f"Host {where.name} did not start its ranks in time{where.agent.condition}.",
-            "Wait longer: %jaxcluster start --timeout 120",
-        ) from None
-    if reply["event"] == "lost":
+        found = asked.poll(max(0.1, deadline - time.monotonic()))
+    except Ended:
         deadline = time.monotonic() + REASON_S  # its agent says why with its next message
         while not where.agent.why and time.monotonic() < deadline:
             time.sleep(0.01)
         why = where.agent.why or "its fork server has ended"
-        raise LaunchError(f"Host {where.name} is lost: {why}.")
-    return reply
+        raise LaunchError(f"Host {where.name} is lost: {why}.") from None
+    finally:
+        asked.forget()
+    if found is None:
+        raise LaunchError(
+            f"Host {where.name} did not start its ranks in time{where.agent.condition}.",
+            WAIT_LONGER,
+        )
+    return found[0]

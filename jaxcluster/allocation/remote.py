@@ -18,13 +18,13 @@ from jaxcluster import wire
 from jaxcluster.agent.requests import Mkdir, Remove
 from jaxcluster.agent.transport import Keys, new_keys
 from jaxcluster.allocation import loop_checkpoints
-from jaxcluster.allocation.base import Allocation, OnEvent, Say
+from jaxcluster.allocation.base import Allocation, Say
 from jaxcluster.allocation.fleet import Fleet, Left, Place, ask_each
 from jaxcluster.allocation.keys import KEYS, LAUNCH, launch_folder
 from jaxcluster.allocation.local import check_files
 from jaxcluster.allocation.placing import check_versions, in_order, place, share_out
 from jaxcluster.allocation.processes import HostProcesses
-from jaxcluster.allocation.supervisor import import_time_settings
+from jaxcluster.allocation.supervisor import OnEvent, import_time_settings
 from jaxcluster.allocation.sync import Sync
 from jaxcluster.errors import JaxClusterError, LaunchError
 from jaxcluster.launchers.base import STOPPED, AgentOptions, Launcher, Wait, describe
@@ -34,6 +34,7 @@ from jaxcluster.launchers.sync import synced_folder
 from jaxcluster.records import claims, registry
 from jaxcluster.records.runtimefolder import VARIABLE, make_private
 from jaxcluster.text import shown_value, without_secrets
+from jaxcluster.wire.forks import Detach
 
 SHARED_DIR = "JAXCLUSTER_SHARED_DIR"  # a folder that the hosts share, where the home is not
 ASK_S = 10.0
@@ -284,7 +285,7 @@ class HostAllocation(Allocation):
 
     def detach(self) -> None:
         assert self.fleet is not None and self._launch is not None
-        self.fleet.command("detach", detached=True)
+        self.fleet.command(Detach(True))
         self._launch.detach(self.folder)
 
     def let_go(self) -> None:

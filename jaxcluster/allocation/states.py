@@ -13,11 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from jaxcluster.agent.client import answers, wait_all
-from jaxcluster.agent.requests import Get, GiveOut, Mkdir, Remove, Request, TakeMirrors, Ways
+from jaxcluster.agent.requests import Get, GiveOut, Mkdir, Remove, TakeMirrors, Ways
 from jaxcluster.agent.transport import new_keys
 from jaxcluster.allocation.fleet import Fleet, Place, address_of, copy_file
 from jaxcluster.errors import LaunchError
 from jaxcluster.records.saved_states import Mirror, Report, StateFolder, Where
+from jaxcluster.wire.requests import Request
 
 ASK_S = 10.0
 LOOK_S = 3.0  # whether files are still there; a host that says nothing may have lost them

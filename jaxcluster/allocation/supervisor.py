@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import itertools
-import json
 import os
 import queue
 import socket
@@ -14,17 +13,22 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from jaxcluster import wire
-from jaxcluster.agent.client import Event
+from jaxcluster.agent.client import WAIT_LONGER
 from jaxcluster.errors import LaunchError
 from jaxcluster.host import procfs
 from jaxcluster.records import claims, registry
 from jaxcluster.supervision import starting
 from jaxcluster.supervision.ends import let_go
 from jaxcluster.supervision.processes import peer_of
+from jaxcluster.wire import forks
+from jaxcluster.wire.requests import Reply, Request
+
+R = TypeVar("R")
 
 # Read when Python starts, or when numpy or jax is imported, so a fork server keeps them:
 # where they differ, it takes a new one.
@@ -62,6 +66,25 @@ def import_time_settings(env: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+@dataclass(frozen=True)
+class HostLost:
+    """A host is lost, with the ranks on it.
+
+    Attributes:
+      is_first: it had rank 0.
+      gone: its agent has ended, or will; else that is not known here.
+    """
+
+    host: str
+    is_first: bool
+    ranks: list[int]
+    why: str
+    gone: bool
+
+
+OnEvent = Callable[[forks.Event | HostLost], None]
+
+
 class ForkServers(ABC):
     """Those whose children a cluster's processes are, one on each host, as if there were one.
 
@@ -71,11 +94,11 @@ class ForkServers(ABC):
     """
 
     path = Path()
-    on_event: Callable[[Event], None] | None = None
+    on_event: OnEvent | None = None
 
     @abstractmethod
-    def command(self, cmd: str, timeout_s: float = 30.0, **fields: Any) -> Event:
-        """Send a command and wait for its answer.
+    def command(self, command: Request[None], timeout_s: float = 30.0) -> None:
+        """Send a command and wait until it is done.
 
         Raises:
           LaunchError: one has ended or is stopped, or does not answer within ``timeout_s``.
@@ -93,7 +116,7 @@ class ForkServers(ABC):
         """Disconnect permanently: they are detached, and do not end with this process."""
         self.close()
 
-    def losses(self) -> list[Event]:
+    def losses(self) -> list[HostLost]:
         """Which hosts were lost before anybody listened; this machine never is."""
         return []
 
@@ -118,7 +141,7 @@ class Supervisor(ForkServers):
       on_event: called with each event that answers no command, on the reader's thread.
     """
 
-    def __init__(self, path: Path, on_event: Callable[[Event], None] | None = None):
+    def __init__(self, path: Path, on_event: OnEvent | None = None):
         self.path = path
         self.on_event = on_event
         self.in_use = False  # a cluster of this process is on it, or will be again
@@ -126,7 +149,7 @@ class Supervisor(ForkServers):
         self.log: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._ids = itertools.count(1)
-        self._replies: dict[int, wire.Inbox[Event]] = {}
+        self._replies: dict[int, wire.Inbox[Reply | None]] = {}  # None: it is lost
         self._socket: socket.socket | None = None
         self._peer = 0  # its process id, as the kernel has it
         self._is_lost = False  # the fork server has ended the connection
@@ -165,7 +188,7 @@ class Supervisor(ForkServers):
         if not self.alive:
             return False
         try:
-            self.command("detach", 10.0, detached=False)
+            self.command(forks.Detach(False), 10.0)
         except LaunchError:
             return False
         return True
@@ -194,7 +217,7 @@ class Supervisor(ForkServers):
                 if time.monotonic() > deadline:
                     raise LaunchError(
                         f"The fork server does not answer ({error}).",
-                        "Wait longer: %jaxcluster start --timeout 120",
+                        WAIT_LONGER,
                     ) from None
                 time.sleep(0.002)
         self._peer = _check_peer(connection, self.path)
@@ -210,36 +233,34 @@ class Supervisor(ForkServers):
     def log_excerpt(self) -> str:
         return starting.log_end(self.log) if self.log is not None else ""
 
-    def command(self, cmd: str, timeout_s: float = 30.0, **fields: Any) -> Event:
+    def command(self, command: Request[R], timeout_s: float = 30.0) -> R:
         if self._socket is None:
             self.connect(timeout_s)
         deadline = time.monotonic() + timeout_s
         id = next(self._ids)
-        answer: wire.Inbox[Event] = wire.Inbox()
+        answer: wire.Inbox[Reply | None] = wire.Inbox()
         replies = self._replies
         replies[id] = answer
-        self._send({"cmd": cmd, "id": id, **fields})
+        self._send(command.told(id))
         try:
-            while (reply := self._next(answer, deadline)) is None:
-                self._check_not_stopped()
+            while True:
+                try:
+                    left = max(0.0, deadline - time.monotonic())
+                    reply = answer.get(timeout=min(LOOK_S, left))
+                    break
+                except queue.Empty:
+                    self._check_not_stopped()
                 if time.monotonic() > deadline:
                     raise LaunchError(
-                        f"The fork server did not answer {cmd!r} within {timeout_s:g} s.\n"
+                        f"The fork server did not answer {command.cmd!r} within {timeout_s:g} s.\n"
                         + self.log_excerpt(),
-                        "Wait longer: %jaxcluster start --timeout 120" if cmd == "spawn" else "",
+                        WAIT_LONGER if isinstance(command, forks.Spawn) else "",
                     )
         finally:
             replies.pop(id, None)
-        if reply["event"] == "lost":
+        if reply is None:
             raise LaunchError("The fork server has ended.\n" + self.log_excerpt())
-        return reply
-
-    @staticmethod
-    def _next(answer: wire.Inbox[Event], deadline: float) -> Event | None:
-        try:
-            return answer.get(timeout=min(LOOK_S, max(0.0, deadline - time.monotonic())))
-        except queue.Empty:
-            return None
+        return command.read(reply.answer)
 
     @property
     def is_stopped(self) -> bool:
@@ -259,7 +280,7 @@ class Supervisor(ForkServers):
         try:
             if self._socket is None:
                 self.connect(2)
-            self._send({"cmd": "quit"})
+            self._send(forks.End().told(0))
         except (LaunchError, OSError):
             pass
         if self._process is not None:
@@ -280,16 +301,18 @@ class Supervisor(ForkServers):
             self._process.stdin.close()
             _left.append(self._process)
 
-    def _send(self, message: Event) -> None:
+    def _send(self, line: bytes) -> None:
         assert self._socket is not None
         with self._send_lock:
             try:
-                self._socket.sendall(json.dumps(message).encode() + b"\n")
+                self._socket.sendall(line + b"\n")
             except OSError as error:
                 self._is_lost = True
                 raise LaunchError(f"The fork server is gone ({error}).") from None
 
-    def _read(self, connection: socket.socket, replies: dict[int, wire.Inbox[Event]]) -> None:
+    def _read(
+        self, connection: socket.socket, replies: dict[int, wire.Inbox[Reply | None]]
+    ) -> None:
         inbox = b""
         while True:
             try:
@@ -300,16 +323,17 @@ class Supervisor(ForkServers):
                 break
             *lines, inbox = (inbox + data).split(b"\n")
             for line in lines:
-                message = json.loads(line)
-                if (answer := replies.get(message.get("id"))) is not None:
-                    answer.put(message)
+                message = forks.message_in(line)
+                if isinstance(message, Reply):
+                    if (answer := replies.get(message.id)) is not None:
+                        answer.put(message)
                 elif self.on_event is not None:
                     self.on_event(message)
         self._is_lost = self._is_lost or self._socket is connection  # else it was we who left
         for answer in list(replies.values()):
-            answer.put({"event": "lost"})
+            answer.put(None)
         if self.on_event is not None and self._replies is replies:
-            self.on_event({"event": "lost"})
+            self.on_event(forks.Lost())
 
 
 _warm: Supervisor | None = None

@@ -24,6 +24,7 @@ from jaxcluster import wire
 from jaxcluster.cluster.running import RunningCell
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import CellInterrupted, JaxClusterError, LaunchError, RankHung, RecoveryError
+from jaxcluster.wire.forks import Relay
 
 HEARD_S = 5.0  # for the starter to say that it has heard
 RESTART_S = 180.0
@@ -67,7 +68,7 @@ def ask_restart(world: World, clean: bool, is_replaced: Callable[[], bool]) -> s
 
     world.on_message = take
     try:
-        world.supervisor.command("relay", 10.0, message={"restart": id, "clean": clean})
+        world.supervisor.command(Relay({"restart": id, "clean": clean}), 10.0)
         if _next(answers, HEARD_S) is None:
             raise RecoveryError(
                 "The cluster can't be restarted: the notebook or shell that started it is no "
@@ -139,7 +140,7 @@ class Delegate:
 
     def _say(self, message: Message) -> None:
         with contextlib.suppress(LaunchError):
-            self._cluster.world.supervisor.command("relay", 5.0, message=message)
+            self._cluster.world.supervisor.command(Relay(dict(message)), 5.0)
 
 
 def end_cells(cluster: Restartable) -> None:

@@ -13,14 +13,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import quote
 
 from jaxcluster import wire
 from jaxcluster.allocation import remote
 from jaxcluster.allocation.base import Allocation, Processes
 from jaxcluster.allocation.factory import allocate
-from jaxcluster.allocation.supervisor import sweep
+from jaxcluster.allocation.supervisor import HostLost, sweep
 from jaxcluster.cluster import events
 from jaxcluster.cluster.names import claim, free_name
 from jaxcluster.cluster.world import World
@@ -41,6 +41,7 @@ from jaxcluster.plan.spec import GPU_PLATFORMS, INSTALL, UNIX
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import registry, saved_states
 from jaxcluster.supervision.processes import pid_space, process_token
+from jaxcluster.wire import forks
 from jaxcluster.wire.link import Link, Sink, replies, unwrap
 from jaxcluster.wire.ops import Operation
 from jaxcluster.wire.ops.start import Facts, Listener, Probe, Reachability, Reserve, Reserved, Serve
@@ -85,7 +86,7 @@ class Starting:
         self.allocation = allocation
         self.say = say
         self.deadline = deadline
-        self.exits: wire.Inbox[dict[str, Any]] = wire.Inbox()
+        self.exits: wire.Inbox[forks.Event | HostLost] = wire.Inbox()
         self.exited: dict[int, str] = {}
         self.processes: Processes | None = None
         self.link: Link | None = None
@@ -149,16 +150,15 @@ class Starting:
             self.allocation.detach()
         return World(record, processes, self.link, self.exits)
 
-    def _on_exit(self, event: dict[str, Any]) -> None:
+    def _on_exit(self, event: forks.Event | HostLost) -> None:
         """On the supervisor's thread: whoever waits for a rank that has died waits no longer."""
         self.exits.put(event)
-        if self.link is not None and event["event"] == "exit" and event["role"] == "rank":
-            self.link.mark_dead(event["rank"], {"why": describe_event(event)})
+        if self.link is not None and isinstance(event, forks.Exit) and event.rank is not None:
+            self.link.mark_dead(event.rank, {"why": describe_event(event)})
 
     def cancel(self) -> None:
         """End it at its next wait, which is over now. Another thread."""
         self._stopped.set()
-        self.exits.put({"event": "cancelled"})
         if self.link is not None:
             for rank in range(self.spec.num_processes):
                 self.link.mark_dead(rank, {"why": "the start was stopped"})
@@ -335,32 +335,32 @@ class Starting:
         return [found[rank] for rank in range(n)]
 
     def _check_exits(self) -> None:
-        while True:
-            try:
-                event = self.exits.get_nowait()
-            except queue.Empty:
-                break
-            if event["event"] == "exit" and event["role"] == "rank":
-                rank = event["rank"]
-                why = describe_event(event, self._oom_kills)
-                self.exited[rank] = crash_log.explain(why, self._log(rank))
-            elif event["event"] == "exit":
-                role = event["role"]
-                what = {"controller": "ipyparallel's controller", "coordinator": "The coordinator"}
-                raise LaunchError(
-                    f"{what.get(role, role)} ended ({describe_event(event)}).\n" + self._tail(role)
-                )
-            elif event["event"] == "cancelled":
-                raise LaunchError(STOPPED)
-            elif event["event"] == "lost":
-                raise LaunchError(
-                    "The fork server ended while the cluster started.",
-                    "%jaxcluster doctor checks this machine.",
-                )
-            elif event["event"] == "host_lost":
-                raise LaunchError(
-                    f"Host {event['host']} was lost while the cluster started: {event['why']}."
-                )
+        if self._stopped.is_set():
+            raise LaunchError(STOPPED)
+        while not self.exits.empty():
+            match event := self.exits.get():
+                case forks.Exit(rank=int(rank)):
+                    why = describe_event(event, self._oom_kills)
+                    self.exited[rank] = crash_log.explain(why, self._log(rank))
+                case forks.Exit():
+                    role = event.role
+                    named = {
+                        "controller": "ipyparallel's controller",
+                        "coordinator": "The coordinator",
+                    }
+                    raise LaunchError(
+                        f"{named.get(role, role)} ended ({describe_event(event)}).\n"
+                        + self._tail(role)
+                    )
+                case forks.Lost():
+                    raise LaunchError(
+                        "The fork server ended while the cluster started.",
+                        "%jaxcluster doctor checks this machine.",
+                    )
+                case HostLost():
+                    raise LaunchError(
+                        f"Host {event.host} was lost while the cluster started: {event.why}."
+                    )
         if self.exited:
             rank, why = min(self.exited.items())
             raise EnginesMissing(

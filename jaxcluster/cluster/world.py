@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from jaxcluster import wire
 from jaxcluster.allocation.base import Processes
 from jaxcluster.allocation.remote_attach import Logins
+from jaxcluster.allocation.supervisor import HostLost
 from jaxcluster.cluster import events, unresponsive
 from jaxcluster.errors import LaunchError, NoCluster, RankHung, RecoveryError, UsageError
 from jaxcluster.host.exits import OomKills, describe_event
@@ -24,6 +25,7 @@ from jaxcluster.model.last_known import LastKnown
 from jaxcluster.model.long_launches import UsualTimes
 from jaxcluster.ranks import name_ranks, say_each, several_hosts
 from jaxcluster.records import registry, saved_states
+from jaxcluster.wire import forks
 from jaxcluster.wire.link import Event, Link, Request, Sink, replies, unwrap
 from jaxcluster.wire.ops.cells import OpenGates
 from jaxcluster.wire.ops.lockstep import AtRest, Rest, State
@@ -95,7 +97,7 @@ class World:
         record: registry.ClusterRecord,
         processes: Processes,
         link: Link | None = None,
-        missed: wire.Inbox[dict[str, Any]] | None = None,
+        missed: wire.Inbox[forks.Event | HostLost] | None = None,
         logins: Logins | None = None,
     ) -> None:
         self.logins = logins
@@ -129,7 +131,7 @@ class World:
         self._oom_kills = OomKills()
         self._client: Any = None
         self._is_ending = False
-        self._missed: wire.Inbox[dict[str, Any]] = missed or wire.Inbox()
+        self._missed: wire.Inbox[forks.Event | HostLost] = missed or wire.Inbox()
         self.turns = processes.turns(record.last_seq)
         self._let_go = _nothing if logins else registry.hold(record.name)
 
@@ -195,42 +197,43 @@ class World:
 
     def ask_exits(self) -> None:
         """Take in which of its processes had ended before this one was connected."""
-        for event in self.supervisor.command("exits", timeout_s=5.0).get("exits", []):
-            self._on_event(event)
+        self.supervisor.command(forks.Exits(), 5.0)
 
-    def _on_event(self, event: dict[str, Any]) -> None:
+    def _on_event(self, event: forks.Event | HostLost) -> None:
         """On the supervisor's thread."""
         if self.is_over or self._is_ending:
             return
-        if event["event"] == "stopping" and self.is_ours:
-            # By another notebook or a shell: what it leaves is cleared away, and nothing replaced.
-            self._is_ending = True
-            self.on_stopping()
-        elif event["event"] == "relayed":
-            self.on_message(event["message"])
-        elif event["event"] == "lost":
-            for rank in range(self.num_processes):
-                self.mark_dead(rank, "the fork server has ended, and its ranks with it")
-        elif event["event"] == "host_lost":
-            why = f"host {event['host']} is lost: {event['why']}"
-            if not event["gone"]:
-                self.unreachable[event["host"]] = event["why"]
-                why = f"host {event['host']} can't be reached from here: {event['why']}"
-            if event["is_first"] and self.record.coordinator_pid and event["gone"]:
-                self.coordinator_died = why
-            for rank in event["ranks"]:
-                self.mark_dead(rank, why, host_lost=True, may_live=not event["gone"])
-        elif event["event"] == "exit" and event["role"] == "rank":
-            why = describe_event(event, self._oom_kills)
-            if self.coordinator_died and -event["code"] in BY_JAX:
-                why = f"ended by JAX, whose coordinator had died: {self.coordinator_died}"
-            told = crash_log.explain(why, self._log_end(event["rank"]))
-            self.last_launches[event["rank"]] = wire.parse_launches(event.get("launches"))
-            self.mark_dead(event["rank"], told, code=event["code"])
-        elif event["event"] == "exit" and event["role"] == "coordinator":
-            self.coordinator_died = describe_event(event, self._oom_kills)
-            self.on_death()
-            events.tell()
+        match event:
+            case forks.Stopping() if self.is_ours:
+                # By another notebook or a shell: what it leaves is cleared away, and nothing
+                # replaced.
+                self._is_ending = True
+                self.on_stopping()
+            case forks.Relayed():
+                self.on_message(event.message)
+            case forks.Lost():
+                for rank in range(self.num_processes):
+                    self.mark_dead(rank, "the fork server has ended, and its ranks with it")
+            case HostLost():
+                why = f"host {event.host} is lost: {event.why}"
+                if not event.gone:
+                    self.unreachable[event.host] = event.why
+                    why = f"host {event.host} can't be reached from here: {event.why}"
+                if event.is_first and self.record.coordinator_pid and event.gone:
+                    self.coordinator_died = why
+                for rank in event.ranks:
+                    self.mark_dead(rank, why, host_lost=True, may_live=not event.gone)
+            case forks.Exit(rank=int(rank)):
+                why = describe_event(event, self._oom_kills)
+                if self.coordinator_died and -event.code in BY_JAX:
+                    why = f"ended by JAX, whose coordinator had died: {self.coordinator_died}"
+                told = crash_log.explain(why, self._log_end(rank))
+                self.last_launches[rank] = event.launches.all()
+                self.mark_dead(rank, told, code=event.code)
+            case forks.Exit(role="coordinator"):
+                self.coordinator_died = describe_event(event, self._oom_kills)
+                self.on_death()
+                events.tell()
 
     # ------------------------------------------------------------------ deaths
 

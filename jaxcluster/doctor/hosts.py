@@ -17,6 +17,7 @@ from jaxcluster.plan.versions import too_old
 from jaxcluster.ranks import name_ranks
 from jaxcluster.text import format_table
 from jaxcluster.wire import ClusterSpec
+from jaxcluster.wire.requests import Request
 
 ASK_S = 10.0
 LITTLE_NBYTES = 1 << 30  # of memory: a rank alone has some 300 MB
@@ -56,7 +57,7 @@ def look_before(spec: ClusterSpec, say: Callable[[str], None], timeout_s: float)
     return remote.examine(spec, look, say, timeout_s)
 
 
-def _ask(place: Place, request: requests.Request[R]) -> R | None:
+def _ask(place: Place, request: Request[R]) -> R | None:
     if not place.lost:
         with contextlib.suppress(LaunchError):
             return place.agent.ask(request, ASK_S)

@@ -142,27 +142,22 @@ class BlackBox:
             self._begin()
 
 
-def read(path: str) -> dict[str, Any]:
-    """The last launches in a file, oldest first, in the form of a ``wire.PollReply``.
-
-    Returns:
-      ``kinds``: the fields of ``wire.Launch``, of launches that differ in more than their ``seq``;
-      ``made``: the ``seq`` and the number of its kind of each. {} where there is no such file.
-    """
+def read(path: str) -> wire.LastLaunches:
+    """The last launches in a file; none where there is no such file."""
     try:
         with open(path, "rb") as file:
             content = file.read()
     except OSError:
-        return {}
+        return wire.LastLaunches()
     names: dict[str, dict[int, Sequence[Any]]] = {"program": {}, "line": {}}
     for line in content[_RING:].splitlines():
         with contextlib.suppress(ValueError, KeyError, TypeError):
             kind, number, *told = json.loads(line)
             names[kind][number] = told
     if len(content) < _RING:
-        return {}
+        return wire.LastLaunches()
     slots = sorted(slot for slot in _SLOT.iter_unpack(content[:_RING]) if slot[0])
-    kinds: list[dict[str, Any]] = []
+    kinds: list[wire.Launch] = []
     known: dict[tuple[int, int, int], int] = {}
     made = []
     for _, seq, number, line, running in slots[-TOLD:]:
@@ -173,19 +168,7 @@ def read(path: str) -> dict[str, Any]:
             processes, name, fingerprint, signature, collective = names["program"][number]
             cell, at, within = names["line"][line]
             within = ours(name) if running == wire.OURS else within
-            kinds.append(
-                {
-                    "seq": 0,
-                    "processes": processes,
-                    "name": name,
-                    "fingerprint": fingerprint,
-                    "cell": cell,
-                    "line": at,
-                    "signature": signature,
-                    "cell_seq": running,
-                    "collective": collective,
-                    "within": within,
-                }
-            )
+            program = (0, processes, name, fingerprint)
+            kinds.append(wire.Launch(*program, cell, at, signature, running, collective, within))
         made.append([seq, known[number, line, running]])
-    return {"kinds": kinds, "made": made}
+    return wire.LastLaunches(kinds, made)

@@ -16,21 +16,8 @@ An agent's fork server (``--folder``) leaves nothing on its host, also when the 
 takes in what its processes leave behind, in sessions of their own too, ends that when none of them
 is there any more, and at its own end removes the agent's folders.
 
-Commands and events are JSON lines on a Unix socket in a directory that only this user can enter:
-
-    {"cmd": "spawn", "id": 1, "procs": [{"role": "rank", "rank": 0, "env": {...}, "cwd": "...",
-                                         "log": "...", "argv": [...]}]}
-    {"event": "spawned", "id": 1, "pids": [812]}      a "hold" in a proc names the file to lock
-    {"event": "exit", "pid": 812, "role": "rank", "rank": 0, "code": -9, "launches": {...}}
-    {"cmd": "kill", "id": 2, "pids": [812]}      ends these; answered when all are reaped
-    {"cmd": "stop", "id": 3}                     ends all children; answered when all are reaped
-    {"event": "stopping"}                        ... which the other connections hear first
-    {"cmd": "exits", "id": 4}                    whose exits there were since the cluster's start:
-    {"event": "exits", "id": 4, "exits": [...]}  for those who were not connected then
-    {"cmd": "detach", "id": 5, "detached": true}  it is nobody's now; false: its owner's again
-    {"cmd": "relay", "id": 6, "message": {...}}  to the other connections, which hear
-    {"event": "relayed", "message": {...}}       ... this
-    {"cmd": "quit"}                              ends all children, and then itself
+Commands and events (``wire.forks``) are JSON lines on a Unix socket in a directory that only this
+user can enter.
 """
 
 from __future__ import annotations
@@ -53,7 +40,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -64,6 +51,8 @@ from jaxcluster.host.processes import allow_files, redirect_output
 from jaxcluster.supervision import ends, processes
 from jaxcluster.supervision.loop import LOOK_S, SupervisionLoop
 from jaxcluster.supervision.starting import findable
+from jaxcluster.wire import forks
+from jaxcluster.wire.requests import Reply, Request, parsed
 
 ENDING_S = 2.0  # for a process whose connection has ended to be gone
 IDLE_EXIT_S = 600.0
@@ -85,10 +74,7 @@ LATE_MODULES = (
 
 @dataclass
 class Child:
-    pid: int
-    role: str
-    rank: int | None
-    log: str
+    process: forks.Process
     popen: subprocess.Popen[bytes] | None  # of one that was not forked
 
 
@@ -104,8 +90,8 @@ class Pending:
     """A kill that is answered once all its pids are reaped."""
 
     connection: Connection
-    id: Any
-    pids: set[int] = field(default_factory=set)
+    id: int
+    pids: set[int]
 
 
 class ForkServer(SupervisionLoop):
@@ -128,9 +114,9 @@ class ForkServer(SupervisionLoop):
         self.connections: dict[int, Connection] = {}
         self.former: set[str] = set()  # processes that were connected, and may have ended
         self.pending: list[Pending] = []
-        self.deferred: list[tuple[Connection, dict[str, Any]]] = []
+        self.deferred: list[tuple[Connection, int, Request[Any]]] = []
         self.preloaded = not fork
-        self.exits: list[dict[str, Any]] = []  # of the present cluster's processes
+        self.exits: list[forks.Exit] = []  # of the present cluster's processes
         self.ending: set[int] = set()  # those whose end was asked for
         self.held: tuple[str, int] | None = None  # the file that says that the cluster lives
         self.socket_file = self.found_by[path] = os.stat(path)
@@ -171,9 +157,8 @@ class ForkServer(SupervisionLoop):
         gc.freeze()  # permanently: a child that collects garbage would copy all these pages
         gc.enable()
         self.preloaded = True
-        for connection, message in self.deferred:
-            self._command(connection, message)
-        self.deferred.clear()
+        while self.deferred:
+            self._command(*self.deferred.pop(0))
 
     def _woken(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -197,7 +182,13 @@ class ForkServer(SupervisionLoop):
             return
         *lines, connection.inbox = (connection.inbox + data).split(b"\n")
         for line in lines:
-            self._command(connection, json.loads(line))
+            message = json.loads(line)
+            try:
+                command = parsed(message)
+            except (ValueError, TypeError) as error:  # of another version
+                print(error, file=sys.stderr, flush=True)
+            else:
+                self._command(connection, message["id"], command)
 
     def _drop(self, connection: Connection) -> None:
         self.pending = [p for p in self.pending if p.connection is not connection]
@@ -208,51 +199,53 @@ class ForkServer(SupervisionLoop):
             connection.sock.close()
             self.former |= {connection.peer} - {""}
 
-    def _send(self, connection: Connection, **message: Any) -> None:
+    def _send(self, connection: Connection, message: Reply | forks.Event) -> None:
         try:
-            connection.sock.sendall(json.dumps(message).encode() + b"\n")
+            connection.sock.sendall(forks.line_of(message) + b"\n")
         except OSError:
             self._drop(connection)
 
+    def _tell_others(self, connection: Connection, event: forks.Event) -> None:
+        for other in list(self.connections.values()):
+            if other is not connection:
+                self._send(other, event)
+
     # ------------------------------------------------------------------ commands
 
-    def _command(self, connection: Connection, message: dict[str, Any]) -> None:
-        command, id = message["cmd"], message.get("id")
+    def _command(self, connection: Connection, id: int, command: Request[Any]) -> None:
         self.idle_since = time.monotonic()
-        if command == "spawn":
-            procs = message["procs"]
-            if not self.preloaded and any(p["role"] == "rank" for p in procs):
-                self.deferred.append((connection, message))
+        answer: Any = None
+        match command:
+            case forks.Spawn():
+                if not self.preloaded and any(proc.role == "rank" for proc in command.procs):
+                    self.deferred.append((connection, id, command))
+                    return
+                answer = [self._spawn(proc) for proc in command.procs]
+            case forks.Kill() | forks.Stop():
+                targets = set(self.children)
+                if isinstance(command, forks.Kill):
+                    targets &= set(command.pids)
+                else:
+                    self.exits.clear()  # those of the processes that come next are others
+                    self._tell_others(connection, forks.Stopping())
+                self.ending |= targets
+                # Not SIGTERM: a rank would wait at JAX's shutdown barrier.
+                ends.kill_groups(targets)
+                if targets:
+                    self.pending.append(Pending(connection, id, targets))
+                    self._reap()
+                    return
+            case forks.Exits():
+                for exit in self.exits:
+                    self._send(connection, exit)
+            case forks.Detach():
+                self.detached = command.detached
+            case forks.Relay():
+                self._tell_others(connection, forks.Relayed(command.message))
+            case forks.End():
+                self.leaving = True
                 return
-            pids = [self._spawn(p) for p in procs]
-            self._send(connection, event="spawned", id=id, pids=pids)
-        elif command in ("kill", "stop"):
-            if command == "stop":
-                self.exits.clear()  # those of the processes that come next are others
-                for other in [c for c in self.connections.values() if c is not connection]:
-                    self._send(other, event="stopping")  # the exits that follow are expected
-            pids = list(self.children) if command == "stop" else message["pids"]
-            targets = {p for p in pids if p in self.children}
-            self.ending |= targets
-            ends.kill_groups(targets)  # not SIGTERM: a rank would wait at JAX's shutdown barrier
-            if targets:
-                self.pending.append(Pending(connection, id, targets))
-                self._reap()
-            else:
-                self._send(connection, event="stopped", id=id)
-        elif command == "exits":
-            self._send(connection, event="exits", id=id, exits=self.exits)
-        elif command == "detach":
-            self.detached = bool(message["detached"])
-            self._send(connection, event="detached", id=id)
-        elif command == "relay":
-            for other in [c for c in self.connections.values() if c is not connection]:
-                self._send(other, event="relayed", message=message["message"])
-            self._send(connection, event="relayed", id=id)
-        elif command == "quit":
-            self.leaving = True
-        else:
-            self._send(connection, event="error", id=id, error=f"unknown command {command!r}")
+        self._send(connection, Reply(id, answer))
 
     def own_files(self) -> Iterable[str]:
         folder = os.path.dirname(self.held[0]) if self.held is not None else ""
@@ -276,24 +269,24 @@ class ForkServer(SupervisionLoop):
             self.found_by.pop(path, None)
             self.held = None
 
-    def _spawn(self, proc: dict[str, Any]) -> int:
-        if path := proc.get("hold"):
-            self._hold(path)
+    def _spawn(self, proc: forks.Process) -> int:
+        if proc.hold:
+            self._hold(proc.hold)
             self.exits.clear()
         popen = None if self.fork else self._popen(proc)
         pid = self._fork(proc) if popen is None else popen.pid
-        self.children[pid] = Child(pid, proc["role"], proc.get("rank"), proc["log"], popen)
+        self.children[pid] = Child(proc, popen)
         return pid
 
-    def _popen(self, proc: dict[str, Any]) -> subprocess.Popen[bytes]:
+    def _popen(self, proc: forks.Process) -> subprocess.Popen[bytes]:
         module, parent = "jaxcluster.engine", os.getpid()
-        if proc["role"] != "rank":
-            module += f".{proc['role']}"
-        with open(proc["log"], "ab") as log:
+        if proc.role != "rank":
+            module += f".{proc.role}"
+        with open(proc.log, "ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-P", "-X", "faulthandler", "-m", module, *proc["argv"]],
-                env=findable(proc["env"], os.getcwd()),
-                cwd=proc["cwd"],
+                [sys.executable, "-P", "-X", "faulthandler", "-m", module, *proc.argv],
+                env=findable(proc.env, os.getcwd()),
+                cwd=proc.cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -301,7 +294,7 @@ class ForkServer(SupervisionLoop):
                 preexec_fn=partial(processes.die_with_parent, parent),  # noqa: PLW1509 - one thread
             )
 
-    def _fork(self, proc: dict[str, Any]) -> int:
+    def _fork(self, proc: forks.Process) -> int:
         parent = os.getpid()
         pid = os.fork()
         if pid:
@@ -319,7 +312,7 @@ class ForkServer(SupervisionLoop):
                 sys.stderr.flush()
             os._exit(code)
 
-    def _become(self, proc: dict[str, Any], parent: int) -> None:
+    def _become(self, proc: forks.Process, parent: int) -> None:
         """In the child: forget the server, take on the process's own session, log and settings."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -332,15 +325,15 @@ class ForkServer(SupervisionLoop):
         self._let_go()  # its own copy: the server holds it still
         os.setsid()
         processes.die_with_parent(parent)
-        redirect_output(proc["log"])
+        redirect_output(proc.log)
         os.environ.clear()
-        os.environ.update(proc["env"])
-        os.chdir(proc["cwd"])
-        become_a_process_of_its_own(proc["cwd"])
+        os.environ.update(proc.env)
+        os.chdir(proc.cwd)
+        become_a_process_of_its_own(proc.cwd)
         gc.enable()
-        is_rank = proc["role"] == "rank"
-        module = importlib.import_module(f"jaxcluster.engine.{'app' if is_rank else proc['role']}")
-        module.main(*([] if is_rank else [proc["argv"]]))
+        is_rank = proc.role == "rank"
+        module = importlib.import_module(f"jaxcluster.engine.{'app' if is_rank else proc.role}")
+        module.main(*([] if is_rank else [proc.argv]))
 
     # ------------------------------------------------------------------ ends
 
@@ -358,21 +351,19 @@ class ForkServer(SupervisionLoop):
             if child.popen is not None:
                 child.popen.returncode = code
             ends.kill_groups([pid])  # what it has started, if it ended by itself
-            exit = {"event": "exit", "pid": pid, "role": child.role, "rank": child.rank}
-            exit |= {"code": code, "at_ns": time.time_ns()}
-            if child.role == "rank":
-                exit["launches"] = blackbox.read(blackbox.path_of(child.log))
+            proc = child.process
+            exit = forks.Exit(proc.role, proc.rank, code, blackbox.read(blackbox.path_of(proc.log)))
             if pid in self.ending:
                 self.ending.discard(pid)
             else:
                 self.exits.append(exit)
             for connection in list(self.connections.values()):
-                self._send(connection, **exit)
+                self._send(connection, exit)
         for waiting in list(self.pending):
             waiting.pids &= self.children.keys()
             if not waiting.pids:
                 self.pending.remove(waiting)
-                self._send(waiting.connection, event="stopped", id=waiting.id)
+                self._send(waiting.connection, Reply(waiting.id))
         if not self.children:
             self._let_go()
             if self.folders:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+
+from jaxcluster.wire.forks import Exit
 
 
 def describe_exit(code: int, out_of_memory: bool = False) -> str:
@@ -24,15 +24,15 @@ def describe_exit(code: int, out_of_memory: bool = False) -> str:
     return f"killed by signal {-code}"
 
 
-def describe_event(event: Mapping[str, Any], kills: OomKills | None = None) -> str:
-    """Why the process of a fork server's ``exit`` event has ended; on another host, on which.
+def describe_event(exit: Exit, kills: OomKills | None = None) -> str:
+    """Why a process of a fork server has ended; on another host, on which.
 
     Args:
       kills: those of this machine's kernel. What it has killed is not another host's.
     """
-    if "host" in event:
-        return f"{describe_exit(event['code'])} on host {event['host']}"
-    return kills.describe_exit(event["code"]) if kills else describe_exit(event["code"])
+    if exit.host:
+        return f"{describe_exit(exit.code)} on host {exit.host}"
+    return kills.describe_exit(exit.code) if kills else describe_exit(exit.code)
 
 
 class OomKills:

@@ -32,7 +32,7 @@ from jaxcluster.wire.codec import (
 from jaxcluster.wire.comms import VIEW_MIME, WIDGET, CommState, opening_order
 from jaxcluster.wire.copy_marks import Mark, Since
 from jaxcluster.wire.inbox import Inbox
-from jaxcluster.wire.journals import parse_launches, reports_of
+from jaxcluster.wire.journals import LastLaunches, reports_of
 from jaxcluster.wire.messages import (
     BROKEN_OFF,
     COLLECTIVE_COLUMNS,
@@ -115,6 +115,7 @@ __all__ = [
     "Inbox",
     "InitializeReply",
     "InitializeRequest",
+    "LastLaunches",
     "Launch",
     "LaunchTimes",
     "Mark",
@@ -156,7 +157,6 @@ __all__ = [
     "next_hash",
     "opening_order",
     "parse",
-    "parse_launches",
     "parse_strictly",
     "plain",
     "read",

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from jaxcluster.wire.codec import parse
 from jaxcluster.wire.messages import Launch, PollReply, RankReport, all_but_seq, unpacked
 
 
@@ -31,8 +30,13 @@ def reports_of(polls: Mapping[int, PollReply]) -> dict[int, RankReport]:
     return found
 
 
-def parse_launches(body: Any) -> list[Launch]:
-    """The launches in what an exit tells of them, oldest first; none where it tells nothing."""
-    if not isinstance(body, Mapping) or not body.get("made"):
-        return []
-    return unpacked([parse(Launch, kind) for kind in body["kinds"]], body["made"])
+@dataclasses.dataclass(frozen=True)
+class LastLaunches:
+    """Those of a rank that has ended, oldest first, in the form of a ``PollReply``."""
+
+    kinds: list[Launch] = dataclasses.field(default_factory=list)
+    made: list[list[int]] = dataclasses.field(default_factory=list)
+
+    def all(self) -> list[Launch]:
+        """One by one."""
+        return unpacked(self.kinds, self.made)

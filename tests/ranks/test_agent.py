@@ -33,6 +33,7 @@ from jaxcluster.agent.transport import Keys, new_keys, open_dealer
 from jaxcluster.allocation.turns import HostTurns
 from jaxcluster.errors import LaunchError, NoCluster
 from jaxcluster.supervision.processes import is_alive
+from jaxcluster.wire import forks
 
 pytestmark = [
     pytest.mark.any_jax,
@@ -149,16 +150,10 @@ def spawn_rank(running: Running, host: Host, rank: int = 0, **more: Any) -> int:
         "connection_file": f"{folder}/engine.json",
         "log_path": f"{folder}/rank-{rank}.log",
     }
-    proc: dict[str, Any] = {
-        "role": "rank",
-        "rank": rank,
-        "argv": [],
-        "env": {"JAXCLUSTER_ENGINE": json.dumps(engine), **more},
-        "inherit": True,
-        "cwd": "/nowhere",
-        "log": engine["log_path"],
-    }
-    return int(host.fork.command("spawn", ANSWER_S, procs=[proc])["pids"][0])
+    env = {"JAXCLUSTER_ENGINE": json.dumps(engine), **more}
+    log = str(engine["log_path"])
+    proc = forks.Process("rank", env, "/nowhere", log, rank=rank, inherit=True)
+    return host.fork.command(forks.Spawn([proc]), ANSWER_S)[0]
 
 
 class Messages(wire.Inbox[Sequence[Any]]):
@@ -177,7 +172,7 @@ def test_ranks_are_spawned_and_answer_through_an_agent_and_nothing_is_left(
 ) -> None:
     running = run_agent()
     host = connect(running)
-    events: wire.Inbox[dict[str, Any]] = wire.Inbox()
+    events: wire.Inbox[forks.Event] = wire.Inbox()
     host.fork.on_event = events.put
     first = spawn_rank(running, host)
     came = Messages()
@@ -190,9 +185,9 @@ def test_ranks_are_spawned_and_answer_through_an_agent_and_nothing_is_left(
     assert came.next()[0]["body"]["message"] == "this rank can't answer a 'no such' request yet"
 
     # A new process in the rank's place: the way leads to it, and only to it.
-    assert host.fork.command("kill", pids=[first])["event"] == "stopped"
+    host.fork.command(forks.Kill([first]))
     exit = events.get(timeout=ANSWER_S)
-    assert (exit["event"], exit["rank"], exit["code"]) == ("exit", 0, -9)
+    assert isinstance(exit, forks.Exit) and (exit.rank, exit.code) == (0, -9)
     rank.send([wire.encode("facts", "for the dead one")])
     second = spawn_rank(running, host)
     rank.send([wire.encode("facts", "c")])
@@ -205,7 +200,10 @@ def test_ranks_are_spawned_and_answer_through_an_agent_and_nothing_is_left(
     other.rank(0, theirs.put).send([wire.encode("facts", "d")])
     assert theirs.next()[0]["id"] == "d"
     assert came.empty()
-    assert other.fork.command("exits")["exits"] == []
+    told: list[forks.Event] = []
+    other.fork.on_event = told.append
+    other.fork.command(forks.Exits())
+    assert told == []  # an end that was asked for is none of them
 
     assert "rank-0.log" in os.listdir(running.folder)
     host.ask(requests.Quit())
@@ -271,7 +269,7 @@ def test_the_end_of_all_ranks_is_that_of_users_processes_in_sessions_of_their_ow
     for _ in range(2):
         spawn_rank(running, host, PYTHONPATH=f"{tmp_path}{os.pathsep}{checkout}")
         until(lambda: has_sleeper(running), "it is there")
-        host.fork.command("stop")
+        host.fork.command(forks.Stop())
         until(lambda: not has_sleeper(running), "it has ended")
 
 
@@ -305,7 +303,7 @@ def test_an_agents_end_is_the_end_of_all_that_it_has_started(
         with pytest.raises(LaunchError, match=r"Host h1 is lost: its agent has ended because its"):
             host.ask(requests.Facts())
         with pytest.raises(LaunchError, match="Host h1 is lost"):
-            host.fork.command("exits")
+            host.fork.command(forks.Exits())
     if how != "killed":
         assert running.process.returncode == 0  # mpiexec would end all hosts
 
@@ -437,11 +435,11 @@ def test_a_detached_agent_waits_for_its_next_owner(
 ) -> None:
     running = run_agent(NO_FORK, "--lease=1", "--owner-stdin")
     host = connect(running)
-    assert host.fork.command("detach", detached=True)["event"] == "detached"
+    host.fork.command(forks.Detach(True))
     host.close()
     wait(2.5)
     again = connect(running)
-    assert again.fork.command("detach", detached=False)["event"] == "detached"
+    again.fork.command(forks.Detach(False))
     again.close()
     running.until_gone(20)
 
@@ -454,7 +452,7 @@ def test_a_detached_agent_whose_login_has_ended_ends_when_nobody_is_there(
     lease = ["--lease=1"] if with_company else []  # alone it waits for none
     running = run_agent(NO_FORK, "--owner-stdin", *lease)
     host = connect(running)
-    host.fork.command("detach", detached=True)
+    host.fork.command(forks.Detach(True))
     if not with_company:
         host.close()
         wait(0.5)
@@ -691,9 +689,9 @@ def test_requests_and_commands_during_a_cut_are_answered_after_it(
     until(lambda: host.state is State.CUT, "the notebook sees the cut")
     with pytest.raises(LaunchError, match=r"within 0\.2 s: there has been no connection to it for"):
         host.ask(requests.Put("once"), 0.2, b"1")
-    _, answer = host.fork.begin("exits")
+    asked = host.fork.begin(forks.Exits())
     proxy.mend()
-    assert answer.get(timeout=ANSWER_S)["event"] == "exits"
+    asked.wait(ANSWER_S)
     assert host.get("once") == b"1"
     until(lambda: states == [State.CONNECTED, State.CUT, State.CONNECTED], f"{states}")
 

@@ -12,6 +12,7 @@ import pytest
 
 from jaxcluster.agent import folder as folders
 from jaxcluster.agent import requests
+from jaxcluster.wire.requests import parsed
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def folder(tmp_path: Path) -> Iterator[folders.Folder]:
 
 
 def answer(folder: folders.Folder, cmd: str, data: bytes = b"", **request: Any) -> Any:
-    return requests.answer(folder, requests.parsed({"cmd": cmd, **request}), data)
+    return requests.answer(folder, parsed({"cmd": cmd, **request}), data)
 
 
 def modes(top: Path) -> set[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from jaxcluster.agent.folder import Folder
 from jaxcluster.agent.messages import Session, new_name
 from jaxcluster.agent.server import Agent, Client, own_environment
 from jaxcluster.agent.turns import AWAY_S
+from jaxcluster.wire.forks import Process
+from jaxcluster.wire.requests import Reply
 
 
 class Made(Agent):
@@ -23,14 +26,14 @@ class Made(Agent):
     def __init__(self, folder: Path, lease: float = 20.0, first_lease: float = 60.0) -> None:
         options = argparse.Namespace(lease=lease, first_lease=first_lease, limit=1 << 20)
         super().__init__(options, Folder(folder, folder))
-        self.told: list[tuple[bytes, bytes]] = []
+        self.told: list[bytes] = []
         self.now = self._looked_at
 
     def _transmit(self, client: Client) -> None:
         client.session.take()
 
-    def _event(self, client: Client, to: bytes, body: Any) -> None:
-        self.told.append((client.name, to))
+    def _reply(self, client: Client, reply: Reply, *data: Any) -> None:
+        self.told.append(client.name)
 
     def comes(self, name: bytes, is_owner: bool = True) -> Client:
         client = self.clients[name] = Client(name, Session(new_name(), name), is_owner)
@@ -69,12 +72,12 @@ def test_who_is_away_loses_the_turn_before_all_else(agent: Made) -> None:
     request = {"cmd": "turn", "world": "w", "who": "somebody", "ranks": [0]}
     agent._answer(holder, {**request, "id": 1}, [])
     agent._answer(waiting, {**request, "id": 2}, [])
-    assert agent.told == [(b"holder", b"agent")]
+    assert agent.told == [b"holder"]
     holder.session.is_open = False
     agent.passes(AWAY_S - 1)
     assert agent.told[1:] == []
     agent.passes(2)
-    assert agent.told[1:] == [(b"waiting", b"agent")]
+    assert agent.told[1:] == [b"waiting"]
     assert holder.name in agent.clients  # what it is owed is kept, until the lease is over
     agent.passes(AWAY_S)
     assert holder.name not in agent.clients and not agent.why
@@ -86,7 +89,7 @@ def test_the_turn_of_one_that_has_left_goes_on_at_once(agent: Made) -> None:
     agent._answer(holder, {**request, "id": 1}, [])
     agent._answer(waiting, {**request, "id": 2}, [])
     agent._drop(holder)
-    assert agent.told == [(b"holder", b"agent"), (b"waiting", b"agent")]
+    assert agent.told == [b"holder", b"waiting"]
 
 
 @pytest.mark.parametrize(("is_detached", "ends"), [(True, False), (False, True)])
@@ -112,9 +115,7 @@ def test_a_process_is_started_where_there_is_a_folder(
     agent: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def place(cwd: str) -> str:
-        proc = {"role": "other", "cwd": cwd, "env": {}}
-        agent._place(proc)
-        return str(proc["cwd"])
+        return agent._placed(Process("other", {}, cwd, "log")).cwd
 
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -129,15 +130,12 @@ def test_what_a_process_is_given_comes_before_the_hosts_own_environment(
 ) -> None:
     """``--env`` of a start is for the ranks, whatever the host's login has set."""
     agent.env = {"PATH": "/host", "HOME": "/home/me", "JAX_ENABLE_X64": "0"}
-    proc: dict[str, Any] = {"role": "other", "cwd": str(tmp_path), "inherit": True}
-    proc["env"] = {"JAX_ENABLE_X64": "1", "MINE": "2"}
-    agent._place(proc)
-    assert proc["env"] == {
+    own = {"JAX_ENABLE_X64": "1", "MINE": "2"}
+    proc = Process("other", own, str(tmp_path), "log", inherit=True)
+    assert agent._placed(proc).env == {
         "PATH": "/host", "HOME": "/home/me", "JAX_ENABLE_X64": "1", "MINE": "2"
     }  # fmt: skip
-    alone = {"role": "other", "cwd": str(tmp_path), "env": {"MINE": "2"}}
-    agent._place(alone)
-    assert alone["env"] == {"MINE": "2"}
+    assert agent._placed(replace(proc, inherit=False)).env == own
 
 
 def test_what_a_start_sets_comes_before_what_the_hosts_login_has_set() -> None:

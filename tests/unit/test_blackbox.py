@@ -25,7 +25,7 @@ def program(fingerprint: int, processes: str = "0,1") -> Program:
 
 
 def left(path: Path) -> list[wire.Launch]:
-    return wire.parse_launches(blackbox.read(str(path)))
+    return blackbox.read(str(path)).all()
 
 
 @pytest.fixture

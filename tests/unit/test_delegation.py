@@ -8,14 +8,15 @@ import pytest
 from helpers import until
 
 from jaxcluster.cluster.delegation import Delegate
+from jaxcluster.wire.forks import Relay
 
 
 class World:
     def __init__(self, said: list[Any]) -> None:
         self.supervisor, self.said = self, said
 
-    def command(self, cmd: str, timeout_s: float, message: Any) -> None:
-        self.said.append(message)
+    def command(self, command: Relay, timeout_s: float) -> None:
+        self.said.append(command.message)
 
 
 class Cell:

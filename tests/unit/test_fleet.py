@@ -19,8 +19,10 @@ from jaxcluster.allocation import loop_checkpoints
 from jaxcluster.allocation.fleet import Fleet, Left, Place, _refusing
 from jaxcluster.allocation.placing import place, share_out
 from jaxcluster.allocation.remote import HostAllocation
+from jaxcluster.allocation.supervisor import HostLost
 from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.hosts import ranks_by_host
+from jaxcluster.wire import forks
 
 
 def test_only_an_answer_tells_that_nothing_listens() -> None:
@@ -65,12 +67,12 @@ def agent() -> Any:
     )
 
 
-def exit_of(rank: int) -> dict[str, Any]:
-    return {"event": "exit", "role": "rank", "rank": rank, "code": -9}
+def exit_of(rank: int, host: str = "") -> forks.Exit:
+    return forks.Exit("rank", rank, -9, host=host)
 
 
-def listen(fleet: Fleet) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = []
+def listen(fleet: Fleet) -> list[Any]:
+    told: list[Any] = []
     fleet.on_event = told.append
     return told
 
@@ -79,7 +81,7 @@ def test_each_event_has_its_hosts_name(fleet: Fleet) -> None:
     told = listen(fleet)
     fleet.places[0].agent.fork.on_event(exit_of(1))
     until(lambda: told, "the event", 10)
-    assert told == [{**exit_of(1), "host": "h1"}]
+    assert told == [exit_of(1, "h1")]
 
 
 def test_a_lost_host_is_told_once_and_nothing_of_it_afterwards(fleet: Fleet) -> None:
@@ -87,13 +89,11 @@ def test_a_lost_host_is_told_once_and_nothing_of_it_afterwards(fleet: Fleet) -> 
     told = listen(fleet)
     place = fleet.places[0]
     place.agent.why = "it was asked to end"
-    for event in ({"event": "lost"}, exit_of(0), {"event": "lost"}, exit_of(1)):
+    for event in (forks.Lost(), exit_of(0), forks.Lost(), exit_of(1)):
         place.agent.fork.on_event(event)
     until(lambda: told and fleet._events.empty(), "that it is lost", 10)
     fleet._take(place, exit_of(1))
-    assert [(one["event"], one.get("ranks"), one.get("why")) for one in told] == [
-        ("host_lost", [0, 1], "it was asked to end")
-    ]
+    assert told == [HostLost("h1", True, [0, 1], "it was asked to end", True)]
 
 
 def test_what_a_replaced_agent_says_late_is_not_of_the_new_one(
@@ -106,12 +106,12 @@ def test_what_a_replaced_agent_says_late_is_not_of_the_new_one(
     monkeypatch.setattr(fleet, "_connect", lambda name, started: new)
     fleet.replace(place, SimpleNamespace(said=AgentFacts(folder="/g")))  # type: ignore[arg-type]
     assert place.agent is new and not place.lost
-    old.fork.on_event({"event": "lost"})
+    old.fork.on_event(forks.Lost())
     old.fork.on_event(exit_of(0))
     new.fork.on_event(exit_of(1))
     until(lambda: told, "the new one's event", 10)
     until(fleet._events.empty, "all were looked at", 10)
-    assert told == [{**exit_of(1), "host": "h1"}] and not place.lost
+    assert told == [exit_of(1, "h1")] and not place.lost
 
 
 @pytest.mark.parametrize("is_taken", [True, False], ids=["before", "after"])
@@ -125,11 +125,11 @@ def test_a_new_agent_is_not_given_up_for_the_old_one_that_it_has_ended(
     place.lost, old.why = "it was not reached", "SIGTERM"
     monkeypatch.setattr(fleet, "_connect", lambda name, started: new)
     if is_taken:
-        fleet._take(place, {"event": "lost"})
+        fleet._take(place, forks.Lost())
         fleet.replace(place, SimpleNamespace(said=AgentFacts(folder="/g")))  # type: ignore[arg-type]
     else:
         fleet.replace(place, SimpleNamespace(said=AgentFacts(folder="/g")))  # type: ignore[arg-type]
-        fleet._events.put((place, {"event": "lost"}, old))
+        fleet._events.put((place, forks.Lost(), old))
     told = listen(fleet)
     fleet._ending.setdefault(0, (0.0, "SIGTERM", old))
     until(lambda: not fleet._ending and fleet._events.empty(), "all were looked at", 10)
@@ -143,7 +143,7 @@ def test_an_agent_that_others_have_ended_is_lost(
     told = listen(fleet)
     place = fleet.places[0]
     place.agent.why = "SIGTERM"
-    place.agent.fork.on_event({"event": "lost"})
+    place.agent.fork.on_event(forks.Lost())
     until(lambda: told, "its loss", 10)
     assert place.lost == "SIGTERM"
 
@@ -189,7 +189,7 @@ def test_a_hosts_loss_tells_whether_the_coordinator_was_there(fleet: Fleet) -> N
     told = listen(fleet)
     fleet._lose(fleet.places[2], "gone", True)
     fleet._lose(fleet.places[1], "gone", True)
-    assert [(one["host"], one["is_first"]) for one in told] == [("h3", False), ("h2", True)]
+    assert [(one.host, one.is_first) for one in told] == [("h3", False), ("h2", True)]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from jaxcluster.cluster.starting import dry_run
 from jaxcluster.errors import LaunchError
 from jaxcluster.records import claims, registry
 from jaxcluster.supervision.starting import can_fork
+from jaxcluster.wire.forks import Process
 
 SPEC = wire.ClusterSpec("exp", 3, devices_per_process=2, env={"MINE": "1", "PATH": "/mine"})
 ENV = {"PATH": "/bin", "HOME": "/home/me", "JPY_PARENT_PID": "12", "IPP_CONNECTION_INFO": "{}"}
@@ -168,17 +169,12 @@ def test_a_process_allows_itself_the_files_that_hosts_need(monkeypatch: pytest.M
 
 
 def test_the_fork_server_is_told_what_a_process_has(plan: ProcessPlan) -> None:
-    assert plan.ranks[1].request(env={"MORE": "1"}) == {
-        "role": "rank",
-        "rank": 1,
-        "argv": [],
-        "env": {**plan.ranks[1].env, "MORE": "1"},
-        "cwd": "/work",
-        "log": "/run/exp/rank-1.log",
-    }
-    told = plan.controller.request(["--port=1"])
-    assert told["argv"] == ["--port=1"] and told["hold"] == "/run/exp/alive"
-    assert "rank" not in told
+    env = {**plan.ranks[1].env, "MORE": "1"}
+    rank = plan.ranks[1].with_more(env={"MORE": "1"})
+    assert rank == Process("rank", env, "/work", "/run/exp/rank-1.log", [], rank=1)
+    told = plan.controller.with_more(["--port=1"])
+    assert told.argv == ["--port=1"] and told.hold == "/run/exp/alive"
+    assert told.rank is None
 
 
 @pytest.fixture

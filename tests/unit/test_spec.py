@@ -15,6 +15,7 @@ from jaxcluster.errors import PlanError, UsageError
 from jaxcluster.host import exits
 from jaxcluster.host.exits import OomKills, describe_exit
 from jaxcluster.plan.repeated_start import differences
+from jaxcluster.wire.forks import Exit
 
 
 @pytest.fixture(autouse=True)
@@ -248,10 +249,10 @@ def test_this_machines_kernel_is_not_to_blame_for_an_end_on_another_host(
     monkeypatch.setattr(exits, "oom_kills", lambda: counted)
     kills = OomKills()
     counted = 8
-    there = {"event": "exit", "code": -9, "host": "h2"}
+    there = Exit("rank", 0, -9, host="h2")
     assert exits.describe_event(there, kills) == "killed by SIGKILL on host h2"
-    assert exits.describe_event({"event": "exit", "code": -9}) == "killed by SIGKILL"
-    here = exits.describe_event({"event": "exit", "code": -9}, kills)
+    assert exits.describe_event(Exit("rank", 0, -9)) == "killed by SIGKILL"
+    here = exits.describe_event(Exit("rank", 0, -9), kills)
     assert here == "killed by SIGKILL by the kernel: out of memory"
 
 

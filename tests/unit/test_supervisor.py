@@ -20,6 +20,8 @@ from jaxcluster.allocation import supervisor
 from jaxcluster.allocation.supervisor import Supervisor, quit_warm, retire, warm_supervisor
 from jaxcluster.engine.forkserver import IDLE_EXIT_S, Connection, ForkServer
 from jaxcluster.errors import LaunchError
+from jaxcluster.wire import forks
+from jaxcluster.wire.requests import Reply
 
 Take = Callable[[], Supervisor]
 
@@ -38,7 +40,7 @@ def take(monkeypatch: pytest.MonkeyPatch) -> Iterator[Take]:
 
 def detach(server: Supervisor) -> None:
     """It has no processes, so this is its end, which it comes to after it has answered."""
-    server.command("detach", detached=True)
+    server.command(forks.Detach(True))
 
 
 def test_an_idle_fork_server_is_taken_again(take: Take) -> None:
@@ -105,7 +107,7 @@ def test_one_that_is_stopped_is_named_and_replaced(take: Take) -> None:
     with pytest.raises(
         LaunchError, match=rf"\(process {first.pid}\) was stopped by SIGSTOP"
     ) as told:
-        first.command("exits", timeout_s=60)
+        first.command(forks.Exits(), 60)
     assert told.value.hint.endswith(f"kill -CONT {first.pid}")
     retire(first)
     second = take()
@@ -133,8 +135,8 @@ def test_whoever_commands_it_begins_its_idle_time_anew(tmp_path: Path) -> None:
     server.detached, server.idle_since = True, 0.0
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        server._command(Connection(theirs), {"cmd": "detach", "id": 1, "detached": False})
-        assert ours.recv(100) == b'{"event": "detached", "id": 1}\n'
+        server._command(Connection(theirs), 1, forks.Detach(False))
+        assert forks.message_in(ours.recv(100)) == Reply(1)
     assert not server.detached
     assert time.monotonic() - server.idle_since < IDLE_EXIT_S / 2
     server.selector.close()
@@ -154,7 +156,7 @@ def test_the_end_of_a_former_connection_is_not_that_of_this_one(
     """Its reader may notice late."""
     server = take()
     late = threading.Event()
-    events: list[dict[str, Any]] = []
+    events: list[Any] = []
     read = server._read
 
     class Late:
@@ -182,12 +184,12 @@ def test_the_end_of_a_former_connection_is_not_that_of_this_one(
     monkeypatch.setattr(server, "_read", read)
     assert server.is_kept()
     server.on_event = events.append
-    waits: wire.Inbox[dict[str, Any]] = wire.Inbox()
+    waits: wire.Inbox[Reply | None] = wire.Inbox()
     server._replies[10**6] = waits
-    told: wire.Inbox[dict[str, Any]] = wire.Inbox()
+    told: wire.Inbox[Reply | None] = wire.Inbox()
     former[10**6] = told
     late.set()
-    assert told.get(timeout=30) == {"event": "lost"}
+    assert told.get(timeout=30) is None
     assert waits.empty()
     assert events == []
     assert server.is_kept()

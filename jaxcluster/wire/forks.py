@@ -1,0 +1,126 @@
+"""What a fork server (``engine.forkserver``) is asked, and what it tells: lines of JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from jaxcluster.wire.codec import parse
+from jaxcluster.wire.journals import LastLaunches
+from jaxcluster.wire.requests import Reply, Request
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process that it is to start.
+
+    Attributes:
+      role: ``rank``, ``controller`` or ``coordinator``.
+      log: the file that gets what it prints.
+      rank: which one, of a rank.
+      hold: a file that the fork server keeps locked as long as it lives.
+      inherit: its agent's environment is below ``env``.
+      address: a rank's socket, for its agent.
+    """
+
+    role: str
+    env: Mapping[str, str]
+    cwd: str
+    log: str
+    argv: Sequence[str] = ()
+    rank: int | None = None
+    hold: str = ""
+    inherit: bool = False
+    address: str = ""
+
+    def with_more(self, argv: Iterable[str] = (), env: Mapping[str, str] | None = None) -> Process:
+        """The same; ``argv`` and ``env`` come on top."""
+        return replace(self, argv=[*self.argv, *argv], env={**self.env, **(env or {})})
+
+
+@dataclass(frozen=True)
+class Exit:
+    """A process has ended.
+
+    Attributes:
+      code: below 0 the signal.
+      launches: a rank's last.
+      host: which one it was on, among several.
+    """
+
+    role: str
+    rank: int | None
+    code: int
+    launches: LastLaunches = field(default_factory=LastLaunches)
+    host: str = ""
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """Somebody else has asked it to end all: the exits that follow are expected."""
+
+
+@dataclass(frozen=True)
+class Relayed:
+    """Somebody else has had this passed on."""
+
+    message: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The fork server has ended."""
+
+
+Event = Exit | Stopping | Relayed | Lost
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Reply, Exit, Stopping, Relayed, Lost)}
+
+
+def line_of(message: Reply | Event) -> bytes:
+    """As it goes to those that are connected, but for the line's end."""
+    return json.dumps({"is": type(message).__name__, **vars(message)}, default=vars).encode()
+
+
+def message_in(line: bytes) -> Reply | Event:
+    """What has come from a fork server, or its agent."""
+    body = json.loads(line)
+    message: Reply | Event = parse(_KINDS[body["is"]], body)
+    return message
+
+
+class Spawn(Request[list[int]], cmd="spawn"):
+    """Start these processes; their pids."""
+
+    procs: list[Process]
+
+
+class Kill(Request[None], cmd="kill"):
+    """End these; answered when they are reaped."""
+
+    pids: list[int]
+
+
+class Stop(Request[None], cmd="stop"):
+    """End all; answered when they are reaped."""
+
+
+class Exits(Request[None], cmd="exits"):
+    """Tell of those since the cluster's start, for who was not connected then."""
+
+
+class Detach(Request[None], cmd="detach"):
+    """It is nobody's now; or its owner's again."""
+
+    detached: bool
+
+
+class Relay(Request[None], cmd="relay"):
+    """Pass something on to all others that are connected."""
+
+    message: dict[str, Any]
+
+
+class End(Request[None], cmd="end"):
+    """End all, and then itself. Not answered."""
