@@ -151,11 +151,11 @@ class LogTail:
                 self._in_old_line = bool(line) and _begins_chatter(line)
                 self._after_gloo = GLOO.search(end) is not None
 
-    def _size(self) -> int:
+    def _size(self, unknown: int = 0) -> int:
         try:
             return os.stat(self.path).st_size
         except OSError:
-            return 0
+            return unknown
 
     def read(self, last: bool = False) -> str:
         """Text to show, of what there is by now; it may be left for later.
@@ -168,10 +168,7 @@ class LogTail:
             return self._read(last)
 
     def _read(self, last: bool) -> str:
-        try:
-            size = os.stat(self.path).st_size
-        except OSError:
-            size = self._offset
+        size = self._size(self._offset)
         self._offset = min(self._offset, size)  # somebody has emptied it
         shown = []
         if last and (too_many := size - self._offset - LAST_NBYTES) > 0:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from jaxcluster import wire
-from jaxcluster.engine.steps.agreement import Store
+from jaxcluster.engine.private.coordination import Store
 
 POLL_S = 0.001
 SLOW_POLL_S = 0.02  # once a rank is so late that it hardly matters

@@ -20,7 +20,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import get_ident
 from time import monotonic
 from types import CodeType, FrameType
@@ -750,20 +750,8 @@ class Journal:
         """A launch of ``program`` by the caller's caller, as it would be told of."""
         cell, line = self.place()
         *_, within = self._tell(self._place_of(sys._getframe(2)))
-        processes, name, fingerprint, signature, collective = program.told
-        seq, _ = self.counts.get(processes, (0, 0))
-        return wire.Launch(
-            seq,
-            processes,
-            name,
-            fingerprint,
-            cell,
-            line,
-            signature,
-            self.cell_seq,
-            collective,
-            within,
-        )
+        seq, _ = self.counts.get(program.processes, (0, 0))
+        return _launch(seq, program.told, cell, line, self.cell_seq, within)
 
     def tail(self, count: int) -> list[wire.Launch]:
         """The last ``count`` launches, oldest first. Any thread."""
@@ -794,24 +782,10 @@ class Journal:
             number = numbers.get(key)
             if number is None:
                 number = numbers[key] = len(kinds)
-                processes, name, fingerprint, signature, collective = told
                 cell, line, within = self._tell(place)
                 if running == wire.OURS:  # no line of anybody's has asked for it
-                    within = ours(name)
-                kinds.append(
-                    wire.Launch(
-                        0,
-                        processes,
-                        name,
-                        fingerprint,
-                        cell,
-                        line,
-                        signature,
-                        running,
-                        collective,
-                        within,
-                    )
-                )
+                    within = ours(told[1])
+                kinds.append(_launch(0, told, cell, line, running, within))
             made.append([seq, number, int(1e6 * when)])
         return kinds, made
 
@@ -842,6 +816,14 @@ class Journal:
         self.restarts += 1
         if self.box is not None:
             self.box.restart()
+
+
+def _launch(
+    seq: int, told: _Told, cell: int | None, line: int | None, running: int, within: str
+) -> wire.Launch:
+    processes, name, fingerprint, signature, collective = told
+    launch = wire.Launch(seq, processes, name, fingerprint, cell, line, signature)
+    return replace(launch, cell_seq=running, collective=collective, within=within)
 
 
 def _line(code: CodeType, instruction: int) -> int | None:

@@ -26,7 +26,7 @@ import traceback
 import types
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -43,49 +43,32 @@ NO_INPUT = (
 )
 
 
-class NoBytes(io.BufferedIOBase):
-    """The bytes below ``NoInput``."""
-
-    def readable(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return 0
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        raise io.UnsupportedOperation(NO_INPUT)
-
-    def read1(self, size: int = -1, /) -> bytes:
-        raise io.UnsupportedOperation(NO_INPUT)
-
-    def readinto(self, buffer: object, /) -> int:
-        raise io.UnsupportedOperation(NO_INPUT)
-
-    readinto1 = readinto
-
-    def readline(self, size: int | None = -1, /) -> bytes:
-        raise io.UnsupportedOperation(NO_INPUT)
+def _refuse(*_: object) -> NoReturn:
+    raise io.UnsupportedOperation(NO_INPUT)
 
 
-class NoInput(io.TextIOBase):
-    """A ``sys.stdin`` that says that there is none, where an end of file would be wrong."""
-
-    encoding = "utf-8"
-
-    def __init__(self) -> None:
-        self.buffer = NoBytes()
-
+class _NoFile:
     def readable(self) -> bool:
         return True
 
     def fileno(self) -> int:
         return 0  # the null device, for what the script starts
 
-    def read(self, size: int | None = -1, /) -> str:
-        raise io.UnsupportedOperation(NO_INPUT)
 
-    def readline(self, size: int = -1, /) -> str:  # type: ignore[override]
-        raise io.UnsupportedOperation(NO_INPUT)
+class NoBytes(_NoFile, io.BufferedIOBase):
+    """The bytes below ``NoInput``."""
+
+    read = read1 = readinto = readinto1 = readline = _refuse
+
+
+class NoInput(_NoFile, io.TextIOBase):
+    """A ``sys.stdin`` that says that there is none, where an end of file would be wrong."""
+
+    encoding = "utf-8"
+    read = readline = _refuse
+
+    def __init__(self) -> None:
+        self.buffer = NoBytes()
 
 
 def run(script: wire.Script, source: str, namespace: dict[str, Any], cells: dict[str, int]) -> None:

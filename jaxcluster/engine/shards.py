@@ -29,10 +29,12 @@ from jaxcluster.engine.arrays import (
     is_tracer,
     wait_ready,
 )
+from jaxcluster.engine.changes import describe as describe_kind
 from jaxcluster.engine.control import Request
 from jaxcluster.engine.replicas import LOOK_NBYTES
 from jaxcluster.engine.resources import rss_nbytes
 from jaxcluster.engine.values import BadName, Values
+from jaxcluster.host.free_space import free_memory
 from jaxcluster.wire.ops.arrays import Arrays, CheckShards, Memory, Meshes, Peek, Peeked
 
 READY_TIMEOUT_S = 5.0
@@ -70,7 +72,7 @@ class ArrayViews:
     def _nothing(self, found: Any, body: Arrays) -> str:
         if body.path:
             return f"{body.name} has no part {''.join(body.path)}"
-        return f"{body.name or 'the last result'} is {article(type(found).__name__)}, not an array"
+        return f"{body.name or 'the last result'} is {describe_kind(found)}, not an array"
 
     def _shards(
         self, body: CheckShards | Peek
@@ -237,10 +239,6 @@ def fold_rows(
             return [p for (p, _), _ in kept], [u for (_, u), _ in kept], [c for _, c in kept]
 
 
-def article(word: str) -> str:
-    return f"{'an' if word[:1].lower() in 'aeiou' else 'a'} {word}"
-
-
 # --------------------------------------------------------------------------- values
 
 
@@ -384,7 +382,7 @@ def memory_report(
         in_use=[s.get("bytes_in_use") for s in stats],
         limit=[s.get("bytes_limit") for s in stats],
         rss_nbytes=rss_nbytes(),
-        available_nbytes=_available(),
+        available_nbytes=free_memory() or 0,
         folded=max(0, len(named) - MAX_NAMES),
     )
 
@@ -409,14 +407,3 @@ def _fold_names(named: list[wire.NamedBytes]) -> list[wire.NamedBytes]:
         sums = [sum(column) for column in zip(*(entry.nbytes for entry in rest), strict=True)]
         kept.append(wire.NamedBytes(f"{len(rest)} more variables", sums))
     return kept
-
-
-def _available() -> int:
-    try:
-        with open("/proc/meminfo") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return 0

@@ -152,6 +152,7 @@ class Store:
         self.client.key_value_set(f"{self.folder}/{key}", value, allow_overwrite=True)
 
     def read(self, folder: str) -> dict[str, str]:
+        """What stands under ``folder``, by the last part of its key."""
         found = self.client.key_value_dir_get(f"{self.folder}/{folder}/")
         return {key.rpartition("/")[2]: value for key, value in found}
 

@@ -49,10 +49,6 @@ class Loaded:
     skip: set[str]
 
 
-def _nothing() -> None:
-    """Where nobody gives it up."""
-
-
 def load(
     saved: Saved,
     namespace: dict[str, Any],
@@ -60,7 +56,7 @@ def load(
     before: Iterable[str] = (),
     settings: Settings | None = None,
     skip: Iterable[str] = (),
-    check: Callable[[], None] = _nothing,
+    check: Callable[[], None] = lambda: None,
     loader: Loader | None = None,
 ) -> Loaded:
     """The values that were saved, whose functions are of ``namespace``. Nothing is bound.
@@ -312,7 +308,7 @@ class Loader:
                 made, broken = self.unpickle_around(self.saved.together)
             else:
                 made = self.unpickle(self.saved.together)
-            newest, older, *settings = made
+            newest, older, settings = made
             gone = set(lost)
             values = {n: newest[n] for n in now if n not in gone}
             values |= {n: older[n] for n in then if n not in gone}
@@ -321,7 +317,7 @@ class Loader:
         if broken and self._reaches(values, broken):
             return None
         self._is_apart, self._is_around = False, is_around
-        self._settings = settings[0] if settings else {}  # older files have none
+        self._settings = settings
         return values
 
     def _reaches(self, values: Mapping[str, Any], wanted: Iterable[Any]) -> bool:

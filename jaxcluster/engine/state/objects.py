@@ -180,12 +180,17 @@ def _with_attributes(obj: Any, base: Any) -> tuple[Any, ...] | None:
 
 
 def _set_both(obj: Any, state: Any) -> None:
-    own, set_state, attributes = state
-    if set_state is not None:
-        set_state(obj, own)
-    elif own is not None:
-        obj.__setstate__(own)
+    own, setter, attributes = state
+    set_state(obj, own, setter)
     _set_attributes(obj, attributes, {})
+
+
+def set_state(obj: Any, state: Any, setter: Any) -> None:
+    """As pickle does with what is behind an object's arguments."""
+    if setter is not None:
+        setter(obj, state)
+    elif state is not None:
+        obj.__setstate__(state)
 
 
 # ------------------------------------------------------------------ a dict that others have, too

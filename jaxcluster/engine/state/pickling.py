@@ -287,10 +287,7 @@ def _make_exception(make: Any, arguments: tuple[Any, ...]) -> Any:
 
 def _set_exception(error: BaseException, state: Any) -> None:
     own, set_state, links, lacks = state
-    if set_state is not None:
-        set_state(error, own)
-    elif own is not None:
-        error.__setstate__(own)
+    objects.set_state(error, own, set_state)
     for name, value in links.items():
         setattr(error, name, value)
     for text in lacks:

@@ -16,8 +16,8 @@ import mmap
 import os
 import stat
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 from zlib import crc32
@@ -356,10 +356,6 @@ def _copy(section: Any, file: BinaryIO) -> tuple[int, int]:
     return view.nbytes, checksum
 
 
-def _nothing() -> None:
-    """Where nobody gives it up."""
-
-
 def check(path: Path) -> None:
     """Read a file as ``read`` does, and keep nothing of it.
 
@@ -380,20 +376,24 @@ def check(path: Path) -> None:
             _compare(found, checksum, path)
 
 
-def read(path: Source, go_on: Callable[[], None] = _nothing) -> Saved:
+def read(
+    path: Source, go_on: Callable[[], None] = lambda: None, left_out: Collection[int] = ()
+) -> Saved:
     """What ``write`` wrote. Unpickles nothing.
 
     Args:
       go_on: raises where it is given up.
+      left_out: the numbers of sections that are not needed.
 
     Raises:
       CannotRestore: there is no such file, it is not ours, or it is damaged.
     """
     sections = []
     with _opened(path) as (file, header):
-        for place in header["places"]:
+        for number, place in enumerate(header["places"]):
             go_on()
-            sections.append(_read_section(place, file, path))
+            is_out = number in left_out
+            sections.append(Section() if is_out else _read_section(place, file, path))
     return wire.parse(Saved, {**header, "sections": sections})
 
 
@@ -430,21 +430,13 @@ class Glance:
         if number not in self._read:
             at, nbytes, checksum, *name = self._places[number]
             if name or self._map is None:
-                data = memoryview(self.own_section(number))
+                with _open(self._path) as file:
+                    data = memoryview(_read_section(self._places[number], file, self._path))
             else:
                 data = memoryview(self._map)[at : at + nbytes]
                 _compare(crc32(data), checksum, self._path)
             self._read[number] = data
         return self._read[number]
-
-    def own_section(self, number: int) -> Section:
-        """The bytes of a section, in memory of their own.
-
-        Raises:
-          CannotRestore: as ``section``.
-        """
-        with _open(self._path) as file:
-            return _read_section(self._places[number], file, self._path)
 
     def hold(self, number: int) -> None:
         """Have a section also when its host is out of reach."""
@@ -457,7 +449,7 @@ class Glance:
         if isinstance(self._path, FarPath):
             self._read = {n: data for n, data in self._read.items() if n in self._held}
 
-    def all_but_arrays(self, go_on: Callable[[], None] = _nothing) -> Saved:
+    def all_but_arrays(self, go_on: Callable[[], None] = lambda: None) -> Saved:
         """The file, without the numbers of the arrays that another rank may have parts of.
 
         Raises:
@@ -466,11 +458,7 @@ class Glance:
         saved = self.saved
         arrays = [a for a in saved.arrays if not a.local or saved.process_count == 1]
         left_out = {number for array in arrays for _, number in array.shards}
-        sections = []
-        for number in range(len(self._places)):
-            go_on()
-            sections.append(Section() if number in left_out else self.own_section(number))
-        return replace(saved, sections=sections)
+        return read(self._path, go_on, left_out)
 
 
 @contextlib.contextmanager

@@ -68,7 +68,7 @@ class Setting:
     """One setting: how to read it, and how to set it to what was read."""
 
     read: Callable[[], Any]
-    write: Callable[[Any], None]
+    write: Callable[[Any], object]
 
 
 class Settings:
@@ -139,13 +139,10 @@ class Settings:
     def changed(self) -> dict[str, Any]:
         """The settings that cells have changed. Any thread."""
         while (kept := self._kept) is None:
-            windows, found = self._windows, self._changed()
+            windows, found = self._windows, self.since(self._at_start)
             if self._kept is None and self._windows == windows:
                 return found
         return dict(kept)
-
-    def _changed(self) -> dict[str, Any]:
-        return self.since(self._at_start)
 
     def since(self, before: Mapping[str, Any]) -> dict[str, Any]:
         """Those that are others than ``read`` has found before, as ``restore`` takes them."""
@@ -219,14 +216,14 @@ class Settings:
             "IPython": Setting(self._read_ipython, self._write_ipython),
             randomness.PYTHON: Setting(random.getstate, random.setstate),
             randomness.NUMPY: Setting(randomness.numpy_state, randomness.set_numpy_state),
-            "np.seterr": Setting(np.geterr, lambda value: _ignore(np.seterr(**value))),
-            "np.seterrcall": Setting(np.geterrcall, lambda value: _ignore(np.seterrcall(value))),
-            "np.setbufsize": Setting(np.getbufsize, lambda value: _ignore(np.setbufsize(value))),
+            "np.seterr": Setting(np.geterr, lambda value: np.seterr(**value)),
+            "np.seterrcall": Setting(np.geterrcall, np.seterrcall),
+            "np.setbufsize": Setting(np.getbufsize, np.setbufsize),
             "np.set_printoptions": Setting(np.get_printoptions, _write_printoptions),
             "decimal's context": Setting(lambda: decimal.getcontext().copy(), decimal.setcontext),
             "the locale": Setting(
                 lambda: locale.setlocale(locale.LC_ALL),
-                lambda value: _ignore(locale.setlocale(locale.LC_ALL, value)),
+                lambda value: locale.setlocale(locale.LC_ALL, value),
             ),
             "warnings.filters": Setting(lambda: list(warnings.filters), _write_filters),
             "logging": Setting(_read_logging, _write_logging),
@@ -345,10 +342,6 @@ def _equal(one: Any, other: Any) -> bool:
         return bool(one == other)
     except Exception:
         return one is other
-
-
-def _ignore(value: Any) -> None:
-    """For what returns what was set before."""
 
 
 # --------------------------------------------------------------------------- reading and setting

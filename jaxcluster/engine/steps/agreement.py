@@ -7,25 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+
+from jaxcluster.engine.private.coordination import Store
 
 POLL_S = (0.002, 0.05)  # between looks at what others have written: at first, and at last
 HEAR_S = 1.0  # for one wait for a text
-
-
-class Store(Protocol):
-    """Where ranks read what other ranks have written."""
-
-    def write(self, key: str, value: str) -> None: ...
-    def read(self, folder: str) -> dict[str, str]:
-        """What stands under ``folder``, by the last part of its key."""
-        ...
-
-    def wait(self, key: str, timeout_s: float) -> str | None:
-        """What stands there, once it does; None: nothing within that time."""
-        ...
-
-    def delete(self, key: str) -> None: ...
 
 
 class Agreement:

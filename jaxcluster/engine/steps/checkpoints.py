@@ -366,13 +366,9 @@ def of_others(entries: Mapping[int, list[Entry]]) -> list[Entry]:
       entries: what ranks have whose folders are there, also of worlds that are gone.
     """
     last = max((one.seq for mine in entries.values() for one in mine), default=0)
-    found: dict[tuple[str, int], dict[int, Entry]] = {}
-    for rank, mine in entries.items():
-        for one in mine:
-            if one.seq == last:
-                found.setdefault(one.name, {})[rank] = one
+    newest = {rank: [one for one in mine if one.seq == last] for rank, mine in entries.items()}
     whole = []
-    for have in found.values():
+    for have in _by_version(newest):
         entry = next((one for one in have.values() if one.is_settled), next(iter(have.values())))
         ends = {rank: one.end for rank, one in have.items()}
         is_whole = {*have} == {*entry.ranks} and wire.cell_ends.may_go_on(ends)
@@ -389,11 +385,7 @@ def are_over(entries: Mapping[int, Entry]) -> bool:
 
 def unfinished(entries: Mapping[int, list[Entry]]) -> list[Entry]:
     """The versions, of any loop, whose cells have not come to their end on all ranks."""
-    found: dict[tuple[str, int], dict[int, Entry]] = {}
-    for rank, mine in entries.items():
-        for one in mine:
-            found.setdefault(one.name, {})[rank] = one
-    return [next(iter(mine.values())) for mine in found.values() if not are_over(mine)]
+    return [next(iter(have.values())) for have in _by_version(entries) if not are_over(have)]
 
 
 def common(entries: Mapping[int, list[Entry]], key: str) -> list[Entry]:
@@ -404,14 +396,20 @@ def common(entries: Mapping[int, list[Entry]], key: str) -> list[Entry]:
       key: of the loop.
     """
     found = []
-    lists = {r: {e.name: e for e in mine if e.key == key} for r, mine in entries.items()}
-    first = next(iter(lists.values()), {})
-    for name, entry in first.items():
-        mine = {rank: one[name] for rank, one in lists.items() if name in one}
-        if len(mine) < len(lists) or {*mine} != {*entry.ranks}:
+    mine = {rank: [one for one in own if one.key == key] for rank, own in entries.items()}
+    for have in _by_version(mine):
+        entry = next(iter(have.values()))
+        if have.keys() != entries.keys() or {*have} != {*entry.ranks} or are_over(have):
             continue
-        if are_over(mine):
-            continue
-        if wire.cell_ends.may_go_on({rank: one.end for rank, one in mine.items()}):
+        if wire.cell_ends.may_go_on({rank: one.end for rank, one in have.items()}):
             found.append(entry)
     return sorted(found, key=lambda one: (one.at, one.number), reverse=True)
+
+
+def _by_version(entries: Mapping[int, list[Entry]]) -> Iterable[dict[int, Entry]]:
+    """Of each version what the ranks have that have it."""
+    found: dict[tuple[str, int], dict[int, Entry]] = {}
+    for rank, mine in entries.items():
+        for one in mine:
+            found.setdefault(one.name, {})[rank] = one
+    return found.values()
