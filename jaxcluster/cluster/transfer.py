@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import keyword
 import math
 import mmap
@@ -20,7 +21,7 @@ import secrets
 import tempfile
 import uuid
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -61,6 +62,7 @@ from jaxcluster.wire.ops.values import (
     Forget,
     Pack,
     Packed,
+    Part,
     Sample,
 )
 
@@ -130,6 +132,11 @@ class _Described:
     buffer_sizes: list[int]
     arrays: list[dict[int, wire.ArrayInfo]]
 
+    @property
+    def ranks(self) -> list[int]:
+        """Those that are asked for something: for parts, or rank 0 for the buffers."""
+        return sorted({0, *(rank for views in self.arrays for rank in views)})
+
     def arrays_of(self, rank: int) -> list[int]:
         """The numbers of those of which this rank is asked for parts."""
         return [number for number, views in enumerate(self.arrays) if rank in views]
@@ -175,9 +182,8 @@ def _collect(world: World, described: _Described) -> Any:
         _check_complete(described.name, views, shape)
     sizes = [math.prod(s) * d.itemsize for s, d in zip(shapes, dtypes, strict=True)]
     sizes += described.buffer_sizes
-    total = sum(-(-size // ALIGN) * ALIGN for size in sizes)
+    *offsets, total = _offsets(sizes)
     check_memory(described.name, total)
-    offsets = _offsets(sizes)
     whole = _Whole(shapes, dtypes, sizes, offsets, total)
     memory: mmap.mmap | bytearray | None = None if total else bytearray()
     for way in (_fill_shared, _fetch_through_hosts) if total >= SHARED_FROM_NBYTES else ():
@@ -185,10 +191,7 @@ def _collect(world: World, described: _Described) -> Any:
             memory = memory or way(world, described, whole)
     if memory is None:
         memory = _fetch(world, described, whole)
-    arrays = [
-        np.ndarray(shape, dtype, memory, offset)
-        for shape, dtype, offset in zip(shapes, dtypes, offsets, strict=False)
-    ]
+    arrays = [whole.array(number, memory) for number in range(len(shapes))]
     view = memoryview(memory)
     ends = zip(offsets[len(arrays) :], sizes[len(arrays) :], strict=True)
     return load(described.pickled, arrays, [view[o : o + n] for o, n in ends])
@@ -204,13 +207,23 @@ class _Whole:
     offsets: Sequence[int]
     total: int
 
+    def array(self, number: int, memory: bytearray | mmap.mmap) -> np.ndarray[Any, Any]:
+        """One of the arrays, on that memory."""
+        return np.ndarray(self.shapes[number], self.dtypes[number], memory, self.offsets[number])
+
+    def targets(self, memory: bytearray, places: Iterable[Part], rank: int) -> list[_Target]:
+        """Where the parts belong that a rank hands out: shards, and the buffers of rank 0."""
+        found = [_Target(self.array(place.array, memory), place.index) for place in places]
+        if rank == 0:
+            start = len(self.shapes)
+            for size, offset in zip(self.sizes[start:], self.offsets[start:], strict=True):
+                found.append(_Target(np.ndarray((size,), np.uint8, memory, offset), [[0, size]]))
+        return found
+
 
 def _offsets(sizes: Sequence[int]) -> list[int]:
-    offsets, at = [], 0
-    for size in sizes:
-        offsets.append(at)
-        at += -(-size // ALIGN) * ALIGN
-    return offsets
+    """Where each of them begins in one piece of memory, and where that ends."""
+    return [*itertools.accumulate((-(-size // ALIGN) * ALIGN for size in sizes), initial=0)]
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -302,18 +315,12 @@ def _fill_shared(world: World, described: _Described, whole: _Whole) -> mmap.mma
     if not shares_memory(world, whole.total):
         raise NoRoom
     offsets = whole.offsets
-    n = len(described.arrays)
-    wanted: dict[int, list[list[int]]] = {}
-    for number, views in enumerate(described.arrays):
-        for rank in views:
-            wanted.setdefault(rank, []).append([number, offsets[number]])
     with _shared_file(whole.total) as (path, memory):
-        each = {
-            rank: Fill(
-                described.token, path, wanted.get(rank, []), list(offsets[n:]) if rank == 0 else []
-            )
-            for rank in {*wanted, 0}
-        }
+        each = {}
+        for rank in described.ranks:
+            arrays = [[number, offsets[number]] for number in described.arrays_of(rank)]
+            buffers = [*offsets[len(described.arrays) :]] if rank == 0 else []
+            each[rank] = Fill(described.token, path, arrays, buffers)
         filled = replies(world.ask(list(each), each, timeout_s=VALUE_TIMEOUT_S))
     _check_copies(described.name, filled)
     return memory
@@ -335,26 +342,16 @@ def _check_copies(name: str, answers: Mapping[int, Filled | Fetched | Packed]) -
 
 
 def _fetch(world: World, described: _Described, whole: _Whole) -> bytearray:
-    memory, dtypes, offsets = bytearray(whole.total), whole.dtypes, whole.offsets
-    ranks = sorted({r for views in described.arrays for r in views} | {0})
-    each = {r: Fetch(described.token, described.arrays_of(r)) for r in ranks}
-    answers = world.ask(ranks, each, timeout_s=VALUE_TIMEOUT_S)
+    memory = bytearray(whole.total)
+    each = {r: Fetch(described.token, described.arrays_of(r)) for r in described.ranks}
+    answers = world.ask(list(each), each, timeout_s=VALUE_TIMEOUT_S)
     fetched = replies(answers)
     _check_copies(described.name, fetched)
     for rank, answer in answers.items():
-        places = fetched[rank].places
-        frames = list(answer.buffers)
-        for part, frame in zip(places, frames, strict=False):
-            number = part.array
-            array: np.ndarray[Any, Any] = np.ndarray(
-                whole.shapes[number], dtypes[number], memory, offsets[number]
-            )
-            slices = tuple(slice(start, stop) for start, stop in part.index)
-            array[slices] = np.frombuffer(frame, np.uint8).view(dtypes[number]).reshape(part.shape)
-        if rank == 0:
-            start = len(described.arrays)
-            for frame, offset in zip(frames[len(places) :], offsets[start:], strict=True):
-                memory[offset : offset + len(frame)] = frame
+        targets = whole.targets(memory, fetched[rank].places, rank)
+        for target, frame in zip(targets, answer.buffers, strict=True):
+            target.bytes[:] = np.frombuffer(frame, np.uint8)
+            target.finish()
     return memory
 
 
@@ -364,9 +361,9 @@ def _fetch_through_hosts(world: World, described: _Described, whole: _Whole) -> 
     Raises:
       NoRoom: a host has none for that, or no agent.
     """
-    ranks = sorted({r for views in described.arrays for r in views} | {0})
+    ranks = described.ranks
     with world.processes.memory(ranks) as there:
-        memory, offsets = bytearray(whole.total), whole.offsets
+        memory = bytearray(whole.total)
         each = {
             r: Pack(described.token, there.path(r, str(r)), described.arrays_of(r)) for r in ranks
         }
@@ -376,24 +373,7 @@ def _fetch_through_hosts(world: World, described: _Described, whole: _Whole) -> 
         _check_copies(described.name, packed)
         files = []
         for rank, one in packed.items():
-            targets = [
-                _Target(
-                    memory,
-                    offsets[part.array],
-                    whole.shapes[part.array],
-                    whole.dtypes[part.array],
-                    part.index,
-                )
-                for part in one.places
-            ]
-            if rank == 0:
-                targets += [
-                    _Target(memory, offset, (size,), np.dtype(np.uint8), [[0, size]])
-                    for size, offset in list(zip(whole.sizes, offsets, strict=True))[
-                        len(whole.shapes) :
-                    ]
-                ]
-            joiner = _Joiner(targets, one.sizes)
+            joiner = _Joiner(whole.targets(memory, one.places, rank), one.sizes)
             files.append((rank, str(rank), sum(one.sizes), joiner.take))
         there.get(files)
     return memory
@@ -402,19 +382,11 @@ def _fetch_through_hosts(world: World, described: _Described, whole: _Whole) -> 
 class _Target:
     """Where one shard's bytes belong in the whole."""
 
-    def __init__(
-        self,
-        memory: bytearray,
-        offset: int,
-        shape: Sequence[int],
-        dtype: np.dtype[Any],
-        index: Sequence[Sequence[int]],
-    ) -> None:
-        whole: np.ndarray[Any, Any] = np.ndarray(tuple(shape), dtype, memory, offset)
+    def __init__(self, whole: np.ndarray[Any, Any], index: Sequence[Sequence[int]]) -> None:
         # With the dots it is a view, also of an array without dimensions.
         where: tuple[Any, ...] = (*(slice(start, stop) for start, stop in index), ...)
         self._part = whole[where]
-        self._own = None if self._part.flags.c_contiguous else np.empty(self._part.shape, dtype)
+        self._own = None if self._part.flags.c_contiguous else np.empty_like(self._part)
         straight = self._part if self._own is None else self._own
         self.bytes = straight.reshape(-1).view(np.uint8)
 
@@ -477,8 +449,8 @@ def push(world: World, values: Mapping[str, Any], ranks: Sequence[int] | None = 
         raise
     raws = [b.raw() for b in buffers]
     sizes = [raw.nbytes for raw in raws]
-    total = sum(-(-size // ALIGN) * ALIGN for size in sizes)
-    at = [[o, o + n] for o, n in zip(_offsets(sizes), sizes, strict=True)]
+    *offsets, total = _offsets(sizes)
+    at = [[o, o + n] for o, n in zip(offsets, sizes, strict=True)]
     filled = {o: raw for (o, end), raw in zip(at, raws, strict=True) if end > o}
     token = _token()
     for way in (_share, _bring_to_hosts) if total >= SHARED_FROM_NBYTES else ():

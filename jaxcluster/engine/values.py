@@ -304,7 +304,7 @@ def _copies(held: Held) -> list[list[Any]]:
 
 
 def _own_parts(held: Held, numbers: Sequence[int]) -> tuple[list[Part], list[memoryview]]:
-    """(array, index and shape, bytes) of each shard of which this rank has the first copy."""
+    """(array and index, bytes) of each shard of which this rank has the first copy."""
     places: list[Part] = []
     frames: list[memoryview] = []
     for number in numbers:
@@ -313,7 +313,7 @@ def _own_parts(held: Held, numbers: Sequence[int]) -> tuple[list[Part], list[mem
         for shard in own_shards(array):
             values = np.asarray(shard.data)
             index = [[s.start, s.stop] for s in shard.index]
-            places.append(Part(number, index, list(values.shape)))
+            places.append(Part(number, index))
             frames.append(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
     return places, frames
 

@@ -122,11 +122,11 @@ def test_shards_are_joined_from_parts_of_any_size(part: int, dtype: str) -> None
     targets, frames = [], []
     for rows, columns in itertools.product([(0, 3), (3, 8)], [(0, 3), (3, 4), (4, 9)]):
         index = [[*rows], [*columns], [0, 2]]
-        targets.append(transfer._Target(memory, 0, want.shape, kind, index))
+        targets.append(transfer._Target(np.ndarray(want.shape, kind, memory), index))
         frames.append(want[slice(*rows), slice(*columns)].tobytes())
     for array, offset in ((scalar, 2560), (empty, 2624)):
         index = [[0, size] for size in array.shape]
-        targets.append(transfer._Target(memory, offset, array.shape, kind, index))
+        targets.append(transfer._Target(np.ndarray(array.shape, kind, memory, offset), index))
         frames.append(array.tobytes())
     joiner = transfer._Joiner(targets, [len(frame) for frame in frames])
     data = memoryview(b"".join(frames))

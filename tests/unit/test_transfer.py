@@ -81,10 +81,10 @@ def test_what_does_not_fit_says_both_sizes_and_what_to_do(monkeypatch: pytest.Mo
 
 def test_every_value_begins_on_a_cache_line_and_none_overlaps() -> None:
     sizes = [1, 64, 65, 0, 128, 7]
-    offsets = transfer._offsets(sizes)
+    *offsets, total = transfer._offsets(sizes)
     assert all(offset % transfer.ALIGN == 0 for offset in offsets)
     ends = [offset + size for offset, size in zip(offsets, sizes, strict=True)]
-    assert all(end <= following for end, following in zip(ends, offsets[1:], strict=False))
+    assert all(end <= following for end, following in zip(ends, [*offsets[1:], total], strict=True))
 
 
 # --------------------------------------------------------------------------- dtypes
@@ -342,7 +342,7 @@ def test_a_pull_that_ends_well_leaves_no_value_held_either() -> None:
     ranks = Ranks(
         {
             "describe": {0: (local, [dumped]), 1: (local, [])},
-            "fetch": {0: (Fetched([Part(0, [[0, 4]], [4])], []), [ones])},
+            "fetch": {0: (Fetched([Part(0, [[0, 4]])], []), [ones])},
         }
     )
     assert transfer.pull(ranks, "x").tolist() == [1, 1, 1, 1]  # type: ignore[arg-type]
@@ -352,7 +352,7 @@ def test_a_pull_that_ends_well_leaves_no_value_held_either() -> None:
 def pulled(views: list[Described], copies: list[list[Any]]) -> Any:
     """What is pulled of a value that rank 1 has to give."""
     ones = memoryview(np.ones(4, "float32")).cast("B")
-    empty, given = Fetched([], copies[0]), Fetched([Part(0, [[0, 4]], [4])], copies[1])
+    empty, given = Fetched([], copies[0]), Fetched([Part(0, [[0, 4]])], copies[1])
     ranks = Ranks(
         {
             "describe": {

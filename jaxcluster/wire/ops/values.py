@@ -73,11 +73,10 @@ class Fill(Operation[Filled], op="fill"):
 
 @dataclass(frozen=True)
 class Part:
-    """A shard: of which array, where in it ([start, stop] for each axis), and its shape."""
+    """A shard: of which array, and where in it ([start, stop] for each axis)."""
 
     array: int
     index: list[list[int]]
-    shape: list[int]
 
 
 @dataclass(frozen=True)
