@@ -23,8 +23,7 @@ from jaxcluster.errors import JaxClusterError, UsageError
 from jaxcluster.model import layout, replicas
 from jaxcluster.model.layout import ArrayLayout, CheckResult, Device, TreeLayout
 from jaxcluster.ranks import by_value, name_ranks
-from jaxcluster.wire.link import replies, unwrap
-from jaxcluster.wire.ops import Operation
+from jaxcluster.wire.link import unwrap
 from jaxcluster.wire.ops import arrays as requests
 from jaxcluster.wire.ops.arrays import Arrays, CheckShards, Peek, Variables
 
@@ -136,13 +135,13 @@ def _reports(
     known = kept.pop((name, path), {})
     # A tree of a million leaves takes seconds; where there is something to show, don't wait for it.
     timeout_s = LOOK_S if len(known) == len(ranks) else FIRST_LOOK_S
-    answers, reasons = ask_each(world, ranks, asked, timeout_s)
+    answers, reasons = world.ask_some(ranks, asked, timeout_s=timeout_s)
     now = time.monotonic()
     reports = dict(answers)
     told = next((r for r in reports.values() if r.paths), None)
     odd = [k for k, r in reports.items() if r.use and (told is None or r.digest != told.digest)]
     if odd:
-        reports |= ask_each(world, odd, Arrays(name, list(path), True))[0]
+        reports |= world.ask_some(odd, Arrays(name, list(path), True), timeout_s=LOOK_S)[0]
     stale, age_s = [], 0.0
     for rank in reasons:
         if rank in known:
@@ -181,18 +180,6 @@ def _hint(reports: Reports) -> str:
 def cluster_devices(world: World) -> dict[int, Device]:
     """All devices of a cluster, by id."""
     return layout.known_devices(world.record.devices, world.record.facts)
-
-
-def ask_each(
-    world: World,
-    ranks: Sequence[int],
-    request: Operation[R] | Mapping[int, Operation[R]],
-    timeout_s: float = LOOK_S,
-) -> tuple[dict[int, R], dict[int, str]]:
-    """What each rank replied, and of each that did not, why."""
-    answers, silent = world.ask_some(ranks, request, timeout_s=timeout_s)
-    failed = {r: event.body["message"] for r, event in answers.items() if event.op != "reply"}
-    return replies(answers), silent | failed
 
 
 # --------------------------------------------------------------------------- values
@@ -244,7 +231,7 @@ def check(world: World, text: str) -> CheckResult:
     ranks = list(range(world.num_processes))
     request = CheckShards(name, list(path), hash=True)
     before = world.status()
-    answers, reasons = ask_each(world, ranks, request, READ_S)
+    answers, reasons = world.ask_some(ranks, request, timeout_s=READ_S)
     if not answers:
         raise UsageError(_why_nothing(reasons))
     found = layout.compare(text or "result", answers, reasons)
@@ -282,7 +269,7 @@ def meshes(world: World, name: str | None = None) -> Meshes:
       UsageError: there is no mesh of that name.
     """
     ranks = list(range(world.num_processes))
-    answers, reasons = ask_each(world, ranks, requests.Meshes())
+    answers, reasons = world.ask_some(ranks, requests.Meshes(), timeout_s=LOOK_S)
     devices = cluster_devices(world)
     found: dict[str, wire.MeshInfo] = {}
     for rank, own in sorted(answers.items()):
@@ -328,7 +315,7 @@ class Memory:
 def memory(world: World) -> Memory:
     """Bytes held on every device, by variable, by other live arrays, and what is free."""
     ranks = list(range(world.num_processes))
-    answers, reasons = ask_each(world, ranks, requests.Memory(), 10.0)
+    answers, reasons = world.ask_some(ranks, requests.Memory(), timeout_s=10.0)
     return Memory(dict(sorted(answers.items())), cluster_devices(world), reasons)
 
 

@@ -132,6 +132,8 @@ class RankDebuggers:
     Args:
       on_event: told DAP events, renumbered, on a thread of its own.
       notebooks_path: the file name by which the frontend knows what a rank has under another.
+
+    Attributes:
       is_lab: the frontend is JupyterLab, which shows one list of calls and no threads: the calls
         of the chosen rank come first in it, and the first of each other stopped rank's after them.
     """
@@ -140,10 +142,9 @@ class RankDebuggers:
         self,
         on_event: Callable[[Message], None],
         notebooks_path: Callable[[str], str] = lambda path: path,
-        is_lab: bool = True,
     ) -> None:
         self.world: World | None = None
-        self.is_lab = is_lab
+        self.is_lab = True
         self.unreached: dict[int, str] = {}  # ranks without a debugger, and why
         self._on_event = on_event
         self._notebooks_path = notebooks_path

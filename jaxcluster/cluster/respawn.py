@@ -135,12 +135,11 @@ class Respawn:
         self._inbox: wire.Inbox[str | _Sign] = wire.Inbox()
         self._thread = threading.Thread(target=self._work, name="jaxcluster-respawn", daemon=True)
 
-    def carry_through(self, progress: Say | None = None, notice: Say | None = None) -> None:
+    def carry_through(self, progress: Say | None = None) -> None:
         """Do it, and return when it is done. A stop button that is pressed meanwhile is heard.
 
         Args:
           progress: told, on this thread, how far it has come.
-          notice: told what a stop that came too late to give it up has met; stderr by default.
 
         Raises:
           CellInterrupted: it was stopped; the message says what the cluster is now.
@@ -150,7 +149,7 @@ class Respawn:
         try:
             with presses(self.press):
                 self._thread.start()
-                raised = self._listen(progress or _ignore, notice or _to_stderr)
+                raised = self._listen(progress or _ignore)
         finally:
             if self._thread.ident is not None and not self._ended.is_set():
                 self.give_up()  # it listens no more: a second KeyboardInterrupt in the first one's
@@ -158,7 +157,7 @@ class Respawn:
         if self._error is not None:
             raise raised or self._error
 
-    def _listen(self, progress: Say, notice: Say) -> BaseException | None:
+    def _listen(self, progress: Say) -> BaseException | None:
         """Pass on what the other thread says, until it has ended; returns what that raised."""
         raised: BaseException | None = None
         while True:
@@ -167,7 +166,7 @@ class Respawn:
                 if what is _DONE:
                     return raised
                 if what is _PRESSED:
-                    self._weigh_stop(notice)
+                    self._weigh_stop()
                 elif isinstance(what, str):
                     try:
                         progress(what)
@@ -200,7 +199,7 @@ class Respawn:
         with self._heard:
             self._heard.notify_all()
 
-    def _weigh_stop(self, notice: Say) -> None:
+    def _weigh_stop(self) -> None:
         with self._deciding:
             leave = self._was_told or not self._is_replacing or self._nothing_to_lose
             self._was_told = True
@@ -208,9 +207,11 @@ class Respawn:
             self.give_up()
             return
         their = "" if self.clean else ", and their variables are saved"
-        notice(
+        print(
             f"The old processes have ended{their}, and new ones are starting. Stop again to "
-            "cancel the start.\n"
+            "cancel the start.",
+            file=sys.stderr,
+            flush=True,
         )
 
     # ------------------------------------------------------------------ on its own thread
@@ -405,10 +406,6 @@ _PRESSED, _DONE = _Sign(), _Sign()
 
 def _ignore(line: str) -> None:
     """For who does not want to know how far it has come."""
-
-
-def _to_stderr(line: str) -> None:
-    print(line, end="", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

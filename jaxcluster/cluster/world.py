@@ -412,19 +412,22 @@ class World:
         request: Request[R],
         *,
         timeout_s: float = ASK_S,
-    ) -> tuple[dict[int, Event[R]], dict[int, str]]:
-        """The answers that came, errors among them, and of each rank without one, why."""
+    ) -> tuple[dict[int, R], dict[int, str]]:
+        """What each rank has replied, and of each that has not, why."""
         self.check()
         answers = self.link.gather(ranks, request, timeout_s=timeout_s)
-        reasons = {r: f"dead ({e.body['why']})" for r, e in answers.items() if e.op == "died"}
-        reasons |= {r: e.body["message"] for r, e in answers.items() if e.op == "mismatch"}
+        reasons = {
+            r: f"dead ({e.body['why']})" if e.op == "died" else e.body["message"]
+            for r, e in answers.items()
+            if e.op != "reply"
+        }
         missing = [r for r in ranks if r not in answers]
         states = {s.rank: s for s in self.status()} if missing else {}
         for rank in missing:
             state = states[rank]
             where = f": it is in cell [{state.cell}] line {state.line}" if state.line else ""
             reasons[rank] = f"gave no answer within {timeout_s:g} s{where}"
-        return {r: e for r, e in answers.items() if r not in reasons}, reasons
+        return replies(answers), reasons
 
     def spanning_names(self, names: Sequence[str], rank: int) -> list[str]:
         """Which of these names hold arrays that span processes, as ``rank`` sees them."""

@@ -55,7 +55,7 @@ def arrays_within(
     return found
 
 
-def reachable_from(values: Iterable[Any], most_s: float = LOOK_S) -> tuple[dict[int, Any], bool]:
+def reachable_from(values: Iterable[Any]) -> tuple[dict[int, Any], bool]:
     """By their ids what may change of what ``values`` lead to, and they themselves.
 
     And whether that is all of it: it is not if there is more than can be looked through.
@@ -63,7 +63,7 @@ def reachable_from(values: Iterable[Any], most_s: float = LOOK_S) -> tuple[dict[
     found: dict[int, Any] = {}
     are_all = True
     try:
-        for _ in _walk(values, {}, found, time.monotonic() + most_s):
+        for _ in _walk(values, {}, found, time.monotonic() + LOOK_S):
             pass
     except TimeoutError:
         are_all = False

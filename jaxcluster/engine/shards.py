@@ -224,9 +224,9 @@ def describe_leaf(leaf: Any) -> wire.ArrayInfo:
 
 
 def fold_rows(
-    paths: Sequence[tuple[str, ...]], use: Sequence[int], limit: int = MAX_ROWS
+    paths: Sequence[tuple[str, ...]], use: Sequence[int]
 ) -> tuple[list[tuple[str, ...]], list[int], list[int]]:
-    """At most ``limit`` rows (paths, use, counts): alike leaves of a subtree become one row."""
+    """At most ``MAX_ROWS`` rows (paths, use, counts): alike leaves of a subtree become one row."""
     depth = max(len(path) for path in paths)
     while True:
         depth -= 1
@@ -234,8 +234,8 @@ def fold_rows(
         for path, number in zip(paths, use, strict=True):
             at = path[:depth] + (("*",) if len(path) > depth else ())
             rows[at, number] = rows.get((at, number), 0) + 1
-        if len(rows) <= limit or depth <= 0:
-            kept = list(rows.items())[:limit]
+        if len(rows) <= MAX_ROWS or depth <= 0:
+            kept = list(rows.items())[:MAX_ROWS]
             return [p for (p, _), _ in kept], [u for (_, u), _ in kept], [c for _, c in kept]
 
 

@@ -113,7 +113,7 @@ def _tpu_env(text: str) -> dict[str, str]:
 # ------------------------------------------------------------------------- who holds the chips
 
 
-def wait_for_libtpu(timeout_s: float, path: Path = LOCK, poll_s: float = 0.1) -> None:
+def wait_for_libtpu(timeout_s: float, path: Path = LOCK) -> None:
     """Return once libtpu's lock is free: the process before may still be giving its chips back.
 
     Raises:
@@ -127,7 +127,7 @@ def wait_for_libtpu(timeout_s: float, path: Path = LOCK, poll_s: float = 0.1) ->
                 f"longer than {timeout_s:g} s. End that process; `sudo lsof -w {path}` lists "
                 "those of other users, too."
             )
-        time.sleep(poll_s)
+        time.sleep(0.1)
     try:
         os.close(os.open(path, os.O_RDWR))
     except FileNotFoundError:

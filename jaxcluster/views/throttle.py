@@ -25,16 +25,13 @@ class Throttle:
 
     Args:
       show: shows all that there is.
-      after_s: how long it is waited at least.
       share: of the time, at most one part in so many goes into showing. What is to be shown grows
         meanwhile: only where each call shows all again is it to be much more than 1.
     """
 
-    def __init__(
-        self, show: Callable[[], None], after_s: float = AFTER_S, share: float = SHARE
-    ) -> None:
+    def __init__(self, show: Callable[[], None], share: float = SHARE) -> None:
         self._show_all = show
-        self._after_s = self._pause_s = after_s
+        self._pause_s = AFTER_S
         self._share = share
         self._waiting: threading.Thread | None = None
         self._is_over = threading.Event()
@@ -51,7 +48,7 @@ class Throttle:
         with self._lock:
             began = time.monotonic()
             self._show_all()
-            self._pause_s = max(self._after_s, self._share * (time.monotonic() - began))
+            self._pause_s = max(AFTER_S, self._share * (time.monotonic() - began))
 
     def finish(self) -> None:
         """Show all that there is; nothing more comes."""

@@ -225,9 +225,9 @@ def test_copies_that_a_cell_makes_anew_meanwhile_are_not_said_to_differ(
     monkeypatch: pytest.MonkeyPatch, then: list[wire.RankState], now: list[wire.RankState]
 ) -> None:
     found = SimpleNamespace(name="x", differences=("one",))
-    monkeypatch.setattr(array_queries, "ask_each", lambda *asked: ({0: 1}, {}))
     monkeypatch.setattr(layout, "compare", lambda *asked: found)
     ranks: Any = Ranks(FREE)
+    ranks.ask_some = lambda *asked, timeout_s: ({0: 1}, {})
     looks = [then, now]
     ranks.status = lambda: looks.pop(0) if len(looks) > 1 else looks[0]
     with pytest.raises(UsageError, match="ran a cell meanwhile"):
