@@ -25,25 +25,3 @@ from jaxcluster.cluster.sessions import (
 )
 from jaxcluster.cluster.spec import make_spec
 from jaxcluster.cluster.starting import dry_run, is_starting
-
-__all__ = [
-    "Cluster",
-    "RunningCell",
-    "attach",
-    "connect",
-    "connected",
-    "current",
-    "dry_run",
-    "is_starting",
-    "listed",
-    "live_records",
-    "make_spec",
-    "offer",
-    "start",
-    "start_once",
-    "start_spec",
-    "stop",
-    "stop_by_name",
-    "stop_owned",
-    "use",
-]
