@@ -33,7 +33,7 @@ HOLES: dict[str, tuple[Callable[[pytest.MonkeyPatch], object], list[str]]] = {
         ["function"],
     ),
     "dicts that objects share": (
-        lambda patch: patch.setattr(objects, "_shares_dict", lambda obj: False),
+        lambda patch: patch.setattr(objects, "shares_dict", lambda obj: False),
         ["plain", "vars"],
     ),
     "views of dicts": (

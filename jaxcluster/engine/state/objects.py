@@ -76,7 +76,7 @@ def reduce(obj: Any, kind: Kind) -> tuple[Any, ...] | None:
         how, base = kind.way
         if (reduced := how(obj, base)) is not None:
             return reduced
-    return _with_its_dict(obj) if kind.has_plain_dict and _shares_dict(obj) else None
+    return with_its_dict(obj) if kind.has_plain_dict and shares_dict(obj) else None
 
 
 def way_of(cls: type) -> Way | None:
@@ -211,11 +211,11 @@ def _has_plain_dict(cls: type) -> bool:
     return bool(is_made) and not has_attribute(cls, *_PICKLED)
 
 
-def _shares_dict(obj: Any) -> bool:
+def shares_dict(obj: Any) -> bool:
     return sys.getrefcount(object.__getattribute__(obj, "__dict__")) > _HOLDERS
 
 
-def _with_its_dict(obj: Any) -> Any:
+def with_its_dict(obj: Any) -> Any:
     """How an object is pickled whose ``__dict__`` others have, too: pickle fills another dict.
 
     So is one that has itself (``self.__dict__ = self``), or its class's.

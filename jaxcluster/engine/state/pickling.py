@@ -44,7 +44,9 @@ class Known:
         self.jitted_type: Any = type(jax.jit(abs))
         self.custom_types = (jax.custom_vjp, jax.custom_jvp)
         self.singletons = classes.Singletons()
+        self.reference_type: Any = getattr(jax, "Ref", ())
         self.kinds: dict[type, objects.Kind] = {}
+        self.ordinary: set[type] = set()  # of these, those whose objects nothing else looks at
 
 
 class Pickler(cloudpickle.Pickler):
@@ -67,6 +69,7 @@ class Pickler(cloudpickle.Pickler):
         self.namespace = namespace
         self.known = known
         self.why_not = why_not
+        self.how = _HOW
         self._cells: dict[int, CellType] = {}
         self._modules: dict[int, str] = {}  # by the id of their variables
         # Functions of the namespace keep it as their globals: cloudpickle would give them a dict of
@@ -102,11 +105,12 @@ class Pickler(cloudpickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         known = self.known
-        kind = known.kinds.get(type(obj))
-        if kind is not None and kind.is_ordinary:
-            return objects.reduce(obj, kind) or NotImplemented
-        if (how := _HOW.get(type(obj))) is not None:
+        if type(obj) in known.ordinary:  # a million of them may be saved after each cell
+            return objects.with_its_dict(obj) if objects.shares_dict(obj) else NotImplemented
+        if (how := self.how.get(type(obj))) is not None:
             return how(obj)
+        if isinstance(obj, known.reference_type):
+            self.on_reference(obj)
         if isinstance(obj, np.ndarray) and (array := memory.reduce(obj)) is not None:
             return array
         if isinstance(obj, np.ndarray) and (array := memory.reduce_subclass(obj)) is not None:
@@ -150,9 +154,14 @@ class Pickler(cloudpickle.Pickler):
                 return _make_bare, *bare[1:]
         if (found := known.singletons.find(obj)) is not None:
             return _find_imported, found
-        if kind is None:
+        if (kind := known.kinds.get(type(obj))) is None:
             kind = known.kinds[type(obj)] = objects.kind_of(type(obj))
+            if kind.is_ordinary:
+                known.ordinary.add(type(obj))
         return objects.reduce(obj, kind) or NotImplemented
+
+    def on_reference(self, reference: Any) -> None:
+        """A ``jax.Ref`` is met."""
 
     def _exception(self, error: BaseException) -> Any:
         """With what it came from, which pickle leaves out; a traceback can't be kept."""

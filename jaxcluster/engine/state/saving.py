@@ -173,7 +173,6 @@ class _Saver:
         self.mesh_type = jax.sharding.Mesh
         self.widget_types = _widget_types()
         self.single_type = jax.sharding.SingleDeviceSharding
-        self.reference_type: Any = getattr(jax, "Ref", ())
         self.changing: dict[int, Any] = {}  # arrays of references, by id
         self.saved = Saved(rank, jax.process_count(), jax.device_count(), versions())
         self.process = jax.process_index()
@@ -369,6 +368,11 @@ class _Pickler(Pickler):
         self.arrays: dict[int, int] = {}
         self.views: dict[int, int] = {}
         self._met: set[int] | None = None
+        self.how = {
+            **self.how,
+            ownmodules.Variables: self._variables,
+            ownmodules.Held: self._held,
+        }
 
     def _out_of_band(self, buffer: PickleBuffer) -> bool:
         if memoryview(buffer).nbytes < IN_BAND_NBYTES:
@@ -376,13 +380,15 @@ class _Pickler(Pickler):
         self.buffers.append(self.saver.buffer(buffer))
         return False
 
-    def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, ownmodules.Variables):
-            shared = frozenset(filter(lambda name: self._is_met(obj.values[name]), obj.values))
-            return type(obj), (obj.source, obj.values, obj.texts, obj.set_later, shared)
-        if isinstance(obj, ownmodules.Held):
-            return type(obj), (obj.module, obj.name, obj.value, self._is_met(obj.value))
-        return super().reducer_override(obj)
+    def _variables(self, one: ownmodules.Variables) -> tuple[Any, ...]:
+        shared = frozenset(filter(lambda name: self._is_met(one.values[name]), one.values))
+        return type(one), (one.source, one.values, one.texts, one.set_later, shared)
+
+    def _held(self, one: ownmodules.Held) -> tuple[Any, ...]:
+        return type(one), (one.module, one.name, one.value, self._is_met(one.value))
+
+    def on_reference(self, reference: Any) -> None:
+        self.saver.reference(reference)
 
     def _is_met(self, value: Any) -> bool:
         """Whether an object that can change was pickled before the first of the user's modules."""
@@ -401,8 +407,6 @@ class _Pickler(Pickler):
             raise CannotSave("an open file can't be saved")  # cloudpickle would save its text
         if isinstance(obj, saver.widget_types):
             raise CannotSave("a widget can't be saved")  # it lives with the page, by its comm
-        if isinstance(obj, saver.reference_type):
-            saver.reference(obj)
         if obj is saver.namespace:
             return ("namespace",)
         if type(obj) is dict and id(obj) in self._modules:
