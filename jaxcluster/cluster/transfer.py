@@ -155,8 +155,11 @@ def _describe(world: World, name: str, plain: bool, token: str) -> _Described:
             arrays.append({0: info})
             continue
         views = joined({r: infos[number] for r, infos in per_rank.items() if number < len(infos)})
-        like = (info.shape, info.dtype, info.spans)
-        differing = [r for r, v in views.items() if (v.shape, v.dtype, v.spans) != like]
+        kinds = {
+            r: (v.shape, v.dtype, v.spans, told[r].places[number : number + 1])
+            for r, v in views.items()
+        }
+        differing = [r for r, kind in kinds.items() if kind != kinds[0]]
         missing = [r for r in ranks if r not in views]
         if differing or missing:
             raise TransferError(

@@ -33,7 +33,7 @@ class _Unpickler(pickle.Unpickler):
         self._arrays = arrays
 
     def persistent_load(self, pid: Any) -> Any:
-        return self._arrays[pid[1]]
+        return self._arrays[pid]
 
 
 def load(data: bytes, arrays: Sequence[Any], buffers: Sequence[Any]) -> Any:

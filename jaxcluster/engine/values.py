@@ -59,6 +59,7 @@ PROTOCOL = 5
 READY_TIMEOUT_S = 30.0
 DISPLAY_TIMEOUT_S = 5.0
 HELD_S = 900.0  # longer than any notebook waits for a value
+PLACE_CHARS = 80
 
 
 class BadName(Exception):
@@ -86,22 +87,43 @@ class Held:
 
 
 class ArrayPickler(cloudpickle.Pickler):
-    """Pickles everything but jax.Arrays, which it gathers in ``arrays``, and open files."""
+    """Pickles everything but jax.Arrays, which it gathers in ``arrays``, and open files.
+
+    Those in dicts come in the order of the keys, as in JAX: other ranks may have filled theirs in
+    another one.
+
+    Attributes:
+      places: the keys and attributes of each array, which other ranks' must have too.
+    """
 
     dispatch_table: ClassVar[Any] = ChainMap(FILES, cloudpickle.Pickler.dispatch_table)
 
-    def __init__(self, file: io.BytesIO, buffers: list[pickle.PickleBuffer]) -> None:
+    def __init__(
+        self,
+        file: io.BytesIO,
+        buffers: list[pickle.PickleBuffer],
+        value: Any,
+    ) -> None:
         super().__init__(file, protocol=PROTOCOL, buffer_callback=buffers.append)
-        self.arrays: list[Any] = []
-        self._seen: dict[int, int] = {}
+        found = {id(one): one for one in _leaves(value) if is_array(one)}
+        self.arrays: list[Any] = list(found.values())
+        self.places: list[set[str]] = [set() for _ in found]
+        self._seen = {at: number for number, at in enumerate(found)}
+        self._text = ""  # the last one since the last array
 
     def persistent_id(self, obj: Any) -> Any:
+        if type(obj) is str:
+            self._text = obj[:PLACE_CHARS]
         if not is_array(obj):
             return None
         if id(obj) not in self._seen:
             self._seen[id(obj)] = len(self.arrays)
             self.arrays.append(obj)
-        return ("array", self._seen[id(obj)])
+            self.places.append(set())
+        number = self._seen[id(obj)]
+        self.places[number].add(self._text)
+        self._text = ""
+        return number
 
 
 class Values:
@@ -148,7 +170,7 @@ class Values:
             value = plain_containers(value)
         file = io.BytesIO()
         buffers: list[pickle.PickleBuffer] = []
-        pickler = ArrayPickler(file, buffers)
+        pickler = ArrayPickler(file, buffers, value)
         try:
             pickler.dump(value)
         except Exception as error:
@@ -161,7 +183,8 @@ class Values:
         if arrays or buffers:
             self._hold(body.token, Held(name, arrays, buffers, time.monotonic()))
         sizes = [b.raw().nbytes for b in buffers]
-        made = Described([describe(a) for a in arrays], sizes)
+        places = [sorted(one) for one in pickler.places]
+        made = Described([describe(a) for a in arrays], sizes, places)
         return made, [file.getvalue()] if body.pickle else []
 
     def _hold(self, token: str, value: Held) -> None:
@@ -316,6 +339,18 @@ def _own_parts(held: Held, numbers: Sequence[int]) -> tuple[list[Part], list[mem
             places.append(Part(number, index))
             frames.append(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
     return places, frames
+
+
+def _leaves(value: Any) -> list[Any]:
+    """What is in dicts, lists and tuples, in the order that a program of JAX gets them."""
+    import jax
+
+    try:
+        check_leaves(value)
+        # Code of the user's, which others may be made of, is not called.
+        return jax.tree.leaves(value, is_leaf=lambda v: type(v) not in (dict, list, tuple))
+    except Exception:  # too many, or keys that have no order: they come as they are met
+        return []
 
 
 def plain_containers(value: Any) -> Any:

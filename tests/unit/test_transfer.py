@@ -139,7 +139,7 @@ class RankPickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Leaves arrays out as a rank's pickler leaves out jax.Arrays."""
 
     def persistent_id(self, obj: Any) -> Any:
-        return ("array", 0) if isinstance(obj, np.ndarray) else None
+        return 0 if isinstance(obj, np.ndarray) else None
 
 
 def pickled(value: Any) -> bytes:
@@ -504,3 +504,52 @@ def test_an_empty_array_is_pushed_beside_a_large_one(monkeypatch: pytest.MonkeyP
     assert first.buffers == [[0, 0], [0, size]]
     assert first is second  # it is encoded once
     assert in_frames < size
+
+
+# --------------------------------------------------------------------------- ranks that differ
+
+
+def described(rank: int, source: str) -> tuple[Values, Described, bytes]:
+    """What a rank says of its ``d``, which a cell has made."""
+    values = Values(rank)
+    values.namespace["__name__"] = "__main__"
+    exec(source, values.namespace)
+    request: Any = types.SimpleNamespace(body=Describe("d", pickle=True, token="t"))
+    told, (dumped,) = values.describe_value(request)
+    return values, told, dumped
+
+
+ARRAYS = "import jax.numpy as jnp\nx, y = jnp.zeros(1), jnp.zeros(2)\nclass Model: pass\nd = "
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("{'a': x, 'b': y}", "{'b': y, 'a': x}"),
+        ("[{'a': x, 'b': (y, x)}]", "[{'b': (y, x), 'a': x}]"),
+        ("{2: x, 1: y}", "{1: y, 2: x}"),
+    ],
+)
+def test_dicts_that_ranks_have_filled_in_another_order_have_the_same_arrays(
+    one: str, other: str
+) -> None:
+    first, second = described(0, ARRAYS + one)[1], described(1, ARRAYS + other)[1]
+    assert [array.shape for array in first.arrays] == [array.shape for array in second.arrays]
+    assert first.places == second.places
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("{'a': x}", "{'b': x}"),
+        ("Model(); d.p = x; d.q = x + 1", "Model(); d.q = x + 1; d.p = x"),
+    ],
+)
+def test_arrays_at_different_places_are_not_put_together(one: str, other: str) -> None:
+    first, second = described(0, ARRAYS + one)[1], described(1, ARRAYS + other)[1]
+    spans = [replace(info([4], [shard([0, 4])]), spans=True) for _ in first.arrays]
+    answers = {
+        rank: (replace(told, arrays=spans), [b"."]) for rank, told in enumerate([first, second])
+    }
+    with pytest.raises(TransferError, match="not the same on all ranks: another array on rank 1"):
+        transfer.pull(Ranks({"describe": answers}), "d")  # type: ignore[arg-type]

@@ -34,10 +34,14 @@ FILES = dict.fromkeys(
 
 @dataclass(frozen=True)
 class Described:
-    """A value's arrays and the sizes of its other buffers; its pickle is the reply's buffer."""
+    """A value's arrays and the sizes of its other buffers; its pickle is the reply's buffer.
+
+    ``places``: of each array, what is equal where other ranks have the same one.
+    """
 
     arrays: list[ArrayInfo]
     buffers: list[int]
+    places: list[list[str]] = field(default_factory=list)
 
 
 class Describe(Operation[Described], op="describe"):
