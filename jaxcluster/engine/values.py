@@ -32,6 +32,7 @@ from jaxcluster.engine.arrays import (
 )
 from jaxcluster.engine.control import Request
 from jaxcluster.engine.lost_names import LostNames
+from jaxcluster.engine.pulled_classes import PulledClasses
 from jaxcluster.engine.replicas import LOOK_NBYTES, Room, hashes
 from jaxcluster.engine.user_names import is_users
 from jaxcluster.wire.ops.values import (
@@ -102,6 +103,8 @@ class ArrayPickler(cloudpickle.Pickler):
         self,
         file: io.BytesIO,
         buffers: list[pickle.PickleBuffer],
+        token: str,
+        classes: PulledClasses,
         value: Any,
     ) -> None:
         super().__init__(file, protocol=PROTOCOL, buffer_callback=buffers.append)
@@ -109,6 +112,7 @@ class ArrayPickler(cloudpickle.Pickler):
         self.arrays: list[Any] = list(found.values())
         self.places: list[set[str]] = [set() for _ in found]
         self._seen = {at: number for number, at in enumerate(found)}
+        self._token, self._classes, self._met = token, classes, 0
         self._text = ""  # the last one since the last array
 
     def persistent_id(self, obj: Any) -> Any:
@@ -125,6 +129,14 @@ class ArrayPickler(cloudpickle.Pickler):
         self._text = ""
         return number
 
+    def reducer_override(self, obj: Any) -> Any:
+        reduced = super().reducer_override(obj)
+        if not issubclass(type(obj), type):
+            return reduced
+        self._met += 1
+        number = f"{self._token} {self._met} {obj.__qualname__}"
+        return self._classes.renumber(obj, number, reduced)
+
 
 class Values:
     """Answers for the namespace of one rank."""
@@ -135,6 +147,7 @@ class Values:
         self.lost = LostNames()
         self.last_result: Any = lambda: None
         self.kept: Callable[[], Sequence[Any]] = lambda: ()  # for undo: no variables
+        self._classes = PulledClasses()
         self._held: dict[str, Held] = {}
         self._pushed: dict[str, tuple[dict[str, Any], float]] = {}
         # Of those that were given up before this rank came to them.
@@ -170,7 +183,7 @@ class Values:
             value = plain_containers(value)
         file = io.BytesIO()
         buffers: list[pickle.PickleBuffer] = []
-        pickler = ArrayPickler(file, buffers, value)
+        pickler = ArrayPickler(file, buffers, body.token, self._classes, value)
         try:
             pickler.dump(value)
         except Exception as error:
@@ -282,7 +295,7 @@ class Values:
             buffers = [shared[start:stop] for start, stop in request.body.buffers]
         elif frames:
             buffers = [bytearray(f) for f in frames]  # writable, as the sender's arrays were
-        values = pickle.loads(bytes(pickled), buffers=buffers)
+        values = self._classes.load(bytes(pickled), buffers)
         now = time.monotonic()
         for old, (_, since) in list(self._pushed.items()):
             if now - since > HELD_S:  # its notebook was killed meanwhile

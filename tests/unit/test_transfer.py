@@ -553,3 +553,42 @@ def test_arrays_at_different_places_are_not_put_together(one: str, other: str) -
     }
     with pytest.raises(TransferError, match="not the same on all ranks: another array on rank 1"):
         transfer.pull(Ranks({"describe": answers}), "d")  # type: ignore[arg-type]
+
+
+CELL = """
+import enum
+class Box:
+    total = 0
+class Color(enum.Enum):
+    RED = 1
+d = [Box(), Box(), Color.RED]
+"""
+
+
+def test_what_was_pulled_and_is_pushed_is_of_each_ranks_own_class() -> None:
+    ranks = [described(rank, CELL) for rank in (0, 1)]
+    value = pickle.loads(ranks[0][2])
+    sent = cloudpickle.dumps({"back": value})
+    for values, _, _ in ranks:
+        values.namespace["Box"].total = 3  # since then
+        request: Any = types.SimpleNamespace(body=Assign("p"), buffers=[sent])
+        values.assign(request)
+        values.assign_bind(request)
+        names = values.namespace
+        first, second, color = names["back"]
+        assert type(first) is type(second) is names["Box"]
+        assert color is names["Color"].RED
+        assert names["Box"].total == 3
+
+
+def test_a_class_of_the_notebooks_comes_as_it_is_there() -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec("class Own:\n    rate = 1", names)
+    values = Values(0)
+    for rate in (1, 2):
+        names["Own"].rate = rate
+        sent = cloudpickle.dumps({"own": names["Own"]()})
+        request: Any = types.SimpleNamespace(body=Assign("p"), buffers=[sent])
+        values.assign(request)
+        values.assign_bind(request)
+        assert values.namespace["own"].rate == rate
