@@ -347,6 +347,8 @@ class World:
                 dead = rank in self.dead or (event is not None and event.op == "died")
                 state = "dead" if dead else "silent"
                 states.append(wire.RankState(rank, facts.pid, facts.hostname, state))
+        if heard := [event.body.strict for event in answers.values() if event.op == "reply"]:
+            self.is_strict = all(heard)  # another notebook may have switched it
         return states
 
     @contextlib.contextmanager

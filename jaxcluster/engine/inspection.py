@@ -56,6 +56,7 @@ def rank_state(
         paused=runner.paused.kind,
         gate=runner.gate.waits_for,
         restarts=runner.journal.restarts,
+        strict=runner.journal.host_values.announced is not None,
         **where,
     )
 

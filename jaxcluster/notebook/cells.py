@@ -123,7 +123,7 @@ class Cells:
         options: Any,
         profile: str = "",
     ) -> None:
-        if options.strict and not running.is_strict:
+        if options.strict and not any(state.strict for state in running.status()):
             running.strict(True)
             try:
                 self._run_cell(running, source, ranks, options, profile)

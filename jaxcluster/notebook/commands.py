@@ -488,6 +488,7 @@ class Commands:
     def _strict(self, line: str) -> None:
         word = arguments.command_parser("%jaxcluster strict", "switch").read(line).switch
         running = cluster.current()
+        running.status()  # another notebook may have switched it
         state = f"Strict mode is {'on' if running.is_strict else 'off'}."
         if not self._is_choice(word, ("on", "off"), state, "%jaxcluster strict"):
             return

@@ -532,6 +532,7 @@ class RankState:
     ``paused`` says that a person holds the rank: ``debugger``, or ``input`` where it has asked a
     question. It is neither hung nor diverged then, however long that takes, and no rank that waits
     for it is. ``restarts``: how often the ranks have begun to count launches from zero.
+    ``strict``: launches are checked before they are issued.
     """
 
     rank: int
@@ -556,6 +557,7 @@ class RankState:
     paused: str = ""
     gate: list[int] = field(default_factory=list)
     restarts: int = 0
+    strict: bool = False
 
     @property
     def is_queueing(self) -> bool:

@@ -214,3 +214,16 @@ def test_what_one_notebook_pulls_and_pushes_is_between_the_same_cells_of_another
     alike = first.ok("%%spmd --all\nprint(len(set(seen)) > 1, hash(tuple(seen)))").text
     assert "ranks 0, 1" in alike and "True" in alike
     first.ok("%jaxcluster stop")
+
+
+def test_notebooks_know_of_strict_mode_that_another_one_has_switched(open_notebook: Open) -> None:
+    first, second = open_notebook(), open_notebook()
+    first.ok("%jaxcluster start -n 2 --name careful")
+    second.ok("%jaxcluster attach careful")
+    first.ok("%jaxcluster strict on")
+    assert "Strict mode is on." in second.ok("%jaxcluster strict").text
+    second.ok("%%spmd --strict\npass")
+    assert "Strict mode is on." in first.ok("%jaxcluster strict").text
+    second.ok("%jaxcluster strict off")
+    assert "Strict mode is off." in first.ok("%jaxcluster strict").text
+    first.ok("%jaxcluster stop")
