@@ -551,6 +551,29 @@ def test_arrays_made_in_a_context_have_their_dtype_outside_of_it(again: Any) -> 
     assert found["weak"].weak_type
 
 
+def test_what_a_process_has_one_of_stays_that(again: Any) -> None:
+    """What draws from the process's generator is seeded by its ``seed``, as before."""
+    import random
+
+    import jax
+    import matplotlib
+
+    mine = random.Random(1)
+    found = again(
+        mine=mine, shuffle=random.shuffle, seed=random.seed, rand=np.random.rand,
+        bits=np.random.get_bit_generator(), environ=os.environ, rc=matplotlib.rcParams,
+        update=jax.config.update,
+    )  # fmt: skip
+    assert found["shuffle"].__self__ is found["seed"].__self__ is random.shuffle.__self__  # type: ignore[attr-defined]
+    assert found["rand"].__self__ is np.random.rand.__self__
+    assert found["bits"] is np.random.get_bit_generator()
+    assert found["environ"] is os.environ
+    assert found["rc"] is matplotlib.rcParams
+    assert found["update"].__self__ is jax.config
+    assert found["mine"] is not mine
+    assert found["mine"].getstate() == mine.getstate()
+
+
 def test_a_class_stays_as_it_is_until_what_was_read_is_bound(tmp_path: Path) -> None:
     """A restore that another rank refuses changes nothing."""
     ns: dict[str, Any] = {"__name__": "__main__"}

@@ -18,6 +18,7 @@ import dataclasses
 import enum
 import functools
 import inspect
+import operator
 import sys
 import types
 import warnings
@@ -45,6 +46,15 @@ _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _BY_NAME = (type, FunctionType, types.BuiltinFunctionType, types.ModuleType)  # as they are pickled
 _NUMBER = -2  # where cloudpickle's arguments for making a class have its number
 _by_number: Any = getattr(cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", {})
+# Objects of modules that are a process's own, whose state ``settings`` keeps. Of a copy,
+# ``shuffle`` of ``from random import shuffle, seed`` would draw what no seed changes.
+_OF_PROCESS = {
+    "jax": ("config",),
+    "matplotlib": ("rcParams",),
+    "numpy.random.mtrand": ("_rand", "_rand._bit_generator"),
+    "os": ("environ", "environb"),
+    "random": ("_inst",),
+}
 _loading: Loading | None = None
 # By a cell's class, those of libraries with which it is registered.
 _abstract: weakref.WeakKeyDictionary[type, dict[abc.ABCMeta, None]] = weakref.WeakKeyDictionary()
@@ -343,10 +353,12 @@ class Singletons:
     """Values that an imported module has under a name, and may tell by identity.
 
     Those without a state, as ``dataclasses.MISSING`` or a library's ``unset = object()``: pickle
-    makes other ones. And those that can't be pickled, as the settings of JAX that contexts are of.
+    makes other ones. And those that can't be pickled, as the settings of JAX that contexts are of,
+    and what each process has one of.
     """
 
     def __init__(self) -> None:
+        self._of_process = _names_of_process()
         self._names: dict[type, dict[int, tuple[str, str]]] = {}  # by class, of its module
         self._refused: dict[type, bool] = {}  # classes whose objects can't be pickled
 
@@ -355,6 +367,8 @@ class Singletons:
         cls = type(value)
         if isinstance(value, _BY_NAME):
             return None
+        if (own := self._of_process.get(id(value))) is not None:
+            return own
         if (names := self._names.get(cls)) is None:
             module = cls.__module__
             is_there = type(module) is str and module != _OF_CELLS
@@ -370,6 +384,15 @@ class Singletons:
             ):
                 found = None  # that one is gone, and its place in memory another's
         return found if found is not None and _has_no_state(value) else None
+
+
+def _names_of_process() -> dict[int, tuple[str, str]]:
+    found = {}
+    for module, names in _OF_PROCESS.items():
+        for name in names if module in sys.modules else ():
+            with contextlib.suppress(AttributeError):  # a name that has moved
+                found[id(operator.attrgetter(name)(sys.modules[module]))] = module, name
+    return found
 
 
 @functools.lru_cache(maxsize=1)
