@@ -17,8 +17,16 @@ COMMON = {
     "names": ["a", "b"],
     "table": np.arange(100_000.0).reshape(2, -1).T,
     "raw": bytearray(b"raw" * 5),
+    # Larger than any memory, where each element is taken for itself.
+    "spread": np.broadcast_to(np.arange(3.0), (1 << 20, 1 << 20, 3)),
+    "windows": np.lib.stride_tricks.sliding_window_view(np.arange(1 << 20), 1 << 19)[:, ::-1],
 }
-OWN = {"rank": (0, 1), "mine": ("of 0", "of 1"), "seeds": (np.arange(3), np.arange(1, 4))}
+OWN = {
+    "rank": (0, 1),
+    "mine": ("of 0", "of 1"),
+    "seeds": (np.arange(3), np.arange(1, 4)),
+    "told": tuple(np.broadcast_to(float(rank), (1 << 20, 1 << 20)) for rank in (0, 1)),
+}
 
 
 def files_of(folder: Path, digests: bool) -> tuple[dict[int, Generation], dict[int, Glance]]:
