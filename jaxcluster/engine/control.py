@@ -427,7 +427,7 @@ class ControlChannel:
             result = handler(request)
         except StopJobs:
             raise
-        except Exception as error:
+        except BaseException as error:  # code of the user's may exit
             if not hasattr(error, "hint"):  # nobody expected it
                 repair_modules()
                 log.write("".join(traceback.format_exception(error)))

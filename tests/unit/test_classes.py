@@ -51,6 +51,27 @@ EQUINOX = BASE + "import equinox as eqx\n"
 PATHS = "[jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(a)[0]]"
 
 CASES = {
+    "classes whose attributes a metaclass makes constants, and proxies": (
+        """
+class Const(type):
+    def __setattr__(cls, name, value): raise AttributeError(f"{name} is a constant")
+class Physics(metaclass=Const):
+    c = 3
+class More(Physics):
+    def twice(self): return 2 * self.c
+class Proxy:
+    def __init__(self, of): self.of = of
+    @property
+    def __class__(self): return type(self.of)
+    @property
+    def __name__(self): return "of a list"
+def refused():
+    try: Physics.c = 4
+    except AttributeError as error: return str(error)
+more = More()
+""",
+        "more.twice(), refused(), isinstance(Proxy([]), list), Proxy([]).__name__",
+    ),
     "objects that are made by code that needs names of cells": (
         BASE
         + """

@@ -551,6 +551,32 @@ def test_arrays_made_in_a_context_have_their_dtype_outside_of_it(again: Any) -> 
     assert found["weak"].weak_type
 
 
+@pytest.mark.parametrize("exits", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_a_value_whose_code_exits_is_lost_alone(tmp_path: Path, exits: type) -> None:
+    names: dict[str, Any] = {"__name__": "__main__", "exits": exits}
+    source = """
+class Saved:
+    def __getstate__(self): raise exits
+class Made:
+    def __setstate__(self, state): raise exits
+class Unbound:  # as a lazy proxy
+    @property
+    def __class__(self): raise RuntimeError("unbound")
+saved, made, unbound, kept = Saved(), Made(), Unbound(), [1]
+made.of = kept
+"""
+    exec(source, names)
+    written = save(names, 0)
+    write(written, state_path(tmp_path, 0))
+    found: dict[str, Any] = {"__name__": "__main__"}
+    read_back = load(read(state_path(tmp_path, 0)), found)
+    bind(read_back, found)
+    raises = f"RuntimeError: its code raises {exits.__name__}"
+    assert written.now.lost == {"saved": raises, "unbound": "RuntimeError: unbound"}
+    assert read_back.lost == {"made": raises}
+    assert found["kept"] == [1]
+
+
 def test_what_a_process_has_one_of_stays_that(again: Any) -> None:
     """What draws from the process's generator is seeded by its ``seed``, as before."""
     import random

@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 from cloudpickle import cloudpickle
 
 from jaxcluster.engine.private import pytrees
+from jaxcluster.engine.state.saved import told
 from jaxcluster.engine.user_names import is_own_module
 from jaxcluster.engine.value_copies import has_attribute
 
@@ -38,7 +39,9 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _OF_PYTHON = ("builtins", "typing", "abc")  # their metaclasses and bases look at no body
 _OF_CELLS = "__main__"
 _MAKING = ("__new__", "__init__", "__prepare__")  # of a metaclass, when it makes a class
+_SETTING = "__setattr__"  # of a metaclass
 _BEING_BASE = ("__init_subclass__",)  # of a base
+_OF_TYPE = ("__class__", "__name__", "__qualname__")  # as a property of a proxy's
 _OF_FIELD = ("default", "default_factory", "init", "repr", "hash", "compare", "kw_only")
 _OF_MEMBER = ("_value_", "_name_", "__objclass__", "_sort_order_", "_hashable_values_")
 _DATA = (bytes, int, float, complex, tuple)
@@ -74,8 +77,11 @@ def complete(cls: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
         make, (arguments, state) = _make_enum, _enum_of(cls, arguments, state)
         members = {name: _attributes_of(one) for name, one in cls.__members__.items()}
     else:
-        state = {**_like_a_bases(cls), **state[0]}, *state[1:]
-        arguments = _with_slots(cls, arguments)
+        attributes = {**_like_a_bases(cls), **state[0]}
+        # A class that is made can't be given these: its own are set.
+        given = {name: attributes.pop(name) for name in _OF_TYPE if name in attributes}
+        state = attributes, *state[1:]
+        arguments = _with_more(_with_slots(cls, arguments), given)
         if _is_looked_at(cls):
             make, arguments = _make, (make, arguments, _body_of(cls))
     registration, abstract = pytrees.registration_of(cls), tuple(_abstract.get(cls, ()))
@@ -84,13 +90,17 @@ def complete(cls: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _with_slots(cls: type, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    metaclass, name, bases, given, *others = arguments
+    bases = arguments[2]
     slots = vars(cls).get("__slots__")
     if slots is None or NamedTuple in bases:  # which gives its classes such itself
         return arguments
     names = [slots] if isinstance(slots, str) else slots
-    given = {**given, "__slots__": ["".join(one) for one in names]}  # see ``_body_of``
-    return metaclass, name, bases, given, *others
+    return _with_more(arguments, {"__slots__": ["".join(one) for one in names]})  # see ``_body_of``
+
+
+def _with_more(arguments: tuple[Any, ...], body: dict[str, Any]) -> tuple[Any, ...]:
+    metaclass, name, bases, given, *others = arguments
+    return metaclass, name, bases, {**given, **body}, *others
 
 
 def _like_a_bases(cls: type) -> dict[str, Any]:
@@ -143,15 +153,28 @@ class Loading:
         finally:
             _loading = None
 
-    def put_back(self) -> None:
-        """Make each class what was read, also without what it has got since."""
+    def put_back(self) -> dict[str, str]:
+        """Make each class what was read, also without what it has got since.
+
+        Returns:
+          Those that are not, and why: how a class is set may be code of the user's.
+        """
         later, self.later = self.later, []
+        left = {}
         for cls, state in later:
-            for name, value in list(vars(cls).items()) if not issubclass(cls, enum.Enum) else ():
-                is_of_python = name.startswith(("__", "_abc_")) or type(value) in _DESCRIPTORS
-                if name not in state[1][0] and not is_of_python:
-                    type.__delattr__(cls, name)
-            _set_registered(cls, state)
+            try:
+                _set_again(cls, state)
+            except Exception as error:
+                left[f"class {cls.__qualname__}"] = told(error)
+        return left
+
+
+def _set_again(cls: type, state: Any) -> None:
+    for name, value in list(vars(cls).items()) if not issubclass(cls, enum.Enum) else ():
+        is_of_python = name.startswith(("__", "_abc_")) or type(value) in _DESCRIPTORS
+        if name not in state[1][0] and not is_of_python:
+            type.__delattr__(cls, name)
+    _set_registered(cls, state)
 
 
 def _is_looked_at(cls: type) -> bool:
@@ -168,9 +191,8 @@ def _hooks(metaclass: type, bases: tuple[type, ...]) -> list[tuple[type, str]]:
 
 
 @contextlib.contextmanager
-def _without_cells(metaclass: type, bases: tuple[type, ...]) -> Iterator[None]:
-    """Inside it nothing that cells have defined runs when a class is made."""
-    hooks = _hooks(metaclass, bases)
+def _without_cells(hooks: list[tuple[type, str]]) -> Iterator[None]:
+    """Inside it none of these runs that cells have defined."""
     taken = {one: vars(one[0])[one[1]] for one in hooks if one[0].__module__ == _OF_CELLS}
     try:
         for kind, name in taken:
@@ -237,7 +259,7 @@ def _make(make: Callable[..., type], arguments: tuple[Any, ...], body: dict[str,
         **{key: dataclasses.field(**one) for key, one in body["fields"].items()},
         **{key: _function(kind) for key, kind in body["functions"].items()},
     }
-    with _without_cells(metaclass, bases), warnings.catch_warnings():
+    with _without_cells(_hooks(metaclass, bases)), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its own statement has warned
         try:
             return make(metaclass, name, bases, {**given, **made}, *others)
@@ -254,7 +276,9 @@ def _function(kind: str) -> Any:
 
 def _set_registered(cls: Any, state: Any) -> None:
     set_state, class_state, registration, abstract, *members = state
-    set_state(cls, class_state)
+    setting = [(kind, _SETTING) for kind in type(cls).__mro__ if _SETTING in vars(kind)]
+    with _without_cells(setting):  # as one that makes its classes' attributes constants
+        set_state(cls, class_state)
     if registration is not None:
         pytrees.register(cls, registration)  # where its metaclass has not
     for one in abstract:

@@ -25,7 +25,14 @@ from jaxcluster.engine.private import contexts
 from jaxcluster.engine.private.arrays import uncommitted, weakly_typed
 from jaxcluster.engine.state import classes, memory, ownmodules
 from jaxcluster.engine.state.process_state import ProcessState
-from jaxcluster.engine.state.saved import CannotRestore, Saved, SavedArray, SavedPickle, told
+from jaxcluster.engine.state.saved import (
+    CannotRestore,
+    Saved,
+    SavedArray,
+    SavedPickle,
+    told,
+    users_code,
+)
 from jaxcluster.engine.state.settings import Settings
 
 # Settings that what a value is may hang on: its numbers, its class.
@@ -118,8 +125,9 @@ def bind(
     loaded: Loaded, namespace: dict[str, Any], settings: Settings | None = None
 ) -> dict[str, str]:
     """Bind what was read, and set settings; returns those that could not be set: why."""
-    loaded.loader.classes.put_back()
-    left = loaded.loader.set_settings(settings, loaded.skip) if settings is not None else {}
+    left = loaded.loader.classes.put_back()
+    if settings is not None:
+        left |= loaded.loader.set_settings(settings, loaded.skip)
     namespace.update(loaded.values)
     return left
 
@@ -212,13 +220,15 @@ class Loader:
         self._is_apart = False  # the names were read one by one
 
     def unpickle(self, one: SavedPickle) -> Any:
-        return _Unpickler(*self._data_of(one), one, self).load()
+        with users_code():
+            return _Unpickler(*self._data_of(one), one, self).load()
 
     def unpickle_around(self, one: SavedPickle) -> tuple[Any, list[Any]]:
         """The same around what can't be made, and what is in its place."""
         unpickler = _UnpicklerAround(*self._data_of(one), one, self)
         try:
-            return unpickler.load(), unpickler.broken
+            with users_code():
+                return unpickler.load(), unpickler.broken
         except Exception as error:
             return None, [error]
 

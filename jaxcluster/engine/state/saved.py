@@ -52,6 +52,15 @@ class CannotRestore(Exception):
     hint = ""
 
 
+@contextlib.contextmanager
+def users_code() -> Iterator[None]:
+    """Within, values are pickled or made, by code of the user's too: if it exits, it has failed."""
+    try:
+        yield
+    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+        raise RuntimeError(f"its code raises {type(error).__name__}") from error
+
+
 class Unreadable(CannotRestore):
     """Why a file can't be read: it is gone, or not what was written."""
 

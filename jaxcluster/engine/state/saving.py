@@ -38,7 +38,14 @@ from jaxcluster.engine.state import memory, ownmodules, randomness, sources
 from jaxcluster.engine.state.background_save import BackgroundSave
 from jaxcluster.engine.state.objects import PROTOCOL
 from jaxcluster.engine.state.pickling import Known, Pickler, reason
-from jaxcluster.engine.state.saved import CannotSave, Generation, Saved, SavedArray, SavedPickle
+from jaxcluster.engine.state.saved import (
+    CannotSave,
+    Generation,
+    Saved,
+    SavedArray,
+    SavedPickle,
+    users_code,
+)
 from jaxcluster.engine.state.saved_digests import digests_of, is_common
 from jaxcluster.engine.state.settings import Settings
 from jaxcluster.engine.user_names import is_users
@@ -99,8 +106,8 @@ def save(
         }
         saved.left = changed.lost | {
             f"what {name} has cached": "it is called again"
-            for name in now
-            if _has_cached(now[name])
+            for name, value in values.items()  # not of what raises whatever it is asked
+            if _has_cached(value)
         }
     if background is not None:
         background.end()
@@ -193,7 +200,8 @@ class _Saver:
         file = io.BytesIO()
         pickler = (_Pickler if self.background is None else _BackgroundPickler)(file, self)
         try:
-            pickler.dump(value)
+            with users_code():
+                pickler.dump(value)
         finally:
             pickler.clear_memo()  # it is garbage in a circle: till then objects have more holders
         section = self.section(file.getvalue())
