@@ -577,6 +577,30 @@ made.of = kept
     assert found["kept"] == [1]
 
 
+def test_a_dtype_that_holds_what_a_cell_has_made_keeps_no_other_array_from_coming_back(
+    tmp_path: Path,
+) -> None:
+    names: dict[str, Any] = {"__name__": "__main__", "np": np}
+    source = """
+class Unit: pass
+metre = np.dtype("f4", metadata={"unit": Unit, "of": lambda: 1})
+lengths, pairs = np.ones(2, metre), np.ones(2, [("a", metre, 3)])
+lost = np.ones(2, np.dtype("f4", metadata={"of": (one for one in [1])}))
+plain = np.arange(3)
+"""
+    exec(source, names)
+    written = save(names, 0)
+    write(written, state_path(tmp_path, 0))
+    found: dict[str, Any] = {"__name__": "__main__"}
+    read_back = load(read(state_path(tmp_path, 0)), found)
+    bind(read_back, found)
+    assert [*written.now.lost] == ["lost"]
+    assert read_back.lost == {}
+    assert found["plain"].tolist() == [0, 1, 2]
+    assert found["lengths"].dtype.metadata["unit"] is found["Unit"]
+    assert found["pairs"]["a"].tolist() == [[1, 1, 1]] * 2
+
+
 def test_what_a_process_has_one_of_stays_that(again: Any) -> None:
     """What draws from the process's generator is seeded by its ``seed``, as before."""
     import random

@@ -102,8 +102,17 @@ class Views:
 
 
 def is_view(obj: Any) -> bool:
-    """Whether an array is saved as a place in a memory. Objects in it are saved as objects."""
-    return type(obj) in SIMPLE and not obj.dtype.hasobject and obj.size > 0
+    """Whether an array is saved as a place in a memory. Objects in it are saved as objects.
+
+    What a dtype has as metadata may be a cell's, which needs a pickle that can be lost alone.
+    """
+    is_place = type(obj) in SIMPLE and not obj.dtype.hasobject and obj.size > 0
+    return is_place and not _has_metadata(obj.dtype)
+
+
+def _has_metadata(dtype: Any) -> bool:
+    fields = [field for field, *_ in (dtype.fields or {}).values()]
+    return dtype.metadata is not None or any(map(_has_metadata, {dtype.base, *fields} - {dtype}))
 
 
 def find_owner(obj: Any) -> Any:
