@@ -107,6 +107,7 @@ SETTINGS = {
         "import signal; counted = []; signal.signal(signal.SIGUSR2, lambda *_: counted.append(1))",
         "os.kill(os.getpid(), signal.SIGUSR2), len(counted)",
     ),
+    "arguments": ("sys.argv = ['train', '--lr', '3']", "sys.argv"),
     "the recursion limit": ("sys.setrecursionlimit(2345)", "sys.getrecursionlimit()"),
     "the order of sys.path": ("sys.path.insert(0, '/mine')", "sys.path[0]"),
     "the folder": ("os.makedirs('deep', exist_ok=True); os.chdir('deep')", "os.getcwd()[-5:]"),

@@ -208,6 +208,7 @@ class Settings:
             # Before JAX's, whose options other modules may define.
             "the current folder": Setting(os.getcwd, _change_folder),
             "sys.path": Setting(_read_path, _write_path),
+            "sys.argv": Setting(lambda: list(sys.argv), lambda value: setattr(sys, "argv", value)),
             "jax.config": Setting(_read_config, _write_config),
             "jax.set_mesh": Setting(lambda: self._of_main()[0], set_context_mesh),
             "context": Setting(lambda: self._of_main()[1], contexts.enter),
