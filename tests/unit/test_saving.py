@@ -601,6 +601,11 @@ plain = np.arange(3)
     assert found["pairs"]["a"].tolist() == [[1, 1, 1]] * 2
 
 
+def test_names_of_the_users_that_look_like_pythons_own_come_back(again: Any) -> None:
+    pythons = {"__name__": "__main__", "__annotations__": {}, "__warningregistry__": {}, "_i1": ""}
+    assert again(**pythons, __version__="1.2", _own=3) == {"__version__": "1.2", "_own": 3}
+
+
 def test_what_a_process_has_one_of_stays_that(again: Any) -> None:
     """What draws from the process's generator is seeded by its ``seed``, as before."""
     import random
