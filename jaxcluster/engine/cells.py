@@ -191,7 +191,8 @@ class CellRunner:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if error is None:
             return
-        repair_modules()
+        with contextlib.suppress(Exception):  # it is answered, whatever a cell has broken
+            repair_modules()
         if self.current is not None and self.current.cell is cell:
             self.current = None
         if self.ended < cell.seq:

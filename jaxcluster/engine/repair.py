@@ -189,7 +189,7 @@ def repair_imports() -> None:
     _imported = {  # not what somebody has put there that is no module: it is no import's
         name: module
         for name, module in list(now.items())
-        if name.partition(".")[0] in _PACKAGES and issubclass(type(module), ModuleType)
+        if str(name).partition(".")[0] in _PACKAGES and issubclass(type(module), ModuleType)
     }
     _note_functions(_imported)
     if _Again not in sys.meta_path:

@@ -204,6 +204,15 @@ def test_used_up_limits_keep_no_rank_from_being_saved(ranks: jaxcluster.Cluster)
     check_whole(ranks)
 
 
+def test_a_cell_that_a_restart_ends_says_so(ranks: jaxcluster.Cluster) -> None:
+    cell = ranks.submit("import time; time.sleep(60)")
+    until(lambda: all(state.state == "running" for state in ranks.status()), "it runs", 10)
+    assert "variables kept" in ranks.restart()
+    with pytest.raises(RankDied, match=r"Cell \[\d+\] was ended: the cluster was restarted"):
+        cell.wait()
+    check_whole(ranks)
+
+
 @pytest.mark.one_machine("it stops the fork server, which agents have on other hosts")
 def test_a_fork_server_that_was_stopped_is_replaced_with_the_ranks(
     ranks: jaxcluster.Cluster,

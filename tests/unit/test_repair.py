@@ -228,6 +228,7 @@ import sys, types
 import jax, jax.numpy as jnp, numpy as np
 sys.modules["jax.mine"] = types.SimpleNamespace()  # which has no hash
 from jaxcluster.engine import repair
+sys.modules[5] = types.ModuleType("five")
 repair.repair(lambda *_: None)
 was = np.array, np.ndarray, jax.sharding, jnp.sum, jax.tree_util.tree_map
 mine = np.zeros = lambda *a: None
