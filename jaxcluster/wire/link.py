@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import queue
+import select
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -210,7 +211,11 @@ def _mismatch(message: str) -> dict[str, str]:
 
 
 class SocketLink(Link):
-    """To ranks of this machine: a socket each, all of them on one thread.
+    """To ranks of this machine: a socket each.
+
+    One thread hears all of them. Whoever asks sends by itself: to have the thread do it would cost
+    each cell two changes of threads before any rank has it. The thread sends what has buffers: a
+    message that the stop button has broken off between two parts would look like a whole one.
 
     Args:
       addresses: a zmq endpoint for each rank. A rank that does not listen yet is retried for ever.
@@ -223,6 +228,8 @@ class SocketLink(Link):
         os.set_blocking(self._wake_write, False)
         self._woken = False
         self._closed = False
+        self._pid = os.getpid()
+        self._using = threading.Lock()  # whoever touches the sockets; taken after ``_lock``
         self._context = zmq.Context()
         self._sockets: dict[int, zmq.Socket[bytes]] = {}
         for rank, address in addresses.items():
@@ -238,9 +245,29 @@ class SocketLink(Link):
         self._thread.start()
 
     def _send(self, messages: Sequence[Message]) -> None:
-        """The thread is woken once: each time it takes the interpreter from the caller a while."""
         self._outgoing.extend(messages)
-        self._wake()
+        is_done = False
+        try:
+            # A process that the user has forked has no such sockets, and the same pipe.
+            if not self._closed and os.getpid() == self._pid:
+                with self._using:
+                    is_done = self._send_small()
+        finally:  # also where the stop button was pressed meanwhile
+            if not is_done:
+                self._wake()
+
+    def _send_small(self) -> bool:
+        """Send what has one part; whether that is all, and nothing was heard meanwhile."""
+        sent = set()
+        while self._outgoing:
+            rank, frames = self._outgoing[0]  # it stays there until it is sent
+            if len(frames) > 1:
+                return False
+            self._sockets[rank].send(frames[0])
+            self._outgoing.popleft()
+            sent.add(rank)
+        # What is done to a socket takes the news from its file.
+        return not any(sockets.has_come(self._sockets[rank]) for rank in sent)
 
     def close(self) -> None:
         """End the thread and its sockets; requests after it are never answered."""
@@ -264,33 +291,49 @@ class SocketLink(Link):
             pass
 
     def _serve(self) -> None:
-        poller = zmq.Poller()
-        ranks = {}
-        for rank, socket in self._sockets.items():
-            poller.register(socket, zmq.POLLIN)
-            ranks[socket] = rank
-        poller.register(self._wake_read, zmq.POLLIN)
+        # Not zmq's own poller, which touches the sockets whenever it likes.
+        poller = select.poll()
+        poller.register(self._wake_read, select.POLLIN)
+        ranks = {socket.fileno(): rank for rank, socket in self._sockets.items()}
+        for file in ranks:
+            poller.register(file, select.POLLIN)
         while not self._closed:
-            for source, _ in poller.poll():
-                if source == self._wake_read:
-                    os.read(self._wake_read, 4096)
-                else:
-                    self._receive(ranks[source], source)
-            self._woken = False
-            while self._outgoing:
-                rank, frames = self._outgoing.popleft()
-                large = len(frames) > 1
-                self._sockets[rank].send_multipart(frames, copy=not large)
-        for socket in self._sockets.values():
-            socket.close(0)
+            news = [file for file, _ in poller.poll()]
+            is_woken = self._wake_read in news
+            if is_woken:  # whoever has sent may have taken the news of any
+                os.read(self._wake_read, 4096)
+                self._woken = False
+            looked = [*self._sockets] if is_woken else [ranks[file] for file in news]
+            while looked:
+                for rank in looked:
+                    self._receive(rank)
+                looked = self._send_rest()
+        with self._using:
+            for socket in self._sockets.values():
+                socket.close(0)
         self._context.term()
         with self._lock:
             os.close(self._wake_read)
             os.close(self._wake_write)
 
-    def _receive(self, rank: int, socket: zmq.Socket[bytes]) -> None:
-        while sockets.has_come(socket):
-            self._deliver(rank, sockets.receive(socket))
+    def _send_rest(self) -> list[int]:
+        """Send what others have left; returns the ranks that have got something."""
+        sent = []
+        with self._using:
+            while self._outgoing:
+                rank, frames = self._outgoing.popleft()
+                self._sockets[rank].send_multipart(frames, copy=len(frames) == 1)
+                sent.append(rank)
+        return sent
+
+    def _receive(self, rank: int) -> None:
+        socket = self._sockets[rank]
+        while True:
+            with self._using:
+                if not sockets.has_come(socket):
+                    return
+                frames = sockets.receive(socket)
+            self._deliver(rank, frames)
 
 
 class Channel(Protocol):

@@ -153,6 +153,51 @@ def test_requests_of_one_sender_arrive_in_the_order_sent(
     assert [body for _, body, _ in rank.received] == list(range(500))
 
 
+@pytest.mark.parametrize("buffers", [[], [b"sent by the thread"]], ids=["small", "large"])
+def test_whoever_asks_loses_no_answer_that_comes_just_then(
+    link: Link, buffers: list[bytes]
+) -> None:
+    """What is sent on a socket takes the news of what has come from the file that is waited for."""
+    missed: list[int] = []
+
+    def ask() -> None:
+        for k in range(300):
+            if not missed:
+                found = link.gather(range(3), Say("op", k), buffers=buffers, timeout_s=ANSWER_S)
+                missed.extend({0, 1, 2} - found.keys())
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert missed == []
+
+
+def test_the_thread_sends_what_a_stop_button_has_kept_from_being_sent(
+    link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Pressed:
+        def send(self, data: bytes) -> None:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+    sink = Sink()
+    monkeypatch.setitem(link._sockets, 0, Pressed())  # type: ignore[attr-defined]
+    with pytest.raises(KeyboardInterrupt):
+        link.request_each({r: Say("op", r) for r in range(3)}, sink=sink)
+    assert sorted(next_event(sink).body[1] for _ in range(3)) == [0, 1, 2]
+
+
+def test_a_forked_process_touches_no_socket(link: Link) -> None:
+    child = os.fork()
+    if child == 0:
+        link.gather([0], Say("op"), timeout_s=0.01)
+        os._exit(len(link._outgoing) != 1)  # type: ignore[attr-defined]
+    assert os.waitpid(child, 0)[1] == 0
+    assert link.gather([0], Say("op", 1), timeout_s=ANSWER_S)[0].body == ["op", 1]
+
+
 def test_raw_buffers_travel_beside_the_envelope_both_ways(
     addresses: list[str], make_rank: Callable[..., FakeRank]
 ) -> None:
