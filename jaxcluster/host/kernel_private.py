@@ -6,8 +6,15 @@ it is said below; a cell runs all the same.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
+
+# Where there may be something of IPython's own syntax: it begins a line (as ``str.splitlines`` has
+# them), follows ``=``, or asks for help.
+_OWN_SYNTAX = re.compile(
+    r"(?:\A|[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029])\s*[%!,;/]|=[\s\\]*[%!]|\?"
+)
 
 # ------------------------------------------------------------------ IPython
 
@@ -68,6 +75,9 @@ def keep_lines(shell: Any) -> Callable[[], None]:
 
     IPython makes one line of it. Returns what ends this. Where the name has moved, there is nothing
     to end.
+
+    Meanwhile it reads the tokens of a cell only where one may be of its own syntax: for each line
+    that takes some 3 us.
     """
     manager = getattr(shell, "input_transformer_manager", None)
     transform = getattr(manager, "do_one_token_transform", None)
@@ -75,6 +85,9 @@ def keep_lines(shell: Any) -> Callable[[], None]:
         return lambda: None
 
     def keeping(lines: list[str]) -> tuple[bool, list[str]]:
+        own = {one.__module__ for one in manager.token_transformers}  # type: ignore[union-attr]
+        if own == {"IPython.core.inputtransformer2"} and not _OWN_SYNTAX.search("".join(lines)):
+            return False, lines
         changed, made = transform(lines)
         if (joined := len(lines) - len(made)) > 0:
             pairs = enumerate(zip(lines, made, strict=False))
