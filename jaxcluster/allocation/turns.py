@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import socket
@@ -267,8 +268,13 @@ class HostTurns:
 
 def who_we_are() -> str:
     """This process, for those who wait for it."""
-    notebook = Path(os.environ.get("JPY_SESSION_NAME", "")).name
-    process = f"process {os.getpid()} on {socket.gethostname()}"
+    return _named(os.environ.get("JPY_SESSION_NAME", ""), os.getpid())
+
+
+@functools.lru_cache(1)  # each cell says it
+def _named(session: str, pid: int) -> str:
+    notebook = Path(session).name
+    process = f"process {pid} on {socket.gethostname()}"
     return f"{notebook} ({process})" if notebook else process
 
 

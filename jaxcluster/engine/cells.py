@@ -151,6 +151,7 @@ class CellRunner:
         shell.events.callbacks["post_execute"].insert(0, self._leave)
         sys.stdout = RankStream("stdout", 1, sys.stdout, out.print)
         sys.stderr = RankStream("stderr", 2, sys.stderr, out.print)
+        repair_builtins()
         repair(self.interrupts.handler)
         debugging.install(self)
         tracebacks.install(shell)
@@ -288,6 +289,7 @@ class CellRunner:
         self._home = Home(running.request.ident, cell.seq, cell.execution_count, running.shown)
         if running.shown:  # else it is not read
             attempt(self.output.log.reset)
+        attempt(repair_builtins)
         attempt(repair, self.interrupts.handler)
         if cell.message is None:  # else it belongs to the cell before it
             attempt(self.history.begin, cell)
@@ -317,7 +319,7 @@ class CellRunner:
             self._end_child(running)
         attempt(self.steps.end_cell, cell, running.status)
         self.control.ticking = False
-        attempt(repair, self.interrupts.handler)
+        attempt(repair, self.interrupts.handler)  # ``leftovers`` has seen to builtins
         attempt(self.output.show_rest)
         attempt(self.output.show_pages)
         if not cell.post_mortem:

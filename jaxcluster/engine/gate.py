@@ -81,13 +81,13 @@ class Gate:
         self, cell: wire.CellRequest, ident: bytes, is_wanted: Callable[[], bool]
     ) -> None:
         """Return when the cell may begin, or once it is wanted no more."""
-        store = self._find_store() if self._ended else None
         for seq, entry in list(self._ended.items()):
             if entry.ident == ident and seq <= cell.settled:
                 self._forget(seq)
-                if store is not None and not set(entry.ranks) <= set(cell.ranks):
-                    store.write(f"{seq}/{SETTLED}", "")  # its other ranks don't hear of it
-        if store is None:
+                others = not set(entry.ranks) <= set(cell.ranks)  # which don't hear of it
+                if others and (store := self._find_store()) is not None:
+                    store.write(f"{seq}/{SETTLED}", "")
+        if not self._ended or (store := self._find_store()) is None:
             return
         for seq in list(self._ended):  # also those that this cell does not wait for: others may
             self._write(store, seq)

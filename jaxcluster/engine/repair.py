@@ -125,9 +125,9 @@ def _is_in_its_place(name: str, old: Any, new: Any) -> bool:
 def repair(on_sigint: Callable[..., Any]) -> None:
     """On the main thread: what each Jupyter kernel has between cells.
 
-    SIGINT's handler, builtins, jax's modules, faulthandler, and open descriptors for output.
+    SIGINT's handler, jax's modules, faulthandler, and open descriptors for output. Builtins must be
+    whole (see ``repair_builtins``).
     """
-    repair_builtins()
     names, modules = _upper
     if len(sys.modules) != _num_modules or not all(
         map(operator.is_, map(sys.modules.get, names), modules)

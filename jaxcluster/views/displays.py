@@ -20,9 +20,10 @@ class Display:
     """A place in a notebook's output, for one MIME bundle in place of the other."""
 
     def __init__(self, shell: Any) -> None:
-        self._shell, self._id, self.is_shown = shell, uuid.uuid4().hex, False
+        self._shell, self._id, self.is_shown = shell, "", False
 
     def show(self, bundle: Bundle) -> None:
+        self._id = self._id or uuid.uuid4().hex  # not before: most cells have one, and show none
         place = {"display_id": self._id}
         self._shell.display_pub.publish(bundle, {}, transient=place, update=self.is_shown)
         self.is_shown = True

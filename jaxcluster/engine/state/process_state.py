@@ -201,7 +201,7 @@ def _settings() -> tuple[Any, ...]:
     import jax
 
     try:
-        return tuple(contexts.values_of_process(SETTINGS).get(name) for name in SETTINGS)
+        return tuple(map(contexts.values_of_process(SETTINGS).get, SETTINGS))
     except AttributeError:
         return tuple(getattr(jax.config, name, None) for name in SETTINGS)
 
