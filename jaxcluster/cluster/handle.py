@@ -32,7 +32,7 @@ from jaxcluster.cluster.restart import Restored
 from jaxcluster.cluster.running import CellOptions, Listener, RunningCell
 from jaxcluster.cluster.starting import Progress
 from jaxcluster.cluster.world import HOLD_S, World
-from jaxcluster.errors import Divergence, RankHung, RecoveryError, UsageError
+from jaxcluster.errors import Divergence, NoCluster, RankHung, RecoveryError, UsageError
 from jaxcluster.model import compared, findings
 from jaxcluster.model.compared import Compared, check_expression
 from jaxcluster.model.cost import Cost, check_call, estimate, reported
@@ -851,6 +851,10 @@ class Cluster(Lifecycle):
         """A rank-0 name's value, arrays whole, as numpy. See ``transfer.pull``."""
         from jaxcluster.cluster import transfer  # with numpy, which a shell command has no use for
 
+        self._carry_unwaited()
+        # Mostly no rank runs a cell: the same question tells that, and has the answer.
+        with contextlib.suppress(transfer.Busy, NoCluster), self.world.turns.quiet() as last:
+            return transfer.pull(self.world, name, last)
         with self._between_cells():
             return transfer.pull(self.world, name)
 

@@ -34,7 +34,7 @@ from jaxcluster import wire
 from jaxcluster.allocation.bulk import NoRoom
 from jaxcluster.cluster import stopbutton
 from jaxcluster.cluster.unpickling import NeedsJax, load
-from jaxcluster.cluster.world import World
+from jaxcluster.cluster.world import World, standing
 from jaxcluster.errors import (
     CellInterrupted,
     NotAddressable,
@@ -75,14 +75,23 @@ ALIGN = 64
 # --------------------------------------------------------------------------- pull
 
 
-def pull(world: World, name: str) -> Any:
+class Busy(Exception):
+    """A rank runs a cell, or one is on its way to it, or the last one may have gone wrong."""
+
+
+def pull(world: World, name: str, last: Mapping[int, int] | None = None) -> Any:
     """The value of ``name`` on rank 0, with every jax.Array in it as a whole numpy array.
 
     Arrays that span processes are assembled from all ranks' shards; nothing is computed on the
     ranks, so a pull cannot hang on a rank that has diverged. On one host the bytes of an array
     are copied once, into memory that the result owns.
 
+    Args:
+      last: for each rank the last cell that it was sent, after which the value is to be as it is;
+        None: it is known that no rank runs a cell.
+
     Raises:
+      Busy: some rank has not ended its ``last`` cell, or that is not known to be right.
       UsageError: ``name`` is not a name.
       TransferError: no such variable, or it does not fit into this machine's memory.
       NotAddressable: some part of an array is held by no rank.
@@ -90,11 +99,11 @@ def pull(world: World, name: str) -> Any:
     """
     check_names([name])
     try:
-        return _pull_once(world, name, plain=False)
+        return _pull_once(world, name, last, plain=False)
     except NeedsJax:
         pass
     try:
-        return _pull_once(world, name, plain=True)
+        return _pull_once(world, name, last, plain=True)
     except NeedsJax as error:
         raise NotSerialisable(
             f"{name} is or holds an object of {error}, which the notebook does not import: it "
@@ -103,7 +112,7 @@ def pull(world: World, name: str) -> Any:
         ) from None
 
 
-def _pull_once(world: World, name: str, plain: bool) -> Any:
+def _pull_once(world: World, name: str, last: Mapping[int, int] | None, plain: bool) -> Any:
     """Ask, collect, and whatever happens leave nothing behind on the ranks.
 
     Between the two the ranks hold on to the value, under a token, and its arrays stay in memory as
@@ -113,7 +122,7 @@ def _pull_once(world: World, name: str, plain: bool) -> Any:
     token = secrets.token_hex(8)
     holding = True
     try:
-        described = _describe(world, name, plain, token)
+        described = _describe(world, name, last, plain, token)
         holding = bool(described.arrays or described.buffer_sizes)
         return _collect(world, described)
     finally:
@@ -142,11 +151,18 @@ class _Described:
         return [number for number, views in enumerate(self.arrays) if rank in views]
 
 
-def _describe(world: World, name: str, plain: bool, token: str) -> _Described:
+def _describe(
+    world: World, name: str, last: Mapping[int, int] | None, plain: bool, token: str
+) -> _Described:
     ranks = range(world.num_processes)
-    each = {r: Describe(name, r == 0, plain, token) for r in ranks}
+    after = dict.fromkeys(ranks) if last is None else {r: last.get(r, 0) for r in ranks}
+    each = {r: Describe(name, r == 0, plain, token, after[r]) for r in ranks}
     answers = world.ask(ranks, each, timeout_s=VALUE_TIMEOUT_S)
     told = replies(answers)
+    if last is not None:
+        found = standing({rank: one.rest for rank, one in told.items() if one.rest}, last)
+        if found.busy or found.unsettled or not found.is_even:
+            raise Busy
     per_rank = {r: one.arrays for r, one in told.items()}
     first = per_rank[0]
     arrays: list[dict[int, wire.ArrayInfo]] = []

@@ -367,13 +367,10 @@ class World:
             is_late = time.monotonic() > until
             # One that says nothing is told of by what is asked of it then.
             rests = replies(self.link.gather(self.link.ranks, AtRest(), timeout_s=ASK_S))
-            busy = [rank for rank, rest in rests.items() if not rest.is_free]
             # One whose notebook has died over sending it may never come.
-            if not busy and (is_late or all(rests[r].taken >= last.get(r, 0) for r in rests)):
-                counts = {rank: rest.launches for rank, rest in rests.items()}
-                return Standing([], _unsettled(rests), lockstep.in_lockstep(counts))
-            if is_late:
-                return Standing(busy, set(), True)
+            found = standing(rests, {} if is_late else last)
+            if is_late or not found.busy:
+                return found
             time.sleep(LOOK_S)
 
     def ask(
@@ -497,10 +494,14 @@ def _nothing() -> None:
     """For who does not want to know."""
 
 
-def _unsettled(rests: Mapping[int, Rest]) -> set[int]:
-    """The cells that have not ended alike on all ranks that know of one."""
+def standing(rests: Mapping[int, Rest], last: Mapping[int, int]) -> Standing:
+    """What the ranks are in; ``last``: the cell that each has to have had."""
+    busy = [r for r, rest in rests.items() if not rest.is_free or rest.taken < last.get(r, 0)]
     ends: dict[int, dict[int, wire.cell_ends.CellEnd]] = {}
     for rank, rest in rests.items():
         for seq, end in rest.ends.items():
             ends.setdefault(seq, {})[rank] = end
-    return {seq for seq, each in ends.items() if not wire.cell_ends.may_go_on(each)}
+    wrong = {seq for seq, each in ends.items() if not wire.cell_ends.may_go_on(each)}
+    return Standing(
+        busy, wrong, lockstep.in_lockstep({r: rest.launches for r, rest in rests.items()})
+    )

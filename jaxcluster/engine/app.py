@@ -42,7 +42,7 @@ from jaxcluster.engine.background import is_own
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.clientcode import ClientCode, RankKernel
 from jaxcluster.engine.comms import Comms
-from jaxcluster.engine.control import ControlChannel, Request, StopJobs
+from jaxcluster.engine.control import DEFERRED, ControlChannel, Request, StopJobs
 from jaxcluster.engine.history import History
 from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.lab_debugger import RankDebugger
@@ -198,7 +198,7 @@ class Rank:
             cells.Complete, "side", lambda request: inspection.complete(self.runner, request.body)
         )
         handle(cells.Inspect, "side", lambda request: inspection.inspect(self.runner, request.body))
-        handle(values.Describe, "main", self.runner.in_turn(self.values.describe_value))
+        handle(values.Describe, "now", self._describe)
         handle(values.Fill, "side", self.values.fill)
         handle(values.Fetch, "side", self.values.fetch)
         handle(values.Pack, "side", self.values.pack)
@@ -264,6 +264,16 @@ class Rank:
 
     def _reveal(self, request: Request[cells.Reveal]) -> list[str]:
         return self.comms.reveal(request) if self.comms is not None else []
+
+    def _describe(self, request: Request[values.Describe]) -> Any:
+        after, rest = request.body.after, None
+        if after is not None:
+            rest = inspection.rest(self.runner)
+            if not (self.attached and rest.is_free and rest.taken >= after):
+                return values.Described([], [], rest=replace(rest, is_free=False))
+        describe = self.runner.in_turn(functools.partial(self.values.describe_value, rest=rest))
+        self.control.call_main(functools.partial(ControlChannel.answer, describe, request))
+        return DEFERRED
 
     def _assign_bind(self, request: Request[values.AssignBind]) -> dict[str, str]:
         names = self.values.assign_bind(request)

@@ -63,7 +63,8 @@ def rank_state(
 
 def rest(runner: CellRunner) -> Rest:
     """Whether a cell runs or waits here, or may yet turn out to have gone wrong."""
-    is_free = runner.current is None and not len(runner.queue)
+    # In this order: a cell is the running one before it waits no longer.
+    is_free = not len(runner.queue) and runner.current is None
     launches = runner.journal.launches()
     return Rest(is_free, runner.queue.taken, launches, runner.gate.unsettled())
 

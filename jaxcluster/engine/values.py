@@ -35,6 +35,7 @@ from jaxcluster.engine.lost_names import LostNames
 from jaxcluster.engine.pulled_classes import PulledClasses
 from jaxcluster.engine.replicas import LOOK_NBYTES, Room, hashes
 from jaxcluster.engine.user_names import is_users
+from jaxcluster.wire.ops.lockstep import Rest
 from jaxcluster.wire.ops.values import (
     FILES,
     Assign,
@@ -175,7 +176,9 @@ class Values:
 
     # ------------------------------------------------------------------ pull
 
-    def describe_value(self, request: Request[Describe]) -> tuple[Described, list[bytes]]:
+    def describe_value(
+        self, request: Request[Describe], rest: Rest | None = None
+    ) -> tuple[Described, list[bytes]]:
         """``describe``: the pickle (rank 0, or whoever is asked for it) and this rank's arrays."""
         body = request.body
         name, value = body.name, self.lookup(body.name)
@@ -197,7 +200,7 @@ class Values:
             self._hold(body.token, Held(name, arrays, buffers, time.monotonic()))
         sizes = [b.raw().nbytes for b in buffers]
         places = [sorted(one) for one in pickler.places]
-        made = Described([describe(a) for a in arrays], sizes, places)
+        made = Described([describe(a) for a in arrays], sizes, places, rest)
         return made, [file.getvalue()] if body.pickle else []
 
     def _hold(self, token: str, value: Held) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import re
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -13,11 +14,14 @@ import pytest
 from jaxcluster import wire
 from jaxcluster.cluster import Cluster, array_queries, handle, world
 from jaxcluster.cluster.world import World
+from jaxcluster.engine.app import Rank
+from jaxcluster.engine.control import DEFERRED
 from jaxcluster.errors import NoCluster, RankHung, UsageError
 from jaxcluster.model import layout
 from jaxcluster.wire.cell_ends import CellEnd
 from jaxcluster.wire.link import Event
 from jaxcluster.wire.ops.lockstep import Rest
+from jaxcluster.wire.ops.values import Describe, Described
 
 
 def state(rank: int, what: str = "idle", taken: int = 7, queued: int = 0) -> wire.RankState:
@@ -56,8 +60,10 @@ class Ranks(World):
         if self.is_lost:
             raise NoCluster("The first host is lost.", "")
         self.told.append("has the turn")
-        yield {0: 7, 1: 7}
-        self.told.append("gives it back")
+        try:
+            yield {0: 7, 1: 7}
+        finally:
+            self.told.append("gives it back")
 
     def check(self) -> None:
         """It is open."""
@@ -234,3 +240,61 @@ def test_copies_that_a_cell_makes_anew_meanwhile_are_not_said_to_differ(
         array_queries.check(ranks, "x")
     looks[:] = [IDLE]
     assert array_queries.check(ranks, "x") is found
+
+
+def pulled(ranks: Any, *first: Rest) -> list[Any]:
+    """The course of a pull, where the ranks are in these when they are asked at first."""
+    each: list[dict[int, Any]] = []
+
+    def ask(_: Any, asked: dict[int, Describe], **more: Any) -> dict[int, Any]:
+        each.append({rank: one.after for rank, one in asked.items()})
+        ranks.told.append("asks")
+        is_first = next(iter(asked.values())).after is not None
+        told = {r: Described([], [], rest=first[r] if is_first else None) for r in asked}
+        return {r: Event(r, "reply", "", told[r], [pickle.dumps("value")]) for r in asked}
+
+    ranks.ask, ranks.is_over = ask, False
+    ranks.link.request_each = lambda each, sink: ranks.told.append("lets go")
+    assert Cluster.pull(Notebook(ranks), "x") == "value"  # type: ignore[arg-type]
+    return [*each, *ranks.told]
+
+
+def test_a_pull_asks_once_where_no_rank_runs_a_cell() -> None:
+    turn = ["has the turn", "asks", "gives it back"]
+    assert pulled(Ranks(FREE), *FREE) == [{0: 7, 1: 7}, *turn]
+    again = ["has the turn", "looks", "asks", "gives it back"]
+    once = ["has the turn", "asks", "lets go", "gives it back"]  # the other rank may have it
+    uneven = rest(launches=4)
+    uneven.ends.clear()
+    for other in (rest(False), rest(taken=6), rest(status="interrupted"), uneven):
+        course = [{0: 7, 1: 7}, {0: None, 1: None}, *once, *again]
+        assert pulled(Ranks(FREE), rest(), other) == course
+    assert pulled(Ranks(FREE, is_lost=True)) == [{0: None, 1: None}, "asks"]
+
+
+@pytest.mark.parametrize(
+    ("taken", "waiting", "current", "is_free"),
+    [(7, 0, None, True), (8, 0, None, True), (6, 0, None, False), (7, 1, None, False),
+     (7, 0, "a cell", False)],
+)  # fmt: skip
+def test_a_rank_describes_what_is_after_a_cell_between_cells_alone(
+    taken: int, waiting: int, current: Any, is_free: bool
+) -> None:
+    asked: list[Any] = []
+    rank: Any = Rank.__new__(Rank)
+    queue = type("Queue", (), {"taken": taken, "__len__": lambda self: waiting})()
+    runner: Any = SimpleNamespace(queue=queue, current=current, in_turn=lambda handler: handler)
+    runner.journal = SimpleNamespace(launches=dict)
+    runner.gate = SimpleNamespace(unsettled=dict)
+    rank.runner, rank.values = runner, SimpleNamespace(describe_value=None)
+    rank.values.describe_value = lambda request, rest: None
+    rank.control, rank.attached = SimpleNamespace(call_main=asked.append), True
+    request: Any = SimpleNamespace(body=Describe("x", True, after=7))
+    for body, is_now in ((request.body, is_free), (Describe("x", True), True)):
+        request.body = body
+        found = rank._describe(request)
+        assert (found is DEFERRED) is is_now and len(asked) == is_now
+        assert is_now or not found.rest.is_free
+        asked.clear()
+    rank.attached, request.body = False, Describe("x", True, after=7)
+    assert not rank._describe(request).rest.is_free

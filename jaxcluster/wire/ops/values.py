@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxcluster.wire.messages import ArrayInfo
 from jaxcluster.wire.ops import Operation
+from jaxcluster.wire.ops.lockstep import Rest
 
 Hashes = list[Any]  # (leaf, part, hash) of parts that other processes have too
 
@@ -36,24 +37,28 @@ FILES = dict.fromkeys(
 class Described:
     """A value's arrays and the sizes of its other buffers; its pickle is the reply's buffer.
 
-    ``places``: of each array, what is equal where other ranks have the same one.
+    ``places``: of each array, what is equal where other ranks have the same one. ``rest``: what the
+    rank was in, where that was asked (see ``Describe``).
     """
 
     arrays: list[ArrayInfo]
     buffers: list[int]
     places: list[list[str]] = field(default_factory=list)
+    rest: Rest | None = None
 
 
 class Describe(Operation[Described], op="describe"):
     """Describe a value, and hold it under the token for the parts that are asked for next.
 
     ``pickle``: with the pickle and other buffers. ``plain``: with dicts and lists as containers.
+    ``after``: only where the rank has ended this cell, and runs and awaits no other; None: in turn.
     """
 
     name: str
     pickle: bool
     plain: bool = False
     token: str = ""
+    after: int | None = None
 
 
 @dataclass(frozen=True)
