@@ -88,6 +88,11 @@ def undo_beside_a_restart(self: Any, *asked: Any, **options: Any) -> Any:
     return REAL.take_back(SimpleNamespace(_cluster=free), *asked, **options)
 
 
+def ask_who_runs(rests: Any, last: Any) -> Any:
+    """And not how the last cells have ended."""
+    return worlds.Standing(REAL.standing(rests, last).busy, set(), True)
+
+
 def resync_at_once(self: Any) -> str:
     """Whatever other notebooks' cells do."""
     with self.changing:
@@ -112,6 +117,7 @@ def alone(cells: Any, undone: int) -> frozenset[int]:
 
 
 REAL = SimpleNamespace(
+    standing=worlds.standing,
     take_back=action_runner.ActionRunner._take_back,
     confirmations=Journal.confirmations,
     origin=Journal.origin,
@@ -275,7 +281,7 @@ HOLES: dict[str, list[tuple[Any, str, Any]]] = {
         (action_runner.ActionRunner, "_take_back", undo_beside_a_restart),
         (Turns, "quiet", look_only),
     ],
-    "values come before it is known how a cell went": [(worlds, "_unsettled", lambda rests: set())],
+    "values come before it is known how a cell went": [(worlds, "standing", ask_who_runs)],
     "a resync beside others' cells": [(handle.Cluster, "resync", resync_at_once)],
 }  # fmt: skip
 
