@@ -277,6 +277,16 @@ def spmd_parser() -> Parser:
     return parser
 
 
+@functools.lru_cache(256)
+def read_spmd(line: str) -> argparse.Namespace:
+    """What a ``%%spmd`` line asks for; most lines have been read before. It must not be changed.
+
+    Raises:
+      Help, UsageError: as ``Parser.read``.
+    """
+    return spmd_parser().read(line)
+
+
 _OPTION = re.compile(r"\s*(--?[a-z][a-z-]*)(=\S*)?(?!\S)")
 
 

@@ -47,14 +47,14 @@ class Cells:
         """
         if cell is None:
             typed, source = arguments.split_spmd(line)
-            options = arguments.spmd_parser().read(typed)
+            options = arguments.read_spmd(typed)
             if not source.strip():
                 raise UsageError(
                     "%spmd needs an expression.", "For example: %spmd --all x.sharding"
                 )
         else:
             typed = line.replace("--no-magic-line", "")
-            options = arguments.spmd_parser().read(line)
+            options = arguments.read_spmd(line)
             source = cell if options.no_magic_line else rewrite.with_magic_line(line, cell)
         if options.out is not None:
             transfer.check_names([options.out])
