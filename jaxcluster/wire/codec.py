@@ -12,7 +12,7 @@ import typing
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 T = TypeVar("T")
 

@@ -657,14 +657,14 @@ def test_a_rank_of_another_version_is_told_as_that_and_is_not_dead(
 ) -> None:
     running = start(2)
     monkeypatch.setattr(wire.codec, "PROTOCOL_VERSION", 99)
-    with pytest.raises(VersionMismatch, match="protocol 3, not 99") as caught:
+    with pytest.raises(VersionMismatch, match="protocol 4, not 99") as caught:
         running.pull("x")
     assert "%jaxcluster start" in caught.value.hint
     with pytest.raises(jaxcluster.JaxClusterError, match="VersionMismatch"):
         running.run("1")
     found, reasons = running.world.ask_some([0, 1], State())
     assert not found
-    assert "protocol 3, not 99" in reasons[1]
+    assert "protocol 4, not 99" in reasons[1]
     sink = Sink()
     running.link.request(1, State(), sink=sink)
     assert sink.get(timeout=DEADLINE_S).op == "mismatch"

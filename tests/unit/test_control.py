@@ -137,7 +137,7 @@ def test_a_request_is_answered_by_its_handler(
 ) -> None:
     handle(control, "double", where, lambda request: request.body * 2)
     assert peer.ask("double", 21)["body"] == 42
-    assert peer.ask("double", "ab") == {"v": 3, "op": "reply", "id": "1", "body": "abab"}
+    assert peer.ask("double", "ab") == {"v": 4, "op": "reply", "id": "1", "body": "abab"}
 
 
 def test_a_handler_may_answer_with_buffers(control: ControlChannel, peer: Peer) -> None:

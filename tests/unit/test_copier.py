@@ -284,13 +284,21 @@ def may_wait(rank: Copier, seconds: float) -> None:
 
 def test_cells_wait_for_copies_for_a_twentieth_of_all_time(rank: Copier) -> None:
     rank.begin(1)
-    may_wait(rank, 0.1)
-    assert 0.09 < waits(rank, 2) < 1.0  # its thread does not run here
-    assert waits(rank, 3) < 0.05
-    time.sleep(0.4)
-    assert 0.015 < waits(rank, 4) < 0.5
+    seqs = itertools.count(2)
+
+    def holds() -> bool:
+        """On a machine that is busy, a wait for nothing may take longer than one for copies."""
+        may_wait(rank, 0.1)
+        waited = [waits(rank, next(seqs)) for _ in range(2)]  # its thread does not run here
+        time.sleep(0.4)
+        waited.append(waits(rank, next(seqs)))
+        least = waited[0] > 0.09 and waited[2] > 0.015
+        assert least, waited
+        return waited[0] < 1.0 and waited[1] < 0.05 and waited[2] < 0.5
+
+    assert any(holds() for _ in range(10))
     may_wait(rank, 5 * copier.WAIT_S)
-    assert copier.WAIT_S <= waits(rank, 5) < 4 * copier.WAIT_S
+    assert copier.WAIT_S <= waits(rank, next(seqs)) < 10 * copier.WAIT_S
 
 
 def test_a_cell_does_not_wait_in_vain(rank: Copier) -> None:

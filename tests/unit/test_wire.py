@@ -195,7 +195,7 @@ def test_another_protocol_version_says_what_to_install() -> None:
         wire.decode(data)
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[1]", b'{"v": 3}', b"\xff\xfe"])
+@pytest.mark.parametrize("data", [b"", b"{", b"[1]", b'{"v": 4}', b"\xff\xfe"])
 def test_what_is_no_envelope_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError):
         wire.decode(data)

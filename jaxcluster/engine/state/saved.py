@@ -28,7 +28,7 @@ from jaxcluster.engine.state.remote_files import FarPath
 from jaxcluster.host.checksums import quick_sum
 from jaxcluster.host.free_space import free_nbytes, memory_room
 
-MAGIC = b"jaxcluster-state-4\n"
+MAGIC = b"jaxcluster-state-5\n"
 HEADER = struct.Struct("<QQI")  # where the header is, its size and its checksum
 _LIMITS = (errno.EMFILE, errno.EFBIG)  # of the process alone
 ALIGN = 64
