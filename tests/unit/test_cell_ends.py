@@ -201,6 +201,15 @@ def test_without_a_store_every_cell_begins_at_once() -> None:
     assert passes(gate, cell(2))
 
 
+def test_how_cells_have_ended_is_told_until_somebody_calls_them_settled() -> None:
+    gate = gates.Gate(0, lambda: None)
+    for seq in (1, 2):
+        gate.ended(cell(seq), b"me", even(seq))
+    assert gate.unsettled() == {1: even(1), 2: even(2)}
+    gate.clear([1])
+    assert gate.unsettled() == {2: even(2)}
+
+
 def test_who_waits_says_for_which_cell_and_ranks(pair: list[gates.Gate]) -> None:
     pair[0].ended(cell(1), b"me", even(1))
 

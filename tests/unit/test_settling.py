@@ -15,7 +15,7 @@ from jaxcluster.lockstep.facts import Facts, Recovered, Replayed, Why
 from jaxcluster.lockstep.settling import RESTARTED, STOPPED, UNEVEN_S, Settling, Steps
 from jaxcluster.lockstep.states import Impossible, State
 from jaxcluster.lockstep.undone import Undone
-from jaxcluster.model import findings
+from jaxcluster.model import findings, notices
 from jaxcluster.model.outputs import CellRecord
 
 T0 = 1000.0
@@ -212,6 +212,12 @@ def test_a_cell_whose_ranks_died_is_left_to_who_gives_them_new_processes() -> No
     ranks.carry(settling.settle())
     assert cell.course.state is State.LEFT
     assert ranks.kinds() == ["Undo"]
+    other, others_end = ended((EVEN, None))
+    other.feed(events.Died(T0, 1, "killed by SIGKILL", -9))
+    other.polls.report = replace(REPORT, cell_seq=SEQ - 1, cells=frozenset({SEQ - 1}))
+    left = Ranks(dead={1: {"why": "killed by SIGKILL"}})
+    left.carry(others_end.settle())
+    assert "TakeBackOthers" not in left.kinds(), "who brings the ranks back does"
     ranks.answers[actions.Recover] = lambda _: ranks._set(dead={}) or Recovered("New processes.")
     ending = ranks.carry(settling.end(lambda error, ranks: ()))
     assert ending.death.message == "Rank 1 died in cell [3]: killed by SIGKILL."
@@ -374,9 +380,10 @@ def test_cells_that_its_own_finding_is_about_are_taken_back_where_none_can_judge
 ) -> None:
     cell = given_up()
     mine, theirs = SEQ - 1, SEQ - 2
-    cell.polls.report = replace(REPORT, cells=frozenset({0, SEQ, mine, theirs}))
     settling = Settling(cell)
-    ranks = Ranks(own=frozenset({mine}))
+    stopped = SEQ - 3  # of this notebook: its own stop says what became of it
+    cell.polls.report = replace(REPORT, cells=frozenset({0, SEQ, mine, theirs, stopped}))
+    ranks = Ranks(own=frozenset({mine}), stopped=frozenset({stopped}))
     ranks.answers[actions.BringBack] = lambda _: Replayed(how, "" if how else "they hang")
     ranks.carry(settling.settle())
     asked = [[*it.cells] for it in ranks.done if isinstance(it, actions.TakeBackOthers)]
@@ -533,6 +540,35 @@ def test_what_threads_have_made_of_launches_that_went_wrong_is_warned_of() -> No
         ranks.answers[actions.BringBack] = lambda _, of=ranks: Replayed("replayed", "", {1: 1})
         ranks.carry(settling.settle())
         assert ("Don't trust what threads" in cell.recovered) == warns
+    cell, settling = ended((EVEN, LESS))
+    cell.polls.report = replace(REPORT, cells=frozenset({0, SEQ}))
+    met = wire.Launch(0, SET, "f", 1, 4, 2, cell_seq=SEQ)
+    states = [wire.RankState(r, 9, "here", "idle", launches=[EVEN, LESS][r]) for r in (0, 1)]
+    made = [[met], [replace(met, cell_seq=0)]]
+    cell.polls.evidence = {r: wire.RankReport(states[r], [], made[r]) for r in (0, 1)}
+    ranks = Ranks()
+    ranks.answers[actions.BringBack] = lambda _: Replayed("replayed", "", {1: 1})
+    ranks.carry(settling.settle())
+    assert "Don't trust what cell [4] assigned then. Don't trust what threads" in cell.recovered
+
+
+def test_a_launch_too_many_that_met_threads_is_told_where_they_may_yet_launch() -> None:
+    cell, settling = ended((EVEN, LESS), own={}, background=True, foreign=[SET])
+    ranks = Ranks()
+    ranks.launches, ranks.met = {0: {SET: [2, 9]}, 1: EVEN}, {0: SEQ, 1: 0}
+    look = ranks._look
+
+    def looked(ask: actions.Ask) -> events.Looked:
+        seen = look(ask)
+        lives = replace(seen.reports[1].state, background=["thread 'loader'"])
+        reports = {**seen.reports, 1: replace(seen.reports[1], state=lives)}
+        return replace(seen, reports=reports)
+
+    ranks.answers[actions.Ask] = looked
+    ranks.carry(settling.settle())
+    (told,) = [it.text for it in ranks.done if isinstance(it, actions.Notice)]
+    assert isinstance(told, notices.Warned) and "and one of a thread" in told
+    assert cell.course.state is State.SETTLED
 
 
 def test_only_a_cell_that_went_wrong_itself_waits_for_ranks_in_other_cells() -> None:
