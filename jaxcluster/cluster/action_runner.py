@@ -87,6 +87,7 @@ class ActionRunner:
       on_notice: told what is said under the cell; None where nobody listens.
       on_status: told the one line that says what the cell waits for, each time it is another one,
         and "" where it waits for nothing; without it ``on_notice`` is told, now and then.
+      warned: the first warning that is to be raised as an error, at the cell's end.
       terminates: an interrupt is SIGTERM's, and goes to what handles that on the ranks.
       interrupts: the ids of the interrupts that were sent, whose answers come to the sink.
     """
@@ -95,6 +96,7 @@ class ActionRunner:
         self.on_notice: Callable[[str], None] | None = None
         self.on_status: Callable[[str], None] | None = None
         self.terminates = False
+        self.warned: ClusterWarning | None = None
         self.interrupts: set[str] = set()
         self._cluster, self._cell, self._sink = cluster, cell, sink
         self._pinned: World | None = None
@@ -244,7 +246,10 @@ class ActionRunner:
         if self.on_notice is not None:
             self.on_notice(text)
         elif isinstance(text, Warned):
-            warnings.warn(text.rstrip(), ClusterWarning, stacklevel=2)
+            try:
+                warnings.warn(text.rstrip(), ClusterWarning, stacklevel=2)
+            except ClusterWarning as error:  # made of it by a filter: the cell comes to its end
+                self.warned = self.warned or error
 
     def _undo(self, world: World, ranks: Sequence[int], holds_others: bool) -> Undone:
         record = self._cell.record

@@ -116,16 +116,17 @@ class RunningCell:
             self.record.end(error)
             raise
         self.record.end(None)
-        if self._listener_error is not None:
-            raise self._listener_error
+        if (raised := self._listener_error or self.runner.warned) is not None:
+            raise raised
         return self.record
 
     def _end(self) -> None:
         """Say, or raise, what its end has brought."""
-        for line in notices.faults(self.record):
-            self.runner.say(line)
-        if remains := self.core.remains:
-            self.runner.say(notices.Lasting(remains))
+        if (say := self.runner.on_notice) is not None:
+            for line in notices.faults(self.record):
+                say(line)
+            if remains := self.core.remains:
+                say(notices.Lasting(remains))
         if self._stopped is not None:
             raise self._stopped
         ending = self.runner.carry(self._settling.end(self._explain_missing))

@@ -35,6 +35,9 @@ def test_what_no_error_repeats_is_heard_also_where_no_notice_is_shown() -> None:
     with pytest.warns(ClusterWarning, match="^Ranks differ.$"):
         quiet.do(actions.Notice(Warned("Ranks differ.\n")))
     quiet.do(actions.Notice(Alarm("It failed.\n")))  # pytest makes an error of a warning
+    assert quiet.warned is None
+    quiet.do(actions.Notice(Warned("Ranks differ.\n")))
+    assert str(quiet.warned) == "Ranks differ."
     quiet.on_notice = heard.append
     quiet.do(actions.Notice(Warned("Ranks differ.\n")))
     assert heard == ["Ranks differ.\n"]
