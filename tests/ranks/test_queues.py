@@ -81,6 +81,13 @@ def test_a_skip_is_found_whatever_waits_behind_it(
     is_found(submit(ranks, [source, *later]), "Rank 1 finished the cell without")
 
 
+def test_a_cell_behind_one_that_nobody_waits_for_ends(ranks: jaxcluster.Cluster) -> None:
+    cells = submit(ranks, [SKIP, LATER[0]])
+    with pytest.raises(CellFailed, match="was not run"):
+        ranks.run(LATER[1], show=False, timeout_s=60)
+    is_found(cells, "Rank 1 finished the cell without launch")
+
+
 def test_values_are_asked_for_behind_cells_that_nobody_waits_for(
     ranks: jaxcluster.Cluster,
 ) -> None:
