@@ -353,7 +353,7 @@ class World:
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[Standing]:
-        """The turn, and what the ranks are in then. See ``Cluster.between_cells``."""
+        """The turn, and what the ranks are in then. See ``Cluster._between_cells``."""
         with contextlib.ExitStack() as turn:
             found = Standing([], set(), True)
             with contextlib.suppress(NoCluster):  # nobody can hand out a cell any more
