@@ -101,6 +101,22 @@ def again(
     return found, loaded.lost, left
 
 
+def test_objects_whose_class_answers_any_name_share_what_they_did(tmp_path: Path) -> None:
+    """A class is looked at once: what is known of it then holds for each pickle."""
+    vars(sys.modules["__main__"])["Any_"] = Any_ = type(
+        "Any_", (), {"__module__": "__main__", "__getattr__": lambda one, name: 5}
+    )
+    try:
+        shared = [1]
+        one = Any_()
+        one.held = shared
+        found, lost, _ = again(tmp_path, {"one": one, "shared": shared}, None)
+        assert not lost
+        assert found["one"].held is found["shared"]
+    finally:
+        del vars(sys.modules["__main__"])["Any_"]
+
+
 def test_values_share_what_they_did_beside_one_that_cannot_be_made(tmp_path: Path) -> None:
     counter, fails = Counter(), Fails()
     fails.inner = counter

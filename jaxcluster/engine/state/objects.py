@@ -67,7 +67,7 @@ def kind_of(cls: type) -> Kind:
     way, has_dict = way_of(cls), _has_plain_dict(cls)
     above = [one for one in cls.__mro__ if one is not object]
     is_of_cells = type(cls) is type and all(module_of(one) == _OF_CELLS for one in above)
-    return Kind(way, has_dict, has_dict and is_of_cells)
+    return Kind(way, has_dict, way is None and has_dict and is_of_cells)
 
 
 def reduce(obj: Any, kind: Kind) -> tuple[Any, ...] | None:
