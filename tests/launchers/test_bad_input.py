@@ -319,7 +319,8 @@ def all_nodes_taken(slurm: Rig) -> Iterator[str]:
     job = first.run("sbatch", "--parsable", *wrapped).stdout.strip()
     for name in ("h1", "h2"):
         there = slurm[name].processes
-        until(lambda there=there: any("sleep 1000" in line for line in there().values()), "it runs")
+        # Not srun's own command, which is there before.
+        until(lambda there=there: any("bin/sleep 1000" in p for p in there().values()), "it runs")
     try:
         yield job
     finally:

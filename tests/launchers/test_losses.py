@@ -179,7 +179,7 @@ def test_an_agent_is_killed_during_a_restart(ssh: Rig, notebook: HostNotebook, s
     cell = notebook.begin(LOSING.format(step=step))
     lose_h2(ssh, notebook, cell)
     if cell.error:  # as it is lost while the values come back, so are the new processes
-        assert "are saved: %jaxcluster restart restores them" in cell.text
+        assert re.search("are saved: %jaxcluster (restart restores|resize -n 2 goes on)", cell.text)
         cell = shown_after(notebook, "%jaxcluster restart", 90)
     assert "The saved variables are gone: ranks 2, 3: host h2 was lost" in cell.text
     assert "ranks 2, 3 replaced" in cell.text
