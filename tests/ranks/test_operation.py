@@ -27,7 +27,6 @@ import jaxcluster
 from jaxcluster import wire
 from jaxcluster.allocation import supervisor
 from jaxcluster.cluster import attach, connect, live_records, make_spec, start_spec, stop, transfer
-from jaxcluster.cluster.world import World
 from jaxcluster.errors import (
     CellInterrupted,
     ClusterExists,
