@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
 from jaxcluster.allocation.base import Allocation
 from jaxcluster.cluster import (
+    between_cells,
     copies,
     delegation,
     description,
@@ -31,8 +32,8 @@ from jaxcluster.cluster.respawn import Respawn
 from jaxcluster.cluster.restart import Restored
 from jaxcluster.cluster.running import CellOptions, Listener, RunningCell
 from jaxcluster.cluster.starting import Progress
-from jaxcluster.cluster.world import HOLD_S, World
-from jaxcluster.errors import Divergence, NoCluster, RankHung, RecoveryError, UsageError
+from jaxcluster.cluster.world import World
+from jaxcluster.errors import Divergence, NoCluster, RecoveryError, UsageError
 from jaxcluster.model import compared, findings
 from jaxcluster.model.compared import Compared, check_expression
 from jaxcluster.model.cost import Cost, check_call, estimate, reported
@@ -40,7 +41,6 @@ from jaxcluster.model.history import History
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
 from jaxcluster.model.life import State
 from jaxcluster.model.lineage import Lineage
-from jaxcluster.model.lockstep import in_lockstep
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.stragglers import Straggler
 from jaxcluster.ranks import name_ranks
@@ -55,9 +55,6 @@ if TYPE_CHECKING:
     from jaxcluster.model.profile import Profile
 
 ASK_S = 2.0  # for answers that a control channel gives at once
-CELLS_S = 600.0  # that cells get to end, before values come or go
-LOOK_S = 0.02
-SETTLE_HINT = "%jaxcluster resync brings the ranks back into lockstep."
 RESYNC_S = 10.0  # that cells get to end before a resync
 SWITCH_S = 10.0  # that cells get to end, and ranks to switch strict mode
 
@@ -653,7 +650,7 @@ class Cluster(Lifecycle):
         launched.
         """
         self.ensure_open()
-        with self._between_cells(SWITCH_S):  # in a cell it would be on for some ranks only
+        with between_cells.place(self, SWITCH_S):  # in a cell it would be on for some ranks only
             self._switch_strict(on)
         events.tell()
 
@@ -677,7 +674,7 @@ class Cluster(Lifecycle):
         self.check_not_closed()
         try:
             if not self.is_broken:
-                with self._between_cells(RESYNC_S):
+                with between_cells.place(self, RESYNC_S):
                     pass
         except Divergence as found:
             if not self.is_broken:
@@ -721,7 +718,7 @@ class Cluster(Lifecycle):
             return self._submit(source, CellOptions()).wait()
 
         export = checkpoints.by_orbax(run) if orbax else None
-        return checkpoints.save(self.world, name, folder, export, self._between_cells())
+        return checkpoints.save(self.world, name, folder, export, between_cells.place(self))
 
     def restore(
         self,
@@ -745,7 +742,7 @@ class Cluster(Lifecycle):
 
         self.check_not_closed()
         self.lineage.forget_all()
-        return checkpoints.restore(self.world, name, folder, mesh, self._between_cells())
+        return checkpoints.restore(self.world, name, folder, mesh, between_cells.place(self))
 
     def limit_undo(self, nbytes: int | None) -> int:
         """How many bytes of a device may be kept for ``undo``; returns the most on any rank.
@@ -848,18 +845,18 @@ class Cluster(Lifecycle):
         if not self.closed:
             self.world.processes.bring_code()  # of which the values' classes may be
         self.lineage.bound(values)
-        with self._between_cells():
+        with between_cells.place(self):
             transfer.push(self.world, values, ranks)
 
     def pull(self, name: str) -> Any:
         """A rank-0 name's value, arrays whole, as numpy. See ``transfer.pull``."""
         from jaxcluster.cluster import transfer  # with numpy, which a shell command has no use for
 
-        self._carry_unwaited()
+        between_cells.go_behind_own(self)
         # Mostly no rank runs a cell: the same question tells that, and has the answer.
         with contextlib.suppress(transfer.Busy, NoCluster), self.world.turns.quiet() as last:
             return transfer.pull(self.world, name, last)
-        with self._between_cells():
+        with between_cells.place(self):
             return transfer.pull(self.world, name)
 
     def layout(self, name: str) -> ArrayLayout | TreeLayout:
@@ -873,72 +870,13 @@ class Cluster(Lifecycle):
         """
         from jaxcluster.cluster import array_queries  # with numpy, as for ``push``
 
-        self._carry_unwaited()
+        between_cells.go_behind_own(self)
         return array_queries.look(self.world, name)
 
-    def _carry_unwaited(self) -> None:
-        """Ranks answer behind the cells that they have: one that went wrong is settled first."""
+    def carry_unwaited(self) -> None:
+        """Have those of its cells judged that nobody waits for, which the ranks do."""
         for cell in self.cells:
             cell.carry_unwaited()
-        self._settle_others()
-
-    @contextlib.contextmanager
-    def _between_cells(self, timeout_s: float = CELLS_S) -> Iterator[None]:
-        """At one place among the cells of all notebooks: none runs, waits, or is on its way.
-
-        Ranks hear each notebook by a socket of its own. So what is no cell comes before another
-        notebook's cell on one rank, and after it on another: it has the turn meanwhile. A cell that
-        has ended on all ranks may yet turn out to have gone wrong, and be undone: that is waited
-        for, too.
-
-        Raises:
-          RankHung: a rank is still in a cell then, and where; or a cell is not settled.
-          Divergence: another notebook's cell had gone wrong; what became of it is said.
-        """
-        self._carry_unwaited()
-        give_up, is_behind = time.monotonic() + timeout_s, False
-        while True:
-            with self.world.quiet() as ranks:
-                unsettled = ranks.unsettled - self.world.own_cells
-                unsettled |= ranks.unsettled & {cell.record.seq for cell in self.cells}
-                is_even = ranks.is_even or is_behind or not self._is_behind_others()
-                is_lost = self.is_broken and not self.cells  # nobody settles anything now
-                if not ranks.busy and (is_lost or (is_even and not unsettled)):
-                    yield
-                    return
-            if is_lost or time.monotonic() > give_up:
-                if ranks.busy:
-                    raise self.world.unanswered(ranks.busy, HOLD_S if is_lost else timeout_s)
-                raise RankHung(
-                    "A cell that went wrong is not settled.", SETTLE_HINT, self.link.ranks
-                )
-            is_behind = not self.cells and self._settle_others(is_certain=True)
-            if not is_behind:
-                time.sleep(LOOK_S)
-
-    def _settle_others(self, is_certain: bool = False) -> bool:
-        """Go behind another notebook's last cell: what that leaves as it is, a cell here finds.
-
-        ``is_certain``: there is something to find. Whether a cell was run.
-
-        Raises:
-          Divergence: that cell had gone wrong; what became of it is said.
-        """
-        if self.closed or self.is_broken or not (is_certain or self._is_behind_others()):
-            return False
-        if not is_certain:
-            states = self.world.status()
-            counts = {state.rank: state.launches for state in states}
-            is_certain = any(s.state != "idle" or s.queued for s in states)
-            is_certain = is_certain or not in_lockstep(counts)
-        if is_certain:
-            self._submit("", CellOptions()).wait()
-        return is_certain
-
-    def _is_behind_others(self) -> bool:
-        """Whether the last cell is another notebook's."""
-        sent = max((cell.record.seq for cell in self.sent), default=0)
-        return max(self.world.turns.last_cells().values(), default=0) > sent
 
     def __getitem__(self, name: str) -> Any:
         return self.pull(name)

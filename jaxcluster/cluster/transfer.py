@@ -33,8 +33,9 @@ import psutil
 from jaxcluster import wire
 from jaxcluster.allocation.bulk import NoRoom
 from jaxcluster.cluster import stopbutton
+from jaxcluster.cluster.between_cells import standing
 from jaxcluster.cluster.unpickling import NeedsJax, load
-from jaxcluster.cluster.world import World, standing
+from jaxcluster.cluster.world import World
 from jaxcluster.errors import (
     CellInterrupted,
     NotAddressable,

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from jaxcluster import wire
 from jaxcluster.allocation.base import Processes
@@ -28,32 +27,16 @@ from jaxcluster.records import registry, saved_states
 from jaxcluster.wire import forks
 from jaxcluster.wire.link import Event, Link, Request, Sink, replies, unwrap
 from jaxcluster.wire.ops.cells import OpenGates
-from jaxcluster.wire.ops.lockstep import AtRest, Rest, State
+from jaxcluster.wire.ops.lockstep import State
 from jaxcluster.wire.ops.values import Spanning
 
 R = TypeVar("R")
 
 LOG_END_NBYTES = 1 << 18  # of a log that are read for the end of a rank's
 ASK_S = 2.0  # for answers that a control channel gives at once
-HOLD_S = 2.0  # that cells get to end while the turn is had, which those that go wrong need
-LOOK_S = 0.005
 # How jaxlib ends a process that has lost the coordinator: it aborts, and a thread that is just in a
 # collective may crash of that first.
 BY_JAX = (signal.SIGABRT, signal.SIGSEGV)
-
-
-class Standing(NamedTuple):
-    """What the ranks are in where a notebook has the turn.
-
-    Attributes:
-      busy: those that do not end the last cell that each was sent, within ``HOLD_S``.
-      unsettled: the seqs of cells that have not ended alike, of which nobody has said more.
-      is_even: all have launched as often.
-    """
-
-    busy: list[int]
-    unsettled: set[int]
-    is_even: bool
 
 
 class World:
@@ -351,28 +334,6 @@ class World:
             self.is_strict = all(heard)  # another notebook may have switched it
         return states
 
-    @contextlib.contextmanager
-    def quiet(self) -> Iterator[Standing]:
-        """The turn, and what the ranks are in then. See ``Cluster._between_cells``."""
-        with contextlib.ExitStack() as turn:
-            found = Standing([], set(), True)
-            with contextlib.suppress(NoCluster):  # nobody can hand out a cell any more
-                found = self._at_rest(turn.enter_context(self.turns.quiet()))
-            yield found
-
-    def _at_rest(self, last: Mapping[int, int]) -> Standing:
-        self.check()
-        until = time.monotonic() + HOLD_S
-        while True:
-            is_late = time.monotonic() > until
-            # One that says nothing is told of by what is asked of it then.
-            rests = replies(self.link.gather(self.link.ranks, AtRest(), timeout_s=ASK_S))
-            # One whose notebook has died over sending it may never come.
-            found = standing(rests, {} if is_late else last)
-            if is_late or not found.busy:
-                return found
-            time.sleep(LOOK_S)
-
     def ask(
         self,
         ranks: Sequence[int],
@@ -492,16 +453,3 @@ class World:
 
 def _nothing() -> None:
     """For who does not want to know."""
-
-
-def standing(rests: Mapping[int, Rest], last: Mapping[int, int]) -> Standing:
-    """What the ranks are in; ``last``: the cell that each has to have had."""
-    busy = [r for r, rest in rests.items() if not rest.is_free or rest.taken < last.get(r, 0)]
-    ends: dict[int, dict[int, wire.cell_ends.CellEnd]] = {}
-    for rank, rest in rests.items():
-        for seq, end in rest.ends.items():
-            ends.setdefault(seq, {})[rank] = end
-    wrong = {seq for seq, each in ends.items() if not wire.cell_ends.may_go_on(each)}
-    return Standing(
-        busy, wrong, lockstep.in_lockstep({r: rest.launches for r, rest in rests.items()})
-    )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from jaxcluster.cluster import handle, recovery
+from jaxcluster.cluster import between_cells, handle, recovery
 from jaxcluster.errors import JaxClusterError
 from sim.clients import Client
 from sim.programs import Program, Schedule
@@ -60,7 +60,7 @@ def _push(client: Client, number: int, name: str, course: Any) -> str:
 
 
 def _ask(client: Client, request: Any) -> dict[int, Any]:
-    with client._between_cells():  # type: ignore[misc]
+    with between_cells.place(client):
         ranks = [rank for rank in client.link.ranks if rank not in client.world.dead]
         answers = client.link.gather(ranks, request, timeout_s=60.0)
     return {rank: event.body for rank, event in answers.items() if event.op == "reply"}

@@ -12,6 +12,7 @@ from jaxcluster import wire
 from jaxcluster.allocation.turns import Turn
 from jaxcluster.cluster import (
     action_runner,
+    between_cells,
     dispatch,
     handle,
     questions,
@@ -40,7 +41,7 @@ from sim.hub import Hub, PatientTime, Sink, Time
 
 MODULES = (
     running, action_runner, replay, selfcheck, undoing, questions, dispatch, worlds, recovery,
-    handle,
+    between_cells, handle,
 )  # fmt: skip
 
 OTHERS = "The notebook that started it can restart it."
@@ -227,8 +228,6 @@ class World:
     hear_undo = worlds.World.hear_undo
     _hear_of_variables = worlds.World._hear_of_variables
     ask = worlds.World.ask
-    quiet = worlds.World.quiet
-    _at_rest = worlds.World._at_rest
     unanswered = worlds.World.unanswered
     copies: Any = None
     is_ours = True
@@ -462,13 +461,8 @@ class Client:
     def check_not_closed(self) -> None:
         """It is open."""
 
-    _between_cells = handle.Cluster._between_cells
-    _settle_others = handle.Cluster._settle_others
-    _is_behind_others = handle.Cluster._is_behind_others
-
-    def _carry_unwaited(self) -> None:
+    def carry_unwaited(self) -> None:
         """Each of its cells is carried by an actor."""
-        self._settle_others()  # type: ignore[misc]
 
     def restart(self) -> str:
         if not self.can_restart:
@@ -486,7 +480,9 @@ class Client:
                     self.world.dead[rank.number] = facts
                     self.link.mark_dead(rank.number, facts)
 
-    def submit(self, source: str, ranks: Sequence[int], timeout_s: float | None) -> Any:
+    def submit(
+        self, source: str, ranks: Sequence[int] | None = None, timeout_s: float | None = None
+    ) -> Any:
         self.attach()
         return self._submit(source, CellOptions(ranks, timeout_s))
 

@@ -22,8 +22,7 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.cluster import action_runner, copies, handle, recovery, restart
-from jaxcluster.cluster import world as worlds
+from jaxcluster.cluster import action_runner, between_cells, copies, handle, recovery, restart
 from jaxcluster.engine import change_notices, strict
 from jaxcluster.engine.state import version_store
 from jaxcluster.errors import CellInterrupted
@@ -90,7 +89,7 @@ def undo_beside_a_restart(self: Any, *asked: Any, **options: Any) -> Any:
 
 def ask_who_runs(rests: Any, last: Any) -> Any:
     """And not how the last cells have ended."""
-    return worlds.Standing(REAL.standing(rests, last).busy, set(), True)
+    return between_cells.Standing(REAL.standing(rests, last).busy, set(), True)
 
 
 def resync_at_once(self: Any) -> str:
@@ -117,7 +116,7 @@ def alone(cells: Any, undone: int) -> frozenset[int]:
 
 
 REAL = SimpleNamespace(
-    standing=worlds.standing,
+    standing=between_cells.standing,
     take_back=action_runner.ActionRunner._take_back,
     confirmations=Journal.confirmations,
     origin=Journal.origin,
@@ -281,7 +280,7 @@ HOLES: dict[str, list[tuple[Any, str, Any]]] = {
         (action_runner.ActionRunner, "_take_back", undo_beside_a_restart),
         (Turns, "quiet", look_only),
     ],
-    "values come before it is known how a cell went": [(worlds, "standing", ask_who_runs)],
+    "values come before it is known how a cell went": [(between_cells, "standing", ask_who_runs)],
     "a resync beside others' cells": [(handle.Cluster, "resync", resync_at_once)],
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.cluster import Cluster, array_queries, handle, world
+from jaxcluster.cluster import Cluster, array_queries, between_cells
 from jaxcluster.cluster.world import World
 from jaxcluster.engine.app import Rank
 from jaxcluster.engine.control import DEFERRED
@@ -48,6 +48,7 @@ class Ranks(World):
 
     def __init__(self, *looks: list[Rest | None], is_lost: bool = False) -> None:
         self.looks, self.is_lost = list(looks), is_lost
+        self.states = [IDLE, [state(0), state(1, "running")]]
         self.told: list[str] = []
         self.turns: Any = SimpleNamespace(quiet=self.have_turn, last_cells=lambda: {0: 7, 1: 7})
         self.num_processes = 2
@@ -78,15 +79,12 @@ class Ranks(World):
         }
 
     def status(self) -> list[wire.RankState]:
-        return [state(0), state(1, "running")]
+        """At first no rank runs a cell."""
+        return self.states.pop(0) if len(self.states) > 1 else self.states[0]
 
 
 class Notebook:
     """One whose cells so far are ``own``; the last one on the ranks is 7."""
-
-    _between_cells = Cluster._between_cells
-    _settle_others = Cluster._settle_others
-    _is_behind_others = Cluster._is_behind_others
 
     def __init__(self, world: Ranks, own: tuple[int, ...] = (), judging: tuple[int, ...] = ()):
         self.world, self.link = world, world.link
@@ -103,23 +101,23 @@ class Notebook:
     def is_broken(self) -> bool:
         return bool(self.dead) or self.divergence is not None
 
-    def _carry_unwaited(self) -> None:
-        pass
+    def carry_unwaited(self) -> None:
+        """Its cells are judged."""
 
-    def _submit(self, source: str, options: Any) -> Any:
+    def submit(self, source: str) -> Any:
         self.world.told.append("goes behind")
         return SimpleNamespace(wait=lambda: None)
 
     def course(self, timeout_s: float = 60.0) -> list[str]:
-        with self._between_cells(timeout_s):  # type: ignore[misc]
+        with between_cells.place(self, timeout_s):
             self.world.told.append("acts")
         return self.world.told
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world, "HOLD_S", 0.02)
-    monkeypatch.setattr(handle, "LOOK_S", 0.001)
+    monkeypatch.setattr(between_cells, "HOLD_S", 0.02)
+    monkeypatch.setattr(between_cells, "AGAIN_S", 0.001)
 
 
 @pytest.mark.parametrize("busy", [rest(False), rest(taken=6)], ids=["runs", "is to come"])
@@ -130,7 +128,7 @@ def test_cells_that_run_or_are_on_their_way_are_waited_for(busy: Rest) -> None:
 
 def test_a_cell_that_runs_for_long_gets_the_turn_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """It needs it to bring the ranks back, and would not end. A cell finds what is wrong."""
-    monkeypatch.setattr(world, "HOLD_S", -1.0)
+    monkeypatch.setattr(between_cells, "HOLD_S", -1.0)
     assert Notebook(Ranks([rest(False), rest()], FREE)).course() == [*HAD[:2], *AGAIN, *HAD]
     own = Notebook(Ranks([rest(False), rest()], FREE), own=(7,), judging=(7,))
     assert own.course() == [*HAD[:2], "gives it back", *HAD]
@@ -175,7 +173,7 @@ def test_what_is_not_settled_in_time_is_told() -> None:
     assert lost.course() == HAD, "its values can be had as they are"
     lost = Notebook(Ranks([rest(False), rest()]))
     lost.divergence = object()
-    with pytest.raises(RankHung, match="Rank 0 did not answer within 2 s"):
+    with pytest.raises(RankHung, match=re.escape("Rank 0 did not answer within 0.02 s")):
         lost.course()
     dead = Notebook(Ranks(wrong))
     dead.world.dead = {1: {}}
@@ -253,7 +251,7 @@ def pulled(ranks: Any, *first: Rest) -> list[Any]:
         told = {r: Described([], [], rest=first[r] if is_first else None) for r in asked}
         return {r: Event(r, "reply", "", told[r], [pickle.dumps("value")]) for r in asked}
 
-    ranks.ask, ranks.is_over = ask, False
+    ranks.ask, ranks.is_over, ranks.states = ask, False, [IDLE]
     ranks.link.request_each = lambda each, sink: ranks.told.append("lets go")
     assert Cluster.pull(Notebook(ranks), "x") == "value"  # type: ignore[arg-type]
     return [*each, *ranks.told]
