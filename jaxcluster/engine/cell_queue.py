@@ -11,14 +11,14 @@ from jaxcluster import wire
 from jaxcluster.engine.control import DEFERRED, ControlChannel, Request
 
 HOLD_S = 2.0  # that a cell waits for the one before it, which another notebook has sent
-HOLD_NEW_S = 0.1  # on a rank that has run no cell: it may have taken the place of one that had
 
 
 class CellQueue:
     """Gives the main thread the cells that come, each in its turn.
 
     Args:
-      begin: takes a cell, on the main thread.
+      rank: whose cells they are.
+      begin: takes a cell, on the main thread; one that does not wait (``waits``) is not run.
 
     Attributes:
       taken: the seq of the last cell that the main thread was given.
@@ -26,11 +26,12 @@ class CellQueue:
 
     def __init__(
         self,
+        rank: int,
         control: ControlChannel,
         begin: Callable[[Request[wire.CellRequest], wire.CellRequest], None],
     ) -> None:
         self.taken = 0
-        self._control = control
+        self._rank, self._control = rank, control
         self._begin = begin
         # Cells that have come and do not run yet, by seq; and those of them that come too early.
         self._waiting: dict[int, Request[wire.CellRequest]] = {}
@@ -58,9 +59,14 @@ class CellQueue:
         in another cell.
         """
         cell = request.body
-        self._waiting[cell.seq] = request
         with self._order:
-            self._held[cell.seq] = request
+            # One behind it has begun without it: other ranks run them in another order.
+            if is_late := cell.seq < self.taken:
+                self._control.call_main(functools.partial(self._begin, request, cell))
+            else:
+                self._waiting[cell.seq] = self._held[cell.seq] = request
+        if is_late:
+            request.reply(wire.CellReply(self._rank, cell.seq, "interrupted", 0.0))
         self._hand_over()
         return DEFERRED
 
@@ -76,8 +82,7 @@ class CellQueue:
                 request = self._held[seq]
                 cell = request.body
                 if cell.after > self.taken and seq != overdue:
-                    hold_s = HOLD_S if self.taken else HOLD_NEW_S
-                    timer = threading.Timer(hold_s, self._hand_over, [seq])
+                    timer = threading.Timer(HOLD_S, self._hand_over, [seq])
                     timer.daemon = True
                     timer.name = "jaxcluster-held-back"
                     timer.start()

@@ -113,7 +113,7 @@ class CellRunner:
         self.leftovers = Leftovers()
         self.settings.set_handler = self.leftovers.put_between
         self.undo.handlers = self.leftovers.handlers
-        self.queue = CellQueue(control, self._begin)
+        self.queue = CellQueue(rank, control, self._begin)
         self.gate = Gate(rank, lambda: coordination.store("jaxcluster-ends"))
         self.output = CellOutput(self, LogTail(log_path))
         self._lock: asyncio.Lock | None = None
@@ -226,8 +226,8 @@ class CellRunner:
             running = Running(request, cell, time.perf_counter(), shown)
             self.current = running  # before it leaves those: an interrupt finds it here or there
             if self.queue.withdraw(cell.seq) is None:
-                self.current = None  # interrupted before its turn, and answered
-                self.ended = cell.seq
+                self.current = None  # interrupted before its turn, or too late, and answered
+                self.ended = max(self.ended, cell.seq)
                 self.gate.ended(cell, request.ident, self.end_of(cell, "interrupted"))
                 failures.attempt([], log.write, self.history.skip, cell)
                 return

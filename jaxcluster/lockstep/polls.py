@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from jaxcluster import wire
 from jaxcluster.lockstep.actions import Action, AddPending, DropPending, Found, Notice
@@ -241,9 +241,7 @@ class Polls:
             for seq, ranks in gates.items()
             if seq < self._record.seq
             and seq not in facts.own
-            and all(r in states and _is_free(states[r]) for r in ranks)
-            # Those that have not run it may be further: they don't wait.
-            and lockstep.in_lockstep({r: states[r].launches for r in ranks})
+            and _is_over(seq, [states.get(rank) for rank in ranks])
         }
         self._held_up_since = (self._held_up_since or facts.now) if stuck else None
         if self._held_up_since is None or facts.now < self._held_up_since + FOREIGN_S:
@@ -267,5 +265,13 @@ class Polls:
         return before is not None and min(before.state.ended, state.ended) >= self._record.seq
 
 
-def _is_free(state: wire.RankState) -> bool:
-    return state.state == "idle" and not state.is_queueing
+def _is_over(seq: int, states: Sequence[wire.RankState | None]) -> bool:
+    """Whether a cell has ended on its ranks, and those that have run it are in lockstep.
+
+    Others may be further: those to which it was not sent, or has never come.
+    """
+    known = [state for state in states if state is not None]
+    here = [s for s in known if s.gate[:1] == [seq] or max(s.seq, s.ended) <= seq]
+    is_free = all(state.state == "idle" and not state.is_queueing for state in here)
+    is_even = lockstep.in_lockstep({state.rank: state.launches for state in here})
+    return len(known) == len(states) and is_free and is_even

@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 from jaxcluster.cluster import between_cells, handle, recovery
 from jaxcluster.errors import JaxClusterError
 from sim.clients import Client
-from sim.programs import Program, Schedule
+from sim.programs import Program, Schedule, Writer
 from sim.truth import Value
 
 NUMBERS = 20, 21  # of acts; cells have others
+LATER = 30, 31, 32  # of a notebook that comes later
 NAMES = "aabbcpq"
 
 
@@ -103,6 +104,19 @@ def add(made: Schedule, chance: random.Random) -> Schedule:
         program = Program(number, chance.randrange(2), {}, False, pause_s=pause_s, act=(act, name))
         programs.insert(chance.randint(0, len(programs)), program)
     return replace(made, programs=tuple(programs))
+
+
+def follow(made: Schedule, chance: random.Random) -> Schedule:
+    """Either notebook is the one that goes, and a third one comes, which has its own cells."""
+    programs = [*made.programs]
+    writer = Writer(chance)
+    for number in LATER[: chance.randint(1, 3)]:
+        act = chance.choice(["", "", "", "pull", "pull", "push", "undo", "resync"])
+        own = Program(number, 2, {}, False, act=(act, chance.choice(NAMES)))
+        if not act:
+            own = replace(writer.cell(number, True), client=2)
+        programs.append(replace(own, pause_s=chance.choice([0.0, 0.0, 0.02, 0.3, 1.0])))
+    return replace(made, programs=tuple(programs), leaver=chance.choice([1, 1, 0]))
 
 
 def restart(made: Schedule, chance: random.Random) -> Schedule:

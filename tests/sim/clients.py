@@ -24,8 +24,8 @@ from jaxcluster.cluster import (
 )
 from jaxcluster.cluster import world as worlds
 from jaxcluster.cluster.running import CellOptions
+from jaxcluster.engine import cell_queue, strict
 from jaxcluster.engine import gate as gates
-from jaxcluster.engine import strict
 from jaxcluster.errors import JaxClusterError, RankDied, RecoveryError
 from jaxcluster.host.procfs import Silence
 from jaxcluster.lockstep import replaying
@@ -48,6 +48,7 @@ OTHERS = "The notebook that started it can restart it."
 
 DELAYS_S = (0.0003, 0.001, 0.001, 0.004)
 LATE_S = (0.05, 0.3, 0.7)
+LOST = 0.3  # of the ranks: a cell that is on its way to them as its notebook ends
 
 
 def _reports_of(polls: Mapping[int, wire.PollReply]) -> dict[int, wire.RankReport]:
@@ -78,6 +79,7 @@ def virtual(hub: Hub) -> Iterator[None]:
     put(strict, "time", PatientTime(hub))
     put(gates, "asyncio", SimpleNamespace(sleep=sim_ranks.pause, CancelledError=TimeoutError))
     put(gates, "json", SimpleNamespace(dumps=dict, loads=dict))
+    put(cell_queue, "threading", sim_ranks.Timers(hub))
     put(dispatch, "who_we_are", lambda: "sim")
     put(dispatch.stopbutton, "held", lambda: contextlib.nullcontext([]))
     try:
@@ -100,10 +102,12 @@ class Link:
         self._to, self._back = [0.0] * len(self.ranks), [0.0] * len(self.ranks)
         self._dead: dict[int, Any] = {}
         self._is_cut = False
+        self.lost: set[int] = set()  # ranks to which no cell comes that is on its way
 
     def cut(self) -> None:
         """Nothing more goes from this notebook, or comes to it."""
         self._is_cut = True
+        self.lost = {rank for rank in self.ranks if self.hub.chance.random() < LOST}
         self.forget(list(self._asked))
 
     def _soon(self, rank: int, last: list[float], more: float = 0.0) -> float:
@@ -474,11 +478,14 @@ class Client:
         """To the new ranks, where the last ones are gone."""
         if self.world.is_over:
             self.begin()
-            for rank in self.cluster.ranks:
-                if rank.is_dead:
-                    facts = {"why": "killed by SIGKILL", "code": -9}
-                    self.world.dead[rank.number] = facts
-                    self.link.mark_dead(rank.number, facts)
+            self.hear_of_the_dead()
+
+    def hear_of_the_dead(self) -> None:
+        for rank in self.cluster.ranks:
+            if rank.is_dead:
+                facts = {"why": "killed by SIGKILL", "code": -9}
+                self.world.dead[rank.number] = facts
+                self.link.mark_dead(rank.number, facts)
 
     def submit(
         self, source: str, ranks: Sequence[int] | None = None, timeout_s: float | None = None

@@ -1569,4 +1569,66 @@ FOUND = {
         guilty=frozenset({(9, 0)}),
         lateness=0.02,
     ),
+    "a notebook goes whose cell has not come to all ranks": Schedule(
+        seed=3727,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={0: (Sleep(seconds=0.01),), 1: (), 2: (Sleep(seconds=0.01),)},
+                queued=False,
+            ),
+            Program(
+                number=3,
+                client=1,
+                steps={
+                    0: (Launch(where="0,1,2", program=1, meant=(3, 0), name="c", inputs=("b",)),),
+                    1: (Launch(where="0,1,2", program=1, meant=(3, 0), name="c", inputs=("b",)),),
+                    2: (Launch(where="0,1,2", program=1, meant=(3, 0), name="c", inputs=("b",)),),
+                },
+                queued=False,
+            ),
+        ),
+        lateness=0.3,
+        leaves_at=0.02,
+        leaver=0,
+    ),
+    "a notebook goes whose cell has met the next one of a rank that it has not come to": Schedule(
+        seed=20512,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(
+                number=2,
+                client=0,
+                steps={
+                    0: (Launch(where="0,1", program=1, meant=(2, 0), name="d"),),
+                    1: (Launch(where="0,1", program=1, meant=(2, 0), name="d"),),
+                    2: (),
+                },
+                queued=False,
+            ),
+            Program(
+                number=30,
+                client=2,
+                steps={
+                    0: (
+                        Launch(where="0,1", program=1, meant=(30, 0), name="d"),
+                        Launch(where="0,1,2", program=1, meant=(30, 1), name="c"),
+                    ),
+                    1: (
+                        Launch(where="0,1", program=1, meant=(30, 0), name="d"),
+                        Launch(where="0,1,2", program=1, meant=(30, 1), name="c"),
+                    ),
+                    2: (Launch(where="0,1,2", program=1, meant=(30, 1), name="c"),),
+                },
+                queued=False,
+            ),
+        ),
+        lateness=0.3,
+        leaves_at=0.02,
+        leaver=0,
+    ),
 }

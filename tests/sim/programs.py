@@ -156,13 +156,14 @@ class Schedule:
     lateness: float = 0.02  # how often a message is late
     is_strict: bool = False
     keeps: Keeps | None = None
-    leaves_at: float | None = None  # the process of the other notebook ends
+    leaves_at: float | None = None  # a notebook's process ends
+    leaver: int = 1  # which one's; a third one, with programs of client 2, comes then
 
     def tell(self) -> str:
         lines = [f"seed {self.seed}, {'one device' if self.inline else 'several devices'} a rank, "
                  f"fault {self.fault or 'none'}, guilty {sorted(self.guilty)}, "
                  f"death {self.death}, lateness {self.lateness}, "
-                 f"strict {self.is_strict}, leaves {self.leaves_at}"]  # fmt: skip
+                 f"strict {self.is_strict}, {self.leaver} leaves {self.leaves_at}"]  # fmt: skip
         lines += [str(self.keeps)] * (self.keeps is not None)
         for p in self.programs:
             if p.act is not None:

@@ -18,7 +18,7 @@ from typing import Any
 from journals import launched
 
 from jaxcluster import wire
-from jaxcluster.engine import failures, strict
+from jaxcluster.engine import cell_queue, failures, strict
 from jaxcluster.engine import gate as gates
 from jaxcluster.engine import journal as journals
 from jaxcluster.wire.link import Event
@@ -115,6 +115,25 @@ class Journal(journals.Journal):
         return wire.OURS if self._ours else self._running
 
 
+class Timers:
+    """In place of ``threading``, where a rank is told later."""
+
+    Lock = contextlib.nullcontext
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    def Timer(self, seconds: float, do: Callable[..., object], args: Sequence[Any]) -> Any:
+        def start() -> None:
+            self._hub.at(self._hub.now + seconds, lambda: do(*args))
+
+        return types.SimpleNamespace(start=start)
+
+
+# The control thread hands cells over at once.
+_DIRECTLY = types.SimpleNamespace(call_main=lambda do: do())
+
+
 class Store:
     """What all ranks of one generation can read."""
 
@@ -181,11 +200,16 @@ class Request:
     def ident(self) -> bytes:
         return self.link.client.ident
 
+    def reply(self, body: Any) -> None:
+        self.link.cluster.ranks[self.rank].reply(self, body)
+
     def arrive(self) -> str | None:
         """``CALM``, if nothing is changed by it."""
         link = self.link
         if link.client.link is not link or link.generation != link.cluster.generation:
             return CALM  # it was on its way to a process that is gone
+        if self.op == "cell" and self.rank in link.lost:
+            return CALM
         return link.cluster.ranks[self.rank].receive(self)
 
 
@@ -216,14 +240,13 @@ class Rank:
             self.journal.host_values.announced = []
         self.gate = gates.Gate(number, lambda: cluster.store)
         self.names = names
-        self.waiting: dict[int, tuple[Request, wire.CellRequest]] = {}  # handed to the main thread
-        self.held: dict[int, tuple[Request, wire.CellRequest]] = {}
+        self.queue = cell_queue.CellQueue(number, _DIRECTLY, self._take)  # type: ignore[arg-type]
         self.jobs: deque[Callable[[], object]] = deque()  # of its loop, also while a cell awaits
         self.cells: deque[tuple[Request, wire.CellRequest]] = deque()
         self.tasks: list[tuple[float, Sequence[Step]]] = []
         self.threads: set[Actor] = set()
         self.current: wire.CellRequest | None = None
-        self.ended = self.taken = self.probes = self.releases = 0
+        self.ended = self.probes = self.releases = 0
         self.is_interrupted = self.is_listening = False
         self.before: Before | None = None
         self.is_dead = False
@@ -266,9 +289,9 @@ class Rank:
             self.number, 100 + self.number, "here", "running" if running else "idle", ["cpu:0"],
             seq=running.seq if running else 0,
             cell=running.execution_count if running else None,
-            queued=len(self.waiting),
+            queued=len(self.queue),
             ended=self.ended,
-            taken=self.taken,
+            taken=self.queue.taken,
             launches=self.journal.launches(),
             background=self._background(),
             probes=self.probes,
@@ -290,9 +313,9 @@ class Rank:
         self.reply(request, self.state())
 
     def _on_at_rest(self, request: Request) -> None:
-        is_free = self.current is None and not self.waiting
+        is_free = self.current is None and not len(self.queue)
         launches = self.journal.launches()
-        self.reply(request, Rest(is_free, self.taken, launches, self.gate.unsettled()))
+        self.reply(request, Rest(is_free, self.queue.taken, launches, self.gate.unsettled()))
 
     def _on_poll(self, request: Request) -> None:
         launches = self.journal.tail(request.body.launches)
@@ -386,10 +409,10 @@ class Rank:
         self.reply(request, self._withdraw(request.body.seq))
 
     def _withdraw(self, seq: int) -> bool:
-        waits = self.waiting.pop(seq, None)
+        waits = self.queue.withdraw(seq)
         self.releases += 1
         if waits is not None:
-            self.reply(waits[0], wire.CellReply(self.number, seq, "interrupted", 0.0))
+            self.reply(waits, wire.CellReply(self.number, seq, "interrupted", 0.0))
         return waits is not None
 
     def _on_undo_look(self, request: Request) -> None:
@@ -457,20 +480,11 @@ class Rank:
     # ------------------------------------------------------------------ cells that come
 
     def _on_cell(self, request: Request) -> None:
-        cell: wire.CellRequest = request.body
-        self.waiting[cell.seq] = (request, cell)
-        self.held[cell.seq] = (request, cell)
-        self._hand_over()
+        self.queue.on_cell(request)  # type: ignore[arg-type]
 
-    def _hand_over(self) -> None:
-        while self.held:
-            seq = min(self.held)
-            request, cell = self.held[seq]
-            if cell.after > self.taken:
-                return
-            del self.held[seq]
-            self.taken = max(self.taken, seq)
-            self.cells.append((request, cell))
+    def _take(self, request: Any, cell: wire.CellRequest) -> None:
+        self.cells.append((request, cell))
+        self._stir()
 
     # ------------------------------------------------------------------ the main thread
 
@@ -522,7 +536,7 @@ class Rank:
         return any(at <= self.hub.now for at, _ in self.tasks)
 
     def _run_in_turn(self, request: Request, cell: wire.CellRequest) -> None:
-        waits = self.gate.wait(cell, request.ident, lambda: cell.seq in self.waiting)
+        waits = self.gate.wait(cell, request.ident, lambda: self.queue.waits(cell.seq))
         look_at, look_s = self.hub.now, LOOK_S
         with contextlib.suppress(StopIteration):
             while True:
@@ -535,8 +549,8 @@ class Rank:
                     look_at += look_s
                     look_s = min(SLOW_LOOK_S, 1.5 * look_s)
                 self._idle(look_at - self.hub.now)
-        if self.waiting.pop(cell.seq, None) is None:
-            self.ended = cell.seq
+        if self.queue.withdraw(cell.seq) is None:
+            self.ended = max(self.ended, cell.seq)
             self.gate.ended(cell, request.ident, self._end_of(cell, "interrupted"))
             return
         self.current, self.is_interrupted = cell, False

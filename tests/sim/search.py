@@ -28,7 +28,9 @@ from sim.truth import Value
 GARBAGE = 500_000  # objects between looks for what only cycles hold
 KEPT = 0.006  # of the schedules: in each of these ranks or hosts are lost
 LEFT = 0.1  # of those with two notebooks: the other one's process ends
+FOLLOWED = 0.5  # of these: a third one comes then
 ACTS = 0.1  # of the others: values come and go between cells, or cells are undone
+NEWCOMER = 2  # which notebook
 LIMIT_S = 200.0  # of the virtual clock; what waits as long waits for ever
 
 
@@ -81,7 +83,7 @@ def run(schedule: Schedule) -> Course:
             at, rank = schedule.death
             hub.at(at, lambda: die(cluster, clients, rank))
         if schedule.leaves_at is not None:
-            hub.at(schedule.leaves_at, partial(leave, clients[1], schedule, course, hub))
+            hub.at(schedule.leaves_at, partial(leave, clients, schedule, course, hub))
         for at, what, which in schedule.keeps.deaths if schedule.keeps is not None else ():
             hub.at(at, partial(lose, cluster, clients, what, which))
         try:
@@ -188,8 +190,9 @@ class Left(Exception):
     """Its notebook's process has ended: nobody is told how it did."""
 
 
-def leave(client: Client, schedule: Schedule, course: Course, hub: Hub) -> None:
-    """The process of an attached notebook ends, with all that it was to do yet."""
+def leave(clients: list[Client], schedule: Schedule, course: Course, hub: Hub) -> None:
+    """The process of a notebook ends, with all that it was to do yet; perhaps another one comes."""
+    client = clients[schedule.leaver]
     client.link.cut()
     own = [p.number for p in schedule.programs if p.client == client.number]
     names = {f"client {client.number}", *(f"cell {number}" for number in own)}
@@ -199,6 +202,20 @@ def leave(client: Client, schedule: Schedule, course: Course, hub: Hub) -> None:
     for number in own:
         course.ended.setdefault(number, Left())
     hub.is_over = len(course.ended) == len(schedule.programs)
+    if programs := [p for p in schedule.programs if p.client == NEWCOMER]:
+        hub.start("newcomer", partial(come, clients, programs, course, len(schedule.programs)))
+
+
+def come(clients: list[Client], programs: Sequence[Program], course: Course, number: int) -> None:
+    """Another notebook attaches, and goes on."""
+    cluster = clients[0].cluster
+    client = Client(cluster, NEWCOMER, clients[0].lateness)
+    client.others = list(clients)
+    for one in clients:
+        one.others.append(client)
+    clients.append(client)
+    client.hear_of_the_dead()
+    use(client, programs, course, cluster.hub, number)
 
 
 def lose(cluster: Cluster, clients: Sequence[Client], what: str, which: int) -> None:
@@ -416,6 +433,8 @@ def schedules(first: int, count: int, faults: Sequence[str] = ("", *FAULTS)) -> 
                 made = acts.restart(made, chance)
         elif any(p.client for p in made.programs) and chance.random() < LEFT:
             made = replace(made, leaves_at=chance.uniform(0, 2.0))
+            if chance.random() < FOLLOWED:
+                made = acts.follow(made, chance)
         elif chance.random() < ACTS:
             made = acts.add(made, chance)
         yield made
@@ -440,7 +459,8 @@ def _smaller(schedule: Schedule) -> Iterator[Schedule]:
     if schedule.death is not None:
         yield replace(schedule, death=None)
     if schedule.leaves_at is not None:
-        yield replace(schedule, leaves_at=None)
+        left = tuple(p for p in programs if p.client != NEWCOMER)
+        yield replace(schedule, leaves_at=None, programs=left)
     if (keeps := schedule.keeps) is not None:
         yield replace(schedule, keeps=None)
         for gone in keeps.deaths:

@@ -86,13 +86,29 @@ def test_a_cell_whose_predecessor_never_comes_is_run_after_a_while(
     assert control.given == [1, 3, 4]
 
 
-def test_what_was_lost_holds_up_a_fresh_rank_but_shortly(
+def test_the_first_cells_of_two_notebooks_wait_for_each_other_as_long_as_others(
     runner: CellRunner, control: FakeControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rank in the place of a dead one has run none of the cells before."""
     monkeypatch.setattr(cell_queue, "HOLD_S", 1000.0)
-    send(runner, 51, 50)
-    until(lambda: control.given == [51], "cell 51 is taken", 20)
+    send(runner, 2, 1)
+    time.sleep(0.3)  # a busy machine is as late
+    assert control.given == []
+    send(runner, 1, 0)
+    assert control.given == [1, 2]
+
+
+def test_a_cell_that_comes_after_one_behind_it_has_begun_is_not_run(
+    runner: CellRunner, control: FakeControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other ranks run them in another order, and would meet its launches with the later one's."""
+    monkeypatch.setattr(cell_queue, "HOLD_S", 0.05)
+    send(runner, 2, 1)
+    until(lambda: control.given == [2], "cell 2 is taken", 20)
+    late = send(runner, 1, 0)
+    assert late.replies == [wire.CellReply(0, 1, "interrupted", 0.0)]
+    assert control.given == [2, 1]  # its end is noted in its turn, so that others hear of it
+    assert not runner.queue.waits(1)
+    assert runner.queue.waits(2)
 
 
 def test_a_waiting_cell_is_counted_and_can_be_interrupted(
@@ -117,7 +133,6 @@ def test_cells_from_many_threads_are_all_taken_in_order(
     runner: CellRunner, control: FakeControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cell_queue, "HOLD_S", 1000.0)
-    monkeypatch.setattr(cell_queue, "HOLD_NEW_S", 1000.0)
     threads = [
         threading.Thread(target=lambda k=k: [send(runner, n, n - 1) for n in range(1 + k, 101, 4)])
         for k in range(4)

@@ -200,6 +200,18 @@ def test_a_gate_is_opened_though_a_rank_that_does_not_wait_at_it_is_further() ->
     assert looked.stuck_gates(waits, late) == set()
 
 
+def test_a_gate_is_opened_whose_cell_has_never_come_to_a_rank_that_runs_a_later_one() -> None:
+    waits = {r: report(r, gate=[SEQ - 1, 0, 1, 2]) for r in (0, 1)}
+    waits[2] = report(2, launch(0), state="running", seq=SEQ - 1, ended=SEQ - 2)
+    looked = polls()
+    late = replace(ALL, now=ALL.now + FOREIGN_S)
+    assert looked.stuck_gates(waits, ALL) == set()
+    assert looked.stuck_gates(waits, late) == set()  # it runs there yet
+    waits[2] = report(2, launch(0), state="running", seq=SEQ, ended=SEQ - 2)
+    assert looked.stuck_gates(waits, late) == set()
+    assert looked.stuck_gates(waits, replace(late, now=late.now + FOREIGN_S)) == {SEQ - 1}
+
+
 def test_of_two_programs_the_late_rank_tells_which_is_wrong_but_not_for_ever() -> None:
     looked = polls()
     made = {0: report(0, state="running", seq=SEQ, ended=SEQ - 1)}
