@@ -37,7 +37,7 @@ from jaxcluster.ranks import begin_ranks, name_ranks
 ANSWER_S = 5.0  # that ranks get to say what they have launched, where it is known to differ
 UNEVEN_S = 8.0  # that what made the ranks uneven gets to even out, or to become certain
 
-THREADS = " Don't trust what threads, tasks and timers have assigned since."
+THREADS = " Don't trust what threads, tasks, timers and %%px cells have assigned since."
 
 # Why ranks have ended that nothing has befallen.
 STOPPED, RESTARTED = "the cluster was stopped", "the cluster was restarted"
@@ -328,7 +328,7 @@ class Settling:
             self._is_blurred = True
             cell.recovered = (
                 "All of them have completed, and the ranks are in lockstep again. Don't trust what "
-                f"this cell printed. {(yield from self._say_undone())}"
+                f"this cell printed. {(yield from self._say_undone())}{self._warn_of_threads()}"
             )
         elif facts.dead:  # whoever gives the ranks new processes makes an end of it
             if report is None and cell.is_complete:  # what a rank was to replay it may have run

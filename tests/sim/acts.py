@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 from jaxcluster.cluster import between_cells, handle, recovery
 from jaxcluster.errors import JaxClusterError
 from sim.clients import Client
-from sim.programs import Program, Schedule, Writer
+from sim.hub import Sink
+from sim.programs import Launch, Program, Schedule, Set, Step, Writer
 from sim.truth import Value
 
 NUMBERS = 20, 21  # of acts; cells have others
@@ -35,6 +36,14 @@ class Push:
     op: ClassVar[str] = "sim_push"
 
 
+@dataclass(frozen=True)
+class Px:
+    """Run a program's steps on a rank as ipyparallel does: in no turn, and for no cell."""
+
+    number: int
+    op: ClassVar[str] = "sim_px"
+
+
 def carry_out(client: Client, program: Program, course: Any) -> BaseException | None:
     """How it ended."""
     what, name = program.act
@@ -57,6 +66,12 @@ def _pull(client: Client, number: int, name: str, course: Any) -> str:
 
 def _push(client: Client, number: int, name: str, course: Any) -> str:
     _ask(client, Push(name, number))
+    return ""
+
+
+def _px(client: Client, number: int, name: str, course: Any) -> str:
+    ranks = client.cluster.program(f"# {number}").ranks
+    client.link.request_each(dict.fromkeys(ranks, Px(number)), sink=Sink())  # type: ignore[arg-type]
     return ""
 
 
@@ -91,6 +106,7 @@ def _restart(client: Client, number: int, name: str, course: Any) -> str:
 
 _ACTS: dict[str, Callable[[Client, int, str, Any], str]] = {
     "pull": _pull, "push": _push, "undo": _undo, "resync": _resync, "restart": _restart,
+    "px": _px,
 }  # fmt: skip
 
 
@@ -104,6 +120,27 @@ def add(made: Schedule, chance: random.Random) -> Schedule:
         program = Program(number, chance.randrange(2), {}, False, pause_s=pause_s, act=(act, name))
         programs.insert(chance.randint(0, len(programs)), program)
     return replace(made, programs=tuple(programs))
+
+
+def px(made: Schedule, chance: random.Random) -> Schedule:
+    """A ``%%px`` in the midst of cells, on all ranks or some; what it launches no cell launches.
+
+    In strict mode it launches nothing: what a rank alone announces waits for others, for ever.
+    """
+    programs = list(made.programs)
+    steps: list[Step] = [Set(chance.choice("xpq"), (NUMBERS[0], 0))]
+    if is_launching := chance.random() < 0.5 and not made.is_strict:
+        steps.append(Launch("0,1,2", 3, (NUMBERS[0], 1), "x"))
+    ranks = [rank for rank in range(made.num_ranks) if not rank or chance.random() < 0.8]
+    pause_s = chance.choice([0.0, 0.0, 0.02, 0.3, 1.0])
+    each = dict.fromkeys(ranks, tuple(steps))
+    own = Program(NUMBERS[0], chance.randrange(2), each, False, pause_s=pause_s, act=("px", ""))
+    programs.insert(chance.randint(0, len(programs)), own)
+    if chance.random() < 0.3:
+        undo = Program(NUMBERS[1], chance.randrange(2), {}, False, act=("undo", "a"))
+        programs.append(undo)
+    fault = made.fault or ("px" if is_launching else "")
+    return replace(made, programs=tuple(programs), fault=fault)
 
 
 def follow(made: Schedule, chance: random.Random) -> Schedule:
@@ -126,6 +163,10 @@ def restart(made: Schedule, chance: random.Random) -> Schedule:
     again = Program(NUMBERS[0], 0, {}, False, pause_s=pause_s, act=("restart", ""))
     programs.insert(chance.randint(0, len(programs)), again)
     return replace(made, programs=tuple(programs))
+
+
+def is_px(program: Program | None) -> bool:
+    return program is not None and program.act is not None and program.act[0] == "px"
 
 
 def is_restarted(made: Schedule) -> bool:

@@ -224,6 +224,7 @@ class Before:
     seq: int
     names: dict[str, Any]
     is_undone: bool = False
+    gone: str = ""  # why it can't be taken back any more
 
 
 class Rank:
@@ -456,6 +457,8 @@ class Rank:
             return "no cell has run"
         if self.before.seq > request.body.seq:
             return "another cell has begun since"
+        if self.before.gone:
+            return self.before.gone
         if self.before.seq == request.body.seq and self.before.is_undone:
             return ALREADY_UNDONE
         return None
@@ -470,6 +473,15 @@ class Rank:
     def _on_sim_push(self, request: Request) -> None:
         self.names[request.body.name] = pushed(self.number, request.body.number)
         self.reply(request, None)
+
+    def _on_sim_px(self, request: Request) -> None:
+        self.jobs.append(lambda: self._run_px(self.cluster.program(f"# {request.body.number}")))
+        self.reply(request, None)
+
+    def _run_px(self, program: Program) -> None:
+        if self.before is not None:
+            self.before.gone = "%%px, or another client's code, has run on it since"
+        self._take_steps_apart(program.of(self.number))
 
     def _on_replay(self, request: Request) -> None:
         self.jobs.append(lambda: self._replay(request))
@@ -650,7 +662,9 @@ class Rank:
                     value = self.names[step.name] = self._launch(step)
                     if self.cluster.inline:
                         self._wait_for(value, can_stop=False)
-        except RuntimeError:
+                elif isinstance(step, Set):
+                    self.names[step.name] = step.what
+        except (RuntimeError, failures.Divergence):
             pass  # a task's or a timer's ends there
         finally:
             self.journal.is_apart = False

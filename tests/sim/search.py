@@ -30,6 +30,7 @@ KEPT = 0.006  # of the schedules: in each of these ranks or hosts are lost
 LEFT = 0.1  # of those with two notebooks: the other one's process ends
 FOLLOWED = 0.5  # of these: a third one comes then
 ACTS = 0.1  # of the others: values come and go between cells, or cells are undone
+PX = 0.02  # of the rest: ipyparallel runs code of a client's beside the cells
 NEWCOMER = 2  # which notebook
 LIMIT_S = 200.0  # of the virtual clock; what waits as long waits for ever
 
@@ -252,6 +253,7 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
         broken += [f"an error of ours: {text}" for text in cluster.keeping.logged]
     numbers = {p.source: p.number for p in schedule.programs}
     by_number = {p.number: p for p in schedule.programs}
+    has_px = any(map(acts.is_px, schedule.programs))  # then each launch may have met its launch
     for source, rank, value in cluster.printed:
         number = numbers[source]
         is_wrong = isinstance(value, Value) and value.tainted
@@ -262,6 +264,8 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
             if not isinstance(value, Value) or not value.tainted:
                 continue
             number, error = _maker(value), course.ended.get(_maker(value), 1)
+            if acts.is_px(by_number.get(number)) or (has_px and value.meaning in course.apart):
+                continue  # nobody looks after the last cell
             if _was_named(value, course) or isinstance(error, Left):
                 continue
             if error is None:
@@ -309,9 +313,11 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
             is_clear = is_clear and not _is_stop_heard(schedule)
             is_clear = is_clear and schedule.keeps is None and not is_left
             is_clear = is_clear and len(culprits) != len(report.others)  # else nobody can tell
+            is_clear = is_clear and not has_px
             if is_clear and guilty.isdisjoint(culprits):
                 broken.append(f"P4: cell {number}: {sorted(culprits)} are blamed: {report}")
             is_clear = is_whole and not (_is_stop_heard(schedule) or acts.is_restarted(schedule))
+            is_clear = is_clear and not has_px
             if report.cell_seq and report.cell_seq not in cells and is_clear:
                 broken.append(f"P4: cell {report.cell_seq} is blamed, not {cells}: {report}")
     if not (broken or is_left or any(rank.is_dead for rank in cluster.ranks)):
@@ -407,7 +413,10 @@ def _look_at_all_or_none(schedule: Schedule, cluster: Cluster, course: Course) -
         p.is_stopped for p in schedule.programs
     ):
         return
+    bound = {p.number for p in schedule.programs if acts.is_px(p)}
     for name in "pq":
+        if any(_cell_of(rank.names.get(name)) in bound for rank in cluster.ranks):
+            continue
         if any(name in str(error).split() or f"{name}," in str(error) or f" {name} " in str(error)
                for error in course.ended.values()):  # fmt: skip
             continue
@@ -437,6 +446,8 @@ def schedules(first: int, count: int, faults: Sequence[str] = ("", *FAULTS)) -> 
                 made = acts.follow(made, chance)
         elif chance.random() < ACTS:
             made = acts.add(made, chance)
+        elif chance.random() < PX:
+            made = acts.px(made, chance)
         yield made
 
 

@@ -33,7 +33,7 @@ from sim import hub, ranks
 from sim.clients import Turns, World
 from sim.found import FOUND
 from sim.hub import Sink
-from sim.programs import Catch, Launch, Print, Program, Repeat, Schedule, Sleep
+from sim.programs import Catch, Late, Launch, Print, Program, Repeat, Schedule, Sleep
 from sim.ranks import Journal, Rank
 from sim.search import prepare, run, schedules, tell
 
@@ -177,6 +177,22 @@ def test_what_makes_a_search_fast_changes_no_course(monkeypatch: pytest.MonkeyPa
 def test_a_schedule_without_cells_breaks_nothing() -> None:
     """Else each one that is broken would be shrunk to it."""
     assert run(Schedule(0, 3, True, ())).broken == []
+
+
+def test_what_timers_have_assigned_is_doubted_where_they_have_met_other_programs() -> None:
+    """All have completed, and no cell's launch has met another one."""
+    late = Launch("0,1,2", 1, (1, 0), "t")
+    steps = {rank: (Late(after, (late,)),) for rank, after in enumerate((0.25, 0.05, 3.05))}
+    px = (Launch("0,1,2", 3, (20, 1), "x"),)
+    programs = (
+        Program(1, 0, steps, False),
+        Program(2, 0, dict.fromkeys(range(3), ()), False),
+        Program(20, 1, dict.fromkeys(range(3), px), False, act=("px", "")),
+    )
+    course = run(Schedule(528, 3, True, programs, "px", lateness=0.3))
+    assert not course.broken
+    assert "All of them have completed" in str(course.ended[2])
+    assert "Don't trust what threads, tasks, timers and %%px cells" in str(course.ended[2])
 
 
 def test_zeros_behind_a_stop_that_was_heard_are_told() -> None:
