@@ -142,13 +142,13 @@ class Again:
     retries: int
     elastic: bool = False
 
-    def is_due(self, tried: int, dead: Mapping[int, Mapping[str, Any]]) -> bool:
+    def is_due(self, tried: int, dead: Mapping[int, wire.Death]) -> bool:
         """Whether it is, after so many tries.
 
         Args:
           dead: the ranks that have died, and what is known of it.
         """
-        is_lost = any(facts.get("host_lost") for facts in dead.values())
+        is_lost = any(death.host_lost for death in dead.values())
         return tried <= self.retries or (self.elastic and is_lost)
 
     def which(self, number: int) -> str:
@@ -533,7 +533,7 @@ def text_of(output: wire.RankOutput) -> tuple[str, str]:
 
 def exit_status(
     failed: wire.CellReply | None,
-    dead: Mapping[int, Mapping[str, Any]],
+    dead: Mapping[int, wire.Death],
     error: BaseException | None,
     received: int,
 ) -> int:
@@ -547,12 +547,11 @@ def exit_status(
       error: how the cell has ended.
       received: the signal that this process was told to stop by, or 0.
     """
-    for facts in dead.values():
-        code = facts.get("code")
-        if code is None:
+    for death in dead.values():
+        if death.code is None:
             return 1
-        if code:
-            return int(code) if code > 0 else 128 - int(code)
+        if death.code:
+            return death.code if death.code > 0 else 128 - death.code
     if failed is not None and failed.error is not None:
         is_exit = failed.error.ename == "SystemExit" and failed.error.evalue.isdecimal()
         return int(failed.error.evalue) if is_exit else 1

@@ -122,7 +122,7 @@ class Cluster(Lifecycle):
         return self.world.link
 
     @property
-    def dead(self) -> dict[int, dict[str, Any]]:
+    def dead(self) -> dict[int, wire.Death]:
         """The ranks whose processes have ended, and why."""
         return self.world.dead
 

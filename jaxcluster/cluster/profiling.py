@@ -231,8 +231,8 @@ def _why(answer: Event[Any] | None) -> str:
     if answer is None:
         return "it gave no answer"
     if answer.op == "died":
-        return f"it has died ({answer.body.get('why', 'unknown reason')})"
-    return "" if answer.op == "reply" else str(answer.body["message"]).rstrip(".")
+        return f"it has died ({answer.why})"
+    return "" if answer.op == "reply" else answer.why.rstrip(".")
 
 
 def _empty() -> Profile:

@@ -55,7 +55,7 @@ class Replay:
     """
 
     def __init__(
-        self, link: Link, seq: int | None = None, dead: Mapping[int, Any] | None = None
+        self, link: Link, seq: int | None = None, dead: Mapping[int, wire.Death] | None = None
     ) -> None:
         self.core = replaying.Replaying(seq)
         self._link, self._sink = link, Sink()
@@ -117,8 +117,7 @@ class Replay:
             if event.op == "reply":
                 found.append(replaying.Ran(event.rank, event.body.ran))
             else:
-                why = str(event.body.get("message") or event.body.get("why"))
-                found.append(replaying.Refused(event.rank, str(event.body.get("ename")), why))
+                found.append(replaying.Refused(event.rank, event.ename, event.why))
         return found
 
     def _export(self, fingerprint: int) -> bytes | str:
@@ -126,10 +125,7 @@ class Replay:
         for event in answers.values():
             if event.op == "reply" and event.buffers:
                 return bytes(event.buffers[0])
-        refused = [
-            e for e in answers.values() if e.op == "error" and e.body["ename"] == "CannotReplay"
-        ]
-        return str(refused[0].body["message"]) if refused else ""
+        return next((e.why for e in answers.values() if e.ename == "CannotReplay"), "")
 
     def _courses(self, wanted: Mapping[int, Sequence[int]]) -> dict[int, dict[int, str]] | None:
         link = self._link

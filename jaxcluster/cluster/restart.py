@@ -285,10 +285,10 @@ def _not_saved(failed: Mapping[int, Event[Any] | None], folder: StateFolder) -> 
     for rank, event in sorted(failed.items()):
         why = f"no answer within {SAVE_S:g} s"
         if event is not None:
-            why = str(event.body.get("message") or event.body.get("why") or event.body)
-            if event.body.get("ename") in ("CannotSave", "OSError"):
+            why = event.why
+            if event.ename in ("CannotSave", "OSError"):
                 again = folder.hint
-            if event.body.get("ename") == "AtLimit":
+            if event.ename == "AtLimit":
                 again = AT_LIMIT
         whys.setdefault(why, []).append(rank)
     told = "; ".join(f"{name_ranks(ranks)}: {why}" for why, ranks in whys.items())
@@ -729,9 +729,9 @@ def restore(
         each[rank] = replace(_of_donor(found, rank, donor, folder), skip=[*own, *differing])
     heard = ask(world, each, RESTORE_S, check)
     damaged = {
-        rank if (source := each[rank].from_rank) is None else source: str(event.body["message"])
+        rank if (source := each[rank].from_rank) is None else source: event.why
         for rank, event in heard.items()
-        if event.op == "error" and event.body.get("ename") == "Unreadable"
+        if event.ename == "Unreadable"
     }
     if damaged:  # else it would be promised, and fail, for ever
         return restore(world, saved.without(damaged), when, check, made_by)
@@ -853,8 +853,8 @@ def _all(
 ) -> dict[int, R]:
     """What all ranks have replied; raises as ``ask_all``."""
     for event in answers.values():
-        if event.op == "error" and event.body.get("ename") == NotBrought.__name__:
-            raise NotBrought(str(event.body["message"]), ranks=[event.rank])
+        if event.ename == NotBrought.__name__:
+            raise NotBrought(event.why, ranks=[event.rank])
     bodies_back = {rank: unwrap(event) for rank, event in sorted(answers.items())}
     if missing := sorted(set(each) - set(answers)):
         op = each[missing[0]].op

@@ -351,7 +351,7 @@ class RunningCell:
             self.talk.add(event.body, now)
         elif event.op == "died":
             self.talk.withdraw(rank)
-            return self._feed(events.Died(now, rank, event.body["why"], event.body.get("code")))
+            return self._feed(events.Died(now, rank, event.why, event.body.code))
         else:
             return self._take_in_turn(event)
         return self._feed(events.Tick(time.monotonic()))
@@ -374,7 +374,7 @@ class RunningCell:
 
     def _take_reply(self, event: Event[Any], now: float) -> None:
         if event.op in ("error", "mismatch"):
-            error = wire.ErrorInfo(event.body["ename"], event.body["message"], [])
+            error = wire.ErrorInfo(event.ename, event.why, [])
             reply = wire.CellReply(event.rank, self.record.seq, "error", 0.0, error)
         else:
             reply = event.body

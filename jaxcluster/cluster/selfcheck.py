@@ -96,8 +96,7 @@ def _fault(answers: Mapping[int, Event[Any]], ranks: Iterable[int], late: str) -
         if event is None:
             wrong.setdefault(late, []).append(rank)
         elif event.op != "reply":
-            body = event.body or {}
-            said = str(body.get("message") or body.get("why") or body).partition("\n")[0]
+            said = event.why.partition("\n")[0]
             wrong.setdefault(f"failed ({said[:200]})", []).append(rank)
         elif isinstance(event.body, Checked) and not event.body.right:
             wrong.setdefault(event.body.why, []).append(rank)

@@ -154,14 +154,14 @@ class Starting:
         """On the supervisor's thread: whoever waits for a rank that has died waits no longer."""
         self.exits.put(event)
         if self.link is not None and isinstance(event, forks.Exit) and event.rank is not None:
-            self.link.mark_dead(event.rank, {"why": describe_event(event)})
+            self.link.mark_dead(event.rank, wire.Death(describe_event(event)))
 
     def cancel(self) -> None:
         """End it at its next wait, which is over now. Another thread."""
         self._stopped.set()
         if self.link is not None:
             for rank in range(self.spec.num_processes):
-                self.link.mark_dead(rank, {"why": "the start was stopped"})
+                self.link.mark_dead(rank, wire.Death("the start was stopped"))
 
     def _facts(self) -> list[wire.EngineFacts]:
         n = self.spec.num_processes
@@ -322,9 +322,8 @@ class Starting:
             if event.op == "died":
                 self._check_exits()
             if event.op != "reply":
-                body = event.body
                 raise error(
-                    f"Rank {event.rank} {what}: {body.get('ename', '')} {body.get('message', '')}\n"
+                    f"Rank {event.rank} {what}: {event.ename} {event.why}\n"
                     + self._log_excerpt(event.rank),
                     "%jaxcluster doctor checks this machine.",
                     [event.rank],

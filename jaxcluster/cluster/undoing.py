@@ -129,7 +129,7 @@ def _undo(link: Link, seq: int, number: int, ranks: Sequence[int], answer_s: flo
 
 
 def _is_undone(event: Event[Any] | None) -> bool:
-    return event is not None and event.op == "error" and event.body["message"] == ALREADY_UNDONE
+    return event is not None and event.op == "error" and event.why == ALREADY_UNDONE
 
 
 _AGAIN = "nothing was changed: try %jaxcluster undo again"
@@ -148,7 +148,7 @@ def _refusal(answers: Mapping[int, Event[Any]], ranks: Sequence[int], silent: st
         if event is None:
             whys.setdefault(silent, []).append(rank)
         elif event.op == "error":
-            whys.setdefault(str(event.body["message"]), []).append(rank)
+            whys.setdefault(event.why, []).append(rank)
     if not whys and all(event.op == "died" for event in answers.values()):
         return "all of its ranks have died"
     return "; ".join(

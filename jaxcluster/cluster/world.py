@@ -89,7 +89,7 @@ class World:
         self.link = link = link or processes.connect()
         self.num_processes = record.spec.num_processes
         self.hosts = several_hosts({f.rank: f.hostname for f in record.facts})
-        self.dead: dict[int, dict[str, Any]] = {}
+        self.dead: dict[int, wire.Death] = {}
         self.last_launches: dict[int, list[wire.Launch]] = {}
         self.counts: dict[int, lockstep.Counts] = {}
         self.pending_launches: list[pending_launches.PendingLaunch] = []
@@ -137,7 +137,7 @@ class World:
         self.close_client()
         self.processes.stop()
         for rank in range(self.num_processes):  # no other thread goes on waiting for them
-            self.link.mark_dead(rank, {"why": why})
+            self.link.mark_dead(rank, wire.Death(why))
         self.link.close()
         if self.copies is not None:
             self.copies.folder.remove()
@@ -195,8 +195,9 @@ class World:
             case forks.Relayed():
                 self.on_message(event.message)
             case forks.Lost():
+                death = wire.Death("the fork server has ended, and its ranks with it")
                 for rank in range(self.num_processes):
-                    self.mark_dead(rank, "the fork server has ended, and its ranks with it")
+                    self.mark_dead(rank, death)
             case HostLost():
                 why = f"host {event.host} is lost: {event.why}"
                 if not event.gone:
@@ -205,14 +206,14 @@ class World:
                 if event.is_first and self.record.coordinator_pid and event.gone:
                     self.coordinator_died = why
                 for rank in event.ranks:
-                    self.mark_dead(rank, why, host_lost=True, may_live=not event.gone)
+                    self.mark_dead(rank, wire.Death(why, host_lost=True, may_live=not event.gone))
             case forks.Exit(rank=int(rank)):
                 why = describe_event(event, self._oom_kills)
                 if self.coordinator_died and -event.code in BY_JAX:
                     why = f"ended by JAX, whose coordinator had died: {self.coordinator_died}"
                 told = crash_log.explain(why, self._log_end(rank))
                 self.last_launches[rank] = event.launches.all()
-                self.mark_dead(rank, told, code=event.code)
+                self.mark_dead(rank, wire.Death(told, event.code))
             case forks.Exit(role="coordinator"):
                 self.coordinator_died = describe_event(event, self._oom_kills)
                 self.on_death()
@@ -220,23 +221,16 @@ class World:
 
     # ------------------------------------------------------------------ deaths
 
-    def mark_dead(self, rank: int, why: str, code: int | None = None, **facts: bool) -> None:
-        """From now on a rank is a dead one; the first reason stays.
-
-        Args:
-          code: what its process has ended with, where that is known: below 0 the signal.
-          **facts: ``host_lost``: its host is, with all its ranks; ``may_live``: as far as is known.
-        """
-        told: dict[str, Any] = {"why": why, "code": code}
-        told |= {name: True for name, is_so in facts.items() if is_so}
-        self.dead.setdefault(rank, told)
+    def mark_dead(self, rank: int, death: wire.Death) -> None:
+        """From now on a rank is a dead one; the first reason stays."""
+        self.dead.setdefault(rank, death)
         self.on_death()
-        self.link.mark_dead(rank, told)
+        self.link.mark_dead(rank, death)
         events.tell()
 
     def end_rank(self, rank: int, why: str) -> None:
         """Kill a rank's process, which will never answer again; from then on it is a dead one."""
-        self.mark_dead(rank, why)
+        self.mark_dead(rank, wire.Death(why))
         with contextlib.suppress(LaunchError):
             self.processes.kill(rank)
 
@@ -377,7 +371,7 @@ class World:
         self.check()
         answers = self.link.gather(ranks, request, timeout_s=timeout_s)
         reasons = {
-            r: f"dead ({e.body['why']})" if e.op == "died" else e.body["message"]
+            r: f"dead ({e.why})" if e.op == "died" else e.why
             for r, e in answers.items()
             if e.op != "reply"
         }

@@ -78,12 +78,12 @@ class Request(Generic[Q]):
             message, hint = getattr(error, "message", ""), getattr(error, "hint", "")
         except Exception:  # of the user's making
             pass
-        body = {
-            "ename": wire.type_name(type(error)),
-            "message": message if isinstance(message, str) and message else message_of(error),
-            "hint": hint if isinstance(hint, str) else "",
-        }
-        self._answer("error", body, ())
+        failure = wire.Failure(
+            wire.type_name(type(error)),
+            message if isinstance(message, str) and message else message_of(error),
+            hint if isinstance(hint, str) else "",
+        )
+        self._answer("error", failure, ())
 
     def _answer(self, op: str, body: Any, buffers: Sequence[Buffer]) -> None:
         message = wire.encode(op, self.id, body)
@@ -388,8 +388,8 @@ class ControlChannel:
             try:
                 envelope = wire.decode(data)
             except ValueError as error:
-                body = {"ename": "ValueError", "message": str(error)}
-                self.post(ident, wire.encode("error", "", body))
+                failure = wire.Failure("ValueError", str(error))
+                self.post(ident, wire.encode("error", "", failure))
                 continue
             request: Request[Any] = Request(
                 self,

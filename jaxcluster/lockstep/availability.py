@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from jaxcluster.ranks import name_ranks
+from jaxcluster.wire import Death
 
 RecoveryMode = Literal["auto", "ask", "never"]
 """Whether lost ranks are replaced at once, when the user says so, or never."""
@@ -33,7 +34,7 @@ class ClusterCondition:
     down_hint: str = ""
     is_stopped: bool = False
     unreachable: Mapping[str, str] = field(default_factory=dict)
-    dead: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    dead: Mapping[int, Death] = field(default_factory=dict)
     coordinator_died: str = ""
     is_ours: bool = True
     has_owner: Callable[[], bool] = lambda: False
@@ -54,7 +55,7 @@ class ClusterCondition:
     @property
     def without_dead(self) -> str:
         """Who has died."""
-        why = "; ".join(sorted({facts["why"] for facts in self.dead.values()}))
+        why = "; ".join(sorted({death.why for death in self.dead.values()}))
         if self.unreachable:  # they may live
             return f"{name_ranks(self.dead).capitalize()} can't be reached ({why})."
         return f"{name_ranks(self.dead).capitalize()} died ({why})."
@@ -93,7 +94,7 @@ def refusal(now: ClusterCondition) -> Refusal | None:
         return Refusal(message, now.again)
     if now.dead:
         dead = tuple(sorted(now.dead))
-        who, why = name_ranks(dead), now.dead[dead[0]]["why"]
+        who, why = name_ranks(dead), now.dead[dead[0]].why
         message = f"{who.capitalize()} died ({why}), so the cell was not run."
         return Refusal(message, "", dead, f"when {who} died")
     if now.coordinator_died:  # this jax's ranks outlive it

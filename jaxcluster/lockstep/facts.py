@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.model import findings, lockstep, pending_launches
@@ -36,7 +35,7 @@ class Facts:
 
     now: float
     ranks: tuple[int, ...] = ()
-    dead: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    dead: Mapping[int, wire.Death] = field(default_factory=dict)
     last_launches: Mapping[int, Sequence[wire.Launch]] = field(default_factory=dict)
     own: frozenset[int] = frozenset()
     sent: Mapping[int, int] = field(default_factory=dict)

@@ -553,7 +553,7 @@ class Settling:
         if why in (STOPPED, RESTARTED):
             told = f"Cell [{record.execution_count}] was ended: {why}."
         dead = self._facts.dead
-        if lost := {r: why for r, why in died.items() if dead.get(r, {}).get("host_lost")}:
+        if lost := {r: why for r, why in died.items() if r in dead and dead[r].host_lost}:
             yield actions.Notice(notices.lost_hosts(lost))  # what follows can take a minute
         report = yield from self._find_cause()
         if report is not None:

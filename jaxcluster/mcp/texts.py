@@ -101,7 +101,7 @@ def _now(running: Cluster) -> str:
     world = running.world
     if running.dead:
         rank = min(running.dead)
-        lines = [f"Rank {r} died: {facts['why']}." for r, facts in sorted(running.dead.items())]
+        lines = [f"Rank {r} died: {death.why}." for r, death in sorted(running.dead.items())]
         return "\n".join([*lines, f"The end of rank {rank}'s log:", world.log_excerpt(rank)])
     before = replay.ask_reports(world.link, launches=256)
     time.sleep(LOOK_S)

@@ -184,7 +184,7 @@ def _obituary(
     where = f" in cell [{cell.record.execution_count}]" if cell is not None else ""
     if not dead:
         return [f"JAX's coordinator died: {current.coordinator_died}."]
-    lines = [f"Rank {rank} died{where}: {current.dead[rank]['why']}." for rank in dead]
+    lines = [f"Rank {rank} died{where}: {current.dead[rank].why}." for rank in dead]
     if cell is not None and said:
         record = cell.record
         others = [rank for rank in record.ranks if rank in said]

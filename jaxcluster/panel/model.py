@@ -204,7 +204,7 @@ class Model:
         if current.down:
             return replace(shown, status="dead", note=f"{current.down} {current.down_hint}")
         if rank in current.dead:
-            return replace(shown, status="dead", rss=0, note=str(current.dead[rank]["why"]))
+            return replace(shown, status="dead", rss=0, note=current.dead[rank].why)
         if current.is_restarting or (state is not None and state.state == "starting"):
             return replace(shown, status="starting")
         if poller is not None and rank in poller.silent:

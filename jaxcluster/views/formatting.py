@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from jaxcluster.cluster.resources import Sample
 from jaxcluster.model.layout import ArrayLayout, Bounds, CheckResult, Device, TreeLayout
 from jaxcluster.ranks import begin_ranks, by_value, format_ranks, name_ranks
 from jaxcluster.text import format_nbytes, plural
-from jaxcluster.wire import RankState
+from jaxcluster.wire import Death, RankState
 
 BLOCKS = 20  # of a line of blocks: 40 s
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -132,10 +131,10 @@ def check(result: CheckResult, limit: int = 20) -> list[str]:
     return lines
 
 
-def doing(s: RankState, dead: Mapping[int, Mapping[str, Any]]) -> str:
+def doing(s: RankState, dead: Mapping[int, Death]) -> str:
     """What a rank does, in a few words."""
     if s.state == "dead" and s.rank in dead:
-        return f"dead: {dead[s.rank]['why']}"
+        return f"dead: {dead[s.rank].why}"
     if s.queued and s.state == "running":
         return f"running, {s.queued} waiting"
     if s.background:

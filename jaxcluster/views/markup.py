@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import Any
 
 from jaxcluster.cluster.array_queries import Memory, Meshes
 from jaxcluster.cluster.resources import Sample
@@ -17,7 +16,7 @@ from jaxcluster.model.layout import ArrayLayout, CheckResult, Device, TreeLayout
 from jaxcluster.ranks import format_ranks, name_ranks
 from jaxcluster.text import format_nbytes, plural
 from jaxcluster.views import formatting, palette, picture, plain
-from jaxcluster.wire import RankState
+from jaxcluster.wire import Death, RankState
 
 WIDTH = 560
 MAX_TILES = 600  # of one picture
@@ -373,7 +372,7 @@ SPARK_COLOR = "#4c8bc4"  # seen on white and on black
 
 def status(
     states: Sequence[RankState],
-    dead: Mapping[int, Mapping[str, Any]],
+    dead: Mapping[int, Death],
     samples: Mapping[int, Sequence[Sample]],
 ) -> str:
     """A table of the ranks, with what each has used in the last minutes as a curve."""

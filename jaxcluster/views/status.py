@@ -98,7 +98,7 @@ def shown_by(shell: Any) -> Show:
 
 def bundle(
     states: Sequence[wire.RankState],
-    dead: Mapping[int, Mapping[str, Any]],
+    dead: Mapping[int, wire.Death],
     samples: Mapping[int, Sequence[Sample]],
     late: str = "",
 ) -> Bundle:
@@ -146,7 +146,7 @@ def _changing(states: Sequence[wire.RankState], cluster: Cluster) -> object:
             for s in states
         ],
         _late(cluster, states),
-        {rank: info.get("why") for rank, info in cluster.dead.items()},
+        {rank: death.why for rank, death in cluster.dead.items()},
     )
 
 

@@ -19,7 +19,7 @@ from jaxcluster.views import formatting
 
 def status(
     states: Sequence[wire.RankState],
-    dead: Mapping[int, Mapping[str, Any]],
+    dead: Mapping[int, wire.Death],
     samples: Mapping[int, Sequence[Sample]] | None = None,
 ) -> str:
     """One row a rank: where it runs, what it is doing, and what it uses.

@@ -36,10 +36,11 @@ VERSION_HINT = (
 
 @dataclass(frozen=True)
 class Event(Generic[R]):
-    """What came from a rank: ``op`` is reply, error or one of ``EVENTS``.
+    """What came from a rank: ``op`` is reply or one of ``EVENTS``.
 
-    ``body`` of a reply is an ``R``. The link itself says ``died``, with ``why``, and ``mismatch``
-    of a rank that speaks another protocol version: it lives, and can't be understood.
+    ``body`` of a reply is an ``R``. The link itself says ``died``, with a ``Death``, and, with a
+    ``Failure``, ``mismatch`` of a rank that speaks another protocol version: it lives, and can't be
+    understood.
     """
 
     rank: int
@@ -47,6 +48,17 @@ class Event(Generic[R]):
     id: str
     body: Any
     buffers: Sequence[Buffer] = ()
+
+    @property
+    def why(self) -> str:
+        """Why there is no reply."""
+        failed: wire.Death | wire.Failure = self.body
+        return failed.why if isinstance(failed, wire.Death) else failed.message
+
+    @property
+    def ename(self) -> str:
+        """The exception that it is; "" if it is none."""
+        return self.body.ename if isinstance(self.body, wire.Failure) else ""
 
 
 class Sink(Inbox[Event[Any]]):
@@ -73,8 +85,8 @@ class Link(ABC):
         self._ids = itertools.count(1)
         self._prefix = os.urandom(4).hex()
         self._waiting: dict[str, tuple[int, Sink, type[Operation[Any]]]] = {}
-        self._dead: dict[int, Any] = {}
-        self._foreign: dict[int, Any] = {}
+        self._dead: dict[int, wire.Death] = {}
+        self._foreign: dict[int, wire.Failure] = {}
         self._lock = threading.Lock()
 
     @abstractmethod
@@ -156,23 +168,23 @@ class Link(ABC):
             for id in ids:
                 self._waiting.pop(id, None)
 
-    def mark_dead(self, rank: int, facts: Any) -> None:
+    def mark_dead(self, rank: int, death: wire.Death) -> None:
         """Answer all that waits for ``rank``, now and later, with a ``died`` event."""
         with self._lock:
-            self._dead[rank] = facts
-            self._answer_all(rank, "died", facts)
+            self._dead[rank] = death
+            self._answer_all(rank, "died", death)
 
     def _mark_foreign(self, rank: int, message: str) -> None:
         """Answer all that waits for a rank of another version, now and later, with that."""
-        facts = _mismatch(message)
+        failure = _mismatch(message)
         with self._lock:
-            self._foreign[rank] = facts
-            self._answer_all(rank, "mismatch", facts)
+            self._foreign[rank] = failure
+            self._answer_all(rank, "mismatch", failure)
 
-    def _answer_all(self, rank: int, op: str, facts: Any) -> None:
+    def _answer_all(self, rank: int, op: str, body: wire.Death | wire.Failure) -> None:
         """With the lock held."""
         for id in [id for id, (r, *_) in self._waiting.items() if r == rank]:
-            self._waiting.pop(id)[1].put(Event(rank, op, id, facts))
+            self._waiting.pop(id)[1].put(Event(rank, op, id, body))
 
     def _deliver(self, rank: int, frames: Sequence[zmq.Frame]) -> None:
         """Give what has come from a rank to whoever waits for it. On the link's thread."""
@@ -206,8 +218,8 @@ class Link(ABC):
             waiting[1].put(event)
 
 
-def _mismatch(message: str) -> dict[str, str]:
-    return {"ename": "VersionMismatch", "message": message, "hint": VERSION_HINT}
+def _mismatch(message: str) -> wire.Failure:
+    return wire.Failure("VersionMismatch", message, VERSION_HINT)
 
 
 class SocketLink(Link):
@@ -391,22 +403,23 @@ def unwrap(event: Event[R]) -> R:
     if event.op == "reply":
         body: R = event.body
         return body
-    if event.op == "died" and event.body.get("may_live"):
+    if event.op == "died" and event.body.may_live:
         raise errors.RankDied(
-            f"Rank {event.rank} can't be reached: {event.body['why']}.",
+            f"Rank {event.rank} can't be reached: {event.why}.",
             "It may still be running. %jaxcluster attach connects again once it can be reached.",
             [event.rank],
         )
     if event.op == "died":
         raise errors.RankDied(
-            f"Rank {event.rank} has died ({event.body.get('why', 'unknown reason')}).",
+            f"Rank {event.rank} has died ({event.why}).",
             f"%jaxcluster logs {event.rank} shows the end of its log. {errors.RESTART_HINT}",
             [event.rank],
         )
+    failure: wire.Failure = event.body
+    ename, message = failure.ename, failure.message
     if event.op == "mismatch":
         raise errors.VersionMismatch(
-            f"A message of rank {event.rank} can't be read: {event.body['message']}.",
-            event.body["hint"],
+            f"A message of rank {event.rank} can't be read: {message}.", failure.hint
         )
     kinds = {
         "BadName": errors.TransferError,
@@ -418,15 +431,8 @@ def unwrap(event: Event[R]) -> R:
         "CannotSave": errors.RecoveryError,
         "AlreadyProfiled": errors.UsageError,
     }
-    if event.body["ename"] == "WrongFields":
-        raise errors.VersionMismatch(
-            f"Rank {event.rank} can't read {event.body['message']}.", VERSION_HINT
-        )
-    kind = kinds.get(event.body["ename"])
-    if kind is not None:
-        raise kind(event.body["message"], event.body["hint"])
-    raise errors.RankError(
-        f"Rank {event.rank}: {event.body['ename']}: {event.body['message']}",
-        event.body.get("hint", ""),
-        [event.rank],
-    )
+    if ename == "WrongFields":
+        raise errors.VersionMismatch(f"Rank {event.rank} can't read {message}.", VERSION_HINT)
+    if (kind := kinds.get(ename)) is not None:
+        raise kind(message, failure.hint)
+    raise errors.RankError(f"Rank {event.rank}: {ename}: {message}", failure.hint, [event.rank])

@@ -253,6 +253,29 @@ class CommPush:
     target_module: str | None = None
 
 
+@dataclass(frozen=True)
+class Failure:
+    """What a rank answers in place of a reply: an exception's name, its message, and what to do."""
+
+    ename: str
+    message: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Death:
+    """Why a rank answers no more, as the notebook's own side knows it.
+
+    ``code`` is what its process has ended with, where that is known: below 0 the signal.
+    ``host_lost``: its host is, with all its ranks; ``may_live``: as far as is known.
+    """
+
+    why: str
+    code: int | None = None
+    host_lost: bool = False
+    may_live: bool = False
+
+
 EVENTS.update(
     output=RankOutput,
     steps=StepsReport,
@@ -261,6 +284,7 @@ EVENTS.update(
     outside=Outside,
     push=CommPush,
     spoiled=Spoiled,
+    error=Failure,
 )
 
 

@@ -344,7 +344,7 @@ def test_a_rank_that_runs_out_of_memory_is_told_so_and_replaced(
     # The kernel's count is no reason to call the next death one of these.
     send_signal(ranks, 1)
     until(lambda: 1 in ranks.dead, "word of the death", 5)
-    assert ranks.dead[1]["why"] == "killed by SIGKILL"
+    assert ranks.dead[1].why == "killed by SIGKILL"
     with pytest.raises(RankDied):
         ranks.run("print(1)", show=False)
 

@@ -314,7 +314,7 @@ def test_who_died_while_nobody_was_connected_is_known_after_attach(alone: Home) 
     victim.send()
     until(lambda: not victim.state, "its end")
     attached = attach("kept")
-    assert {rank: death["why"] for rank, death in attached.dead.items()} == {1: why}
+    assert {rank: death.why for rank, death in attached.dead.items()} == {1: why}
     assert f"Rank 1 died ({why})." in attached.summary()
     assert [s.state for s in attached.status()] == ["idle", "dead"]
     with pytest.raises(RankDied, match="Rank 1 died"):

@@ -183,8 +183,8 @@ class Link:
         world = self.client.world
         self.hub.at(self._soon(event.rank, self._back), lambda: world._hear_of_variables(event))
 
-    def mark_dead(self, rank: int, facts: Any) -> None:
-        self._dead.setdefault(rank, facts)
+    def mark_dead(self, rank: int, death: wire.Death) -> None:
+        self._dead.setdefault(rank, death)
         for request in list(self._asked.values()):
             if request.rank == rank:
                 del self._asked[request.id]
@@ -414,7 +414,7 @@ class Client:
         for _, link, world in old:
             world.is_over = True
             for rank in link.ranks:
-                link.mark_dead(rank, {"why": "the cluster was restarted", "code": None})
+                link.mark_dead(rank, wire.Death("the cluster was restarted"))
 
     # What a restart asks of its notebook (``respawn.Renewable``), where copies are kept.
 
@@ -483,9 +483,9 @@ class Client:
     def hear_of_the_dead(self) -> None:
         for rank in self.cluster.ranks:
             if rank.is_dead:
-                facts = {"why": "killed by SIGKILL", "code": -9}
-                self.world.dead[rank.number] = facts
-                self.link.mark_dead(rank.number, facts)
+                death = wire.Death("killed by SIGKILL", -9)
+                self.world.dead[rank.number] = death
+                self.link.mark_dead(rank.number, death)
 
     def submit(
         self, source: str, ranks: Sequence[int] | None = None, timeout_s: float | None = None

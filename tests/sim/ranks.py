@@ -366,7 +366,7 @@ class Rank:
         try:
             body = keeping.answer(self, request.op, request.body)
         except Exception as error:
-            told = {"ename": type(error).__name__, "message": str(error)}
+            told = wire.Failure(type(error).__name__, str(error))
             self.reply(request, told, "error")
         else:
             self.reply(request, body)
@@ -418,7 +418,7 @@ class Rank:
 
     def _on_undo_look(self, request: Request) -> None:
         if (why := self._refuses_undo(request)) is not None:
-            self.reply(request, {"ename": "UsageError", "message": why}, "error")
+            self.reply(request, wire.Failure("UsageError", why), "error")
             return
         if not self._has_begun(request):
             self.reply(request, UndoLooked())
@@ -430,7 +430,7 @@ class Rank:
 
     def _on_undo(self, request: Request) -> None:
         if (why := self._refuses_undo(request)) is not None:
-            self.reply(request, {"ename": "UsageError", "message": why}, "error")
+            self.reply(request, wire.Failure("UsageError", why), "error")
             return
         if not self._has_begun(request):
             self.reply(request, [])
@@ -742,7 +742,7 @@ class Rank:
     def _replay(self, request: Request) -> None:
         body = request.body
         if body.counts != self.journal.launches():
-            self.reply(request, {"ename": "MovedOn", "message": "it has moved on"}, "error")
+            self.reply(request, wire.Failure("MovedOn", "it has moved on"), "error")
             return
         self.journal.line = None
         with self.journal.unannounced():
@@ -752,7 +752,7 @@ class Rank:
                 value = self.cluster.devices.launch(self.number, where, program, ZEROS, ())
                 self.hub.block(lambda v=value: v.is_ready, STUCK_S)
                 if not value.is_ready or value.failed:
-                    told = {"ename": "ReplayStuck", "message": "a program has not ended"}
+                    told = wire.Failure("ReplayStuck", "a program has not ended")
                     self.reply(request, told, "error")
                     return
         ran = len(body.fingerprints)

@@ -17,6 +17,7 @@ from typing import Any
 
 from jaxcluster.errors import Divergence, RankDied, RecoveryError, UsageError
 from jaxcluster.model import explain, lineage, rewrite
+from jaxcluster.wire import Death
 from jaxcluster.wire.ops.cells import Interrupt
 from sim import acts, keeping
 from sim.clients import Client, outcome, virtual
@@ -234,13 +235,13 @@ def die(cluster: Cluster, clients: Sequence[Client], rank: int, host_lost: bool 
         return
     cluster.ranks[rank].die()
     cluster.devices.die(rank)
-    facts: dict[str, Any] = {"why": "killed by SIGKILL", "code": -9}
+    death = Death("killed by SIGKILL", -9)
     if host_lost:
-        facts = {"why": "its host is lost", "code": None, "host_lost": True}
+        death = Death("its host is lost", host_lost=True)
     for client in clients:
-        client.world.dead.setdefault(rank, facts)
+        client.world.dead.setdefault(rank, death)
         client.recovered = ""
-        client.link.mark_dead(rank, facts)
+        client.link.mark_dead(rank, death)
 
 
 # ------------------------------------------------------------------------------- the properties

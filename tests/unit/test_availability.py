@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from jaxcluster.lockstep.availability import ClusterCondition, advice, refusal
+from jaxcluster.wire import Death
 
 WELL = ClusterCondition("c")
-DEAD = replace(WELL, dead={2: {"why": "killed by SIGKILL"}, 1: {"why": "out of memory"}})
+DEAD = replace(WELL, dead={2: Death("killed by SIGKILL"), 1: Death("out of memory")})
 DOWN = replace(WELL, down="Cluster 'c' has no processes now.", down_hint="Restart it.")
 CUT = replace(DEAD, unreachable={"h2": "no route"}, way="--via me@h1")
 

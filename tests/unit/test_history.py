@@ -139,7 +139,7 @@ def test_a_rank_that_ended_in_a_cell_died_in_it(ranks: Ranks, how: str) -> None:
     ranks.ranks[0].text("stdout", "last words")
     ranks.ranks[0].flush()
     if how == "dead":
-        ranks.dead[0] = {"why": "killed"}
+        ranks.dead[0] = wire.Death("killed")
     else:
         ranks.ranks[0] = History(ranks.folder / "rank-0")
         ranks.ranks[0].start()

@@ -77,7 +77,9 @@ def echo(op: str, body: Any) -> list[Answer]:
         case "frames":
             return [("reply", None, [b"first", b"\x00" * 200_000])]
         case "refuse":
-            return [("error", {"ename": body, "message": "no", "hint": "type this"}, [])]
+            return [("error", wire.Failure(body, "no", "type this"), [])]
+        case "refuse oddly":
+            return [("error", {"message": "no"}, [])]
         case "other version":
             return [("raw", b'{"v": 99, "op": "reply", "id": "x"}', [])]
         case "noise":
@@ -262,12 +264,12 @@ def test_a_rank_that_listens_later_gets_what_was_sent_before(
 def test_the_death_of_a_rank_answers_all_that_waits_for_it(link: Link) -> None:
     sink = Sink()
     waiting = link.request(1, Say("silence"), sink=sink)
-    link.mark_dead(1, {"why": "killed by SIGKILL"})
+    link.mark_dead(1, wire.Death("killed by SIGKILL"))
     event = next_event(sink)
     assert (event.rank, event.op, event.id) == (1, "died", waiting)
     later = link.request(1, Say("op"), sink=sink)
     answer = next_event(sink)  # the made-up rank would answer, but nobody asks it any more
-    assert (answer.id, answer.op, answer.body) == (later, "died", {"why": "killed by SIGKILL"})
+    assert (answer.id, answer.op, answer.body) == (later, "died", wire.Death("killed by SIGKILL"))
     assert link.gather([1], Say("op"), timeout_s=ANSWER_S)[1].op == "died"
     assert link.gather([0, 1], Say("op"), timeout_s=ANSWER_S)[0].op == "reply"
 
@@ -278,7 +280,7 @@ def test_a_rank_of_another_version_is_not_talked_to(link: Link) -> None:
     for asked in ("other version", "op"):  # it is remembered, and is not a death
         event = link.gather([2], Say(asked), timeout_s=ANSWER_S)[2]
         assert event.op == "mismatch"
-        assert "why" not in event.body
+        assert isinstance(event.body, wire.Failure)
         with pytest.raises(VersionMismatch, match="install the same jaxcluster version") as caught:
             unwrap(event)
         assert str(caught.value).startswith(
@@ -339,7 +341,7 @@ def test_any_other_refusal_names_the_rank(link: Link) -> None:
 
 def test_the_dead_are_named_with_the_reason() -> None:
     with pytest.raises(RankDied) as caught:
-        unwrap(Event(3, "died", "id", {"why": "killed by SIGKILL"}))
+        unwrap(Event(3, "died", "id", wire.Death("killed by SIGKILL")))
     assert str(caught.value).startswith("Rank 3 has died (killed by SIGKILL).\n")
     assert "%jaxcluster logs 3" in caught.value.hint
     assert caught.value.ranks == (3,)
@@ -360,7 +362,7 @@ def test_a_request_after_the_end_writes_to_no_file(
 def test_a_rank_behind_a_cut_is_not_called_dead() -> None:
     why = "host h2 can't be reached from here: no way"
     with pytest.raises(RankDied) as caught:
-        unwrap(Event(1, "died", "1", {"why": why, "may_live": True}))
+        unwrap(Event(1, "died", "1", wire.Death(why, may_live=True)))
     assert str(caught.value).startswith(f"Rank 1 can't be reached: {why}.\n")
     assert "has died" not in str(caught.value)
 
@@ -378,8 +380,13 @@ def test_a_reply_with_other_fields_is_a_mismatch(link: Link) -> None:
     assert "same jaxcluster" in caught.value.hint
 
 
+def test_a_refusal_with_other_fields_is_a_mismatch(link: Link) -> None:
+    with pytest.raises(VersionMismatch, match="the message 'error': Failure lacks 'ename'"):
+        unwrap(link.gather([1], Say("refuse oddly"), timeout_s=ANSWER_S)[1])
+
+
 def test_a_request_that_a_rank_can_not_read_is_a_mismatch() -> None:
-    body = {"ename": "WrongFields", "message": "the request 'clear': it lacks 'seqs'", "hint": ""}
+    body = wire.Failure("WrongFields", "the request 'clear': it lacks 'seqs'", "")
     with pytest.raises(VersionMismatch, match="Rank 1 can't read the request 'clear'"):
         unwrap(Event(1, "error", "1", body))
 

@@ -151,7 +151,7 @@ def test_ranks_that_wait_for_each_other_are_made_to_launch_nothing_more() -> Non
 
 
 def test_nothing_is_expected_of_ranks_that_wait_for_a_dead_one() -> None:
-    for dead, answer_s in ({}, ANSWER_S), ({1: {"why": "gone"}}, HOPELESS_ANSWER_S):
+    for dead, answer_s in ({}, ANSWER_S), ({1: wire.Death("gone")}, HOPELESS_ANSWER_S):
         it = cell()
         it.polls.report = findings.Report("missing", "0,1", 0, (1,), (0,), ("",))
         facts = Facts(T0 + 1, (0, 1), dead)

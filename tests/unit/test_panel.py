@@ -251,7 +251,7 @@ def test_dead_silent_restarting_and_diverged_ranks(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = Model(AutoMode())
-    running.dead[1] = {"why": "killed by SIGKILL"}
+    running.dead[1] = wire.Death("killed by SIGKILL")
     dead = model.take_in()[0].ranks[1]
     assert (dead.status, dead.note) == ("dead", "killed by SIGKILL")
     running.dead = {}
@@ -599,7 +599,7 @@ def test_ranks_that_diverge_without_a_finding_are_told(running: Running) -> None
 def test_a_death_is_told_and_so_is_the_next_one(running: Running) -> None:
     model = Model(AutoMode())
     model.submitted.append(running.submit(7, "a"))
-    running.dead[1] = {"why": "killed by SIGKILL"}
+    running.dead[1] = wire.Death("killed by SIGKILL")
     first = model.take_in()[0].report
     assert first is not None
     assert first.lines[0] == "Rank 1 died in cell [7]: killed by SIGKILL."
@@ -607,7 +607,7 @@ def test_a_death_is_told_and_so_is_the_next_one(running: Running) -> None:
     assert (first.kind, first.culprits, first.waiting) == ("dead", [1], [])  # nobody waited
     assert first.cell_id == "a"
     time.sleep(0.002)
-    running.dead[2] = {"why": "exit code 1"}
+    running.dead[2] = wire.Death("exit code 1")
     second = model.take_in()[0].report
     assert second is not None
     assert second.id != first.id

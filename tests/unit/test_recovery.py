@@ -128,7 +128,7 @@ def test_a_rank_that_does_not_leave_its_cell_is_not_waited_for_long() -> None:
 
 
 def test_nothing_is_replayed_for_the_dead() -> None:
-    ranks, replay = Ranks(facts=Facts(0.0, (0, 1), {1: {"why": "gone"}})), Replaying()
+    ranks, replay = Ranks(facts=Facts(0.0, (0, 1), {1: wire.Death("gone")})), Replaying()
     assert not ranks.carry(replay.settle())
     assert replay.stuck == "rank 1 died"
 
@@ -250,7 +250,7 @@ def asked_of(link: Asked, *ranks: int) -> Replay:
 
 
 def refused(replay: Replay, rank: int, ename: str) -> None:
-    replay._sink.put(Event(rank, "error", "", {"ename": ename, "message": f"{ename} here"}))
+    replay._sink.put(Event(rank, "error", "", wire.Failure(ename, f"{ename} here")))
     lockstep.carry(replay.core._collect(), replay._do)
 
 

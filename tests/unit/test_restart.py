@@ -478,7 +478,7 @@ def test_a_rank_that_dies_while_it_is_saved_has_the_others_values_compared(
 ) -> None:
     """Its successor may have those only that are equal on all ranks."""
     world = Saving()
-    world.answers = [{1: Event(1, "died", "", {"why": "killed"})}]
+    world.answers = [{1: Event(1, "died", "", wire.Death("killed"))}]
     assert sorted(snapshots(world, monkeypatch)) == [0, 2]
     assert world.asked == [([0, 1, 2], False), ([0, 2], True)]
 
@@ -486,9 +486,9 @@ def test_a_rank_that_dies_while_it_is_saved_has_the_others_values_compared(
 def test_a_rank_that_lives_and_can_not_be_saved_ends_the_restart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    no_room = Event(1, "error", "", {"message": "no room", "ename": "CannotSave"})
-    at_limit = Event(1, "error", "", {"message": "too many", "ename": "AtLimit"})
-    broken = Event(1, "error", "", {"message": "its dumps is None", "ename": "TypeError"})
+    no_room = Event(1, "error", "", wire.Failure("CannotSave", "no room"))
+    at_limit = Event(1, "error", "", wire.Failure("AtLimit", "too many"))
+    broken = Event(1, "error", "", wire.Failure("TypeError", "its dumps is None"))
     again = "Try again: %jaxcluster restart"
     for answer, why, hint in (
         (no_room, "no room", "Make room."),

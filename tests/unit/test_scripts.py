@@ -191,10 +191,10 @@ def failed(ename: str, evalue: str) -> wire.CellReply:
         (failed("SystemExit", "3"), {}, CellFailed(), 0, 3),
         (failed("ValueError", "3"), {}, CellFailed(), 0, 1),
         (None, {}, Divergence(), 0, 1),
-        (failed("ValueError", ""), {1: {"code": -9}}, None, 0, 137),
-        (None, {0: {"code": 0}, 1: {"code": 5}}, None, 0, 5),
-        (None, {0: {"code": 0}}, None, 0, 0),
-        (None, {1: {"code": None, "host_lost": True}}, None, 0, 1),
+        (failed("ValueError", ""), {1: wire.Death("", -9)}, None, 0, 137),
+        (None, {0: wire.Death("", 0), 1: wire.Death("", 5)}, None, 0, 5),
+        (None, {0: wire.Death("", 0)}, None, 0, 0),
+        (None, {1: wire.Death("", host_lost=True)}, None, 0, 1),
         (None, {}, CellInterrupted(), signal.SIGINT, 130),
         (None, {}, CellInterrupted(), signal.SIGTERM, 143),
         (failed("SystemExit", "9"), {}, CellFailed(), signal.SIGTERM, 9),
@@ -586,7 +586,7 @@ def test_modules_are_found_as_python_finds_them(
 
 
 def test_a_lost_host_is_another_try_whatever_the_retries() -> None:
-    lost, died = {2: {"host_lost": True}}, {2: {"code": -9}}
+    lost, died = {2: wire.Death("", host_lost=True)}, {2: wire.Death("", -9)}
     assert scripts.Again(0, elastic=True).is_due(1, lost)
     assert not scripts.Again(0, elastic=True).is_due(1, died)
     assert not scripts.Again(0).is_due(1, lost)

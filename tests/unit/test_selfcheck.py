@@ -10,6 +10,7 @@ import pytest
 
 from jaxcluster.cluster import selfcheck
 from jaxcluster.engine.selfcheck import MODULUS, _is_right, divide, expected
+from jaxcluster.wire import Death, Failure
 from jaxcluster.wire.link import Event, Sink
 from jaxcluster.wire.ops.lockstep import Checked
 
@@ -135,11 +136,11 @@ def test_right_sums_on_all_ranks_are_in_step_with_the_counts_of_then() -> None:
     ("op", "answer", "why"),
     [
         ("self_check", ("reply", Checked(False, "came out wrong", {})), "came out wrong"),
-        ("self_check", ("error", {"message": "Gloo all-reduce failed\nat.."}), "failed (Gloo all"),
-        ("self_check", ("died", {"why": "killed by SIGKILL"}), "killed by SIGKILL"),
+        ("self_check", ("error", Failure("E", "Gloo all-reduce failed\nat..")), "failed (Gloo all"),
+        ("self_check", ("died", Death("killed by SIGKILL")), "killed by SIGKILL"),
         ("self_check", None, "did not end within"),
         ("prepare_check", None, "was not ready within"),
-        ("prepare_check", ("error", {"message": "no jax"}), "failed (no jax)"),
+        ("prepare_check", ("error", Failure("E", "no jax")), "failed (no jax)"),
     ],
 )
 def test_one_rank_alone_makes_it_wrong(op: str, answer: Any, why: str) -> None:

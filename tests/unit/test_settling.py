@@ -208,14 +208,14 @@ def test_ranks_that_wait_for_each_other_are_not_replayed() -> None:
 def test_a_cell_whose_ranks_died_is_left_to_who_gives_them_new_processes() -> None:
     cell, settling = ended((EVEN, None))
     cell.feed(events.Died(T0, 1, "killed by SIGKILL", -9))
-    ranks = Ranks(dead={1: {"why": "killed by SIGKILL"}})
+    ranks = Ranks(dead={1: wire.Death("killed by SIGKILL")})
     ranks.carry(settling.settle())
     assert cell.course.state is State.LEFT
     assert ranks.kinds() == ["Undo"]
     other, others_end = ended((EVEN, None))
     other.feed(events.Died(T0, 1, "killed by SIGKILL", -9))
     other.polls.report = replace(REPORT, cell_seq=SEQ - 1, cells=frozenset({SEQ - 1}))
-    left = Ranks(dead={1: {"why": "killed by SIGKILL"}})
+    left = Ranks(dead={1: wire.Death("killed by SIGKILL")})
     left.carry(others_end.settle())
     assert "TakeBackOthers" not in left.kinds(), "who brings the ranks back does"
     ranks.answers[actions.Recover] = lambda _: ranks._set(dead={}) or Recovered("New processes.")
@@ -233,7 +233,7 @@ def test_only_a_cell_that_new_processes_took_back_is_said_to_be_undone_by_them(
     """They may have come for a later cell: what this one has made is back with them."""
     cell, settling = ended((EVEN, None))
     cell.feed(events.Died(T0, 1, "killed by SIGKILL", -9))
-    ranks = Ranks(dead={1: {"why": "killed by SIGKILL"}})
+    ranks = Ranks(dead={1: wire.Death("killed by SIGKILL")})
     ranks.answers[actions.Undo] = lambda _: Undone("all of its ranks have died")
     ranks.answers[actions.Recover] = lambda _: Recovered(
         "New processes.", is_undone=is_undone, back=frozenset({"y"})
@@ -416,7 +416,7 @@ def test_where_it_went_wrong_a_dead_rank_that_did_not_run_it_is_replaced() -> No
     for report, done in ((None, 0), (LEFT_OUT, 1)):
         cell, settling = ended()
         cell.polls.report = report
-        ranks = Ranks(dead={2: {"why": "killed by SIGKILL"}}, gives_new=True, can_give_new=True)
+        ranks = Ranks(dead={2: wire.Death("killed by SIGKILL")}, gives_new=True, can_give_new=True)
         ranks.carry(settling.settle())
         assert ranks.kinds().count("Recover") == done
 
@@ -442,7 +442,7 @@ def test_ranks_that_will_never_answer_are_ended_where_new_ones_are_wanted() -> N
     cell = given_up()
     ranks = Ranks(gives_new=True, can_give_new=True)
     ranks.answers[actions.AskSilent] = lambda _: {1: Why("is stopped", is_hung=True)}
-    ranks.answers[actions.EndRank] = lambda it: ranks._set(dead={it.rank: {"why": it.why}})
+    ranks.answers[actions.EndRank] = lambda it: ranks._set(dead={it.rank: wire.Death(it.why)})
     ranks.carry(Settling(cell).settle())
     assert actions.EndRank(1, "ended by jaxcluster: it is stopped") in ranks.done
     assert cell.killed == {1: "is stopped"}

@@ -20,7 +20,7 @@ STATES = [
     wire.RankState(0, 100, "host-a", "running", ["cpu:0"], 5, 7, 3, seconds=2.25),
     wire.RankState(1, 101, "host-a", "dead", ["cpu:1"]),
 ]
-DEAD = {1: {"why": "killed by SIGKILL <9>"}}
+DEAD = {1: wire.Death("killed by SIGKILL <9>")}
 
 
 def samples(*cpus: float | None, gpu: float | None = None, total: int = 0) -> list[Sample]:

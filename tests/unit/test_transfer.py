@@ -458,7 +458,7 @@ def test_what_not_all_ranks_can_read_is_bound_on_none(error: BaseException) -> N
 
 
 def test_a_rank_that_dies_while_all_bind_a_push_is_named() -> None:
-    ranks = Ranks({"assign_bind": {1: ("died", "", {"why": "killed"})}})
+    ranks = Ranks({"assign_bind": {1: ("died", "", wire.Death("killed"))}})
     with pytest.raises(RankDied, match="Rank 1 has died"):
         transfer.push(ranks, {"x": 1})  # type: ignore[arg-type]
     assert ranks.heard == {0: {"x": "=1"}}

@@ -88,9 +88,9 @@ class FakeLink:
         for rank in ranks:
             answer = self.answers[request.op].get(rank)
             if answer == "died":
-                found[rank] = Event(rank, "died", "", {"why": "killed by SIGKILL"})
+                found[rank] = Event(rank, "died", "", wire.Death("killed by SIGKILL"))
             elif isinstance(answer, str):
-                found[rank] = Event(rank, "error", "", {"message": answer})
+                found[rank] = Event(rank, "error", "", wire.Failure("UsageError", answer))
             elif answer is not None:
                 found[rank] = Event(rank, "reply", "", answer)
         return found

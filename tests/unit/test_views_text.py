@@ -59,7 +59,8 @@ def test_status_names_the_hosts_where_there_are_several() -> None:
 
 
 def test_status_says_why_a_rank_is_dead_and_which_is_silent() -> None:
-    shown = text.status([state(0, "dead"), state(1, "silent")], {0: {"why": "killed by SIGKILL"}})
+    dead = {0: wire.Death("killed by SIGKILL")}
+    shown = text.status([state(0, "dead"), state(1, "silent")], dead)
     assert [row[3] for row in rows(shown)] == ["dead: killed by SIGKILL", "silent"]
 
 

@@ -93,7 +93,7 @@ def test_who_changes_a_message_raises_the_version() -> None:
     for op, one in OURS.items():
         lines.append(f"{op}: {_fields(one, types)} -> {_fields(one.reply, types)}")
     for op, kind in sorted(ops.EVENTS.items()):
-        lines.append(f"{op}: {_fields(kind, types)}, unasked")
+        lines.append(f"{op}: {_fields(kind, types)}, no reply")
     lines += [f"{name}({fields})" for name, fields in sorted(types.items())]
     text = "\n".join(lines) + "\n"
     if os.environ.get("GOLDEN") == "write":

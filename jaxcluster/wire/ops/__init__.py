@@ -39,4 +39,4 @@ class Operation(Generic[R]):
 
 
 OPERATIONS: dict[str, type[Operation[Any]]] = {}
-EVENTS: dict[str, type[Any]] = {}  # what a rank sends before it replies, or unasked
+EVENTS: dict[str, type[Any]] = {}  # what a rank sends that is no reply
