@@ -17,7 +17,8 @@ from jaxcluster.agent.requests import Get, GiveOut, Mkdir, Remove, TakeMirrors, 
 from jaxcluster.agent.transport import new_keys
 from jaxcluster.allocation.fleet import Fleet, Place, address_of, copy_file
 from jaxcluster.errors import LaunchError
-from jaxcluster.records.saved_states import Mirror, Report, StateFolder, Where
+from jaxcluster.records.saved_states import Mirror, StateFolder
+from jaxcluster.wire.ops.state import SaveReport, Where
 from jaxcluster.wire.requests import Request
 
 ASK_S = 10.0
@@ -63,18 +64,18 @@ class HostStates(StateFolder):
         found: list[tuple[str, int | None]] = [(disk, None)]
         return found if room is None else [(memory, room // max(1, len(where.ranks))), *found]
 
-    def lost(self, reports: Mapping[int, Report]) -> dict[int, str]:
+    def lost(self, reports: Mapping[int, SaveReport]) -> dict[int, str]:
         found, asked = {}, []
         for rank, report in reports.items():
-            where = self._place(rank, report.get("host"))
-            path = f"{report['folder']}/rank-{rank}.state"
+            where = self._place(rank, report.host)
+            path = f"{report.folder}/rank-{rank}.state"
             if where.lost:
                 found[rank] = f"host {where.name} is lost: {where.lost}"
             elif not path.startswith((f"{where.memory}/", f"{where.folder}/")):
                 found[rank] = f"host {where.name} was lost, and has another agent now"
             else:
                 ask = where.agent.begin(Get(path, nbytes=1))
-                asked.append((rank, where, report["file_nbytes"], ask))
+                asked.append((rank, where, report.file_nbytes, ask))
         deadline = time.monotonic() + LOOK_S  # for all: they may be cut off together
         for rank, where, nbytes, ask in asked:
             try:
@@ -86,19 +87,21 @@ class HostStates(StateFolder):
                     found[rank] = f"host {where.name} has a different file there"
         return found
 
-    def donor_for(self, rank: int, donor: int, reports: Mapping[int, Report]) -> tuple[int, Where]:
+    def donor_for(
+        self, rank: int, donor: int, reports: Mapping[int, SaveReport]
+    ) -> tuple[int, Where]:
         """One on its host, or brought there."""
         here = self._fleet.place_of(rank)
-        near = [r for r, report in reports.items() if self._place(r, report.get("host")) is here]
+        near = [r for r, report in reports.items() if self._place(r, report.host) is here]
         if near:
             donor = min(near)
         return donor, self._bring_to(here, donor, reports[donor])
 
-    def folders_for(self, rank: int, reports: Mapping[int, Report]) -> dict[int, Where]:
+    def folders_for(self, rank: int, reports: Mapping[int, SaveReport]) -> dict[int, Where]:
         here = self._fleet.place_of(rank)
         return {one: self._bring_to(here, one, report) for one, report in reports.items()}
 
-    def bring(self, rank: int, report: Report) -> Where:
+    def bring(self, rank: int, report: SaveReport) -> Where:
         return self._bring_to(self._fleet.place_of(rank), rank, report)
 
     def is_gone(self, rank: int) -> bool:
@@ -112,17 +115,17 @@ class HostStates(StateFolder):
     def bring_all(self) -> None:
         self._is_direct = False
 
-    def _bring_to(self, here: Place, rank: int, report: Report) -> Where:
+    def _bring_to(self, here: Place, rank: int, report: SaveReport) -> Where:
         """Where ranks of a host find a rank's files; they are brought there if need be."""
-        there, source = self._place(rank, report.get("host")), str(report["folder"])
+        there, source = self._place(rank, report.host), report.folder
         if there is here:
             return source
         if self._is_direct and (way := self._way(here, there)):
             return {**way, "folder": source, "host": there.name}
         key = there.folder, rank, source, here.folder
         if key not in self._brought:
-            names = [f"rank-{rank}.state", *report.get("files", ())]  # a copy has several
-            nbytes = max(report["file_nbytes"], report["nbytes"])
+            names = [f"rank-{rank}.state", *sorted(report.parts)]  # a copy has several
+            nbytes = max(report.file_nbytes, report.nbytes)
             self._brought[key] = self._bring(there, source, names, here, nbytes)
         return self._brought[key]
 

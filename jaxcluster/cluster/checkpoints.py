@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from jaxcluster.cluster import resizing, restart, stopbutton
 from jaxcluster.cluster.world import World
@@ -21,7 +21,7 @@ from jaxcluster.model.outputs import CellRecord
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import registry
 from jaxcluster.text import format_nbytes
-from jaxcluster.wire.link import Event, Sink, unwrap
+from jaxcluster.wire.link import Event, Sink, replies, unwrap
 from jaxcluster.wire.ops import Operation
 from jaxcluster.wire.ops.state import (
     RestoreBind,
@@ -30,6 +30,7 @@ from jaxcluster.wire.ops.state import (
     RestoreLook,
     RestoreLooked,
     SavePlace,
+    SaveReport,
     Snapshot,
 )
 
@@ -84,16 +85,16 @@ def save(
         asked = Snapshot([SavePlace(str(draft))], digests=True)
         with between:
             answers = world.ask(ranks, asked, timeout_s=TIMEOUT_S)
-        told = _export(draft, answers, export) if export is not None else ""
+        reports = [report for _, report in sorted(replies(answers).items())]
+        told = _export(draft, reports, export) if export is not None else ""
         shutil.rmtree(final, ignore_errors=True)
         draft.rename(final)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    bodies = [event.body for _, event in sorted(answers.items())]
-    kept = sorted({kept for body in bodies for kept in body["kept"]})
-    lost = {lost: why for body in bodies for lost, why in (body["lost"] | body["left"]).items()}
-    size = format_nbytes(sum(body["nbytes"] for body in bodies))
-    line = f"Saved {len(kept)} variables of {len(bodies)} ranks ({size}) in {final}."
+    kept = {name for report in reports for name in report.kept}
+    lost = {name: why for one in reports for name, why in (one.lost | one.left).items()}
+    size = format_nbytes(sum(report.nbytes for report in reports))
+    line = f"Saved {len(kept)} variables of {len(reports)} ranks ({size}) in {final}."
     if lost:
         line += " Not saved: " + ", ".join(f"{n} ({why})" for n, why in sorted(lost.items())) + "."
     return f"{line}{told}"
@@ -122,9 +123,9 @@ def by_orbax(run: Callable[[str], CellRecord]) -> Export:
     return export
 
 
-def _export(draft: Path, answers: Mapping[int, Event[Any]], export: Export) -> str:
+def _export(draft: Path, reports: Sequence[SaveReport], export: Export) -> str:
     """Have the arrays in the draft for other programs as well; says which of the names are not."""
-    digests = [event.body["digests"] for event in answers.values()]
+    digests = [report.digests for report in reports]
     names = sorted(set().union(*digests))
     alike = [n for n in names if len({by_name.get(n) for by_name in digests}) == 1]
     left = export(draft / ORBAX, alike)

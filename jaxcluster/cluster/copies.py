@@ -15,7 +15,6 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.cluster.world import World
@@ -25,13 +24,20 @@ from jaxcluster.ranks import name_ranks
 from jaxcluster.records.saved_states import Copies
 from jaxcluster.text import format_nbytes, format_seconds
 from jaxcluster.wire.link import replies
-from jaxcluster.wire.ops.state import CopyState, Keep, Kept, KeptStep, KeptSteps, MirrorState
+from jaxcluster.wire.ops.state import (
+    CopyState,
+    Keep,
+    Kept,
+    KeptStep,
+    KeptSteps,
+    MirrorState,
+    SaveReport,
+)
 
 SHARE = 4  # by default a quarter of the machine's free memory may be taken
 ASK_S = 10.0
 COMING_S = 10.0  # that a copy of a rank that lives gets to be whole
 LOOK_S = 0.02
-LEFT_OUT = "left_out"
 
 
 def switch_on(world: World, nbytes: int | None = None) -> int:
@@ -171,7 +177,7 @@ class Found:
     """
 
     copies: Copies | None = None
-    reports: dict[int, dict[str, Any]] = field(default_factory=dict)
+    reports: dict[int, SaveReport] = field(default_factory=dict)
     is_whole: bool = False
     is_uneven: bool = False
 
@@ -207,7 +213,7 @@ def find(
     if not reports:
         return Found()
     is_whole = reports.keys() == versions.keys()
-    is_whole = is_whole and not any(report[LEFT_OUT] for report in reports.values())
+    is_whole = is_whole and not any(report.left_out for report in reports.values())
     return Found(copies, reports, is_whole, bool(missed))
 
 

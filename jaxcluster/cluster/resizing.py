@@ -10,7 +10,7 @@ import operator
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 from jaxcluster import wire
 from jaxcluster.cluster.restart import (
@@ -32,9 +32,16 @@ from jaxcluster.model import lineage
 from jaxcluster.model.last_known import LastKnown
 from jaxcluster.plan.spec import check_spec
 from jaxcluster.ranks import name_ranks
-from jaxcluster.records.saved_states import Kept, Where
+from jaxcluster.records.saved_states import Kept
 from jaxcluster.text import join_words, plural
-from jaxcluster.wire.ops.state import Chosen, RestoreBind, RestoreLook, RestoreLooked
+from jaxcluster.wire.ops.state import (
+    Chosen,
+    RestoreBind,
+    RestoreLook,
+    RestoreLooked,
+    SavedNames,
+    Where,
+)
 
 
 def resized(
@@ -110,11 +117,11 @@ def restore(
         each[rank] = RestoreLook(token, mesh=dict(saved.mesh), folders=folders, chosen=choice)
     looks = ask_all(world, each, RESTORE_S, check)
     # What could not be saved is why parts lack.
-    for one in (*(c["lost"] for c in chosen.values()), *(look.lost for look in looks.values())):
+    for one in (*(c.lost for c in chosen.values()), *(look.lost for look in looks.values())):
         lost |= {name: why for name, why in one.items() if name not in lost}
     reasons = reasons_of(looks, saved.num_processes)
     for report in saved.reports.values():
-        reasons |= report["unbound"]
+        reasons |= report.unbound
     reasons |= reasons_of_lost(lost, when, made_by)
     bind = RestoreBind(token, sorted(lost), reasons)
     answers = ask_all(world, dict.fromkeys(ranks, bind), RESTORE_S, check)
@@ -142,7 +149,7 @@ def _folders_for(saved: Kept, rank: int) -> dict[int, Where]:
     return found
 
 
-def choose(saved: Kept) -> tuple[Chosen, dict[int, dict[str, Any]], dict[str, str]]:
+def choose(saved: Kept) -> tuple[Chosen, dict[int, SavedNames], dict[str, str]]:
     """Which values come back, where ranks have died or a cell is taken back. Pure.
 
     Returns:
@@ -152,7 +159,7 @@ def choose(saved: Kept) -> tuple[Chosen, dict[int, dict[str, Any]], dict[str, st
     older, absent = taken_back(saved.reports, saved.cell_is_undone)
     chosen = as_chosen(saved.reports, older)
     dead = {rank: one for rank, one in saved.dead.items() if rank not in saved.copied}
-    names = {name for report in chosen.values() for name in report["kept"]}
+    names = {name for report in chosen.values() for name in report.kept}
     told = {
         rank: {n: one.values.get(n, "") for n in names if one.names is None or n in one.names}
         for rank, one in dead.items()

@@ -309,7 +309,7 @@ class Respawn:
           UsageError: it is not clear which axis of a mesh takes the change.
           RecoveryError: a rank has died.
         """
-        unclear = next(filter(None, (r.get("unclear") for r in kept.reports.values())), None)
+        unclear = next(filter(None, (r.unclear for r in kept.reports.values())), None)
         assert self.resize is not None
         is_short = bool(kept.dead) and not self.resize.without_lost
         if unclear or is_short:

@@ -29,7 +29,16 @@ from jaxcluster.records.saved_states import Dead, Kept, StateFolder
 from jaxcluster.text import plural
 from jaxcluster.wire.link import Event, Sink, replies, unwrap
 from jaxcluster.wire.ops import Operation
-from jaxcluster.wire.ops.state import NewDevices, Restore, RestoreDone, SavePlace, Snapshot, Where
+from jaxcluster.wire.ops.state import (
+    NewDevices,
+    Restore,
+    RestoreDone,
+    SavedNames,
+    SavePlace,
+    SaveReport,
+    Snapshot,
+    Where,
+)
 from jaxcluster.wire.ops.values import Unbind
 
 R = TypeVar("R")
@@ -251,13 +260,13 @@ def _snapshots(
     folder: StateFolder,
     check: Check,
     resize: Resize | None,
-) -> dict[int, dict[str, Any]]:
+) -> dict[int, SaveReport]:
     """What each living rank says that it has written; empty if none lives.
 
     Args:
       before: what "before the cell" means, by rank.
     """
-    saved: dict[int, dict[str, Any]] = {}
+    saved: dict[int, SaveReport] = {}
     # Hashes tell the values that all ranks share from those that each has of its own. They are
     # needed where one has died, and a host may yet be lost with what its ranks have saved.
     digests = bool(world.dead) or len({f.host_key for f in world.record.facts}) > 1
@@ -418,10 +427,10 @@ class Plan:
 
 
 def plan(
-    reports: Mapping[int, dict[str, Any]],
+    reports: Mapping[int, SaveReport],
     dead: Mapping[int, Dead],
     cell_is_undone: bool = False,
-    copied: Mapping[int, dict[str, Any]] | None = None,
+    copied: Mapping[int, SaveReport] | None = None,
 ) -> Plan:
     """What to restore of what each living rank has saved. Pure.
 
@@ -443,10 +452,10 @@ def plan(
         found = successors(chosen, dead)
         lost |= {name: why for name, why in found.lost.items() if name not in gone}
         for name, (rank, why) in lost_with_dead(chosen, dead, gone).items():
-            told = copied[rank]["lost"].get(name) if copied and rank in copied else None
+            told = copied[rank].lost.get(name) if copied and rank in copied else None
             lost.setdefault(name, told or why)
     lost |= _lost_beside(reports, chosen, copies, lost)
-    names = frozenset(n for report in chosen.values() for n in report["kept"])
+    names = frozenset(n for report in chosen.values() for n in report.kept)
     names |= {name for rank in copies for name in copies[rank]}
     names -= set(lost) | gone
     return Plan(
@@ -462,17 +471,16 @@ def plan(
 
 
 def taken_back(
-    reports: Mapping[int, dict[str, Any]], cell_is_undone: bool
+    reports: Mapping[int, SaveReport], cell_is_undone: bool
 ) -> tuple[set[str], set[str]]:
     """The names that are taken from before the cell, and those that were not there before it."""
     then = {rank: _as_before(report) for rank, report in reports.items()}
-    changed = {n for r in reports.values() for n in _all_names(r["before"])}
-    changed |= {n for r in reports.values() for n in r["before"]["absent"]}
-    if not all(report["before"].get("known", True) for report in reports.values()):
+    changed = {n for r in reports.values() for n in r.before.names.union(r.before.absent)}
+    if not all(report.before.known for report in reports.values()):
         changed = set()
     lost = _lost_in(reports.values())
     lost_then = _lost_in(then.values())
-    there = {n for report in then.values() for n in _all_names(report)}
+    there = {n for report in then.values() for n in report.names}
     older, gone = set(), set()
     for name in changed:
         if cell_is_undone and name not in there:
@@ -482,16 +490,16 @@ def taken_back(
     return older, gone
 
 
-def as_chosen(reports: Mapping[int, dict[str, Any]], older: Set[str]) -> dict[int, dict[str, Any]]:
+def as_chosen(reports: Mapping[int, SaveReport], older: Set[str]) -> dict[int, SavedNames]:
     """What ranks have saved, with ``older`` as it was before the cell."""
-    return {rank: _mixed(one, _as_before(one), older) for rank, one in reports.items()}
+    return {rank: _mixed(one, older) for rank, one in reports.items()}
 
 
 def lost_with_dead(
-    chosen: Mapping[int, Mapping[str, Any]], dead: Mapping[int, Dead], gone: Set[str]
+    chosen: Mapping[int, SavedNames], dead: Mapping[int, Dead], gone: Set[str]
 ) -> dict[str, tuple[int, str]]:
     """The names that only ranks had which have died: the first of them, and what is said of it."""
-    known = {n for report in chosen.values() for n in _all_names(report)}
+    known = {n for report in chosen.values() for n in report.names}
     had: dict[str, list[int]] = {}
     for rank, one in sorted(dead.items()):
         for name in (one.names or frozenset()) - known - gone:
@@ -506,29 +514,30 @@ def lost_with_dead(
 
 
 def _from_copies(
-    chosen: Mapping[int, dict[str, Any]], copied: Mapping[int, Mapping[str, Any]]
+    chosen: dict[int, SavedNames], copied: Mapping[int, SaveReport]
 ) -> dict[int, frozenset[str]]:
     """The names that each rank takes from its copy; they are not lost there any more."""
     found = {}
     for rank, copy in copied.items():
         if (report := chosen.get(rank)) is None:
-            found[rank] = frozenset(copy["kept"])
-        elif names := frozenset(copy["kept"]) - set(report["kept"]):
+            found[rank] = frozenset(copy.kept)
+        elif names := frozenset(copy.kept) - set(report.kept):
             found[rank] = names
-            report["lost"] = {n: why for n, why in report["lost"].items() if n not in names}
+            lost = {n: why for n, why in report.lost.items() if n not in names}
+            chosen[rank] = replace(report, lost=lost)
     return found
 
 
-def _beside(one: Dead, copy: Mapping[str, Any] | None) -> Dead:
+def _beside(one: Dead, copy: SaveReport | None) -> Dead:
     """What else a dead rank had than its copy has."""
     if copy is None:
         return one
-    return replace(one, names=frozenset(copy["lost"]), is_current=True, maybe=frozenset())
+    return replace(one, names=frozenset(copy.lost), is_current=True, maybe=frozenset())
 
 
 def _lost_beside(
-    reports: Mapping[int, Mapping[str, Any]],
-    chosen: Mapping[int, Mapping[str, Any]],
+    reports: Mapping[int, SaveReport],
+    chosen: Mapping[int, SavedNames],
     copies: Mapping[int, Set[str]],
     lost: Mapping[str, str],
 ) -> dict[str, str]:
@@ -536,43 +545,44 @@ def _lost_beside(
     found = {}
     for name in {name for names in copies.values() for name in names}:
         for rank, report in reports.items():
-            is_there = name in chosen[rank]["kept"] or name in copies.get(rank, ())
-            if name in report["unbound"] and not is_there and name not in lost:
+            is_there = name in chosen[rank].kept or name in copies.get(rank, ())
+            if name in report.unbound and not is_there and name not in lost:
                 found[name] = f"rank {rank} has lost it"
     return found
 
 
-def _all_names(report: Mapping[str, Any]) -> set[str]:
-    return {*report["kept"], *report["lost"]}
-
-
-def _lost_in(reports: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+def _lost_in(reports: Iterable[SavedNames]) -> dict[str, str]:
     lost: dict[str, str] = {}
     for report in reports:
-        for name, why in report["lost"].items():
+        for name, why in report.lost.items():
             lost.setdefault(name, why)
     return lost
 
 
-def _as_before(report: Mapping[str, Any]) -> dict[str, Any]:
+def _as_before(report: SaveReport) -> SavedNames:
     """A rank's report, were it as it was before the cell."""
-    before = report["before"]
-    return _mixed(report, before, {*_all_names(before), *before["absent"]})
+    return _mixed(report, report.before.names.union(report.before.absent))
 
 
-def _mixed(
-    newest: Mapping[str, Any], before: Mapping[str, Any], older: Iterable[str]
-) -> dict[str, Any]:
+def _mixed(newest: SaveReport, older: Set[str]) -> SavedNames:
     """A rank's report of the newest values, and of those before the cell for ``older``."""
-    chosen = set(older)
-    parts: dict[str, Any] = {}
-    for part in ("kept", "common"):
-        parts[part] = [n for n in newest[part] if n not in chosen]
-        parts[part] += [n for n in before[part] if n in chosen]
-    for part in ("lost", "spanning", "digests", "texts"):
-        parts[part] = {k: v for k, v in newest[part].items() if k not in chosen}
-        parts[part] |= {k: v for k, v in before[part].items() if k in chosen}
-    return parts
+
+    def names(new: list[str], old: list[str]) -> list[str]:
+        return [n for n in new if n not in older] + [n for n in old if n in older]
+
+    def values(new: dict[str, str], old: dict[str, str]) -> dict[str, str]:
+        kept = {name: value for name, value in new.items() if name not in older}
+        return kept | _only(old, older)
+
+    before = newest.before
+    return SavedNames(
+        names(newest.kept, before.kept),
+        values(newest.lost, before.lost),
+        names(newest.spanning, before.spanning),
+        names(newest.common, before.common),
+        values(newest.digests, before.digests),
+        values(newest.texts, before.texts),
+    )
 
 
 def _only(texts: Mapping[str, str], names: Set[str]) -> dict[str, str]:
@@ -594,7 +604,7 @@ class Successors:
     lost: dict[str, str] = field(default_factory=dict)
 
 
-def successors(saved: Mapping[int, dict[str, Any]], dead: Mapping[int, Dead]) -> Successors:
+def successors(saved: Mapping[int, SavedNames], dead: Mapping[int, Dead]) -> Successors:
     """Which names the successors of dead ranks get, and which are lost since nobody knows. Pure.
 
     Another rank's own value on a successor would be silently wrong, and that all survivors have
@@ -603,16 +613,16 @@ def successors(saved: Mapping[int, dict[str, Any]], dead: Mapping[int, Dead]) ->
     (its last cell has bound it), they get what can be no rank's own (``engine``'s ``is_common``).
     """
     found = Successors({rank: set() for rank in dead}, {rank: {} for rank in dead})
-    for name in sorted({n for body in saved.values() for n in body["kept"]}):
+    for name in sorted({n for one in saved.values() for n in one.kept}):
         had = [rank for rank, one in dead.items() if _may_have_had(one, name)]
-        if not all(name in body["kept"] for body in saved.values()):
+        if not all(name in one.kept for one in saved.values()):
             unheard = [rank for rank in had if not dead[rank].is_current]
             if any(name in (dead[rank].names or ()) for rank in had):
                 found.lost[name] = OWN
-            elif unheard and any(name in body["spanning"] for body in saved.values()):
+            elif unheard and any(name in one.spanning for one in saved.values()):
                 found.lost[name] = f"rank {unheard[0]}, which died, may have had a part of it"
             continue  # else it stays with those that have it
-        texts = {rank: body["texts"].get(name, "") for rank, body in saved.items()}
+        texts = {rank: one.texts.get(name, "") for rank, one in saved.items()}
         for rank in had:
             told = dead[rank].values.get(name, "")
             if told and all(text == told for text in texts.values()):
@@ -630,9 +640,9 @@ def successors(saved: Mapping[int, dict[str, Any]], dead: Mapping[int, Dead]) ->
 OWN = "each rank had its own, and one rank died"
 
 
-def may_be_own(name: str, saved: Mapping[int, Mapping[str, Any]], dead: Mapping[int, Dead]) -> bool:
+def may_be_own(name: str, saved: Mapping[int, SavedNames], dead: Mapping[int, Dead]) -> bool:
     """Whether a rank that has died may have had another value than those that were saved."""
-    texts = {body["texts"].get(name, "") for body in saved.values()}
+    texts = {one.texts.get(name, "") for one in saved.values()}
     for one in dead.values():
         told = one.values.get(name, "")
         if texts != {told} if told else not is_common(name, list(saved.values())):
@@ -659,19 +669,19 @@ def _own_text(rank: int, name: str, one: Dead, texts: Mapping[int, str]) -> str:
     return ""
 
 
-def is_common(name: str, bodies: Sequence[Mapping[str, Any]]) -> bool:
-    return all(name in body["common"] for body in bodies) and _is_equal(name, bodies)
+def is_common(name: str, saved: Sequence[SavedNames]) -> bool:
+    return all(name in one.common for one in saved) and _is_equal(name, saved)
 
 
-def _is_equal(name: str, bodies: Sequence[Mapping[str, Any]]) -> bool:
-    digests = {body["digests"].get(name) for body in bodies}
+def _is_equal(name: str, saved: Sequence[SavedNames]) -> bool:
+    digests = {one.digests.get(name) for one in saved}
     return len(digests) == 1 and digests != {None}
 
 
-def _why_lost(rank: int, name: str, told: str, bodies: Sequence[Mapping[str, Any]]) -> str:
-    if told or not _is_equal(name, bodies):
+def _why_lost(rank: int, name: str, told: str, saved: Sequence[SavedNames]) -> str:
+    if told or not _is_equal(name, saved):
         return OWN
-    if len(bodies) == 1:
+    if len(saved) == 1:
         return "the only survivor may have had its own value"
     return f"rank {rank}, which died, may have had another value"
 
@@ -697,14 +707,14 @@ def restore(
         return replace(nothing(world, saved, when, check, made_by), replaced=missing)
     found = plan(saved.reports, saved.dead, saved.cell_is_undone, saved.copied)
     names, before = sorted(found.names), sorted(found.older)
-    drawn = [report["random"] for report in saved.reports.values()]
+    drawn = [report.random for report in saved.reports.values()]
     compared = {name for one in drawn for name in one} - {"seeded"}
     own = [
         name
         for name in sorted(compared)
         if len(drawn) == 1 or any(one.get(name) != drawn[0].get(name) for one in drawn)
     ]
-    set_to = [report.get("set_to", {}) for report in saved.reports.values()]  # older ones: none
+    set_to = [report.set_to for report in saved.reports.values()]
     differing = [
         name
         for name in sorted({name for one in set_to for name in one} - compared)
@@ -744,12 +754,12 @@ def restore(
     back = found.names - set(lost)
     left: dict[str, str] = {}
     for report in saved.reports.values():
-        left |= report["left"]
+        left |= report.left
     for reply in answers.values():
         left |= reply.left
     reasons = reasons_of_lost(lost, when, made_by)
     for report in saved.reports.values():  # those of earlier times
-        for name, why in report["unbound"].items():
+        for name, why in report.unbound.items():
             if name not in back:
                 reasons.setdefault(name, why)
     unbind = Unbind(sorted(lost), reasons)

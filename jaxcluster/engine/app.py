@@ -281,7 +281,7 @@ class Rank:
         self.runner.changed_outside(request.ident)
         return self.runner.names.values.note_all(names, self.values.namespace)
 
-    def _snapshot(self, request: Request[saving.Snapshot]) -> saving.Report:
+    def _snapshot(self, request: Request[saving.Snapshot]) -> saving.SaveReport:
         repair_modules()
         values, body = self.values, request.body
         before = self.runner.undo.before(body.cell)

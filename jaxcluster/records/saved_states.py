@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from jaxcluster import wire
 from jaxcluster.errors import RecoveryError
@@ -24,14 +24,12 @@ from jaxcluster.host.checksums import quick_sum
 from jaxcluster.host.free_space import memory_room
 from jaxcluster.ranks import by_value, name_ranks
 from jaxcluster.records import claims, registry
+from jaxcluster.wire.ops.state import SaveReport, Where
 
 SHARED_MEMORY = Path("/dev/shm")
 PREFIX = "jaxcluster-state-"
 ALIVE = "alive"
 MARK = "mark"
-
-Report = Mapping[str, Any]  # what a rank says of its file: ``Saved.report``, and where it is
-Where = str | Mapping[str, str]  # a folder that a rank reads: here, or another host's, and the way
 
 
 class StateFolder(Protocol):
@@ -42,17 +40,19 @@ class StateFolder(Protocol):
     def places_for(self, rank: int) -> list[tuple[str, int | None]]:
         """The folders that a rank may write to, the best one first; of memory, how much of it."""
 
-    def lost(self, reports: Mapping[int, Report]) -> dict[int, str]:
+    def lost(self, reports: Mapping[int, SaveReport]) -> dict[int, str]:
         """The ranks whose files can't be read now, each with the reason."""
 
-    def donor_for(self, rank: int, donor: int, reports: Mapping[int, Report]) -> tuple[int, Where]:
+    def donor_for(
+        self, rank: int, donor: int, reports: Mapping[int, SaveReport]
+    ) -> tuple[int, Where]:
         """Whose file ``rank`` is to take values from, where ``donor``'s would do; its folder.
 
         Raises:
           LaunchError: a host does not answer, or has no room.
         """
 
-    def bring(self, rank: int, report: Report) -> Where:
+    def bring(self, rank: int, report: SaveReport) -> Where:
         """The folder in which ``rank`` finds the files that it has saved itself.
 
         Raises:
@@ -62,7 +62,7 @@ class StateFolder(Protocol):
     def is_gone(self, rank: int) -> bool:
         """Whether the host of a rank is lost, with all that is there."""
 
-    def folders_for(self, rank: int, reports: Mapping[int, Report]) -> dict[int, Where]:
+    def folders_for(self, rank: int, reports: Mapping[int, SaveReport]) -> dict[int, Where]:
         """Where ``rank`` finds the file of each of these ranks, brought to its host if need be.
 
         Raises:
@@ -170,32 +170,34 @@ class LocalStates(StateFolder):
     def places_for(self, rank: int) -> list[tuple[str, int | None]]:
         return [(str(path), room) for path, room in zip(self.paths, self._rooms, strict=True)]
 
-    def lost(self, reports: Mapping[int, Report]) -> dict[int, str]:
+    def lost(self, reports: Mapping[int, SaveReport]) -> dict[int, str]:
         found = {}
         for rank, report in reports.items():
-            path = Path(report["folder"], f"rank-{rank}.state")
+            path = Path(report.folder, f"rank-{rank}.state")
             try:
                 size = path.stat().st_size
             except OSError as error:
                 found[rank] = f"{path}: {error.strerror}"
             else:
-                if size != report["file_nbytes"]:
+                if size != report.file_nbytes:
                     found[rank] = f"{path}: another file"
         return found
 
-    def donor_for(self, rank: int, donor: int, reports: Mapping[int, Report]) -> tuple[int, Where]:
+    def donor_for(
+        self, rank: int, donor: int, reports: Mapping[int, SaveReport]
+    ) -> tuple[int, Where]:
         """Whose file ``rank`` is to take values from: all see all files."""
-        return donor, str(reports[donor]["folder"])
+        return donor, reports[donor].folder
 
-    def bring(self, rank: int, report: Report) -> Where:
-        return str(report["folder"])
+    def bring(self, rank: int, report: SaveReport) -> Where:
+        return report.folder
 
     def is_gone(self, rank: int) -> bool:
         """This machine is there."""
         return False
 
-    def folders_for(self, rank: int, reports: Mapping[int, Report]) -> dict[int, Where]:
-        return {one: str(report["folder"]) for one, report in reports.items()}
+    def folders_for(self, rank: int, reports: Mapping[int, SaveReport]) -> dict[int, Where]:
+        return {one: report.folder for one, report in reports.items()}
 
     def bring_all(self) -> None:
         """All see all files."""
@@ -287,7 +289,7 @@ class Copies:
         except OSError:
             return wire.Mark()
 
-    def report(self, rank: int, version: int) -> dict[str, Any]:
+    def report(self, rank: int, version: int) -> SaveReport:
         """What a rank says of a version, whose numbers are looked at.
 
         Raises:
@@ -295,7 +297,7 @@ class Copies:
         """
         return self._report(rank, f"{self._path(rank)}/v{version}")
 
-    def mirrored_report(self, rank: int, version: int) -> dict[str, Any]:
+    def mirrored_report(self, rank: int, version: int) -> SaveReport:
         """The same of a version on another host.
 
         Raises:
@@ -303,13 +305,14 @@ class Copies:
         """
         mirror = self.mirrors[rank]
         folder = f"{mirror.folder}/copy-{rank}/v{version}"
-        return {**self._report(rank, folder, mirror.host), "folder": folder, "host": mirror.host}
+        report = self._report(rank, folder, mirror.host)
+        return replace(report, folder=folder, host=mirror.host)
 
-    def _report(self, rank: int, folder: str, host: int | None = None) -> dict[str, Any]:
-        report: dict[str, Any] = json.loads(self.folder.read(rank, f"{folder}/report.json", host))
-        parts = report.pop("parts")
-        self.folder.check(rank, folder, parts, host)
-        return {**report, "files": sorted(parts)}
+    def _report(self, rank: int, folder: str, host: int | None = None) -> SaveReport:
+        written = json.loads(self.folder.read(rank, f"{folder}/report.json", host))
+        report: SaveReport = wire.read(SaveReport, written, "report of a copy")
+        self.folder.check(rank, folder, report.parts, host)
+        return report
 
     def _path(self, rank: int) -> str:
         return f"{self.paths[rank]}/copy-{rank}"
@@ -346,12 +349,11 @@ class Dead:
     maybe: frozenset[str] = frozenset()
 
 
-def _texts(report: Mapping[str, Any], cell_is_undone: bool) -> dict[str, str]:
+def _texts(report: SaveReport, cell_is_undone: bool) -> dict[str, str]:
     """What the values are that a rank has saved (``wire.NameChanges``)."""
-    texts: dict[str, str] = report["texts"]
+    texts, before = report.texts, report.before
     if cell_is_undone:
-        before = report["before"]
-        texts = {n: t for n, t in texts.items() if n not in before["absent"]} | before["texts"]
+        texts = {n: t for n, t in texts.items() if n not in before.absent} | before.texts
     return {name: text for name, text in texts.items() if text}
 
 
@@ -361,7 +363,7 @@ class Kept:
 
     Attributes:
       folder: where they are, a file a rank.
-      reports: what each rank that could be saved says of its file (``Saved.report``).
+      reports: what each rank that could be saved says of its file.
       cell_is_undone: names that a cell has bound are to be what they were before it.
       dead: the ranks that could not be saved.
       num_processes: how many ranks there were.
@@ -376,13 +378,13 @@ class Kept:
     """
 
     folder: StateFolder
-    reports: dict[int, dict[str, Any]]
+    reports: dict[int, SaveReport]
     cell_is_undone: bool
     dead: dict[int, Dead]
     num_processes: int
     gone: Mapping[int, str] = field(default_factory=dict)
     replaced: tuple[int, ...] = ()
-    copied: Mapping[int, dict[str, Any]] = field(default_factory=dict)
+    copied: Mapping[int, SaveReport] = field(default_factory=dict)
     copies: Copies | None = None
     mesh: Mapping[str, int] = field(default_factory=dict)
     undone: frozenset[int] = frozenset()
@@ -403,7 +405,7 @@ class Kept:
         texts = {r: _texts(report, self.cell_is_undone) for r, report in self.reports.items()}
         dead = dict(self.dead)
         for rank in gone.keys() & self.reports.keys():
-            names = frozenset({*self.reports[rank]["kept"], *self.reports[rank]["lost"]})
+            names = frozenset(self.reports[rank].names)
             dead[rank] = Dead(names, True, texts[rank], {r: texts[r] for r in left})
         copied = {rank: one for rank, one in self.copied.items() if rank not in gone}
         return replace(self, reports=left, dead=dead, gone={**self.gone, **gone}, copied=copied)
@@ -411,7 +413,7 @@ class Kept:
     @property
     def all_undone(self) -> frozenset[int]:
         """Those of ``undone`` of which nothing is left: all ranks know what was before them."""
-        is_known = all(report["before"].get("known", True) for report in self.reports.values())
+        is_known = all(report.before.known for report in self.reports.values())
         return self.undone if is_known else frozenset()
 
     @property

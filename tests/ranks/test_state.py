@@ -8,13 +8,13 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from overhosts import processes_of
 
 import jaxcluster
 from jaxcluster import wire
+from jaxcluster.engine.state.saved import read, state_path
 from jaxcluster.wire.link import Sink, replies
 from jaxcluster.wire.ops.state import Restore, SavePlace, Snapshot
 
@@ -122,7 +122,7 @@ class Case:
             self.busy = [s.state for s in old.status()]
             processes = processes_of(old)
         assert not any(process.state for process in processes)
-        self.reports: dict[int, Any] = {rank: event.body for rank, event in answers.items()}
+        self.reports = replies(answers)
         self.cluster = jaxcluster.start(4, devices_per_process=devices)
         restored = self.cluster.world.ask(range(4), Restore(str(folder)), timeout_s=DEADLINE_S)
         self.restored = replies(restored)
@@ -164,12 +164,12 @@ def case(
 
 def test_a_snapshot_is_taken_while_ranks_hang(case: Case) -> None:
     assert case.busy == ["running", "idle", "running", "running"]
-    assert [case.reports[r]["seconds"] < 10 for r in range(4)] == [True] * 4
+    assert [case.reports[r].seconds < 10 for r in range(4)] == [True] * 4
 
 
 def test_what_is_lost_is_named_with_its_reason(case: Case) -> None:
     for rank, report in case.reports.items():
-        lost = dict(report["lost"])
+        lost = dict(report.lost)
         if rank != 1 and len(case.cluster.record.devices[0].devices) > 1:
             # A launch on one device blocks before the name is bound.
             assert lost.pop("pending") == "still being computed"
@@ -179,7 +179,7 @@ def test_what_is_lost_is_named_with_its_reason(case: Case) -> None:
 def test_all_else_is_restored(case: Case) -> None:
     for rank, report in case.restored.items():
         assert report.lost == {}
-        assert report.restored == case.reports[rank]["kept"]
+        assert report.restored == case.reports[rank].kept
 
 
 def test_jitted_functions_see_the_namespace(case: Case) -> None:
@@ -245,20 +245,24 @@ def test_the_ranks_are_in_step_after_it(case: Case) -> None:
 
 
 def test_values_that_differ_between_ranks_have_unequal_digests(case: Case) -> None:
-    digests = [report["digests"] for report in case.reports.values()]
+    digests = [report.digests for report in case.reports.values()]
     names = set.intersection(*[set(d) for d in digests])
     differ = {name for name in names if len({d[name] for d in digests}) > 1}
     assert differ == {"my_rank"}
 
 
-def test_the_report_says_which_parts_a_rank_has(case: Case) -> None:
-    held = [report["spanning"]["g"][0] for report in case.reports.values()]
-    assert {(tuple(h["shape"]), h["dtype"]) for h in held} == {((16,), "float32")}
-    parts = sorted(index for h in held for ((index,),) in [[s] for s in h["shards"]])
+def test_each_rank_saves_the_parts_that_it_has(case: Case) -> None:
+    for report in case.reports.values():
+        assert {"g", "alias", "keys", "replicated", "step"} <= {*report.spanning}
+        assert "mine" not in report.spanning
+    files = [read(state_path(case.folder, rank)) for rank in range(4)]
+    held = [file.arrays[file.now.names["g"].arrays[0]] for file in files]
+    assert {(tuple(h.shape), h.dtype) for h in held} == {((16,), "float32")}
+    parts = sorted(index for h in held for (index,), _ in h.shards)
     assert parts[0][0] == 0 and parts[-1][1] == 16
     assert all(a[1] == b[0] for a, b in itertools.pairwise(parts))
-    (whole,) = case.reports[2]["spanning"]["replicated"]
-    assert whole["shards"] == [[[0, 8], [0, 8]]]
+    (whole,) = files[2].now.names["replicated"].arrays
+    assert [where for where, _ in files[2].arrays[whole].shards] == [[[0, 8], [0, 8]]]
 
 
 def test_a_replaced_rank_takes_a_survivors_values(case: Case) -> None:

@@ -400,7 +400,7 @@ def test_a_damaged_copy_is_none(tmp_path: Path, rank: Copier) -> None:
     folder.paths = [tmp_path]
     copies = saved_states.Copies(folder, {0: str(tmp_path)}, 1 << 20)
     assert copies.mark(0) == mark(rank)
-    assert copies.report(0, version)["kept"] == ["own", "view", "x"]
+    assert copies.report(0, version).kept == ["own", "view", "x"]
     assert rank._store is not None
     (part,) = rank._store.version(version).glob("s*")
     data = bytearray(part.read_bytes())

@@ -15,6 +15,7 @@ from jaxcluster.allocation.fleet import Fleet, Place
 from jaxcluster.allocation.states import HostStates
 from jaxcluster.errors import LaunchError
 from jaxcluster.records.saved_states import Mirror
+from jaxcluster.wire.ops.state import SaveReport
 
 
 class Agent:
@@ -105,13 +106,13 @@ def test_ranks_read_from_hosts_that_theirs_reach() -> None:
     states._bring = lambda *at: "brought"  # type: ignore[method-assign]
     found: dict[tuple[int, int], str] = {}
     for here, there in itertools.product(range(4), range(4)):
-        report = {"folder": f"/m{there}/state-1", "file_nbytes": 1, "nbytes": 1}
+        report = SaveReport(folder=f"/m{there}/state-1")
         where = states._bring_to(places[here], there, report)
         if isinstance(where, str):
             found[here, there] = where
         else:
             assert where["server"] == f"key of h{there}"
-            assert where["folder"] == report["folder"]
+            assert where["folder"] == report.folder
             found[here, there] = where["endpoint"]
     at = ["tcp://10.0.0.1:5", "tcp://[::1]:6", "tcp://10.0.0.3:7"]
     here_and = {0: at[:2], 1: at, 2: [], 3: at}  # of the third nobody knows whom it reaches
@@ -120,5 +121,5 @@ def test_ranks_read_from_hosts_that_theirs_reach() -> None:
         assert where == (own if here == there else [*here_and[here], *["brought"] * 4][there])
     assert all(agent.asked == ["give_out", "ways"] for agent in agents)
     states.bring_all()
-    report = {"folder": "/m1/state-1", "file_nbytes": 1, "nbytes": 1}
+    report = SaveReport(folder="/m1/state-1")
     assert states._bring_to(places[0], 1, report) == "brought"

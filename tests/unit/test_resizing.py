@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from jaxcluster.engine.state.saved import (
 from jaxcluster.engine.state.unplaced import NotPlaced, Unplaced, place
 from jaxcluster.errors import UsageError
 from jaxcluster.records.saved_states import Dead, Kept
-from jaxcluster.wire.ops.state import RestoreLooked
+from jaxcluster.wire.ops.state import RestoreLooked, SavedBefore, SaveReport
 
 
 @pytest.mark.parametrize(
@@ -158,11 +159,9 @@ def test_it_is_said_who_has_no_value_and_what_waits() -> None:
 # --------------------------------------------------------------------------- dead ranks
 
 
-def report(**texts: str) -> dict[str, Any]:
+def report(common: Sequence[str] = (), **texts: str) -> SaveReport:
     """What a rank has saved: names with what it tells of their values."""
-    found = {"kept": sorted(texts), "lost": {}, "spanning": {}, "common": [], "texts": texts}
-    then = {**found, "kept": [], "texts": {}, "digests": {}, "absent": []}
-    return {**found, "digests": texts, "before": then, "unbound": {}, "left": {}}
+    return SaveReport(sorted(texts), common=list(common), digests=texts, texts=texts)
 
 
 def kept(reports: dict[int, Any], dead: dict[int, Dead], **more: Any) -> Kept:
@@ -171,9 +170,7 @@ def kept(reports: dict[int, Any], dead: dict[int, Dead], **more: Any) -> Kept:
 
 
 def test_a_value_is_in_doubt_where_a_dead_rank_may_have_had_its_own() -> None:
-    reports = {2: report(lr="=0.5", is_main="=False", cfg="#a"), 3: report(lr="=0.5", cfg="#a")}
-    reports[3]["texts"]["is_main"] = "=False"
-    reports[2]["common"] = reports[3]["common"] = ["cfg"]
+    reports = {rank: report(["cfg"], lr="=0.5", is_main="=False", cfg="#a") for rank in (2, 3)}
     told = {"lr": "=0.5", "is_main": "=True", "only": "=1"}
     dead = {0: Dead(frozenset({*told, "cfg"}), True, told), 1: Dead()}
     choice, _, lost = choose(kept(reports, {0: dead[0]}))
@@ -184,8 +181,7 @@ def test_a_value_is_in_doubt_where_a_dead_rank_may_have_had_its_own() -> None:
 
 
 def test_a_lone_survivors_values_are_its_own_unless_they_are_known_not_to_be() -> None:
-    one = {1: report(mine="=1", w="")}
-    one[1]["common"], one[1]["digests"] = ["w"], {"mine": "x", "w": "y"}
+    one = {1: replace(report(["w"], mine="=1", w=""), digests={"mine": "x", "w": "y"})}
     assert choose(kept(one, {0: Dead()}))[0].doubtful == ["mine"]
 
 
@@ -197,13 +193,12 @@ def test_what_dead_ranks_copies_have_is_no_ranks_loss() -> None:
 
 
 def test_a_cell_that_is_taken_back_is_so_on_other_ranks_too() -> None:
-    reports = {rank: report(a="=2", b="=1", new="=1") for rank in (0, 1)}
-    for one in reports.values():
-        one["before"] |= {"kept": ["a"], "texts": {"a": "=1"}, "digests": {"a": "=1"}}
-        one["before"]["absent"] = ["new"]
+    then = SavedBefore(["a"], texts={"a": "=1"}, digests={"a": "=1"}, absent=["new"])
+    one = replace(report(a="=2", b="=1", new="=1"), before=then)
+    reports = {0: one, 1: one}
     choice, chosen, _ = choose(kept(reports, {}, undone=True))
     assert (choice.older, choice.absent) == (["a"], ["new"])
-    assert chosen[0]["texts"]["a"] == "=1"
+    assert chosen[0].texts["a"] == "=1"
     assert choose(kept(reports, {}))[0].older == []
     saved = Saved(0, 2, 2, {})
     for generation, number in ((saved.now, 1), (saved.before, 2)):

@@ -12,7 +12,7 @@ import pytest
 from jaxcluster.cluster import respawn, restart
 from jaxcluster.errors import RecoveryError
 from jaxcluster.model.lineage import Lineage
-from jaxcluster.wire.ops.state import HoldReplies
+from jaxcluster.wire.ops.state import HoldReplies, SaveReport
 
 
 class Cluster:
@@ -68,7 +68,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> None:
         cluster.steps.append(f"save {last}")
         if cluster.fails:
             raise RecoveryError("rank 0 could not be saved")
-        kept: Any = SimpleNamespace(copies=None, reports={0: {}}, is_resized=False)
+        kept: Any = SimpleNamespace(copies=None, reports={0: SaveReport()}, is_resized=False)
         kept.looked_at, kept.remove = lambda: kept, lambda: None
         return kept
 

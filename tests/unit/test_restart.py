@@ -17,29 +17,20 @@ from jaxcluster.model.last_known import LastKnown
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.records.saved_states import Dead, Kept
 from jaxcluster.wire.link import Event
-from jaxcluster.wire.ops.state import Restore, RestoreDone
+from jaxcluster.wire.ops.state import Restore, RestoreDone, SavedBefore, SavedNames, SaveReport
 
 
-def saved(digests, spanning=(), common=(), lost=None) -> dict[str, Any]:
-    return {
-        "kept": sorted(digests),
-        "lost": lost or {},
-        "digests": digests,
-        "texts": digests,
-        "spanning": {name: [] for name in spanning},
-        "common": list(common),
-    }
+def saved(digests, spanning=(), common=(), lost=None) -> SavedNames:
+    return SavedNames(
+        sorted(digests), lost or {}, list(spanning), list(common), digests, dict(digests)
+    )
 
 
-def report(names=(), lost=None, before=(), before_lost=None, absent=(), **more) -> dict[str, Any]:
+def report(names=(), lost=None, before=(), before_lost=None, absent=(), **more) -> SaveReport:
     """What a rank has saved: all names with one value on all ranks, unless ``more`` has digests."""
-    digests = more.pop("digests", dict.fromkeys(names, "equal"))
+    now = saved(more.pop("digests", dict.fromkeys(names, "equal")), lost=lost)
     then = saved(dict.fromkeys(before, "older"), lost=before_lost)
-    return {
-        **saved(digests, lost=lost, **more),
-        "before": {**then, "absent": list(absent)},
-        "unbound": {},
-    }
+    return SaveReport(**vars(now), before=SavedBefore(**vars(then), absent=list(absent)), **more)
 
 
 # --------------------------------------------------------------------------- a dead rank
@@ -151,7 +142,7 @@ def test_where_a_rank_told_nothing_it_gets_what_can_be_no_ranks_own():
     assert found.shared == {1: {"np"}}
     assert found.lost == {"data": "the only survivor may have had its own value"}
     reports[2] = saved({"np": "", "data": ""}, common=["np"])
-    reports[2]["digests"]["np"] = "another"
+    reports[2].digests["np"] = "another"
     assert successors(reports, {1: Dead()}).lost["np"] == OWN
     # It told another one.
     assert successors({0: reports[0]}, {1: dead({"np": "#b"})}).lost["np"] == OWN
@@ -244,8 +235,8 @@ def test_what_something_else_than_a_cell_may_have_changed_is_not_known():
     assert _dead({0: one}, cells, 0, last=5).values == {"x": "=2"}
 
 
-def copied(kept="", lost=None) -> dict[str, Any]:
-    return report(kept, lost=lost)
+def copied(kept="", lost=None, **more) -> SaveReport:
+    return report(kept, lost=lost, **more)
 
 
 def test_a_dead_rank_has_what_its_copy_has():
@@ -261,7 +252,7 @@ def test_a_dead_rank_has_what_its_copy_has():
 
 
 def test_what_the_undo_has_lost_of_living_ranks_is_in_their_copies():
-    reports = {rank: report("a") | {"unbound": {"g": "donated"}} for rank in (0, 1)}
+    reports = {rank: report("a", unbound={"g": "donated"}) for rank in (0, 1)}
     of_ranks = {rank: copied("ag") for rank in range(3)}
     found = plan(reports, {2: dead(more="ag")}, True, of_ranks)
     assert found.names == {"a", "g"}
@@ -317,8 +308,7 @@ def test_it_is_lost_where_a_rank_has_no_older_one_either():
 
 def test_a_rank_that_does_not_know_what_was_before_keeps_all_from_going_back():
     """Its newest value beside the others' older one would be silently wrong."""
-    unknown = report(["params"])
-    unknown["before"]["known"] = False
+    unknown = replace(report(["params"]), before=SavedBefore(known=False))
     reports = {
         0: unknown,
         1: report(lost={"params": "still being computed"}, before=["params"]),
@@ -348,7 +338,7 @@ def test_an_undone_cell_leaves_all_ranks_what_they_had_before_it():
 
 def test_a_dead_ranks_successor_takes_the_value_from_before_the_cell_too():
     reports = {rank: report(["params"], before=["params"]) for rank in (0, 2)}
-    reports[2]["digests"] = {"params": "another one"}  # it got no further than the cell's middle
+    reports[2].digests["params"] = "another one"  # it got no further than the cell's middle
     found = plan(reports, {1: dead({"params": "older"})}, cell_is_undone=True)
     assert found.shared[1] == found.older == {"params"}
 
@@ -517,9 +507,9 @@ class Places:
         self.why = why
 
     def bring(self, rank: int, report: Any) -> str:
-        if "host" in report and self.why:
+        if report.host is not None and self.why:
             raise LaunchError(self.why)
-        return f"brought {report['folder']}" if "host" in report else str(report["folder"])
+        return report.folder if report.host is None else f"brought {report.folder}"
 
     def donor_for(self, rank: int, donor: int, reports: Any) -> tuple[int, str]:
         return donor, f"from {donor}"
@@ -540,15 +530,15 @@ def test_a_copy_on_another_host_is_brought_or_named_where_that_is_lost_too(
         }
 
     monkeypatch.setattr(restart, "ask", answer)
-    more = {"random": dict.fromkeys([*restart.RANDOM, "seeded"]), "left": {}, "folder": "own 0"}
+    random = dict.fromkeys([*restart.RANDOM, "seeded"])
     places: Any = Places(why)
     kept = Kept(
         places,
-        {0: report("a", digests={"a": "equal", "mine": "0"}) | more},
+        {0: report(digests={"a": "equal", "mine": "0"}, random=random, folder="own 0")},
         False,
         {1: dead({"a": "equal"}, more=["mine"])},
         2,
-        copied={1: copied(["a", "mine"]) | {"folder": "v7", "host": 0}},
+        copied={1: copied(["a", "mine"], folder="v7", host=0)},
         copies=SimpleNamespace(folder=places),  # type: ignore[arg-type]
     )
     world = SimpleNamespace(

@@ -13,6 +13,7 @@ import pytest
 from jaxcluster.errors import RecoveryError
 from jaxcluster.records import saved_states
 from jaxcluster.records.saved_states import Dead, Kept, LocalStates
+from jaxcluster.wire.ops.state import SaveReport
 
 
 @pytest.fixture(autouse=True)
@@ -31,12 +32,12 @@ def folder() -> Iterator[LocalStates]:
     made.remove()
 
 
-def write(folder: LocalStates, rank: int, nbytes: int = 10) -> dict[str, Any]:
+def write(folder: LocalStates, rank: int, nbytes: int = 10) -> SaveReport:
     """What a rank says of a file that it has written."""
     where = folder.places_for(rank)[0][0]
     Path(where, f"rank-{rank}.state").write_bytes(b"x" * nbytes)
-    names = {"kept": ["a"], "lost": {"b": "why"}, "texts": {"a": f"={rank}", "b": ""}}
-    return {"folder": where, "file_nbytes": nbytes, **names}
+    texts = {"a": f"={rank}", "b": ""}
+    return SaveReport(["a"], {"b": "why"}, texts=texts, folder=where, file_nbytes=nbytes)
 
 
 def test_memory_is_shared_out_and_a_disk_is_not(
@@ -101,8 +102,8 @@ def test_what_can_not_be_read_any_more_is_as_if_its_ranks_had_died(folder: Local
     reports = {rank: write(folder, rank) for rank in range(4)}
     saved = Kept(folder, reports, False, {4: Dead(frozenset("c"))}, 5)
     assert saved.looked_at() == saved
-    Path(reports[1]["folder"], "rank-1.state").unlink()
-    Path(reports[2]["folder"], "rank-2.state").write_bytes(b"cut")
+    Path(reports[1].folder, "rank-1.state").unlink()
+    Path(reports[2].folder, "rank-2.state").write_bytes(b"cut")
     found = saved.looked_at()
     assert sorted(found.reports) == [0, 3]
     assert {r: set(one.names or ()) for r, one in found.dead.items()} == {

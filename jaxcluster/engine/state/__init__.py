@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from jaxcluster.engine.state.copier import on_keep
@@ -16,7 +17,7 @@ from jaxcluster.engine.state.saved import Place, read, write_where_room
 from jaxcluster.engine.state.saving import save
 from jaxcluster.engine.state.settings import Settings
 from jaxcluster.host import limits
-from jaxcluster.wire.ops.state import Report, Restore, RestoreDone, Snapshot
+from jaxcluster.wire.ops.state import Restore, RestoreDone, SaveReport, Snapshot
 
 __all__ = ["on_keep", "on_restore", "on_snapshot"]
 
@@ -29,7 +30,7 @@ def on_snapshot(
     before: Mapping[str, Any] | None = None,
     lost: Mapping[str, str] | None = None,
     settings: Settings | None = None,
-) -> Report:
+) -> SaveReport:
     """``snapshot``: save to a file. On any thread.
 
     It is in one of the folders, and was read back, when this returns.
@@ -38,23 +39,20 @@ def on_snapshot(
       before: what the names were bound to before that cell; None if that is not known.
       lost: names that were lost earlier, and how (see ``LostNames``).
       settings: those of the process.
-
-    Replies with ``Saved.report``, ``folder``, ``file_nbytes`` and ``seconds``.
     """
     started = time.perf_counter()
     saved = save(namespace, rank, digests=body.digests, before=before, settings=settings)
     saved.unbound = dict(lost or {})
     places = [Place(place.folder, place.room) for place in body.places]
     path = write_where_room(saved, rank, places)
-    report = saved.report()
-    report["before"]["known"] = before is not None
+    unclear = []
     if (resize := body.resize) is not None:
         try:
             check_meshes(saved, resize.devices, resize.mesh)
         except Unclear as error:
-            report["unclear"] = [str(error), error.hint]
-    where = {"folder": str(path.parent), "file_nbytes": path.stat().st_size}
-    return {**report, **where, "seconds": time.perf_counter() - started}
+            unclear = [str(error), error.hint]
+    report = saved.report(path, before is not None)
+    return replace(report, unclear=unclear, seconds=time.perf_counter() - started)
 
 
 def on_restore(

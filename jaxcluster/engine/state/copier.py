@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import queue
 import threading
@@ -371,13 +370,10 @@ class Copier:
         parts = needed(saved)
         path = state_path(folder, self.rank)
         write(saved, path, read_back=False, go_on=is_untouched)
-        report = {**saved.report(), "left_out": background.left_out, "folder": str(folder)}
-        report |= {"file_nbytes": path.stat().st_size}
-        report["parts"] = {part.name: part.checksum for part in parts}
-        report["before"]["known"] = True
-        nbytes = saved.nbytes
-        with open(folder / REPORT, "w", opener=private) as file:
-            json.dump(report, file)
+        sums = {part.name: part.checksum for part in parts}
+        report = replace(saved.report(path), left_out=background.left_out, parts=sums)
+        with open(folder / REPORT, "wb", opener=private) as file:
+            file.write(wire.encode_body(report))
         with self._lock:
             is_untouched()
             self._pinned = state
@@ -395,8 +391,8 @@ class Copier:
             self._told = {
                 "seconds": self._whole_s,
                 "at": time.time(),
-                "nbytes": nbytes,
-                "left_out": background.left_out,
+                "nbytes": report.nbytes,
+                "left_out": report.left_out,
             }
 
     def _tidy(self, store: VersionStore) -> None:

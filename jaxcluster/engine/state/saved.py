@@ -27,6 +27,7 @@ from jaxcluster.engine.state.memory import Section
 from jaxcluster.engine.state.remote_files import FarPath
 from jaxcluster.host.checksums import quick_sum
 from jaxcluster.host.free_space import free_nbytes, memory_room
+from jaxcluster.wire.ops.state import SavedBefore, SaveReport
 
 MAGIC = b"jaxcluster-state-5\n"
 HEADER = struct.Struct("<QQI")  # where the header is, its size and its checksum
@@ -172,43 +173,33 @@ class Saved:
         """Without the sections that are files of their own."""
         return sum(_nbytes(s) for s in self.sections if not isinstance(s, Part))
 
-    def report(self) -> dict[str, Any]:
-        """What the notebook is told; plain JSON.
+    def report(self, path: Path, knows_before: bool = True) -> SaveReport:
+        """What the notebook is told of it, and of the file in which it is."""
+        before = _names(self, self.before)
+        return SaveReport(
+            **_names(self, self.now),
+            before=SavedBefore(**before, absent=self.absent, known=knows_before),
+            nbytes=self.nbytes,
+            unbound=self.unbound,
+            left=self.left,
+            random=self.random,
+            set_to=self.set_to,
+            folder=str(path.parent),
+            file_nbytes=path.stat().st_size,
+        )
 
-        A generation's ``spanning`` has for each name the arrays in it that span processes: their
-        shape, dtype and sharding, and which parts this rank has.
-        """
-        return {
-            **self._report(self.now),
-            "before": {**self._report(self.before), "absent": self.absent},
-            "nbytes": self.nbytes,
-            "unbound": self.unbound,
-            "left": self.left,
-            "random": self.random,
-            "set_to": self.set_to,
-        }
 
-    def _report(self, generation: Generation) -> dict[str, Any]:
-        spanning: dict[str, list[dict[str, Any]]] = {}
-        for name, saved in generation.names.items():
-            for array in (self.arrays[n] for n in saved.arrays):
-                if not array.local:
-                    spanning.setdefault(name, []).append(
-                        {
-                            "shape": array.shape,
-                            "dtype": array.dtype,
-                            "sharding": array.text,
-                            "shards": [where for where, _ in array.shards],
-                        }
-                    )
-        return {
-            "kept": sorted(generation.names),
-            "lost": generation.lost,
-            "spanning": spanning,
-            "digests": generation.digests,
-            "common": generation.common,
-            "texts": generation.texts,
-        }
+def _names(saved: Saved, then: Generation) -> dict[str, Any]:
+    """The fields of a ``SavedNames``."""
+    arrays, names = saved.arrays, then.names
+    return {
+        "kept": sorted(names),
+        "lost": then.lost,
+        "spanning": [n for n, one in names.items() if any(not arrays[k].local for k in one.arrays)],
+        "common": then.common,
+        "digests": then.digests,
+        "texts": then.texts,
+    }
 
 
 def _nbytes(section: Any) -> int:

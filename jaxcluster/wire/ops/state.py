@@ -10,7 +10,6 @@ from jaxcluster.wire.cell_ends import CellEnd
 from jaxcluster.wire.ops import Operation
 
 Where = str | Mapping[str, str]  # a folder: here, or what is needed to read it from another host
-Report = dict[str, Any]  # as ``engine.state.saved.Saved.report`` has it
 
 
 @dataclass(frozen=True)
@@ -29,12 +28,77 @@ class NewDevices:
     mesh: dict[str, int]
 
 
-class Snapshot(Operation[Report], op="snapshot"):
+@dataclass(frozen=True)
+class SavedNames:
+    """What is saved of a rank's names as they were at one moment.
+
+    Attributes:
+      kept: the names; ``lost``: the others, and why.
+      spanning: names with arrays that span processes.
+      common: names whose values say nothing of the rank that holds them.
+      digests: equal on ranks where a name has equal values (of an array that spans processes only
+        its metadata counts).
+      texts: what the values are, as in a ``NameChanges``.
+    """
+
+    kept: list[str] = field(default_factory=list)
+    lost: dict[str, str] = field(default_factory=dict)
+    spanning: list[str] = field(default_factory=list)
+    common: list[str] = field(default_factory=list)
+    digests: dict[str, str] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> set[str]:
+        """All of them."""
+        return {*self.kept, *self.lost}
+
+
+@dataclass(frozen=True)
+class SavedBefore(SavedNames):
+    """The names that a cell has bound, as they were before it; ``absent``: those that were not
+    there. Without ``known``, the rank does not know.
+    """
+
+    absent: list[str] = field(default_factory=list)
+    known: bool = True
+
+
+@dataclass(frozen=True)
+class SaveReport(SavedNames):
+    """What a rank has saved to a file of ``file_nbytes`` in this ``folder``.
+
+    Attributes:
+      nbytes: of the values.
+      unbound: names that were lost earlier, and how.
+      left: settings that can't be saved, and why; ``random`` and ``set_to`` tell the others apart,
+        as ``engine.state.saved`` has them.
+      unclear: for a resize: why it is not clear what becomes of the meshes, and what to type.
+      left_out: of a copy: names that are not in it, and why.
+      parts: of a copy: the other files that it needs, and their checksums.
+      host: of a copy on another host: its number.
+    """
+
+    before: SavedBefore = field(default_factory=SavedBefore)
+    nbytes: int = 0
+    unbound: dict[str, str] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+    random: dict[str, Any] = field(default_factory=dict)
+    set_to: dict[str, str] = field(default_factory=dict)
+    folder: str = ""
+    file_nbytes: int = 0
+    seconds: float = 0.0
+    unclear: list[str] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    parts: dict[str, int] = field(default_factory=dict)
+    host: int | None = None
+
+
+class Snapshot(Operation[SaveReport], op="snapshot"):
     """Save the variables, to the first of these places that has room. Any thread.
 
-    With ``digests`` of the values; and what they were before the ``cell`` of this seq. With
-    ``resize`` the reply has, as ``unclear``, why it is not clear what becomes of the meshes, and
-    what to type.
+    With ``digests`` of the values; and what they were before the ``cell`` of this seq. ``resize``:
+    whether it is clear what becomes of the meshes is looked at too.
     """
 
     places: list[SavePlace]
