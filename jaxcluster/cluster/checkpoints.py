@@ -10,7 +10,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,7 +36,6 @@ from jaxcluster.wire.ops.state import (
 
 R = TypeVar("R")
 
-FOLDER = "jaxcluster-checkpoints"
 ORBAX = "orbax"  # the folder in a checkpoint that Orbax has written
 NO_ORBAX = "Orbax is not installed on the ranks. Nothing was saved."
 TIMEOUT_S = 600.0
@@ -49,8 +48,6 @@ TOO_LATE = (
 )
 
 
-NO_CELLS = nullcontext()  # where no notebook sends any
-
 # Writes those of some names that are arrays into a folder of Orbax's; why the others are not there.
 Export = Callable[[Path, Sequence[str]], Mapping[str, str]]
 
@@ -58,15 +55,18 @@ Export = Callable[[Path, Sequence[str]], Mapping[str, str]]
 def save(
     world: World,
     name: str,
-    folder: str | Path = FOLDER,
-    export: Export | None = None,
-    between: AbstractContextManager[object] = NO_CELLS,
+    folder: str | Path,
+    export: Export | None,
+    between: AbstractContextManager[object],
 ) -> str:
     """Save every rank's variables; returns in a line what was saved and what can't be.
 
     A file a rank, in ``folder/name``; an older checkpoint of that name is replaced once the new one
     is whole. It takes one copy of all that the ranks hold, and with ``export`` another of the
     arrays.
+
+    Args:
+      between: a place among the cells of all notebooks.
 
     Raises:
       UsageError: a checkpoint can't be called so.
@@ -139,9 +139,9 @@ def _export(draft: Path, reports: Sequence[SaveReport], export: Export) -> str:
 def restore(
     world: World,
     name: str,
-    folder: str | Path = FOLDER,
-    mesh: Mapping[str, int] | None = None,
-    between: AbstractContextManager[object] = NO_CELLS,
+    folder: str | Path,
+    mesh: Mapping[str, int] | None,
+    between: AbstractContextManager[object],
 ) -> str:
     """Bind what ``save`` wrote on all ranks, or on none; returns in a line what came back.
 

@@ -37,16 +37,16 @@ def test_a_checkpoint_comes_back_in_a_later_cluster(
 ) -> None:
     first = start(2, name="first")
     first.run(SETUP)
-    line = checkpoints.save(first.world, "epoch-1", tmp_path)
+    line = first.checkpoint("epoch-1", tmp_path)
     assert "variables of 2 ranks" in line
     assert "Not saved: lines (a generator" in line
     first.stop()
     second = start(2, name="second")
-    assert "Restored" in checkpoints.restore(second.world, "epoch-1", tmp_path)
+    assert "Restored" in second.restore("epoch-1", tmp_path)
     record = second.run(CHECK, show=False)
     assert [record.stdout(rank) for rank in range(2)] == ["120.0 7 True\n"] * 2
     with pytest.raises(UsageError) as caught:
-        checkpoints.restore(second.world, "epoch-2", tmp_path)
+        second.restore("epoch-2", tmp_path)
     assert "There are: epoch-1." in str(caught.value)
 
 
@@ -146,14 +146,14 @@ def test_a_state_of_another_jax_or_python_is_refused(
 ) -> None:
     cluster = start(2, name="versions")
     cluster.run("mine = 1")
-    checkpoints.save(cluster.world, "c", tmp_path)
+    cluster.checkpoint("c", tmp_path)
     path = state_path(tmp_path / "c", 1)
     saved = read(path)
     other = f"9{saved.versions['jax'][1:]}"
     saved.versions["jax"] = other
     write(saved, path)
     with pytest.raises(RecoveryError, match=f"it was saved with .*jax {other}, which this cluster"):
-        checkpoints.restore(cluster.world, "c", tmp_path)
+        cluster.restore("c", tmp_path)
 
 
 # --------------------------------------------------------------------------- all ranks or none
@@ -195,7 +195,7 @@ def saved(start: Callable[..., jaxcluster.Cluster], tmp_path: Path) -> jaxcluste
     """A cluster whose variables are others than those that it has saved as ``c``."""
     cluster = start(2, name="both")
     cluster.run(BOUND.replace("GATE", repr(str(tmp_path / "gate"))), show=False)
-    checkpoints.save(cluster.world, "c", tmp_path)
+    cluster.checkpoint("c", tmp_path)
     cluster.run(CHANGED, show=False)
     return cluster
 
@@ -249,14 +249,14 @@ def test_what_one_rank_can_not_restore_none_does(saved: jaxcluster.Cluster, tmp_
     for fault, why in FAULTS.items():
         fault(path)
         with pytest.raises(RecoveryError, match=why) as caught:
-            checkpoints.restore(saved.world, "c", tmp_path)
+            saved.restore("c", tmp_path)
         assert "Nothing was restored: all ranks keep the variables they have." in caught.value.hint
         assert all_are(saved, NEW), fault
         path.parent.chmod(0o700)
         path.unlink(missing_ok=True)
         path.write_bytes(data)
         path.chmod(0o600)
-    assert "Restored" in checkpoints.restore(saved.world, "c", tmp_path)
+    assert "Restored" in saved.restore("c", tmp_path)
     assert all_are(saved, OLD.replace("False", "True"))  # new is not in it, and stays
 
 
@@ -277,7 +277,7 @@ def test_a_rank_that_dies_before_all_have_read_it_leaves_the_others_as_they_were
     thread = threading.Thread(target=kill)
     thread.start()
     with pytest.raises(RankDied) as caught:
-        checkpoints.restore(saved.world, "c", tmp_path)
+        saved.restore("c", tmp_path)
     assert "Nothing was restored" in caught.value.hint
     with pytest.raises(RankDied):  # and gets a new process
         saved.run("pass", show=False)
@@ -299,7 +299,7 @@ def test_a_rank_that_dies_while_all_bind_it_gets_no_value_that_nobody_knows_of(
 
     monkeypatch.setattr(checkpoints, "_bind", kill)
     with pytest.raises(RankDied) as caught:
-        checkpoints.restore(saved.world, "c", tmp_path)
+        saved.restore("c", tmp_path)
     assert "The other ranks have restored it." in caught.value.hint
     with pytest.raises(RankDied) as caught:
         saved.run("pass", show=False)
@@ -319,7 +319,7 @@ def test_stop_while_it_is_read_restores_nothing(saved: jaxcluster.Cluster, tmp_p
     thread = threading.Thread(target=stop)
     thread.start()
     with pytest.raises(CellInterrupted, match=r"^Stopped\. Nothing was restored: all ranks keep"):
-        checkpoints.restore(saved.world, "c", tmp_path)
+        saved.restore("c", tmp_path)
     thread.join()
     gate.unlink()
     assert all_are(saved, NEW)
@@ -338,7 +338,7 @@ def test_stop_while_it_is_bound_says_that_it_can_not_be_stopped(
         return bind(world, body, presses)
 
     monkeypatch.setattr(checkpoints, "_bind", stop)
-    assert "Restored" in checkpoints.restore(saved.world, "c", tmp_path)
+    assert "Restored" in saved.restore("c", tmp_path)
     assert "That can't be stopped" in capsys.readouterr().err
     assert all_are(saved, OLD.replace("False", "True"))
 
@@ -351,10 +351,10 @@ def test_a_checkpoint_is_for_its_owner_alone_whatever_the_umask(
     before = os.umask(0o002)
     try:
         for _ in range(2):
-            checkpoints.save(cluster.world, "c", tmp_path / "deep" / "er")
+            cluster.checkpoint("c", tmp_path / "deep" / "er")
     finally:
         os.umask(before)
-    assert "Restored 1" in checkpoints.restore(cluster.world, "c", tmp_path / "deep" / "er")
+    assert "Restored 1" in cluster.restore("c", tmp_path / "deep" / "er")
     assert [path.name for path in (tmp_path / "deep" / "er").iterdir()] == ["c"]
 
 
