@@ -19,7 +19,7 @@ from jaxcluster.allocation.turns import Turns
 from jaxcluster.cluster import selfcheck
 from jaxcluster.errors import NoCluster
 from jaxcluster.lockstep import replaying
-from jaxcluster.lockstep.actions import REPORT_S, Ask, LookAround
+from jaxcluster.lockstep.actions import REPORT_S, Ask, CountAnew, LookAround
 from jaxcluster.lockstep.events import Looked
 from jaxcluster.lockstep.facts import Facts
 from jaxcluster.wire.link import Link, Sink, replies
@@ -102,9 +102,8 @@ class Replay:
                 return replaying.Verified(verdict.why, verdict.counts)
             case replaying.AskCourses(wanted):
                 return self._courses(wanted)
-            case replaying.CountAnew():
-                answers = link.gather(link.ranks, Resume(), timeout_s=REPORT_S)
-                return all(r in answers and answers[r].op == "reply" for r in link.ranks)
+            case CountAnew(number):
+                return count_anew(link, number)
         return None
 
     def _facts(self) -> Facts:
@@ -134,3 +133,9 @@ class Replay:
         if any(r not in heard for r in link.ranks):
             return None
         return {r: dict(zip(wanted[r], heard[r], strict=True)) for r in link.ranks}
+
+
+def count_anew(link: Link, number: int) -> bool:
+    """Have all ranks count their launches from zero, that have not; whether all do."""
+    answers = link.gather(link.ranks, Resume(number), timeout_s=REPORT_S)
+    return all(r in answers and answers[r].op == "reply" for r in link.ranks)

@@ -802,8 +802,12 @@ class Journal:
             within += f": {source[:SOURCE_CHARS]}" if source else ""
         return cell, line, within
 
-    def restart(self) -> None:
-        """Forget all launches: the ranks are back in lockstep and count from here."""
+    def restart(self, number: int = 0) -> None:
+        """Forget all launches: the ranks are back in lockstep and count from here.
+
+        Args:
+          number: how often they have then, where ranks know of different numbers.
+        """
         self.counts.clear()
         self._ring.clear()
         self._crossings.clear()
@@ -813,7 +817,7 @@ class Journal:
         self._outer.clear()
         self._breaks.clear()
         self.unchecked = False
-        self.restarts += 1
+        self.restarts = number or self.restarts + 1
         if self.box is not None:
             self.box.restart()
 

@@ -226,6 +226,13 @@ class ReadLogEnd:
 
 
 @dataclass(frozen=True)
+class CountAnew:
+    """Have all ranks count from zero that have not for the ``number``-th time. -> whether all do"""
+
+    number: int
+
+
+@dataclass(frozen=True)
 class Rest:
     """Wait a moment between looks. The stop button ends more than that."""
 
@@ -234,5 +241,5 @@ Action = (
     Notice | Status | Changed | Found | AddPending | DropPending | KeepCounts | Diverge | PressStop
     | Interrupt | Prepare | StepReplay | BringBack | Undo | TakeBackOthers | OpenGates
     | WithdrawBehind | EndRank | Recover | LookAround | Ask | AskStates | AskWhere | WatchSilent
-    | AskSilent | ExplainSilent | ReadLogEnd | Rest
+    | AskSilent | ExplainSilent | ReadLogEnd | CountAnew | Rest
 )  # fmt: skip

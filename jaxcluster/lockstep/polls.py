@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 
 from jaxcluster import wire
-from jaxcluster.lockstep.actions import Action, AddPending, DropPending, Found, Notice
+from jaxcluster.lockstep.actions import Action, AddPending, CountAnew, DropPending, Found, Notice
 from jaxcluster.lockstep.facts import Facts, Reports
 from jaxcluster.model import (
     deadlock,
@@ -52,14 +52,17 @@ class Polls:
         self._replayed = 0
         self._checked_since: float | None = None
         self._held_up_since: float | None = None
+        self._half_anew_since: float | None = None
         self._pending_at: Mapping[int, int] = {}  # the ranks' probes at the first look
 
     def find(self, reports: Reports, facts: Facts) -> list[Action]:
         """Keep the first certain finding in these reports that concerns this cell."""
         record = self._record
         self.suspicion = None
-        if len({report.state.restarts for report in reports.values()}) > 1:
-            return []  # some had begun to count from zero, and some not yet
+        counted = {report.state.restarts for report in reports.values()}
+        if len(counted) > 1:
+            return self._count_anew(max(counted), facts.now)
+        self._half_anew_since = None
         reports = {**reports, **self._of_the_dead(facts.dead)}
         if self.report is not None:
             return []
@@ -99,6 +102,11 @@ class Polls:
         if found is None or not self._concerns(found, facts, reports):
             return forget
         return forget + self._keep(found, reports)
+
+    def _count_anew(self, number: int, now: float) -> list[Action]:
+        """Some ranks count from zero, and some do not yet: who had them do so may be gone."""
+        self._half_anew_since = self._half_anew_since or now
+        return [CountAnew(number)] if now > self._half_anew_since + FOREIGN_S else []
 
     def _find_circle(self, reports: Reports) -> tuple[findings.Report | None, list[str]]:
         """``deadlock.find``; of launches that are only announced what a second look sees, too.

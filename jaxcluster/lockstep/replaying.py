@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from jaxcluster import wire
-from jaxcluster.lockstep.actions import REPORT_S, Ask, LookAround
+from jaxcluster.lockstep.actions import REPORT_S, Ask, CountAnew, LookAround
 from jaxcluster.lockstep.events import Looked
 from jaxcluster.lockstep.facts import Facts, Reports
 from jaxcluster.model import deadlock, diagnose, findings, lockstep, skipped
@@ -101,11 +101,6 @@ class AskCourses:
     """Which collectives programs make, in order. -> rank -> fingerprint -> text; None: not known"""
 
     wanted: Mapping[int, Sequence[int]]
-
-
-@dataclass(frozen=True)
-class CountAnew:
-    """Have all ranks count from zero. -> whether all do"""
 
 
 Action = LookAround | Ask | RunSkipped | Collect | Export | Pause | Verify | AskCourses | CountAnew
@@ -406,7 +401,7 @@ class Replaying:
         if self.stuck:
             return ""
         if not replayed:
-            if (yield CountAnew()):
+            if (yield CountAnew(1 + max(one.state.restarts for one in self._heard.values()))):
                 return "completed"
             self.stuck = "not all ranks count from zero again"
         elif not lockstep.in_lockstep(self.counts):

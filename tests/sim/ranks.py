@@ -208,7 +208,7 @@ class Request:
         link = self.link
         if link.client.link is not link or link.generation != link.cluster.generation:
             return CALM  # it was on its way to a process that is gone
-        if self.op == "cell" and self.rank in link.lost:
+        if self.op in ("cell", "resume") and self.rank in link.lost:
             return CALM
         return link.cluster.ranks[self.rank].receive(self)
 
@@ -384,7 +384,8 @@ class Rank:
         self.reply(request, None)
 
     def _on_resume(self, request: Request) -> None:
-        self.journal.restart()
+        if self.journal.restarts < request.body.number:
+            self.journal.restart(request.body.number)
         self.reply(request, None)
 
     def _on_prepare_check(self, request: Request) -> None:

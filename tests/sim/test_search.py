@@ -29,7 +29,8 @@ from jaxcluster.errors import CellInterrupted
 from jaxcluster.lockstep import actions, polls
 from jaxcluster.lockstep.cell import Cell
 from jaxcluster.wire.ops.cells import OpenGates
-from sim import hub, ranks
+from jaxcluster.wire.ops.lockstep import Resume
+from sim import clients, hub, ranks, search
 from sim.clients import Turns, World
 from sim.found import FOUND
 from sim.hub import Sink
@@ -116,6 +117,7 @@ def alone(cells: Any, undone: int) -> frozenset[int]:
 
 
 REAL = SimpleNamespace(
+    leave=search.leave,
     standing=between_cells.standing,
     take_back=action_runner.ActionRunner._take_back,
     confirmations=Journal.confirmations,
@@ -193,6 +195,34 @@ def test_what_timers_have_assigned_is_doubted_where_they_have_met_other_programs
     assert not course.broken
     assert "All of them have completed" in str(course.ended[2])
     assert "Don't trust what threads, tasks, timers and %%px cells" in str(course.ended[2])
+
+
+@pytest.mark.parametrize("is_taken_on", [True, False])
+def test_a_notebook_may_leave_as_it_has_the_ranks_count_from_zero(
+    monkeypatch: pytest.MonkeyPatch, is_taken_on: bool
+) -> None:
+    """Some have begun to, and some never hear of it: another notebook goes on with that."""
+    gather, may_leave, left = clients.Link.gather, [], []
+
+    def leave(link: Any, asked: Any, request: Any, **more: Any) -> Any:
+        if isinstance(request, Resume) and may_leave and may_leave[0][0][1] is link.client:
+            left.append(may_leave.pop())
+            link.hub.at(link.hub.now, lambda: REAL.leave(*left[-1]))
+        return gather(link, asked, request, **more)
+
+    monkeypatch.setattr(search, "leave", lambda *course: may_leave.append(course))
+    monkeypatch.setattr(clients.Link, "gather", leave)
+    if not is_taken_on:
+        monkeypatch.setattr(polls.Polls, "_count_anew", lambda *looked: [])
+    broken = []
+    for made in schedules(0, 4000, ["other"]):
+        if any(p.client for p in made.programs) and made.keeps is None and made.death is None:
+            del may_leave[:]
+            before = len(left)
+            course = run(replace(made, leaves_at=0.0, leaver=1))
+            broken += course.broken if len(left) > before else []
+    assert len(left) > 50
+    assert not broken if is_taken_on else any(line.startswith("P3") for line in broken)
 
 
 def test_zeros_behind_a_stop_that_was_heard_are_told() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jaxcluster import wire
-from jaxcluster.lockstep.actions import AddPending, DropPending, Found, Notice
+from jaxcluster.lockstep.actions import AddPending, CountAnew, DropPending, Found, Notice
 from jaxcluster.lockstep.polls import CHECKED_S, FOREIGN_S, TIE_S, Facts, Polls
 from jaxcluster.model.health import CellWatch, StopPressed
 from jaxcluster.model.outputs import CellRecord
@@ -52,6 +52,18 @@ def test_a_missing_launch_is_certain_at_the_second_look_alone() -> None:
     assert found == [Found(looked.report)] and looked.report is not None
     assert (looked.report.kind, looked.report.culprits) == ("missing", (1,))
     assert set(looked.evidence) == {0, 1}
+
+
+def test_ranks_of_which_some_count_from_zero_are_not_compared() -> None:
+    """The notebook that had them do so may have died over it: then this one does."""
+    half = {0: report(0, restarts=1), 1: report(1, launch(0), launch(1))}
+    looked = polls()
+    assert looked.find(half, ALL) == looked.find(half, replace(ALL, now=ALL.now + 5)) == []
+    late = replace(ALL, now=ALL.now + FOREIGN_S + 1)
+    assert looked.find(half, late) == [CountAnew(1)]
+    assert looked.find({0: report(0, restarts=1), 1: report(1, restarts=1)}, late) == []
+    assert looked.find(half, late) == [], "that is another time"
+    assert looked.report is None
 
 
 def test_the_first_finding_stays() -> None:

@@ -10,7 +10,7 @@ import pytest
 from jaxcluster import lockstep, wire
 from jaxcluster.cluster.replay import Replay
 from jaxcluster.lockstep import replaying
-from jaxcluster.lockstep.actions import Ask, LookAround
+from jaxcluster.lockstep.actions import Ask, CountAnew, LookAround
 from jaxcluster.lockstep.events import Looked
 from jaxcluster.lockstep.facts import Facts
 from jaxcluster.lockstep.replaying import Ran, Refused, Replaying, RunSkipped, Verified
@@ -61,7 +61,7 @@ class Ranks:
             case replaying.AskCourses(wanted):
                 of = self.courses
                 return of and {r: dict.fromkeys(prints, of[r]) for r, prints in wanted.items()}
-            case replaying.CountAnew():
+            case CountAnew():
                 return True
         return None
 
@@ -200,7 +200,7 @@ def test_ranks_that_do_not_pass_the_check_do_not_count_from_zero() -> None:
     same = {0: "all-reduce", 1: "all-reduce"}
     ranks = Ranks([8, 8], fingerprint=9, courses=same, verified="a sum is wrong")
     assert ranks.carry(Replaying().bring_back()) == ""
-    assert replaying.CountAnew() not in ranks.done
+    assert CountAnew(1) not in ranks.done
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_ranks_that_do_not_pass_the_check_do_not_count_from_zero() -> None:
 def test_different_programs_may_all_have_ended(courses: dict[int, str] | None, how: str) -> None:
     ranks, replay = Ranks([8, 8], fingerprint=9, courses=courses), Replaying()
     assert ranks.carry(replay.bring_back()) == how
-    assert (replaying.CountAnew() in ranks.done) == bool(how)
+    assert (CountAnew(1) in ranks.done) == bool(how)
     assert how or replay.stuck == "they launched different programs"
 
 

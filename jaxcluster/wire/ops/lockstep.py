@@ -56,7 +56,13 @@ class Times(Operation[LaunchTimes], op="times"):
 
 
 class Resume(Operation[None], op="resume"):
-    """The ranks were found in lockstep: count launches from here."""
+    """The ranks were found in lockstep: count launches from here, unless they have.
+
+    Attributes:
+      number: how often they have then begun to count from zero.
+    """
+
+    number: int
 
 
 class Strict(Operation[None], op="strict"):
