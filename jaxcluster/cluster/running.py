@@ -11,6 +11,7 @@ import dataclasses
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -102,6 +103,7 @@ class RunningCell:
         self._listener_error: Exception | None = None
         self._is_notified = False
         self._has_looked = False  # and what was seen lies behind what came before it
+        self._left: list[actions.Action] = []  # what the stop button has kept from being done
         self._has_code = options.message is None and not options.post_mortem
 
     def wait(self) -> CellRecord:
@@ -249,18 +251,22 @@ class RunningCell:
         if self.done:
             return
         self._is_carried = True
-        watch = self.core.watch
+        watch, is_pressed = self.core.watch, False
         try:
-            while not watch.finished:
-                # Wherever the stop button hits, the ranks are told, and waited for: the inner loop
-                # is for the jump back to its beginning, where Python looks for signals.
+            while self._left or not watch.finished:
+                # Wherever the stop button hits, also twice, the ranks are told, and waited for: the
+                # inner loop is for the jump back to its beginning, where Python looks for signals.
                 try:
+                    self._do(())
+                    if is_pressed:
+                        self._feed(events.Stopped(time.monotonic()))
+                        is_pressed = False
                     while not watch.finished:
                         self._hear_next()
                         if self.talk.is_open:
                             self.talk.step(time.monotonic(), watch.open_ranks)
                 except KeyboardInterrupt:
-                    self._feed(events.Stopped(time.monotonic()))
+                    is_pressed = True
         finally:
             try:
                 self.talk.end()
@@ -301,25 +307,38 @@ class RunningCell:
         self._do(self.core.feed(event))
 
     def _do(self, todo: Sequence[actions.Action]) -> None:
-        for action in todo:
-            if isinstance(action, actions.AskWhere | actions.ExplainSilent) and not (
-                self.runner.on_notice or self.runner.on_status
-            ):
-                continue  # nobody listens
-            is_poll = isinstance(action, actions.Ask) and action.why == "poll"
-            if is_poll and self._has_looked:
-                continue  # it stays due until the last look is heard
-            if isinstance(action, actions.Interrupt):
+        """Carry actions out, in order; before them what the stop button has come between."""
+        left, self._left = deque([*self._left, *todo]), []
+        try:
+            while left:
+                self._do_one(left.popleft())
+        finally:
+            self._left += left
+
+    def _do_one(self, action: actions.Action) -> None:
+        if isinstance(action, actions.AskWhere | actions.ExplainSilent) and not (
+            self.runner.on_notice or self.runner.on_status
+        ):
+            return  # nobody listens
+        is_poll = isinstance(action, actions.Ask) and action.why == "poll"
+        if is_poll and self._has_looked:
+            return  # it stays due until the last look is heard
+        if isinstance(action, actions.Interrupt):
+            with stopbutton.held() as pressed:  # they are told, all of them
                 self.talk.end()
-            if (answer := self.runner.do(action)) is None:
-                continue
-            if is_poll and not self._sink.empty():
-                # What has come meanwhile is older than the last answer: a reply tells why its rank
-                # has left launches out.
-                self._has_looked = True
-                self._sink.put(Event(-1, "looked", "", answer))
-            else:
-                self._feed(answer)
+                self.runner.do(action)
+            if pressed:
+                self._sink.put(Event(-1, "press", "", None))
+            return
+        if (answer := self.runner.do(action)) is None:
+            return
+        if is_poll and not self._sink.empty():
+            # What has come meanwhile is older than the last answer: a reply tells why its rank
+            # has left launches out.
+            self._has_looked = True
+            self._sink.put(Event(-1, "looked", "", answer))
+        else:
+            self._feed(answer)
 
     def _take(self, event: Event[Any]) -> None:
         """Hear what has come, and let the core decide what follows."""

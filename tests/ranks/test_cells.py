@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import re
 import threading
 import time
@@ -14,6 +15,7 @@ from helpers import plain, until
 
 import jaxcluster
 from jaxcluster import wire
+from jaxcluster.cluster import unresponsive
 from jaxcluster.errors import CellFailed, CellInterrupted, UsageError
 from jaxcluster.model.outputs import CellRecord
 
@@ -480,3 +482,25 @@ def test_lines_are_counted_from_the_first_one_also_where_it_is_empty(
     assert cluster.last is not None
     assert {error.lineno for error in cluster.last.errors.values()} == {4}
     assert "----> 4" in plain("\n".join(caught.value.traceback))
+
+
+@pytest.mark.promise("Interrupts")
+def test_a_second_stop_while_the_first_is_passed_on_leaves_no_rank_in_the_cell(
+    pair: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look, pressed = unresponsive.Silences.look, []
+
+    def press_again(self: unresponsive.Silences, ranks: frozenset[int]) -> None:
+        if ranks and not pressed:
+            pressed.append(None)
+            raise KeyboardInterrupt
+        look(self, ranks)
+
+    monkeypatch.setattr(unresponsive.Silences, "look", press_again)
+    cell = pair.submit("while True: time.sleep(0.01)")
+    until(lambda: all(s.state == "running" for s in pair.status()), "the ranks run the cell")
+    threading.Timer(0.5, _thread.interrupt_main).start()
+    with pytest.raises(CellInterrupted):
+        cell.wait()
+    assert pressed
+    assert pair.run("print(float(jnp.sum(x)))", show=False).stdout(1) == "496.0\n"
