@@ -211,7 +211,7 @@ WORDS = {
     "%%spmd --out": ("keep the cell's record under this name: r.stdout(rank=3)", "--out r"),
     "%%spmd --timeout": ("interrupt the ranks after S seconds, and undo the cell", "--timeout 60"),
     "%%spmd --stall": (
-        "interrupt the ranks when all have been in the same launch for S seconds",
+        "interrupt ranks that have been for S seconds in one launch, which all have made",
         "--stall 15m",
     ),
     "%%spmd --strict": ("check each launch on all ranks before it runs", "--strict"),
@@ -246,7 +246,7 @@ WORDS = {
         "-n 4 --retries 3",
     ),
     "run --stall": (
-        "end the script when all ranks have been in the same launch for S seconds",
+        "end the script when ranks have been for S seconds in one launch, which all have made",
         "-n 4 --stall 15m",
     ),
     "run --trace": (

@@ -359,7 +359,7 @@ class Cluster(Lifecycle):
           on_output: called with each output and reply as it comes, on this thread.
           on_notice: told of the first error while other ranks still run, and who is waited for.
           show: without ``on_output``: print what the first rank prints.
-          stall_s: interrupt the ranks when all have been in one launch for so many seconds.
+          stall_s: interrupt ranks that have been so many seconds in a launch that all have made.
 
         Raises:
           CellFailed: it raised on some ranks. The first error is shown at once; the other ranks

@@ -331,7 +331,7 @@ class Cell:
             waited, done = now - self.started, self.record.replies
             lines.append(explain.tell_working(working, done, waited, self.hosts))
             lines += explain.tell_left(self.left, self.hosts)
-        return self._say(on_one_line(lines or [self._stands]), now)
+        return self._say(on_one_line([*lines, *filter(None, [self._stands])]), now)
 
     def _say(self, text: str, now: float, for_logs: bool = False) -> list[Action]:
         """Show this line under the cell, in place of the last one."""

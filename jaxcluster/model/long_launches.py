@@ -1,7 +1,8 @@
-"""Ranks that are all in one launch, and have been for long: told, and never called hung. Pure.
+"""Ranks that have been for long in one launch, which all have made: told, never called hung. Pure.
 
-A loop inside a launched program may never end. Nobody outside can tell it from one that ends in an
-hour, so who waits is told where the ranks are, and nothing is done.
+A loop inside a launched program may never end; nor may a collective in a branch or loop that the
+ranks take differently. Nobody outside can tell that from what ends in an hour, so who waits is
+told where the ranks are, and nothing is done.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.model.explain import program_line
-from jaxcluster.ranks import begin_ranks
+from jaxcluster.ranks import begin_ranks, name_ranks
 from jaxcluster.text import format_seconds
 
 LEAST_S = 10.0  # in one launch, before it is told
@@ -22,9 +23,8 @@ KEPT = 64  # of a program's last launches
 PROGRAMS = 1024  # of which that is kept
 
 Reports = Mapping[int, wire.RankReport]
-Place = tuple[
-    tuple[int, int, str, int], ...
-]  # each rank's last launch: restarts, seq, set, program
+# Who is in it, and the launch: restarts, seq, set, program.
+Place = tuple[tuple[int, ...], tuple[int, int, str, int]]
 
 
 class UsualTimes:
@@ -48,7 +48,7 @@ class UsualTimes:
 
 
 class LongLaunches:
-    """Since when the ranks of a cell are in one launch.
+    """Since when ranks of a cell are in one launch, which the others have made, too.
 
     Args:
       ranks: those of the cell.
@@ -79,18 +79,21 @@ class LongLaunches:
         if place is None or place != self._place:
             self._place, self._since, self.lasted_s = place, now, 0.0
             if place is not None:
-                self._stood = place[0][1], place[0][3], gap
+                self._stood = place[1][1], place[1][3], gap
             return ""
         self.lasted_s = lasted = now - self._since
         self._stood = self._stood and (*self._stood[:2], self._stood[2] + gap)
-        report = reports[self._ranks[0]]
+        inside = place[0]
+        report = reports[inside[0]]
         others = sum(launch.cell_seq == self._seq for launch in report.launches[:-1])
         mean = (self._since - self._started) / others if others else 0.0
         usual = max(mean, self._stays.usual(report.launches[-1].fingerprint))
         if lasted < max(LEAST_S, TIMES * usual):
             return ""
-        within = all(is_within_launch(reports[rank]) for rank in self._ranks)
-        return tell(self._ranks, report.launches[-1], lasted, within)
+        within = all(is_within_launch(reports[rank]) for rank in inside)
+        if left := [rank for rank in self._ranks if rank not in inside]:
+            return tell_uneven(inside, left, report.launches[-1], lasted, within)
+        return tell(inside, report.launches[-1], lasted, within)
 
     def end(self) -> None:
         """The cell has ended well, and its last launch with it."""
@@ -113,16 +116,31 @@ class LongLaunches:
             self._stood = None
 
     def _place_of(self, reports: Reports) -> Place | None:
-        """Where the ranks are, if they are all in one launch."""
-        found = [reports.get(rank) for rank in self._ranks]
-        places = []
-        for report in found:
-            if report is None or report.state.seq != self._seq or not waits_for_launch(report):
-                return None
-            last = report.launches[-1]
-            places.append((report.state.restarts, last.seq, last.processes, last.fingerprint))
-        same = {(*places[0][:2], self._whole, places[0][3])}
-        return tuple(places) if set(places) == same else None
+        """Who is in one launch that all have made; None where some are in another one."""
+        if any(rank not in reports for rank in self._ranks):
+            return None
+        states = {rank: reports[rank].state for rank in self._ranks}
+        inside = [
+            rank
+            for rank, state in states.items()
+            if state.seq == self._seq and waits_for_launch(reports[rank])
+        ]
+        places = set()
+        for rank in inside:
+            last = reports[rank].launches[-1]
+            places.add((states[rank].restarts, last.seq, last.processes, last.fingerprint))
+        if len(places) != 1:
+            return None
+        place = places.pop()
+        restarts, seq, processes, _ = place
+        left = [state for rank, state in states.items() if rank not in inside]
+        have_made = all(
+            state.restarts == restarts
+            and not state.paused
+            and (state.launches.get(self._whole) or [0])[0] > seq
+            for state in left
+        )
+        return (tuple(inside), place) if processes == self._whole and have_made else None
 
 
 def waits_for_launch(report: wire.RankReport) -> bool:
@@ -169,3 +187,17 @@ def tell(ranks: Sequence[int], launch: wire.Launch, lasted_s: float, within: boo
         told = f"{who} have waited {long} for a result, in lockstep. All have launched the same "
         told += f"last: {what}."
     return f"{told} It may just take long, or be in a loop that never ends."
+
+
+def tell_uneven(
+    inside: Sequence[int], left: Sequence[int], launch: wire.Launch, lasted_s: float, within: bool
+) -> str:
+    """Where some ranks are, while the others have made the same launch and gone on."""
+    what, long = f"launch {launch.seq + 1}, {program_line(launch)}", format_seconds(lasted_s)
+    have = "has" if len(inside) == 1 else "have"
+    did = f"been for {long} in" if within else f"waited {long} for a result, after"
+    others = f"{name_ranks(left)} {'has' if len(left) == 1 else 'have'} made, too, and gone on"
+    return (
+        f"{begin_ranks(inside)} {have} {did} {what}, which {others}. It may just take long. If the "
+        "program has collectives in a branch or loop that ranks take differently, it never ends."
+    )

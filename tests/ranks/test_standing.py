@@ -128,3 +128,35 @@ def test_a_finished_cell_has_one_line_of_who_was_waited_for_and_a_failed_one_non
     notebook.wait(failed)
     assert failed.error and failed.bundles == [{"text/plain": ""}]
     notebook.ok("%jaxcluster stop")
+
+
+UNEVEN = """
+def turns(x):
+    i = jax.lax.axis_index("i")
+    go_on = lambda c: c[0] < 10 + 5 * i
+    return jax.lax.while_loop(go_on, lambda c: c + 1 + 0 * jax.lax.psum(c, "i"), x)
+
+uneven = jax.jit(
+    jax.shard_map(turns, mesh=mesh, in_specs=P("i"), out_specs=P("i"), check_vma=False)
+)
+zeros = jax.make_array_from_callback((2,), NamedSharding(mesh, P("i")), lambda i: np.zeros(2)[i])
+n = 1
+"""
+
+
+@pytest.mark.promise
+def test_a_rank_that_waits_in_a_program_for_ever_is_told_and_the_cell_can_be_ended(
+    start: Callable[..., jaxcluster.Cluster],
+) -> None:
+    cluster = start(2, devices_per_process=1, platform="cpu")
+    cluster.run(f"GO = '/'\n{SETUP}{UNEVEN}", show=False)
+    told: list[str] = []
+    source = "n = 2\nuneven(zeros).block_until_ready()"
+    with pytest.raises(CellFailed) as caught:
+        cluster.run(source, execution_count=4, stall_s=7, on_notice=told.append, show=False)
+    assert "jit(turns), cell [4] line 2" in "".join(told)
+    assert "which rank 0 has made, too, and gone on." in "".join(told)
+    assert str(caught.value).startswith("Cell [4] was interrupted on rank 1, which had been in")
+    assert "This cell is undone. Restored n" in str(caught.value)
+    after = cluster.run("print(n, float(jnp.sum(x)))", show=False)
+    assert [after.stdout(rank) for rank in range(2)] == ["1 28.0\n"] * 2

@@ -207,3 +207,17 @@ def test_what_is_kept_of_programs_is_bounded() -> None:
             stays.add(program, 1.0)
     assert (len(stays._seconds), len(stays._seconds[PROGRAMS])) == (PROGRAMS, 64)
     assert (stays.usual(4), stays.usual(5)) == (0.0, 1.0)
+
+
+def test_a_rank_that_stays_in_a_launch_that_others_have_left_is_told() -> None:
+    gone = wire.RankState(1, 9, "here", "idle", ended=SEQ, launches={"0,1": [1, 7]})
+    other = wire.RankReport(gone, [], [launch(0)])
+    told = looks(EXECUTE, LAUNCH, other=other, until=11)
+    assert [at for at, _ in told] == [11]
+    assert told[0][1] == (
+        "Rank 0 has been for 10 s in launch 1, jit(f), cell [3] line 5, which rank 1 has made, "
+        "too, and gone on. It may just take long. If the program has collectives in a branch or "
+        "loop that ranks take differently, it never ends."
+    )
+    not_there = replace(other, state=replace(gone, launches={}))
+    assert looks(EXECUTE, LAUNCH, other=not_there) == []
