@@ -374,11 +374,7 @@ class Cluster(Lifecycle):
             ranks, timeout_s, execution_count, shown_ranks, on_output, on_notice, prompt=talk,
             stall_s=stall_s,
         )  # fmt: skip
-        cell = self._submit(source, options)
-        for earlier in self.cells:  # the ranks wait for what is found of those that went wrong
-            if earlier is not cell:
-                earlier.carry_unwaited()
-        return cell.wait()
+        return self._submit(source, options).wait()
 
     def submit(
         self,

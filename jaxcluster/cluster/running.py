@@ -108,6 +108,9 @@ class RunningCell:
 
     def wait(self) -> CellRecord:
         """Carry the cell through: show what comes, do what is decided."""
+        for earlier in self.cluster.cells:  # ranks wait for what is found of one that went wrong
+            if earlier.record.seq < self.record.seq:
+                earlier.carry_unwaited()
         if self._ended is None:
             self._carry()
         else:

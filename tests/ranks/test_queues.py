@@ -88,6 +88,13 @@ def test_a_cell_behind_one_that_nobody_waits_for_ends(ranks: jaxcluster.Cluster)
     is_found(cells, "Rank 1 finished the cell without launch")
 
 
+def test_a_submitted_cell_behind_one_that_nobody_waits_for_ends(ranks: jaxcluster.Cluster) -> None:
+    first, second = submit(ranks, [SKIP, LATER[0]])
+    with pytest.raises(CellFailed, match="was not run"):
+        second.wait()
+    is_found([first, second], "Rank 1 finished the cell without launch")
+
+
 def test_values_are_asked_for_behind_cells_that_nobody_waits_for(
     ranks: jaxcluster.Cluster,
 ) -> None:
