@@ -73,6 +73,7 @@ def virtual(hub: Hub) -> Iterator[None]:
         if hasattr(module, "Sink"):
             put(module, "Sink", Sink)
     put(wire, "reports_of", _reports_of)
+    put(running.RunningCell, "carry_unwaited", lambda cell: None)  # each has an actor
     put(lastreport, "made_of", lambda *found: None)  # nobody asks for it later
     put(replaying, "STEP_S", 0.05)
     put(selfcheck, "CHECK_S", sim_ranks.CHECK_S)
