@@ -18,12 +18,14 @@ import dataclasses
 import functools
 import hashlib
 import json
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jaxcluster import wire
 from jaxcluster.engine.failures import Divergence
 from jaxcluster.engine.first_launches import tell
 from jaxcluster.engine.journal import Journal, Program
@@ -186,6 +188,7 @@ class Strict:
         self.client = client
         self.epoch = epoch
         self._own: dict[str, deque[Announcement]] = {}
+        self._order = threading.RLock()  # of this rank's threads
 
     def before_launch(self, program: Program) -> None:
         """Return once all have announced this program as their next.
@@ -196,15 +199,37 @@ class Strict:
         expected = [int(rank) for rank in program.processes.split(",")]
         if self.rank not in expected:
             return  # a stage of a pipeline that others compute: none of it runs here
-        upcoming = self.journal.upcoming(program)
         self.journal.given_up.discard(program.processes)
         folder = f"jaxcluster-strict/{self.epoch}/{self.journal.restarts}/{program.processes}/"
+        given = self.journal.host_values.take_announced(program.processes)
+        upcoming = self.journal.upcoming(program)
+        own: Announcement | None = None
+        self.journal.waiting.append(upcoming)
+        try:
+            with self._order:
+                own = self._next(folder, program, upcoming, given)
+                self._announce(folder, own)
+            self._wait(folder, own, expected)
+        except BaseException:
+            # A signal's, say; a divergence is announced already.
+            with self._order:
+                if own is not None and own in self._own[folder]:
+                    if own.cell:
+                        self.journal.given_up.add(program.processes)
+                    with contextlib.suppress(RuntimeError):
+                        self._announce(folder, dataclasses.replace(own, over=True))
+            raise
+        finally:
+            self.journal.waiting.remove(upcoming)
+
+    def _next(
+        self, folder: str, program: Program, upcoming: wire.Launch, given: Sequence[str]
+    ) -> Announcement:
         earlier = self._own.setdefault(folder, deque())
         here = [one for one in earlier if one.seq == upcoming.seq]
         cell = max(self.journal.origin(), 0)
-        given = self.journal.host_values.take_announced(program.processes)
         inputs = hashlib.blake2b(repr(given).encode(), digest_size=8).hexdigest() if given else ""
-        own = Announcement(
+        return Announcement(
             rank=self.rank,
             number=earlier[-1].number + 1 if earlier else 0,
             seq=upcoming.seq,
@@ -216,37 +241,29 @@ class Strict:
             inputs=inputs,
             told=tell(upcoming) + (f", given {', '.join(given[:MOST_GIVEN])}" if given else ""),
         )
-        self.journal.waiting.append(upcoming)
-        try:
-            self._announce(folder, own)
-            self._wait(folder, own, expected)
-        except BaseException:
-            # A signal's, say; a divergence is announced already.
-            if self._own[folder][-1] == own:
-                if cell:
-                    self.journal.given_up.add(program.processes)
-                with contextlib.suppress(RuntimeError):
-                    self._announce(folder, dataclasses.replace(own, over=True))
-            raise
-        finally:
-            self.journal.waiting.remove(upcoming)
 
     def taken_back(self, program: Program) -> None:
-        """XLA has refused the launch that was announced last."""
-        for folder, announced in self._own.items():
-            if folder.endswith(f"/{program.processes}/") and announced:
-                with contextlib.suppress(RuntimeError):
-                    self._announce(folder, dataclasses.replace(announced[-1], refused=True))
+        """XLA has refused the launch that this thread has announced last."""
+        with self._order:
+            for folder, announced in self._own.items():
+                made = [one for one in announced if one.fingerprint == program.fingerprint]
+                if folder.endswith(f"/{program.processes}/") and made:
+                    with contextlib.suppress(RuntimeError):
+                        self._announce(folder, dataclasses.replace(made[-1], refused=True))
 
     def _announce(self, folder: str, own: Announcement) -> None:
-        announced = self._own[folder]
-        if announced and announced[-1].number == own.number:
-            announced.pop()
-        announced.append(own)
-        text = json.dumps(vars(own))
-        self.client.key_value_set(f"{folder}{self.rank}.{own.number}", text, allow_overwrite=True)
-        if len(announced) > KEPT:
-            self.client.key_value_delete(f"{folder}{self.rank}.{announced.popleft().number}")
+        """Say it, or say it anew. Another thread may have announced others since."""
+        with self._order:
+            announced = self._own[folder]
+            numbers = [one.number for one in announced]
+            if own.number in numbers:
+                announced[numbers.index(own.number)] = own
+            else:
+                announced.append(own)
+            key, text = f"{folder}{self.rank}.", json.dumps(vars(own))
+            self.client.key_value_set(f"{key}{own.number}", text, allow_overwrite=True)
+            if len(announced) > KEPT:
+                self.client.key_value_delete(f"{key}{announced.popleft().number}")
 
     def _wait(self, folder: str, own: Announcement, expected: Sequence[int]) -> None:
         started = time.monotonic()

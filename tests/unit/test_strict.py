@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import time
@@ -10,6 +11,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from helpers import until
 
 from jaxcluster.engine.failures import Divergence
 from jaxcluster.engine.journal import Journal, Program
@@ -174,6 +176,37 @@ def test_what_a_thread_waits_with_is_known_while_cells_begin_and_launch() -> Non
     loader.join(ENDS_S)
     assert seen == ["f", "batch"]
     assert journal.announced is None
+
+
+def test_after_threads_that_launch_in_another_order_all_meet_again() -> None:
+    """Of two that wait at once on a rank the first is refused, and then the second."""
+    both_wait, all_over = threading.Event(), threading.Barrier(3)
+
+    def launch(rank: Rank, name: str) -> None:
+        with contextlib.suppress(Divergence):
+            rank.launch(name)
+
+    def two_at_once(rank: Rank) -> None:
+        threads = []
+        for name in ("f", "g"):
+            threads.append(threading.Thread(target=launch, args=(rank, name), daemon=True))
+            threads[-1].start()
+            until(lambda: len(rank.strict.client.values) == len(threads), "it is announced")
+        both_wait.set()
+        for thread in threads:
+            thread.join(ENDS_S)
+        all_over.wait(ENDS_S)
+        rank.cell(1, "h")
+
+    def one_by_one(rank: Rank) -> None:
+        assert both_wait.wait(ENDS_S)
+        launch(rank, "g")
+        launch(rank, "f")
+        all_over.wait(ENDS_S)
+        rank.cell(1, "h")
+
+    for rank in run(one_by_one, two_at_once, one_by_one):
+        assert rank.launched == ["h"]
 
 
 def test_one_skip_in_a_queue_is_told_once_and_in_its_cell() -> None:
