@@ -347,7 +347,7 @@ class Replaying:
             self._course, self._course_since = course, now
         if self.seq is None or now <= self._course_since + STALLED_S:
             return bool(self.stuck)
-        busy = {r: report for r, report in reports.items() if report.state.state != "idle"}
+        busy = {r: report for r, report in reports.items() if _is_busy(report)}
         inside = sorted(r for r, rep in busy.items() if rep.state.seq == self.seq)
         circle = deadlock.find(reports)[0] if busy else None
         if circle is not None and circle.is_hopeless:
@@ -359,7 +359,9 @@ class Replaying:
             and all(report.announced for report in busy.values())
             and now > self._course_since + FORSAKEN_S
         ):
-            self.stuck = f"{name_ranks(busy)} wait for others in another notebook's cell"
+            runs = any(report.state.state == "running" for report in busy.values())
+            where = "another notebook's cell" if runs else "what belongs to no cell"
+            self.stuck = f"{name_ranks(busy)} wait for others in {where}"
         return bool(self.stuck)
 
     @property
@@ -407,6 +409,12 @@ class Replaying:
         elif not lockstep.in_lockstep(self.counts):
             self.stuck = "something else was launched while they were checked"
         return "" if self.stuck else "replayed"
+
+
+def _is_busy(report: wire.RankReport) -> bool:
+    """Whether it is in a cell, or in what keeps it from the next one, as ``%%px`` does."""
+    state = report.state
+    return state.state != "idle" or state.is_queueing or report.announced is not None
 
 
 def may_have_completed() -> Steps[bool]:

@@ -123,13 +123,10 @@ def add(made: Schedule, chance: random.Random) -> Schedule:
 
 
 def px(made: Schedule, chance: random.Random) -> Schedule:
-    """A ``%%px`` in the midst of cells, on all ranks or some; what it launches no cell launches.
-
-    In strict mode it launches nothing: what a rank alone announces waits for others, for ever.
-    """
+    """A ``%%px`` in the midst of cells, on all ranks or some; what it launches no cell launches."""
     programs = list(made.programs)
     steps: list[Step] = [Set(chance.choice("xpq"), (NUMBERS[0], 0))]
-    if is_launching := chance.random() < 0.5 and not made.is_strict:
+    if is_launching := chance.random() < 0.5:
         steps.append(Launch("0,1,2", 3, (NUMBERS[0], 1), "x"))
     ranks = [rank for rank in range(made.num_ranks) if not rank or chance.random() < 0.8]
     pause_s = chance.choice([0.0, 0.0, 0.02, 0.3, 1.0])

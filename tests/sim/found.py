@@ -1631,4 +1631,80 @@ FOUND = {
         leaves_at=0.02,
         leaver=0,
     ),
+    "a px on some ranks waits in strict mode while a cell before it is brought back": Schedule(
+        seed=618,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=1,
+                client=1,
+                steps={0: (), 1: (Sleep(seconds=1.5),), 2: ()},
+                queued=True,
+            ),
+            Program(
+                number=20,
+                client=0,
+                steps={
+                    0: (Launch(where="0,1,2", program=3, meant=(20, 1), name="x"),),
+                    1: (Launch(where="0,1,2", program=3, meant=(20, 1), name="x"),),
+                },
+                queued=False,
+                pause_s=0.3,
+                act=("px", ""),
+            ),
+            Program(number=3, client=1, steps={0: (), 1: (), 2: ()}, queued=False),
+        ),
+        fault="px",
+        lateness=0.02,
+        is_strict=True,
+    ),
+    "a thread's launch is refused in strict mode while a px waits with another": Schedule(
+        seed=1320,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    rank: (
+                        Thread(
+                            steps=(
+                                Sleep(seconds=seconds),
+                                Launch(where="0,1,2", program=2, meant=(1, 0), name="t"),
+                            )
+                        ),
+                    )
+                    for rank, seconds in enumerate((0.2, 0.2, 3.0))
+                },
+                queued=False,
+            ),
+            Program(
+                number=20,
+                client=0,
+                steps={
+                    0: (Launch(where="0,1,2", program=3, meant=(20, 1), name="x"),),
+                    1: (Launch(where="0,1,2", program=3, meant=(20, 1), name="x"),),
+                    2: (Launch(where="0,1,2", program=3, meant=(20, 1), name="x"),),
+                },
+                queued=False,
+                pause_s=0.3,
+                act=("px", ""),
+            ),
+            Program(
+                number=9,
+                client=0,
+                steps={
+                    0: (Join(), Launch(where="0,1,2", program=2, meant=(9, 0), name="b")),
+                    1: (Join(), Launch(where="0,1,2", program=2, meant=(9, 0), name="b")),
+                    2: (Join(), Launch(where="0,1,2", program=2, meant=(9, 0), name="b")),
+                },
+                queued=False,
+            ),
+        ),
+        fault="px",
+        lateness=0.02,
+        is_strict=True,
+    ),
 }
