@@ -7,6 +7,7 @@ host's values is a part of them: equal programs with different numbers are not i
 wait is a loop in Python: the stop button ends it.
 
 Launches meet by their place in the sequence of their set, whoever makes them, a cell or a thread.
+Of a rank's threads one at a time announces a launch of a set.
 Where a rank announces that place in a later cell than another, it has skipped a launch of the
 earlier one: who is in that raises alone, and comes to the later cell, where it is waited for.
 """
@@ -18,11 +19,12 @@ import dataclasses
 import functools
 import hashlib
 import json
-import threading
+import math
 import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import RLock, get_ident
 from typing import Any
 
 from jaxcluster import wire
@@ -174,6 +176,15 @@ def message(outlook: Outlook, expected: Sequence[int]) -> str:
     return f"the ranks were about to launch {what}, and launched none: {parts}"
 
 
+@dataclass
+class _Turn:
+    """A thread's, to launch the next program of a set: until it is counted, or this time."""
+
+    thread: int
+    seq: int
+    until: float = math.inf
+
+
 class Strict:
     """Announces one rank's launches.
 
@@ -188,7 +199,8 @@ class Strict:
         self.client = client
         self.epoch = epoch
         self._own: dict[str, deque[Announcement]] = {}
-        self._order = threading.RLock()  # of this rank's threads
+        self._order = RLock()  # of this rank's threads
+        self._turns: dict[str, _Turn] = {}  # whose launch of a set is the next, or was the last
 
     def before_launch(self, program: Program) -> None:
         """Return once all have announced this program as their next.
@@ -202,16 +214,19 @@ class Strict:
         self.journal.given_up.discard(program.processes)
         folder = f"jaxcluster-strict/{self.epoch}/{self.journal.restarts}/{program.processes}/"
         given = self.journal.host_values.take_announced(program.processes)
-        upcoming = self.journal.upcoming(program)
+        turn = self._take_turn(folder, program)
         own: Announcement | None = None
+        upcoming = self.journal.upcoming(program)
         self.journal.waiting.append(upcoming)
         try:
             with self._order:
                 own = self._next(folder, program, upcoming, given)
                 self._announce(folder, own)
             self._wait(folder, own, expected)
+            turn.until = time.monotonic() + REFUSED_S
         except BaseException:
             # A signal's, say; a divergence is announced already.
+            turn.until = 0.0
             with self._order:
                 if own is not None and own in self._own[folder]:
                     if own.cell:
@@ -221,6 +236,19 @@ class Strict:
             raise
         finally:
             self.journal.waiting.remove(upcoming)
+
+    def _take_turn(self, folder: str, program: Program) -> _Turn:
+        """Wait until no other thread's launch of the set may come first."""
+        own = get_ident()
+        while True:
+            with self._order:
+                seq, _ = self.journal.counts.get(program.processes, (0, 0))
+                last = self._turns.get(folder)
+                is_over = last is None or seq > last.seq or time.monotonic() >= last.until
+                if is_over or (last is not None and last.thread == own):
+                    self._turns[folder] = turn = _Turn(own, seq)
+                    return turn
+            time.sleep(POLL_S)
 
     def _next(
         self, folder: str, program: Program, upcoming: wire.Launch, given: Sequence[str]
@@ -248,6 +276,7 @@ class Strict:
             for folder, announced in self._own.items():
                 made = [one for one in announced if one.fingerprint == program.fingerprint]
                 if folder.endswith(f"/{program.processes}/") and made:
+                    self._turns[folder].until = 0.0
                     with contextlib.suppress(RuntimeError):
                         self._announce(folder, dataclasses.replace(made[-1], refused=True))
 

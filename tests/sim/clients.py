@@ -78,6 +78,7 @@ def virtual(hub: Hub) -> Iterator[None]:
     put(replaying, "STEP_S", 0.05)
     put(selfcheck, "CHECK_S", sim_ranks.CHECK_S)
     put(strict, "time", PatientTime(hub))
+    put(strict, "get_ident", lambda: id(hub.running))
     put(gates, "asyncio", SimpleNamespace(sleep=sim_ranks.pause, CancelledError=TimeoutError))
     put(gates, "json", SimpleNamespace(dumps=dict, loads=dict))
     put(cell_queue, "threading", sim_ranks.Timers(hub))

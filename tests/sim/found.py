@@ -1707,4 +1707,54 @@ FOUND = {
         lateness=0.02,
         is_strict=True,
     ),
+    "a thread waits in strict mode while a px before it is refused": Schedule(
+        seed=25910,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    rank: (
+                        Thread(
+                            steps=(
+                                Sleep(seconds=seconds),
+                                Launch(where="0,1,2", program=1, meant=(1, 0), name="t"),
+                                Sleep(seconds=0.01 if rank == 2 else 0.4),
+                                Launch(where="0,1,2", program=1, meant=(1, 1), name="t"),
+                            )
+                        ),
+                    )
+                    for rank, seconds in enumerate((3.0, 1.5, 1.5))
+                },
+                queued=False,
+            ),
+            Program(number=3, client=0, steps={0: (), 1: (), 2: ()}, queued=True),
+            Program(
+                number=20,
+                client=0,
+                steps={
+                    0: (Launch(where="0,1,2", program=3, meant=(20, 1), name="x"),),
+                    1: (Launch(where="0,1,2", program=3, meant=(20, 1), name="x"),),
+                },
+                queued=False,
+                act=("px", ""),
+            ),
+            Program(
+                number=9,
+                client=0,
+                steps={
+                    0: (Join(),),
+                    1: (Join(),),
+                    2: (Join(), Launch(where="0,1,2", program=1, meant=(9, 0), name="x")),
+                },
+                queued=False,
+            ),
+        ),
+        fault="refused",
+        guilty=frozenset({(9, 0)}),
+        lateness=0.3,
+        is_strict=True,
+    ),
 }

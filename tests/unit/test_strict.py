@@ -22,7 +22,9 @@ ENDS_S = 20.0
 
 
 def program(name: str, signature: str = "f32[4]") -> Program:
-    return Program(name, sum((name + signature).encode()), ALL, signature, None)
+    """``name`` may say which ranks': ``f@0,1``."""
+    _, _, ranks = name.partition("@")
+    return Program(name, sum((name + signature).encode()), ranks or ALL, signature, None)
 
 
 class Store:
@@ -169,17 +171,17 @@ def test_what_a_thread_waits_with_is_known_while_cells_begin_and_launch() -> Non
     loader = threading.Thread(target=rank.launch, args=("batch",))
     loader.start()
     assert began.wait(ENDS_S)
-    rank.cell(1, "f")
+    rank.cell(1, "f@0,1")
     assert journal.announced is not None
     assert journal.announced.name == "batch"
     goes_on.set()
     loader.join(ENDS_S)
-    assert seen == ["f", "batch"]
+    assert seen == ["f@0,1", "batch"]
     assert journal.announced is None
 
 
 def test_after_threads_that_launch_in_another_order_all_meet_again() -> None:
-    """Of two that wait at once on a rank the first is refused, and then the second."""
+    """Of two that come to a launch at once on a rank the first is refused, then the second."""
     both_wait, all_over = threading.Event(), threading.Barrier(3)
 
     def launch(rank: Rank, name: str) -> None:
@@ -191,7 +193,8 @@ def test_after_threads_that_launch_in_another_order_all_meet_again() -> None:
         for name in ("f", "g"):
             threads.append(threading.Thread(target=launch, args=(rank, name), daemon=True))
             threads[-1].start()
-            until(lambda: len(rank.strict.client.values) == len(threads), "it is announced")
+            until(lambda: rank.strict.client.values, "the first one is announced")
+        time.sleep(0.2)
         both_wait.set()
         for thread in threads:
             thread.join(ENDS_S)
