@@ -10,6 +10,7 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.engine.control import DEFERRED, ControlChannel, Request
 
+LATE = "the cell came when a later one had begun there, and was not run"
 HOLD_S = 2.0  # that a cell waits for the one before it, which another notebook has sent
 
 
@@ -66,7 +67,8 @@ class CellQueue:
             else:
                 self._waiting[cell.seq] = self._held[cell.seq] = request
         if is_late:
-            request.reply(wire.CellReply(self._rank, cell.seq, "interrupted", 0.0))
+            error = wire.ErrorInfo(wire.TOO_LATE, LATE, [])
+            request.reply(wire.CellReply(self._rank, cell.seq, "error", 0.0, error))
         self._hand_over()
         return DEFERRED
 

@@ -398,11 +398,17 @@ class Cell:
         """Whether a program with collectives broke off, maybe on all ranks alike."""
         return any(reply.unchecked for reply in self.record.replies.values())
 
+    @property
+    def came_late(self) -> bool:
+        """Whether a rank has left it out, since a later one, which may have met it, had begun."""
+        return any(error.ename == wire.TOO_LATE for error in self.record.errors.values())
+
     def was_aborted(self, dead: Mapping[int, object]) -> bool:
         """Whether it ended in a way that nobody can have meant, on some of its ranks."""
         record = self.record
         return (
             self.polls.report is not None
+            or self.came_late
             or (self.watch.why == "timeout" and not record.ok)
             or any(one.died for one in record.records.values())
             or any(error.heard is not None for error in record.errors.values())  # strict mode

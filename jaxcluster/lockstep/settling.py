@@ -122,7 +122,7 @@ class Settling:
         whole = whole and wire.cell_ends.covers(cell.record.ranks, cell.ends)
         whole = whole and not cell.is_to_be_checked
         # Also where a rank has died since its reply, or a stop came when all had ended it.
-        if ended or (cell.is_complete and not cell.polls.report):
+        if ended or ((cell.is_complete or cell.came_late) and not cell.polls.report):
             whole = (yield from self._has_ended_alike()) and whole
         if whole and not self._facts.dead:
             return State.SETTLED, "its ranks ended it alike"

@@ -41,6 +41,7 @@ from jaxcluster.wire.messages import (
     HASH_MODULUS,
     OURS,
     SLICE_COLUMNS,
+    TOO_LATE,
     ArrayInfo,
     CellReply,
     CellRequest,

@@ -288,6 +288,9 @@ EVENTS.update(
 )
 
 
+TOO_LATE = "TooLate"  # the error of a cell that came when a later one had begun
+
+
 @dataclass(frozen=True)
 class ErrorInfo:
     """An exception of a rank, rendered there: ``traceback`` is IPython's, in the cell's lines.

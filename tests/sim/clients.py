@@ -48,6 +48,7 @@ OTHERS = "The notebook that started it can restart it."
 
 DELAYS_S = (0.0003, 0.001, 0.001, 0.004)
 LATE_S = (0.05, 0.3, 0.7)
+CUT_OFF_S = (2.1, 2.6, 4.0)  # beyond what a rank holds the next cell back
 LOST = 0.3  # of the ranks: a cell that is on its way to them as its notebook ends
 
 
@@ -124,6 +125,11 @@ class Link:
         last[rank] = when
         return when
 
+    def _cut_off(self) -> float:
+        """How long a rank's host can't be reached, so that other notebooks' cells come first."""
+        chance = self.hub.chance.random
+        return CUT_OFF_S[int(3 * chance())] if chance() < self.cluster.cut_off else 0.0
+
     def request(
         self, rank: int, request: Operation[Any], *, buffers: Sequence[Any] = (), sink: Any
     ) -> str:
@@ -145,7 +151,10 @@ class Link:
                 sink.put(Event(rank, "died", name, self._dead[rank]))
                 continue
             self._asked[name] = request = sim_ranks.Request(self, rank, body.op, name, body, sink)
-            self.hub.at(self._soon(rank, self._to), request.arrive)
+            more = 0.0
+            if body.op == "cell" and self.cluster.cut_off:
+                more = self._cut_off()
+            self.hub.at(self._soon(rank, self._to, more), request.arrive)
         return ids
 
     def deliver(self, request: sim_ranks.Request, answer: Event[Any], soon: float) -> None:

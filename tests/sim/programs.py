@@ -158,12 +158,14 @@ class Schedule:
     keeps: Keeps | None = None
     leaves_at: float | None = None  # a notebook's process ends
     leaver: int = 1  # which one's; a third one, with programs of client 2, comes then
+    cut_off: float = 0.0  # how often a cell is seconds on its way to a rank
 
     def tell(self) -> str:
         lines = [f"seed {self.seed}, {'one device' if self.inline else 'several devices'} a rank, "
                  f"fault {self.fault or 'none'}, guilty {sorted(self.guilty)}, "
                  f"death {self.death}, lateness {self.lateness}, "
-                 f"strict {self.is_strict}, {self.leaver} leaves {self.leaves_at}"]  # fmt: skip
+                 f"strict {self.is_strict}, {self.leaver} leaves {self.leaves_at}, "
+                 f"cut off {self.cut_off}"]  # fmt: skip
         lines += [str(self.keeps)] * (self.keeps is not None)
         for p in self.programs:
             if p.act is not None:

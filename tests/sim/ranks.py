@@ -820,6 +820,7 @@ class Cluster:
                  copies: keeping.Keeping | None = None) -> None:  # fmt: skip
         self.hub, self.num_ranks, self.inline = hub, num_ranks, inline
         self.keeping = copies
+        self.cut_off = 0.0  # how often a cell is seconds on its way
         self.owner: Any = None  # the notebook that has started it
         self.wrong: list[str] = []  # what has come back other than it was
         self.is_strict, self.service = is_strict, Service(hub)

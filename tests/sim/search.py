@@ -30,8 +30,10 @@ GARBAGE = 500_000  # objects between looks for what only cycles hold
 KEPT = 0.006  # of the schedules: in each of these ranks or hosts are lost
 LEFT = 0.1  # of those with two notebooks: the other one's process ends
 FOLLOWED = 0.5  # of these: a third one comes then
+CUT_OFF = 0.05  # of those: some cells are seconds on their way to a rank
 ACTS = 0.1  # of the others: values come and go between cells, or cells are undone
 PX = 0.02  # of the rest: ipyparallel runs code of a client's beside the cells
+BLAMED = ("skip", "other", "raise", "caught", "refused")  # faults of which a rank is guilty
 NEWCOMER = 2  # which notebook
 LIMIT_S = 200.0  # of the virtual clock; what waits as long waits for ever
 
@@ -74,7 +76,7 @@ def run(schedule: Schedule) -> Course:
         clients = [Client(cluster, n, schedule.lateness) for n in range(2)]
         for client in clients:
             client.others = [c for c in clients if c is not client]
-        cluster.owner = clients[0]
+        cluster.owner, cluster.cut_off = clients[0], schedule.cut_off
         number = len(schedule.programs)
         for client in clients:
             own = [p for p in schedule.programs if p.client == client.number]
@@ -304,7 +306,7 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
             if not _was_stopped_before(by_number[number], schedule, course):  # on some ranks
                 broken.append(f"P2: cell {number} is right, and reported: {report}")
             continue
-        if schedule.fault in ("skip", "other", "raise", "caught", "refused"):
+        if schedule.fault in BLAMED and not schedule.cut_off:
             guilty = {rank for _, rank in schedule.guilty}
             guilty |= {schedule.death[1]} if schedule.death else set()
             cells = {course.seqs.get(cell) for cell, _ in schedule.guilty}
@@ -445,6 +447,8 @@ def schedules(first: int, count: int, faults: Sequence[str] = ("", *FAULTS)) -> 
             made = replace(made, leaves_at=chance.uniform(0, 2.0))
             if chance.random() < FOLLOWED:
                 made = acts.follow(made, chance)
+            if chance.random() < CUT_OFF:
+                made = replace(made, cut_off=0.2, fault=made.fault or "cut off")
         elif chance.random() < ACTS:
             made = acts.add(made, chance)
         elif chance.random() < PX:
@@ -473,6 +477,8 @@ def _smaller(schedule: Schedule) -> Iterator[Schedule]:
     if schedule.leaves_at is not None:
         left = tuple(p for p in programs if p.client != NEWCOMER)
         yield replace(schedule, leaves_at=None, programs=left)
+    if schedule.cut_off:
+        yield replace(schedule, cut_off=0.0)
     if (keeps := schedule.keeps) is not None:
         yield replace(schedule, keeps=None)
         for gone in keeps.deaths:

@@ -105,7 +105,9 @@ def test_a_cell_that_comes_after_one_behind_it_has_begun_is_not_run(
     send(runner, 2, 1)
     until(lambda: control.given == [2], "cell 2 is taken", 20)
     late = send(runner, 1, 0)
-    assert late.replies == [wire.CellReply(0, 1, "interrupted", 0.0)]
+    (reply,) = late.replies
+    assert reply.error is not None
+    assert (reply.status, reply.error.ename) == ("error", wire.TOO_LATE)
     assert control.given == [2, 1]  # its end is noted in its turn, so that others hear of it
     assert not runner.queue.waits(1)
     assert runner.queue.waits(2)
