@@ -194,6 +194,19 @@ def wait_ready(array: Any, name: str, timeout_s: float) -> None:
         time.sleep(READY_POLL_S)
 
 
+def read_numbers(array: Any) -> np.ndarray[Any, Any]:
+    """What a computed array of this process's devices holds, on CPU without a copy.
+
+    XLA ends the process if a buffer is read for which there was no memory. So the array is first
+    asked how its computation has ended: numpy does not ask.
+
+    Raises:
+      Exception: its computation has failed.
+    """
+    array.block_until_ready()
+    return np.asarray(array)
+
+
 def host_values(array: Any) -> np.ndarray[Any, Any]:
     """A shard's values on the host, without leaving a copy behind in the user's array.
 
@@ -204,7 +217,7 @@ def host_values(array: Any) -> np.ndarray[Any, Any]:
 
     base = array if hasattr(array, "is_ready") else jax.random.key_data(array)
     again = jax.make_array_from_single_device_arrays(base.shape, base.sharding, [base])
-    return np.asarray(again)
+    return read_numbers(again)
 
 
 def numpy_view(array: Any) -> Any:
@@ -239,7 +252,7 @@ def sample(array: Any, edge: int) -> list[tuple[list[list[int]], np.ndarray[Any,
             where.append([i for i, _ in hits])
             inside.append([p for _, p in hits])
         if all(where):
-            values = np.asarray(shard.data)
+            values = read_numbers(shard.data)
             parts.append((where, values[np.ix_(*inside)] if inside else values))
     return parts
 

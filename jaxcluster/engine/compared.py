@@ -10,11 +10,15 @@ import contextlib
 from dataclasses import asdict, replace
 from typing import Any
 
-import numpy as np
-
 from jaxcluster import wire
 from jaxcluster.engine import digests, replicas
-from jaxcluster.engine.arrays import base_array, check_leaves, is_array, spans_processes
+from jaxcluster.engine.arrays import (
+    base_array,
+    check_leaves,
+    is_array,
+    read_numbers,
+    spans_processes,
+)
 
 MOST_CHARS = 4_000  # of the text, which is sent by each rank
 MOST_NBYTES = 1 << 28  # that are hashed, some 0.3 s
@@ -42,7 +46,7 @@ def _spanning(array: Any) -> wire.ValueLook:
     """Of one that each process has whole its own copy; of others what it is."""
     about = f"{array.dtype}{list(array.shape)}"
     if array.is_fully_replicated:
-        own = np.asarray(array.addressable_data(0))
+        own = read_numbers(array.addressable_data(0))
         return wire.ValueLook("Array", f"{about}, a copy on each rank: {own!r}", _digest(own))
     return wire.ValueLook("Array", f"{about} over several ranks: {array.sharding}", _digest(array))
 

@@ -29,7 +29,14 @@ from typing import Any
 import numpy as np
 
 from jaxcluster.engine import value_copies
-from jaxcluster.engine.arrays import base_array, bounds, is_array, is_ready, is_tracer
+from jaxcluster.engine.arrays import (
+    base_array,
+    bounds,
+    is_array,
+    is_ready,
+    is_tracer,
+    read_numbers,
+)
 
 MOST_ELEMENTS = 2_000  # of one value: some 1 ms
 MOST_NBYTES = 1 << 20  # of numbers and texts: as long
@@ -247,7 +254,7 @@ def _array(walk: _Walk, array: Any, depth: int) -> None:
         raise NotReady
     for shard in base.addressable_shards:
         walk.put(str(bounds(shard.index, base.shape)))
-        _bytes(walk, np.asarray(shard.data))
+        _bytes(walk, read_numbers(shard.data))
 
 
 def _function(walk: _Walk, value: Any, depth: int) -> None:

@@ -58,6 +58,10 @@ def _writable(leaf: Any) -> Any:
     if isinstance(leaf, jax.Array):
         if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):
             raise TypeError("a PRNG key: save jax.random.key_data of it")
+        try:
+            leaf.block_until_ready()  # XLA may end the process where it is read without
+        except jax.errors.JaxRuntimeError as error:
+            raise TypeError(f"its computation failed: {error}") from None
         return np.asarray(leaf) if leaf.is_fully_addressable else leaf
     if isinstance(leaf, (bool, complex, np.generic)):
         leaf = np.asarray(leaf)

@@ -9,6 +9,7 @@ and no rank waits for another.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import threading
@@ -19,7 +20,14 @@ from typing import Any
 import numpy as np
 
 from jaxcluster import wire
-from jaxcluster.engine.arrays import base_array, bounds, host_values, is_array, is_ready
+from jaxcluster.engine.arrays import (
+    base_array,
+    bounds,
+    host_values,
+    is_array,
+    is_ready,
+    read_numbers,
+)
 
 WHOLE_NBYTES = 1 << 20  # of a copy that is hashed whole, some 1 ms; of a larger one as much
 BLOCKS = 16  # that this is taken in, evenly spaced, the first and the last among them
@@ -90,7 +98,7 @@ def _processes_of(sharding: Any) -> str:
 def hashes(leaves: Iterable[tuple[int, Any]], room: Room) -> list[list[Any]]:
     """[leaf, part, hash] of each part of these arrays of which other processes have a copy too.
 
-    Of what is still being computed nothing is told: nobody waits for it.
+    Of what is still being computed nothing is told: nobody waits for it. Nor of what has failed.
     """
     found: list[list[Any]] = []
     for number, leaf in leaves:
@@ -103,7 +111,9 @@ def hashes(leaves: Iterable[tuple[int, Any]], room: Room) -> list[list[Any]]:
         for shard in array.addressable_shards:
             part = tuple((a, b) for a, b in bounds(shard.index[: array.ndim], array.shape))
             if parts.pop(part, None):
-                found.append([number, [list(b) for b in part], room.hash(host_values(shard.data))])
+                with contextlib.suppress(RuntimeError):
+                    values = host_values(shard.data)
+                    found.append([number, [list(b) for b in part], room.hash(values)])
     return found
 
 
@@ -171,7 +181,7 @@ class HostValues:
         """
         if not self._is_heard() or (is_array(value) and not _is_cheap(value)):
             return
-        values = np.asarray(value)
+        values = read_numbers(value) if is_array(value) else np.asarray(value)
         self._note("given", values, values.shape, sharding)
         if self.announced is not None:
             digest = self._room.hash(values)

@@ -27,6 +27,7 @@ from jaxcluster.engine.arrays import (
     is_array,
     numpy_view,
     own_shards,
+    read_numbers,
     sample,
     wait_ready,
 )
@@ -225,7 +226,7 @@ class Values:
             wait_ready(array, held.name, READY_TIMEOUT_S)
             whole: np.ndarray[Any, Any] = np.ndarray(array.shape, array.dtype, target, offset)
             for shard in own_shards(array):
-                whole[shard.index] = np.asarray(shard.data)
+                whole[shard.index] = read_numbers(shard.data)
             del whole
         for buffer, offset in zip(held.buffers, body.buffers, strict=True):
             raw = buffer.raw()
@@ -350,7 +351,7 @@ def _own_parts(held: Held, numbers: Sequence[int]) -> tuple[list[Part], list[mem
         array = held.arrays[number]
         wait_ready(array, held.name, READY_TIMEOUT_S)
         for shard in own_shards(array):
-            values = np.asarray(shard.data)
+            values = read_numbers(shard.data)
             index = [[s.start, s.stop] for s in shard.index]
             places.append(Part(number, index))
             frames.append(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)

@@ -150,6 +150,23 @@ def test_a_value_that_is_never_computed_is_not_there_on_any_rank(
         assert "name 'fresh' was lost in cell [12] (still being computed)" in error.message
 
 
+def test_an_array_for_which_there_was_no_memory_ends_no_rank(ranks: jaxcluster.Cluster) -> None:
+    """XLA ends a process that reads it, unless it was asked before how its computation ended."""
+    ranks.run(
+        "def huge(v):\n"
+        "    numbers = jnp.arange(1 << 42, dtype=jnp.int32)\n"
+        "    return (jnp.broadcast_to(v.sum(), (1 << 42,)) * numbers).astype(jnp.float32) + v.sum()\n"
+        "spread, own = jax.jit(huge)(g), jax.jit(huge)(jnp.ones(3))",
+        show=False,
+    )
+    assert str(ranks.layout("spread").shape) == "(4398046511104,)"
+    told = ranks.restart()
+    assert "own (its computation failed: RESOURCE_EXHAUSTED" in told
+    assert "spread (its computation failed: RESOURCE_EXHAUSTED" in told
+    record = ranks.run("print(float(total(g)), 'own' in globals())", show=False)
+    assert [record.stdout(rank) for rank in range(3)] == ["66.0 False\n"] * 3
+
+
 def test_cells_to_run_again_are_those_whose_values_were_lost(ranks: jaxcluster.Cluster) -> None:
     ranks.run("one = np.arange(5000.0) + r\ntwo = one + 1", show=False)
     ranks.run("one = 1", show=False)

@@ -31,7 +31,14 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from jaxcluster.engine.arrays import base_array, bounds, is_array, is_ready, is_tracer
+from jaxcluster.engine.arrays import (
+    base_array,
+    bounds,
+    is_array,
+    is_ready,
+    is_tracer,
+    read_numbers,
+)
 from jaxcluster.engine.digests import Room, Unknown, digest, is_imported, is_literal
 from jaxcluster.engine.private.arrays import arrays_of_reference
 from jaxcluster.engine.state import memory, ownmodules, randomness, sources
@@ -316,7 +323,7 @@ class _Saver:
         """An array's shards here: their indices, and their numbers, on CPU without a copy."""
 
         def read() -> list[tuple[Any, Any]]:
-            return [(shard.index, np.asarray(shard.data)) for shard in base.addressable_shards]
+            return [(shard.index, read_numbers(shard.data)) for shard in base.addressable_shards]
 
         return read() if self.background is None else self.background.ask_main(read)
 
