@@ -154,8 +154,8 @@ def test_an_array_for_which_there_was_no_memory_ends_no_rank(ranks: jaxcluster.C
     """XLA ends a process that reads it, unless it was asked before how its computation ended."""
     ranks.run(
         "def huge(v):\n"
-        "    numbers = jnp.arange(1 << 42, dtype=jnp.int32)\n"
-        "    return (jnp.broadcast_to(v.sum(), (1 << 42,)) * numbers).astype(jnp.float32) + v.sum()\n"
+        "    numbers, total = jnp.arange(1 << 42, dtype=jnp.int32), v.sum()\n"
+        "    return (jnp.broadcast_to(total, (1 << 42,)) * numbers).astype(jnp.float32) + total\n"
         "spread, own = jax.jit(huge)(g), jax.jit(huge)(jnp.ones(3))",
         show=False,
     )
