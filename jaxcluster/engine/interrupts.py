@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
 from jaxcluster.engine import usercode
+from jaxcluster.engine.after_binding import AfterBinding
 from jaxcluster.engine.running import Running
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class Interrupts:
         self._runner = runner
         self.handler = self.on_sigint
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._binding = AfterBinding()
+        self._late: Running | None = None  # for which a signal is on its way, if it waits yet
         # A signal handler may interrupt a put with another.
         self._retries: wire.Inbox[Callable[[], bool]] = wire.Inbox()
 
@@ -87,6 +90,10 @@ class Interrupts:
 
     def on_sigint(self, signum: int, frame: FrameType | None) -> None:
         running = self._runner.current
+        was_waiting, late, self._late = self._binding.waits, self._late, None
+        self._binding.end()
+        if late is not None and not (was_waiting and running is late):
+            return  # it was raised at a line meanwhile, or the cell is over
         if running is None:
             self._runner.on_idle_sigint(frame)
             return
@@ -105,6 +112,8 @@ class Interrupts:
         if is_inside is None:
             is_inside = running.unheard_since > 0 and now > running.unheard_since + PATIENCE_S
         if is_inside and not is_rendering:
+            if frame is not None and not was_waiting and self._waits_for_names(running, frame):
+                return
             running.interrupted = True
             running.unheard_since = 0.0
             if usercode.is_debugged(frame):  # the debugger keeps it to itself
@@ -118,6 +127,25 @@ class Interrupts:
         elif self._loop is not None:  # it awaits, on a thread that it shares with the loop
             running.interrupted = True
             self._loop.call_soon_threadsafe(running.task.cancel)
+
+    def _waits_for_names(self, running: Running, frame: FrameType) -> bool:
+        """Whether an interrupt is raised at the next line, as a launch has just returned here."""
+
+        def raised() -> None:
+            running.interrupted = True
+            running.unheard_since = 0.0
+
+        def waits_yet() -> bool:
+            does = self._binding.waits and self._runner.current is running and not running.over
+            self._late = running if does else None
+            return does
+
+        if not self._runner.journal.has_just_launched(frame):
+            return False
+        if not self._binding.begin(frame, raised):
+            return False
+        self.signal_again(waits_yet)
+        return True
 
     def on_unraisable(self, what: Any) -> None:
         """Python passes over what is raised in a finalizer or in a callback of its collector.

@@ -728,6 +728,11 @@ class Journal:
             self.interrupted = False
             raise KeyboardInterrupt
 
+    def has_just_launched(self, frame: FrameType) -> bool:
+        """Whether ``frame``, the main thread's, stands where its last launch has returned."""
+        last = self._made[-1:]
+        return bool(last) and type(last[0]) is tuple and _is_at(frame, last[0])
+
     def is_launching(self, frame: FrameType | None) -> bool:
         """Whether an exception raised in ``frame`` now would break off a program that runs.
 
