@@ -16,6 +16,7 @@ from typing import Any
 
 from jaxcluster.engine import usercode
 
+_ON_THE_WAY = ("LOAD", "COPY", "SWAP", "EXTENDED", "CACHE")  # to x.y or x[y], which are bound
 _PASSING = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 
@@ -38,7 +39,9 @@ class AfterBinding:
         Args:
           then: called right before.
         """
-        if sys.gettrace() is not None or _leaves_a_try(frame.f_code, frame.f_lasti):
+        if sys.gettrace() is not None or not _binds(frame):
+            return False
+        if _leaves_a_try(frame.f_code, frame.f_lasti):
             return False
         self.waits, self._then = True, then
         self._watch(frame)
@@ -65,24 +68,31 @@ class AfterBinding:
     def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
         if not self.waits or frame is not self._frame:
             return None
-        if event == "line":
-            then = self._then
-            self.end()
-            if then is not None:
-                then()
-            raise KeyboardInterrupt
         if event == "return":
             caller = frame.f_back
             is_code = caller is not None and caller.f_code not in usercode.RUNS
-            if frame.f_code.co_flags & _PASSING or not is_code:
-                self._stop()
-            else:
+            if is_code and not frame.f_code.co_flags & _PASSING and _binds(caller):
                 self._watch(caller)  # it binds what is returned
-        return self._trace
+                return self._trace
+        elif event != "line":
+            return self._trace
+        then = self._then
+        self.end()
+        if then is not None:
+            then()
+        raise KeyboardInterrupt
 
 
 def _trace_no_call(frame: FrameType, event: str, argument: Any) -> None:
     """What is called meanwhile is not traced."""
+
+
+def _binds(frame: FrameType) -> bool:
+    """Whether the value of the call that ``frame`` is in gets a name, or is returned, at once."""
+    for step in dis.get_instructions(frame.f_code):
+        if step.offset > frame.f_lasti and not step.opname.startswith(_ON_THE_WAY):
+            return step.opname.startswith(("STORE", "UNPACK", "RETURN"))
+    return False
 
 
 def _leaves_a_try(code: CodeType, at: int) -> bool:

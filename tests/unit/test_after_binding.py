@@ -86,13 +86,16 @@ def test_a_loop_in_a_try_is_stopped_inside_of_it(stopped: Stopped) -> None:
     assert stopped.put_off
 
 
-def test_what_a_generator_gives_is_not_followed(stopped: Stopped) -> None:
-    names: dict[str, Any] = {"signal": signal}
-    exec(f"value = list({CALL} for _ in range(1))", names)
-    assert names["value"] == [None]
-    assert sys.gettrace() is None
-    assert stopped.binding.waits  # whoever began it raises it
-    assert not stopped.before
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"value = list({CALL} for _ in range(1))",
+        f"value = str({CALL})",
+        f"def call():\n    return {CALL}\nvalue = str(call())",
+    ],
+)
+def test_what_gets_no_name_at_once_is_not_waited_for(stopped: Stopped, source: str) -> None:
+    assert "value" not in stopped.run(source)
 
 
 def test_a_debuggers_trace_stays(stopped: Stopped) -> None:
