@@ -69,9 +69,8 @@ class AfterBinding:
         if not self.waits or frame is not self._frame:
             return None
         if event == "return":
-            caller = frame.f_back
-            is_code = caller is not None and caller.f_code not in usercode.RUNS
-            if is_code and not frame.f_code.co_flags & _PASSING and _binds(caller):
+            caller = None if frame.f_code.co_flags & _PASSING else frame.f_back
+            if caller is not None and caller.f_code not in usercode.RUNS and _binds(caller):
                 self._watch(caller)  # it binds what is returned
                 return self._trace
         elif event != "line":
@@ -112,7 +111,10 @@ def _leaves_a_try(code: CodeType, at: int) -> bool:
             following = step.offset
             break
     kinds = {step.offset: step.opname for step in dis.get_instructions(code)}
-    for start, end, target, *_ in dis._parse_exception_table(code):  # type: ignore[attr-defined]
+    tries = getattr(dis, "_parse_exception_table", None)  # of Python 3.11 to 3.14
+    if tries is None:
+        return True
+    for start, end, target, *_ in tries(code):
         is_inside = start <= at < end
         is_after = following is not None and start <= following < end
         if is_inside and not is_after and kinds.get(target + 2) != "WITH_EXCEPT_START":
