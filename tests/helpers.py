@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -46,6 +48,15 @@ def until(condition: Callable[[], T], what: str, deadline_s: float = DEADLINE_S)
             raise AssertionError(f"not within {deadline}: {what}")
         time.sleep(0.01)
     return found
+
+
+def free_port() -> int:
+    """On loopback; not one that the system gives to whoever asks for any, perhaps meanwhile."""
+    while True:
+        port = random.randrange(10_000, 30_000)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def python(

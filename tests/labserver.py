@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
 from pathlib import Path
 
-from helpers import Home, until
+from helpers import Home, free_port, until
 from labpage import Lab
 
 ROOT = Path(__file__).parents[1]
@@ -48,9 +47,7 @@ def start_server(home: Home, root: Path, application: str = "lab", extension: bo
         JUPYTER_PREFER_ENV_PATH="0",  # or what is installed beside this Python would come first
     )
     environ.pop("JUPYTER_PATH", None)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     log = home.path / f"{application}-{port}.log"
     command = [sys.executable, "-m", "jupyter", application, "--no-browser", "--allow-root"]
     command += ["--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"]

@@ -10,7 +10,6 @@ import json
 import os
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import urllib.parse
@@ -23,7 +22,7 @@ from typing import Any
 
 import nbformat
 import pytest
-from helpers import Home, until
+from helpers import Home, free_port, until
 
 PROGRAM = os.environ.get("CODE_SERVER") or shutil.which("code-server") or ""
 pytestmark = [
@@ -96,10 +95,8 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @contextmanager
 def code_server(book: Path, *options: str) -> Iterator[str]:
     """One in a home of its own, on loopback, that asks nobody for extensions; its page."""
-    with Home.make() as home, socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        probe.close()
+    port = free_port()
+    with Home.make() as home:
         folder = home.path / "work"
         folder.mkdir()
         shutil.copy(book, folder)

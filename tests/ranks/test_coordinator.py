@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from helpers import free_port
 from overhosts import coordinator_of, processes_of, send_signal
 
 import jaxcluster
@@ -76,10 +77,7 @@ def test_survivors_outlive_the_heartbeats_of_dead_ranks(devices: int) -> None:
 
 @pytest.mark.one_machine("it places the coordinator at an address of this machine")
 def test_a_coordinator_that_the_user_placed_stays_with_rank_0() -> None:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with jaxcluster.start(2, coordinator_address=f"127.0.0.1:{port}") as cluster:
         assert cluster.record.coordinator_pid == 0
         source = "import jax\nfrom jax._src import distributed\n"

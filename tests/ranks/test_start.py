@@ -6,7 +6,6 @@ import ipaddress
 import json
 import os
 import re
-import socket
 import stat
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from typing import Any
 import overhosts
 import psutil
 import pytest
-from helpers import Home
+from helpers import Home, free_port
 from overhosts import Process
 
 import jaxcluster
@@ -117,9 +116,7 @@ def test_schedulers_variables_that_leaked_in_lead_nobody_astray(start: Start) ->
 
 @pytest.mark.one_machine("it places the coordinator at an address of this machine")
 def test_a_chosen_coordinator_address_is_listened_on(start: Start) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     running = start(coordinator_address=f"127.0.0.1:{port}", heartbeat_timeout_seconds=50)
     listening = [
         c.laddr.port

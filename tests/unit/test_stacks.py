@@ -249,6 +249,7 @@ def test_many_may_ask_the_main_thread() -> None:
 
 # Walks by the thread itself: of its own frames, or of those that a signal handler is given.
 OWN_WALKS = {
+    "after_binding.py",
     "cells.py",
     "usercode.py",
     "clientcode.py",
