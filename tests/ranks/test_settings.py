@@ -10,7 +10,6 @@ from helpers import Home, plain, until
 from overhosts import send_signal
 
 import jaxcluster
-from jaxcluster.cluster import checkpoints
 from jaxcluster.errors import CellFailed, RankDied
 
 
@@ -225,9 +224,9 @@ def test_a_checkpoint_says_why_a_name_is_not_there(
     ranks: jaxcluster.Cluster, tmp_path: Path
 ) -> None:
     ranks.run("lines = (line for line in 'abc')\nkept = 1\nnp.seterr(divide='raise')", show=False)
-    checkpoints.save(ranks.world, "c", tmp_path)
+    ranks.checkpoint("c", tmp_path)
     ranks.restart(clean=True)
-    checkpoints.restore(ranks.world, "c", tmp_path)
+    ranks.restore("c", tmp_path)
     told = r"name 'lines' was not saved in checkpoint 'c' \(a generator can't be saved\)"
     with pytest.raises(jaxcluster.JaxClusterError, match=told):
         ranks.run("lines", show=False)
