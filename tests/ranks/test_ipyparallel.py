@@ -22,9 +22,15 @@ pytestmark = pytest.mark.any_jax
 
 
 @pytest.fixture(scope="module")
-def client(cluster: jaxcluster.Cluster) -> Iterator[Any]:
-    yield cluster.client
+def closes_client(cluster: jaxcluster.Cluster) -> Iterator[None]:
+    yield
     cluster.world.close_client()
+
+
+@pytest.fixture
+def client(cluster: jaxcluster.Cluster, closes_client: None) -> Any:
+    """Of the ranks that there are: where a test had new processes come, the next has theirs."""
+    return cluster.client
 
 
 def test_engine_ids_are_ranks(cluster: jaxcluster.Cluster, client: Any) -> None:
@@ -338,10 +344,11 @@ def test_the_stop_button_stops_a_px_cell(open_notebook: Callable[..., Notebook])
     notebook.ok("%jaxcluster start -n 2")
     notebook.ok("import jaxcluster, ipyparallel\nview = jaxcluster.current().client[:]")
     notebook.ok("view.activate()")
-    cell = notebook.begin(
-        "%%px --block\nimport time\nprint('begun', flush=True)\nwhile True: time.sleep(0.01)"
-    )
-    notebook.until(lambda: cell.text.count("begun") == 2, "it has begun on both ranks")
+    # Again and again: a client hears an engine from a moment after it has connected.
+    loop = "while True: print('begun', flush=True); time.sleep(0.3)"
+    cell = notebook.begin(f"%%px --block\nimport time\n{loop}")
+    begun = {"[stdout:0]", "[stdout:1]"}
+    notebook.until(lambda: all(one in cell.text for one in begun), "it has begun on both ranks")
     notebook.press_stop()
     notebook.wait(cell, 30)
     assert "Sending signal SIGINT to engines" in cell.stderr
