@@ -1,6 +1,6 @@
-"""A place among the cells of all notebooks, for what is no cell: values, checkpoints, strict mode.
+"""A place among all notebooks' cells for what is not a cell: values, checkpoints, strict mode.
 
-Ranks hear each notebook by a socket of its own, so what is no cell may come before another
+Ranks hear each notebook by a socket of its own, so what is not a cell may come before another
 notebook's cell on one rank and after it on another: it needs the turn to hand out cells meanwhile.
 And a cell that has ended on all ranks may yet turn out to have gone wrong, and be undone.
 """
@@ -77,7 +77,7 @@ def place(notebook: Notebook, timeout_s: float = CELLS_S) -> Iterator[None]:
       RankHung: a rank is still in a cell then, and where; or a cell is not settled.
       Divergence: another notebook's cell had gone wrong; what became of it is said.
     """
-    go_behind_own(notebook)
+    settle_cells(notebook)
     give_up, is_behind = time.monotonic() + timeout_s, False
     while True:
         with _turn(notebook.world) as ranks:
@@ -99,8 +99,8 @@ def place(notebook: Notebook, timeout_s: float = CELLS_S) -> Iterator[None]:
             time.sleep(AGAIN_S)
 
 
-def go_behind_own(notebook: Notebook) -> None:
-    """Ranks answer behind the cells that they have: one that went wrong is settled first.
+def settle_cells(notebook: Notebook) -> None:
+    """Have the cells settled that the ranks have: they answer behind these.
 
     Raises:
       Divergence: another notebook's cell had gone wrong; what became of it is said.

@@ -848,7 +848,7 @@ class Cluster(Lifecycle):
         """A rank-0 name's value, arrays whole, as numpy. See ``transfer.pull``."""
         from jaxcluster.cluster import transfer  # with numpy, which a shell command has no use for
 
-        between_cells.go_behind_own(self)
+        between_cells.settle_cells(self)
         # Mostly no rank runs a cell: the same question tells that, and has the answer.
         with contextlib.suppress(transfer.Busy, NoCluster), self.world.turns.quiet() as last:
             return transfer.pull(self.world, name, last)
@@ -866,7 +866,7 @@ class Cluster(Lifecycle):
         """
         from jaxcluster.cluster import array_queries  # with numpy, as for ``push``
 
-        between_cells.go_behind_own(self)
+        between_cells.settle_cells(self)
         return array_queries.look(self.world, name)
 
     def carry_unwaited(self) -> None:

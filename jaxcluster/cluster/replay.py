@@ -136,6 +136,6 @@ class Replay:
 
 
 def count_anew(link: Link, number: int) -> bool:
-    """Have all ranks count their launches from zero, that have not; whether all do."""
+    """Have all ranks count launches from zero, for the ``number``-th time; whether all do."""
     answers = link.gather(link.ranks, Resume(number), timeout_s=REPORT_S)
     return all(r in answers and answers[r].op == "reply" for r in link.ranks)

@@ -807,12 +807,16 @@ class Journal:
             within += f": {source[:SOURCE_CHARS]}" if source else ""
         return cell, line, within
 
-    def restart(self, number: int = 0) -> None:
+    def restart(self, number: int | None = None) -> None:
         """Forget all launches: the ranks are back in lockstep and count from here.
 
         Args:
-          number: how often they have then, where ranks know of different numbers.
+          number: which time it is; nothing is done where this rank has been told already. None:
+            the next one.
         """
+        number = self.restarts + 1 if number is None else number
+        if number <= self.restarts:
+            return
         self.counts.clear()
         self._ring.clear()
         self._crossings.clear()
@@ -822,7 +826,7 @@ class Journal:
         self._outer.clear()
         self._breaks.clear()
         self.unchecked = False
-        self.restarts = number or self.restarts + 1
+        self.restarts = number
         if self.box is not None:
             self.box.restart()
 

@@ -281,7 +281,7 @@ class Strict:
                         self._announce(folder, dataclasses.replace(made[-1], refused=True))
 
     def _announce(self, folder: str, own: Announcement) -> None:
-        """Say it, or say it anew. Another thread may have announced others since."""
+        """Tell the others, or correct what was told. Another thread may have told more since."""
         with self._order:
             announced = self._own[folder]
             numbers = [one.number for one in announced]

@@ -227,7 +227,7 @@ class ReadLogEnd:
 
 @dataclass(frozen=True)
 class CountAnew:
-    """Have all ranks count from zero that have not for the ``number``-th time. -> whether all do"""
+    """Have all ranks count launches from zero, for the ``number``-th time. -> whether all do"""
 
     number: int
 

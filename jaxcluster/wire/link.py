@@ -57,7 +57,7 @@ class Event(Generic[R]):
 
     @property
     def ename(self) -> str:
-        """The exception that it is; "" if it is none."""
+        """The name of the exception; "" where there is none."""
         return self.body.ename if isinstance(self.body, wire.Failure) else ""
 
 

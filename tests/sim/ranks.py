@@ -384,8 +384,7 @@ class Rank:
         self.reply(request, None)
 
     def _on_resume(self, request: Request) -> None:
-        if self.journal.restarts < request.body.number:
-            self.journal.restart(request.body.number)
+        self.journal.restart(request.body.number)
         self.reply(request, None)
 
     def _on_prepare_check(self, request: Request) -> None:

@@ -179,6 +179,17 @@ def test_a_restart_counts_from_zero() -> None:
     assert journal.tail(10) == []
 
 
+def test_a_restart_that_is_told_twice_counts_from_zero_once() -> None:
+    """By a second notebook, where the first may not have reached all ranks."""
+    journal = Journal()
+    journal.restart(2)
+    launched(journal, program(1))
+    journal.restart(2)
+    assert journal.counts and journal.restarts == 2
+    journal.restart(3)
+    assert not journal.counts and journal.restarts == 3
+
+
 def test_the_line_is_the_one_that_the_frame_was_in() -> None:
     journal = Journal()
     lines = []
