@@ -175,3 +175,22 @@ def test_a_cell_is_settled_on_the_ranks_that_it_was_sent_to(
     monkeypatch.setattr(Settling, "settle", settle)
     cell._carry()
     assert settled_on == [0, 1]
+
+
+def test_what_a_stop_has_kept_from_being_done_is_done_first() -> None:
+    """It was decided: the ranks' interrupt may be among it."""
+    cell: Any = RunningCell.__new__(RunningCell)
+    cell._left, done = [], []
+
+    def do(action: str) -> None:
+        done.append(action)
+        if action == "stopped":
+            raise KeyboardInterrupt
+        if action == "asks":
+            cell._do(["stopped", "of the answer"])
+
+    cell._do_one = do
+    with pytest.raises(KeyboardInterrupt):
+        cell._do(["first", "asks", "last"])
+    cell._do(["next"])
+    assert done == ["first", "asks", "stopped", "of the answer", "last", "next"]
