@@ -28,6 +28,7 @@ from jaxcluster.engine.private import (
     coordination,
     hostvalues,
     launches,
+    loaded,
     options,
     pytrees,
     self_test,
@@ -193,6 +194,8 @@ def initialize(
     coordination.refuse_what_ends_ranks()
     coordination.join_cpu_slices()
     devices = [_device_info(d) for d in jax.local_devices()]
+    if devices[0].platform in ("gpu", "cuda", "rocm"):
+        loaded.unload_when_idle()
     if devices[0].platform == "cpu":
         options.accept_num_cpu_devices(frozenset({len(devices), jax.device_count()}))
     if request.num_processes > 1 and devices[0].platform == "cpu":

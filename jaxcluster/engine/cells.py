@@ -41,7 +41,7 @@ from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.leftovers import Leftovers
 from jaxcluster.engine.names import Names
 from jaxcluster.engine.paused import Paused
-from jaxcluster.engine.private import coordination
+from jaxcluster.engine.private import coordination, loaded
 from jaxcluster.engine.profiling import Profiler
 from jaxcluster.engine.questions import Asking
 from jaxcluster.engine.repair import repair, repair_builtins, repair_imports, repair_modules
@@ -298,6 +298,7 @@ class CellRunner:
         attempt(self.copier.begin, cell.seq, running.request.ident)
         if not cell.post_mortem:  # else the cell that failed can be undone after it
             attempt(self.undo.begin, cell.seq, cell.source)
+        attempt(loaded.unload)
         self.control.ticking = running.shown
         running.between = self.leftovers.take_told()
         attempt(self.profiler.begin, cell)

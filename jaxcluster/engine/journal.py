@@ -118,8 +118,8 @@ class Journal:
       before_launch: in strict mode: called before a program is issued, may raise.
       taken_back: in strict mode: called where XLA has refused what was announced last.
       first: announces first launches, where others might meet them; may refuse one.
-      waiting: in strict mode the launches, of any threads, that wait for the other ranks to
-        announce them too.
+      waiting: the launches, of any threads, that wait for the other ranks: in strict mode for their
+        announcements; on GPU where a program is compiled.
       refused: the one that ``first`` has refused in the cell.
       given_up: in strict mode the sets of which the cell that runs, or ran last, has announced a
         program and not launched it: it was interrupted.
@@ -757,6 +757,21 @@ class Journal:
         *_, within = self._tell(self._place_of(sys._getframe(2)))
         seq, _ = self.counts.get(program.processes, (0, 0))
         return _launch(seq, program.told, cell, line, self.cell_seq, within)
+
+    @contextlib.contextmanager
+    def announcing(self, upcoming: wire.Launch) -> Iterator[None]:
+        """Inside it this launch waits for the other ranks, and the control channel says so.
+
+        Not where the thread's launches are nobody's.
+        """
+        if self._ours == get_ident():
+            yield
+            return
+        self.waiting.append(upcoming)
+        try:
+            yield
+        finally:
+            self.waiting.remove(upcoming)
 
     def tail(self, count: int) -> list[wire.Launch]:
         """The last ``count`` launches, oldest first. Any thread."""

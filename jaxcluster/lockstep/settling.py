@@ -294,9 +294,7 @@ class Settling:
         report = cell.polls.report
         self._become(State.RETURNING, str(report or "they may have diverged").partition("\n")[0])
         if report is not None and report.is_hopeless:
-            is_circle = report.kind == "circle"
-            stuck = "they wait for each other" if is_circle else "they have not connected"
-            done = Replayed(stuck=stuck)
+            done = Replayed(stuck=report.hopeless)
         else:
             # Ranks in another cell that has gone wrong, or is in the circle, may never leave it.
             waits = (

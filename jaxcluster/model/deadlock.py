@@ -135,7 +135,8 @@ def tell(found: Mapping[int, wire.Launch], is_over: bool = False) -> list[str]:
 
 def find(reports: Mapping[int, wire.RankReport]) -> tuple[Report | None, list[str]]:
     """(ranks that wait for each other for certain, what to say where that is not certain)."""
-    reports = {rank: lockstep.with_announced(report) for rank, report in reports.items()}
+    # Whether what is still compiled has collectives is not known.
+    reports = lockstep.with_announced(reports, compiling=False)
     counts = {rank: report.state.launches for rank, report in reports.items()}
     found = circle(counts, {r: report.launches for r, report in reports.items()})
     if not found:
@@ -147,13 +148,14 @@ def find(reports: Mapping[int, wire.RankReport]) -> tuple[Report | None, list[st
         first, *lines, hint = tell(found)
         more = [f"... and {len(lines) - MOST_GROUPS} more."] if len(lines) > MOST_GROUPS else []
         return None, [first, *lines[:MOST_GROUPS], *more, hint]
+    # In strict mode nothing was launched.
     announced = any(reports[rank].announced is not None for rank in found)
+    hopeless = "" if announced else "they wait for each other"
     processes = next(iter(found.values())).processes
     others = tuple(sorted(set(reports) - set(found)))
     told = tuple(tell(found, is_over=True))
     cells = frozenset(entry.cell_seq for entry in found.values())
-    # In strict mode nothing was launched.
     return Report(
         "circle", processes, None, tuple(found), others, told, max(cells), cells,
-        is_hopeless=not announced, title=f"{begin_ranks(found)} wait for each other",
+        hopeless=hopeless, title=f"{begin_ranks(found)} wait for each other",
     ), []  # fmt: skip

@@ -108,7 +108,7 @@ def diagnose(
     runners = set(reports if told is None else told)
     if (vain := _find_announced_in_vain(reports)) is not None:
         return vain
-    reports = {rank: lockstep.with_announced(report) for rank, report in reports.items()}
+    reports = lockstep.with_announced(reports)
     counts = {rank: report.state.launches for rank, report in reports.items()}
     over = set(ended)
     before, expected = before or {}, expected or {}
@@ -150,10 +150,13 @@ def diagnose(
             continue
         ranks = found.culprits, found.others
         refused = bool(lockstep.refused(processes, found.seq, group))
+        compiling = lockstep.compiling(processes, group)
+        wait = "waits" if len(compiling) == 1 else "wait"
+        hopeless = f"{name_ranks(compiling)} {wait} in the compiler" if compiling else ""
         cells = journals.cells(found.seq)
         return Report(
             kind, processes, found.seq, *ranks, told_of.lines, *cells,
-            has_refused=refused, title=told_of.title,
+            hopeless=hopeless, has_refused=refused, title=told_of.title,
         )  # fmt: skip
     return suspicion
 
@@ -330,7 +333,7 @@ def _find_unconnected(
             "Hint: CPU processes connect to each other in the first program of their devices. All "
             "ranks must come to it within 30 s.",
         ),
-        is_hopeless=True, title="Ranks not connected in 30 s",
+        hopeless="they have not connected", title="Ranks not connected in 30 s",
     )  # fmt: skip
 
 

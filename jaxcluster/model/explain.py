@@ -104,12 +104,24 @@ def tell_mismatch(found: Mismatch, scene: Scene) -> Told:
             f"{'its' if one else 'their'} program: it was refused, because another rank had "
             "announced a different one first."
         )
+    lines += _tell_compiling(found.processes, scene)
     lines += _tell_scalars(scene.reports)
     if hint:
         lines.append(f"Hint: {hint}")
     if (extra := _extra(seq, found, scene)) is not None and not extra.collective:
         lines.append(f"Hint: {_alone_hint(extra)}")
     return Told(title, tuple(lines))
+
+
+def _tell_compiling(processes: str, scene: Scene) -> list[str]:
+    """That ranks have not launched yet what they are said to have launched, and why they wait."""
+    if not (ranks := lockstep.compiling(processes, scene.reports)):
+        return []
+    what = "was still compiling its program" if len(ranks) == 1 else "were still compiling theirs"
+    return [
+        f"{begin_ranks(ranks, scene.hosts)} {what}: on GPU, processes tune a program together, and "
+        "each waits there for all of them."
+    ]
 
 
 def _tell_launched(seq: int, found: Mismatch, scene: Scene) -> list[str]:
@@ -243,6 +255,7 @@ def tell_missing(found: Missing, scene: Scene) -> Told:
             told = f"{'it has' if one else 'they have'} launched {none}"
         lines.append(f"{begin_ranks(ranks, scene.hosts)} {what} ({told}).")
     lines += [_tell_waiting(ranks, found, scene) for ranks in _by_place(found.others, scene)]
+    lines += _tell_compiling(found.processes, scene)
     lines += _tell_scalars(scene.reports)
     if hint:
         lines.append(f"Hint: {hint}")

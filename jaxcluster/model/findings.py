@@ -29,7 +29,7 @@ class Report:
       cell_seq: the cell in which it went wrong; 0 where that is not known.
       cells: the cells that have launched what is not to be trusted; 0 among them stands for
         launches of no cell: of another thread, or between cells. None: it concerns all.
-      is_hopeless: no replay can help; new processes can.
+      hopeless: why no replay can help, and new processes can; else "".
       has_refused: a rank was to launch another program than the others, and has not.
       title: the cause in a few words: ``KeyError on rank 2``.
     """
@@ -42,14 +42,19 @@ class Report:
     lines: tuple[str, ...] = field(default=())
     cell_seq: int = 0
     cells: frozenset[int] = frozenset()
-    is_hopeless: bool = False
+    hopeless: str = ""
     has_refused: bool = False
     title: str = "Not in lockstep"
 
     @property
+    def is_hopeless(self) -> bool:
+        """Whether nothing but new processes can help."""
+        return bool(self.hopeless)
+
+    @property
     def is_releasable(self) -> bool:
         """Whether ranks that wait in a collective are freed by a replay."""
-        return self.kind == "missing" or self.has_refused
+        return not self.hopeless and (self.kind == "missing" or self.has_refused)
 
     def __str__(self) -> str:
         return "\n".join(self.lines)

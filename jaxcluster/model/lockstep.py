@@ -47,11 +47,30 @@ def uneven(counts: Mapping[int, Counts], processes: str) -> bool:
     return len(set(held)) > 1
 
 
-def with_announced(report: wire.RankReport) -> wire.RankReport:
-    """Count the launch that a rank waits to be allowed, or was refused, as if it were made."""
+def with_announced(
+    reports: Mapping[int, wire.RankReport], *, compiling: bool = True
+) -> dict[int, wire.RankReport]:
+    """Count the launches that ranks wait to make, or were refused, as if they were made.
+
+    Args:
+      compiling: also those of which the program is still being compiled.
+    """
+    return {
+        rank: report
+        if wire.is_compiling(report.announced) and not compiling
+        else _with_announced(report, reports)
+        for rank, report in reports.items()
+    }
+
+
+def _with_announced(
+    report: wire.RankReport, reports: Mapping[int, wire.RankReport]
+) -> wire.RankReport:
     entry = report.announced
     if entry is None:
         return report
+    if wire.is_compiling(entry):
+        entry = _as_compiled(entry, reports)
     count, value = report.state.launches.get(entry.processes, [0, 0])
     if entry.seq != count:  # another one has been made in its place
         return report
@@ -60,6 +79,17 @@ def with_announced(report: wire.RankReport) -> wire.RankReport:
     launches |= _crossings(report.state.launches, entry)
     state = dataclasses.replace(report.state, launches=launches)
     return dataclasses.replace(report, state=state, launches=[*report.launches, entry])
+
+
+def _as_compiled(entry: wire.Launch, reports: Mapping[int, wire.RankReport]) -> wire.Launch:
+    """What is being compiled, as a rank that has compiled the same has launched it."""
+    for report in reports.values():
+        for made in report.launches:
+            if (made.processes, made.seq) == (entry.processes, entry.seq):
+                if wire.is_of_source(made, entry):
+                    return dataclasses.replace(entry, fingerprint=made.fingerprint)
+                break
+    return entry
 
 
 def _crossings(launches: Counts, entry: wire.Launch) -> dict[str, list[int]]:
@@ -77,6 +107,16 @@ def _crossings(launches: Counts, entry: wire.Launch) -> dict[str, list[int]]:
 
 
 def refused(processes: str, seq: int | None, reports: Mapping[int, wire.RankReport]) -> list[int]:
-    """The ranks that were to make this launch, and have not: see ``with_announced``."""
+    """The ranks that were to make this launch, and have not: in strict mode."""
     told = {r: report.announced for r, report in reports.items()}
-    return [r for r, one in told.items() if one and (one.processes, one.seq) == (processes, seq)]
+    return [
+        r
+        for r, one in told.items()
+        if one and (one.processes, one.seq) == (processes, seq) and not wire.is_compiling(one)
+    ]
+
+
+def compiling(processes: str, reports: Mapping[int, wire.RankReport]) -> list[int]:
+    """The ranks that compile a program of this set: on GPU they wait there for the others."""
+    told = {r: report.announced for r, report in reports.items()}
+    return [r for r, one in told.items() if wire.is_compiling(one) and one.processes == processes]

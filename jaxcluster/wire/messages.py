@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypeGuard
 
 from jaxcluster.wire.ops import EVENTS, Operation
 
@@ -454,7 +454,8 @@ class RankReport:
     ``stack`` is the main thread's, outermost first: [file, line, function, source, cell or None,
     whether it is JAX's own or jaxcluster's].
     ``locals`` are small values of the innermost frame of the cell. ``announced`` is the launch
-    that, in strict mode, waits for the other ranks; or one that was refused since others differed.
+    that, in strict mode, waits for the other ranks; or one that was refused since others differed;
+    or, on GPU, one whose program is being compiled, for which the ranks wait for each other.
     """
 
     state: RankState
@@ -489,6 +490,30 @@ class LaunchTimes:
     now_us: int
     kinds: list[Launch]
     made: list[list[int]]
+
+
+_COMPILED_BITS = 32
+
+
+def fingerprint(source: int, compiled: int) -> int:
+    """What tells programs apart: what was compiled (24 bits), and what came of it (32 bits)."""
+    compiled &= (1 << _COMPILED_BITS) - 1
+    return (source & 0xFFFFFF) << _COMPILED_BITS | (compiled or 1)
+
+
+def compiling_fingerprint(source: int) -> int:
+    """The same of a program that is still being compiled."""
+    return (source & 0xFFFFFF) << _COMPILED_BITS
+
+
+def is_compiling(launch: Launch | None) -> TypeGuard[Launch]:
+    """Whether it is an announced launch, of which the program is still being compiled."""
+    return launch is not None and not launch.fingerprint & ((1 << _COMPILED_BITS) - 1)
+
+
+def is_of_source(launch: Launch, other: Launch) -> bool:
+    """Whether two launches are of programs that were compiled from the same."""
+    return launch.fingerprint >> _COMPILED_BITS == other.fingerprint >> _COMPILED_BITS
 
 
 def module_name(program: str) -> str:

@@ -13,6 +13,7 @@ from overhosts import send_signal
 import jaxcluster
 from jaxcluster.errors import CellFailed, CellInterrupted, Divergence, JaxClusterError, RankDied
 from jaxcluster.host.gpus import gpu_uses
+from jaxcluster.wire.ops.state import Kept
 
 pytestmark = pytest.mark.timeout(600)  # the first use of a card, and of NCCL, takes a while
 
@@ -43,6 +44,45 @@ def test_a_skipped_collective_is_named_and_the_rank_in_it_released(
     assert caught.value.report.culprits == (1,)
     print(caught.value)  # how it was released: to be read with -rA
     check_whole(several)
+
+
+def test_ranks_that_compile_different_programs_are_found(several: jaxcluster.Cluster) -> None:
+    """Each waits in the compiler for the other: a program is tuned by all of its processes."""
+    with pytest.raises(Divergence) as caught:
+        several.run("s = (g * 2.5 if r == 0 else g - 1.5).sum()\nprint(s)", show=False)
+    assert caught.value.report.kind == "mismatch"
+    check_whole(several)
+
+
+def test_a_rank_that_waits_answers_whatever_is_collected_meanwhile(
+    several: jaxcluster.Cluster,
+) -> None:
+    """A program is unloaded once all that runs has ended, and whoever does it has Python's lock."""
+    source = "junk = [jax.jit(lambda v, k=k: v * 2 + k) for k in range(8)]\n[f(w) for f in junk]"
+    several.run(source, show=False)
+    several.run("import gc, threading\ndel junk", show=False)
+    with pytest.raises(Divergence):
+        several.run(
+            "if r != 1:\n    threading.Timer(0.5, gc.collect).start()\n    print(float(total(g)))",
+            show=False,
+        )
+    check_whole(several)
+
+
+def test_copies_outlive_a_rank_and_its_card(cards: Cards, several: jaxcluster.Cluster) -> None:
+    several.copies(1 << 30)
+    try:
+        several.run("big = spread(np.arange(float(1 << 20)))", show=False)
+        kept = lambda: several.link.gather(range(2), Kept(), timeout_s=5.0).values()  # noqa: E731
+        until(lambda: all(event.body.is_current for event in kept()), "the ranks' copies")
+        send_signal(several, 1)
+        until(lambda: 1 in several.dead, "word of the death")
+        with pytest.raises(RankDied):
+            several.run("pass", show=False)
+        said = several.run("print(float(total(g)), float(big.max()))", show=False)
+        assert said.stdout(0) == f"120.0 {float((1 << 20) - 1)}\n"
+    finally:
+        several.copies(0)
 
 
 def test_a_skip_that_nobody_waits_for_yet_is_found(several: jaxcluster.Cluster) -> None:

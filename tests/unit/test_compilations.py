@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from helpers import python
 
 from jaxcluster.engine.private import loaded
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 import jax, jax.numpy as jnp, numpy as np
 from jax.experimental.custom_partitioning import custom_partitioning
 from jaxcluster.engine import fingerprint
-from jaxcluster.engine.private.compilations import _is_made_together, _key
+from jaxcluster.engine.private.compilations import is_made_together, _key
 
 jax.config.update("jax_num_cpu_devices", 2)  # on one device nothing is partitioned
 mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -66,7 +67,9 @@ keys += [_key("p", two, on(a))]
 found["different"] = len(set(keys)) == len(keys)
 gpus = Backend(a, b, platform="gpu")
 some = on(a), on(a, b)
-found["together"] = [_is_made_together(backend, on_it) for backend in (two, gpus) for on_it in some]
+found["together"] = [
+    is_made_together(backend, on_it.flat) for backend in (two, gpus) for on_it in some
+]
 print(json.dumps(found))
 """
 
@@ -87,14 +90,55 @@ def test_programs_and_places_are_told_apart() -> None:
 
 def test_what_an_executable_was_loaded_from_is_known_as_long_as_somebody_has_it() -> None:
     kept, gone = object(), object()
-    loaded._note(kept, b"kept", "text")
-    loaded._note(gone, b"gone", None)
+    loaded._note(loaded.Loaded(kept, b"kept", "text"))
+    loaded._note(loaded.Loaded(gone, b"gone"))
     number = id(gone)
     assert loaded._loaded[number].packed == b"gone"
     del gone
-    loaded._note(last := object(), b"last", None)
+    loaded._note(loaded.Loaded(last := object(), b"last"))
     assert number not in loaded._loaded or loaded._loaded[number].executable is last
     found = loaded.find(kept)
     assert found is not None
     assert (found.packed, found.text) == (b"kept", "text")
     assert loaded.find(object()) is None
+
+
+def test_on_gpu_executables_are_unloaded_by_the_main_thread_where_nothing_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """CUDA waits for all that runs: a collection on another thread must not drop the last one."""
+    unloaded = []
+
+    class Executable:
+        def __del__(self) -> None:
+            unloaded.append("gone")
+
+    monkeypatch.setattr(loaded, "_loaded", {})
+    monkeypatch.setattr(loaded, "_unload_when_idle", True)
+    monkeypatch.setattr(loaded, "_seen", 0)
+    is_idle = False
+    monkeypatch.setattr(loaded, "_are_idle", lambda: is_idle)
+    used, unused = Executable(), Executable()
+    loaded.keep(used)
+    loaded.keep(unused)
+    del unused
+    loaded.keep(Executable())  # to keep another one drops none
+    assert not unloaded
+    loaded.unload()
+    assert not unloaded  # something runs
+    is_idle = True
+    loaded.unload()
+    assert unloaded == ["gone", "gone"]
+    assert loaded.find(used) is None  # it was compiled here
+    del used
+    loaded.unload()  # none has come since: it is not looked for
+    assert len(unloaded) == 2
+    loaded.keep(last := Executable())
+    loaded.unload()
+    assert len(unloaded) == 3 and last is not None
+
+
+def test_elsewhere_what_was_compiled_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loaded, "_loaded", {})
+    loaded.keep(object())
+    assert not loaded._loaded

@@ -111,5 +111,5 @@ def test_a_launch_that_is_announced_crosses_other_sets_as_one_that_is_made() -> 
         seq = waits.state.launches.get(ALL, [0])[0]
         announced = wire.Launch(seq, ALL, SUM.name, SUM.fingerprint)
         waits = dataclasses.replace(waits, announced=announced)
-        assert lockstep.with_announced(waits).state.launches == made.state.launches
+        assert lockstep.with_announced({1: waits})[1].state.launches == made.state.launches
         assert found(made, waits) is None

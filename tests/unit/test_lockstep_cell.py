@@ -145,7 +145,9 @@ def test_a_replay_that_is_stuck_shortens_the_wait() -> None:
 
 def test_ranks_that_wait_for_each_other_are_made_to_launch_nothing_more() -> None:
     it = cell()
-    it.polls.report = findings.Report("circle", "0,1", 0, (0, 1), (), ("",), is_hopeless=True)
+    it.polls.report = findings.Report(
+        "circle", "0,1", 0, (0, 1), (), ("",), hopeless="they wait for each other"
+    )
     it.feed(events.Stopped(T0))
     assert actions.StepReplay() not in it.feed(events.Tick(T0 + REPLAY_AFTER_S))
 

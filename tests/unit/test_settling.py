@@ -24,7 +24,7 @@ SET = "0,1"
 EVEN = {SET: [1, 5]}
 LESS: dict[str, list[int]] = {}
 REPORT = findings.Report("missing", SET, 0, (1,), (0,), ("Rank 1 left it out.",), SEQ)
-HANG = replace(REPORT, is_hopeless=True)
+HANG = replace(REPORT, hopeless="they wait for each other")
 
 
 class Ranks:

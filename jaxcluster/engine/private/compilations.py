@@ -7,7 +7,7 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from jaxcluster.engine import log
@@ -64,7 +64,11 @@ def keep_compiled(folder: CompiledFolder) -> bool:
         """What a program is kept under; None if it is not."""
         if callbacks or users.value or not is_on.value or any(each.value for each in profiled):
             return None
-        if _is_made_together(backend, devices) or _is_dumped(options) or calls_into_process(module):
+        if (
+            is_made_together(backend, devices.flat)
+            or _is_dumped(options)
+            or calls_into_process(module)
+        ):
             return None
         return _key(key_of(module, devices, options, backend), backend, devices)
 
@@ -100,6 +104,7 @@ def keep_compiled(folder: CompiledFolder) -> bool:
         executable = original(
             backend, module, devices, options, callbacks, device_list, *rest, **more
         )
+        loaded.keep(executable)
         if name is not None:
             try:
                 keep(name, executable)
@@ -138,14 +143,14 @@ def _tell(done: str, error: Exception) -> None:
     _once(f"A compiled program could not be {done} ({type(error).__name__}: {error}).")
 
 
-def _is_made_together(backend: Any, devices: Any) -> bool:
-    """Whether processes may wait for each other where they compile a program.
+def is_made_together(backend: Any, devices: Iterable[Any]) -> bool:
+    """Whether processes may wait for each other where they compile a program for these devices.
 
     On GPU each of them times a part of its kernels, and waits up to a day for the other parts
     (``xla_gpu_shard_autotuning``): also for those of a rank that has loaded the program instead,
     where another host has it no longer.
     """
-    return backend.platform != "cpu" and len({d.process_index for d in devices.flat}) > 1
+    return backend.platform != "cpu" and len({d.process_index for d in devices}) > 1
 
 
 def _is_dumped(options: Any) -> bool:

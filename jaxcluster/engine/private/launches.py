@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jaxcluster.engine.private import programs
+from jaxcluster.engine.private import compilations, programs
 
 if TYPE_CHECKING:
     from jaxcluster.engine.journal import Journal, Program
@@ -42,7 +44,7 @@ def record_launches(journal: Journal) -> bool:
     if _recording is not None:
         return _recording is journal
     try:
-        from jax._src import layout, pjit, tree_util
+        from jax._src import layout, pjit, stages, tree_util
         from jax._src.array import ArrayImpl
         from jax._src.interpreters import pxla
         from jax._src.lib import guard_lib
@@ -187,8 +189,18 @@ def record_launches(journal: Journal) -> bool:
             devices = kwargs.get("device_assignment") or self._device_list or ()
             if len({d.process_index for d in devices}) > 1:
                 self.compile_args["host_callbacks"] = [_Callback.of(c, journal) for c in callbacks]
-        executable = original_compile(self, compiler_options, **kwargs)
-        programs.sign(executable, self, compiler_options)
+        source = None
+        with contextlib.ExitStack() as announced:
+            devices = kwargs.get("device_assignment") or self._device_list or ()
+            # Ahead of time it is compiled, and launched later or never.
+            is_launched = sys._getframe(1).f_globals.get("__name__") != stages.__name__
+            if compilations.is_made_together(self.compile_args.get("backend"), devices):
+                source = programs.source_of(self, compiler_options)
+                if is_launched:
+                    program = programs.uncompiled(self, source, devices)
+                    announced.enter_context(journal.announcing(journal.upcoming(program)))
+            executable = original_compile(self, compiler_options, **kwargs)
+        programs.sign(executable, self, compiler_options, source)
         return executable
 
     def update_thread_guard_global_state(is_set: bool) -> None:

@@ -8,11 +8,12 @@ import hashlib
 import io
 import pickle
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from jaxcluster import wire
 from jaxcluster.engine.fingerprint import of_lowered
 from jaxcluster.engine.private import contexts, loaded
 
@@ -36,7 +37,7 @@ def describe_program(executable: Any, inline: bool = False) -> Program:
     signature = _signature_of(executable)
     if signature is None:  # deserialized, and not compiled by a rank
         text = Text.of(executable.xla_executable)
-        signature = _fingerprint(executable, text, b""), text.is_collective
+        signature = _fingerprint(executable, text, 0), text.is_collective
     fingerprint, is_collective = signature
     return Program(
         name=_readable(executable.name),
@@ -50,21 +51,48 @@ def describe_program(executable: Any, inline: bool = False) -> Program:
     )
 
 
-def sign(executable: Any, computation: Any, compiler_options: Any) -> None:
-    """Give an executable that spans processes the fingerprint of what it was compiled from."""
+def sign(
+    executable: Any, computation: Any, compiler_options: Any, source: int | None = None
+) -> None:
+    """Give an executable that spans processes its fingerprint.
+
+    Args:
+      source: of what it was compiled, where that is known: see ``source_of``.
+    """
     unloaded = getattr(executable, "_unloaded_executable", None)
     if unloaded is None or _signature_of(unloaded) is not None:
         return
     if unloaded.device_list is None or unloaded.device_list.is_fully_addressable:
         return
-    options = dict(computation._compiler_options_kvs) | dict(compiler_options or {})
-    # Where a process writes to and what it has measured are its own.
-    common = {k: v for k, v in options.items() if "dump" not in k and "profile" not in k}
-    source = _lowered(computation) + repr(sorted(common.items(), key=str)).encode()
+    source = source_of(computation, compiler_options) if source is None else source
     known = loaded.find(unloaded.xla_executable)
     text = (known and known.text) or Text.of(unloaded.xla_executable)
     signature = (_SIGNED, _fingerprint(unloaded, text, source), text.is_collective)
     unloaded.keepalive = [*(unloaded.keepalive or ()), signature]
+
+
+def source_of(computation: Any, compiler_options: Any) -> int:
+    """What tells programs apart before they are compiled: what is compiled, and by what options."""
+    options = dict(computation._compiler_options_kvs) | dict(compiler_options or {})
+    # Where a process writes to and what it has measured are its own.
+    common = {k: v for k, v in options.items() if "dump" not in k and "profile" not in k}
+    text = repr((computation._name, sorted(common.items(), key=str))).encode()
+    digest = hashlib.blake2b(text + _lowered(computation), digest_size=7).digest()
+    return int.from_bytes(digest, "little")
+
+
+def uncompiled(computation: Any, source: int, devices: Iterable[Any]) -> Program:
+    """What the journal announces of a program that is to be compiled, and then launched."""
+    from jaxcluster.engine.journal import Program
+
+    inputs = computation.compile_args.get("global_in_avals", ())
+    return Program(
+        name=_readable(computation._name),
+        fingerprint=wire.compiling_fingerprint(source),
+        processes=",".join(map(str, sorted({d.process_index for d in devices}))),
+        signature=", ".join(a.str_short() for a in inputs),
+        executable=None,
+    )
 
 
 def _lowered(computation: Any) -> bytes:
@@ -165,12 +193,12 @@ def hlo_print_options() -> Any:
     return _hlo.HloPrintOptions
 
 
-def _fingerprint(executable: Any, compiled: Text, lowered: bytes) -> int:
+def _fingerprint(executable: Any, compiled: Text, source: int) -> int:
     """What tells programs apart, equal on all processes that compiled the same one.
 
     XLA's own fingerprint is not: it covers the source lines, so the same program compiled at
     another line, which a branch on the rank does, has another (jaxlib 0.10.2 and 0.12). The text
-    for fingerprints leaves them out, and most constants with them: these are in ``lowered``. It
+    for fingerprints leaves them out, and most constants with them: these are in ``source``. It
     takes 0.1 % of the time that the compilation took.
 
     On other platforms than CPU each process tunes its kernels by its own timings, so even that text
@@ -183,8 +211,8 @@ def _fingerprint(executable: Any, compiled: Text, lowered: bytes) -> int:
     on_cpu = executable.backend.platform == "cpu"
     hlo = compiled.digest if on_cpu else repr(compiled.collectives)
     text = f"{executable.name} {devices} {outside} {hlo}".encode()
-    digest = hashlib.blake2b(text + lowered, digest_size=7).digest()
-    return int.from_bytes(digest, "little")
+    digest = hashlib.blake2b(text, digest_size=7).digest()
+    return wire.fingerprint(source, int.from_bytes(digest, "little"))
 
 
 _COLLECTIVE = re.compile(

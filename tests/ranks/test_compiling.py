@@ -1,0 +1,110 @@
+"""Ranks that wait for each other in the compiler, as they do on GPU: there XLA times a part of a
+program's kernels on each process, and each waits up to a day for the other parts.
+
+The ranks' CPU devices are made to do the same. tests/gpu has it on a card.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from helpers import until
+
+import jaxcluster
+from jaxcluster.errors import CellInterrupted, Divergence
+
+# Each process compiles nothing of several processes before all of them have come to the same.
+TOGETHER = """
+import hashlib, jax, numpy as np, time
+import jax.numpy as jnp
+from jax._src import compiler, distributed
+from jax.sharding import NamedSharding, PartitionSpec as P
+from jaxcluster.engine.private import compilations
+
+def together(backend, devices):
+    return len({d.process_index for d in devices}) > 1
+
+def tuned(backend, module, executable_devices, *args, **kwargs):
+    if together(backend, executable_devices):
+        client, r = distributed.global_state.client, jax.process_index()
+        text = module.operation.get_asm(enable_debug_info=False)
+        key = hashlib.blake2b(text.encode(), digest_size=9).hexdigest()
+        client.key_value_set(f"tuned/{key}/{r}", "", allow_overwrite=True)
+        for other in range(jax.process_count()):
+            client.blocking_key_value_get(f"tuned/{key}/{other}", 86_400_000)
+    return compiled(backend, module, executable_devices, *args, **kwargs)
+
+compiled, compiler.backend_compile_and_load = compiler.backend_compile_and_load, tuned
+compilations.is_made_together = together
+r = jax.process_index()
+mesh = jax.make_mesh((jax.device_count(),), ("i",))
+split = NamedSharding(mesh, P("i"))
+g = jax.make_array_from_callback((16,), split, lambda at: np.arange(16.0)[at])
+total = jax.jit(lambda v: v.sum())
+history = [1.0]
+print(float(total(g)))
+"""
+
+
+@pytest.fixture
+def ranks(start: Callable[..., jaxcluster.Cluster]) -> jaxcluster.Cluster:
+    cluster = start()
+    cluster.run(TOGETHER, show=False)
+    return cluster
+
+
+def check(cluster: jaxcluster.Cluster) -> None:
+    said = cluster.run("print(float(total(g)), history)", show=False)
+    assert [said.stdout(rank) for rank in range(2)] == ["120.0 [1.0]\n"] * 2
+
+
+def test_a_program_that_one_rank_alone_compiles_is_found(ranks: jaxcluster.Cluster) -> None:
+    with pytest.raises(Divergence) as caught:
+        ranks.run("history.append(2.0)\nif r == 0:\n    s = total(g * 2)", show=False)
+    told = str(caught.value)
+    assert caught.value.report.culprits == (1,)
+    assert "if r == 0" in told and "was still compiling its program" in told
+    check(ranks)
+
+
+def test_ranks_that_compile_different_programs_are_found(ranks: jaxcluster.Cluster) -> None:
+    with pytest.raises(Divergence) as caught:
+        ranks.run("print((g * 2 if r == 0 else g - 1).sum())", show=False)
+    assert caught.value.report.kind == "mismatch"
+    assert "were still compiling theirs" in str(caught.value)
+    check(ranks)
+
+
+def test_constants_that_differ_are_found(ranks: jaxcluster.Cluster) -> None:
+    with pytest.raises(Divergence) as caught:
+        ranks.run("f = jax.jit(lambda v: v * (2.5 + r))\nf(g)", show=False)
+    assert caught.value.report.kind == "mismatch"
+    check(ranks)
+
+
+def test_what_a_rank_has_compiled_before_is_the_same_program(ranks: jaxcluster.Cluster) -> None:
+    """It is launched there, and compiled again here: nothing is told of it."""
+    ranks.run("twice = jax.jit(lambda v: v * 2)\ntwice(g)", show=False)
+    said = ranks.run(
+        "if r == 0:\n    twice.clear_cache()\n    jax.clear_caches()\n"
+        "    slow, compiler.backend_compile_and_load = compiler.backend_compile_and_load, "
+        "lambda *a, **k: [time.sleep(3), slow(*a, **k)][1]\n"
+        "print(float(total(twice(g))))",
+        show=False,
+    )
+    assert [said.stdout(rank) for rank in range(2)] == ["240.0\n"] * 2
+
+
+def test_ranks_that_come_late_are_waited_for(ranks: jaxcluster.Cluster) -> None:
+    said = ranks.run("time.sleep(3 * r)\nprint(float(total(g * 3)))", show=False)
+    assert [said.stdout(rank) for rank in range(2)] == ["360.0\n"] * 2
+
+
+def test_the_stop_button_ends_it(ranks: jaxcluster.Cluster) -> None:
+    cell = ranks.submit("if r == 1: time.sleep(600)\nprint(float(total(g * 4)))")
+    until(lambda: ranks.reports()[0].announced is not None, "rank 0 in the compiler")
+    cell.stop()
+    with pytest.raises(CellInterrupted):
+        cell.wait()
+    check(ranks)
