@@ -49,7 +49,11 @@ class Cards:
         env = {**self.options.get("env", {}), **more.pop("env", {})}
         wanted = {"timeout_s": 180.0, **self.options, **more, "env": env, "name": name}
         started = jaxcluster.start(self.num_ranks, **wanted)
-        started.run(SETUP, show=False)
+        try:
+            started.run(SETUP, show=False)
+        except BaseException:
+            started.stop()
+            raise
         return started
 
 

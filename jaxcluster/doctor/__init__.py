@@ -35,6 +35,7 @@ from jaxcluster.plan.versions import (
     release,
 )
 from jaxcluster.supervision.starting import findable
+from jaxcluster.text import plural
 
 MIN_SHM_NBYTES = 64 * 2**20
 
@@ -312,9 +313,9 @@ def check_devices(
     gpus: Sequence[str], tpu_chips: int, cpus: int, gpu_plugin: bool, kind: str = "cuda"
 ) -> Check:
     """What JAX will find here; GPUs without JAX's plugin for them are a warning."""
-    found = [f"{tpu_chips} TPU chips"] if tpu_chips else []
-    found += [f"{len(gpus)} GPUs ({','.join(gpus)})"] if gpus else []
-    found += [f"{cpus} CPU cores"]
+    found = [plural(tpu_chips, "TPU chip")] if tpu_chips else []
+    found += [f"{plural(len(gpus), 'GPU')} ({','.join(gpus)})"] if gpus else []
+    found += [plural(cpus, "CPU core")]
     detail = ", ".join(found)
     if gpus and not gpu_plugin:
         return Check(

@@ -24,7 +24,15 @@ from jaxcluster.host import kernel_private
 # "gpu-07:123:456 [0] NCCL INFO ...".
 CHATTER = re.compile(
     r"^(\[Gloo\] |[IWEF]\d{4} \d\d:|\d{4}-\d\d-\d\d[ T][\d:.]+: [IWEF] |WARNING: All log messages "
-    r"before absl|\[IPEngine|\S+:\d+:\d+ \[\d+\] (\S+ )?NCCL )"
+    r"before absl|\[IPEngine|NCCL version \d|(\[[\d :-]+\] )?\S+:\d+:\d+ \[\d+\] (\S+ ){0,2}NCCL )"
+)
+
+# Lines that go on with what one of these has said: the end of a message of ptxas, what XLA's
+# allocator says of its memory once there is none left.
+GOES_ON = re.compile(
+    r"\s*$|(If this is caused by memory fragmentation, |Current allocation summary follows\.|"
+    r"(Limit|(Max|Peak)?InUse|NumAllocs|MaxAllocSize|Reserved|Peak(Reserved|Allocated)|"
+    r"LargestFreeBlock): +\d)"
 )
 
 # Two devices of one process write gloo's line at once and in pieces: "[Gloo] Rank [Gloo] Rank 01 is
@@ -134,7 +142,7 @@ class LogTail:
         self._offset = 0
         self._partial = b""
         self._in_old_line = False
-        self._after_gloo = False
+        self._after_gloo = self._after_chatter = False
         self._lock = threading.Lock()  # the control thread and the main thread both read
 
     def reset(self) -> None:
@@ -142,7 +150,7 @@ class LogTail:
         with self._lock:
             self._offset = self._size()
             self._partial = b""
-            self._in_old_line = False
+            self._in_old_line = self._after_chatter = False
             if self._offset:
                 with open(self.path, "rb") as log:
                     log.seek(max(0, self._offset - 1000))
@@ -208,7 +216,11 @@ class LogTail:
         if self._after_gloo and SCRAPS.fullmatch(line):
             return True
         self._after_gloo = False
-        return CHATTER.match(line) is not None
+        if CHATTER.match(line) is None and not (self._after_chatter and GOES_ON.match(line)):
+            self._after_chatter = False
+            return False
+        self._after_chatter = True
+        return True
 
 
 def _before_last_character(data: bytes) -> int:

@@ -84,7 +84,7 @@ class Cost:
       size: how many devices run it, and ``mesh`` how they are laid out.
       collectives: the most bytes first.
       flops: of one device, each loop as often as it turns; None: not known.
-      is_least: some loops turn nobody knows how often: their turns count once.
+      uncounted: what may come to the ``flops``; "" for nothing.
       memory: bytes of one device by kind.
       lower_s, compile_s: seconds by rank.
       replicated: what could be sharded.
@@ -98,7 +98,7 @@ class Cost:
     mesh: Mapping[str, int]
     collectives: tuple[Collective, ...]
     flops: float | None
-    is_least: bool
+    uncounted: str
     memory: Mapping[str, int]
     lower_s: Mapping[int, float]
     compile_s: Mapping[int, float]
@@ -173,7 +173,7 @@ def estimate(expression: str, reports: Mapping[int, wire.StepCost]) -> Cost:
         ) from None
     layout = Layout(program.size, tuple(first.processes), tuple(first.meshes))
     found = _collectives(program, layout, first.files)
-    flops, is_least = _flops(program, first.flops)
+    flops, uncounted = _flops(program, first.flops)
     mesh = first.meshes[0] if first.meshes else None
     cost = Cost(
         expression=expression,
@@ -182,7 +182,7 @@ def estimate(expression: str, reports: Mapping[int, wire.StepCost]) -> Cost:
         mesh=dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True)) if mesh is not None else {},
         collectives=tuple(sorted(found, key=lambda one: -one.all_sent)),
         flops=flops,
-        is_least=is_least,
+        uncounted=uncounted,
         memory=first.memory,
         lower_s={rank: one.lower_s for rank, one in sorted(reports.items())},
         compile_s={rank: one.compile_s for rank, one in sorted(reports.items())},
@@ -358,17 +358,25 @@ def place_of(stack: Sequence[hlo.Frame], files: Mapping[str, Sequence[object]]) 
 # --------------------------------------------------------------------------- what it computes
 
 
-def _flops(program: hlo.Program, counted: float | None) -> tuple[float | None, bool]:
-    """(the operations of one device, whether they may be more).
+def _flops(program: hlo.Program, counted: float | None) -> tuple[float | None, str]:
+    """(the operations of one device, what is not among them).
 
-    XLA counts a loop's turn once. Most of what is in a loop are matrix products: these are counted
-    as often as it turns.
+    XLA counts a loop's turn once, and takes one away for each custom call. Most of what is in a
+    loop are matrix products: these are counted as often as it turns. On GPU some of them are custom
+    calls.
     """
-    if counted is None or counted < 0:
-        return None, False
+    if counted is None:
+        return None, ""
     runs = list(hlo.runs(program, hlo.MATRIX))
-    more = sum((run.times - 1) * hlo.matrix_flops(program, run) for run in runs)
-    return counted + more, any(run.when == "loop" for run in runs)
+    total, uncounted = counted, ""
+    for run in runs:
+        is_call = run.operation.opcode == "custom-call"
+        total += (run.times - (not is_call)) * hlo.matrix_flops(program, run) + is_call
+        if hlo.is_uncounted(run.operation):
+            uncounted = "what custom calls compute is not known"
+    if any(run.when == "loop" for run in runs):
+        uncounted = "a loop's turns are not known"
+    return (None, "") if total < 0 else (total, uncounted)
 
 
 def _replicated(

@@ -28,6 +28,7 @@ _ARRAY = re.compile(r"\b([a-z][a-z0-9]*)\[([\d,<=]*)\]")
 _OPERAND = re.compile(r"%([^\s,()]+)")
 _CONTRACTED = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)')
 _GEMM = 'custom_call_target="__cublas$'
+_CONVOLUTION = 'custom_call_target="__cudnn$convForward"'
 _TURNS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _SIZE = re.compile(r"num_partitions=(\d+)|replica_count=(\d+)")
 _FRAME = re.compile(r"stack_frame_id=(\d+)")
@@ -283,11 +284,11 @@ def given(program: Program, run: Run) -> list[str]:
 def matrix_flops(program: Program, run: Run) -> int:
     """The operations of a matrix product or a convolution: a product and a sum for each."""
     one = run.operation
-    if one.opcode not in MATRIX or (one.opcode == "custom-call" and _GEMM not in one.attributes):
+    if one.opcode not in MATRIX or is_uncounted(one):
         return 0
     sides = [dims(shape) for shape in given(program, run)]
     made = math.prod(dims(one.shape))
-    if one.opcode != "convolution":
+    if one.opcode != "convolution" and _CONVOLUTION not in one.attributes:
         axes = _CONTRACTED.search(one.attributes)
         return 2 * made * math.prod(sides[0][axis] for axis in _ints(axes[1])) if axes else 0
     labels = re.search(r"dim_labels=\w+_(\w+)->", one.attributes)
@@ -295,6 +296,12 @@ def matrix_flops(program: Program, run: Run) -> int:
         return 0
     made_of = math.prod(sides[1]) // sides[1][labels[1].index("o")]  # for each output feature
     return 2 * made * made_of
+
+
+def is_uncounted(operation: Operation) -> bool:
+    """Whether it is a call of which nothing here knows what it computes."""
+    is_known = _GEMM in operation.attributes or _CONVOLUTION in operation.attributes
+    return operation.opcode == "custom-call" and not is_known
 
 
 # --------------------------------------------------------------------------- who takes part

@@ -123,7 +123,7 @@ def facts(found: Cost) -> list[str]:
             "%jaxcluster compare EXPRESSION shows what differs."
         )
     if found.flops is not None:
-        least = " or more: a loop's turns are not known" if found.is_least else ""
+        least = f" or more: {found.uncounted}" if found.uncounted else ""
         lines.append(f"Floating point operations of each device: {amount(found.flops)}{least}")
     if found.memory:
         kinds = [f"{kind} {format_nbytes(found.memory.get(kind, 0))}" for kind in KINDS]

@@ -202,7 +202,7 @@ def test_after_a_stop_the_cards_are_as_they_were(
         pytest.skip("it is about memory of a card")
     if not used_before:
         pytest.skip("nothing tells what a card's memory is used for: pip install nvidia-ml-py")
-    with cards.start("clean", env={"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.1"}) as cluster:
+    with cards.start("clean", env={"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.02"}) as cluster:
         pids = list(cluster.record.pids)
         send_signal(cluster, 0)
         until(lambda: 0 in cluster.dead, "word of the death")

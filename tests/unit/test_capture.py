@@ -238,6 +238,8 @@ def test_a_log_that_does_not_exist_shows_nothing(tmp_path: Path) -> None:
         "2026-01-01T10:00:00.1: W tensorflow/tsl.cc] x",
         "gpu-07:123:456 [0] NCCL INFO Bootstrap : Using eth0",
         "gpu-07:12:34 [1] include/socket.h:380 NCCL WARN Connect to 10.0.0.1<1> failed",
+        "[2026-11-27 00:50:40] h:5:7 [0] transport/rma.cc:32 (ncclRmaInit) NCCL WARN no GDRCopy",
+        "NCCL version 2.32.3+cuda13.4",
         "[IPEngine] Completed registration with id 0",
     ],
 )
@@ -245,6 +247,21 @@ def test_the_transports_chatter_stays_in_the_log(log: Log, line: str) -> None:
     log.write(f"before\n{line}\nafter\n")
     assert log.tail.read() == "before\nafter\n"
     assert line in log.path.read_text()
+
+
+def test_what_goes_on_with_chatter_is_chatter(log: Log) -> None:
+    """As ptxas and XLA's allocator on GPU say it; other lines like these are shown."""
+    gpu = (
+        "I1127 01:35:58.946716    1935 compilation.cc:349] ptxas warning : spilled to local memory"
+    )
+    memory = "W1127 01:36:12.506456 1811 bfc.cc:598] ran out of memory trying to allocate 256.00GiB"
+    stats = "Limit:                        29.69GiB\nLargestFreeBlock:             29.63GiB\n\n"
+    log.write(f"{gpu}\n\n{gpu}\n\nmine\n\n{memory}\nCurrent allocation summary follows.\n")
+    assert log.tail.read() == "mine\n\n"
+    log.write(f"I1127 01:36:12.506691    1811 bfc_allocator.cc:1508] Stats: \n{stats}end\n\n")
+    assert log.tail.read() == "end\n\n"
+    log.write("Limit:                        29.69GiB\n")
+    assert log.tail.read() == "Limit:                        29.69GiB\n"
 
 
 @pytest.mark.parametrize(

@@ -118,11 +118,34 @@ FIRST = wire.StepCost(
     flops=1.5e9,
     memory={"arguments": 4096, "outputs": 4096, "donated": 0, "temporaries": 8192, "code": 0},
 )
+CALLS = HLO.replace(
+    "  ROOT %t",
+    "  %w = f32[1024,8]{1,0} parameter(1)\n"
+    '  %g = (f32[8]{0}, s8[64]{0}) custom-call(%s, %w), custom_call_target="__cublas$lt$matmul", '
+    'backend_config={"dot_dimension_numbers":{"lhs_contracting_dimensions":["0"]}}\n'
+    "  ROOT %t",
+)
 OTHER = wire.StepCost(rank=1, name="step", digest="a", lower_s=0.1, compile_s=1.0)
 
 
 def shown(*reports: wire.StepCost, expression: str = "step(params, x)") -> str:
     return view.text(estimate(expression, {one.rank: one for one in reports}))
+
+
+def flops_told(hlo: str, counted: float) -> str:
+    text = base64.b64encode(zlib.compress(hlo.encode())).decode()
+    said = shown(replace(FIRST, text=text, flops=counted)).splitlines()
+    return next(line for line in said if line.startswith("Floating point"))
+
+
+def test_products_that_are_custom_calls_are_counted() -> None:
+    """XLA takes one away for each, instead."""
+    told = "Floating point operations of each device: "
+    assert flops_told(CALLS, -1.0 + 1000) == told + "17.4 k"
+    unknown = CALLS.replace("__cublas$lt$matmul", "mine")
+    assert flops_told(unknown, -1.0 + 1000) == (
+        f"{told}1 k or more: what custom calls compute is not known"
+    )
 
 
 def test_all_is_said_in_text() -> None:

@@ -212,6 +212,17 @@ def test_the_operations_of_a_convolution() -> None:
     assert hlo.matrix_flops(program, run) == 2 * (8 * 8 * 16) * (3 * 3 * 3)
 
 
+def test_the_operations_of_a_convolution_on_gpu() -> None:
+    program, run = one_line(
+        "ROOT %c = (f32[4,64,64,64]{3,2,1,0}, u8[0]{0}) custom-call(%image, %kernel), "
+        "window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_o01i->b01f, "
+        'custom_call_target="__cudnn$convForward"',
+        "%image = f32[4,64,64,32]{3,2,1,0} parameter(2)",
+        "%kernel = f32[64,3,3,32]{3,2,1,0} parameter(3)",
+    )
+    assert hlo.matrix_flops(program, run) == 2 * (4 * 64 * 64 * 64) * (3 * 3 * 32)
+
+
 def test_another_text_is_refused() -> None:
     with pytest.raises(ValueError, match="no entry"):
         hlo.parse("module @jit_step {\n}\n")
