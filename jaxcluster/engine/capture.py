@@ -30,9 +30,9 @@ CHATTER = re.compile(
 # Lines that go on with what one of these has said: the end of a message of ptxas, what XLA's
 # allocator says of its memory once there is none left.
 GOES_ON = re.compile(
-    r"\s*$|(If this is caused by memory fragmentation, |Current allocation summary follows\.|"
-    r"(Limit|(Max|Peak)?InUse|NumAllocs|MaxAllocSize|Reserved|Peak(Reserved|Allocated)|"
-    r"LargestFreeBlock): +\d)"
+    r"\s*$|=== Source Location Trace: ===|external/xla\S+:\d+\s*$|If this is caused by memory "
+    r"fragmentation, |Current allocation summary follows\.|(Limit|(Max|Peak)?InUse|NumAllocs|"
+    r"MaxAllocSize|Reserved|Peak(Reserved|Allocated)|LargestFreeBlock): +\d"
 )
 
 # Two devices of one process write gloo's line at once and in pieces: "[Gloo] Rank [Gloo] Rank 01 is

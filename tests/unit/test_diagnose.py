@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.model import diagnose, explain, findings, hints, lockstep
+from jaxcluster.model import deadlock, diagnose, explain, findings, hints, lockstep
 
 SUM, MAX, MUL = 11, 22, 33
 NAMES = {SUM: "jit(_reduce_sum)", MAX: "jit(_reduce_max)", MUL: "jit(multiply)"}
@@ -639,3 +639,71 @@ def test_a_launch_that_is_announced_in_vain_is_certain():
     assert look(reports | {2: report(2, [SUM])}, ended=[2]) is None
     found = look(reports | {1: report(1, [])}, ended=[2])
     assert found is None or found.kind != "missing"
+
+
+# ------------------------------------------------------------------- programs still compiled (GPU)
+
+COMPILED = {source: wire.fingerprint(source, 1000 + source) for source in NAMES}
+
+
+def compiling(rank, program, seq=0):
+    """A rank that compiles ``program`` (SUM, MAX or MUL), its first launch."""
+    entry = wire.Launch(
+        seq, "0,1,2,3", NAMES[program], wire.compiling_fingerprint(program), 7, 3, "float32[16]"
+    )
+    return replace(report(rank, [], line=3), announced=entry)
+
+
+def compiled(rank, program, **more):
+    """A rank that has compiled, and launched, it."""
+    made = report(rank, [program], **more)
+    entry = replace(made.launches[0], fingerprint=COMPILED[program])
+    held = {"0,1,2,3": [1, fold([COMPILED[program]])]}
+    return replace(made, launches=[entry], state=replace(made.state, launches=held))
+
+
+def test_ranks_that_compile_the_same_or_have_done_so_are_in_step():
+    reports = {r: compiling(r, SUM) for r in (0, 1)} | {r: compiled(r, SUM) for r in (2, 3)}
+    assert suspect(reports, ended=[]) is None
+    over = {r: compiled(r, SUM, running=False) for r in (2, 3)}
+    assert suspect(reports | over, ended=[2, 3]) is None
+
+
+def test_a_rank_that_never_compiles_what_others_wait_for_is_named():
+    reports = {r: compiling(r, SUM) for r in (0, 2, 3)} | {1: report(1, [], running=False)}
+    found = look(reports, ended=[1])
+    assert (found.kind, found.culprits, found.hopeless) == (
+        "missing", (1,), "ranks 0, 2, 3 wait in the compiler",
+    )  # fmt: skip
+    assert not found.is_releasable
+    assert "Ranks 0, 2, 3 were still compiling theirs: on GPU" in str(found)
+
+
+def test_ranks_that_compile_different_programs_are_named_and_wait_for_ever():
+    reports = {r: compiling(r, SUM) for r in (0, 2, 3)} | {1: compiling(1, MAX)}
+    found = look(reports, ended=[])
+    assert (found.kind, found.culprits) == ("mismatch", (1,))
+    assert found.is_hopeless and not found.has_refused
+
+
+def test_what_a_rank_compiles_is_compared_with_what_others_launched_in_its_place():
+    reports = {r: compiled(r, SUM) for r in (0, 2, 3)} | {1: compiling(1, MAX)}
+    found = look(reports, ended=[])
+    assert (found.kind, found.culprits, found.seq) == ("mismatch", (1,), 0)
+
+
+def test_what_is_announced_for_a_place_that_is_taken_is_not_counted():
+    """A thread of the rank has launched something in its place meanwhile."""
+    late = replace(compiled(1, SUM), announced=compiling(1, SUM).announced)
+    reports = {r: compiled(r, SUM) for r in (0, 2, 3)} | {1: late}
+    assert suspect(reports, ended=[]) is None
+
+
+def test_what_is_still_compiled_is_in_no_circle():
+    """Whether it has collectives is not known: the other rank waits in a later one of its own."""
+    free = compiled(0, SUM)
+    made = replace(free.launches[0], collective=False)
+    then = wire.Launch(1, "0,1,2,3", NAMES[MUL], COMPILED[MUL], 7, 4)
+    held = {"0,1,2,3": [2, fold([COMPILED[SUM], COMPILED[MUL]])]}
+    ahead = replace(free, launches=[made, then], state=replace(free.state, launches=held))
+    assert deadlock.find({0: ahead, 1: compiling(1, SUM)}) == (None, [])
