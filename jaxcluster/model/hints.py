@@ -51,6 +51,17 @@ KIND_HINTS = (
         "Ranks get their devices when they start: %jaxcluster stop, then for example %jaxcluster "
         "start --devices-per-process 4.",
     ),
+    (
+        "RESOURCE_EXHAUSTED: ",
+        "%jaxcluster memory shows what each device holds. What the cell has replaced is held for "
+        "an undo until the next cell begins: %jaxcluster undo off holds nothing.",
+    ),
+    (
+        "failed: unhandled cuda error",
+        "NCCL needs memory beside what JAX has taken of the card: --env "
+        "XLA_PYTHON_CLIENT_MEM_FRACTION=0.6 leaves it more. With --env NCCL_DEBUG=WARN "
+        "%jaxcluster logs says what has failed.",
+    ),
 )
 
 

@@ -504,6 +504,10 @@ class TestWords:
         assert "%pull" in hints.kind_hints(said)[0]
         said = "The backend (cpu) does not support cross-host device transfers. Please set"
         assert "of one machine only" in hints.kind_hints(said)[0]
+        gpu = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 256.00GiB"
+        assert "undo off" in hints.kind_hints(gpu)[0]
+        nccl = "INTERNAL: NCCL operation ncclGroupEnd() failed: unhandled cuda error (run with"
+        assert "MEM_FRACTION" in hints.kind_hints(nccl)[0]
         assert hints.kind_hints("division by zero") == []
 
 
