@@ -764,9 +764,11 @@ class Journal:
 
         Not where the thread's launches are nobody's.
         """
-        if self._ours == get_ident():
+        origin = self.origin()
+        if origin == wire.OURS:
             yield
             return
+        upcoming = replace(upcoming, cell_seq=origin)
         self.waiting.append(upcoming)
         try:
             yield

@@ -135,8 +135,8 @@ def tell(found: Mapping[int, wire.Launch], is_over: bool = False) -> list[str]:
 
 def find(reports: Mapping[int, wire.RankReport]) -> tuple[Report | None, list[str]]:
     """(ranks that wait for each other for certain, what to say where that is not certain)."""
-    # Whether what is still compiled has collectives is not known.
-    reports = lockstep.with_announced(reports, compiling=False)
+    # What others have compiled, too, waits for nobody.
+    reports = lockstep.with_announced(reports, compiled=False)
     counts = {rank: report.state.launches for rank, report in reports.items()}
     found = circle(counts, {r: report.launches for r, report in reports.items()})
     if not found:
@@ -144,18 +144,23 @@ def find(reports: Mapping[int, wire.RankReport]) -> tuple[Report | None, list[st
     states = [reports[rank].state for rank in found]
     # Another thread may launch what is missing, and other devices than CPUs may run programs side
     # by side that are on different devices of a process.
-    if any(s.background or any(not d.startswith("cpu") for d in s.devices) for s in states):
-        first, *lines, hint = tell(found)
-        more = [f"... and {len(lines) - MOST_GROUPS} more."] if len(lines) > MOST_GROUPS else []
-        return None, [first, *lines[:MOST_GROUPS], *more, hint]
+    if any(s.background or _may_run_side_by_side(s.devices) for s in states):
+        first, *waits, hint = tell(found)
+        more = [f"... and {len(waits) - MOST_GROUPS} more."] if len(waits) > MOST_GROUPS else []
+        return None, [first, *waits[:MOST_GROUPS], *more, hint]
     # In strict mode nothing was launched.
-    announced = any(reports[rank].announced is not None for rank in found)
+    told = (reports[rank].announced for rank in found)
+    announced = any(one is not None and not wire.is_compiling(one) for one in told)
     hopeless = "" if announced else "they wait for each other"
     processes = next(iter(found.values())).processes
     others = tuple(sorted(set(reports) - set(found)))
-    told = tuple(tell(found, is_over=True))
+    lines = tuple(tell(found, is_over=True))
     cells = frozenset(entry.cell_seq for entry in found.values())
     return Report(
-        "circle", processes, None, tuple(found), others, told, max(cells), cells,
+        "circle", processes, None, tuple(found), others, lines, max(cells), cells,
         hopeless=hopeless, title=f"{begin_ranks(found)} wait for each other",
     ), []  # fmt: skip
+
+
+def _may_run_side_by_side(devices: Sequence[str]) -> bool:
+    return len(devices) > 1 and any(not device.startswith("cpu") for device in devices)

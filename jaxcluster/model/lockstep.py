@@ -48,29 +48,29 @@ def uneven(counts: Mapping[int, Counts], processes: str) -> bool:
 
 
 def with_announced(
-    reports: Mapping[int, wire.RankReport], *, compiling: bool = True
+    reports: Mapping[int, wire.RankReport], *, compiled: bool = True
 ) -> dict[int, wire.RankReport]:
     """Count the launches that ranks wait to make, or were refused, as if they were made.
 
     Args:
-      compiling: also those of which the program is still being compiled.
+      compiled: also those of which the program is still being compiled, and was by another rank.
     """
-    return {
-        rank: report
-        if wire.is_compiling(report.announced) and not compiling
-        else _with_announced(report, reports)
-        for rank, report in reports.items()
-    }
+    told = {}
+    for rank, report in reports.items():
+        entry = report.announced
+        if wire.is_compiling(entry):
+            # Others of this rank's threads may have launched meanwhile: it comes behind these.
+            seq, _ = report.state.launches.get(entry.processes, (0, 0))
+            entry = dataclasses.replace(entry, seq=seq)
+            if (made := _as_compiled(entry, reports)) is not None:
+                entry = made if compiled else None
+        told[rank] = _with_announced(report, entry)
+    return told
 
 
-def _with_announced(
-    report: wire.RankReport, reports: Mapping[int, wire.RankReport]
-) -> wire.RankReport:
-    entry = report.announced
+def _with_announced(report: wire.RankReport, entry: wire.Launch | None) -> wire.RankReport:
     if entry is None:
         return report
-    if wire.is_compiling(entry):
-        entry = _as_compiled(entry, reports)
     count, value = report.state.launches.get(entry.processes, [0, 0])
     if entry.seq != count:  # another one has been made in its place
         return report
@@ -81,7 +81,7 @@ def _with_announced(
     return dataclasses.replace(report, state=state, launches=[*report.launches, entry])
 
 
-def _as_compiled(entry: wire.Launch, reports: Mapping[int, wire.RankReport]) -> wire.Launch:
+def _as_compiled(entry: wire.Launch, reports: Mapping[int, wire.RankReport]) -> wire.Launch | None:
     """What is being compiled, as a rank that has compiled the same has launched it."""
     for report in reports.values():
         for made in report.launches:
@@ -89,7 +89,7 @@ def _as_compiled(entry: wire.Launch, reports: Mapping[int, wire.RankReport]) -> 
                 if wire.is_of_source(made, entry):
                     return dataclasses.replace(entry, fingerprint=made.fingerprint)
                 break
-    return entry
+    return None
 
 
 def _crossings(launches: Counts, entry: wire.Launch) -> dict[str, list[int]]:

@@ -1757,4 +1757,86 @@ FOUND = {
         lateness=0.3,
         is_strict=True,
     ),
+    "a rank in the compiler waits for one that waits for it in a launch": Schedule(
+        seed=57,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    0: (Launch(where="0,1,2", program=1, meant=(1, 0), name="b", inputs=("c",)),),
+                    2: (Launch(where="0,1,2", program=1, meant=(1, 0), name="b", inputs=("c",)),),
+                },
+                queued=True,
+            ),
+            Program(
+                number=2,
+                client=0,
+                steps={
+                    0: (
+                        Launch(where="0,1,2", program=1, meant=(2, 0), name="b"),
+                        Launch(where="0,1", program=1, meant=(2, 1), name="d"),
+                    ),
+                    1: (
+                        Launch(where="0,1,2", program=1, meant=(2, 0), name="b"),
+                        Launch(where="0,1", program=1, meant=(2, 1), name="d"),
+                    ),
+                    2: (Launch(where="0,1,2", program=1, meant=(2, 0), name="b"),),
+                },
+                queued=False,
+            ),
+        ),
+        fault="partial",
+        guilty=frozenset({(1, 1)}),
+        lateness=0.3,
+        is_tuned=True,
+    ),
+    "a px is compiled on one rank while a thread of it launches": Schedule(
+        seed=16731,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    rank: (
+                        Thread(
+                            (
+                                Sleep(slow),
+                                Launch(where="0,1,2", program=2, meant=(1, 0), name="t"),
+                                Sleep(0.01),
+                                Launch(where="0,1,2", program=2, meant=(1, 1), name="t"),
+                            )
+                        ),
+                    )
+                    for rank, slow in ((0, 1.5), (1, 3.0), (2, 1.5))
+                },
+                queued=False,
+            ),
+            Program(
+                number=9,
+                client=0,
+                steps={
+                    0: (Join(), Launch(where="0,1", program=1, meant=(9, 0), name="d")),
+                    1: (Join(),),
+                    2: (Join(),),
+                },
+                queued=False,
+            ),
+            Program(
+                number=20,
+                client=1,
+                steps={0: (Launch(where="0,1,2", program=3, meant=(20, 1), name="x"),)},
+                queued=False,
+                pause_s=1.0,
+                act=("px", ""),
+            ),
+        ),
+        fault="caught",
+        guilty=frozenset({(9, 1)}),
+        is_tuned=True,
+    ),
 }

@@ -159,13 +159,14 @@ class Schedule:
     leaves_at: float | None = None  # a notebook's process ends
     leaver: int = 1  # which one's; a third one, with programs of client 2, comes then
     cut_off: float = 0.0  # how often a cell is seconds on its way to a rank
+    is_tuned: bool = False  # ranks wait for each other in the compiler, as on GPU
 
     def tell(self) -> str:
         lines = [f"seed {self.seed}, {'one device' if self.inline else 'several devices'} a rank, "
                  f"fault {self.fault or 'none'}, guilty {sorted(self.guilty)}, "
                  f"death {self.death}, lateness {self.lateness}, "
                  f"strict {self.is_strict}, {self.leaver} leaves {self.leaves_at}, "
-                 f"cut off {self.cut_off}"]  # fmt: skip
+                 f"cut off {self.cut_off}, tuned {self.is_tuned}"]  # fmt: skip
         lines += [str(self.keeps)] * (self.keeps is not None)
         for p in self.programs:
             if p.act is not None:
@@ -222,7 +223,7 @@ class Writer:
         is_stopped = any(p.is_stopped for p in programs)
         if with_life and not is_stopped and chance.random() < self.stopped:
             made = self.stop(made)
-        return made
+        return replace(made, is_tuned=chance.random() < 0.1)
 
     def programs(self, with_life: bool, with_launch: bool) -> tuple[Program, ...]:
         """What the cells of a notebook are to do, ``with_launch`` so that a mistake can be made."""

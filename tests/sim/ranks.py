@@ -21,6 +21,7 @@ from jaxcluster import wire
 from jaxcluster.engine import cell_queue, failures, strict
 from jaxcluster.engine import gate as gates
 from jaxcluster.engine import journal as journals
+from jaxcluster.model import lockstep
 from jaxcluster.wire.link import Event
 from jaxcluster.wire.ops.lockstep import Checked, Replayed, Rest
 from jaxcluster.wire.ops.state import ALREADY_UNDONE, UndoLooked
@@ -258,6 +259,7 @@ class Rank:
         self.saved: dict[str, Any] | None = None  # what a snapshot has, once there is one
         self.lost: dict[str, str] = {}
         self._paths: dict[int, tuple[Iterator[Any], Iterator[None]]] = {}  # of each program
+        self._has_compiled: set[int] = set()
         self.copier = cluster.keeping.attach(self) if cluster.keeping is not None else None
         self.told = keeping.Told()
         self.others = keeping.others_of(self, self.told) if self.copier is not None else None
@@ -691,6 +693,8 @@ class Rank:
         )
         journal, program = self.journal, self.cluster.compiled(step.where, step.program)
         journal.line = self.cluster.line(step.meant)
+        if self.cluster.is_tuned:
+            self._compile(program)
         if self.strict is not None:
             self.strict.before_launch(program)
         if step.is_refused:
@@ -712,6 +716,22 @@ class Rank:
         elif not self.cluster.inline:
             next(confirmed)
         return value
+
+    def _compile(self, program: journals.Program) -> None:
+        """As XLA does on GPU: each process waits for all of the program's, and hears no stop."""
+        members = lockstep.members(program.processes)
+        if program.fingerprint in self._has_compiled or self.number not in members:
+            return
+        known, uncompiled = (
+            self.cluster.tuned,
+            wire.compiling_fingerprint(program.fingerprint >> 32),
+        )
+        known.setdefault(program.fingerprint, set()).add(self.number)
+        self.hub.stir_all()
+        upcoming = self.journal.upcoming(dataclasses.replace(program, fingerprint=uncompiled))
+        with self.journal.announcing(upcoming):
+            self.hub.block(lambda: known[program.fingerprint].issuperset(members))
+        self._has_compiled.add(program.fingerprint)
 
     def _wait_for(self, value: Value, can_stop: bool) -> None:
         if value.tainted is None:
@@ -815,7 +835,7 @@ class Cluster:
     """The ranks of one generation after the other, and what they print."""
 
     def __init__(self, hub: Hub, num_ranks: int, inline: bool, programs: Mapping[str, Program],
-                 is_strict: bool = False,
+                 is_strict: bool = False, is_tuned: bool = False,
                  copies: keeping.Keeping | None = None) -> None:  # fmt: skip
         self.hub, self.num_ranks, self.inline = hub, num_ranks, inline
         self.keeping = copies
@@ -823,6 +843,8 @@ class Cluster:
         self.owner: Any = None  # the notebook that has started it
         self.wrong: list[str] = []  # what has come back other than it was
         self.is_strict, self.service = is_strict, Service(hub)
+        self.is_tuned = is_tuned  # programs are compiled as on GPU
+        self.tuned: dict[int, set[int]] = {}  # by fingerprint: who has come to compile it
         self.everybody = ",".join(map(str, range(num_ranks)))
         hub.ranks = range(num_ranks)
         self.devices = Devices(num_ranks, hub.stirred)
@@ -853,8 +875,7 @@ class Cluster:
     def compiled(self, where: str, program: int) -> journals.Program:
         key = where, program
         if key not in self._compiled:
-            fingerprint = program + 1000
-            fingerprint += 7919 * len(self._compiled)
+            fingerprint = wire.fingerprint(len(self._compiled), program + 1000)
             self.known[fingerprint] = key
             self._compiled[key] = journals.Program(f"jit(f{program})", fingerprint, where, "", None)
         return self._compiled[key]
@@ -883,6 +904,7 @@ class Cluster:
         self.past += self.ranks
         self.devices.restart_counts()
         self.store, self.service = Store(self.hub), Service(self.hub)
+        self.tuned = {}
         self.last = {}
         self.ranks = [
             Rank(self, n, {k: v for k, v in names.items() if k not in gone})

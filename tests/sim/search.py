@@ -71,7 +71,13 @@ def run(schedule: Schedule) -> Course:
             copies = keeping.Keeping(hub, schedule.keeps, schedule.num_ranks)
             stack.enter_context(keeping.virtual(copies))
         cluster = Cluster(
-            hub, schedule.num_ranks, schedule.inline, programs, schedule.is_strict, copies
+            hub,
+            schedule.num_ranks,
+            schedule.inline,
+            programs,
+            schedule.is_strict,
+            schedule.is_tuned,
+            copies,
         )
         clients = [Client(cluster, n, schedule.lateness) for n in range(2)]
         for client in clients:
@@ -520,9 +526,11 @@ def _is_stop_heard(schedule: Schedule) -> bool:
     """Whether a rank goes on after a stop: what it was in, or others did not begin, is left out.
 
     A stop also ends a timer of an earlier cell, where it has come to its turn in the stopped one.
+    And where programs are compiled as on GPU, ranks stay in the compiler, where another notebook's
+    cell finds them.
     """
     stopped = max((p.number for p in schedule.programs if p.is_stopped), default=0)
-    return any(
+    return (schedule.is_tuned and stopped > 0) or any(
         _goes_on(step, p.is_stopped) or (isinstance(step, Late) and p.number <= stopped)
         for p in schedule.programs
         for own in p.steps.values()

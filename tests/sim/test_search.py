@@ -12,7 +12,7 @@ import itertools
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context, resource_tracker
@@ -28,6 +28,7 @@ from jaxcluster.engine.state import version_store
 from jaxcluster.errors import CellInterrupted
 from jaxcluster.lockstep import actions, polls
 from jaxcluster.lockstep.cell import Cell
+from jaxcluster.model import deadlock
 from jaxcluster.wire.ops.cells import OpenGates
 from jaxcluster.wire.ops.lockstep import Resume
 from sim import clients, hub, ranks, search
@@ -82,6 +83,20 @@ def origin_in_strict_mode(journal: Journal) -> int:
     return journal.cell_seq if asks else REAL.origin(journal)
 
 
+def announce_to_nobody(journal: Journal, upcoming: wire.Launch) -> Any:
+    return contextlib.nullcontext()
+
+
+def find_what_runs(reports: Mapping[int, wire.RankReport]) -> Any:
+    """Where ranks wait for each other, and none in the compiler."""
+    return REAL.find(
+        {
+            rank: replace(one, announced=None) if wire.is_compiling(one.announced) else one
+            for rank, one in reports.items()
+        }
+    )
+
+
 def undo_beside_a_restart(self: Any, *asked: Any, **options: Any) -> Any:
     """Whatever another cell does to the ranks meanwhile."""
     free = SimpleNamespace(changing=contextlib.nullcontext())
@@ -122,6 +137,7 @@ REAL = SimpleNamespace(
     take_back=action_runner.ActionRunner._take_back,
     confirmations=Journal.confirmations,
     origin=Journal.origin,
+    find=deadlock.find,
     take_reply=Cell._take_reply,
     begin=hub.Hub.__init__,
 )
@@ -316,6 +332,8 @@ HOLES: dict[str, list[tuple[Any, str, Any]]] = {
     ],
     "strict: what threads launch is a cell's": [(Journal, "origin", origin_in_strict_mode)],
     "strict: what XLA refuses on one rank hangs all": [(strict, "_met", meet_at_first)],
+    "what is compiled is announced to nobody": [(Journal, "announcing", announce_to_nobody)],
+    "what is compiled is in no circle": [(deadlock, "find", find_what_runs)],
     "a copy of another moment is taken": [(wire.Mark, "version_for", version_at_hand)],
     "a mirror of another moment is taken": [(wire.Mark, "mirror_for", mirror_at_hand)],
     "a survivor's value is taken for a dead rank's own": [
@@ -365,6 +383,8 @@ SHOWN_BY: dict[str, Callable[[Schedule], bool]] = {
     "an interrupt from elsewhere is a divergence": is_stopped,
     "strict: what threads launch is a cell's": lambda made: made.is_strict,
     "strict: what XLA refuses on one rank hangs all": lambda made: made.is_strict,
+    "what is compiled is announced to nobody": lambda made: made.is_tuned,
+    "what is compiled is in no circle": lambda made: made.is_tuned,
     "a copy of another moment is taken": is_kept,
     "a mirror of another moment is taken": is_mirrored,
     "a survivor's value is taken for a dead rank's own": is_kept,

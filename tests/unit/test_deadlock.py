@@ -187,6 +187,8 @@ def reports(*orders: str, **state: object) -> dict[int, wire.RankReport]:
 
 
 def test_a_circle_on_cpu_devices_is_certain_and_no_replay_helps() -> None:
+    one_gpu, _ = find(reports("A012 B01", "B01 A012", "A012", devices=["gpu:0"]))
+    assert one_gpu is not None  # all of it in one order
     found, unsure = find(reports("A012 B01", "B01 A012", "A012"))
     assert found is not None
     assert (found.kind, found.culprits, found.others) == ("circle", (0, 1), (2,))
@@ -196,8 +198,22 @@ def test_a_circle_on_cpu_devices_is_certain_and_no_replay_helps() -> None:
     assert unsure == []
 
 
+def test_a_rank_in_the_compiler_waits_for_the_others_as_in_a_launch() -> None:
+    """Rank 0 waits in a launch of all for rank 1, which compiles one of both."""
+    made = reports("A012 A012", "A012", "A012 A012")
+    announced = wire.Launch(0, "0,1", "jit(b)", wire.compiling_fingerprint(7))
+    found, _ = find({**made, 1: dataclasses.replace(made[1], announced=announced)})
+    assert found is not None
+    assert (found.kind, found.culprits, found.hopeless) == (
+        "circle",
+        (0, 1),
+        "they wait for each other",
+    )
+    assert find(made) == (None, [])
+
+
 def test_where_something_else_may_launch_a_circle_is_told_and_nothing_is_ended() -> None:
-    for doubt in ({"background": ["thread 'loader'"]}, {"devices": ["cuda:0"]}):
+    for doubt in ({"background": ["thread 'loader'"]}, {"devices": ["cuda:0", "cuda:1"]}):
         found, unsure = find(reports("A012 B01", "B01 A012", "A012", **doubt))
         assert found is None
         assert unsure[0].startswith("Deadlock: the ranks wait for each other")

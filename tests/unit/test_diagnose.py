@@ -696,15 +696,16 @@ def test_what_a_rank_compiles_is_compared_with_what_others_launched_in_its_place
     assert (found.kind, found.culprits, found.seq) == ("mismatch", (1,), 0)
 
 
-def test_what_is_announced_for_a_place_that_is_taken_is_not_counted():
-    """A thread of the rank has launched something in its place meanwhile."""
-    late = replace(compiled(1, SUM), announced=compiling(1, SUM).announced)
-    reports = {r: compiled(r, SUM) for r in (0, 2, 3)} | {1: late}
-    assert suspect(reports, ended=[]) is None
+def test_what_is_compiled_comes_behind_what_another_thread_has_launched_meanwhile():
+    late = replace(compiled(1, SUM), announced=compiling(1, MAX).announced)
+    others = {r: compiled(r, SUM, running=False) for r in (0, 2, 3)}
+    found = look(others | {1: late}, ended=[0, 2, 3])
+    assert (found.kind, found.culprits, found.seq) == ("missing", (0, 2, 3), 1)
+    assert found.is_hopeless
 
 
-def test_what_is_still_compiled_is_in_no_circle():
-    """Whether it has collectives is not known: the other rank waits in a later one of its own."""
+def test_what_others_have_compiled_is_in_no_circle():
+    """It waits for nobody, and the other rank waits in a later one for this rank."""
     free = compiled(0, SUM)
     made = replace(free.launches[0], collective=False)
     then = wire.Launch(1, "0,1,2,3", NAMES[MUL], COMPILED[MUL], 7, 4)

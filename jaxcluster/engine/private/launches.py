@@ -194,9 +194,10 @@ def record_launches(journal: Journal) -> bool:
             devices = kwargs.get("device_assignment") or self._device_list or ()
             # Ahead of time it is compiled, and launched later or never.
             is_launched = sys._getframe(1).f_globals.get("__name__") != stages.__name__
-            if compilations.is_made_together(self.compile_args.get("backend"), devices):
+            backend = self.compile_args.get("backend")
+            if compilations.is_made_together(backend, devices):
                 source = programs.source_of(self, compiler_options)
-                if is_launched:
+                if is_launched and backend.process_index() in {d.process_index for d in devices}:
                     program = programs.uncompiled(self, source, devices)
                     announced.enter_context(journal.announcing(journal.upcoming(program)))
             executable = original_compile(self, compiler_options, **kwargs)
