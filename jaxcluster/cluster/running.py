@@ -140,6 +140,8 @@ class RunningCell:
                 self._keep_report(error)
             self._notify(error)
             raise error
+        if ending.lost:  # its code has caught the stop
+            self.runner.say(notices.Warned(f"{ending.lost}\n"))
         self._notify(None)
         if (
             self.core.loop_progress.kept is not None

@@ -19,12 +19,14 @@ from IPython.core.error import StdinNotImplementedError
 
 from jaxcluster import wire
 from jaxcluster.engine import (
+    changes,
     cost,
     debugging,
     failures,
     log,
     magicbodies,
     mainscript,
+    object_graph,
     tracebacks,
     usercode,
 )
@@ -326,6 +328,7 @@ class CellRunner:
         if not cell.post_mortem:
             attempt(self.undo.end)
         attempt(self.settings.note)
+        deleted = attempt(self._deleted, running)
         self.current = None
         self.ended = cell.seq
         seconds = time.perf_counter() - running.started
@@ -350,7 +353,16 @@ class CellRunner:
             copies=copies or [],
             between=running.between,
             given_up=sorted(self.journal.given_up),
+            deleted=deleted or [],
         )
+
+    def _deleted(self, running: Running) -> list[str]:
+        """What a stop has left without a value: a launch took it, and its results have no names."""
+        if not running.is_stopped or running.cell.script is not None:
+            return []
+        namespace = self.shell.user_ns
+        reached = changes.watch(namespace, running.cell.source).mentioned
+        return object_graph.leading_to_deleted(namespace, reached, {})
 
     def _name_changes(self, running: Running) -> wire.NameChanges | None:
         namespace = self.shell.user_ns

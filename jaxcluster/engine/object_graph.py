@@ -6,6 +6,7 @@ an end: what was not looked through by then is said, and whoever asked has to na
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
 import types
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from jaxcluster.engine import value_copies
-from jaxcluster.engine.arrays import is_tracer
+from jaxcluster.engine.arrays import base_array, is_array, is_tracer
 from jaxcluster.engine.changes import is_imported, is_in_module, length
 from jaxcluster.engine.user_names import is_of_module, is_users
 from jaxcluster.engine.value_copies import FIXED, WEAK, WRAPPER, kind_of
@@ -100,6 +101,30 @@ def sharing(
         except TimeoutError:
             late.add(name)
     return found, late
+
+
+def leading_to_deleted(
+    names: Mapping[str, Any], suspects: Iterable[str], copies: Mapping[int, Any]
+) -> list[str]:
+    """The names that lead to deleted arrays: those of the suspects, and what shares theirs.
+
+    Args:
+      copies: see ``arrays_within``.
+    """
+    until = time.monotonic() + LOOK_S
+    deleted, seen = set[int](), dict[int, Any]()
+    values = [names[name] for name in suspects if name in names]
+    for value in sorted(values, key=length):
+        with contextlib.suppress(TimeoutError):  # one that is large leaves time for the others
+            most_s = (until - time.monotonic()) / 2
+            deleted |= {
+                id(one) for one in arrays_within([value], copies, seen, most_s) if _is_deleted(one)
+            }
+    return sorted(sharing(names, deleted, copies)[0]) if deleted else []
+
+
+def _is_deleted(array: Any) -> bool:
+    return is_array(array) and bool(base_array(array).is_deleted())
 
 
 def users_among(names: Mapping[str, Any]) -> list[tuple[str, Any]]:

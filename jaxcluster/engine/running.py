@@ -64,3 +64,9 @@ class Running:
     faults: list[str] = field(default_factory=list)
     between: str = ""
     course: Course | None = None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it was interrupted, also where its code has caught that, or raised it itself."""
+        by_itself = self.error is not None and self.error.ename == "KeyboardInterrupt"
+        return self.interrupted or self.status == "interrupted" or by_itself

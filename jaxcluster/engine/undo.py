@@ -25,7 +25,6 @@ from operator import is_not
 from typing import Any
 
 from jaxcluster.engine import changes, ipython_hooks, object_graph
-from jaxcluster.engine.arrays import base_array, is_array
 from jaxcluster.engine.ipython_hooks import Registered
 from jaxcluster.engine.private.traces import Traces
 from jaxcluster.engine.repair import repair_modules
@@ -319,22 +318,13 @@ class Undo:
                 back=sorted(n for n in rebound if n in kept.names),
                 made=sorted(n for n in rebound if n not in kept.names),
                 in_place=sorted(in_place),
-                donated=self._donated(kept, {*rebound, *mine}),
+                donated=object_graph.leading_to_deleted(
+                    kept.names, {*rebound, *mine}, kept.watch.copies()
+                ),
                 failed=sorted({one.root for one in failed if not one.beneath}),
                 opaque=kept.watch.opaque | self._shared(kept, failed),
                 too_large=sorted(kept.watch.too_large),
             )
-
-    def _donated(self, kept: Kept, suspects: Iterable[str]) -> list[str]:
-        """The names that would lead to deleted arrays: the suspects, and what shares theirs."""
-        copies = kept.watch.copies()
-        before = [kept.names[name] for name in suspects if name in kept.names]
-        try:
-            arrays = object_graph.arrays_within(before, copies)
-        except TimeoutError:  # they are too large to be watched, and named
-            return []
-        deleted = {id(array) for array in arrays if _is_deleted(array)}
-        return sorted(object_graph.sharing(kept.names, deleted, copies)[0]) if deleted else []
 
     def _shared(self, kept: Kept, failed: Sequence[changes.Watched]) -> dict[str, str]:
         """Names that share what may have changed, and is not put back, with others: with which."""
@@ -478,7 +468,3 @@ _SHOWN = ("_", "__", "___")
 def _shown(hook: Any) -> tuple[Any, ...]:
     """What the display hook takes for the last results: it stops binding them where they differ."""
     return tuple(getattr(hook, name, "") for name in _SHOWN)
-
-
-def _is_deleted(array: Any) -> bool:
-    return is_array(array) and bool(base_array(array).is_deleted())

@@ -18,7 +18,7 @@ from jaxcluster.lockstep.actions import Action
 from jaxcluster.lockstep.cell import Cell
 from jaxcluster.lockstep.facts import Facts, Recovered, Replayed, Why
 from jaxcluster.lockstep.states import OVER, Impossible, State
-from jaxcluster.lockstep.undone import Undone
+from jaxcluster.lockstep.undone import Undone, tell_lost
 from jaxcluster.model import (
     diagnose,
     explain,
@@ -520,11 +520,21 @@ class Settling:
             is_diverged=facts.divergence is not None,
             recovered=cell.recovered,
             undone=undone,
+            lost=self._tell_lost(),
             places=cell.places,
             withdrawn=cell.withdrawn,
             stalled_s=cell.stalled_s,
             explain_missing=explain_missing,
         )
+
+    def _tell_lost(self) -> str:
+        """What a stop has left without a value, where neither an undo nor new processes say so."""
+        cell = self._cell
+        is_undone = cell.undone is not None and not cell.undone.refused
+        if is_undone or self._is_replaced:
+            return ""
+        names = {name for reply in cell.record.replies.values() for name in reply.deleted}
+        return tell_lost(sorted(names)) if names else ""
 
     def _recover_from_death(self) -> Steps[verdict.Death | None]:
         """Where ranks died, or were ended since they hung: what was done about it."""

@@ -94,13 +94,18 @@ class Undone:
         else:
             text = f"{cell} is undone: it had changed no variable."
         if self.lost:
-            text += f" Lost, since donated or deleted: {', '.join(self.lost)}."
+            text += f" {tell_lost(self.lost)}"
         if self.failed:
             text += f" Changed in place and not put back: {', '.join(self.failed)}."
         if self.unknown:
             told = ", ".join(f"{name} ({what})" for name, what in self.unknown.items())
             text += f" Perhaps changed in place, and not put back: {told}."
         return text
+
+
+def tell_lost(names: Sequence[str]) -> str:
+    """That these names have lost their values, in words."""
+    return f"Lost, since donated or deleted: {', '.join(names)}."
 
 
 def plan_of(looks: Sequence[UndoLooked]) -> Undone:

@@ -366,7 +366,8 @@ class CellReply:
     with collectives has broken off since the ranks were last checked. ``between``: what was raised
     after the cell before. ``copies``: what should be equal on the ranks. ``given_up`` are the sets
     of which, in strict mode, the main thread had announced a program and did not launch it, since
-    it was interrupted.
+    it was interrupted. ``deleted``: where it was stopped, the names of those that it can reach
+    whose arrays are donated or deleted.
     """
 
     rank: int
@@ -384,6 +385,7 @@ class CellReply:
     between: str = ""
     copies: list[CopyNote] = field(default_factory=list)
     given_up: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
 
 
 class CellRequest(Operation[CellReply], op="cell"):

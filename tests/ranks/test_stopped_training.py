@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from helpers import Home
+from helpers import Home, until
 
 import jaxcluster
-from jaxcluster.errors import CellInterrupted
+from jaxcluster.errors import CellFailed, CellInterrupted
+from jaxcluster.model.notices import ClusterWarning
 
 pytestmark = pytest.mark.any_jax
 
@@ -49,3 +52,100 @@ def test_the_state_of_a_stopped_loop_is_there(home: Home) -> None:
             if kept == 3:
                 return
     assert kept
+
+
+# ------------------------------------------------------- what a stop has left without a value
+
+# What a launch returns is on its way to its name for as long as this takes.
+HELD = """
+import pathlib, signal, time, os, socket
+old = step(put(np.zeros(3, np.float32)), x)
+step(old, x)  # of an earlier cell
+alias, fine = {"w": w}, step(put(np.ones(3, np.float32)), x)
+def hold(value, folder=None):
+    if folder is not None:
+        pathlib.Path(folder, f"{socket.gethostname()}-{os.getpid()}").touch()
+    time.sleep(100)
+    return value
+def train(folder=None):
+    global w
+    w = hold(step(w, x), folder)
+"""
+LOST = "Lost, since donated or deleted: alias, w."
+
+
+@pytest.fixture
+def training(pair: jaxcluster.Cluster) -> Iterator[jaxcluster.Cluster]:
+    pair.run(SETUP + HELD, show=False)
+    yield pair
+    pair.limit_undo(None)
+    pair.run("signal.setitimer(signal.ITIMER_REAL, 0)", show=False)
+
+
+def stop_in(cluster: jaxcluster.Cluster, source: str, folder: Path) -> None:
+    """Run it, and stop it where all ranks hold what their launch has returned."""
+    running = cluster.submit(source.replace("()", f"({str(folder)!r})"))
+    until(lambda: len(list(folder.iterdir())) == 2, "both ranks have launched")
+    cluster.interrupt()
+    running.wait()
+
+
+@pytest.mark.promise("Interrupts")
+@pytest.mark.parametrize("keeps", [None, 0], ids=["undo on", "undo off"])
+def test_a_stop_names_what_it_has_left_deleted(
+    training: jaxcluster.Cluster, tmp_path: Path, keeps: int | None
+) -> None:
+    training.limit_undo(keeps)
+    with pytest.raises(CellInterrupted) as caught:
+        stop_in(training, "fine = fine + 1; train()", tmp_path)
+    assert str(caught.value).endswith(LOST)
+
+
+def test_a_time_limit_names_what_it_has_left_deleted(training: jaxcluster.Cluster) -> None:
+    training.limit_undo(0)
+    with pytest.raises(CellFailed) as caught:
+        training.run("train()", timeout_s=1, show=False)
+    assert LOST in str(caught.value)
+    assert caught.value.ename == "TimeoutError"
+
+
+def test_a_time_limit_whose_cell_is_undone_names_it_once(training: jaxcluster.Cluster) -> None:
+    with pytest.raises(CellFailed) as caught:
+        training.run("train()", timeout_s=1, show=False)
+    assert str(caught.value).count(LOST) == 1
+
+
+def test_a_cell_that_catches_its_stop_warns_of_what_is_deleted(
+    training: jaxcluster.Cluster, tmp_path: Path
+) -> None:
+    with pytest.warns(ClusterWarning, match=f"^{LOST}$"):
+        stop_in(training, "try: train()\nexcept KeyboardInterrupt: pass", tmp_path)
+
+
+def test_a_stop_of_the_cells_own_names_what_is_deleted(training: jaxcluster.Cluster) -> None:
+    source = "def stop(*_): raise KeyboardInterrupt\n"
+    source += "signal.signal(signal.SIGALRM, stop); signal.setitimer(signal.ITIMER_REAL, 0.5)\n"
+    with pytest.raises(CellFailed) as caught:
+        training.run(source + "train()", show=False)
+    assert LOST in str(caught.value)
+
+
+def test_ranks_that_another_ones_error_has_stopped_name_what_is_deleted(
+    training: jaxcluster.Cluster,
+) -> None:
+    training.limit_undo(0)
+    source = "mine = jnp.ones(3)\nif jax.process_index():\n    time.sleep(0.5); 1 / 0\n"
+    source += "again = hold(jax.jit(lambda v: v + 1, donate_argnums=0)(mine))"
+    with pytest.raises(CellFailed) as caught:
+        training.run(source, show=False)
+    assert "Lost, since donated or deleted: mine." in str(caught.value)
+
+
+def test_a_stop_that_leaves_nothing_deleted_names_nothing(
+    training: jaxcluster.Cluster, tmp_path: Path
+) -> None:
+    with pytest.raises(CellInterrupted) as caught:
+        stop_in(
+            training, "w = step(w, x); alias = 1; rest = lambda f: hold(w, f); rest()", tmp_path
+        )
+    assert "Lost" not in str(caught.value)
