@@ -147,6 +147,7 @@ class Replaying:
         self._course: Any = None
         self._course_since = 0.0
         self._replayed: Mapping[int, lockstep.Counts] = {}
+        self._begun_or_done: frozenset[tuple[int, str]] = frozenset()
 
     def step(
         self, answer_s: float = REPORT_S, handed_out: Mapping[int, int] | None = None
@@ -299,7 +300,8 @@ class Replaying:
         """Step until all ranks are in lockstep, it is stuck, or the time is up.
 
         Args:
-          timeout_s: without progress: a rank that runs one skipped program after another gets more.
+          timeout_s: without progress: a rank that runs one skipped program after another gets more,
+            and so does one that has just been asked to. On a busy machine a look takes seconds.
           handed_out: the seq of the last cell of each rank: it may not have got it yet.
         """
         facts: Facts = yield LookAround()
@@ -315,7 +317,7 @@ class Replaying:
             if self.stuck or self._has_stalled(now):
                 return False
             if self._has_progressed():
-                deadline = now + timeout_s
+                deadline = facts.now + timeout_s  # the look may have taken all of its time
             elif self.waits_for_others:
                 deadline = min(deadline, now + PATIENT_S)
             elif self.is_under_way:
@@ -327,13 +329,21 @@ class Replaying:
         return False
 
     def _has_progressed(self) -> bool:
-        """Whether a rank that replays has run another program since the last look."""
+        """Whether a rank that replays has run another program since the last look.
+
+        Or was asked to for the first time, or has done all of it for the first time.
+        """
         _, reports = self._looks[-1]
-        replayed: dict[int, lockstep.Counts] = {
-            r: reports[r].state.launches for r in self._asked if r in reports
+        before, known = self._replayed, self._begun_or_done
+        self._replayed = {
+            rank: reports[rank].state.launches if rank in reports else before.get(rank, {})
+            for rank in self._asked
         }
-        before, self._replayed = self._replayed, replayed
-        return any(before.get(rank, counts) != counts for rank, counts in replayed.items())
+        stages = [(rank, "begun") for rank in self._asked] + [(rank, "done") for rank in self.ran]
+        self._begun_or_done = known.union(stages)
+        if self._begun_or_done != known:
+            return True
+        return any(before.get(r, counts) != counts for r, counts in self._replayed.items())
 
     def _has_stalled(self, now: float) -> bool:
         """Whether nothing has changed for long, and nothing that is done here will help.

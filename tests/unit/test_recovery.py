@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -36,6 +36,7 @@ class Ranks:
     verified: str = ""
     courses: dict[int, str] | None = None
     facts: Facts = Facts(0.0, (0, 1))  # noqa: RUF009
+    look_s: float = 0.0  # that each look takes
     looks: int = 0
     done: list[replaying.Action] = field(default_factory=list)
     collected: list[Ran | Refused] = field(default_factory=list)
@@ -67,6 +68,7 @@ class Ranks:
 
     def look(self, ask: Ask) -> Looked:
         self.looks += 1
+        self.facts = replace(self.facts, now=self.facts.now + self.look_s)
         asked = any(isinstance(one, RunSkipped) for one in self.done)
         if asked and self.each and self.has[1] < self.has[0] and self.looks % self.each == 0:
             self.has[1] += 1
@@ -99,6 +101,21 @@ def test_a_replay_that_makes_progress_is_waited_for() -> None:
     assert replay.ran == {1: 8}
     assert sum(isinstance(one, RunSkipped) for one in ranks.done) == 1
     assert ranks.facts.now > 2.0
+
+
+@pytest.mark.parametrize("look_s", [3.0, 7.0])
+def test_a_replay_is_not_given_up_since_looks_take_long(look_s: float) -> None:
+    """As on a busy machine: the time was over before a look had shown it done."""
+    ranks, replay = Ranks([8, 7], each=2, look_s=look_s), Replaying()
+    assert ranks.carry(replay.settle())
+    assert replay.ran == {1: 8}
+
+
+def test_a_replay_that_ends_nothing_is_given_up_where_looks_take_long() -> None:
+    ranks, replay = Ranks(look_s=3.0), Replaying()
+    assert not ranks.carry(replay.settle())
+    assert replay.stuck == "they were not in lockstep after 8 s"
+    assert ranks.facts.now < 8 * 3.0
 
 
 def test_a_replay_that_makes_none_is_given_up() -> None:
