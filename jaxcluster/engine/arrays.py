@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from jaxcluster import wire
+from jaxcluster.engine.private import contexts
 
 READY_POLL_S = 0.002
 MOST_LEAVES = 1 << 22  # of a pytree that is looked at
@@ -215,7 +216,7 @@ def host_values(array: Any) -> np.ndarray[Any, Any]:
     """
     import jax
 
-    base = array if hasattr(array, "is_ready") else jax.random.key_data(array)
+    base = array if hasattr(array, "is_ready") else key_data(array)
     again = jax.make_array_from_single_device_arrays(base.shape, base.sharding, [base])
     return read_numbers(again)
 
@@ -225,8 +226,16 @@ def numpy_view(array: Any) -> Any:
     import jax
 
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
-        return jax.random.key_data(array)
+        return key_data(array)
     return array
+
+
+@contexts.exactly()
+def key_data(array: Any) -> Any:
+    """The numbers of a PRNG key array."""
+    import jax
+
+    return jax.random.key_data(array)
 
 
 def own_shards(array: Any) -> list[Any]:

@@ -22,7 +22,7 @@ import numpy as np
 
 from jaxcluster.engine.control import Request
 from jaxcluster.engine.journal import Journal
-from jaxcluster.engine.private import coordination
+from jaxcluster.engine.private import contexts, coordination
 from jaxcluster.host import limits
 from jaxcluster.wire.ops import lockstep
 from jaxcluster.wire.ops.lockstep import Checked, PrepareCheck
@@ -65,12 +65,10 @@ class SelfCheck:
         self, divisions: Sequence[Sequence[Sequence[int]]], number: int, timeout_s: float
     ) -> Checked:
         """Take part in the sums; on the main thread of all ranks, which are idle."""
-        import jax
-
         key = self.prepare(divisions)
         self.journal.unchecked = False  # what breaks off from here on is looked at by the next one
         why = ""
-        with self.journal.unannounced(), jax.transfer_guard("allow"):
+        with self.journal.unannounced(), contexts.exactly():
             sums = self._compiled[key](_numbers(number))
             deadline = time.monotonic() + timeout_s
             while not sums.is_ready() and time.monotonic() < deadline:
@@ -158,6 +156,7 @@ def _numbers(number: int) -> Any:
     return jax.make_array_from_callback(numbers.shape, _sharding(), lambda index: numbers[index])
 
 
+@contexts.exactly()
 def _compile(divisions: Sequence[Division]) -> Any:
     import jax
 

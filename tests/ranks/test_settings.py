@@ -171,6 +171,19 @@ def test_what_a_client_has_entered_or_set_is_there_in_new_processes(
     assert ranks.run(show, show=False).stdout() == "raise ('i',)\n"
 
 
+def test_a_cell_that_forbids_to_trace_does_not_keep_us_from_it(ranks: jaxcluster.Cluster) -> None:
+    """The check of the ranks and the keys of new processes are ours to trace."""
+    ranks.run("key = jax.random.key(3)\njax.config.update('jax_no_tracing', True)")
+    pids = list(ranks.record.pids)
+    assert "Back in lockstep" in ranks.resync()
+    assert ranks.record.pids == pids
+    for _ in range(2):  # the second time processes save what they can have from a file alone
+        assert "Lost" not in ranks.restart()
+        assert ranks.pull("key").tolist() == [0, 3]
+    with pytest.raises(CellFailed, match="'no_tracing' is set"):
+        ranks.run("jax.jit(lambda a: a + 1)(1)", show=False)
+
+
 def test_what_can_not_be_set_again_is_named(ranks: jaxcluster.Cluster) -> None:
     ranks.run(
         "import logging, threading, signal\n"

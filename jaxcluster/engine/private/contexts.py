@@ -18,14 +18,16 @@ _UNNAMED = ("compute_on_context_manager", "xla_metadata_context_manager")
 
 @contextlib.contextmanager
 def exactly() -> Iterator[None]:
-    """Within, arrays that are made have their dtype and values, whatever the cells have set.
+    """Within, what is ours is made with its dtype and values, whatever the cells have set.
 
-    One that was made in ``jax.enable_x64`` would be cut to 32 bits outside of it. This is public.
+    An array that was made in ``jax.enable_x64`` would be cut to 32 bits outside of it, and with
+    ``jax_no_tracing`` a new process could make no key. This is public.
     """
     import jax
 
     with (
         jax.enable_x64(True),
+        jax.no_tracing(False),
         jax.debug_nans(False),
         jax.debug_infs(False),
         jax.transfer_guard("allow"),
