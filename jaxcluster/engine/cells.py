@@ -46,7 +46,13 @@ from jaxcluster.engine.paused import Paused
 from jaxcluster.engine.private import coordination, loaded
 from jaxcluster.engine.profiling import Profiler
 from jaxcluster.engine.questions import Asking
-from jaxcluster.engine.repair import repair, repair_builtins, repair_imports, repair_modules
+from jaxcluster.engine.repair import (
+    keep_streams,
+    repair,
+    repair_builtins,
+    repair_imports,
+    repair_modules,
+)
 from jaxcluster.engine.running import Debugger, Home, Running
 from jaxcluster.engine.state.copier import Copier
 from jaxcluster.engine.state.settings import Settings
@@ -153,6 +159,7 @@ class CellRunner:
         shell.events.callbacks["post_execute"].insert(0, self._leave)
         sys.stdout = RankStream("stdout", 1, sys.stdout, out.print)
         sys.stderr = RankStream("stderr", 2, sys.stderr, out.print)
+        keep_streams()
         repair_builtins()
         repair(self.interrupts.handler)
         debugging.install(self)

@@ -1,8 +1,8 @@
 """Puts right after a cell what it has broken and all that comes after needs.
 
-What a cell changes on purpose stays as it is, as in a notebook: streams, hooks, ``print``, and a
-``len`` of its own that answers as the old one does. One that answers otherwise does not: all of
-Python's code and ours counts on it.
+What a cell changes on purpose stays as it is, as in a notebook: streams that can be written to,
+hooks, ``print``, and a ``len`` of its own that answers as the old one does. One that answers
+otherwise does not: all of Python's code and ours counts on it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _whole: tuple[list[str], list[Any]] = ([], [])  # names and values when they wer
 _all, _callable, _len, _list, _map = all, callable, len, list, map
 _bool, _int, _iter, _next, _tuple, _type = bool, int, iter, next, tuple, type
 _HIDDEN = ("exit", "quit")  # by IPython, while a cell runs
+_streams: dict[str, Any] = {}  # the rank's own, by their names in ``sys``
 
 # Of a function that has another in its place: whether this one answers as it did.
 _ANSWERS: dict[str, Callable[[Any], bool]] = {
@@ -122,11 +123,40 @@ def _is_in_its_place(name: str, old: Any, new: Any) -> bool:
     return _type(old) is not _type  # in a class's place no other thing serves: values are of it
 
 
+def keep_streams() -> None:
+    """Have ``sys.stdout`` and ``sys.stderr`` be the ones that come back."""
+    _streams.update(stdout=sys.stdout, stderr=sys.stderr)
+
+
+def _is_writable(stream: Any) -> bool:
+    """Whether it takes text, and lets IPython have its ``write`` go by its own, as each cell does.
+
+    ``None`` and a closed file do not: no cell could print, or even begin.
+    """
+    try:
+        stream.write = stream.write
+        return (
+            callable(stream.write)
+            and callable(stream.flush)
+            and not getattr(stream, "closed", False)
+        )
+    except Exception:  # of the user's class, or it has no such thing
+        return False
+
+
+def _repair_streams() -> None:
+    for name, own in _streams.items():
+        now = getattr(sys, name, None)
+        if now is not own and not _is_writable(now):
+            setattr(sys, name, own)
+            log.write(f"A cell had left a sys.{name} that can't be written to: put back")
+
+
 def repair(on_sigint: Callable[..., Any]) -> None:
     """On the main thread: what each Jupyter kernel has between cells.
 
-    SIGINT's handler, jax's modules, faulthandler, and open descriptors for output. Builtins must be
-    whole (see ``repair_builtins``).
+    SIGINT's handler, jax's modules, faulthandler, streams and open descriptors for output. Builtins
+    must be whole (see ``repair_builtins``).
     """
     names, modules = _upper
     if len(sys.modules) != _num_modules or not all(
@@ -139,6 +169,7 @@ def repair(on_sigint: Callable[..., Any]) -> None:
     _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (_signal.SIGINT,))
     log.watch_again()
     log.reopen_streams()
+    _repair_streams()
 
 
 def repair_builtins() -> None:

@@ -233,6 +233,16 @@ def test_cells_run_one_after_another(cluster: jaxcluster.Cluster) -> None:
 # --------------------------------------------------------------------------- errors
 
 
+@pytest.mark.parametrize(
+    "source", ["import sys; sys.stdout = sys.stderr = None", "import sys; sys.stdout = 5"]
+)
+def test_a_cell_that_leaves_no_stream_costs_no_session(
+    cluster: jaxcluster.Cluster, source: str
+) -> None:
+    cluster.run(source, show=False)
+    assert cluster.run("print(rank)", show=False).stdout(1) == "1\n"
+
+
 def test_equal_errors_are_told_once_with_the_cells_line(cluster: jaxcluster.Cluster) -> None:
     with pytest.raises(CellFailed) as caught:
         cluster.run("a = 1\nb = 0\na / b", execution_count=12)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import io
 import os
 import subprocess
 import sys
@@ -96,6 +97,36 @@ def test_what_a_cell_puts_in_the_place_of_one_stays(looked: Looked) -> None:
         repair.repair_builtins()
         assert builtins.sorted is mine
     assert looked.looks == 2
+
+
+class Fixed:
+    """Takes text, but has no room for what IPython puts on it."""
+
+    __slots__ = ()
+
+    def write(self, text: str) -> None: ...
+
+    def flush(self) -> None: ...
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_a_stream_that_can_be_written_to_stays_and_any_other_is_put_back(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, closed = io.StringIO(), io.StringIO()
+    closed.close()
+    monkeypatch.setattr(repair, "_streams", {name: own})
+    monkeypatch.setattr(sys, name, own)
+    for now in (None, 5, closed, Fixed(), "none at all"):
+        setattr(sys, name, now)
+        if now == "none at all":
+            delattr(sys, name)
+        repair._repair_streams()
+        assert getattr(sys, name) is own
+    mine = io.StringIO()
+    setattr(sys, name, mine)
+    repair._repair_streams()
+    assert getattr(sys, name) is mine
 
 
 def raises(*args: Any) -> Any:
