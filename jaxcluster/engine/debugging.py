@@ -50,6 +50,14 @@ class RankPdb(debugger.InterruptiblePdb):
             sys.settrace(None)
             raise KeyboardInterrupt
 
+    def postcmd(self, stop: bool, line: str) -> bool:
+        """Whether to leave after a command: after the stop button, whatever has caught it there."""
+        assert _runner is not None
+        running = _runner.current
+        if running is not None and running.interrupted:
+            return True
+        return super().postcmd(stop, line)
+
     def get_stack(self, f: Any, t: Any) -> Any:
         """The frames, and where to begin: after an error in the innermost that is not JAX's."""
         stack, at = super().get_stack(f, t)  # type: ignore[no-untyped-call]

@@ -9,12 +9,13 @@ from typing import Any
 
 from jaxcluster.engine.library_code import OURS, is_library_file
 
-# What IPython, the engine and Python keep in a namespace; it comes with the process.
+# What IPython, the engine, Python and its debugger keep in a namespace.
 _PYTHONS = (
     "name|doc|package|loader|spec|file|cached|path|builtins?|warningregistry|session|vsc_\\w+|"
-    "annotations|annotate|annotate_func|annotations_cache|conditional_annotations"
+    "annotations|annotate|annotate_func|annotations_cache|conditional_annotations|"
+    "return|exception"
 )
-_SYSTEM_NAME = re.compile(rf"_+|_i{{1,3}}|_i?\d+|_[iod]h|__(?:{_PYTHONS})__|In|Out")
+_SYSTEM_NAME = re.compile(rf"_+|_i{{1,3}}|_i?\d+|_[iod]h|__(?:{_PYTHONS})__|In|Out|__pdb_\w+")
 _SYSTEM_MODULES = ("IPython", "ipykernel", "ipyparallel", "jaxcluster.engine", "io", "_io")
 
 

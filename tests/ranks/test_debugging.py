@@ -417,6 +417,18 @@ def test_a_look_at_an_error_keeps_no_cell_from_being_undone(ranks: Notebook) -> 
     assert "Restored looked_at" in ranks.ok("%jaxcluster undo").text
 
 
+def test_a_launch_in_a_post_mortem_that_no_other_rank_makes_is_told(ranks: Notebook) -> None:
+    """The debugger catches the interrupt that ends it."""
+    assert ranks.run("%%spmd\n1 / 0").ename == "CellFailed"
+    launch = "p float(jax.jit(jnp.sum)(x))"
+    cell = ranks.talk("%jaxcluster debug 1", ("rank 1> ipdb> ", launch))
+    assert cell.ename == "Divergence"
+    assert "Rank 1 waited" in cell.text
+    assert "did not leave the cell" not in cell.text
+    assert "pdb_convenience" not in cell.text
+    assert ranks.ok("%%spmd\nfloat(jax.jit(jnp.sum)(x))").result == "3.0"
+
+
 def test_debug_without_an_error_says_so(ranks: Notebook) -> None:
     assert "There is no rank 7" in ranks.run("%jaxcluster debug 7").error
 

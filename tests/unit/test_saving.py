@@ -603,6 +603,7 @@ plain = np.arange(3)
 
 def test_names_of_the_users_that_look_like_pythons_own_come_back(again: Any) -> None:
     pythons = {"__name__": "__main__", "__annotations__": {}, "__warningregistry__": {}, "_i1": ""}
+    pythons |= {"__pdb_convenience_variables": {}, "__return__": 1, "__exception__": ()}
     assert again(**pythons, __version__="1.2", _own=3) == {"__version__": "1.2", "_own": 3}
 
 
