@@ -27,6 +27,12 @@ _bool, _int, _iter, _next, _tuple, _type = bool, int, iter, next, tuple, type
 _HIDDEN = ("exit", "quit")  # by IPython, while a cell runs
 _streams: dict[str, Any] = {}  # the rank's own, by their names in ``sys``
 
+
+def _opens(function: Callable[..., Any]) -> bool:
+    with function("/dev/null", "rb") as file:
+        return bool(file.read() == b"")
+
+
 # Of a function that has another in its place: whether this one answers as it did.
 _ANSWERS: dict[str, Callable[[Any], bool]] = {
     "all": lambda f: f([1, 1]) is True and f([1, 0]) is False,
@@ -47,6 +53,7 @@ _ANSWERS: dict[str, Callable[[Any], bool]] = {
     "max": lambda f: f(1, 2) == 2 and f([], default=3) == 3,
     "min": lambda f: f(1, 2) == 1 and f([], default=3) == 3,
     "next": lambda f: f(_iter((5,))) == 5 and f(_iter(()), 6) == 6,
+    "open": _opens,
     "ord": lambda f: f("a") == 97,
     "range": lambda f: _list(f(1, 3)) == [1, 2],
     "repr": lambda f: f("a") == "'a'",

@@ -141,6 +141,7 @@ def raises(*args: Any) -> Any:
         ("len", lambda value: 0),
         ("getattr", raises),
         ("sorted", lambda *args: []),
+        ("open", raises),
         ("range", lambda *args: ()),
         ("dict", lambda *args, **more: {}),
         ("OSError", Exception),
