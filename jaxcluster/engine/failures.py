@@ -68,7 +68,7 @@ def message_of(error: BaseException) -> str:
         text = str.__str__(str(error))
     except BaseException as why:
         return f"<its __str__ raised {wire.type_name(type(why))}>"
-    return wire.clean(wire.shorten(text, MESSAGE_CHARS))
+    return wire.clean(wire.shorten(tracebacks.fold_text(text), MESSAGE_CHARS))
 
 
 def line_of(error: BaseException, cells: Container[str]) -> int | None:
@@ -187,10 +187,8 @@ def attempt(
 
 
 def _cut(lines: Sequence[Any]) -> list[str]:
-    texts = [
-        wire.clean(wire.shorten(line if isinstance(line, str) else wire.told(line), MESSAGE_CHARS))
-        for line in lines
-    ]
+    told = [line if isinstance(line, str) else wire.told(line) for line in lines]
+    texts = [wire.clean(wire.shorten(tracebacks.fold_text(one), MESSAGE_CHARS)) for one in told]
     room = TRACEBACK_CHARS - sum(map(len, texts[-1:]))
     kept = []
     for text in texts[:-1]:

@@ -7,16 +7,19 @@ the innermost frame all the same. ``JAX_TRACEBACK_FILTERING=off`` shows them all
 from __future__ import annotations
 
 import contextlib
+import re
 import traceback
 from collections import Counter
 from types import CodeType, TracebackType
 from typing import Any
 
-from jaxcluster.engine.library_code import is_folded, is_folded_file
+from jaxcluster.engine.capture import CELL_DIRECTORY, name_cells
+from jaxcluster.engine.library_code import OURS, is_folded, is_folded_file
 
 DEEP = 100  # frames of a traceback, from which on those that repeat themselves are left out
 LAST = 5  # of these that are shown, at its beginning and at its end
 HIDE = "__tracebackhide__"  # IPython's sign, in the local variables of a frame
+_FRAME = re.compile(r'^ *File "([^"\n]*)", line \d+.*\n(?:    .*\n)*', re.MULTILINE)
 
 
 def is_on() -> bool:
@@ -121,3 +124,20 @@ def format_frames(etb: TracebackType | None) -> list[str]:
     stack = traceback.extract_tb(etb)
     own = [frame for frame in stack if not is_folded_file(frame.filename)]
     return traceback.StackSummary.from_list(own if own and is_on() else stack).format()
+
+
+def fold_text(text: str) -> str:
+    """A message that has a traceback in it without these frames, and those around the cell's.
+
+    XLA puts one into the error of a program whose callback has failed, from the process's first
+    frame on.
+    """
+    if OURS not in text or not is_on():
+        return text
+    files = [(at.start(), at[1]) for at in _FRAME.finditer(text)]
+    begin = next((start for start, file in files if file.startswith(CELL_DIRECTORY)), 0)
+
+    def own(at: re.Match[str]) -> str:
+        return "" if at.start() < begin or is_folded_file(at[1]) else at[0]
+
+    return name_cells(_FRAME.sub(own, text))

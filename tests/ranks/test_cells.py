@@ -268,6 +268,22 @@ def test_no_frame_of_ours_or_ipyparallels_is_shown(cluster: jaxcluster.Cluster) 
         assert ours not in text
 
 
+def test_no_frame_of_ours_is_shown_of_a_callback_either(cluster: jaxcluster.Cluster) -> None:
+    """XLA puts the whole of the process's stack into the message."""
+    with pytest.raises(CellFailed) as caught:
+        cluster.run(
+            "import jax\n"
+            "def mine(a):\n    raise ValueError('a mistake')\n"
+            "float(jax.jit(lambda a: jax.pure_callback(mine, a, a))(1.0))",
+            show=False,
+        )
+    text = plain("\n".join([str(caught.value), *caught.value.traceback]))
+    assert "line 3, in mine" in text
+    assert "ValueError: a mistake" in text
+    for ours in ("jaxcluster", "interactiveshell", "runpy"):
+        assert ours not in text
+
+
 def test_different_errors_are_grouped_by_their_ranks(cluster: jaxcluster.Cluster) -> None:
     with pytest.raises(CellFailed) as caught:
         cluster.run(
