@@ -166,8 +166,8 @@ def choose(saved: Kept) -> tuple[Chosen, dict[int, SavedNames], dict[str, str]]:
     }
     doubtful = sorted(name for name in names if may_be_own(name, chosen, dead))
     choice = Chosen(sorted(older), sorted(absent), doubtful, told)
-    lost = {name: why for name, (_, why) in lost_with_dead(chosen, dead, absent).items()}
-    return choice, chosen, lost
+    lost = lost_with_dead(chosen, dead, absent, saved.reports)
+    return choice, chosen, {name: why for name, (_, why) in lost.items()}
 
 
 def reasons_of(looks: Mapping[int, RestoreLooked], before: int) -> dict[str, str]:

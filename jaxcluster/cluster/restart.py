@@ -451,7 +451,7 @@ def plan(
     if dead:
         found = successors(chosen, dead)
         lost |= {name: why for name, why in found.lost.items() if name not in gone}
-        for name, (rank, why) in lost_with_dead(chosen, dead, gone).items():
+        for name, (rank, why) in lost_with_dead(chosen, dead, gone, reports).items():
             told = copied[rank].lost.get(name) if copied and rank in copied else None
             lost.setdefault(name, told or why)
     lost |= _lost_beside(reports, chosen, copies, lost)
@@ -496,9 +496,15 @@ def as_chosen(reports: Mapping[int, SaveReport], older: Set[str]) -> dict[int, S
 
 
 def lost_with_dead(
-    chosen: Mapping[int, SavedNames], dead: Mapping[int, Dead], gone: Set[str]
+    chosen: Mapping[int, SavedNames],
+    dead: Mapping[int, Dead],
+    gone: Set[str],
+    reports: Mapping[int, SaveReport],
 ) -> dict[str, tuple[int, str]]:
-    """The names that only ranks had which have died: the first of them, and what is said of it."""
+    """The names that only ranks had which have died: the first of them, and what is said of it.
+
+    Others may have had it too, and have lost it since, as what the undone cell has donated.
+    """
     known = {n for report in chosen.values() for n in report.names}
     had: dict[str, list[int]] = {}
     for rank, one in sorted(dead.items()):
@@ -509,7 +515,11 @@ def lost_with_dead(
     for name, ranks in had.items():
         is_sure = len(ranks) == 1 and name not in dead[ranks[0]].maybe
         can = "had it" if is_sure else "may have had it"
-        found[name] = ranks[0], f"only {name_ranks(ranks)} {can}, and died"
+        why = f"only {name_ranks(ranks)} {can}, and died"
+        if losers := [r for r, report in sorted(reports.items()) if name in report.unbound]:
+            how = reports[losers[0]].unbound[name].partition(" (")[2].removesuffix(")") or "lost"
+            why = f"{how} on {name_ranks(losers)}, and {name_ranks(ranks)} died"
+        found[name] = ranks[0], why
     return found
 
 

@@ -270,6 +270,13 @@ def test_what_only_the_dead_rank_had_is_named():
     assert found.shared == {2: {"a", "b"}}
 
 
+def test_what_living_ranks_have_donated_is_not_told_as_a_dead_ranks_alone():
+    unbound = {"p": "was lost in cell [4] (donated or deleted)"}
+    reports = {0: report("a", unbound=unbound), 1: report("a", unbound=unbound)}
+    found = plan(reports, {2: dead({"a": "equal"}, more="p")}, True)
+    assert found.lost == {"p": "donated or deleted on ranks 0, 1, and rank 2 died"}
+
+
 def test_no_dead_rank_is_named_for_what_another_one_may_have_had():
     """``if rank == 3: here = 5``, and the host of ranks 2 and 3 is lost while the cell runs."""
     had = dead({"a": "equal"}, more=["here"])
