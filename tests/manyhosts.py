@@ -210,6 +210,8 @@ class Ranks:
                 return wire.RankResources(number, time.monotonic(), 1.0, 200 << 20)
             case "resume" | "strict" | "undo_limit":
                 return 0
+            case "undo_drop":
+                return None
             case "variables":
                 return []
         send("error", {"ename": "ValueError", "message": f"no {op!r} here", "hint": ""})

@@ -20,9 +20,9 @@ from jaxcluster.allocation.turns import Turns
 from jaxcluster.errors import NoCluster, UsageError
 from jaxcluster.lockstep.undone import Undone, plan_of
 from jaxcluster.ranks import name_ranks
-from jaxcluster.wire.link import Event, Link, replies
+from jaxcluster.wire.link import Event, Link, Sink, replies
 from jaxcluster.wire.ops.lockstep import State
-from jaxcluster.wire.ops.state import ALREADY_UNDONE, Undo, UndoLook
+from jaxcluster.wire.ops.state import ALREADY_UNDONE, Undo, UndoDrop, UndoLook
 
 ANSWER_S = 5.0  # after a cell that went wrong, whose ranks may stand still
 ASKED_FOR_S = 30.0  # by a person, who can wait for a machine that is busy
@@ -111,7 +111,22 @@ def _are_held(link: Link, seq: int, later: Mapping[int, int]) -> bool:
 
 
 def _undo(link: Link, seq: int, number: int, ranks: Sequence[int], answer_s: float) -> Undone:
-    answers = link.gather(ranks, UndoLook(seq), timeout_s=answer_s)
+    try:
+        # What can't be taken back waits on ranks that have answered, until all have.
+        answers = link.gather(ranks, UndoLook(seq, 2 * answer_s), timeout_s=answer_s)
+        return _undo_if_all_can(link, seq, number, ranks, answers, answer_s)
+    finally:
+        link.request_each(dict.fromkeys(ranks, UndoDrop()), sink=Sink())
+
+
+def _undo_if_all_can(
+    link: Link,
+    seq: int,
+    number: int,
+    ranks: Sequence[int],
+    answers: Mapping[int, Event[Any]],
+    answer_s: float,
+) -> Undone:
     # Another notebook, or one that was ended in the midst of it, may have begun.
     ranks = [r for r in ranks if not _is_undone(answers.get(r))] or ranks
     if why := _refusal(answers, ranks, f"no answer within {answer_s:g} s ({_AGAIN})"):

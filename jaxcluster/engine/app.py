@@ -233,7 +233,12 @@ class Rank:
         handle(profile.ProfileStop, "side", profiler.on_stop)
         handle(profile.ReadTracks, "side", profiler.on_tracks)
         RankDebugger(self.runner, self.control)
-        handle(saving.UndoLook, "side", lambda request: self.runner.undo.look(request.body.seq))
+        handle(
+            saving.UndoLook,
+            "side",
+            lambda request: self.runner.undo.look(request.body.seq, request.body.hold_s),
+        )
+        handle(saving.UndoDrop, "side", lambda request: self.runner.undo.drop())
         handle(saving.Undo, "side", self._undo)
         handle(saving.Keep, "side", lambda request: state.on_keep(self.runner.copier, request))
         handle(saving.Kept, "now", lambda request: self.runner.copier.told())

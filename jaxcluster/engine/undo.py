@@ -126,6 +126,8 @@ class Undo:
         self._kept: Kept | None = None
         self._why_not = "the ranks' processes are newer than it"
         self._lock = threading.RLock()
+        self._decided = threading.Condition(self._lock)
+        self._held_until = 0.0  # a cell was looked at, and may be taken back
         self._memory: Memory | None = None
         self._needs_watching = threading.Event()
 
@@ -248,6 +250,27 @@ class Undo:
             if self._kept is not None:
                 self._kept.let_go(why)
 
+    def forget_once_decided(self, why: str) -> None:
+        """The same, once a cell that was looked at is taken back, on all ranks, or on none.
+
+        Takes milliseconds; if another rank does not answer, or the notebook has ended, as long as
+        that has asked for.
+        """
+        with self._decided:
+            while (left_s := self._held_until - time.monotonic()) > 0:
+                self._decided.wait(left_s)
+            self.forget(why)
+
+    def drop(self) -> None:
+        """The cell that was looked at is taken back, or will not be."""
+        with self._decided:
+            self._held_until = 0.0
+            self._decided.notify_all()
+
+    @property
+    def _is_held(self) -> bool:
+        return time.monotonic() < self._held_until
+
     def before(self, seq: int | None = None) -> Mapping[str, Any] | None:
         """What the names were bound to before cell ``seq`` (None: the last one). Any thread.
 
@@ -298,33 +321,40 @@ class Undo:
             and is_users(name, value)
         ]
 
-    def look(self, seq: int) -> UndoLooked:
+    def look(self, seq: int, hold_s: float = 0.0) -> UndoLooked:
         """What taking back the cell would come to; changes nothing.
+
+        It stays possible for ``hold_s``, unless it is dropped.
 
         Raises:
           CannotUndo: it can't be taken back.
         """
         with self._lock:
-            if (kept := self._find(seq)) is None:
-                return UndoLooked()
-            rebound = self._rebound(kept)
-            changed = kept.watch.changed()
-            failed = [one for one in changed if not changes.can_put_back(one)]
-            mine = [n for n in kept.watch.mentioned if n not in kept.bound_since]
-            in_place = {one.root for one in changed if not one.beneath}
-            if kept.registered.has_changed():
-                in_place.add(ipython_hooks.NAME)
-            return UndoLooked(
-                back=sorted(n for n in rebound if n in kept.names),
-                made=sorted(n for n in rebound if n not in kept.names),
-                in_place=sorted(in_place),
-                donated=object_graph.leading_to_deleted(
-                    kept.names, {*rebound, *mine}, kept.watch.copies()
-                ),
-                failed=sorted({one.root for one in failed if not one.beneath}),
-                opaque=kept.watch.opaque | self._shared(kept, failed),
-                too_large=sorted(kept.watch.too_large),
-            )
+            looked = self._look(seq)
+            self._held_until = time.monotonic() + hold_s
+            return looked
+
+    def _look(self, seq: int) -> UndoLooked:
+        if (kept := self._find(seq)) is None:
+            return UndoLooked()
+        rebound = self._rebound(kept)
+        changed = kept.watch.changed()
+        failed = [one for one in changed if not changes.can_put_back(one)]
+        mine = [n for n in kept.watch.mentioned if n not in kept.bound_since]
+        in_place = {one.root for one in changed if not one.beneath}
+        if kept.registered.has_changed():
+            in_place.add(ipython_hooks.NAME)
+        return UndoLooked(
+            back=sorted(n for n in rebound if n in kept.names),
+            made=sorted(n for n in rebound if n not in kept.names),
+            in_place=sorted(in_place),
+            donated=object_graph.leading_to_deleted(
+                kept.names, {*rebound, *mine}, kept.watch.copies()
+            ),
+            failed=sorted({one.root for one in failed if not one.beneath}),
+            opaque=kept.watch.opaque | self._shared(kept, failed),
+            too_large=sorted(kept.watch.too_large),
+        )
 
     def _shared(self, kept: Kept, failed: Sequence[changes.Watched]) -> dict[str, str]:
         """Names that share what may have changed, and is not put back, with others: with which."""
@@ -405,7 +435,7 @@ class Undo:
         """How many bytes may be held on a device: 0 for none, None for a quarter of its memory."""
         with self._lock:
             self.limit_nbytes = nbytes
-            if nbytes == 0 and self._kept is not None:
+            if nbytes == 0 and self._kept is not None and not self._is_held:
                 self._kept.let_go(SWITCHED_OFF)
             memory = self._memory = self._memory or Memory()
         self.check_memory()
@@ -434,7 +464,7 @@ class Undo:
         for column, nbytes in enumerate(held):
             if nbytes > memory.limit(column, most):
                 self._let_go(kept, nbytes, memory.limit(column, most))
-                return True
+                return bool(kept.gone)
         return not running
 
     def old_values(self) -> list[Any]:
@@ -455,7 +485,7 @@ class Undo:
 
     def _let_go(self, kept: Kept, nbytes: int, most: int) -> None:
         with self._lock:
-            if kept.undone is None:
+            if kept.undone is None and not self._is_held:
                 kept.let_go(
                     f"the values before it hold {format_nbytes(nbytes)}, more than the "
                     f"{format_nbytes(most)} that undo may keep: %jaxcluster undo SIZE"

@@ -251,6 +251,7 @@ class Rank:
         self.ended = self.probes = self.releases = 0
         self.is_interrupted = self.is_listening = False
         self.before: Before | None = None
+        self.held_until = 0.0  # of ``Undo``
         self.is_dead = False
         self.programs: dict[str, wire.Launch] = {}
         self.main = self.hub.start(f"rank {number}", self._run, number)
@@ -422,6 +423,7 @@ class Rank:
         if (why := self._refuses_undo(request)) is not None:
             self.reply(request, wire.Failure("UsageError", why), "error")
             return
+        self.held_until = self.hub.now + request.body.hold_s
         if not self._has_begun(request):
             self.reply(request, UndoLooked())
             return
@@ -444,6 +446,10 @@ class Rank:
             self.copier.changed()
             self.others.spoil(request.ident, request.body.seq)
         self.reply(request, [])
+
+    def _on_undo_drop(self, request: Request) -> None:
+        self.held_until = 0.0
+        self.reply(request, None)
 
     @property
     def is_to_put_back(self) -> bool:
@@ -481,6 +487,8 @@ class Rank:
         self.reply(request, None)
 
     def _run_px(self, program: Program) -> None:
+        while self.hub.now < self.held_until:  # a cell that was looked at may be taken back
+            self.hub.block(lambda: not self.held_until, self.held_until - self.hub.now)
         if self.before is not None:
             self.before.gone = "%%px, or another client's code, has run on it since"
         self._take_steps_apart(program.of(self.number))

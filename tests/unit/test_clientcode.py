@@ -34,7 +34,7 @@ class Runner:
         self.on_idle_sigint: Callable[[FrameType | None], None] = lambda frame: None
         self.interrupts = types.SimpleNamespace(signal_again=self.again.append)
         self.leftovers = Leftovers()
-        self.undo = types.SimpleNamespace(forget=lambda why: None)
+        self.undo = types.SimpleNamespace(forget_once_decided=lambda why: None)
         self.copier = Copier(0)
         self.others = types.SimpleNamespace(enter=list, leave=list)
 

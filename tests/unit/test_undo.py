@@ -6,6 +6,7 @@ import contextlib
 import os
 import queue
 import random
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -69,6 +70,33 @@ def test_a_look_changes_nothing(rank: Rank) -> None:
     rank.undo.look(rank.seq)
     assert rank.ns == after
     assert rank.ns["a"] == [1, 2]
+
+
+def test_what_was_looked_at_can_be_taken_back_until_that_is_decided(rank: Rank) -> None:
+    """Else one rank would refuse it, and another one have done it."""
+    rank.run("a = 1")
+    rank.run("a = 2")
+    rank.undo.look(rank.seq, 60.0)
+    px = threading.Thread(target=rank.undo.forget_once_decided, args=("%%px has run",))
+    px.start()
+    rank.undo.set_limit(0)
+    px.join(0.05)
+    rank.back()
+    assert rank.ns["a"] == 1
+    assert px.is_alive()
+    rank.undo.drop()
+    px.join(10)
+    assert not px.is_alive()
+
+
+@pytest.mark.parametrize("hold_s", [0.0, 0.05])
+def test_nothing_waits_for_ever_for_an_undo(rank: Rank, hold_s: float) -> None:
+    """Its notebook has ended after the look."""
+    rank.run("a = 1")
+    rank.undo.look(rank.seq, hold_s)
+    rank.undo.forget_once_decided("%%px has run")
+    with pytest.raises(CannotUndo, match="%%px has run"):
+        rank.back()
 
 
 def test_only_the_last_cell_and_only_once(rank: Rank) -> None:

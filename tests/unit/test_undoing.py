@@ -14,7 +14,7 @@ from jaxcluster.errors import UsageError
 from jaxcluster.records import registry
 from jaxcluster.wire.link import Event
 from jaxcluster.wire.ops import Operation
-from jaxcluster.wire.ops.state import ALREADY_UNDONE, Undo, UndoLooked
+from jaxcluster.wire.ops.state import ALREADY_UNDONE, Undo, UndoDrop, UndoLooked
 
 look = UndoLooked
 
@@ -79,6 +79,11 @@ class FakeLink:
     ) -> None:
         self.answers = {"undo_look": looks, "undo": undone, "state": states or {}}
         self.asked: list[Operation[Any]] = []
+        self.dropped: list[int] = []
+
+    def request_each(self, each: Any, *, sink: Any) -> None:
+        assert all(type(request) is UndoDrop for request in each.values())
+        self.dropped += each
 
     def gather(
         self, ranks: Any, request: Operation[Any], *, timeout_s: float
@@ -110,6 +115,7 @@ def test_no_rank_is_told_to_undo_before_all_can(name: str) -> None:
     undone = undoing.undo(link, LocalTurns(name), 1, 9, [0, 1])  # type: ignore[arg-type]
     assert undone == Undone("rank 1: it is let go")
     assert [one.op for one in link.asked] == ["undo_look"]
+    assert link.dropped == [0, 1]  # what waits there for the undo goes on
     assert (
         undoing.undo(FakeLink({0: look()}, {}), LocalTurns(name), 1, 9, [0, 1]).refused
         == "rank 1: no answer within 5 s (nothing was changed: try %jaxcluster undo again)"

@@ -314,9 +314,17 @@ class UndoLooked:
 
 
 class UndoLook(Operation[UndoLooked], op="undo_look"):
-    """What taking back this cell would come to. Changes nothing."""
+    """What taking back this cell would come to. Changes nothing.
+
+    It stays possible for ``hold_s``, or until ``UndoDrop``: a client's code (``%%px``) waits.
+    """
 
     seq: int
+    hold_s: float
+
+
+class UndoDrop(Operation[None], op="undo_drop"):
+    """The cell that was looked at is taken back, or will not be: what waits for that may begin."""
 
 
 class Undo(Operation[list[str]], op="undo"):
