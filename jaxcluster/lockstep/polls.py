@@ -228,7 +228,8 @@ class Polls:
         self.foreign_since = now if replays else self.foreign_since or now
         if found.cell_seq in facts.own:
             return False  # that cell has it too, and is told
-        if found.cell_seq > self._record.seq and not self._waits(reports):
+        in_circle = found.kind == "circle" and {*self._watch.open_ranks} <= {*found.culprits}
+        if found.cell_seq > self._record.seq and not (in_circle or self._waits(reports)):
             return False
         return now > self.foreign_since + FOREIGN_S
 
@@ -251,8 +252,10 @@ class Polls:
             and seq not in facts.own
             and _is_over(seq, [states.get(rank) for rank in ranks])
         }
-        self._held_up_since = (self._held_up_since or facts.now) if stuck else None
-        if self._held_up_since is None or facts.now < self._held_up_since + FOREIGN_S:
+        is_known = facts.dead.keys() | reports.keys() >= set(facts.ranks)
+        if stuck or is_known:  # else a rank whose answers are late now and then begins it anew
+            self._held_up_since = (self._held_up_since or facts.now) if stuck else None
+        if not stuck or facts.now < (self._held_up_since or facts.now) + FOREIGN_S:
             return set()
         return stuck
 

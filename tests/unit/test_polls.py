@@ -193,6 +193,16 @@ def test_gates_are_opened_where_their_notebook_is_gone() -> None:
     assert looked.stuck_gates(waits, late) == {SEQ - 1}
 
 
+def test_a_rank_that_is_late_with_its_answers_now_and_then_keeps_no_gate_shut() -> None:
+    waits = {r: report(r, gate=[SEQ - 1, 0, 1]) for r in (0, 1)}
+    looked = polls()
+    assert looked.stuck_gates(waits, ALL) == set()
+    late = replace(ALL, now=ALL.now + FOREIGN_S)
+    assert looked.stuck_gates({0: waits[0]}, late) == set(), "what rank 1 does is not known"
+    assert looked.stuck_gates(waits, late) == {SEQ - 1}
+    assert looked.stuck_gates({}, late) == set()
+
+
 def test_gates_of_this_notebooks_own_cells_are_left_alone() -> None:
     waits = {r: report(r, gate=[SEQ - 1, 0, 1]) for r in (0, 1)}
     looked = polls()
