@@ -16,7 +16,7 @@ from jaxcluster.errors import RESTART_HINT
 from jaxcluster.lockstep import actions, events
 from jaxcluster.lockstep.actions import Action
 from jaxcluster.lockstep.cell import Cell
-from jaxcluster.lockstep.facts import Facts, Recovered, Replayed, Why
+from jaxcluster.lockstep.facts import Facts, Recovered, Replayed, Reports, Why
 from jaxcluster.lockstep.states import OVER, Impossible, State
 from jaxcluster.lockstep.undone import Undone, tell_lost
 from jaxcluster.model import (
@@ -43,6 +43,8 @@ THREADS = " Don't trust what threads, tasks, timers and %%px cells have assigned
 STOPPED, RESTARTED = "the cluster was stopped", "the cluster was restarted"
 ZEROS = "Other ranks have met its launches with zeros, as another notebook brought them back."
 
+_alike = wire.cell_ends.launched_alike
+
 T = TypeVar("T")
 Steps = Generator[Action, Any, T]
 
@@ -54,6 +56,7 @@ class Settling:
         self._cell = cell
         self._facts = Facts(cell.started)
         self._is_left_to_another = False
+        self._is_doubted = False  # it is said that its launches have met those of threads
         self._is_blurred = False  # what its launches have met can't be told any more
         self._others_asked: frozenset[int] = frozenset()  # other cells that it was to undo
         self._others: list[str] = []  # what became of them
@@ -105,13 +108,19 @@ class Settling:
             cell.recovered = yield from self._recover(str(cell.polls.report))
 
     def _doubt(self) -> Steps[None]:
-        """Of a stopped cell that nothing was found of: may its launches have met others?"""
+        """Of a cell that nothing was found of: may its launches have met others?"""
         cell = self._cell
         was_stopped = cell.watch.why in ("stop", "timeout") or not cell.is_complete
-        if was_stopped and cell.polls.report is None and cell.undone is None and not cell.silent:
-            look = yield from self._ask(timeout_s=ANSWER_S, is_brief=True)
-            if doubt := suspect_launches.from_other_lines(look.reports, cell.record.seq):
-                yield actions.Notice(notices.Warned(doubt))
+        is_told = cell.polls.report is not None or cell.undone is not None or bool(cell.silent)
+        if is_told or not (was_stopped or self._apart()):
+            return
+        look = yield from self._ask(timeout_s=ANSWER_S, is_brief=True)
+        seq = cell.record.seq
+        if not was_stopped:
+            return (yield from self._carry(self._doubt_threads(look.reports)))
+        doubt = suspect_launches.from_elsewhere(look.reports, seq)
+        if doubt := doubt or suspect_launches.from_other_lines(look.reports, seq):
+            yield actions.Notice(notices.Warned(doubt))
 
     def _judge(self) -> Steps[tuple[State | None, str]]:
         """What the cell is by its end, and why; None: its ranks have to be brought back."""
@@ -235,12 +244,7 @@ class Settling:
                 elif suspicion.has("background") and not suspicion.has("moment"):
                     excuse = polls.excuse(look.reports, look.facts)
                     if excuse is not None:
-                        if doubt := suspect_launches.from_threads(look.reports, cell.record.seq):
-                            excuse = [
-                                *excuse,
-                                actions.Notice(notices.Warned(f"{doubt}{THREADS}\n")),
-                            ]
-                        yield from self._carry(excuse)
+                        yield from self._carry([*excuse, *self._doubt_threads(look.reports)])
                         # A cell that was queued may have made it already.
                         facts = yield from self._look_around()
                         facts = dataclasses.replace(facts, sent=look.facts.sent)
@@ -250,6 +254,19 @@ class Settling:
                 return State.LEFT, "another cell went wrong, and its notebook handles that"
             yield actions.Rest()
         return None, ""
+
+    def _apart(self) -> list[str]:
+        """The sets of processes whose members have not launched the same in it."""
+        ends = self._cell.ends
+        return [s for s in wire.cell_ends.differing(ends) if not _alike(s, ends)]
+
+    def _doubt_threads(self, reports: Reports) -> list[Action]:
+        """Say once that threads have made what ranks left out, or launched once too often, here."""
+        doubt = suspect_launches.from_threads(reports, self._cell.record.seq, self._apart())
+        if not doubt or self._is_doubted:
+            return []
+        self._is_doubted = True
+        return [actions.Notice(notices.Warned(f"{doubt}{THREADS}\n"))]
 
     def _unless_found(self, why: str) -> tuple[State | None, str]:
         return (State.SETTLED, why) if self._cell.polls.report is None else (None, "")
@@ -313,7 +330,7 @@ class Settling:
             if report is not None or done.ran:
                 undone = yield from self._say_undone()
                 told = skipped.tell(done.ran, facts.now - aborted_at, undone)
-                cell.recovered = told + self._warn_of_threads()
+                cell.recovered = told + self._warn_of_others()
             elif (yield from self._met_zeros()):
                 cell.recovered = f"{ZEROS} {(yield from self._say_undone())}"
             cell.silent = ()
@@ -326,7 +343,7 @@ class Settling:
             self._is_blurred = True
             cell.recovered = (
                 "All of them have completed, and the ranks are in lockstep again. Don't trust what "
-                f"this cell printed. {(yield from self._say_undone())}{self._warn_of_threads()}"
+                f"this cell printed. {(yield from self._say_undone())}{self._warn_of_others()}"
             )
         elif facts.dead:  # whoever gives the ranks new processes makes an end of it
             if report is None and cell.is_complete:  # what a rank was to replay it may have run
@@ -352,6 +369,21 @@ class Settling:
         never = len(cell.never_begun) == len(cell.record.ranks)
         if never and report is not None and report.cell_seq in stopped:
             cell.withdrawn = "a cell before it was stopped, and had not ended on all its ranks"
+
+    def _warn_of_others(self) -> str:
+        """What no undo of the cell reaches: values of earlier cells, and of threads."""
+        return self._warn_of_earlier_cells() + self._warn_of_threads()
+
+    def _warn_of_earlier_cells(self) -> str:
+        """Those that have ended, and whose launches have met the wrong ones after all."""
+        report = self._cell.polls.report
+        if report is None:
+            return ""
+        cells = {seq for seq in report.cells if 0 < seq < self._cell.record.seq}
+        cells -= self._facts.own | self._others_asked
+        numbers = diagnose.numbers_of(cells, self._cell.polls.evidence).values()
+        told = " and ".join(f"cell [{n}]" for n in sorted(n for n in numbers if n is not None))
+        return f" Don't trust what {told} assigned." if told else ""
 
     def _warn_of_threads(self) -> str:
         """What no undo reaches: values that threads have made of launches that went wrong."""
@@ -386,7 +418,7 @@ class Settling:
         if self._facts.gives_new:
             why = f"The ranks need new processes, since {stuck}."
             done = yield from self._recover(str(report or ""), why)
-            cell.recovered = done + self._warn_of_threads()
+            cell.recovered = done + self._warn_of_others()
             cell.silent = ()
         return None
 
@@ -512,7 +544,7 @@ class Settling:
             unanswered.append(f"%jaxcluster status shows them. {RESTART_HINT}")
         undone = ""
         if cell.undone is not None and not cell.recovered:
-            undone = yield from self._say_undone()
+            undone = (yield from self._say_undone()) + self._warn_of_others()
         return ending(
             silent=cell.silent,
             unanswered=unanswered,

@@ -7,7 +7,7 @@ fingerprint tells. Their lines do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from jaxcluster import wire
 from jaxcluster.model import lockstep
@@ -40,10 +40,48 @@ def from_other_lines(reports: Mapping[int, wire.RankReport], seq: int) -> str:
     return ""
 
 
-def from_threads(reports: Mapping[int, wire.RankReport], seq: int | None = None) -> str:
+def from_elsewhere(reports: Mapping[int, wire.RankReport], seq: int) -> str:
+    """What to say where launches of the stopped cell ``seq`` have met others than its own; else "".
+
+    Or none yet, so that they will meet what comes: those of cells behind it, of threads, or zeros.
+    """
+    made: dict[tuple[str, int], dict[int, wire.Launch]] = {}
+    for rank, report in reports.items():
+        for entry in report.launches:
+            made.setdefault((entry.processes, entry.seq), {})[rank] = entry
+    for (processes, place), here in sorted(made.items()):
+        own = {rank: entry for rank, entry in here.items() if entry.cell_seq == seq}
+        others = here.keys() - own.keys()
+        lacking = [
+            rank
+            for rank in lockstep.members(processes)
+            if rank in reports and _made(reports[rank], processes) <= place
+        ]
+        if own and (others or lacking):
+            entry = own[min(own)]
+            met = [f"another one on {name_ranks(others)}"] if others else []
+            met += [f"none yet on {name_ranks(lacking)}"] if lacking else []
+            line = f" (line {entry.line})" if entry.line else ""
+            return (
+                f"Launch {place + 1} of {name_ranks(lockstep.members(processes))} was this cell's "
+                f"{entry.name}{line} on {name_ranks(own)}, {' and '.join(met)}. If you did not "
+                "intend that, the stop came between them. Don't trust what this cell has assigned "
+                "then.\n"
+            )
+    return ""
+
+
+def _made(report: wire.RankReport, processes: str) -> int:
+    return report.state.launches.get(processes, (0, 0))[0]
+
+
+def from_threads(
+    reports: Mapping[int, wire.RankReport], seq: int | None = None, apart: Collection[str] = ()
+) -> str:
     """What to say where ranks are uneven, and cells' launches have met what threads launched.
 
-    ``seq``: only where this cell's have. "" where there is nothing to say.
+    ``seq``: only where this cell's have. ``apart``: sets of which the ranks have not launched the
+    same in the cell, so that threads may have made them even. "" where there is nothing to say.
 
     It may be meant: what one rank's cell launches another one's thread may. Else one of the ranks
     has skipped a launch, or made one more, and its thread's next one has hidden that.
@@ -54,7 +92,7 @@ def from_threads(reports: Mapping[int, wire.RankReport], seq: int | None = None)
             made.setdefault(entry.processes, {}).setdefault(entry.seq, {})[rank] = entry
     counts = {rank: report.state.launches for rank, report in reports.items()}
     for processes, places in sorted(made.items()):
-        if not lockstep.uneven(counts, processes):
+        if processes not in apart and not lockstep.uneven(counts, processes):
             continue
         met = {
             place: here for place, here in sorted(places.items()) if _met_thread(here.values(), seq)

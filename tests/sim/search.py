@@ -277,6 +277,8 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
                 continue  # nobody looks after the last cell
             if _was_named(value, course) or isinstance(error, Left):
                 continue
+            if number in by_number and number not in course.ended:
+                continue  # it waits for others, and says so
             if error is None:
                 broken.append(f"P1: cell {number} left {name} wrong on rank {rank.number}, ok")
             elif not re.search(rf"\b{name}\b", str(error)):
@@ -303,7 +305,11 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
                 pass  # as where there is nothing to undo, or another notebook must do it
             elif error is not None and not (may or _was_stopped_before(program, schedule, course)):
                 broken.append(f"P2: cell {number} is right, and ended with {error!r}")
-            elif error is None and "Don't trust" in course.said[number]:
+            elif (
+                error is None
+                and "Don't trust" in course.said[number]
+                and not (program.is_stopped and _is_stop_heard(schedule))
+            ):
                 broken.append(f"P2: cell {number} is right, and doubted: {course.said[number]}")
     for number, report in course.reports.items():
         if report is None:
@@ -346,6 +352,8 @@ def _was_named(value: Value, course: Course) -> bool:
     if value.meaning in course.apart and "Don't trust what threads" in told:
         return True
     if re.search(rf"Don't trust what [^.]*\bcell \[{maker}\]", told):
+        return True
+    if re.search(rf"cell \[{maker}\] line[^\0]*Don't trust any number from these cells", told):
         return True
     if isinstance(course.ended.get(maker), Left) and "of another notebook changed is not" in told:
         return True

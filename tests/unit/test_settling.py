@@ -571,6 +571,48 @@ def test_a_launch_too_many_that_met_threads_is_told_where_they_may_yet_launch() 
     assert cell.course.state is State.SETTLED
 
 
+def test_a_launch_too_many_that_met_threads_is_told_though_these_made_the_ranks_even() -> None:
+    cell = Cell(CellRecord(SEQ, 3, "y = f(x)", [0, 1]), T0 - 1)
+    for rank, own in enumerate((EVEN, {})):
+        reply = wire.CellReply(rank, SEQ, "ok", 0.1, launches=EVEN, own=own, foreign=[SET])
+        cell.feed(events.Replied(T0 - 0.5, reply))
+    ranks = Ranks()
+    ranks.met = {0: SEQ, 1: 0}
+    ranks.carry(Settling(cell).settle())
+    (told,) = [it.text for it in ranks.done if isinstance(it, actions.Notice)]
+    assert isinstance(told, notices.Warned) and "and one of a thread" in told
+    assert cell.course.state is State.SETTLED
+
+
+def test_a_stopped_cell_says_which_of_its_launches_no_other_rank_has_made() -> None:
+    cell = Cell(CellRecord(SEQ, 3, "y = f(x)", [0, 1]), T0 - 1)
+    cell.feed(events.Stopped(T0 - 0.6))
+    for rank, counts in enumerate((EVEN, LESS)):
+        cell.feed(
+            events.Replied(T0 - 0.5, wire.CellReply(rank, SEQ, "interrupted", 0.1, None, counts))
+        )
+    ranks = Ranks()
+    ranks.busy, ranks.launches, ranks.met = {1}, {0: EVEN, 1: LESS}, {0: SEQ, 1: SEQ}
+    ranks.answers[actions.BringBack] = lambda _: Replayed("", "rank 1 runs another cell")
+    ranks.carry(Settling(cell).settle())
+    assert cell.course.state is State.LEFT
+    (told,) = [it.text for it in ranks.done if isinstance(it, actions.Notice)]
+    assert "on ranks 0, 1, none yet on rank 1." in told
+
+
+def test_cells_before_it_that_a_finding_is_about_are_named_as_well() -> None:
+    """They have ended without a word: a thread lived that might have made what ranks lacked."""
+    cell, settling = ended((EVEN, LESS))
+    cell.polls.report = replace(REPORT, cells=frozenset({SEQ - 1, SEQ, SEQ + 1}))
+    made = wire.Launch(0, SET, "f", 1, 4, 2, cell_seq=SEQ - 1)
+    state = wire.RankState(0, 9, "here", "idle", launches=EVEN)
+    cell.polls.evidence = {0: wire.RankReport(state, [], [made])}
+    ranks = Ranks()
+    ranks.answers[actions.BringBack] = lambda _: Replayed("replayed", "", {1: 1})
+    ranks.carry(settling.settle())
+    assert cell.recovered.endswith("Don't trust what cell [4] assigned.")
+
+
 def test_only_a_cell_that_went_wrong_itself_waits_for_ranks_in_other_cells() -> None:
     """Those in the cell that has gone wrong may never leave it; nor do those in a circle."""
     for report, waits in (

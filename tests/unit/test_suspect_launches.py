@@ -41,10 +41,39 @@ def test_a_threads_launch_that_met_a_cells_is_known() -> None:
     assert not suspect_launches.threads_met_cells({})
 
 
-def from_threads(*reports: wire.RankReport, seq: int | None = None) -> str:
+def counted(*reports: wire.RankReport) -> dict[int, wire.RankReport]:
     for made in reports:
         made.state.launches["0,1,2"] = [len(made.launches), 1]
-    return suspect_launches.from_threads(dict(enumerate(reports)), seq)
+    return dict(enumerate(reports))
+
+
+def from_elsewhere(*reports: wire.RankReport) -> str:
+    return suspect_launches.from_elsewhere(counted(*reports), 5)
+
+
+def test_what_a_stopped_cells_launch_has_met_or_may_yet_meet_is_told() -> None:
+    cell, thread = report(0, 3, 4), report(1, 3, cell_seq=0)
+    first = "Launch 1 of ranks 0-2 was this cell's jit(f) (line 3) on rank 0"
+    assert from_elsewhere(cell, thread).startswith(f"{first}, another one on rank 1. If ")
+    told = from_elsewhere(cell, thread, report(2))
+    assert told.startswith(f"{first}, another one on rank 1 and none yet on rank 2. If ")
+    assert told.endswith("Don't trust what this cell has assigned then.\n")
+    lacks = from_elsewhere(cell, report(1, 3), report(2, None, 4))
+    assert lacks.startswith("Launch 2 of ranks 0-2 was this cell's jit(f) (line 4) on ranks 0, 2,")
+
+
+def test_a_stopped_cells_launches_that_have_met_its_own_or_are_of_others_are_not_told() -> None:
+    assert from_elsewhere(report(0, 3), report(1, 3), report(2, 4)) == ""
+    assert from_elsewhere(report(0, 3, cell_seq=4), report(1, 3, cell_seq=0), report(2)) == ""
+    older = report(1)  # its journal does not go back so far
+    reports = counted(report(0, 3), older, report(2, 3))
+    older.state.launches["0,1,2"] = [1, 1]
+    assert suspect_launches.from_elsewhere(reports, 5) == ""
+
+
+def from_threads(*reports: wire.RankReport, seq: int | None = None, apart: bool = False) -> str:
+    sets = ["0,1,2"] if apart else []
+    return suspect_launches.from_threads(counted(*reports), seq, sets)
 
 
 def test_a_launch_that_met_one_of_a_thread_is_told_with_its_line_where_ranks_are_uneven() -> None:
@@ -64,3 +93,11 @@ def test_what_is_even_or_met_another_cell_or_nobody_met_no_thread() -> None:
         assert from_threads(cell, *others) == ""
     assert from_threads(report(0, 3, 4, cell_seq=0), thread) == ""
     assert from_threads(cell, thread, seq=6) == "", "it is another cell's"
+
+
+def test_threads_that_have_made_a_cells_ranks_even_are_told() -> None:
+    cell, thread = report(0, 3), report(1, 3, cell_seq=0)
+    assert from_threads(cell, thread, seq=5) == ""
+    told = from_threads(cell, thread, seq=5, apart=True)
+    assert told.endswith("Don't trust what cell [7] assigned then.")
+    assert from_threads(cell, report(1, 3), seq=5, apart=True) == ""
