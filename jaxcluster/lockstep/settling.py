@@ -57,6 +57,7 @@ class Settling:
         self._facts = Facts(cell.started)
         self._is_left_to_another = False
         self._is_doubted = False  # it is said that its launches have met those of threads
+        self._seen: Reports = {}  # what ranks have launched, before they are brought back
         self._is_blurred = False  # what its launches have met can't be told any more
         self._others_asked: frozenset[int] = frozenset()  # other cells that it was to undo
         self._others: list[str] = []  # what became of them
@@ -112,11 +113,12 @@ class Settling:
         cell = self._cell
         was_stopped = cell.watch.why in ("stop", "timeout") or not cell.is_complete
         is_told = cell.polls.report is not None or cell.undone is not None or bool(cell.silent)
-        if is_told or not (was_stopped or self._apart()):
+        is_left = self._is(State.LEFT) and not self._facts.dead
+        if is_told or not (was_stopped or is_left or self._apart()):
             return
         look = yield from self._ask(timeout_s=ANSWER_S, is_brief=True)
         seq = cell.record.seq
-        if not was_stopped:
+        if not (was_stopped or is_left):
             return (yield from self._carry(self._doubt_threads(look.reports)))
         doubt = suspect_launches.from_elsewhere(look.reports, seq)
         if doubt := doubt or suspect_launches.from_other_lines(look.reports, seq):
@@ -307,6 +309,7 @@ class Settling:
         cell = self._cell
         aborted_at = self._facts.now if cell.aborted_at is None else cell.aborted_at
         look = yield from self._ask()
+        self._seen = look.reports
         yield from self._find(look)
         report = cell.polls.report
         self._become(State.RETURNING, str(report or "they may have diverged").partition("\n")[0])
@@ -371,18 +374,19 @@ class Settling:
             cell.withdrawn = "a cell before it was stopped, and had not ended on all its ranks"
 
     def _warn_of_others(self) -> str:
-        """What no undo of the cell reaches: values of earlier cells, and of threads."""
-        return self._warn_of_earlier_cells() + self._warn_of_threads()
+        """What no undo of the cell reaches: values of other cells, and of threads."""
+        return self._warn_of_other_cells() + self._warn_of_threads()
 
-    def _warn_of_earlier_cells(self) -> str:
-        """Those that have ended, and whose launches have met the wrong ones after all."""
-        report = self._cell.polls.report
-        if report is None:
-            return ""
-        cells = {seq for seq in report.cells if 0 < seq < self._cell.record.seq}
-        cells -= self._facts.own | self._others_asked
-        numbers = diagnose.numbers_of(cells, self._cell.polls.evidence).values()
-        told = " and ".join(f"cell [{n}]" for n in sorted(n for n in numbers if n is not None))
+    def _warn_of_other_cells(self) -> str:
+        """Those that ended before it without a word, and whose launches met the wrong ones."""
+        seq, polls = self._cell.record.seq, self._cell.polls
+        found = {seq, *(polls.report.cells if polls.report is not None else ())} - {0, wire.OURS}
+        cells = {one for one in found if one < seq} - self._facts.own
+        looks = (polls.evidence, self._seen)
+        cells = cells.union(*(suspect_launches.met_by(look, found) for look in looks))
+        cells -= self._others_asked
+        numbers = {n for look in looks for n in diagnose.numbers_of(cells, look).values() if n}
+        told = " and ".join(f"cell [{n}]" for n in sorted(numbers))
         return f" Don't trust what {told} assigned." if told else ""
 
     def _warn_of_threads(self) -> str:

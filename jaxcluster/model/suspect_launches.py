@@ -41,9 +41,10 @@ def from_other_lines(reports: Mapping[int, wire.RankReport], seq: int) -> str:
 
 
 def from_elsewhere(reports: Mapping[int, wire.RankReport], seq: int) -> str:
-    """What to say where launches of the stopped cell ``seq`` have met others than its own; else "".
+    """What to say where launches of the cell ``seq`` have met others than its own; else "".
 
     Or none yet, so that they will meet what comes: those of cells behind it, of threads, or zeros.
+    It was stopped, or left to whoever brings the ranks back.
     """
     made: dict[tuple[str, int], dict[int, wire.Launch]] = {}
     for rank, report in reports.items():
@@ -65,7 +66,7 @@ def from_elsewhere(reports: Mapping[int, wire.RankReport], seq: int) -> str:
             return (
                 f"Launch {place + 1} of {name_ranks(lockstep.members(processes))} was this cell's "
                 f"{entry.name}{line} on {name_ranks(own)}, {' and '.join(met)}. If you did not "
-                "intend that, the stop came between them. Don't trust what this cell has assigned "
+                "intend that, it has met the wrong ones. Don't trust what this cell has assigned "
                 "then.\n"
             )
     return ""
@@ -128,6 +129,12 @@ def threads_met_cells(reports: Mapping[int, wire.RankReport]) -> bool:
 def met_zeros(reports: Mapping[int, wire.RankReport]) -> set[int]:
     """The cells of which a launch was met by a replay; 0 for one of a thread, a task or a timer."""
     return {seq for cells in _whose(reports) if wire.OURS in cells for seq in cells} - {wire.OURS}
+
+
+def met_by(reports: Mapping[int, wire.RankReport], seqs: Collection[int]) -> set[int]:
+    """The other cells of which a launch has met one of these cells."""
+    met = {other for cells in _whose(reports) if not cells.isdisjoint(seqs) for other in cells}
+    return {other for other in met if other > 0 and other not in seqs}
 
 
 def _whose(reports: Mapping[int, wire.RankReport]) -> list[set[int]]:

@@ -2474,4 +2474,122 @@ FOUND = {
         leaver=0,
         cut_off=0.2,
     ),
+    "a cell that was late has met one that nobody finds anything of": Schedule(
+        seed=197561,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(
+                number=1,
+                client=1,
+                steps={
+                    0: (
+                        Launch(
+                            where="0,1,2",
+                            program=1,
+                            meant=(
+                                1,
+                                0,
+                            ),
+                            name="c",
+                            inputs=("c",),
+                        ),
+                        Launch(
+                            where="0,1",
+                            program=1,
+                            meant=(
+                                1,
+                                1,
+                            ),
+                            name="d",
+                        ),
+                    ),
+                    1: (
+                        Launch(
+                            where="0,1,2",
+                            program=1,
+                            meant=(
+                                1,
+                                0,
+                            ),
+                            name="c",
+                            inputs=("c",),
+                        ),
+                        Launch(
+                            where="0,1",
+                            program=2,
+                            meant=(
+                                1,
+                                "other",
+                            ),
+                            name="d",
+                        ),
+                    ),
+                    2: (
+                        Launch(
+                            where="0,1,2",
+                            program=1,
+                            meant=(
+                                1,
+                                0,
+                            ),
+                            name="c",
+                            inputs=("c",),
+                        ),
+                    ),
+                },
+                queued=False,
+            ),
+            Program(
+                number=2,
+                client=0,
+                steps={
+                    0: (
+                        Launch(
+                            where="0,1,2",
+                            program=1,
+                            meant=(
+                                2,
+                                1,
+                            ),
+                            name="a",
+                        ),
+                    ),
+                    1: (
+                        Launch(
+                            where="0,1,2",
+                            program=1,
+                            meant=(
+                                2,
+                                1,
+                            ),
+                            name="a",
+                        ),
+                    ),
+                    2: (
+                        Launch(
+                            where="0,1,2",
+                            program=1,
+                            meant=(
+                                2,
+                                1,
+                            ),
+                            name="a",
+                        ),
+                    ),
+                },
+                queued=False,
+            ),
+        ),
+        fault="other",
+        guilty=frozenset(
+            {
+                (
+                    1,
+                    1,
+                )
+            }
+        ),
+        cut_off=0.2,
+    ),
 }

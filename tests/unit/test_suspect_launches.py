@@ -101,3 +101,11 @@ def test_threads_that_have_made_a_cells_ranks_even_are_told() -> None:
     told = from_threads(cell, thread, seq=5, apart=True)
     assert told.endswith("Don't trust what cell [7] assigned then.")
     assert from_threads(cell, report(1, 3), seq=5, apart=True) == ""
+
+
+def test_the_cells_that_others_have_met_are_known() -> None:
+    own, late = report(0, 3, 4), report(1, 3, cell_seq=6)
+    assert suspect_launches.met_by({0: own, 1: late}, {5}) == {6}
+    assert suspect_launches.met_by({0: own, 1: late}, {5, 6}) == set()
+    assert suspect_launches.met_by({0: own, 1: report(1, 3, cell_seq=0)}, {5}) == set()
+    assert suspect_launches.met_by({0: late, 1: report(1, 3, cell_seq=7)}, {5}) == set()
