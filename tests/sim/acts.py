@@ -48,13 +48,14 @@ def carry_out(client: Client, program: Program, course: Any) -> BaseException | 
     """How it ended."""
     what, name = program.act
     client.attach()
-    client.hear = lambda text: course.said.update({program.number: text})
-    course.said[program.number] = ""
+    said, number = course.said, program.number
+    said[number] = ""
+    client.hear = lambda text: said.update({number: said[number] + text})
     try:
         told = _ACTS[what](client, program.number, name, course)
     except (JaxClusterError, KeyboardInterrupt) as error:
         return error
-    course.said[program.number] += told
+    said[number] += told
     return None
 
 
