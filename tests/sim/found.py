@@ -1839,6 +1839,29 @@ FOUND = {
         guilty=frozenset({(9, 1)}),
         is_tuned=True,
     ),
+    "a px begins on some ranks between the look of an undo and the undo": Schedule(
+        seed=5,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(
+                number=2,
+                client=0,
+                steps={rank: (Set(name="q", what=(2, 0)),) for rank in range(3)},
+                queued=False,
+            ),
+            Program(number=21, client=0, steps={}, queued=False, pause_s=0.02, act=("undo", "a")),
+            Program(
+                number=20,
+                client=1,
+                steps={rank: (Set(name="x", what=(20, 0)),) for rank in range(3)},
+                queued=False,
+                pause_s=0.03,
+                act=("px", ""),
+            ),
+        ),
+        lateness=0.02,
+    ),
     "a px meets a launch of a stopped cell that one rank was refused": Schedule(
         seed=23842,
         num_ranks=3,
