@@ -20,7 +20,7 @@ from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError, Rank
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import registry
-from jaxcluster.text import format_nbytes
+from jaxcluster.text import format_nbytes, plural
 from jaxcluster.wire.link import Event, Sink, replies, unwrap
 from jaxcluster.wire.ops import Operation
 from jaxcluster.wire.ops.state import (
@@ -94,7 +94,8 @@ def save(
     kept = {name for report in reports for name in report.kept}
     lost = {name: why for one in reports for name, why in (one.lost | one.left).items()}
     size = format_nbytes(sum(report.nbytes for report in reports))
-    line = f"Saved {len(kept)} variables of {len(reports)} ranks ({size}) in {final}."
+    whose = plural(len(reports), "rank")
+    line = f"Saved {plural(len(kept), 'variable')} of {whose} ({size}) in {final}."
     if lost:
         line += " Not saved: " + ", ".join(f"{n} ({why})" for n, why in sorted(lost.items())) + "."
     return f"{line}{told}"
@@ -186,7 +187,8 @@ def restore(
         world.hear_bound(rank, answer.values)
         lost |= answer.left
     restored = {n for answer in answers.values() for n in answer.restored} - set(lost)
-    line = f"Restored {len(restored)} variables on {len(answers)} ranks."
+    there = plural(len(answers), "rank")
+    line = f"Restored {plural(len(restored), 'variable')} on {there}."
     if lost:
         line += " Lost: " + ", ".join(f"{n} ({why})" for n, why in sorted(lost.items())) + "."
     return " ".join(filter(None, [line, resizing.tell(looks, before)]))
