@@ -59,6 +59,7 @@ def check(cluster: jaxcluster.Cluster) -> None:
     assert [said.stdout(rank) for rank in range(2)] == ["120.0 [1.0]\n"] * 2
 
 
+@pytest.mark.promise("The compiler on GPU")
 def test_a_program_that_one_rank_alone_compiles_is_found(ranks: jaxcluster.Cluster) -> None:
     with pytest.raises(Divergence) as caught:
         ranks.run("history.append(2.0)\nif r == 0:\n    s = total(g * 2)", show=False)
