@@ -305,6 +305,8 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
                 pass  # as where there is nothing to undo, or another notebook must do it
             elif error is not None and not (may or _was_stopped_before(program, schedule, course)):
                 broken.append(f"P2: cell {number} is right, and ended with {error!r}")
+            elif program.act is not None and program.act[0] == "resync":
+                pass  # what timers were still to launch has met its zeros
             elif (
                 error is None
                 and "Don't trust" in course.said[number]
@@ -324,6 +326,8 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
             cells = {course.seqs.get(cell) for cell, _ in schedule.guilty}
             culprits = set(report.culprits)
             is_clear = report.kind != "circle" and len(_members(report.processes)) > 2
+            # Where it is not known what a dead rank has made, the message blames nobody.
+            is_clear = is_clear and report.seq is not None
             # Whoever heard the stop, and went on, has left out what it was in.
             is_clear = is_clear and not _is_stop_heard(schedule)
             is_clear = is_clear and schedule.keeps is None and not is_left
