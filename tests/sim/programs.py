@@ -223,7 +223,8 @@ class Writer:
         is_stopped = any(p.is_stopped for p in programs)
         if with_life and not is_stopped and chance.random() < self.stopped:
             made = self.stop(made)
-        return replace(made, is_tuned=chance.random() < 0.1)
+        # Not by the same chance: what was found before is found again.
+        return replace(made, is_tuned=random.Random(~seed).random() < 0.1)
 
     def programs(self, with_life: bool, with_launch: bool) -> tuple[Program, ...]:
         """What the cells of a notebook are to do, ``with_launch`` so that a mistake can be made."""

@@ -327,7 +327,7 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
             culprits = set(report.culprits)
             is_clear = report.kind != "circle" and len(_members(report.processes)) > 2
             # Where it is not known what a dead rank has made, the message blames nobody.
-            is_clear = is_clear and report.seq is not None
+            is_clear = is_clear and not (schedule.death and report.seq is None)
             # Whoever heard the stop, and went on, has left out what it was in.
             is_clear = is_clear and not _is_stop_heard(schedule)
             is_clear = is_clear and schedule.keeps is None and not is_left
