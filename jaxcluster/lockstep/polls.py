@@ -253,7 +253,7 @@ class Polls:
             and _is_over(seq, [states.get(rank) for rank in ranks])
         }
         is_known = facts.dead.keys() | reports.keys() >= set(facts.ranks)
-        if stuck or is_known:  # else a rank whose answers are late now and then begins it anew
+        if stuck or is_known:  # else a rank that now and then answers late would restart that time
             self._held_up_since = (self._held_up_since or facts.now) if stuck else None
         if not stuck or facts.now < (self._held_up_since or facts.now) + FOREIGN_S:
             return set()

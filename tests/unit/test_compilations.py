@@ -68,7 +68,7 @@ found["different"] = len(set(keys)) == len(keys)
 gpus = Backend(a, b, platform="gpu")
 some = on(a), on(a, b)
 found["together"] = [
-    is_made_together(backend, on_it.flat) for backend in (two, gpus) for on_it in some
+    is_made_together(backend, on_it.flat) for backend in (two, gpus, None) for on_it in some
 ]
 print(json.dumps(found))
 """
@@ -84,7 +84,7 @@ def test_programs_and_places_are_told_apart() -> None:
         "custom_partitioning": True,
         "same": True,
         "different": True,
-        "together": [False, False, False, True],
+        "together": [False, False, False, True, False, False],
     }
 
 

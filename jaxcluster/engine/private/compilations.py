@@ -150,7 +150,10 @@ def is_made_together(backend: Any, devices: Iterable[Any]) -> bool:
     (``xla_gpu_shard_autotuning``): also for those of a rank that has loaded the program instead,
     where another host has it no longer.
     """
-    return backend.platform != "cpu" and len({d.process_index for d in devices}) > 1
+    # Where jax has no such name any more, nothing is announced.
+    return (
+        getattr(backend, "platform", "cpu") != "cpu" and len({d.process_index for d in devices}) > 1
+    )
 
 
 def _is_dumped(options: Any) -> bool:
