@@ -43,6 +43,8 @@ from jaxcluster.wire.ops.state import (
     Where,
 )
 
+MOST_NAMES = 8  # that are listed where most of them are as they should be
+
 
 def resized(
     spec: wire.ClusterSpec,
@@ -195,6 +197,8 @@ def tell(looks: Mapping[int, RestoreLooked], before: int) -> str:
     lost = {name for one in looks.values() for name in one.lost}
     own = sorted({name for one in looks.values() for name in one.own} - lost)
     gone = sorted({name for one in looks.values() for name in one.gone})
+    only = sorted({name for one in looks.values() for name in one.only})
+    unequal = sorted({name for one in looks.values() for name in one.unequal})
     waiting = sorted({name for one in looks.values() for name in one.unplaced})
     said = []
     if own:
@@ -204,6 +208,19 @@ def tell(looks: Mapping[int, RestoreLooked], before: int) -> str:
     if gone:
         former = name_ranks(range(len(looks), before))
         said.append(f"Gone with {former}: their own {', '.join(gone)}.")
+    if only:
+        grown = name_ranks([rank for rank, one in looks.items() if one.only])
+        many = [f"{len(only) - MOST_NAMES} more"] if len(only) > MOST_NAMES else []
+        said.append(
+            f"With one rank it was not known what is each rank's own, so {grown} got rank 0's "
+            f"{join_words([*only[:MOST_NAMES], *many])}. Run again the cells of what hangs on the "
+            "rank, like rank = jax.process_index()."
+        )
+    if unequal:
+        said.append(
+            f"The copies of {', '.join(unequal)} were not equal on all ranks: each has the lowest "
+            "rank's now."
+        )
     if waiting:
         said.append(
             f"Not on any device yet: {', '.join(waiting)}. Place each: "

@@ -157,6 +157,45 @@ def test_what_can_not_be_done_is_refused_and_nothing_is_changed(
         cluster.resize(4, {"data": 4})
 
 
+def test_what_is_one_ranks_alone_is_named_where_it_gets_others(
+    start: Callable[..., jaxcluster.Cluster],
+) -> None:
+    """With one rank all values are equal on all ranks, also its own number."""
+    cluster = start(1, devices_per_process=2, name="grows")
+    cluster.run(
+        "import jax, numpy as np\n"
+        "from jax.sharding import NamedSharding, PartitionSpec as P\n"
+        "rank, lr, f = jax.process_index(), 0.5, lambda x: x\n"
+        "mesh = jax.make_mesh((2, 1), ('data', 'model'))\n"
+        "two = jax.sharding.Mesh(np.array(jax.devices()).reshape(1, 2), ('i', 'j'))\n"
+        "x = jax.device_put(np.arange(8.0), NamedSharding(mesh, P('data')))",
+        show=False,
+    )
+    line = cluster.resize(2)
+    assert "own, so rank 1 got rank 0's lr and rank. Run again the cells of" in line
+    cluster.run(
+        "rank = jax.process_index()\n"
+        "whole = NamedSharding(mesh, P())\n"
+        "odd = jax.make_array_from_callback((3,), whole, lambda i: np.full(3, rank)[i])",
+        show=False,
+    )
+    line = cluster.resize(3)
+    assert "The copies of odd were not equal on all ranks: each has the lowest rank's now." in line
+    shown = cluster.run("print(odd.addressable_data(0), rank, x.shape)", show=False)
+    assert [shown.stdout(rank) for rank in range(3)] == [f"[0 0 0] {r} (8,)\n" for r in range(3)]
+
+
+def test_a_mesh_of_one_rank_is_asked_about_too(start: Callable[..., jaxcluster.Cluster]) -> None:
+    cluster = start(1, name="asked")
+    cluster.run("import jax\nmesh = jax.make_mesh((1, 1), ('data', 'model'))\na = 1", show=False)
+    pids = list(cluster.record.pids)
+    with pytest.raises(UsageError, match="become data=2,model=1 or data=1,model=2 on 2 devices"):
+        cluster.resize(2)
+    assert cluster.record.pids == pids
+    assert "Lost" not in cluster.resize(2, {"data": 2})
+    assert cluster.run("print(mesh.shape['data'], a)", show=False).stdout(1) == "2 1\n"
+
+
 HALVES = """
 half = jax.process_index() // 2
 devices = np.array(jax.devices())[half * 2 : half * 2 + 2]

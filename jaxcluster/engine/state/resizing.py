@@ -167,8 +167,9 @@ def look(
 
     Returns:
       What was read, and what is to be said of it: names that this rank, as a new one, has no value
-      of (``own``), those of which gone ranks had their own (``gone``), and arrays that wait to be
-      placed (``unplaced``).
+      of (``own``), those of which gone ranks had their own (``gone``), those that it has from the
+      one rank that there was (``only``), those with arrays whose copies are not equal on all ranks
+      (``unequal``), and with arrays that wait to be placed (``unplaced``).
 
     Raises:
       CannotRestore: a file can't be read, or it is not clear what becomes of a mesh.
@@ -214,7 +215,9 @@ def look(
             for name in gone
             if name not in {*equal, *loaded.lost} and not _is_number(name, had, choice.told)
         ),
-        "unplaced": sorted({n for n in loaded.values if loader.is_unplaced(n)}),
+        "only": sorted(_of_one(headers, had, loaded.values)) if is_new and not choice.told else [],
+        "unequal": loader.names_of(loader.unequal, loaded.values),
+        "unplaced": loader.names_of(loader.unplaced, loaded.values),
     }
     for glance in others.values():
         glance.let_go()
@@ -224,6 +227,17 @@ def look(
 def _is_equal(name: str, had: Iterable[Generation]) -> bool:
     digests = {one.digests.get(name) for one in had}
     return len(digests) == 1 and None not in digests
+
+
+def _of_one(
+    headers: Mapping[int, Saved], had: Mapping[int, Generation], names: Iterable[str]
+) -> set[str]:
+    """The names whose values may be each rank's own, where there was one rank to compare."""
+    if len(headers) > 1:
+        return set()
+    ((rank, saved),) = headers.items()
+    common = {*saved.now.common, *saved.before.common}
+    return {name for name in {*names} - common if not had[rank].names[name].arrays}
 
 
 def _is_number(
@@ -243,6 +257,7 @@ class Refitting(Loader):
 
     Attributes:
       unplaced: the numbers of the arrays that fit no mesh.
+      unequal: those whose copies are not equal on all ranks: the lowest rank's is taken.
     """
 
     def __init__(
@@ -257,7 +272,8 @@ class Refitting(Loader):
     ) -> None:
         super().__init__(saved, namespace, check)
         self.unplaced: set[int] = set()
-        self._others = {rank: (one, choice.generation(one.saved)) for rank, one in others.items()}
+        self.unequal: set[int] = set()
+        self._others = {r: (one, choice.generation(one.saved)) for r, one in sorted(others.items())}
         self._wanted = wanted
         self._meshes = meshes  # that are there
         self._dead = choice.told.keys()
@@ -267,9 +283,9 @@ class Refitting(Loader):
             for at, number in enumerate(one.arrays):
                 self._uses.setdefault(number, (name, at))
 
-    def is_unplaced(self, name: str) -> bool:
-        """Whether an array of this name waits to be placed."""
-        return not self.unplaced.isdisjoint(self._mine.names[name].arrays)
+    def names_of(self, numbers: set[int], names: Iterable[str]) -> list[str]:
+        """Those of the names that have one of these arrays."""
+        return sorted(n for n in names if not numbers.isdisjoint(self._mine.names[n].arrays))
 
     def mesh_devices(
         self, local: bool, places: Sequence[int], shape: Sequence[int], axes: Sequence[str]
@@ -340,7 +356,9 @@ class Refitting(Loader):
             theirs = glance.saved.arrays[one.arrays[at]]
             if (theirs.shape, theirs.dtype) == (saved.shape, saved.dtype):
                 for where, section in theirs.shards:
-                    found.setdefault(str(where), (where, glance, section))
+                    _, first, its = found.setdefault(str(where), (where, glance, section))
+                    if glance.is_unlike(section, first, its):
+                        self.unequal.add(number)
         return list(found.values())
 
     def _is_alike(self, name: str, one: SavedPickle, saved: Saved, had: Generation) -> bool:

@@ -438,6 +438,11 @@ class Glance:
             self._read[number] = data
         return self._read[number]
 
+    def is_unlike(self, number: int, other: Glance, its_number: int) -> bool:
+        """Whether a section differs for certain from another file's, as far as checksums tell."""
+        mine, its = self._places[number], other._places[its_number]
+        return len(mine) == len(its) and mine[2] != its[2]  # else it is another kind of checksum
+
     def hold(self, number: int) -> None:
         """Have a section also when its host is out of reach."""
         if isinstance(self._path, FarPath):

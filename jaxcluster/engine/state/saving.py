@@ -442,7 +442,8 @@ class _Pickler(Pickler):
             local = bool(ids) and all(i in saver.local_positions for i in ids)
             places = [saver.local_positions[i] for i in ids] if local else ids
             types = getattr(obj, "axis_types", None)
-            if len(ids) == saver.saved.device_count and not local:
+            is_only = saver.saved.process_count == 1
+            if len(ids) == saver.saved.device_count and (is_only or not local):
                 one = (list(devices.shape), [str(name) for name in obj.axis_names])
                 if one not in saver.saved.meshes:
                     saver.saved.meshes.append(one)

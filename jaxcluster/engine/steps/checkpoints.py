@@ -331,9 +331,10 @@ class LoopCheckpoints:
         choice = Choice(told={rank: {} for rank in entry.ranks if rank not in have})
         loader = Refitting(saved, namespace, lambda: None, glances, {}, choice, meshes)
         values = self._whole(load(saved, namespace, wanted - own, loader=loader))
-        for name in values:
-            if loader.is_unplaced(name):
-                raise CannotRestore(f"{name}: it fits no mesh of {len(loader.devices)} devices")
+        for name in loader.names_of(loader.unplaced, values):
+            raise CannotRestore(f"{name}: it fits no mesh of {len(loader.devices)} devices")
+        for name in loader.names_of(loader.unequal, values):
+            raise CannotRestore(f"{name}: its copies were not equal on all ranks")
         return values, sorted(own)
 
     def put_back(self) -> None:

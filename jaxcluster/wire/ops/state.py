@@ -171,8 +171,10 @@ class RestoreLooked:
     """What would be restored, lost and is unsaved, as in ``RestoreDone``.
 
     Of another number of ranks, which were so many ``before``: names that this rank, as a new one,
-    has no value of (``own``), those of which gone ranks had their own (``gone``), and arrays that
-    wait to be placed (``unplaced``).
+    has no value of (``own``), those of which gone ranks had their own (``gone``), those that may be
+    each rank's own and that it has from the one rank that there was (``only``), those with arrays
+    whose copies are not equal on all ranks (``unequal``), and with arrays that wait to be placed
+    (``unplaced``).
     """
 
     restored: list[str]
@@ -181,6 +183,8 @@ class RestoreLooked:
     before: int = 0
     own: list[str] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
+    only: list[str] = field(default_factory=list)
+    unequal: list[str] = field(default_factory=list)
     unplaced: list[str] = field(default_factory=list)
 
 
