@@ -358,12 +358,12 @@ class Settling:
     def _met_zeros(self) -> Steps[bool]:
         """Whether another notebook's replay has met launches of the cell, which was interrupted."""
         look = yield from self._ask(timeout_s=ANSWER_S, is_brief=True)
-        return self._cell.record.seq in suspect_launches.met_zeros(look.reports)
+        return self._cell.record.seq in suspect_launches.met_zeros(_with_dead(look))
 
     def _find_replayed(self) -> Steps[None]:
         """Find that ranks which are not in the cell have met its launches with zeros."""
         look = yield from self._ask(timeout_s=ANSWER_S, is_brief=True)
-        yield from self._carry(self._cell.polls.find_replayed(look.reports))
+        yield from self._carry(self._cell.polls.find_replayed(_with_dead(look)))
 
     def _was_held_up(self) -> None:
         """Where no rank has begun it, since an earlier cell was stopped, it has not diverged."""
@@ -614,3 +614,9 @@ class Settling:
         number, seq = record.execution_count, record.seq
         hosts, source = look.facts.hosts, record.source
         return postmortem.cause(look.reports, left, number, seq, hosts, source)
+
+
+def _with_dead(look: events.Looked) -> Reports:
+    """Of all ranks: of those that have died since their replies, what is left of their journals."""
+    facts = look.facts
+    return {**postmortem.reports_of(facts.dead, facts.last_launches), **look.reports}

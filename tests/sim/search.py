@@ -15,6 +15,7 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from typing import Any
 
+from jaxcluster.engine import blackbox
 from jaxcluster.errors import Divergence, RankDied, RecoveryError, UsageError
 from jaxcluster.model import explain, lineage, rewrite
 from jaxcluster.wire import Death
@@ -241,12 +242,14 @@ def die(cluster: Cluster, clients: Sequence[Client], rank: int, host_lost: bool 
     """A rank's process ends."""
     if cluster.ranks[rank].is_dead:
         return
+    left = {} if host_lost else {rank: cluster.ranks[rank].journal.tail(blackbox.SLOTS)}
     cluster.ranks[rank].die()
     cluster.devices.die(rank)
     death = Death("killed by SIGKILL", -9)
     if host_lost:
         death = Death("its host is lost", host_lost=True)
     for client in clients:
+        client.world.last_launches |= left
         client.world.dead.setdefault(rank, death)
         client.recovered = ""
         client.link.mark_dead(rank, death)

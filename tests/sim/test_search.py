@@ -253,6 +253,19 @@ def test_zeros_behind_a_stop_that_was_heard_are_told() -> None:
     assert "with zeros" in str(course.ended[9])
 
 
+def test_zeros_that_a_rank_has_met_which_died_since_its_reply_are_told() -> None:
+    """Rank 1 is not in the cell, and runs zeros. What is left of rank 0's journal tells whose."""
+    wait = Catch((Sleep(1.5),), of_stop=True)
+    first = (wait, Launch("0,1", 1, (2, 0), "d"), Print("d"))
+    before = {0: (Sleep(0.5),), 1: (), 2: ()}
+    cell = Program(2, 1, {0: first, 2: (wait, Sleep(1.5))}, False, stop_at=0.09)
+    guilty = frozenset({(2, 1)})
+    programs = (Program(1, 1, before, False), cell)
+    course = run(Schedule(20004740, 3, False, programs, "partial", guilty, death=(1.925, 0)))
+    assert not course.broken
+    assert "Rank 1 did not run the cell, and ran" in str(course.ended[2])
+
+
 def test_a_skip_that_a_stop_hides_in_strict_mode_is_told() -> None:
     """What rank 1 has launched met what it had left out; no launch was made after it."""
     one, two = Launch("0,1", 1, (1, 1), "b"), Launch("0,1", 1, (1, 2), "a")
