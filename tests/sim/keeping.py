@@ -454,12 +454,19 @@ class Picture:
 
     Attributes:
       new, old: its names then, and before the last cell that has begun on it (``seq``).
+      olds: those before each cell.
     """
 
     new: dict[str, Any]
     old: dict[str, Any]
     seq: int
     is_dead: bool
+    olds: dict[int, dict[str, Any]]
+
+    def at(self, seq: int) -> dict[str, Any]:
+        """Its names before a cell, or another one behind it."""
+        behind = [one for one in self.olds if seq <= one <= self.seq]
+        return self.olds[min(behind)] if behind else self.new
 
 
 def picture_of(rank: Any) -> Picture:
@@ -469,7 +476,7 @@ def picture_of(rank: Any) -> Picture:
     running, is_saved = rank.current, rank.saved is not None
     if rank.is_dead and not is_saved and running is not None and running.seq == seq:
         new = old  # of what the cell did there nobody knows
-    return Picture(dict(new), dict(old), seq, rank.is_dead)
+    return Picture(dict(new), dict(old), seq, rank.is_dead, dict(rank.olds))
 
 
 def answer(rank: Any, op: str, body: Any) -> Any:
@@ -523,10 +530,13 @@ def recover(owner: Any, when: str, undo: bool) -> str:
         owner.restored, owner.is_down = made.restored, False
         assert made.restored is not None and own.pictures is not None
         begun = max(one.seq for one in own.pictures.values())
-        undone = max((record.seq for record in records if record.undone), default=0)
-        undone = min(made.restored.undone, default=undone if undone >= begun else 0)
         left = [one for one in records if not one.replies.keys() >= {*one.ranks}]
         left = [one for one in left if one.seq not in made.restored.undone]
+        # Behind one that was taken back others may have begun on some ranks, and are told.
+        known = {r.seq: r for r in records if r.seq <= begun or r.undone}
+        whole = [seq for seq, one in known.items() if not (one.undone or one in left)]
+        taken = [seq for seq, one in known.items() if one.undone and seq > max(whole, default=0)]
+        undone = min(made.restored.undone or taken, default=0)
         told = {name for one in left for name in restart.bound_names(one.source)}  # by these cells
         told |= {n for one in records if one.undone for n in restart.bound_names(one.source)}
         # The other notebook's cell that has not ended says that it can't be undone any more.
@@ -576,7 +586,7 @@ def judge(
     last = undone or max((one.seq for one in were.values()), default=0)
     all_died = all(one.is_dead for one in were.values())
     # Cells that wait for a cell which is taken back are not run, and are taken back with it.
-    then = {r: one.old if one.seq >= last else one.new for r, one in were.items()}
+    then = {rank: one.at(last) for rank, one in were.items()}
     now = {rank: one.new for rank, one in were.items()}
     names = {name for one in (*then.values(), *now.values()) for name in one}
     names |= {name for rank in ranks for name in rank.names}

@@ -251,6 +251,7 @@ class Rank:
         self.ended = self.probes = self.releases = 0
         self.is_interrupted = self.is_listening = False
         self.before: Before | None = None
+        self.olds: dict[int, dict[str, Any]] = {}  # what undo has ever kept, by the cell
         self.held_until = 0.0  # of ``Undo``
         self.is_dead = False
         self.programs: dict[str, wire.Launch] = {}
@@ -580,6 +581,7 @@ class Rank:
         if self.copier is not None:
             self.copier.begin(cell.seq, request.ident)
         self.before = Before(cell.seq, dict(self.names))
+        self.olds[cell.seq] = self.before.names
         status, error = "ok", None
         steps = self.cluster.program(cell.source).of(self.number)
         try:
