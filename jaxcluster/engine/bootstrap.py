@@ -161,6 +161,7 @@ def initialize(
     if request.collectives_address is not None:
         coordination.set_collectives_address(request.collectives_address)
     journal.recording = launches.record_launches(journal)
+    os.register_at_fork(after_in_child=lambda: journal.become_child(request.process_id))
     if compiled:
         compilations.keep_compiled(CompiledFolder(Path(compiled)))
     hostvalues.hear_host_values(journal.host_values)

@@ -170,6 +170,7 @@ class Journal:
         # tuple as soon as what is noted of a launch does not hold for the next one.
         self._plain: list[_Cell | None] = [(0,)]
         self._task: asyncio.Future[Any] | None = None
+        self._child_of: int | None = None  # a rank, whose forked child this process is
         self._ours = 0  # the thread whose launches are replays or checks
         self._own: _Own = {}
         self._foreign: set[str] = set()
@@ -253,7 +254,31 @@ class Journal:
         self._set_plain()
 
     def _set_plain(self) -> None:
-        self._plain[0] = None if self._task is not None or self._ours else (self._running,)
+        is_plain = self._task is None and not self._ours and self._child_of is None
+        self._plain[0] = (self._running,) if is_plain else None
+
+    def become_child(self, rank: int) -> None:
+        """In a process that was forked from a rank: nothing that spans processes is launched.
+
+        What it would send on the connections that it shares ends its parent's or others' processes,
+        and what it notes of it would be the rank's.
+        """
+
+        self._child_of, self.before_launch = rank, lambda program: self.check_own(program.name)
+        self._set_plain()
+
+    def check_own(self, name: str) -> None:
+        """Whether this process may compile and launch a program that spans processes.
+
+        Raises:
+          RuntimeError: it was forked from a rank.
+        """
+        if self._child_of is not None:
+            raise RuntimeError(
+                f"This process was forked from rank {self._child_of}, so it can't launch {name}, "
+                "which spans processes: it shares the rank's connections. Launch it on the rank, "
+                "and give the child numpy arrays."
+            )
 
     @contextlib.contextmanager
     def unannounced(self) -> Iterator[None]:
@@ -338,6 +363,7 @@ class Journal:
     def _prepare_with_care(
         self, program: Program, ident: int, caller: FrameType | None, noted: dict[int, _Noted]
     ) -> tuple[int, _Launch]:
+        self.check_own(program.name)
         if ident in self._begun:
             self._settle(ident, self._begun[ident], caller)
         place, running = self._place_of(caller), self.origin()

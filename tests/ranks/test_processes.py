@@ -236,6 +236,36 @@ def test_what_a_forked_child_prints_is_shown(pair: jaxcluster.Cluster) -> None:
     assert "from the child" in pair.logs(1, lines=2)[:100] + pair.logs(1)
 
 
+FORKS = """
+total = jax.jit(lambda x: x.sum())
+float(total(x)), float(total(x))
+def child(launch):
+    end, begin = os.pipe()
+    if not (pid := os.fork()):
+        try:
+            launch()
+        except BaseException as error:
+            os.write(begin, str(error).encode())
+        os._exit(0)
+    os.close(begin)
+    os.waitpid(pid, 0)
+    print(os.read(end, 1000).decode())
+if jax.process_index() == 1:
+    child(lambda: total(x))
+    child(lambda: jax.jit(lambda x: x.max())(x))
+print(float(total(x)))
+"""
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_launches_nothing_that_spans_processes(pair: jaxcluster.Cluster) -> None:
+    """It would send on the rank's connections: another rank died in a later cell."""
+    shown = printed(pair, FORKS)
+    assert shown[1].count("This process was forked from rank 1, so it can't launch jit") == 2
+    for _ in range(3):
+        assert printed(pair, "print(float(total(x)))") == ["496.0\n"] * 2
+
+
 # --------------------------------------------------------------------------- their ends
 
 SAID = (

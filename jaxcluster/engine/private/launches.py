@@ -185,13 +185,13 @@ def record_launches(journal: Journal) -> bool:
         return original_cpp_call(self, params)
 
     def compile(self: Any, compiler_options: Any = None, **kwargs: Any) -> Any:
-        if callbacks := self.compile_args.get("host_callbacks"):
-            devices = kwargs.get("device_assignment") or self._device_list or ()
-            if len({d.process_index for d in devices}) > 1:
+        devices = kwargs.get("device_assignment") or self._device_list or ()
+        if len({d.process_index for d in devices}) > 1:
+            journal.check_own(self._name)
+            if callbacks := self.compile_args.get("host_callbacks"):
                 self.compile_args["host_callbacks"] = [_Callback.of(c, journal) for c in callbacks]
         source = None
         with contextlib.ExitStack() as announced:
-            devices = kwargs.get("device_assignment") or self._device_list or ()
             # Ahead of time it is compiled, and launched later or never.
             is_launched = sys._getframe(1).f_globals.get("__name__") != stages.__name__
             backend = self.compile_args.get("backend")
