@@ -15,6 +15,7 @@ from sim.programs import Launch, Program, Schedule, Set, Step, Writer
 from sim.truth import Value
 
 NUMBERS = 20, 21  # of acts; cells have others
+BEHIND = 7  # of the cell that is stopped before its turn
 LATER = 30, 31, 32  # of a notebook that comes later
 NAMES = "aabbcpq"
 
@@ -120,6 +121,19 @@ def add(made: Schedule, chance: random.Random) -> Schedule:
         pause_s = chance.choice([0.0, 0.0, 0.02, 0.3, 1.0])
         program = Program(number, chance.randrange(2), {}, False, pause_s=pause_s, act=(act, name))
         programs.insert(chance.randint(0, len(programs)), program)
+    return replace(made, programs=tuple(programs))
+
+
+def stop_behind(made: Schedule, chance: random.Random) -> Schedule:
+    """A cell behind the mistake is stopped before its turn, and its notebook pulls what is wrong."""
+    programs = list(made.programs)
+    at = next(i for i, p in enumerate(programs) if any(p.number == g for g, _ in made.guilty))
+    bound = {s.name for own in programs[at].steps.values() for s in own if isinstance(s, Launch)}
+    client = chance.randrange(2)
+    empty: dict[int, tuple[Step, ...]] = dict.fromkeys(range(made.num_ranks), ())
+    stopped = Program(BEHIND, client, empty, False, stop_at=chance.uniform(0.0, 0.3))
+    pull = Program(NUMBERS[0], client, {}, False, act=("pull", chance.choice(sorted(bound) or "a")))
+    programs[at : at + 1] = [replace(programs[at], queued=True), stopped, pull]
     return replace(made, programs=tuple(programs))
 
 

@@ -33,7 +33,8 @@ LEFT = 0.1  # of those with two notebooks: the other one's process ends
 FOLLOWED = 0.5  # of these: a third one comes then
 CUT_OFF = 0.05  # of those: some cells are seconds on their way to a rank
 ACTS = 0.1  # of the others: values come and go between cells, or cells are undone
-PX = 0.02  # of the rest: ipyparallel runs code of a client's beside the cells
+PX = 0.02  # of the others: ipyparallel runs code of a client's beside the cells
+BEHIND = 0.03  # of those with a mistake: a cell behind it is stopped before its turn
 BLAMED = ("skip", "other", "raise", "caught", "refused")  # faults of which a rank is guilty
 NEWCOMER = 2  # which notebook
 LIMIT_S = 200.0  # of the virtual clock; what waits as long waits for ever
@@ -474,6 +475,8 @@ def schedules(first: int, count: int, faults: Sequence[str] = ("", *FAULTS)) -> 
             made = acts.add(made, chance)
         elif chance.random() < PX:
             made = acts.px(made, chance)
+        elif made.guilty and chance.random() < BEHIND:
+            made = acts.stop_behind(made, chance)
         yield made
 
 

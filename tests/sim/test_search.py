@@ -8,7 +8,6 @@ JAXCLUSTER_SIM_FIRST from which one on. ``python -m sim.search FIRST COUNT [FAUL
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import random
 import sys
@@ -44,7 +43,7 @@ resource_tracker.ensure_running()
 
 SCHEDULES = int(os.environ.get("JAXCLUSTER_SIM_SCHEDULES", "1000"))
 FIRST = int(os.environ.get("JAXCLUSTER_SIM_FIRST", "0"))
-FOUND_WITHIN, SEEDS = 10_000, 100_000
+FOUND_WITHIN = 10_000
 OTHER_TIMES = 20
 
 
@@ -366,11 +365,6 @@ def is_stopped(made: Schedule) -> bool:
     return any(program.is_stopped for program in made.programs)
 
 
-def is_shared(made: Schedule) -> bool:
-    """By two notebooks whose cells queue."""
-    return any(p.client for p in made.programs) and any(p.queued for p in made.programs)
-
-
 def is_kept(made: Schedule) -> bool:
     return made.keeps is not None
 
@@ -387,12 +381,17 @@ def is_mirrored(made: Schedule) -> bool:
     return made.keeps is not None and bool(made.keeps.hosts) and made.keeps.is_on
 
 
-# Where it takes one in hundreds: what a schedule that shows it has.
+# Of losses of copies and of a resync, which few schedules have.
+FOUND_LATER = {
+    "a mirror of another moment is taken": 20_000,
+    "a cell is taken back while others replace the ranks": 20_000,
+    "a resync beside others' cells": 100_000,
+}
+# Where it takes one in hundreds: what a schedule that shows it has. Others are not carried out.
 SHOWN_BY: dict[str, Callable[[Schedule], bool]] = {
     "queued cells hide a skip": lambda made: made.fault == "refused",
     "even counts are believed": lambda made: made.fault == "refused",
     "a stopped cell's programs are not compared": is_stopped,
-    "a gate is opened for cells that run": lambda made: is_stopped(made) and is_shared(made),
     "an interrupt from elsewhere is a divergence": is_stopped,
     "strict: what threads launch is a cell's": lambda made: made.is_strict,
     "strict: what XLA refuses on one rank hangs all": lambda made: made.is_strict,
@@ -413,8 +412,8 @@ def test_a_hole_that_is_put_back_is_found(hole: str, monkeypatch: pytest.MonkeyP
     for owner, name, value in HOLES[hole]:
         monkeypatch.setattr(owner, name, value)
     shown_by = SHOWN_BY.get(hole, lambda made: True)
-    suited = (made for made in schedules(0, SEEDS) if shown_by(made))
-    found = (made for made in itertools.islice(suited, FOUND_WITHIN) if run(made).broken)
+    made_within = schedules(0, FOUND_LATER.get(hole, FOUND_WITHIN))
+    found = (made for made in made_within if shown_by(made) and run(made).broken)
     assert next(found, None) is not None
 
 
