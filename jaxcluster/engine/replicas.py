@@ -32,7 +32,7 @@ from jaxcluster.engine.arrays import (
 WHOLE_NBYTES = 1 << 20  # of a copy that is hashed whole, some 1 ms; of a larger one as much
 BLOCKS = 16  # that this is taken in, evenly spaced, the first and the last among them
 LEAST_NBYTES = 1 << 12  # of a copy, when there is no room left
-CELL_NBYTES = 1 << 26  # that a cell hashes at most
+PLACE_NBYTES = 1 << 22  # that a line of a cell hashes
 LOOK_NBYTES = 1 << 24  # that a look at a variable does
 MOST_PLACES = 64  # lines of a cell that are told
 MOST_LEAVES = 256  # of a pytree
@@ -41,29 +41,41 @@ Bounds = tuple[tuple[int, int], ...]
 
 
 class Room:
-    """How many bytes may be hashed yet."""
+    """How many bytes may be hashed yet.
+
+    One is for values that all ranks have, in one order: what a rank alone has, or has not computed
+    yet, would leave it less than the others, and equal copies would have other hashes.
+    """
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
 
-    def feed(self, digest: Any, values: np.ndarray[Any, Any]) -> None:
-        """Add the bytes to a hash, or blocks of them where they are many."""
-        nbytes = values.nbytes
+    def take(self, nbytes: int) -> int:
+        """For a value of so many bytes: how many of them are hashed at most."""
         limit = max(LEAST_NBYTES, min(WHOLE_NBYTES, self.nbytes))
-        if nbytes <= limit:
-            self.nbytes -= nbytes
-            digest.update(values.tobytes())
-            return
-        self.nbytes -= limit
-        flat = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-        size = limit // BLOCKS
-        for start in np.linspace(0, nbytes - size, BLOCKS, dtype=np.int64):
-            digest.update(flat[start : start + size].data)
+        self.nbytes -= min(nbytes, limit)
+        return limit
 
     def hash(self, values: np.ndarray[Any, Any]) -> str:
-        digest = _new_hash()
-        self.feed(digest, values)
-        return str(digest.hexdigest())
+        return hash_of(values, self.take(values.nbytes))
+
+
+def feed(digest: Any, values: np.ndarray[Any, Any], limit: int) -> None:
+    """Add the bytes to a hash, or blocks of them where they are more than this."""
+    nbytes = values.nbytes
+    if nbytes <= limit:
+        digest.update(values.tobytes())
+        return
+    flat = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+    size = limit // BLOCKS
+    for start in np.linspace(0, nbytes - size, BLOCKS, dtype=np.int64):
+        digest.update(flat[start : start + size].data)
+
+
+def hash_of(values: np.ndarray[Any, Any], limit: int) -> str:
+    digest = _new_hash()
+    feed(digest, values, limit)
+    return str(digest.hexdigest())
 
 
 def _new_hash() -> Any:
@@ -105,15 +117,21 @@ def hashes(leaves: Iterable[tuple[int, Any]], room: Room) -> list[list[Any]]:
         if len(found) >= MOST_LEAVES:
             break
         array = base_array(leaf)
-        if array.is_fully_addressable or not is_ready(array) or not _is_cheap(array):
+        if array.is_fully_addressable:
             continue
         parts = dict(copied_parts(array.sharding, array.shape))
+        if not parts:
+            continue
+        # As much on each rank, however many parts are there, and whether they are computed.
+        limit = max(LEAST_NBYTES, room.take(array.nbytes) // len(parts))
+        if not is_ready(array) or not _is_cheap(array):
+            continue
         for shard in array.addressable_shards:
             part = tuple((a, b) for a, b in bounds(shard.index[: array.ndim], array.shape))
             if parts.pop(part, None):
                 with contextlib.suppress(RuntimeError):
-                    values = host_values(shard.data)
-                    found.append([number, [list(b) for b in part], room.hash(values)])
+                    digest = hash_of(host_values(shard.data), limit)
+                    found.append([number, [list(b) for b in part], digest])
     return found
 
 
@@ -121,6 +139,7 @@ def hashes(leaves: Iterable[tuple[int, Any]], room: Room) -> list[list[Any]]:
 class _Noted:
     count: int = 0
     digest: Any = field(default_factory=_new_hash)
+    room: Room = field(default_factory=lambda: Room(PLACE_NBYTES))
 
 
 _Place = tuple[int | None, int | None]
@@ -136,7 +155,7 @@ class HostValues:
       place: tells the cell and line that the caller is in.
 
     Attributes:
-      announced: in strict mode: what has been given to launches that come, as processes, and
+      announced: in strict mode: what has been given to the launch that comes, as processes, and
         dtype, shape and hash. None: nobody asks.
     """
 
@@ -144,14 +163,13 @@ class HostValues:
         self.announced: list[tuple[str, str]] | None = None
         self._place = place
         self._noted: dict[_Key, _Noted] | None = None
-        self._room = Room(0)
+        self._room = Room(WHOLE_NBYTES)  # of the launch that comes
         self._main = threading.main_thread().ident
 
     def begin(self) -> None:
         """A cell begins."""
-        self._noted, self._room = {}, Room(CELL_NBYTES)
-        if self.announced is not None:
-            self.announced = []
+        self._noted = {}
+        self._forget_announced()
 
     def end(self) -> list[wire.CopyNote]:
         """What the cell has noted."""
@@ -171,8 +189,14 @@ class HostValues:
 
     def take_announced(self, processes: str) -> list[str]:
         """What is given to the launch of these processes that is about to be made."""
-        given, self.announced = self.announced or [], []
+        given = self.announced or []
+        self._forget_announced()
         return [what for on, what in given if on == processes]
+
+    def _forget_announced(self) -> None:
+        self._room = Room(WHOLE_NBYTES)
+        if self.announced is not None:
+            self.announced = []
 
     def given(self, value: Any, sharding: Any) -> None:
         """A program of several processes gets a value of the host's, or an array of this one's.
@@ -183,9 +207,23 @@ class HostValues:
             return
         values = read_numbers(value) if is_array(value) else np.asarray(value)
         self._note("given", values, values.shape, sharding)
+        self._announce(values, sharding)
+
+    def held(self, array: Any) -> None:
+        """A program gets an array of which each of its processes has a copy.
+
+        Where it came from has been noted. In strict mode the copies are compared once more, and for
+        that it is waited for: all have announced the launch that computes it.
+        """
+        if self.announced is None or not self._is_heard():
+            return
+        if array.is_fully_replicated and _is_cheap(array) and array.addressable_shards:
+            with contextlib.suppress(RuntimeError):  # the launch raises it too
+                self._announce(host_values(array.addressable_shards[0].data), array.sharding)
+
+    def _announce(self, values: np.ndarray[Any, Any], sharding: Any) -> None:
         if self.announced is not None:
-            digest = self._room.hash(values)
-            what = f"{values.dtype}{list(values.shape)} #{digest[:6]}"
+            what = f"{values.dtype}{list(values.shape)} #{self._room.hash(values)[:6]}"
             self.announced.append((_processes_of(sharding), what))
 
     def made(self, array: Any) -> None:
@@ -217,4 +255,4 @@ class HostValues:
                 return
             one = noted[key] = _Noted()
         one.count += 1
-        self._room.feed(one.digest, values)
+        feed(one.digest, values, one.room.take(values.nbytes))

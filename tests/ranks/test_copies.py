@@ -158,15 +158,39 @@ def test_in_strict_mode_a_program_is_not_launched_with_different_values(
 ) -> None:
     ranks.strict(True)
     try:
-        record = ranks.run("print(dot(g, 2.0), dot(g, np.ones(6)))", show=False)
-        assert record.stdout(2) == "30.0 15.0\n"
+        record = ranks.run("print(dot(g, 2.0), dot(g, np.ones(6)), dot(g, even))", show=False)
+        assert record.stdout(2) == "30.0 15.0 55.0\n"
         launches = record.replies[0].launches
-        with pytest.raises(Divergence, match="one program with different values") as caught:
-            ranks.run("x = dot(g, np.full(6, 1.0 * r))", show=False)
-        assert "given float32[6] #" in str(caught.value)
+        for odd_one in ("np.full(6, 1.0 * r)", "odd"):
+            with pytest.raises(Divergence, match="one program with different values") as caught:
+                ranks.run(f"x = dot(g, {odd_one})", show=False)
+            assert "given float32[6] #" in str(caught.value)
         record = ranks.run("if r: x = jnp.ones(3) * r\nprint(dot(g, 2.0))", show=False)
         assert record.stdout(1) == "30.0\n"
         [(count, _)] = {tuple(v) for v in record.replies[0].launches.values()}
         assert count == max(n for n, _ in launches.values()) + 1
+    finally:
+        ranks.strict(False)
+
+
+@pytest.mark.promise("Copies that differ")
+@pytest.mark.parametrize("is_strict", [False, True], ids=["", "strict"])
+def test_what_one_rank_alone_reads_makes_no_equal_values_differ(
+    ranks: jaxcluster.Cluster, is_strict: bool
+) -> None:
+    """As rank 0 does that logs: it has hashed more than the others by then."""
+    ranks.run(
+        "big = make(np.arange(float(1 << 18), dtype='float32'), whole)\n"
+        "wide = make(np.arange(6000.0), split)",
+        show=False,
+    )
+    ranks.strict(is_strict)
+    try:
+        source = (
+            "if r == 0:\n    for _ in range(80): np.asarray(big)\n"
+            "print(float(dot(wide, np.ones(6000))))"
+        )
+        assert said(ranks, source) == ""
+        assert ranks.last.stdout(2) == "17997000.0\n"
     finally:
         ranks.strict(False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -68,8 +69,8 @@ def test_a_cell_of_many_lines_and_bytes_notes_a_part_of_them() -> None:
     places = iter(range(1000))
     values = HostValues(lambda: (1, next(places)))
     assert len(note(values, *[np.ones(1)] * 1000, on=Sharding(0, 1))) == noted.MOST_PLACES
-    room = Room(10_000)
     large = np.zeros(1 << 22, np.uint8)
+    room = Room(10_000)
     room.hash(large)
     assert room.nbytes == 0
     for room_nbytes, value in ((1 << 30, large), (0, large), (0, np.zeros(100, np.uint8))):
@@ -78,6 +79,64 @@ def test_a_cell_of_many_lines_and_bytes_notes_a_part_of_them() -> None:
             changed[at] = 1
             assert Room(room_nbytes).hash(changed) != Room(room_nbytes).hash(value)
             assert Room(room_nbytes).hash(value.copy()) == Room(room_nbytes).hash(value)
+
+
+class Copied:
+    """An array of which all processes have a copy, and this one perhaps only a part of it yet."""
+
+    ndim, dtype, is_fully_addressable, is_fully_replicated = 1, np.float64, False, True
+
+    def __init__(self, values: Any, ready: bool = True, num_devices: int = 1) -> None:
+        self.values, self.is_ready, self.is_deleted = values, lambda: ready, lambda: False
+        self.shape, self.nbytes, self.sharding = values.shape, values.nbytes, self
+        self.device_set = [Device(0), Device(1)]
+        held = SimpleNamespace(
+            device=SimpleNamespace(platform="cpu"), index=(slice(None),), data=values
+        )
+        self.addressable_shards = [held] * num_devices
+
+    def devices_indices_map(self, shape: tuple[int, ...]) -> dict[Any, Any]:
+        return dict.fromkeys(self.device_set, (slice(None),))
+
+
+def test_equal_copies_have_equal_hashes_whatever_a_rank_has_computed_or_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another rank has one array not ready yet, and has read a lot by itself."""
+    monkeypatch.setattr(noted, "host_values", lambda values: values)
+    arrays = [np.arange(1 << 17) + 0.5 * k for k in range(5)]
+    here = [(k, Copied(values)) for k, values in enumerate(arrays)]
+    there = [(k, Copied(values, k > 0, 2)) for k, values in enumerate(arrays)]
+    assert noted.hashes(here, Room(1 << 22))[1:] == noted.hashes(there, Room(1 << 22))
+    given, on = np.arange(6000.0), Sharding(0, 1)
+    told = []
+    for times in (0, 80):
+        values = HostValues(lambda: (7, 2))
+        values.announced = []
+        values.begin()
+        for _ in range(times):
+            values.read(here[0][1], arrays[0])
+        values.given(given, on)
+        [note] = (one for one in values.end() if one.kind == "given")
+        told.append((values.take_announced("0,1"), note))
+    assert told[0] == told[1]
+
+
+def test_in_strict_mode_copies_of_an_array_that_a_launch_is_given_are_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(noted, "host_values", lambda values: values)
+    values = host_values()
+    values.begin()
+    values.held(Copied(np.ones(3)))
+    assert values.announced is None and values.end() == []
+    values.announced = []
+    values.begin()
+    values.held(Copied(np.ones(3)))
+    values.held(Copied(np.zeros(3)))
+    one, other = values.take_announced("0,1")
+    assert one.partition("#")[0] == other.partition("#")[0] == "float64[3] "
+    assert one != other
 
 
 def test_in_strict_mode_what_a_launch_is_given_is_that_of_its_own_processes() -> None:

@@ -50,8 +50,12 @@ def hear_host_values(heard: HostValues) -> bool:
         def shard(values: Any, shardings: Any, *args: Any) -> Any:
             arrays = handle(values, shardings, *args)
             for value, sharding in zip(values, shardings, strict=False):
-                if not sharding.is_fully_addressable and is_local(value):
+                if sharding.is_fully_addressable:
+                    continue
+                if is_local(value):
                     heard.given(value, sharding)
+                else:
+                    heard.held(value)
             return arrays
 
         return shard
