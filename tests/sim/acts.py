@@ -125,7 +125,7 @@ def add(made: Schedule, chance: random.Random) -> Schedule:
 
 
 def stop_behind(made: Schedule, chance: random.Random) -> Schedule:
-    """A cell behind the mistake is stopped before its turn, and its notebook pulls what is wrong."""
+    """A cell behind the mistake is stopped before its turn, and its notebook pulls a value."""
     programs = list(made.programs)
     at = next(i for i, p in enumerate(programs) if any(p.number == g for g, _ in made.guilty))
     bound = {s.name for own in programs[at].steps.values() for s in own if isinstance(s, Launch)}
