@@ -123,6 +123,37 @@ def test_flaxs_gemma_trains_with_a_small_configuration(
     assert same_on_all(ranks, GEMMA_STEPS)
 
 
+NNX = """
+import jax, jax.numpy as jnp, optax
+from flax import nnx
+total = jax.jit(jnp.sum)
+whole = jax.make_array_from_callback(
+    (4,), jax.NamedSharding(jax.make_mesh((jax.device_count(),), ("i",)), jax.P("i")),
+    lambda index: jnp.ones(4)[index])
+model = nnx.Linear(4, 2, rngs=nnx.Rngs(0))
+optimizer = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
+@nnx.jit
+def train(model, optimizer):
+    optimizer.update(model, nnx.grad(lambda m: jnp.sum(m(jnp.ones((1, 4))) ** 2))(model))
+before = model.kernel.value
+float(total(whole))
+"""
+TRAINED = """
+train(model, optimizer); model.extra = 3
+if jax.process_index() == 0: total(whole).block_until_ready()
+"""
+
+
+def test_an_undone_cell_leaves_an_nnx_model_as_it_was(ranks: jaxcluster.Cluster) -> None:
+    """And one message does not call it restored, and perhaps changed."""
+    ranks.run(NNX, show=False)
+    with pytest.raises(Divergence) as caught:
+        ranks.run(TRAINED, show=False)
+    assert str(caught.value).endswith("This cell is undone. Restored model, optimizer.")
+    told = "print((model.kernel.value == before).all(), hasattr(model, 'extra'))"
+    assert same_on_all(ranks, told) == "True False\n"
+
+
 NETKET = """
 import netket as nk
 graph, hilbert = nk.graph.Chain(8), nk.hilbert.Spin(0.5, N=8)
