@@ -86,7 +86,7 @@ KINDS = (
     "thread", "skip", "alone", "error", "late_error", "all_error", "mix", "constant", "stop",
     "timeout", "ranks", "death", "crossed", "crossed_subsets", "skip_steered", "deleted_input",
     "death_in_recovery", "stop_in_recovery", "queue", "queue_skip", "queue_skip", "queue_stop",
-    "queue_of_two", "alarm", "strict",
+    "queue_of_two", "alarm", "alarm_comes", "strict",
 )  # fmt: skip
 CROSSED = (
     "if r % 2: print(float(jnp.sum(a)))\nelse: print(mhu.process_allgather(np.ones(999)).sum())"
@@ -207,6 +207,36 @@ class Session:
             "signal.alarm(0); signal.signal(signal.SIGALRM, signal.SIG_DFL)\nprint(value)",
             value,
         )
+
+    def alarm_comes(self) -> None:
+        """It raises on one rank, at any moment of a loop of launches, and that rank tries again.
+
+        Where the launch had been made it is made once too often: that is found.
+        """
+        rank, after_s = self.rank(), self.chance.uniform(0, 0.02)
+        sums = [float(VALUES.sum()) * k for k in range(12)]
+        source = (
+            "mark = 'alarm'\nfrom signal import *\n"
+            "def late(*_): raise TimeoutError\n"
+            "_ = signal(SIGALRM, late)\n"
+            f"if r == {rank}: setitimer(ITIMER_REAL, {after_s})\n"
+            "got, k = {}, 0\n"
+            "while k < 12:\n"
+            "    try:\n"
+            "        while k < 12:\n"
+            "            got[k] = float(jnp.sum(a * k))\n"
+            "            k += 1\n"
+            "    except TimeoutError: pass\n"
+            "mark = 'before'\n"
+            "_ = setitimer(ITIMER_REAL, 0), signal(SIGALRM, SIG_DFL)\n"
+            f"print(list(got.values()) == {sums})"
+        )
+        try:
+            record = self.cluster.run(source, show=False)
+        except (Divergence, CellFailed) as error:
+            assert "undone" in str(error) or "TimeoutError" in str(error), error
+        else:
+            assert [record.stdout(rank) for rank in range(RANKS)] == ["True\n"] * RANKS
 
     def strict(self) -> None:
         """Strict mode for a right cell, and for one that skips."""

@@ -167,6 +167,14 @@ from multiprocessing.pool import ThreadPool
 pool = ThreadPool(1)
 pool.apply_async(int, callback=lambda result: (time.sleep(delay), launch()))
 """,
+    "a pool's map that a thread waits for": """
+from multiprocessing.pool import ThreadPool
+pool = ThreadPool(1)
+thread = threading.Thread(
+    target=pool.map, args=(lambda _: (time.sleep(delay), launch()), range(1))
+)
+thread.start()
+""",
     "a loop in a thread": """
 loop = asyncio.new_event_loop()
 thread = threading.Thread(target=loop.run_forever, daemon=True)

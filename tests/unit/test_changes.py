@@ -106,6 +106,7 @@ def namespace(source: str, **values: Any) -> dict[str, Any]:
         ("class x(enum.Enum):\n  A = [1]", "x.A.value.append(2)"),
         ("x = decimal.Context()", "x.prec = 5"),
         ("log = []\nx = collections.defaultdict(lambda: log.append(1))", "x['a']"),
+        ("x = {}\nexec('log = []\\ndef f(): log.append(1)', x)\nx = x['f']", "x()"),
         ("class K: pass\nk = K(); x = {k: 1}", "[*x][0].a = 2"),
         ("class C: __slots__ = ('a', 'b')\nx = C(); x.a = 1", "x.a = 2; x.b = 3"),
         ("class C(list): pass\nx = C([1]); x.a = 1", "x.append(2); x.a = 2"),

@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
@@ -314,6 +315,21 @@ def test_shapes_tell_programs_of_one_line_apart() -> None:
     for rank in run(launch("f32[4]"), launch("f32[5]"), launch("f32[4]")):
         assert "ranks 0, 2: f(f32[4])" in rank.told[0]
         assert "rank 1: f(f32[5])" in rank.told[0]
+
+
+def test_programs_that_read_alike_are_told_apart() -> None:
+    """As where a constant differs."""
+
+    def launch(fingerprint: int) -> Callable[[Rank], None]:
+        def run_it(rank: Rank) -> None:
+            with pytest.raises(Divergence) as raised:
+                rank.strict.before_launch(replace(program("f"), fingerprint=fingerprint))
+            rank.told.append(str(raised.value))
+
+        return run_it
+
+    for rank in run(launch(7), launch(8), launch(7)):
+        assert re.search(r"ranks 0, 2: f\(.*; rank 1: f\(", rank.told[0])
 
 
 def test_a_rank_whose_wait_was_interrupted_is_waited_for() -> None:
