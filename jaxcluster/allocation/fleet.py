@@ -259,12 +259,7 @@ class Fleet(ForkServers):
 
     def _watch(self, place: Place) -> None:
         agent = place.agent
-
-        def tell(event: forks.Event) -> None:
-            if place.agent is agent:  # not of one that another has taken the place of
-                self._events.put((place, event, agent))
-
-        agent.fork.on_event = tell
+        agent.fork.on_event = lambda event: self._events.put((place, event, agent))
 
     def place_of(self, rank: int) -> Place:
         """The host that a rank is on."""
@@ -339,6 +334,7 @@ class Fleet(ForkServers):
         while not self._closed:
             with contextlib.suppress(queue.Empty):
                 heard = self._events.get(timeout=LOOK_S)
+                # Not what an agent says that another one has taken the place of.
                 if heard is not None and heard[2] in (None, heard[0].agent):
                     self._take(*heard)
             now = time.monotonic()
@@ -373,7 +369,7 @@ class Fleet(ForkServers):
                 self._ending[place.number] = time.monotonic() + REASON_S, why, agent
                 if len(self._ending) == 1 and self._reason is not None:
                     threading.Thread(target=self._ask_reason, daemon=True).start()
-            elif agent is place.agent:
+            else:
                 self._lose(place, why, True)
         elif isinstance(event, Reason):
             why = re.sub(r'\.("?)\.?$', r"\1", event.message)  # no sentence's end
