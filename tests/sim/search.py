@@ -24,8 +24,8 @@ from sim import acts, keeping
 from sim.clients import Client, outcome, virtual
 from sim.hub import Hub, Sink, Stuck
 from sim.programs import FAULTS, Catch, Late, Launch, Own, Program, Repeat, Schedule, Thread, Writer
-from sim.ranks import Cluster
-from sim.truth import Value
+from sim.ranks import CHECK, Cluster
+from sim.truth import ZEROS, Value
 
 GARBAGE = 500_000  # objects between looks for what only cycles hold
 KEPT = 0.006  # of the schedules: in each of these ranks or hosts are lost
@@ -288,6 +288,8 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
             elif not re.search(rf"\b{name}\b", str(error)):
                 told = f"P1: cell {number} left {name} wrong on rank {rank.number}, unnamed"
                 broken.append(f"{told}: {error}")
+    if schedule.is_strict and not has_px:
+        _look_at_strict(cluster, course)
     is_left = any(isinstance(error, Left) for error in course.ended.values())
     is_whole = schedule.death is None and schedule.keeps is None and not is_left
     is_right = not schedule.fault and is_whole
@@ -345,6 +347,16 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
                 broken.append(f"P4: cell {report.cell_seq} is blamed, not {cells}: {report}")
     if not (broken or is_left or any(rank.is_dead for rank in cluster.ranks)):
         _look_at_all_or_none(schedule, cluster, course)
+
+
+def _look_at_strict(cluster: Cluster, course: Course) -> None:
+    """P8: in strict mode no launch meets another program, or another cell's, but a replay's."""
+    for each in {id(made.met): made.met for made in cluster.devices.made if made.met}.values():
+        real = [made for made in each if made.meant != ZEROS]
+        cells = {made.meant[0] for made in real if made.program != CHECK}
+        cells -= {made.meant[0] for made in real if made.meant in course.apart}
+        if len({made.program for made in real}) > 1 or len(cells) > 1:
+            course.broken.append(f"P8: {[made.meant for made in each]} have met in strict mode")
 
 
 def _maker(value: Value) -> int:

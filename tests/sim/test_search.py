@@ -82,6 +82,11 @@ def origin_in_strict_mode(journal: Journal) -> int:
     return journal.cell_seq if asks else REAL.origin(journal)
 
 
+def look_at_order_alone(own: strict.Announcement, *more: Any) -> strict.Outlook:
+    """Whoever has skipped a launch of an earlier cell."""
+    return REAL.look(replace(own, cell=0), *more)
+
+
 def announce_to_nobody(journal: Journal, upcoming: wire.Launch) -> Any:
     return contextlib.nullcontext()
 
@@ -137,6 +142,7 @@ REAL = SimpleNamespace(
     confirmations=Journal.confirmations,
     origin=Journal.origin,
     find=deadlock.find,
+    look=strict.look,
     take_reply=Cell._take_reply,
     begin=hub.Hub.__init__,
 )
@@ -344,6 +350,7 @@ HOLES: dict[str, list[tuple[Any, str, Any]]] = {
     ],
     "strict: what threads launch is a cell's": [(Journal, "origin", origin_in_strict_mode)],
     "strict: what XLA refuses on one rank hangs all": [(strict, "_met", meet_at_first)],
+    "strict: what a rank skips meets its next cell": [(strict, "look", look_at_order_alone)],
     "what is compiled is announced to nobody": [(Journal, "announcing", announce_to_nobody)],
     "what is compiled is in no circle": [(deadlock, "find", find_what_runs)],
     "a copy of another moment is taken": [(wire.Mark, "version_for", version_at_hand)],
@@ -395,6 +402,7 @@ SHOWN_BY: dict[str, Callable[[Schedule], bool]] = {
     "an interrupt from elsewhere is a divergence": is_stopped,
     "strict: what threads launch is a cell's": lambda made: made.is_strict,
     "strict: what XLA refuses on one rank hangs all": lambda made: made.is_strict,
+    "strict: what a rank skips meets its next cell": lambda made: made.is_strict,
     "what is compiled is announced to nobody": lambda made: made.is_tuned,
     "what is compiled is in no circle": lambda made: made.is_tuned,
     "a copy of another moment is taken": is_kept,
