@@ -358,6 +358,15 @@ def is_imported(module: Any) -> bool:
     return vars(module).get("__spec__") is not None or is_of_module(vars(module))
 
 
+def is_librarys(value: Any) -> bool:
+    """Whether it is an installed module, or a function or class of one."""
+    if issubclass(type(value), types.ModuleType):
+        return is_imported(value) and not is_of_own_module(vars(value))
+    if type(value) is types.FunctionType:
+        return is_in_module(value) and not is_of_own_module(value.__globals__)
+    return issubclass(type(value), type) and not value_copies.is_users_class(value)
+
+
 def is_in_module(function: Any) -> bool:
     """Whether a function was defined by a library itself, and not made by it for somebody."""
     at: Any = function.__globals__

@@ -376,6 +376,7 @@ class Undo:
             } - names
         with_whom = ", ".join(sorted(known)) or "values that a library keeps"
         shared = dict.fromkeys(names, f"shares values with {with_whom}")
+        late = {name for name in late if not changes.is_librarys(kept.names[name])}
         shared |= dict.fromkeys(late, "too large to search")
         same = {id(value): changes.describe(value) for value in watch.unwatched}
         return {name: same.get(id(kept.names[name]), shared[name]) for name in sorted(shared)}
