@@ -173,8 +173,8 @@ class ActionRunner:
                 core.is_patient = is_patient
                 how = begun.bring_back(world.turns)
                 return Replayed(how, core.stuck, core.ran, core.counts, core.is_under_way)
-            case actions.Undo(ranks, holds_others):
-                return self._undo(world, ranks, holds_others)
+            case actions.Undo(ranks, holds_others, stays_but):
+                return self._undo(world, ranks, holds_others, stays_but)
             case actions.TakeBackOthers(cells):
                 return self._take_back_others(world, cells)
             case actions.OpenGates(seqs):
@@ -255,9 +255,16 @@ class ActionRunner:
             except ClusterWarning as error:  # made of it by a filter: the cell comes to its end
                 self.warned = self.warned or error
 
-    def _undo(self, world: World, ranks: Sequence[int], holds_others: bool) -> Undone:
+    def _undo(
+        self,
+        world: World,
+        ranks: Sequence[int],
+        holds_others: bool,
+        stays_but: frozenset[str] | None,
+    ) -> Undone:
         record = self._cell.record
-        undone = self._take_back(world, record.seq, record.execution_count, ranks, holds_others)
+        seq, number = record.seq, record.execution_count
+        undone = self._take_back(world, seq, number, ranks, holds_others, stays_but)
         if undone.refused == ALREADY_UNDONE:  # another notebook took this one for gone
             undone = Undone(by_another=True)
         if not undone.refused:
@@ -275,12 +282,19 @@ class ActionRunner:
         return events.TookBack(time.monotonic(), tuple(lines))
 
     def _take_back(
-        self, world: World, seq: int, number: int, ranks: Sequence[int], holds_others: bool
+        self,
+        world: World,
+        seq: int,
+        number: int,
+        ranks: Sequence[int],
+        holds_others: bool,
+        stays_but: frozenset[str] | None = None,
     ) -> Undone:
         # Beside new processes some ranks would be saved before the undo, and others after it.
         with self._cluster.changing:
+            link, turns = world.link, world.turns
             undone = undoing.undo(
-                world.link, world.turns, seq, number, ranks, holds_others=holds_others
+                link, turns, seq, number, ranks, holds_others=holds_others, stays_but=stays_but
             )
             if not undone.refused or undone.refused == ALREADY_UNDONE:
                 world.hear_undo(seq, undone.in_doubt)

@@ -40,14 +40,15 @@ def undo(
     ranks: Iterable[int],
     holds_others: bool = False,
     *,
+    stays_but: AbstractSet[str] | None = None,
     looked: AbstractSet[int] = frozenset(),
     answer_s: float = ANSWER_S,
 ) -> Undone:
     """Take cell ``seq`` back on ``ranks``: those that were told to run it, and live.
 
     Its ``number`` is what people call it by. ``holds_others``: cells that wait behind it don't
-    begin before the ranks are called settled. ``looked``: the seqs of looks at an error in the
-    debugger, which may have been sent since.
+    begin before the ranks are called settled. ``stays_but``: as in ``actions.Undo``. ``looked``:
+    the seqs of looks at an error in the debugger, which may have been sent since.
 
     Takes milliseconds, some 2 s beside values that are too large to be watched, and up to twice
     ``answer_s`` where a rank does not answer. Whether their main threads still are in the cell does
@@ -60,12 +61,12 @@ def undo(
             later = {rank: found for rank, found in later.items() if found not in looked}
             if later and not (holds_others and _are_held(link, seq, later)):
                 return Undone("another cell has been sent since")
-            return _undo(link, seq, number, ranks, answer_s)
+            return _undo(link, seq, number, ranks, answer_s, stays_but)
     except (NoCluster, OSError):
         # The first host is lost, or all are: nobody hands out a cell any more.
         if (why := _what_was_sent_since(link, seq, ranks, holds_others, answer_s)) is not None:
             return Undone(why)
-        return _undo(link, seq, number, ranks, answer_s)
+        return _undo(link, seq, number, ranks, answer_s, stays_but)
 
 
 def _what_was_sent_since(
@@ -110,11 +111,18 @@ def _are_held(link: Link, seq: int, later: Mapping[int, int]) -> bool:
         time.sleep(LOOK_S)
 
 
-def _undo(link: Link, seq: int, number: int, ranks: Sequence[int], answer_s: float) -> Undone:
+def _undo(
+    link: Link,
+    seq: int,
+    number: int,
+    ranks: Sequence[int],
+    answer_s: float,
+    stays_but: AbstractSet[str] | None,
+) -> Undone:
     try:
         # What can't be taken back waits on ranks that have answered, until all have.
         answers = link.gather(ranks, UndoLook(seq, 2 * answer_s), timeout_s=answer_s)
-        return _undo_if_all_can(link, seq, number, ranks, answers, answer_s)
+        return _undo_if_all_can(link, seq, number, ranks, answers, answer_s, stays_but)
     finally:
         link.request_each(dict.fromkeys(ranks, UndoDrop()), sink=Sink())
 
@@ -126,6 +134,7 @@ def _undo_if_all_can(
     ranks: Sequence[int],
     answers: Mapping[int, Event[Any]],
     answer_s: float,
+    stays_but: AbstractSet[str] | None,
 ) -> Undone:
     # Another notebook, or one that was ended in the midst of it, may have begun.
     ranks = [r for r in ranks if not _is_undone(answers.get(r))] or ranks
@@ -133,6 +142,8 @@ def _undo_if_all_can(
         return Undone(why)
     looks = [look for _, look in sorted(replies(answers).items())]  # not of the dead
     plan = plan_of(looks)
+    if stays_but is not None and plan.lost and {*plan.lost, *plan.back, *plan.made} - stays_but:
+        return Undone(STAYS, plan.lost)
     leave = sorted({*plan.failed, *(n for look in looks for n in look.too_large)})
     lost = dict.fromkeys(plan.lost, f"was lost in cell [{number}] (donated or deleted)")
     done = link.gather(ranks, Undo(seq, leave, lost), timeout_s=answer_s)
@@ -147,6 +158,7 @@ def _is_undone(event: Event[Any] | None) -> bool:
     return event is not None and event.op == "error" and event.why == ALREADY_UNDONE
 
 
+STAYS = "its ranks have launched the same, and were stopped in the same place"
 _AGAIN = "nothing was changed: try %jaxcluster undo again"
 _LATER = "it will undo the cell when it can; the others have undone it"
 

@@ -31,13 +31,13 @@ class AfterBinding:
     def __init__(self) -> None:
         self.waits = False
         self._frame: FrameType | None = None
-        self._then: Callable[[], None] | None = None
+        self._then: Callable[[FrameType], None] | None = None
 
-    def begin(self, frame: FrameType, then: Callable[[], None]) -> bool:
+    def begin(self, frame: FrameType, then: Callable[[FrameType], None]) -> bool:
         """Raise KeyboardInterrupt at the next line of ``frame``, which has launched; False: not so.
 
         Args:
-          then: called right before.
+          then: called right before, with the frame.
         """
         if sys.gettrace() is not None or not _binds(frame):
             return False
@@ -78,7 +78,7 @@ class AfterBinding:
         then = self._then
         self.end()
         if then is not None:
-            then()
+            then(frame)
         raise KeyboardInterrupt
 
 

@@ -114,8 +114,7 @@ class Interrupts:
         if is_inside and not is_rendering:
             if frame is not None and not was_waiting and self._waits_for_names(running, frame):
                 return
-            running.interrupted = True
-            running.unheard_since = 0.0
+            self._note_stop(running, frame)
             if usercode.is_debugged(frame):  # the debugger keeps it to itself
                 running.unheard = True
                 self.signal_again(functools.partial(self._is_to_be_raised, running))
@@ -128,12 +127,17 @@ class Interrupts:
             running.interrupted = True
             self._loop.call_soon_threadsafe(running.task.cancel)
 
+    def _note_stop(self, running: Running, frame: FrameType | None) -> None:
+        """An interrupt is to be raised in ``frame``."""
+        running.interrupted = True
+        running.unheard_since = 0.0
+        journal = self._runner.journal
+        is_clear = frame is not None and not journal.may_hold_results(frame)
+        is_first = running.stopped_at is None
+        running.stopped_at = journal.stands_at(frame) if frame and is_first and is_clear else ""
+
     def _waits_for_names(self, running: Running, frame: FrameType) -> bool:
         """Whether an interrupt is raised at the next line, as a launch has just returned here."""
-
-        def raised() -> None:
-            running.interrupted = True
-            running.unheard_since = 0.0
 
         def waits_yet() -> bool:
             does = self._binding.waits and self._runner.current is running and not running.over
@@ -142,7 +146,7 @@ class Interrupts:
 
         if not self._runner.journal.has_just_launched(frame):
             return False
-        if not self._binding.begin(frame, raised):
+        if not self._binding.begin(frame, functools.partial(self._note_stop, running)):
             return False
         self.signal_again(waits_yet)
         return True

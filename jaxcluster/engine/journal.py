@@ -759,6 +759,26 @@ class Journal:
         last = self._made[-1:]
         return bool(last) and type(last[0]) is tuple and _is_at(frame, last[0])
 
+    def may_hold_results(self, frame: FrameType) -> bool:
+        """Whether what the last launch has given may have no name yet: ``frame`` is in its line."""
+        place = NOWHERE  # another was launched in the middle of it
+        if not (made := self._made[-1:]):
+            if not self._ring:
+                return False
+            place = self._ring[-1][2]
+        elif isinstance(made[0], tuple):
+            (_, place, *_), _, _ = made[0]
+        code, instruction, *_ = place
+        is_at = ((each.f_code, each.f_lasti) == (code, instruction) for each in _outward(frame))
+        return code is None or any(is_at)
+
+    def stands_at(self, frame: FrameType) -> str:
+        """Cell, line and instruction of each frame of cells that ``frame`` is in: ``3:12:40``."""
+        frames = [each for each in _outward(frame) if each.f_code.co_filename in self.cell_numbers]
+        return "/".join(
+            f"{self.cell_numbers[f.f_code.co_filename]}:{f.f_lineno}:{f.f_lasti}" for f in frames
+        )
+
     def is_launching(self, frame: FrameType | None) -> bool:
         """Whether an exception raised in ``frame`` now would break off a program that runs.
 

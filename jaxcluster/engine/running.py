@@ -43,6 +43,7 @@ class Running:
       faults: errors of ours, a line each.
       between: what handlers of signals have raised before it, since the last cell.
       course: what it has done to the names, when it has ended; None where that is not known.
+      stopped_at: where an interrupt was raised, once; "" where that does not tell what has names.
     """
 
     request: Request[wire.CellRequest]
@@ -64,6 +65,7 @@ class Running:
     faults: list[str] = field(default_factory=list)
     between: str = ""
     course: Course | None = None
+    stopped_at: str | None = None
 
     @property
     def is_stopped(self) -> bool:

@@ -112,10 +112,13 @@ class Undo:
     """Take the cell back on these ranks. -> ``Undone``
 
     ``holds_others``: cells that wait behind it don't begin before the ranks are called settled.
+    ``stays_but``: what it has assigned is right, and stays where old values are donated, but for
+    these names, which have lost their values anyway; None: it is not known to be right.
     """
 
     ranks: tuple[int, ...]
     holds_others: bool
+    stays_but: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)

@@ -379,6 +379,17 @@ class Cell:
         return len(ends) == len(self.record.ranks) and not left
 
     @property
+    def was_stopped_alike(self) -> bool:
+        """Whether its ranks have launched the same in it, and were stopped in the same place."""
+        ends, ranks = self.ends, self.record.ranks
+        places = {(reply.status, reply.stopped_at) for reply in self.record.replies.values()}
+        if len(ends) < len(ranks) or len(places) > 1 or not all(place for _, place in places):
+            return False
+        apart = wire.cell_ends.differing(ends) or not wire.cell_ends.covers(ranks, ends)
+        unsure = any(end.foreign or end.refused or end.unchecked for end in ends.values())
+        return not (apart or unsure)
+
+    @property
     def never_begun(self) -> set[int]:
         """The ranks on which it was interrupted before its turn."""
         return {

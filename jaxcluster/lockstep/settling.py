@@ -95,7 +95,7 @@ class Settling:
             yield from self._bring_back()
             self._was_held_up()
         if cell.was_aborted(self._facts.dead):
-            yield from self._take_back()
+            yield from self._take_back((yield from self._may_stay()))
         yield from self._replace_the_dead()
         yield from self._doubt()
         yield from self._let_others_begin()
@@ -465,14 +465,38 @@ class Settling:
         others = self._forsaken() if self._is(State.SETTLED) else ()
         yield actions.OpenGates(frozenset({self._cell.record.seq, *others}))
 
-    def _take_back(self) -> Steps[Undone]:
-        """Undo the cell on all its ranks, once, and others that nobody else undoes."""
+    def _may_stay(self) -> Steps[bool]:
+        """Whether what it has assigned is right on all its ranks, though its time was up.
+
+        They have launched the same in it, and nothing else has met that. And no rank has a name for
+        what another one was stopped before.
+        """
+        cell, facts = self._cell, (yield from self._look_around())
+        found = cell.polls.report is not None or bool(cell.recovered) or facts.pending
+        is_right = cell.watch.why == "timeout" and cell.was_stopped_alike and not found
+        is_even = not (facts.dead or facts.is_over) and lockstep.in_lockstep(facts.counts)
+        if not (is_right and is_even and self._is(State.SETTLED)):
+            return False
+        look = yield from self._ask(timeout_s=ANSWER_S, is_brief=True)
+        seq, reports = cell.record.seq, look.reports
+        return len(reports) == len(look.facts.ranks) and not (
+            seq in suspect_launches.met_zeros(reports)
+            or suspect_launches.from_elsewhere(reports, seq)
+            or suspect_launches.from_other_lines(reports, seq)
+        )
+
+    def _take_back(self, may_stay: bool = False) -> Steps[Undone]:
+        """Undo the cell on all its ranks, once, and others that nobody else undoes.
+
+        ``may_stay``: not where old values are donated, since what it has assigned is right.
+        """
         cell = self._cell
         if cell.undone is None:
             facts = yield from self._look_around()
             gone = cell.never_begun.union(facts.dead)
             ranks = tuple(rank for rank in cell.record.ranks if rank not in gone)
-            cell.undone = yield actions.Undo(ranks, not cell.lets_others_begin)
+            stays_but = self._deleted() if may_stay else None
+            cell.undone = yield actions.Undo(ranks, not cell.lets_others_begin, stays_but)
         if not self._is(State.LEFT) and (others := self._others_to_undo()):
             evidence = cell.polls.evidence
             took: events.TookBack = yield actions.TakeBackOthers(
@@ -569,8 +593,12 @@ class Settling:
         is_undone = cell.undone is not None and not cell.undone.refused
         if is_undone or self._is_replaced:
             return ""
-        names = {name for reply in cell.record.replies.values() for name in reply.deleted}
+        names = self._deleted()
         return tell_lost(sorted(names)) if names else ""
+
+    def _deleted(self) -> frozenset[str]:
+        replies = self._cell.record.replies.values()
+        return frozenset(name for reply in replies for name in reply.deleted)
 
     def _recover_from_death(self) -> Steps[verdict.Death | None]:
         """Where ranks died, or were ended since they hung: what was done about it."""

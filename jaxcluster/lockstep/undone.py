@@ -14,6 +14,7 @@ class Undone:
 
     Attributes:
       refused: why it was not done; "" where it was.
+      kept: names whose old values are donated, so that what the cell did, which is right, stays.
       back: names that are what they were: bound to their old values, or put back in place.
       made: names that the cell had made; they are unbound.
       lost: names whose old values were donated or deleted; they are unbound.
@@ -24,6 +25,7 @@ class Undone:
     """
 
     refused: str = ""
+    kept: tuple[str, ...] = ()
     back: tuple[str, ...] = ()
     made: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
@@ -41,6 +43,7 @@ class Undone:
 
         return Undone(
             self.refused,
+            self.kept,
             rest(self.back),
             rest(self.made),
             rest(self.lost),
@@ -73,6 +76,11 @@ class Undone:
 
     def told(self, cell: str, assigned: Sequence[str] = ()) -> str:
         """In words. Where it was refused: that what the cell ``assigned`` is not to be trusted."""
+        if self.kept:
+            return (
+                f"What {cell[0].lower() + cell[1:]} did is kept: {self.refused}, and an undo "
+                f"can't give back what was donated: {', '.join(self.kept)}."
+            )
         if self.refused:
             cell = cell[0].lower() + cell[1:]
             if not assigned:

@@ -367,7 +367,8 @@ class CellReply:
     after the cell before. ``copies``: what should be equal on the ranks. ``given_up`` are the sets
     of which, in strict mode, the main thread had announced a program and did not launch it, since
     it was interrupted. ``deleted``: where it was stopped, the names of those that it can reach
-    whose arrays are donated or deleted.
+    whose arrays are donated or deleted. ``stopped_at``: the instructions of cells in which it was
+    stopped; "" where it was not, or where results of its last launch may have no names yet.
     """
 
     rank: int
@@ -386,6 +387,7 @@ class CellReply:
     copies: list[CopyNote] = field(default_factory=list)
     given_up: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
+    stopped_at: str = ""
 
 
 class CellRequest(Operation[CellReply], op="cell"):

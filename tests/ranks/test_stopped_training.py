@@ -54,6 +54,36 @@ def test_the_state_of_a_stopped_loop_is_there(home: Home) -> None:
     assert kept
 
 
+@pytest.mark.promise("Undo")
+def test_what_a_time_limit_ends_is_kept_where_an_undo_would_lose_the_state(
+    pair: jaxcluster.Cluster,
+) -> None:
+    pair.run(f"{SETUP}import time\ny = 1", show=False)
+    with pytest.raises(CellFailed) as caught:
+        pair.run("for y in (2, 3): w = step(w, x)\ntime.sleep(100)", timeout_s=2, show=False)
+    assert "What this cell did is kept" in str(caught.value)
+    assert "give back what was donated: w." in str(caught.value)
+    pair.run("again = put(np.zeros(3, np.float32))\nfor _ in range(3): again = step(again, x)")
+    record = pair.run("print(y, np.array_equal(w, again))", show=False)
+    assert [record.stdout(rank) for rank in range(2)] == ["3 True\n"] * 2
+
+
+@pytest.mark.promise("Undo")
+def test_what_a_time_limit_ends_in_other_places_is_undone(pair: jaxcluster.Cluster) -> None:
+    pair.run(f"{SETUP}import time", show=False)
+    source = "w = step(w, x)\nif jax.process_index():\n    time.sleep(100)\nv = w; time.sleep(100)"
+    with pytest.raises(CellFailed) as caught:
+        pair.run(source, timeout_s=2, show=False)
+    assert "This cell is undone. Removed v. Lost, since donated or deleted: w" in str(caught.value)
+
+
+def test_what_a_time_limit_ends_is_undone_where_nothing_is_lost(pair: jaxcluster.Cluster) -> None:
+    pair.run(f"{SETUP}import time\ny = 1", show=False)
+    with pytest.raises(CellFailed) as caught:
+        pair.run("y = x.sum(); time.sleep(100)", timeout_s=2, show=False)
+    assert "This cell is undone. Restored y." in str(caught.value)
+
+
 # ------------------------------------------------------- what a stop has left without a value
 
 # What a launch returns is on its way to its name for as long as this takes.

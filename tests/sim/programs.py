@@ -110,7 +110,7 @@ class Program:
 
     @functools.cached_property
     def source(self) -> str:
-        names = sorted({name for steps in self.steps.values() for name in _bound(steps)})
+        names = sorted({name for steps in self.steps.values() for name in names_in(steps)})
         bound = " = ".join([*names, "0"])
         return f"{bound} # {self.number}"
 
@@ -160,13 +160,16 @@ class Schedule:
     leaver: int = 1  # which one's; a third one, with programs of client 2, comes then
     cut_off: float = 0.0  # how often a cell is seconds on its way to a rank
     is_tuned: bool = False  # ranks wait for each other in the compiler, as on GPU
+    donates: bool = False  # launches take what their results' names were bound to
+    is_raised_early: bool = False  # a stop comes between a launch and the name of what it gives
 
     def tell(self) -> str:
         lines = [f"seed {self.seed}, {'one device' if self.inline else 'several devices'} a rank, "
                  f"fault {self.fault or 'none'}, guilty {sorted(self.guilty)}, "
                  f"death {self.death}, lateness {self.lateness}, "
                  f"strict {self.is_strict}, {self.leaver} leaves {self.leaves_at}, "
-                 f"cut off {self.cut_off}, tuned {self.is_tuned}"]  # fmt: skip
+                 f"cut off {self.cut_off}, tuned {self.is_tuned}, donates {self.donates}, "
+                 f"raised early {self.is_raised_early}"]  # fmt: skip
         lines += [str(self.keeps)] * (self.keeps is not None)
         for p in self.programs:
             if p.act is not None:
@@ -224,7 +227,9 @@ class Writer:
         if with_life and not is_stopped and chance.random() < self.stopped:
             made = self.stop(made)
         # Not by the same chance: what was found before is found again.
-        return replace(made, is_tuned=random.Random(~seed).random() < 0.1)
+        more = random.Random(~seed).random
+        made = replace(made, is_tuned=more() < 0.1)
+        return replace(made, donates=more() < 0.3, is_raised_early=more() < 0.2)
 
     def programs(self, with_life: bool, with_launch: bool) -> tuple[Program, ...]:
         """What the cells of a notebook are to do, ``with_launch`` so that a mistake can be made."""
@@ -485,13 +490,13 @@ class Writer:
         return {rank: (*own, wait) for rank, own in steps.items()}
 
 
-def _bound(steps: Sequence[Step]) -> Iterator[str]:
+def names_in(steps: Sequence[Step]) -> Iterator[str]:
     """The names that steps bind, also within others."""
     for step in steps:
         if isinstance(step, (Launch, Set)):
             yield step.name
         elif isinstance(step, (Catch, Repeat, Thread, Late)):
-            yield from _bound(step.steps)
+            yield from names_in(step.steps)
 
 
 def _launches(program: Program) -> list[tuple[int, int]]:

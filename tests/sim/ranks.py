@@ -250,6 +250,7 @@ class Rank:
         self.current: wire.CellRequest | None = None
         self.ended = self.probes = self.releases = 0
         self.is_interrupted = self.is_listening = False
+        self.place, self.stopped_at = "", None  # of the step that it takes, and was stopped in
         self.before: Before | None = None
         self.olds: dict[int, dict[str, Any]] = {}  # what undo has ever kept, by the cell
         self.held_until = 0.0  # of ``Undo``
@@ -431,7 +432,9 @@ class Rank:
         assert self.before is not None
         old, new = self.before.names, self.names
         back = [n for n in old if new.get(n) is not old[n]]
-        self.reply(request, UndoLooked(back, [n for n in new if n not in old]))
+        donated = [n for n in back if isinstance(old[n], Value) and self.cluster.donates]
+        made = [n for n in new if n not in old]
+        self.reply(request, UndoLooked(back, made, donated=donated))
 
     def _on_undo(self, request: Request) -> None:
         if (why := self._refuses_undo(request)) is not None:
@@ -442,6 +445,8 @@ class Rank:
             return
         assert self.before is not None
         self.before.is_undone = True
+        for name in request.body.lost:
+            self.before.names.pop(name, None)
         self._put_back(self.before)
         if self.copier is not None and self.others is not None:
             self.copier.changed()
@@ -582,6 +587,7 @@ class Rank:
             self.copier.begin(cell.seq, request.ident)
         self.before = Before(cell.seq, dict(self.names))
         self.olds[cell.seq] = self.before.names
+        self.stopped_at = None
         status, error = "ok", None
         steps = self.cluster.program(cell.source).of(self.number)
         try:
@@ -602,6 +608,7 @@ class Rank:
             self.number, cell.seq, status, 0.001, error, end.launches,
             own=end.own, foreign=end.foreign, unchecked=end.unchecked, background=end.background,
             given_up=sorted(self.journal.given_up), names=self._name_changes(request.ident),
+            stopped_at=self.stopped_at or "",
         )  # fmt: skip
         if self.copier is None or self.others is None:
             self.reply(request, reply)
@@ -622,12 +629,19 @@ class Rank:
 
     # ------------------------------------------------------------------ the user's code
 
-    def _take_steps(self, steps: Sequence[Step], cell: wire.CellRequest | None) -> None:
-        for step in steps:
+    def _take_steps(
+        self, steps: Sequence[Step], cell: wire.CellRequest | None, within: str = ""
+    ) -> None:
+        for at, step in enumerate(steps):
+            place = self.place = f"{within}{at}/"
             self.heed()
             match step:
                 case Launch():
                     value = self._launch(step)
+                    if self.cluster.inline and self.cluster.is_raised_early:
+                        self._wait_for(value, can_stop=False)
+                        self.place = ""
+                        self.heed()
                     self.names[step.name] = value
                     if self.cluster.inline:
                         self._wait_for(value, can_stop=False)
@@ -646,10 +660,10 @@ class Rank:
                 case Catch(inner, of_stop):
                     heard: type[BaseException] = KeyboardInterrupt if of_stop else ValueError
                     with contextlib.suppress(heard):
-                        self._take_steps(inner, cell)
+                        self._take_steps(inner, cell, place)
                 case Repeat(times, inner):
                     for turn in range(times):
-                        self._take_steps(_of_turn(inner, turn), cell)
+                        self._take_steps(_of_turn(inner, turn), cell, place)
                 case Thread(inner):
                     self._start_thread(inner)
                 case Join():
@@ -663,6 +677,7 @@ class Rank:
                 case Late(seconds, inner):
                     self.tasks.append((self.hub.now + seconds, inner))
                     self.hub.at(self.hub.now + seconds, self._stir)  # then it can be heard
+        self.place = f"{within}end/"
         self.heed()
 
     def _take_steps_apart(self, steps: Sequence[Step]) -> None:
@@ -765,6 +780,7 @@ class Rank:
     def heed(self) -> None:
         if self.is_interrupted and self.current is not None:
             self.is_interrupted = False
+            self.stopped_at = self.place if self.stopped_at is None else ""
             raise KeyboardInterrupt
 
     # ------------------------------------------------------------------ recovery
@@ -846,7 +862,8 @@ class Cluster:
 
     def __init__(self, hub: Hub, num_ranks: int, inline: bool, programs: Mapping[str, Program],
                  is_strict: bool = False, is_tuned: bool = False,
-                 copies: keeping.Keeping | None = None) -> None:  # fmt: skip
+                 copies: keeping.Keeping | None = None, donates: bool = False,
+                 is_raised_early: bool = False) -> None:  # fmt: skip
         self.hub, self.num_ranks, self.inline = hub, num_ranks, inline
         self.keeping = copies
         self.cut_off = 0.0  # how often a cell is seconds on its way
@@ -854,6 +871,7 @@ class Cluster:
         self.wrong: list[str] = []  # what has come back other than it was
         self.is_strict, self.service = is_strict, Service(hub)
         self.is_tuned = is_tuned  # programs are compiled as on GPU
+        self.donates, self.is_raised_early = donates, is_raised_early
         self.tuned: dict[int, set[int]] = {}  # by fingerprint: who has come to compile it
         self.everybody = ",".join(map(str, range(num_ranks)))
         hub.ranks = range(num_ranks)
@@ -869,7 +887,11 @@ class Cluster:
         self.seq = 0
         self.turn_taken = False
         self.generation = 0
-        self.ranks = [Rank(self, n, {}) for n in range(num_ranks)]
+        # Else a first cell has nothing to donate. What copies have is of the cells.
+        given = "abcd" if donates and copies is None else ""
+        self.ranks = [
+            Rank(self, n, {name: pushed(n, 0) for name in given}) for n in range(num_ranks)
+        ]
         self.past: list[Rank] = []  # of former generations
 
     def program(self, source: str) -> Program:

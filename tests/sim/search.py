@@ -23,7 +23,19 @@ from jaxcluster.wire.ops.cells import Interrupt
 from sim import acts, keeping
 from sim.clients import Client, outcome, virtual
 from sim.hub import Hub, Sink, Stuck
-from sim.programs import FAULTS, Catch, Late, Launch, Own, Program, Repeat, Schedule, Thread, Writer
+from sim.programs import (
+    FAULTS,
+    Catch,
+    Late,
+    Launch,
+    Own,
+    Program,
+    Repeat,
+    Schedule,
+    Thread,
+    Writer,
+    names_in,
+)
 from sim.ranks import CHECK, Cluster
 from sim.truth import ZEROS, Value
 
@@ -37,6 +49,7 @@ PX = 0.02  # of the others: ipyparallel runs code of a client's beside the cells
 BEHIND = 0.03  # of those with a mistake: a cell behind it is stopped before its turn
 BLAMED = ("skip", "other", "raise", "caught", "refused")  # faults of which a rank is guilty
 NEWCOMER = 2  # which notebook
+KEPT_TOLD = "did is kept:"  # of a cell whose time was up
 LIMIT_S = 200.0  # of the virtual clock; what waits as long waits for ever
 
 
@@ -80,6 +93,8 @@ def run(schedule: Schedule) -> Course:
             schedule.is_strict,
             schedule.is_tuned,
             copies,
+            schedule.donates,
+            schedule.is_raised_early,
         )
         clients = [Client(cluster, n, schedule.lateness) for n in range(2)]
         for client in clients:
@@ -143,6 +158,7 @@ def use(client: Client, programs: Sequence[Program], course: Course, hub: Hub, n
         error = outcome(cell)
         course.reports[program.number] = cell.report
         course.broken += _look_at_undone(client.cluster, course, program.number, error)
+        course.broken += _look_at_kept(client.cluster, course, program, error)
         become_known(program, error)
         nonlocal left
         left -= 1
@@ -285,7 +301,7 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
                 continue  # it waits for others, and says so
             if error is None:
                 broken.append(f"P1: cell {number} left {name} wrong on rank {rank.number}, ok")
-            elif not re.search(rf"\b{name}\b", str(error)):
+            elif KEPT_TOLD in str(error) or not re.search(rf"\b{name}\b", str(error)):
                 told = f"P1: cell {number} left {name} wrong on rank {rank.number}, unnamed"
                 broken.append(f"{told}: {error}")
     if schedule.is_strict and not has_px:
@@ -409,6 +425,28 @@ def _look_at_undone(
     ]
 
 
+def _look_at_kept(
+    cluster: Cluster, course: Course, program: Program, error: BaseException | None
+) -> list[str]:
+    """P8: where it says that what a stopped cell did is kept, all ranks have made the same."""
+    if KEPT_TOLD not in str(error):
+        return []
+    held: dict[str, set[Any]] = {}
+    for rank in cluster.ranks:
+        for name in names_in(program.of(rank.number)):
+            value = rank.names.get(name)
+            is_of_it = _cell_of(value) == program.number
+            told = value.meaning if isinstance(value, Value) and is_of_it else is_of_it
+            held.setdefault(name, set()).add(told)
+            if isinstance(value, Value) and is_of_it and value.tainted:
+                held[name].add("wrong")
+    return [
+        f"P8: cell {program.number} is kept, and {name} is of {values}: {error}"
+        for name, values in held.items()
+        if len(values) > 1
+    ]
+
+
 def _cell_of(value: Any) -> Any:
     """The number of the program that has made it; None where it does not say."""
     match value:
@@ -450,9 +488,9 @@ def _look_at_all_or_none(schedule: Schedule, cluster: Cluster, course: Course) -
         p.is_stopped for p in schedule.programs
     ):
         return
-    bound = {p.number for p in schedule.programs if acts.is_px(p)}
+    px = {p.number for p in schedule.programs if acts.is_px(p)}
     for name in "pq":
-        if any(_cell_of(rank.names.get(name)) in bound for rank in cluster.ranks):
+        if any(_cell_of(rank.names.get(name)) in px for rank in cluster.ranks):
             continue
         if any(name in str(error).split() or f"{name}," in str(error) or f" {name} " in str(error)
                for error in course.ended.values()):  # fmt: skip

@@ -314,6 +314,22 @@ def test_ranks_that_wait_in_the_cell_behind_are_not_waited_for() -> None:
     assert "Rank 1 finished the cell without launch 1" in str(course.ended[1])
 
 
+@pytest.mark.parametrize("is_believed", [False, True])
+def test_even_counts_do_not_tell_that_ranks_have_given_the_same_names(
+    monkeypatch: pytest.MonkeyPatch, is_believed: bool
+) -> None:
+    """A rank that was stopped where its launch had returned has bound less than the others."""
+    if is_believed:
+        monkeypatch.setattr(Cell, "was_stopped_alike", property(lambda cell: True))
+    launch = Launch("0,1,2", 1, (1, 0), "a", ("a",))
+    each: dict[int, Any] = {0: (launch,), 1: (launch,), 2: (Sleep(0.4), launch)}
+    loop = Program(1, 0, {r: (Repeat(9, s),) for r, s in each.items()}, False, timeout_s=0.7)
+    made = Schedule(0, 3, True, (loop,), lateness=0.3, donates=True, is_raised_early=True)
+    ran = [run(replace(made, seed=seed)) for seed in range(60)]
+    broken = [line for course in ran for line in course.broken]
+    assert any(line.startswith("P8") for line in broken) is is_believed, broken
+
+
 @pytest.mark.parametrize("hole", FOUND)
 def test_what_was_found_once_is_found_no_more(hole: str) -> None:
     """Nor with messages that come at other times, as they also do by a change of the simulator."""

@@ -29,7 +29,7 @@ class Stopped:
         if not self.put_off:
             raise KeyboardInterrupt
 
-    def note(self) -> None:
+    def note(self, frame: FrameType) -> None:
         self.before = True
 
     def run(self, source: str) -> dict[str, Any]:

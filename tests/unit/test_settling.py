@@ -160,6 +160,72 @@ def test_a_cell_in_which_a_rank_launched_less_is_found_brought_back_and_undone()
     assert "This cell is undone. Removed y." in cell.recovered
 
 
+ALIKE: dict[str, Any] = {"own": EVEN, "stopped_at": "3:1:20"}
+
+
+def out_of_time(first: dict[str, Any], second: dict[str, Any]) -> tuple[Cell, Settling]:
+    """A cell whose time was up; of its ranks, what their replies say."""
+    cell = Cell(CellRecord(SEQ, 3, "y = f(x)", [0, 1]), T0 - 1, timeout_s=0.1)
+    cell.feed(events.Tick(T0 - 0.7))
+    for rank, more in enumerate((first, second)):
+        reply = wire.CellReply(rank, SEQ, "interrupted", 0.1, launches=EVEN, **more)
+        cell.feed(events.Replied(T0 - 0.5, reply))
+    return cell, Settling(cell)
+
+
+def stays_but(ranks: Ranks) -> frozenset[str] | None:
+    (undo,) = [one for one in ranks.done if isinstance(one, actions.Undo)]
+    return undo.stays_but
+
+
+def test_what_ranks_have_done_alike_as_their_time_was_up_may_stay() -> None:
+    _, settling = out_of_time({**ALIKE, "deleted": ["z"]}, ALIKE)
+    ranks = Ranks()
+    kept = Undone("they did the same", ("w",))
+    ranks.answers[actions.Undo] = lambda _: kept
+    ranks.carry(settling.settle())
+    assert stays_but(ranks) == {"z"}
+    assert ranks.kinds()[-2:] == ["WithdrawBehind", "OpenGates"]
+    ending = ranks.carry(settling.end(lambda error, ranks: ()))
+    assert ending.undone == kept.told("This cell")
+    assert ending.lost == "Lost, since donated or deleted: z."
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"own": EVEN, "stopped_at": "3:2:30"},  # rank 0 may not have bound what rank 1 has
+        {"own": EVEN, "stopped_at": ""},
+        {**ALIKE, "foreign": [SET]},
+        {**ALIKE, "own": {SET: [1, 6]}},
+        {**ALIKE, "unchecked": True},
+    ],
+)
+def test_what_ranks_may_not_have_done_alike_is_undone(other: dict[str, Any]) -> None:
+    for first, second in ((ALIKE, other), (other, ALIKE)):
+        _, settling = out_of_time(first, second)
+        ranks = Ranks()
+        ranks.carry(settling.settle())
+        assert stays_but(ranks) is None
+
+
+@pytest.mark.parametrize("whose", [{0: SEQ, 1: wire.OURS}, {0: SEQ, 1: 0}, {0: SEQ, 1: SEQ - 1}])
+def test_what_has_met_other_launches_is_undone(whose: dict[int, int]) -> None:
+    _, settling = out_of_time(ALIKE, ALIKE)
+    ranks = Ranks()
+    ranks.met = whose
+    ranks.carry(settling.settle())
+    assert stays_but(ranks) is None
+
+
+def test_what_was_replayed_is_undone() -> None:
+    _, settling = out_of_time(ALIKE, ALIKE)
+    ranks = Ranks()
+    ranks.answers[actions.BringBack] = lambda _: Replayed("replayed", "", {1: 1}, ranks.launches)
+    ranks.carry(settling.settle())
+    assert stays_but(ranks) is None
+
+
 def test_ranks_that_can_not_be_brought_back_are_given_new_processes() -> None:
     cell, settling = ended((EVEN, LESS))
     ranks = Ranks(gives_new=True)

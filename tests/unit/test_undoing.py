@@ -110,6 +110,33 @@ def name(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
     return "main"
 
 
+def test_what_is_right_stays_where_an_undo_would_lose_it(name: str) -> None:
+    turns = LocalTurns(name)
+    looks = {0: look(back=["w"], donated=["w"]), 1: look(back=["w"])}
+    link: Any = FakeLink(looks, {0: [], 1: []})
+    kept = undoing.undo(link, turns, 1, 9, [0, 1], stays_but=frozenset())
+    assert kept.kept == ("w",) and kept.refused
+    assert [one.op for one in link.asked] == ["undo_look"]
+    assert kept.told("This cell") == (
+        "What this cell did is kept: its ranks have launched the same, and were stopped in the "
+        "same place, and an undo can't give back what was donated: w."
+    )
+
+
+@pytest.mark.parametrize("stays_but", [None, frozenset(["w"])])
+def test_what_is_lost_anyway_is_undone(name: str, stays_but: frozenset[str] | None) -> None:
+    looks = {0: look(back=["w"], donated=["w"]), 1: look(back=["w"])}
+    link: Any = FakeLink(looks, {0: [], 1: []})
+    undone = undoing.undo(link, LocalTurns(name), 1, 9, [0, 1], stays_but=stays_but)
+    assert undone == Undone(lost=("w",))
+
+
+def test_nothing_stays_where_nothing_is_lost(name: str) -> None:
+    link: Any = FakeLink({0: look(back=["w"]), 1: look(back=["w"])}, {0: [], 1: []})
+    undone = undoing.undo(link, LocalTurns(name), 1, 9, [0, 1], stays_but=frozenset())
+    assert undone == Undone(back=("w",))
+
+
 def test_no_rank_is_told_to_undo_before_all_can(name: str) -> None:
     link = FakeLink({0: look(back=["a"]), 1: "it is let go"}, {})
     undone = undoing.undo(link, LocalTurns(name), 1, 9, [0, 1])  # type: ignore[arg-type]
