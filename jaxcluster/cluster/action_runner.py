@@ -173,8 +173,8 @@ class ActionRunner:
                 core.is_patient = is_patient
                 how = begun.bring_back(world.turns)
                 return Replayed(how, core.stuck, core.ran, core.counts, core.is_under_way)
-            case actions.Undo(ranks, holds_others, stays_but):
-                return self._undo(world, ranks, holds_others, stays_but)
+            case actions.Undo():
+                return self._undo(world, action)
             case actions.TakeBackOthers(cells):
                 return self._take_back_others(world, cells)
             case actions.OpenGates(seqs):
@@ -255,46 +255,37 @@ class ActionRunner:
             except ClusterWarning as error:  # made of it by a filter: the cell comes to its end
                 self.warned = self.warned or error
 
-    def _undo(
-        self,
-        world: World,
-        ranks: Sequence[int],
-        holds_others: bool,
-        stays_but: frozenset[str] | None,
-    ) -> Undone:
+    def _undo(self, world: World, asked: actions.Undo) -> Undone:
         record = self._cell.record
-        seq, number = record.seq, record.execution_count
-        undone = self._take_back(world, seq, number, ranks, holds_others, stays_but)
+        undone = self._take_back(world, record.seq, record.execution_count, asked)
         if undone.refused == ALREADY_UNDONE:  # another notebook took this one for gone
             undone = Undone(by_another=True)
         if not undone.refused:
             record.undone = True
-            record.missed = tuple({*record.ranks} - {*ranks} | {*undone.missed})
+            record.missed = tuple({*record.ranks} - {*asked.ranks} | {*undone.missed})
         return undone
 
     def _take_back_others(self, world: World, cells: Mapping[int, int | None]) -> events.TookBack:
-        alive = [rank for rank in world.link.ranks if rank not in world.dead]
+        alive = tuple(rank for rank in world.link.ranks if rank not in world.dead)
         lines = []
         for seq in sorted(cells, reverse=True):
-            undone = self._take_back(world, seq, cells[seq] or 0, alive, holds_others=True)
+            undone = self._take_back(world, seq, cells[seq] or 0, actions.Undo(alive, True))
             if undone.refused != ALREADY_UNDONE:
                 lines.append(undone.told(_named(cells[seq], seq in world.own_cells)))
         return events.TookBack(time.monotonic(), tuple(lines))
 
-    def _take_back(
-        self,
-        world: World,
-        seq: int,
-        number: int,
-        ranks: Sequence[int],
-        holds_others: bool,
-        stays_but: frozenset[str] | None = None,
-    ) -> Undone:
+    def _take_back(self, world: World, seq: int, number: int, asked: actions.Undo) -> Undone:
         # Beside new processes some ranks would be saved before the undo, and others after it.
         with self._cluster.changing:
-            link, turns = world.link, world.turns
             undone = undoing.undo(
-                link, turns, seq, number, ranks, holds_others=holds_others, stays_but=stays_but
+                world.link,
+                world.turns,
+                seq,
+                number,
+                asked.ranks,
+                holds_others=asked.holds_others,
+                stays_but=asked.stays_but,
+                unbegun=asked.unbegun,
             )
             if not undone.refused or undone.refused == ALREADY_UNDONE:
                 world.hear_undo(seq, undone.in_doubt)

@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxcluster import wire
@@ -23,6 +23,7 @@ from jaxcluster.ranks import name_ranks
 from jaxcluster.wire.link import Event, Link, Sink, replies
 from jaxcluster.wire.ops.lockstep import State
 from jaxcluster.wire.ops.state import ALREADY_UNDONE, Undo, UndoDrop, UndoLook
+from jaxcluster.wire.ops.values import Unbind
 
 ANSWER_S = 5.0  # after a cell that went wrong, whose ranks may stand still
 ASKED_FOR_S = 30.0  # by a person, who can wait for a machine that is busy
@@ -30,6 +31,19 @@ IN_FLIGHT_S = 0.5  # that a cell gets on its way from its notebook to a rank
 LOOK_S = 0.02
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Which cell is to be taken back, and how: see ``undo``."""
+
+    link: Link
+    seq: int
+    number: int
+    ranks: Sequence[int]
+    answer_s: float
+    stays_but: AbstractSet[str] | None
+    unbegun: Sequence[int]
 
 
 def undo(
@@ -41,32 +55,35 @@ def undo(
     holds_others: bool = False,
     *,
     stays_but: AbstractSet[str] | None = None,
+    unbegun: Sequence[int] = (),
     looked: AbstractSet[int] = frozenset(),
     answer_s: float = ANSWER_S,
 ) -> Undone:
     """Take cell ``seq`` back on ``ranks``: those that were told to run it, and live.
 
     Its ``number`` is what people call it by. ``holds_others``: cells that wait behind it don't
-    begin before the ranks are called settled. ``stays_but``: as in ``actions.Undo``. ``looked``:
-    the seqs of looks at an error in the debugger, which may have been sent since.
+    begin before the ranks are called settled. ``stays_but`` and ``unbegun``: as in
+    ``actions.Undo``. ``looked``: the seqs of looks at an error in the debugger, which may have been
+    sent since.
 
     Takes milliseconds, some 2 s beside values that are too large to be watched, and up to twice
     ``answer_s`` where a rank does not answer. Whether their main threads still are in the cell does
     not matter.
     """
     ranks = list(ranks)
+    asked = _Asked(link, seq, number, ranks, answer_s, stays_but, unbegun)
     try:
         with turns.quiet() as last:
             later = {rank: last[rank] for rank in ranks if last.get(rank, 0) > seq}
             later = {rank: found for rank, found in later.items() if found not in looked}
             if later and not (holds_others and _are_held(link, seq, later)):
                 return Undone("another cell has been sent since")
-            return _undo(link, seq, number, ranks, answer_s, stays_but)
+            return _undo(asked)
     except (NoCluster, OSError):
         # The first host is lost, or all are: nobody hands out a cell any more.
         if (why := _what_was_sent_since(link, seq, ranks, holds_others, answer_s)) is not None:
             return Undone(why)
-        return _undo(link, seq, number, ranks, answer_s, stays_but)
+        return _undo(asked)
 
 
 def _what_was_sent_since(
@@ -111,33 +128,20 @@ def _are_held(link: Link, seq: int, later: Mapping[int, int]) -> bool:
         time.sleep(LOOK_S)
 
 
-def _undo(
-    link: Link,
-    seq: int,
-    number: int,
-    ranks: Sequence[int],
-    answer_s: float,
-    stays_but: AbstractSet[str] | None,
-) -> Undone:
+def _undo(asked: _Asked) -> Undone:
+    link, ranks, answer_s = asked.link, asked.ranks, asked.answer_s
     try:
         # What can't be taken back waits on ranks that have answered, until all have.
-        answers = link.gather(ranks, UndoLook(seq, 2 * answer_s), timeout_s=answer_s)
-        return _undo_if_all_can(link, seq, number, ranks, answers, answer_s, stays_but)
+        answers = link.gather(ranks, UndoLook(asked.seq, 2 * answer_s), timeout_s=answer_s)
+        return _undo_if_all_can(asked, answers)
     finally:
         link.request_each(dict.fromkeys(ranks, UndoDrop()), sink=Sink())
 
 
-def _undo_if_all_can(
-    link: Link,
-    seq: int,
-    number: int,
-    ranks: Sequence[int],
-    answers: Mapping[int, Event[Any]],
-    answer_s: float,
-    stays_but: AbstractSet[str] | None,
-) -> Undone:
+def _undo_if_all_can(asked: _Asked, answers: Mapping[int, Event[Any]]) -> Undone:
+    link, answer_s, stays_but = asked.link, asked.answer_s, asked.stays_but
     # Another notebook, or one that was ended in the midst of it, may have begun.
-    ranks = [r for r in ranks if not _is_undone(answers.get(r))] or ranks
+    ranks = [r for r in asked.ranks if not _is_undone(answers.get(r))] or asked.ranks
     if why := _refusal(answers, ranks, f"no answer within {answer_s:g} s ({_AGAIN})"):
         return Undone(why)
     looks = [look for _, look in sorted(replies(answers).items())]  # not of the dead
@@ -145,8 +149,11 @@ def _undo_if_all_can(
     if stays_but is not None and plan.lost and {*plan.lost, *plan.back, *plan.made} - stays_but:
         return Undone(STAYS, plan.lost)
     leave = sorted({*plan.failed, *(n for look in looks for n in look.too_large)})
-    lost = dict.fromkeys(plan.lost, f"was lost in cell [{number}] (donated or deleted)")
-    done = link.gather(ranks, Undo(seq, leave, lost), timeout_s=answer_s)
+    lost = dict.fromkeys(plan.lost, f"was lost in cell [{asked.number}] (donated or deleted)")
+    done = link.gather(ranks, Undo(asked.seq, leave, lost), timeout_s=answer_s)
+    if lost and asked.unbegun:
+        unbind = Unbind(list(lost), lost)
+        link.request_each(dict.fromkeys(asked.unbegun, unbind), sink=Sink())
     if why := _refusal(done, ranks, f"no answer within {answer_s:g} s ({_LATER})"):
         return Undone(why)
     failed = {name for names in replies(done).values() for name in names}

@@ -389,6 +389,7 @@ class Undo:
         """
         with self._lock:
             if (kept := self._find(seq)) is None:
+                self._unbind(leave.lost)  # what is lost on some ranks is lost on all
                 return []
             failed = self._put_back(kept, leave)
             kept.undone = leave
@@ -400,8 +401,7 @@ class Undo:
         for name in self._rebound(kept):
             self._bind(name, kept.names)
         failed = kept.watch.put_back(leave.names)
-        for name in leave.lost:
-            self.namespace.pop(name, None)
+        self._unbind(leave.lost)
         self._put_back_results(kept)
         kept.registered.put_back()
         kept.process_state.put_back()
@@ -411,6 +411,10 @@ class Undo:
         self._traces.forget_later_ones()
         values = {id(one.value) for one in failed if not one.beneath}
         return sorted(object_graph.sharing(kept.names, values, {})[0]) if values else []
+
+    def _unbind(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.namespace.pop(name, None)
 
     def _bind(self, name: str, values: Mapping[str, Any]) -> None:
         if name in values:

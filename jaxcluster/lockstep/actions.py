@@ -114,11 +114,13 @@ class Undo:
     ``holds_others``: cells that wait behind it don't begin before the ranks are called settled.
     ``stays_but``: what it has assigned is right, and stays where old values are donated, but for
     these names, which have lost their values anyway; None: it is not known to be right.
+    ``unbegun``: ranks that have not begun it; names that others lose are lost there, too.
     """
 
     ranks: tuple[int, ...]
     holds_others: bool
     stays_but: frozenset[str] | None = None
+    unbegun: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -495,8 +495,10 @@ class Settling:
             facts = yield from self._look_around()
             gone = cell.never_begun.union(facts.dead)
             ranks = tuple(rank for rank in cell.record.ranks if rank not in gone)
+            unbegun = tuple(sorted(cell.never_begun - facts.dead.keys()))
             stays_but = self._deleted() if may_stay else None
-            cell.undone = yield actions.Undo(ranks, not cell.lets_others_begin, stays_but)
+            holds_others = not cell.lets_others_begin
+            cell.undone = yield actions.Undo(ranks, holds_others, stays_but, unbegun)
         if not self._is(State.LEFT) and (others := self._others_to_undo()):
             evidence = cell.polls.evidence
             took: events.TookBack = yield actions.TakeBackOthers(

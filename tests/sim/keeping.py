@@ -496,7 +496,8 @@ def answer(rank: Any, op: str, body: Any) -> Any:
     for name in body.names:
         rank.names.pop(name, None)
     rank.lost |= body.lost
-    rank.copier.changed()
+    if rank.copier is not None:
+        rank.copier.changed()
     return None
 
 

@@ -441,6 +441,8 @@ class Rank:
             self.reply(request, wire.Failure("UsageError", why), "error")
             return
         if not self._has_begun(request):
+            for name in request.body.lost:
+                self.names.pop(name, None)
             self.reply(request, [])
             return
         assert self.before is not None

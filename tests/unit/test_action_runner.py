@@ -62,7 +62,7 @@ def test_other_cells_are_taken_back_newest_first_and_each_is_called_by_its_name(
     heard: list[Any] = []
     on = runner(hear_undo=lambda seq, in_doubt: heard.append((seq, sorted(in_doubt))))
     took = on.do(actions.TakeBackOthers({1: None, 3: 7, 4: 8, 2: 9}))
-    how = {"holds_others": True, "stays_but": None}
+    how = {"holds_others": True, "stays_but": None, "unbegun": ()}
     assert asked == [(seq, n, [0, 1], how) for seq, n in ((4, 8), (3, 7), (2, 9), (1, 0))]
     assert took.lines == (
         "Cell [7] is undone. Restored a.",

@@ -218,6 +218,17 @@ def test_what_has_met_other_launches_is_undone(whose: dict[int, int]) -> None:
     assert stays_but(ranks) is None
 
 
+def test_a_rank_that_has_not_begun_a_cell_loses_what_others_lose_by_its_undo() -> None:
+    cell = Cell(CellRecord(SEQ, 3, "y = f(x)", [0, 1]), T0 - 1, timeout_s=0.1)
+    cell.feed(events.Tick(T0 - 0.7))
+    cell.feed(events.Replied(T0 - 0.5, wire.CellReply(0, SEQ, "interrupted", 0.1, launches=EVEN)))
+    cell.feed(events.Replied(T0 - 0.5, wire.CellReply(1, SEQ, "interrupted", 0.0)))
+    ranks = Ranks()
+    ranks.carry(Settling(cell).settle())
+    (undo,) = [one for one in ranks.done if isinstance(one, actions.Undo)]
+    assert (undo.ranks, undo.unbegun) == ((0,), (1,))
+
+
 def test_what_was_replayed_is_undone() -> None:
     _, settling = out_of_time(ALIKE, ALIKE)
     ranks = Ranks()

@@ -63,6 +63,12 @@ def test_names_are_what_they_were(rank: Rank) -> None:
     assert rank.ns["a"] is rank.ns["b"]
 
 
+def test_what_other_ranks_have_lost_is_lost_where_the_cell_has_not_begun(rank: Rank) -> None:
+    rank.run("a = b = [1]")
+    rank.undo.undo(rank.seq + 1, Leave(lost=("a",)))
+    assert "a" not in rank.ns and "b" in rank.ns
+
+
 def test_a_look_changes_nothing(rank: Rank) -> None:
     rank.run("a = [1]")
     rank.run("a.append(2); b = 1")

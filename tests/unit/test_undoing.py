@@ -15,6 +15,7 @@ from jaxcluster.records import registry
 from jaxcluster.wire.link import Event
 from jaxcluster.wire.ops import Operation
 from jaxcluster.wire.ops.state import ALREADY_UNDONE, Undo, UndoDrop, UndoLooked
+from jaxcluster.wire.ops.values import Unbind
 
 look = UndoLooked
 
@@ -80,10 +81,15 @@ class FakeLink:
         self.answers = {"undo_look": looks, "undo": undone, "state": states or {}}
         self.asked: list[Operation[Any]] = []
         self.dropped: list[int] = []
+        self.unbound: dict[int, list[str]] = {}
 
     def request_each(self, each: Any, *, sink: Any) -> None:
-        assert all(type(request) is UndoDrop for request in each.values())
-        self.dropped += each
+        for rank, request in each.items():
+            if isinstance(request, Unbind):
+                self.unbound[rank] = request.names
+            else:
+                assert type(request) is UndoDrop
+                self.dropped.append(rank)
 
     def gather(
         self, ranks: Any, request: Operation[Any], *, timeout_s: float
@@ -129,6 +135,14 @@ def test_what_is_lost_anyway_is_undone(name: str, stays_but: frozenset[str] | No
     link: Any = FakeLink(looks, {0: [], 1: []})
     undone = undoing.undo(link, LocalTurns(name), 1, 9, [0, 1], stays_but=stays_but)
     assert undone == Undone(lost=("w",))
+
+
+def test_what_is_lost_is_lost_also_where_the_cell_was_stopped_before_its_turn(name: str) -> None:
+    looks = {0: look(back=["w"], donated=["w"])}
+    link: Any = FakeLink(looks, {0: [], 1: []})
+    undone = undoing.undo(link, LocalTurns(name), 1, 9, [0], unbegun=[1])
+    assert undone == Undone(lost=("w",))
+    assert link.unbound == {1: ["w"]}
 
 
 def test_nothing_stays_where_nothing_is_lost(name: str) -> None:
