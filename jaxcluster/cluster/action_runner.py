@@ -158,8 +158,8 @@ class ActionRunner:
             case actions.Interrupt(ranks, spare):
                 each = dict.fromkeys(ranks, Interrupt(record.seq, spare, self.terminates))
                 self.interrupts |= {*world.link.request_each(each, sink=self._sink)}
-            case actions.CountAnew(number):
-                replay.count_anew(world.link, number)
+            case actions.CountAnew():
+                replay.count_anew(world.link, action)
             case actions.Prepare():
                 selfcheck.prepare(world.link)
             case actions.StepReplay():

@@ -102,8 +102,8 @@ class Replay:
                 return replaying.Verified(verdict.why, verdict.counts)
             case replaying.AskCourses(wanted):
                 return self._courses(wanted)
-            case CountAnew(number):
-                return count_anew(link, number)
+            case CountAnew():
+                return count_anew(link, action)
         return None
 
     def _facts(self) -> Facts:
@@ -135,7 +135,8 @@ class Replay:
         return {r: dict(zip(wanted[r], heard[r], strict=True)) for r in link.ranks}
 
 
-def count_anew(link: Link, number: int) -> bool:
-    """Have all ranks count launches from zero, for the ``number``-th time; whether all do."""
-    answers = link.gather(link.ranks, Resume(number), timeout_s=REPORT_S)
+def count_anew(link: Link, asked: CountAnew) -> bool:
+    """Have all ranks count launches from zero; whether all do."""
+    since = None if asked.since is None else dict(asked.since)
+    answers = link.gather(link.ranks, Resume(asked.number, since), timeout_s=REPORT_S)
     return all(r in answers and answers[r].op == "reply" for r in link.ranks)

@@ -334,7 +334,7 @@ class Rank:
 
     def _resume(self, request: Request[lockstep.Resume]) -> None:
         """The notebook has found the ranks in lockstep: count launches from here."""
-        self.journal.restart(request.body.number)
+        self.journal.restart(request.body.number, request.body.since)
 
     def _reserve(self, request: Request[start.Reserve]) -> start.Reserved:
         if self.reservation is not None:

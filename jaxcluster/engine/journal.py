@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from threading import get_ident
 from time import monotonic
@@ -870,17 +870,21 @@ class Journal:
             within += f": {source[:SOURCE_CHARS]}" if source else ""
         return cell, line, within
 
-    def restart(self, number: int | None = None) -> None:
-        """Forget all launches: the ranks are back in lockstep and count from here.
+    def restart(self, number: int | None = None, since: Mapping[str, int] | None = None) -> None:
+        """Forget launches: the ranks are back in lockstep and count from zero.
 
         Args:
           number: which time it is; nothing is done where this rank has been told already. None:
             the next one.
+          since: set of processes -> how many launches of it all its members had made by then: what
+            a thread has launched since is counted. None: nothing is.
         """
         number = self.restarts + 1 if number is None else number
         if number <= self.restarts:
             return
         self.counts.clear()
+        ring, since = list(self._ring), since or {}
+        newer = [e for e in ring if since and e[0] >= since.get(e[1][0], 0)]
         self._ring.clear()
         self._crossings.clear()
         self.broken.clear()
@@ -892,6 +896,12 @@ class Journal:
         self.restarts = number
         if self.box is not None:
             self.box.restart()
+        for _, told, place, running, when in newer:
+            seq = _count(self._counts, self._crossings, told)
+            self._ring.append((seq, told, place, running, when))
+            self._add_own(self._own, told[0], running, 1, told[2])
+        if self.box is not None:
+            self.box.correct(self._counts)
 
 
 def _launch(

@@ -232,9 +232,13 @@ class ReadLogEnd:
 
 @dataclass(frozen=True)
 class CountAnew:
-    """Have all ranks count launches from zero, for the ``number``-th time. -> whether all do"""
+    """Have all ranks count launches from zero, for the ``number``-th time. -> whether all do
+
+    ``since``: set of processes -> how many of its launches are not counted any more; None: all.
+    """
 
     number: int
+    since: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True)

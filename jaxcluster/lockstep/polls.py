@@ -207,7 +207,8 @@ class Polls:
         if not (before and all(probes[rank] > before.get(rank, 0) for rank in probes)):
             return None
         told = "\n".join(one.tell(facts.hosts) for one in found)
-        return [AddPending(found), Notice(f"{told}\n")]
+        sought = tuple(one for one in found if one.can_be_looked_for)
+        return [AddPending(sought), Notice(f"{told}\n")]
 
     def _replays(self, reports: Reports) -> bool:
         """Whether ranks have run more with zeros since the last look: somebody brings them back."""

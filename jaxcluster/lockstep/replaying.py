@@ -413,7 +413,9 @@ class Replaying:
         if self.stuck:
             return ""
         if not replayed:
-            if (yield CountAnew(1 + max(one.state.restarts for one in self._heard.values()))):
+            number = 1 + max(one.state.restarts for one in self._heard.values())
+            # A thread may launch at any time, also before its rank is told.
+            if (yield CountAnew(number, lockstep.made_by_all(self.counts))):
                 return "completed"
             self.stuck = "not all ranks count from zero again"
         elif not lockstep.in_lockstep(self.counts):

@@ -41,6 +41,15 @@ def crossed(counts: Mapping[int, Counts], processes: str) -> bool:
     return not any(uneven(both, one) for one in processes.split(wire.CROSSING))
 
 
+def made_by_all(counts: Mapping[int, Counts]) -> dict[str, int]:
+    """Set of processes -> how many launches of it all its members have made."""
+    return {
+        processes: min(counts[r].get(processes, (0, 0))[0] for r in members(processes))
+        for processes in sets_of(counts)
+        if wire.CROSSING not in processes and counts.keys() >= {*members(processes)}
+    }
+
+
 def uneven(counts: Mapping[int, Counts], processes: str) -> bool:
     """Whether members of a set have launched another number of its programs, or others."""
     held = [tuple(counts[r].get(processes, (0, 0))) for r in members(processes) if r in counts]

@@ -41,9 +41,15 @@ class PendingLaunch:
         return (
             f"{begin_ranks([self.maker], hosts)} launched {made.name} at cell [{made.cell}] line "
             f"{made.line}. {begin_ranks([self.rank], hosts)} ended the cell without it; its "
-            f"{', '.join(self.threads[:3])} may still launch it. If not, the next collective "
-            "hangs or gives wrong numbers, which is reported when it happens."
+            f"{', '.join(self.threads[:3])} may still launch it. Don't trust what cell "
+            f"[{made.cell}] assigned if you did not intend that. If nothing launches it, the next "
+            "collective hangs or gives wrong numbers, which is reported when it happens."
         )
+
+    @property
+    def can_be_looked_for(self) -> bool:
+        """Whether what a later cell launches is its own: a task may launch in its course."""
+        return not _launch_on_main_thread(self.threads)
 
 
 def find(
@@ -67,7 +73,7 @@ def find(
         for rank in sorted(set(members) & set(ranks)):
             state = reports[rank].state
             threads = tuple(state.background)
-            if state.ended < seq or not threads or _launch_on_main_thread(threads):
+            if state.ended < seq or not threads:
                 continue
             own = {e.seq: e for e in reports[rank].launches if e.processes == processes}
             count = _count(reports[rank], processes)

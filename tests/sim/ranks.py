@@ -313,7 +313,7 @@ class Rank:
         if not (self.tasks or self.threads):
             return []
         threads = [f"thread '{a.name}'" for a in self.threads if not a.is_over]
-        return [*threads, *("a timer of the event loop" for _ in self.tasks[:1])]
+        return [*threads, *("timer of the event loop" for _ in self.tasks[:1])]
 
     def _on_state(self, request: Request) -> None:
         self.reply(request, self.state())
@@ -389,7 +389,7 @@ class Rank:
         self.reply(request, None)
 
     def _on_resume(self, request: Request) -> None:
-        self.journal.restart(request.body.number)
+        self.journal.restart(request.body.number, request.body.since)
         self.reply(request, None)
 
     def _on_prepare_check(self, request: Request) -> None:

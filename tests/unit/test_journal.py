@@ -190,6 +190,20 @@ def test_a_restart_that_is_told_twice_counts_from_zero_once() -> None:
     assert not journal.counts and journal.restarts == 3
 
 
+def test_what_was_launched_since_a_restart_was_decided_is_counted() -> None:
+    """By a thread, before the rank was told: the others may not have launched it yet."""
+    journal, other = Journal(), Journal()
+    for one in (journal, other):
+        launched(one, program(1))
+    launched(journal, program(2))
+    journal.restart(1, {"0,1": 1})
+    other.restart(1, {"0,1": 1})
+    launched(other, program(2))
+    assert journal.counts == other.counts and journal.counts["0,1"][0] == 1
+    assert [(e.seq, e.fingerprint) for e in journal.tail(9)] == [(0, program(2).fingerprint)]
+    assert journal.foreign == ["0,1"]
+
+
 def test_the_line_is_the_one_that_the_frame_was_in() -> None:
     journal = Journal()
     lines = []

@@ -60,9 +60,12 @@ class Resume(Operation[None], op="resume"):
 
     Attributes:
       number: how often they have then begun to count from zero.
+      since: set of processes -> how many launches of it had been made; later ones are counted.
+        None: by whoever is told of it late, who counts those that come.
     """
 
     number: int
+    since: dict[str, int] | None = None
 
 
 class Strict(Operation[None], op="strict"):
