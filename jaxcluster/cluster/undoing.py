@@ -27,6 +27,7 @@ from jaxcluster.wire.ops.values import Unbind
 
 ANSWER_S = 5.0  # after a cell that went wrong, whose ranks may stand still
 ASKED_FOR_S = 30.0  # by a person, who can wait for a machine that is busy
+DECISION_S = 2.0  # from the last rank's answer until all have heard what is done
 IN_FLIGHT_S = 0.5  # that a cell gets on its way from its notebook to a rank
 LOOK_S = 0.02
 
@@ -132,7 +133,7 @@ def _undo(asked: _Asked) -> Undone:
     link, ranks, answer_s = asked.link, asked.ranks, asked.answer_s
     try:
         # What can't be taken back waits on ranks that have answered, until all have.
-        answers = link.gather(ranks, UndoLook(asked.seq, 2 * answer_s), timeout_s=answer_s)
+        answers = link.gather(ranks, UndoLook(asked.seq, answer_s + DECISION_S), timeout_s=answer_s)
         return _undo_if_all_can(asked, answers)
     finally:
         link.request_each(dict.fromkeys(ranks, UndoDrop()), sink=Sink())

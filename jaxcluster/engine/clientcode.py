@@ -96,7 +96,10 @@ class ClientCode:
 
     def _forget_cell(self) -> None:
         """This code belongs to no cell: to undo the last one would undo it as well."""
-        self.runner.undo.forget_once_decided("%%px, or another client's code, has run on it since")
+        why = "%%px, or another client's code, has run on it since"
+        if told := self.runner.undo.forget_once_decided(why):
+            with contextlib.suppress(Exception):
+                print(told, file=self._stdout)
 
     @contextlib.contextmanager
     def _as_the_users(self) -> Iterator[None]:

@@ -37,6 +37,7 @@ from jaxcluster.wire.ops.state import ALREADY_UNDONE, UndoLooked
 # What a cell's source has, besides ``import``, that calls something or sets more than names.
 _SETS = frozenset("(.[%!@?:/\\;,")
 SWITCHED_OFF = "undo is switched off: %jaxcluster undo on"
+SAID_S = 1.0  # what waits as long is told why
 LOOK_S = 0.05  # between two looks at how much is held, while that may be too much
 LOOK_SHARE = 20  # a look takes at most this part of the time
 
@@ -250,16 +251,25 @@ class Undo:
             if self._kept is not None:
                 self._kept.let_go(why)
 
-    def forget_once_decided(self, why: str) -> None:
+    def forget_once_decided(self, why: str) -> str:
         """The same, once a cell that was looked at is taken back, on all ranks, or on none.
 
         Takes milliseconds; if another rank does not answer, or the notebook has ended, as long as
-        that has asked for.
+        that has asked for. Then it says so.
         """
+        started = time.monotonic()
         with self._decided:
             while (left_s := self._held_until - time.monotonic()) > 0:
                 self._decided.wait(left_s)
+            is_decided, self._held_until = not self._held_until, 0.0
             self.forget(why)
+        waited_s = time.monotonic() - started
+        if is_decided or waited_s < SAID_S:
+            return ""
+        return (
+            f"This code has waited {waited_s:.0f} s for a notebook that was about to take the last "
+            "cell back, and did not say whether it has: it may have ended."
+        )
 
     def drop(self) -> None:
         """The cell that was looked at is taken back, or will not be."""

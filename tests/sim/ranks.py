@@ -873,7 +873,8 @@ class Cluster:
         self.wrong: list[str] = []  # what has come back other than it was
         self.is_strict, self.service = is_strict, Service(hub)
         self.is_tuned = is_tuned  # programs are compiled as on GPU
-        self.donates, self.is_raised_early = donates, is_raised_early
+        self.donates = donates and copies is None  # these bring back what was donated
+        self.is_raised_early = is_raised_early
         self.tuned: dict[int, set[int]] = {}  # by fingerprint: who has come to compile it
         self.everybody = ",".join(map(str, range(num_ranks)))
         hub.ranks = range(num_ranks)
@@ -889,8 +890,7 @@ class Cluster:
         self.seq = 0
         self.turn_taken = False
         self.generation = 0
-        # Else a first cell has nothing to donate. What copies have is of the cells.
-        given = "abcd" if donates and copies is None else ""
+        given = "abcd" if self.donates else ""  # else a first cell has nothing to donate
         self.ranks = [
             Rank(self, n, {name: pushed(n, 0) for name in given}) for n in range(num_ranks)
         ]

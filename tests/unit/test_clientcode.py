@@ -34,7 +34,8 @@ class Runner:
         self.on_idle_sigint: Callable[[FrameType | None], None] = lambda frame: None
         self.interrupts = types.SimpleNamespace(signal_again=self.again.append)
         self.leftovers = Leftovers()
-        self.undo = types.SimpleNamespace(forget_once_decided=lambda why: None)
+        self.waited = ""  # what is told of a wait for an undo
+        self.undo = types.SimpleNamespace(forget_once_decided=lambda why: self.waited)
         self.copier = Copier(0)
         self.others = types.SimpleNamespace(enter=list, leave=list)
 
@@ -170,6 +171,9 @@ def test_what_is_shown_of_the_log_costs_no_answer(runner: Runner, tmp_path: Path
     assert asyncio.run(kernel.do_execute("one\n")) == "executed"
     assert kernel.do_apply("one\nand two\n") == 12
     assert shown.getvalue() == "one\nand two\n"
+    runner.waited = "This code has waited 7 s."
+    kernel.do_apply("one\nand two\n")
+    assert shown.getvalue().endswith("This code has waited 7 s.\n")
     shown.close()
     assert kernel.do_apply("one\nand two\nmore\n") == 17
     log.unlink()

@@ -105,6 +105,20 @@ def test_nothing_waits_for_ever_for_an_undo(rank: Rank, hold_s: float) -> None:
         rank.back()
 
 
+def test_who_has_waited_for_an_undo_in_vain_is_told(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(undo, "SAID_S", 0.01)
+    rank.run("a = 1")
+    assert rank.undo.forget_once_decided("%%px has run") == ""
+    rank.undo.look(rank.run("a = 2"), 0.05)
+    told = rank.undo.forget_once_decided("%%px has run")
+    assert "waited 0 s for a notebook that was about to take the last cell back" in told
+    rank.undo.look(rank.run("a = 3"), 60.0)
+    threading.Timer(0.05, rank.undo.drop).start()
+    assert rank.undo.forget_once_decided("%%px has run") == ""
+
+
 def test_only_the_last_cell_and_only_once(rank: Rank) -> None:
     first = rank.run("a = 1")
     rank.run("a = 2")
