@@ -235,5 +235,9 @@ def _stop(ending: Ending) -> CellInterrupted | None:
     message = f"cell [{ending.record.execution_count}] was stopped on {where}."
     if quit := [r for r, error in ending.record.errors.items() if error.ename == QUIT]:
         message = f"The debugger of {name_ranks(quit, ending.hosts)} was quit, so {message}"
+    ended = [r for r, reply in ending.record.replies.items() if reply.status == "ok"]
+    if ended and not (ending.undone or ending.recovered):
+        had = f"{begin_ranks(ended, ending.hosts)} had come to its end"
+        message += f"\n{had}, so what it changed may differ between the ranks."
     hints = _hints(ending)
     return CellInterrupted(f"{message}\n{hints}" if hints else message, stopped)

@@ -159,6 +159,15 @@ def test_of_a_cell_that_came_to_its_end_beyond_its_time_it_is_said_that_it_is_ke
         assert ("It came to its end all the same, so what it did is kept." in lines) is kept
 
 
+def test_a_cell_that_was_stopped_on_some_ranks_alone_says_that_they_may_differ() -> None:
+    """As one of many events of a widget, which takes milliseconds."""
+    lines = told(verdict(Ending(record("ok", "interrupted"), "stop", (1,))))
+    assert lines == [
+        "cell [7] was stopped on rank 1.",
+        "Rank 0 had come to its end, so what it changed may differ between the ranks.",
+    ]
+
+
 def test_a_stopped_cell_is_a_keyboard_interrupt() -> None:
     error = verdict(Ending(record("interrupted", "ok"), "stop", (0, 1), undone="It is undone."))
     assert isinstance(error, CellInterrupted)
