@@ -346,9 +346,13 @@ _METHODS = (types.FunctionType, staticmethod, classmethod, property)
 
 
 def _object(walk: _Walk, value: Any, depth: int) -> None:
+    cls = type(value)
     walk.is_fixed = False
-    walk.feed(type(value), depth + 1)
-    _dict_of(walk, object.__getattribute__(value, "__dict__"), depth)
+    walk.feed(cls, depth + 1)
+    if cls.__dictoffset__:
+        _dict_of(walk, object.__getattribute__(value, "__dict__"), depth)
+    found = {name: read(value) for name, read in value_copies.slots_of(cls).items()}
+    _dict_of(walk, {n: v for n, v in found.items() if v is not value_copies.MISSING}, depth)
 
 
 def _cached(walk: _Walk, value: Any, depth: int) -> None:
@@ -441,13 +445,14 @@ def _handler_of(value: Any) -> Handler:
         return _repr
     if issubclass(cls, tuple):
         return _tuple
-    if value_copies.kind_of(cls) is value_copies.OBJECT:
+    if value_copies.kind_of(cls) is value_copies.OBJECT or value_copies.slots_of(cls):
         return _object
     if callable(value) and not hasattr(cls, "__getattr__") and is_imported(value):
         return lambda walk, value, depth: walk.put(f"import {_name_of(value)}")
     raise Unknown
 
 
+_Field = collections.namedtuple("_Field", "a")
 # Of these the text says all. A float's is exact.
 _ATOMS: dict[type, Callable[[Any], str]] = dict.fromkeys(
     (type(None), bool, int, float, complex, str, bytes, range, slice, type(Ellipsis)), repr
@@ -475,6 +480,12 @@ _HANDLERS: dict[type, Handler] = {
     property: lambda walk, value, depth: walk.each(
         "property", (value.fget, value.fset, value.fdel), depth
     ),
+    functools.cached_property: lambda walk, value, depth: walk.each(
+        "cached_property", (value.func, value.attrname), depth
+    ),
+    functools.partialmethod: _partial,
+    types.MemberDescriptorType: lambda walk, value, depth: walk.put(f"slot {value.__name__}"),
+    type(_Field.a): lambda walk, value, depth: walk.put(f"field {value.__reduce__()[1]}"),
     **dict.fromkeys(
         (datetime.datetime, datetime.date, datetime.time, datetime.timedelta, datetime.timezone),
         _repr,

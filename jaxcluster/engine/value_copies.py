@@ -716,16 +716,11 @@ def _composed(cls: type) -> Kind:
 
     OPAQUE where there is room for more in it: a part in C.
     """
-    solid: type = next(b for b in cls.__mro__ if b in _BUILTIN or not b.__flags__ & _HEAP_TYPE)
+    solid = _solid(cls)
     builtin = _BUILTIN.get(solid)
     if builtin is None and issubclass(solid, BaseException):
         builtin = _BUILTIN[BaseException] if _has_size_of(solid, BaseException) else None
-    slots = [
-        one
-        for base in cls.__mro__[: cls.__mro__.index(solid)]
-        for one in vars_of_class(base).values()
-        if type(one) is types.MemberDescriptorType
-    ]
+    slots = _slots_below(cls, solid)
     has_attributes = bool(cls.__dictoffset__)
     if builtin is None or not _has_size_of(cls, _like(solid, len(slots), cls)):
         return OPAQUE
@@ -734,6 +729,26 @@ def _composed(cls: type) -> Kind:
     if not slots and builtin is FIXED:
         return OBJECT
     return _with_parts(builtin, slots, has_attributes)
+
+
+def _solid(cls: type) -> type:
+    return next(b for b in cls.__mro__ if b in _BUILTIN or not b.__flags__ & _HEAP_TYPE)
+
+
+def _slots_below(cls: type, solid: type) -> list[Any]:
+    return [
+        one
+        for base in cls.__mro__[: cls.__mro__.index(solid)]
+        for one in vars_of_class(base).values()
+        if type(one) is types.MemberDescriptorType
+    ]
+
+
+def slots_of(cls: type) -> dict[str, Any]:
+    """What reads the slots of an object that is them and its attributes alone; {} of others."""
+    if kind_of(cls).opaque or _solid(cls) is not object:
+        return {}
+    return {one.__qualname__: functools.partial(_slot, one) for one in _slots_below(cls, object)}
 
 
 def _like(solid: type, slots: int, cls: type) -> type:

@@ -269,7 +269,12 @@ def test_a_single_survivor_gives_what_the_dead_rank_is_known_to_have_had(home: H
             "def where(value, rank=r): return rank\n"
             "def scale(value): return lambda v: v * value\n"
             "twice = scale(r)\n"
-            "here = jax.sharding.Mesh(np.array(jax.local_devices()), ('h',))",
+            "here = jax.sharding.Mesh(np.array(jax.local_devices()), ('h',))\n"
+            "import functools, typing\n"
+            "class State(typing.NamedTuple):\n    step: int = 3\n"
+            "class Slots:\n    __slots__ = ('a',)\n"
+            "class Cached:\n    @functools.cached_property\n    def size(self): return 5\n"
+            "slots = Slots(); slots.a = State(4)",
             show=False,
         )
         send_signal(cluster, 1)
@@ -285,6 +290,8 @@ def test_a_single_survivor_gives_what_the_dead_rank_is_known_to_have_had(home: H
         assert [record.stdout(rank) for rank in range(2)] == [
             f"{rank} [1.0, 2.0] {rank}\n" for rank in range(2)
         ]
+        record = cluster.run("print(State(), slots.a, Cached().size)", show=False)
+        assert [record.stdout(rank) for rank in range(2)] == ["State(step=3) State(step=4) 5\n"] * 2
         for name in ("where", "twice"):
             with pytest.raises(JaxClusterError, match=f"name '{name}' was lost when rank 1 died"):
                 cluster.run(f"print({name})", show=False)

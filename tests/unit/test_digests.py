@@ -47,12 +47,21 @@ def shifted(by: Any) -> Any:
 
 def defined(source: str, name: str = "C") -> Any:
     """What a cell defines."""
-    namespace: dict[str, Any] = {"__name__": "__main__", "dataclasses": dataclasses}
+    namespace: dict[str, Any] = {
+        "__name__": "__main__",
+        "dataclasses": dataclasses,
+        "NamedTuple": NamedTuple,
+    }
     exec(source, namespace)
     return namespace[name]
 
 
 MODEL = "@dataclasses.dataclass\nclass C:\n    n: int = {}\n    def f(self): return self.n {} 1"
+
+SLOTS = (
+    "@dataclasses.dataclass(slots=True)\nclass C:\n    n: object = {0}\n    def f(self): return {0}"
+)
+NAMED = "class C(NamedTuple):\n    {}: int = {}"
 
 
 @pytest.mark.parametrize("value", [True, None, 0.5, -3, "shard-0.npz", (1, "a", (2.5, None))])
@@ -96,6 +105,10 @@ def test_a_short_plain_value_stands_for_itself(value: Any) -> None:
         (defined(MODEL.format(3, "+")), defined(MODEL.format(4, "+"))),
         (defined(MODEL.format(3, "+")), defined(MODEL.format(3, "-"))),
         (defined(MODEL.format(3, "+"))(1), defined(MODEL.format(3, "+"))(2)),
+        (defined(SLOTS.format(1)), defined(SLOTS.format(2))),
+        (defined(SLOTS.format(1))(1), defined(SLOTS.format(1))(2)),
+        (defined(NAMED.format("a", 1)), defined(NAMED.format("b", 1))),
+        (defined(NAMED.format("a", 1)), defined(NAMED.format("a", 2))),
         (defined("f = lambda: 1", "f"), defined("f = lambda: 2", "f")),
         (defined("f = lambda x=1: x", "f"), defined("f = lambda x=2: x", "f")),
     ],
@@ -179,6 +192,7 @@ def test_a_class_is_the_same_after_it_was_pickled() -> None:
 
 PROGRAM = """
 import sys, dataclasses, functools
+from typing import NamedTuple
 sys.path[:0] = {path!r}
 import numpy as np, jax, jax.numpy as jnp
 from jaxcluster.engine.digests import Room, digest
@@ -189,9 +203,27 @@ class Model:
     names: frozenset = frozenset({{"a", "b", "c"}})
     def f(self): return 1 if self.names in {{"x", "y", "z"}} else 2
 
+class State(NamedTuple):
+    mu: float
+    count: int = 3
+
+class Slots:
+    __slots__ = ("a", "b")
+
+class Frozen(Slots):
+    @property
+    def half(self): return self.a / 2
+    @functools.cached_property
+    def twice(self): return self.a * 2
+    def scale(self, by): return self.a * by
+    thrice = functools.partialmethod(scale, 3)
+
+slots, frozen = Slots(), Frozen()
+slots.a = frozen.b = 3
 mesh = jax.make_mesh((1,), ("i",))
 spec = jax.sharding.PartitionSpec("i")
-values = [Model, Model(), {{"x", "y", "z"}}, jnp.ones(3), jax.random.key(1), mesh, spec, np.mean,
+values = [State, State(1.5), Slots, slots, Frozen, frozen,
+    Model, Model(), {{"x", "y", "z"}}, jnp.ones(3), jax.random.key(1), mesh, spec, np.mean,
     jax.sharding.NamedSharding(mesh, spec), jax.jit(Model.f), jax.value_and_grad(lambda x: x),
     functools.partial(jnp.sum, axis=0), jnp.float32, np.random.RandomState(0), jax.jit, jnp.sin,
     jax.devices()[0]]
