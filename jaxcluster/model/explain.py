@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -192,10 +193,13 @@ def _why_different(seq: int, found: Mismatch, scene: Scene) -> tuple[str, str, s
         how = "pad or drop" if what == "shapes" else "change the cell"
         hint = f"{how} so that every process passes the same {what}."
         return f"Different {what}", "", hint
-    if a.name == b.name:
+    if a.name == b.name and (a.cell, a.line, a.within) == (b.cell, b.line, b.within):
+        what = "the same call compiled to different programs"
+        if "<lambda>" in a.name:
+            what = "another function, or one that has compiled to different programs"
         hint = (
-            "the same call compiled to different programs: do constants, closures, jax.config "
-            "or environment variables differ between the processes?"
+            f"{what}: do constants, closures, jax.config or environment variables differ between "
+            "the processes?"
         )
         return title, "", hint
     later_a = [first[s].name for s in sorted(first) if s >= seq]
@@ -206,10 +210,11 @@ def _why_different(seq: int, found: Mismatch, scene: Scene) -> tuple[str, str, s
             "differ between processes. Sort first."
         )
         return "Programs in different orders", "", hint
-    own = [entry.line for entry in (b, a) if entry.cell == scene.cell]
-    for line in own:
-        if (node := _branch(scene.source, line)) is not None and line is not None:
-            return f"Branch on line {node.lineno}", _tell_branch(scene.source, node, line), ""
+    for entry in (b, a):
+        line = entry.line if entry.cell == scene.cell else None
+        if line is not None and (node := _branch(scene.source, line)) is not None:
+            told = _tell_branch(scene.source, node, line, entry)
+            return f"Branch on line {node.lineno}", told, ""
     return title, "", "a branch that depends on the rank, or on data that differs between ranks."
 
 
@@ -289,13 +294,13 @@ def _tell_waiting(ranks: Sequence[int], found: Missing, scene: Scene) -> str:
         launch = f" (launch {wanted.seq + 1}: {wanted.name}{place})"
     if ranks[0] in scene.over:
         line = f" at cell [{wanted.cell}] line {wanted.line}" if wanted and wanted.line else ""
-        call = _call_at(source, wanted.line) if wanted and own else ""
+        call = _call_at(source, wanted.line, wanted) if wanted and own else ""
         return f"{who} launched {call or 'a program'}{line}{launch}."
     where = f"cell [{state.cell}] line {state.line}" if state.line else f"cell [{scene.cell}]"
     if wanted is not None and own and wanted.line != state.line:
-        call = _call_at(source, wanted.line) or "the program"
+        call = _call_at(source, wanted.line, wanted) or "the program"
         return f"{who} waited at {where} for {call} of line {wanted.line}{launch}."
-    call = _call_at(source, state.line) if state.cell == scene.cell else ""
+    call = _call_at(source, state.line, wanted) if state.cell == scene.cell else ""
     call = call or _function(state)
     return f"{who} waited {f'in {call} ' if call else ''}at {where}{launch}."
 
@@ -349,16 +354,18 @@ def _why_missing(found: Missing, scene: Scene) -> tuple[str, str, str]:
     if (line := _wanted_line(found, scene)) is None:
         return f"Launch skipped on {culprits}", "", ""
     branch = _branch(scene.source, line)
-    loop = _enclosing(scene.source, line, (ast.For, ast.While))
+    loop = _enclosing(scene.source, line, _LOOPS)
     if branch is not None and not (_is_inside(loop, branch) and _has_run(line, found, scene)):
-        told = _tell_branch(scene.source, branch, line)
+        told = _tell_branch(scene.source, branch, line, found.wanted)
         return f"Branch on line {branch.lineno}", told, ""
-    if loop is not None:
-        others = name_ranks(found.others, scene.hosts)
-        told = f"The loop on line {loop.lineno} ran more often on {others} than on {culprits}."
-        hint = "give every process the same number of steps (the last batch is the usual cause)."
-        return f"Loop on line {loop.lineno}", told, hint
-    return f"Launch skipped on {culprits}", "", ""
+    if loop is None:
+        return f"Launch skipped on {culprits}", "", ""
+    more = f"ran more often on {name_ranks(found.others, scene.hosts)} than on {culprits}."
+    if _may_pass_over(loop):
+        hint = "what `except` or `continue` skips in a loop must be the same on every process."
+        return f"Line {line}, in a loop", f"Line {line} {more}", hint
+    hint = "give every process the same number of steps (the last batch is the usual cause)."
+    return f"Loop on line {loop.lineno}", f"The loop on line {loop.lineno} {more}", hint
 
 
 def _is_inside(inner: ast.stmt | None, outer: ast.stmt) -> bool:
@@ -373,9 +380,34 @@ def _has_run(line: int, found: Missing, scene: Scene) -> bool:
 
 
 def _wanted_line(found: Missing, scene: Scene) -> int | None:
-    """The line of this cell from which the missing launch came on others; None: of another."""
+    """The line of this cell that others have launched from once more; None: another cell's.
+
+    Where two lines launch one program, it need not be the line of the launch at that place.
+    """
     wanted = found.wanted
-    return wanted.line if wanted is not None and wanted.cell == scene.cell else None
+    if wanted is None or wanted.cell != scene.cell:
+        return None
+    more, fewer = (
+        _lines_of(scene.launches[ranks[0]], wanted.cell_seq, found.seq)
+        for ranks in (found.others, found.culprits)
+    )
+    apart = [line for line in more | fewer if more[line] != fewer[line]]
+    is_one = len(apart) == 1 and more[apart[0]] > fewer[apart[0]]
+    return apart[0] if is_one else wanted.line
+
+
+def _lines_of(entries: Mapping[int, wire.Launch], cell_seq: int, last: int) -> Counter[int | None]:
+    """How often each line of a cell has launched, up to a place."""
+    own = [e for seq, e in entries.items() if e.cell_seq == cell_seq and seq <= last]
+    return Counter(entry.line for entry in own)
+
+
+_LOOPS = (ast.For, ast.While, ast.AsyncFor)
+
+
+def _may_pass_over(loop: ast.stmt) -> bool:
+    """Whether a turn of it may come to its end without some of its lines."""
+    return any(isinstance(node, (ast.Try, ast.TryStar, ast.Continue)) for node in ast.walk(loop))
 
 
 # --------------------------------------------------------------------------- a cell's source
@@ -383,7 +415,7 @@ def _wanted_line(found: Missing, scene: Scene) -> int | None:
 
 def _enclosing(
     source: str, line: int | None, kinds: tuple[type[ast.stmt], ...]
-) -> ast.If | ast.For | ast.While | None:
+) -> ast.If | ast.For | ast.AsyncFor | ast.While | None:
     tree = tree_of(source)
     if tree is None or line is None:
         return None
@@ -393,45 +425,75 @@ def _enclosing(
         if isinstance(node, kinds) and node.lineno <= line <= (node.end_lineno or 0)
     ]
     inner = max(found, key=lambda n: n.lineno, default=None)
-    return inner if isinstance(inner, (ast.If, ast.For, ast.While)) else None
+    return inner if isinstance(inner, (ast.If, *_LOOPS)) else None
 
 
 def _branch(source: str, line: int | None) -> ast.If | ast.While | None:
     """The ``if`` or ``while`` that decides whether a line runs."""
     node = _enclosing(source, line, (ast.If, ast.While))
-    if isinstance(node, ast.For) or (node is not None and isinstance(node.test, ast.Constant)):
+    if not isinstance(node, (ast.If, ast.While)) or isinstance(node.test, ast.Constant):
         return None
     return node
 
 
-def _tell_branch(source: str, node: ast.If | ast.While, line: int) -> str:
-    """How it decides whether the line runs."""
+def _tell_branch(
+    source: str, node: ast.If | ast.While, line: int, entry: wire.Launch | None = None
+) -> str:
+    """How it decides whether the line runs. ``entry``: what the line has launched."""
     test = ast.unparse(node.test)
     if isinstance(node, ast.If) and any(
         part.lineno <= line <= (part.end_lineno or 0) for part in node.orelse
     ):
         return f"Line {node.lineno} runs line {line} only if `{test}` is false."
-    call = _call_at(source, line) or f"line {line}"
+    call = _call_at(source, line, entry, node.test) or f"line {line}"
     word = "while" if isinstance(node, ast.While) else "if"
     return f"Line {node.lineno} runs {call} only `{word} {test}`."
 
 
-def _call_at(source: str, line: int | None) -> str:
-    """The outermost call on a line, as it is written: ``jnp.sum``."""
+_PRINTING = ("print", "float", "int", "str", "repr", "bool", "range", "len", "enumerate")
+_OF_HOST = re.compile(
+    r"(np|numpy|time|os|sys|math|random|logging|json|datetime)\.|"
+    r"jax\.(process_index|process_count|(local_)?devices|(local_)?device_count)$"
+)
+
+
+def _call_at(
+    source: str,
+    line: int | None,
+    entry: wire.Launch | None = None,
+    but: ast.expr | None = None,
+) -> str:
+    """The call on a line that launches, as it is written: ``jnp.sum``.
+
+    That is the one of the program's name, else the outermost one that may launch.
+
+    Args:
+      entry: what has been launched there, if that is known.
+      but: what has not launched it.
+    """
     tree = tree_of(source)
     if tree is None or line is None:
         return ""
+    left_out = set(ast.walk(but)) if but is not None else set()
     calls = [
         node
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or 0)
+        if isinstance(node, ast.Call)
+        and node.lineno <= line <= (node.end_lineno or 0)
+        and node not in left_out
     ]
-    printing = ("print", "float", "int", "str", "repr", "bool", "range", "len", "enumerate")
-    for node in sorted(calls, key=lambda n: n.col_offset):
-        name = ast.unparse(node.func)
-        if name not in printing and len(name) < 60:
-            return name
-    return ""
+    names = [ast.unparse(node.func) for node in sorted(calls, key=lambda n: n.col_offset)]
+    names = [name for name in names if name not in _PRINTING and len(name) < 60]
+    program = _function_of(entry.name) if entry is not None else ""
+    likely = [name for name in names if name.rpartition(".")[2] == program]
+    likely += [name for name in names if not _OF_HOST.match(name)]
+    return next(iter([*likely, *names]), "")
+
+
+def _function_of(program: str) -> str:
+    """What was called for a program: ``sum`` for jit(_reduce_sum)."""
+    name = program.partition("(")[2].partition(")")[0]
+    return name.removeprefix("_").removeprefix("reduce_")
 
 
 def _tell_scalars(reports: Mapping[int, wire.RankReport]) -> list[str]:

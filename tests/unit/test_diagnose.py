@@ -171,6 +171,69 @@ def test_a_loop_within_a_branch_is_the_cause_where_the_rank_was_in_it():
         assert look(reports, ended=[1], source=source).title == title
 
 
+def test_a_loop_whose_turns_may_pass_over_a_line_is_not_said_to_run_less_often():
+    source = (
+        "for i in range(3):\n    try:\n        v = total(g, read(i))\n"
+        "    except OSError:\n        continue"
+    )
+    reports = {r: report(r, [SUM] * 3, line=3, lines=[3] * 3) for r in (0, 2, 3)}
+    reports[1] = report(1, [SUM] * 2, running=False, lines=[3] * 2)
+    found = look(reports, ended=[1], source=source)
+    assert found.title == "Line 3, in a loop"
+    assert found.lines[0] == "Line 3 ran more often on ranks 0, 2, 3 than on rank 1."
+    assert "`except` or `continue`" in found.lines[-1]
+
+
+def test_of_two_lines_with_one_program_the_one_that_ran_more_often_is_named():
+    source = (
+        "for i in range(3):\n    try:\n        v = total(g)\n        save(v)\n"
+        "    except OSError:\n        v = total(g)"
+    )
+    reports = {1: report(1, [SUM] * 4, line=3, lines=[3, 3, 6, 3])}
+    reports |= {r: report(r, [SUM] * 3, running=False, lines=[3] * 3) for r in (0, 2, 3)}
+    found = look(reports, ended=[0, 2, 3], source=source)
+    assert found.lines[0] == "Line 6 ran more often on rank 1 than on ranks 0, 2, 3."
+
+
+@pytest.mark.parametrize(
+    "source, call",
+    [
+        ("if jax.process_index() == 0: print(g.sum())", "g.sum"),
+        ("if r: last = time.time(); print(float(jnp.mean(g)))", "jnp.mean"),
+        ("if r: print(np.asarray(w).mean(), float(g.sum()))", "g.sum"),
+        ("if r: logging.warning('%s', total(g))", "total"),
+        ("if r: print(w.max(), g.sum())", "g.sum"),
+        ("if r: np.asarray(w)", "np.asarray"),
+    ],
+)
+def test_the_call_is_named_that_may_have_launched(source, call):
+    reports = {r: report(r, [SUM], line=1, lines=[1]) for r in (0, 2, 3)}
+    reports[1] = report(1, [], running=False)
+    found = look(reports, ended=[1], source=source)
+    test = source[3 : source.index(":")]
+    assert found.lines[0] == f"Line 1 runs {call} only `if {test}`."
+    assert found.lines[-1].startswith(f"Ranks 0, 2, 3 waited in {call} at cell [7] line 1")
+
+
+@pytest.mark.parametrize(
+    "name, lines, told",
+    [
+        ("jit(step)", (2, 2), "Hint: the same call compiled to different programs: do constants"),
+        ("jit(<lambda>)", (2, 2), "Hint: another function, or one that has compiled to"),
+        ("jit(<lambda>)", (2, 3), "Line 1 runs line 3 only if `r` is false."),
+    ],
+)
+def test_programs_of_one_name_are_one_call_only_where_they_come_from_one_line(name, lines, told):
+    source = "for h in functions:\n    h(x)\n" if lines == (2, 2) else "if r:\n    f(x)\nelse: g(x)"
+    reports = {r: report(r, [SUM], line=lines[0], lines=[lines[0]]) for r in (0, 2, 3)}
+    reports[1] = report(1, [MAX], line=lines[1], lines=[lines[1]])
+    reports = {
+        r: replace(one, launches=[replace(one.launches[0], name=name)])
+        for r, one in reports.items()
+    }
+    assert told in str(look(reports, ended=[], source=source))
+
+
 def test_a_loop_without_end_is_no_branch():
     source = "while True:\n    jnp.sum(g)"
     reports = {r: report(r, [SUM] * 3, line=2, lines=[2] * 3) for r in (0, 2, 3)}
