@@ -95,7 +95,7 @@ class Polls:
             if self._wanted != wanted:  # ranks that go on are apart by a launch, now and then
                 self.suspected_at = facts.now
             found = None
-        if found is None or found.cell_seq != record.seq:
+        if found is None or not _is_of(found, record.seq):
             # Another notebook may have stopped ranks in it, which have not come further since.
             circle, self.circle = self._find_circle(reports)
             found = circle or found
@@ -287,3 +287,9 @@ def _is_over(seq: int, states: Sequence[wire.RankState | None]) -> bool:
     is_free = all(state.state == "idle" and not state.is_queueing for state in here)
     is_even = lockstep.in_lockstep({state.rank: state.launches for state in here})
     return len(known) == len(states) and is_free and is_even
+
+
+def _is_of(found: findings.Report, seq: int) -> bool:
+    """Whether a finding says where a cell went wrong, or a thread, which is of no cell."""
+    by_thread = found.kind == "mismatch" and found.cell_seq == 0 and found.seq is not None
+    return by_thread or found.cell_seq == seq

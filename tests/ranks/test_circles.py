@@ -97,6 +97,25 @@ def test_one_in_which_nothing_waits_yet_is_found_too(ranks: jaxcluster.Cluster) 
     fails(ranks, TWO)
 
 
+@pytest.mark.parametrize("devices", DEVICES)
+def test_a_thread_that_launches_less_on_one_rank_is_no_deadlock(home: Home, devices: int) -> None:
+    source = """\
+def work():
+    for i in range(3 if r != 2 else 2): total(everyone * i)
+thread = threading.Thread(target=work); thread.start(); thread.join()
+b = total(everyone)
+"""
+    with jaxcluster.start(3, devices_per_process=devices, name="fewer") as cluster:
+        cluster.run(SETUP)
+        with pytest.raises(Divergence) as caught:
+            cluster.run(source, show=False)
+        told = str(caught.value)
+        assert told.startswith("The ranks launched different programs as launch "), told
+        assert "  ranks 0, 1: jit(multiply), cell [2] line 2" in told
+        assert "  rank 2: jit(<lambda>), cell [2] line 4" in told
+        check_whole(cluster)
+
+
 def test_a_circle_over_three_ranks(ranks: jaxcluster.Cluster) -> None:
     error, _ = fails(
         ranks,
