@@ -222,6 +222,25 @@ def test_arrays_of_some_ranks_each_are_not_taken_for_one_another(home: object) -
         assert [shown.stdout(rank) for rank in range(2)] == expected[:2]
 
 
+def test_an_array_in_a_value_of_each_ranks_own_is_put_together_beside_local_ones(
+    home: object,
+) -> None:
+    with jaxcluster.start(3, devices_per_process=1, name="own") as cluster:
+        cluster.run(SETUP.partition("kinds =")[0].replace(", 2)", ", 1)"), show=False)
+        cluster.run(
+            "rank = jax.process_index()\nv = w[:12]\n"
+            "model = {'key': jax.random.key(rank), 'rank': rank, 'w': on(v, P('data'))}",
+            show=False,
+        )
+        assert "Lost" not in cluster.resize(2)
+        shown = cluster.run(
+            "print(model['rank'], jax.random.key_data(model['key'])[1],"
+            " all((s.data == v[s.index]).all() for s in model['w'].addressable_shards))",
+            show=False,
+        )
+        assert [shown.stdout(rank) for rank in range(2)] == ["0 0 True\n", "1 1 True\n"]
+
+
 @pytest.mark.any_jax
 def test_the_magics_say_what_has_become_of_it(open_notebook: Callable[..., Notebook]) -> None:
     notebook = open_notebook()

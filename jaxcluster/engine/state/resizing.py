@@ -27,7 +27,6 @@ from jaxcluster.engine.state.saved import (
     Glance,
     Saved,
     SavedArray,
-    SavedPickle,
 )
 from jaxcluster.engine.state.saved_digests import with_digests
 from jaxcluster.engine.state.settings import Settings
@@ -350,10 +349,9 @@ class Refitting(Loader):
         name, at = self._uses[number]
         found: dict[str, tuple[Bounds, Glance, int]] = {}
         for glance, had in self._others.values():
-            one = had.names.get(name)
-            if one is None or not self._is_alike(name, one, glance.saved, had):
+            if (twin := self._twin(name, at, glance.saved, had)) is None:
                 continue
-            theirs = glance.saved.arrays[one.arrays[at]]
+            theirs = glance.saved.arrays[twin]
             if (theirs.shape, theirs.dtype) == (saved.shape, saved.dtype):
                 for where, section in theirs.shards:
                     _, first, its = found.setdefault(str(where), (where, glance, section))
@@ -361,17 +359,23 @@ class Refitting(Loader):
                         self.unequal.add(number)
         return list(found.values())
 
-    def _is_alike(self, name: str, one: SavedPickle, saved: Saved, had: Generation) -> bool:
-        """Whether the arrays of a name are the same ones, in the same order, on another rank.
+    def _twin(self, name: str, at: int, saved: Saved, had: Generation) -> int | None:
+        """The number that another rank has given to an array of a name; None: that is not known.
 
-        They are where the name is equal there. Else, where no two can be taken for one another.
+        Where the name is equal there, it has the same place. Else the arrays that span processes
+        are the same ones, in the same order, if no two of them can be taken for one another.
         """
+        if (one := had.names.get(name)) is None:
+            return None
+        mine = self._mine.names[name].arrays
         digest = self._mine.digests.get(name)
         if digest is not None and digest == had.digests.get(name):
-            return True
-        kinds = [_kind(self.saved.arrays[n]) for n in self._mine.names[name].arrays]
-        theirs = [_kind(saved.arrays[n]) for n in one.arrays]
-        return kinds == theirs and len(set(kinds)) == len(kinds)
+            return one.arrays[at]
+        own, theirs = _spanning(self.saved, mine), _spanning(saved, one.arrays)
+        kinds = [_kind(self.saved.arrays[n]) for n in own]
+        if kinds != [_kind(saved.arrays[n]) for n in theirs] or len({*kinds}) < len(kinds):
+            return None
+        return theirs[own.index(mine[at])]
 
     def _cut(
         self, number: int, index: Sequence[slice], parts: Sequence[tuple[Bounds, Glance, int]]
@@ -424,6 +428,10 @@ def _dtype(saved: SavedArray) -> Any:
     import jax
 
     return jax.numpy.dtype(saved.dtype)
+
+
+def _spanning(saved: Saved, numbers: Iterable[int]) -> list[int]:
+    return [n for n in numbers if not saved.arrays[n].local or saved.process_count == 1]
 
 
 def _kind(saved: SavedArray) -> tuple[Any, ...]:
