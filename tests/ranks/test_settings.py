@@ -277,3 +277,11 @@ def test_a_new_rank_has_no_other_ranks_own_setting(home: Home) -> None:
         assert "os.environ OUT" in cluster.resize(4)
         shown = cluster.run(show, show=False)
         assert [shown.stdout(rank) for rank in range(4)] == [*expected, "None yes\n"]
+
+
+def test_a_default_of_ipythons_that_one_rank_has_asked_for_is_not_its_own(home: Home) -> None:
+    with jaxcluster.start(2, devices_per_process=1, name="defaults") as cluster:
+        cluster.run("get_ipython().autocall", ranks=[0], show=False)
+        assert "%config" not in cluster.resize(3)
+        cluster.run("%config ZMQInteractiveShell.autocall = 1", ranks=[0], show=False)
+        assert "%config ZMQInteractiveShell.autocall: rank 3" in cluster.resize(4)

@@ -255,7 +255,8 @@ class Settings:
         found["%xmode"] = self.shell.InteractiveTB.mode
         found[FUTURE] = self.future
         for part, trait, label in self._traits():
-            found[label] = part._trait_values.get(trait)
+            kind: Any = type(part)  # it enters some defaults only when they are first asked for
+            found[label] = part._trait_values.get(trait, _default_of(kind, trait))
         return found
 
     @property
@@ -308,6 +309,12 @@ def _configurable(part: Any) -> tuple[tuple[str, str], ...]:
     """The names of what can be configured of a part of IPython, and of the settings."""
     names = part.class_trait_names(config=True)
     return tuple((name, f"%config {part.__name__}.{name}") for name in names)
+
+
+@functools.cache
+def _default_of(part: Any, trait: str) -> Any:
+    value = getattr(part.class_traits()[trait], "default_value", None)
+    return value if isinstance(value, _PLAIN) else None
 
 
 # Of these each part is a setting of its own, as in "os.environ PATH".
