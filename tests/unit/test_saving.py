@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import array
+import asyncio
 import gc
 import logging
+import multiprocessing
 import os
 import stat
 import subprocess
@@ -265,14 +267,25 @@ def test_what_runs_is_refused_by_its_name() -> None:
     ended.wait()
     done: futures.Future[int] = futures.Future()
     done.set_result(5)
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(asyncio.sleep(0))
+    loop.run_until_complete(task)
     names = {
+        "process": multiprocessing.Process(target=print),
+        "task": task,
+        "loop": loop,
         "thread": threading.Thread(target=print),
         "ended": ended,
         "pending": futures.Future(),
         "handler": logging.NullHandler(),
         "done": done,
     }
-    assert save(names, 0).now.lost == {
+    lost = save(names, 0).now.lost
+    loop.close()
+    assert lost == {
+        "process": "a process can't be saved",
+        "task": "a task or future of asyncio can't be saved",
+        "loop": "an event loop can't be saved",
         "thread": "a thread can't be saved",
         "ended": "a subprocess can't be saved",
         "pending": "a future that is not done can't be saved",

@@ -9,11 +9,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import gc
 import importlib
 import io
 import logging
+import multiprocessing.process
 import re
 import subprocess
 import sys
@@ -220,6 +222,9 @@ _REFUSED = {
     threading.Thread: "a thread",  # else it would come back without what runs
     subprocess.Popen: "a subprocess",
     logging.Handler: "a logging handler",
+    multiprocessing.process.BaseProcess: "a process",
+    asyncio.Future: "a task or future of asyncio",
+    asyncio.AbstractEventLoop: "an event loop",
     memoryview: "a memoryview",  # cloudpickle would save bytes, which view nothing
 }
 
