@@ -127,11 +127,10 @@ class RunningCell:
 
     def _end(self) -> None:
         """Say, or raise, what its end has brought."""
-        if (say := self.runner.on_notice) is not None:
-            for line in notices.faults(self.record):
-                say(line)
-            if remains := self.core.remains:
-                say(notices.Lasting(remains))
+        for line in notices.faults(self.record):
+            self.runner.say(line)
+        if remains := self.core.remains:
+            self.runner.say(notices.Lasting(remains))
         if self._stopped is not None:
             raise self._stopped
         ending = self.runner.carry(self._settling.end(self._explain_missing))

@@ -110,7 +110,7 @@ def lost_hosts(lost: Mapping[int, str]) -> Alarm:
     return Alarm("".join(f"{begin_ranks(ranks)}: {why}.\n" for why, ranks in told))
 
 
-def faults(record: CellRecord) -> list[Alarm]:
+def faults(record: CellRecord) -> list[Warned]:
     """What was wrong without an error of the cell's: copies that differ, and errors of ours."""
     found: dict[str, list[int]] = {}
     for rank, reply in sorted(record.replies.items()):
@@ -119,8 +119,8 @@ def faults(record: CellRecord) -> list[Alarm]:
         if reply.fault:
             found.setdefault(FAULT.format(reply.fault), []).append(rank)
     copied = replicas.tell({rank: reply.copies for rank, reply in record.replies.items()})
-    return [Alarm(told) for told in copied] + [
-        Alarm(told.replace(RANKS, name_ranks(ranks)).replace(RANK, str(ranks[0])))
+    return [Warned(told) for told in copied] + [
+        Warned(told.replace(RANKS, name_ranks(ranks)).replace(RANK, str(ranks[0])))
         for told, ranks in found.items()
     ]
 

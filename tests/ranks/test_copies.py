@@ -16,6 +16,7 @@ import jaxcluster
 from jaxcluster.cluster import transfer
 from jaxcluster.errors import CellFailed, Divergence, TransferError
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
+from jaxcluster.model.notices import ClusterWarning
 
 SETUP = """
 import random
@@ -37,7 +38,7 @@ odd = make(np.arange(6.0) + 10 * (r == 1), whole)
 @pytest.fixture(scope="module", params=DEVICES)
 def ranks(request: pytest.FixtureRequest, home: Home) -> Iterator[jaxcluster.Cluster]:
     with jaxcluster.start(3, devices_per_process=request.param, name=f"cp-{request.param}") as c:
-        c.run(SETUP, show=False)
+        c.run(SETUP, show=False, on_notice=lambda told: None)  # "odd" is
         yield c
 
 
@@ -151,6 +152,11 @@ def test_what_is_pulled_and_viewed_whole_is_one_value(ranks: jaxcluster.Cluster)
     told = transfer.sample(ranks.world, "part", range(3))[2]
     is_whole = ranks.record.devices[0].devices[1:] == []  # then it was read to be shown
     assert told == ("" if is_whole else "Ranks have different copies of it: each has its own.")
+
+
+def test_where_nobody_listens_python_warns_of_them(ranks: jaxcluster.Cluster) -> None:
+    with pytest.warns(ClusterWarning, match="line 1 read a float32"):
+        ranks.run("x = float(odd[2])", show=False)
 
 
 def test_in_strict_mode_a_program_is_not_launched_with_different_values(
