@@ -199,6 +199,19 @@ def test_what_can_not_be_set_again_is_named(ranks: jaxcluster.Cluster) -> None:
     assert "signal SIGUSR2 (a lock that is held can't be saved)" in line
 
 
+def test_handlers_that_imported_modules_have_added_are_there_once(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    """Most libraries add one that does nothing."""
+    show = "print([type(one).__name__ for one in logging.getLogger('requests').handlers])"
+    ranks.run("import logging, requests\nlog = logging.getLogger('twice')", show=False)
+    ranks.run("log.addHandler(logging.StreamHandler())", show=False)
+    for _ in range(2):
+        assert "requests" not in ranks.restart()
+        assert ranks.run(show, show=False).stdout(1) == "['NullHandler']\n"
+        assert ranks.run("print(len(log.handlers))", show=False).stdout(1) == "1\n"
+
+
 def test_settings_that_end_with_the_task_of_a_cell_stay(ranks: jaxcluster.Cluster) -> None:
     """numpy and decimal keep them in a context, as user code does with ContextVar."""
     ranks.run("import decimal, contextvars\nvar = contextvars.ContextVar('v')\nvar.set(1)")

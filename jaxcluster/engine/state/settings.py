@@ -478,7 +478,7 @@ def _read_logging() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Handler:
-    """A log handler that goes to a standard stream or a file; any other is kept as it is."""
+    """A log handler that goes to a standard stream, a file or nowhere; others stay as they are."""
 
     kind: str
     level: int
@@ -487,6 +487,8 @@ class _Handler:
 
     @classmethod
     def of(cls, handler: logging.Handler) -> Any:
+        if type(handler) is logging.NullHandler:
+            return cls("null", handler.level, None, None)
         if type(handler) is logging.FileHandler:
             return cls("file", handler.level, handler.formatter, handler.baseFilename)
         if type(handler) is logging.StreamHandler:
@@ -497,7 +499,9 @@ class _Handler:
 
     def make(self) -> logging.Handler:
         made: logging.Handler
-        if self.kind == "file":
+        if self.kind == "null":
+            made = logging.NullHandler()
+        elif self.kind == "file":
             made = logging.FileHandler(self.target)
         else:
             made = logging.StreamHandler(getattr(sys, self.target))
@@ -515,8 +519,11 @@ def _write_logging(values: Mapping[str, Any]) -> None:
         elif what == "level":
             level, logger.propagate, logger.disabled = value or (logging.NOTSET, True, False)
             logger.setLevel(level)
+        elif isinstance(value, _Handler):
+            if value not in map(_Handler.of, logger.handlers):  # by an import
+                logger.addHandler(value.make())
         elif value is not None:
-            logger.addHandler(value.make() if isinstance(value, _Handler) else value)
+            logger.addHandler(value)
 
 
 def _read_matplotlib() -> dict[str, Any]:
