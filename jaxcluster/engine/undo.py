@@ -26,6 +26,7 @@ from typing import Any
 
 from jaxcluster.engine import changes, ipython_hooks, object_graph
 from jaxcluster.engine.ipython_hooks import Registered
+from jaxcluster.engine.private import contexts
 from jaxcluster.engine.private.traces import Traces
 from jaxcluster.engine.repair import repair_modules
 from jaxcluster.engine.retained import Memory, format_nbytes
@@ -408,11 +409,12 @@ class Undo:
             return failed
 
     def _put_back(self, kept: Kept, leave: Leave) -> list[str]:
-        for name in self._rebound(kept):
-            self._bind(name, kept.names)
-        failed = kept.watch.put_back(leave.names)
-        self._unbind(leave.lost)
-        self._put_back_results(kept)
+        with contexts.launching_nothing():  # other ranks may have no such finalizer to run
+            for name in self._rebound(kept):
+                self._bind(name, kept.names)
+            failed = kept.watch.put_back(leave.names)
+            self._unbind(leave.lost)
+            self._put_back_results(kept)
         kept.registered.put_back()
         kept.process_state.put_back()
         if self.settings is not None:

@@ -573,6 +573,25 @@ def test_what_a_handler_of_a_signal_has_changed_is_taken_back_too(
     ranks.run("_ = signal.signal(signal.SIGUSR1, signal.SIG_DFL)", show=False)
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def turns():\n    try: yield 1\n    finally: total(ones)\n"
+        "alone = turns(); next(alone)\nif r != 1: alone.close()",
+        "class Last:\n    def __del__(self): total(ones)\nalone = Last()\nif r == 1: del alone",
+    ],
+)
+def test_a_finalizer_of_what_is_undone_launches_nothing(
+    ranks: jaxcluster.Cluster, source: str
+) -> None:
+    """Other ranks may have none. It waited for them, and the next cell met its launch."""
+    error = fails(ranks, source)
+    assert "This cell is undone. Removed " in str(error)
+    for _ in range(2):
+        record = ranks.run("print(float(total(ones)))", show=False)
+        assert len({record.stdout(rank) for rank in record.ranks}) == 1
+
+
 def test_in_a_notebook(open_notebook: Callable[..., Notebook]) -> None:
     notebook = open_notebook()
     notebook.ok("%jaxcluster start -n 2 --name undo-notebook")

@@ -35,6 +35,15 @@ def exactly() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def launching_nothing() -> Iterator[None]:
+    """Within, this thread's launches raise, as those of a finalizer of what is dropped. Public."""
+    import jax
+
+    with jax.no_execution(True):
+        yield
+
+
 def entered() -> dict[str, Any]:
     """What this thread has, by a setting's name; some 5 us. Empty where names have moved."""
     try:
