@@ -358,13 +358,23 @@ def _why_missing(found: Missing, scene: Scene) -> tuple[str, str, str]:
     if branch is not None and not (_is_inside(loop, branch) and _has_run(line, found, scene)):
         told = _tell_branch(scene.source, branch, line, found.wanted)
         return f"Branch on line {branch.lineno}", told, ""
+    caught = _within_try(scene.source, line)
     if loop is None:
-        return f"Launch skipped on {culprits}", "", ""
+        told = ""
+        if caught is not None:
+            told = (
+                f"Line {line} is in the `try` of line {caught.lineno}, which may have ended in an "
+            )
+            told += f"error on {culprits}."
+        return f"Launch skipped on {culprits}", told, ""
     more = f"ran more often on {name_ranks(found.others, scene.hosts)} than on {culprits}."
-    if _may_pass_over(loop):
+    kinds = {type(node) for node in ast.walk(loop)}
+    if ast.Continue in kinds or (caught is not None and _is_inside(caught, loop)):
         hint = "what `except` or `continue` skips in a loop must be the same on every process."
         return f"Line {line}, in a loop", f"Line {line} {more}", hint
     hint = "give every process the same number of steps (the last batch is the usual cause)."
+    if ast.Break in kinds:
+        hint = "what ends a loop by `break` must be the same on every process."
     return f"Loop on line {loop.lineno}", f"The loop on line {loop.lineno} {more}", hint
 
 
@@ -405,9 +415,17 @@ def _lines_of(entries: Mapping[int, wire.Launch], cell_seq: int, last: int) -> C
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
 
 
-def _may_pass_over(loop: ast.stmt) -> bool:
-    """Whether a turn of it may come to its end without some of its lines."""
-    return any(isinstance(node, (ast.Try, ast.TryStar, ast.Continue)) for node in ast.walk(loop))
+def _within_try(source: str, line: int) -> ast.Try | ast.TryStar | None:
+    """The innermost ``try`` with handlers that a line is in, be it in one of these."""
+    tree = tree_of(source)
+    found = [
+        node
+        for node in (ast.walk(tree) if tree is not None else ())
+        if isinstance(node, (ast.Try, ast.TryStar))
+        and node.handlers
+        and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    return max(found, key=lambda node: node.lineno, default=None)
 
 
 # --------------------------------------------------------------------------- a cell's source

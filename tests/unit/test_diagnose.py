@@ -184,6 +184,34 @@ def test_a_loop_whose_turns_may_pass_over_a_line_is_not_said_to_run_less_often()
     assert "`except` or `continue`" in found.lines[-1]
 
 
+@pytest.mark.parametrize(
+    "source, told",
+    [
+        (
+            "it = iter(data)\nwhile True:\n    try: i = next(it)\n    except StopIteration: break\n"
+            "    v = total(g)",
+            [
+                "The loop on line 2 ran more often on",
+                "what ends a loop by `break` must be the same",
+            ],
+        ),
+        (
+            "for i in data:\n    if i is None:\n        continue\n    else: pass\n    v = total(g)",
+            ["Line 5 ran more often on", "`except` or `continue`"],
+        ),
+        (
+            "x = 1\ntry:\n    y = 2\n    read(r)\n    v = total(g)\nexcept OSError: pass",
+            ["Line 5 is in the `try` of line 2, which may have ended in an error on rank 1."],
+        ),
+    ],
+)
+def test_it_is_told_how_a_line_may_have_been_passed_over(source, told):
+    reports = {r: report(r, [SUM] * 3, line=5, lines=[5] * 3) for r in (0, 2, 3)}
+    reports[1] = report(1, [SUM] * 2, running=False, lines=[5] * 2)
+    found = str(look(reports, ended=[1], source=source))
+    assert all(each in found for each in told), found
+
+
 def test_of_two_lines_with_one_program_the_one_that_ran_more_often_is_named():
     source = (
         "for i in range(3):\n    try:\n        v = total(g)\n        save(v)\n"
