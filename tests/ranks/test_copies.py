@@ -6,6 +6,7 @@ what is equal, raises no alarm.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -77,6 +78,8 @@ def said(ranks: jaxcluster.Cluster, source: str) -> str:
         ),
         "print": ("print(odd)", "line 1 read a float32[6] whose copies differ on ranks 0-2"),
         "float": ("x = float(odd[2])", "ranks 0, 2 have one, rank 1 has another."),
+        "read by numpy": ("x = np.asarray(odd)", "line 1 read a float32[6] whose copies differ"),
+        "a function of numpy's": ("x = np.linalg.norm(odd)", "line 1 read a float32[6]"),
         "the last line": ("odd", "Rank 0 shows its own."),
     }.values(),
 )
@@ -84,6 +87,9 @@ def test_what_differs_is_named_with_its_line(
     ranks: jaxcluster.Cluster, source: str, told: str
 ) -> None:
     notice = said(ranks, source)
+    by_memory = source.startswith("x = np.") and len(ranks.record.devices[0].devices) == 1
+    if by_memory and sys.version_info < (3, 12):
+        pytest.skip("numpy takes the array's memory, and Python does not say so")
     assert told in notice
     assert "run `import jaxcluster; jaxcluster.seed(0)` in a cell" in notice
 
@@ -140,6 +146,7 @@ def test_what_is_pulled_and_viewed_whole_is_one_value(ranks: jaxcluster.Cluster)
         "pairs = jax.sharding.Mesh(np.array(jax.devices()).reshape(3, -1), ('a', 'b'))\n"
         "part = make(np.arange(6.0) + r, NamedSharding(pairs, P('b')))",
         show=False,
+        on_notice=lambda told: None,
     )
     assert np.array_equal(ranks["even"], np.arange(6.0))
     for name in ("odd", "part", "tree"):
