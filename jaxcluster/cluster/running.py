@@ -104,6 +104,7 @@ class RunningCell:
         self._is_notified = False
         self._has_looked = False  # and what was seen lies behind what came before it
         self._left: list[actions.Action] = []  # what the stop button has kept from being done
+        self._says_faults = not options.compared  # whose result is what differs
         self._has_code = options.message is None and not options.post_mortem
 
     def wait(self) -> CellRecord:
@@ -127,8 +128,9 @@ class RunningCell:
 
     def _end(self) -> None:
         """Say, or raise, what its end has brought."""
-        for line in notices.faults(self.record):
-            self.runner.say(line)
+        if self._says_faults or self.runner.on_notice is not None:
+            for line in notices.faults(self.record):
+                self.runner.say(line)
         if remains := self.core.remains:
             self.runner.say(notices.Lasting(remains))
         if self._stopped is not None:

@@ -24,8 +24,8 @@ def hear_host_values(heard: HostValues) -> bool:
     What is no array that spans a program's devices comes to ``pxla.shard_arg_handlers``, on JAX's
     fast path too. Whatever reads an array on the host, by ``float``, ``print`` or numpy, does so by
     ``ArrayImpl._value``. Only arrays that span processes are told of; for others it costs 0.2 us.
-    Of an array with one part here numpy takes the memory itself, by ``__buffer__``: 3 us. Before
-    Python 3.12 that can't be heard.
+    Of an array with one part here numpy would take the memory itself, by ``__buffer__``, which so
+    costs 3 us of each array. Before Python 3.12 that can't be heard.
 
     Returns:
       False where a private name has moved: then nothing is told.
@@ -81,10 +81,10 @@ def hear_host_values(heard: HostValues) -> bool:
     if (own_buffer := vars(cls).get("__buffer__")) is not None:
 
         def buffer(array: Any, flags: int) -> memoryview:
-            view: memoryview = own_buffer(array, flags)
-            if not array.is_fully_addressable:
-                heard.read(array, np.asarray(view))
-            return view
+            if array.is_fully_addressable:
+                view: memoryview = own_buffer(array, flags)
+                return view
+            raise BufferError("its value is asked for then")
 
         usercode.WHOLE.add(buffer.__code__)  # numpy passes over what it raises
         cls.__buffer__ = buffer
