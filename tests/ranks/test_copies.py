@@ -161,6 +161,15 @@ def test_what_is_pulled_and_viewed_whole_is_one_value(ranks: jaxcluster.Cluster)
     assert told == ("" if is_whole else "Ranks have different copies of it: each has its own.")
 
 
+def test_a_loop_that_only_reads_is_left_at_once(ranks: jaxcluster.Cluster) -> None:
+    notices: list[str] = []
+    with pytest.raises(CellFailed):
+        ranks.run(
+            "while True: np.asarray(even)", show=False, timeout_s=0.5, on_notice=notices.append
+        )
+    assert not any("has not answered" in each or "have not" in each for each in notices)
+
+
 def test_where_nobody_listens_python_warns_of_them(ranks: jaxcluster.Cluster) -> None:
     with pytest.warns(ClusterWarning, match="line 1 read a float32"):
         ranks.run("x = float(odd[2])", show=False)
