@@ -400,7 +400,8 @@ class Undo:
         """
         with self._lock:
             if (kept := self._find(seq)) is None:
-                self._unbind(leave.lost)  # what is lost on some ranks is lost on all
+                with contexts.launching_nothing():
+                    self._unbind(leave.lost)  # what is lost on some ranks is lost on all
                 return []
             failed = self._put_back(kept, leave)
             kept.undone = leave
