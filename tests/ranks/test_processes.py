@@ -406,6 +406,7 @@ signal.setitimer(signal.ITIMER_REAL, 0.05, 0.01)
 """
 
 
+@pytest.mark.filterwarnings("ignore:Between cells")
 @pytest.mark.parametrize("error", ["TimeoutError('late')", "SystemExit(3)", "KeyboardInterrupt"])
 def test_an_alarm_that_a_cell_has_left_behind_ends_no_rank(
     start: Start, error: str, tmp_path: Path

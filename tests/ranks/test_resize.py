@@ -178,6 +178,7 @@ def test_what_is_one_ranks_alone_is_named_where_it_gets_others(
         "whole = NamedSharding(mesh, P())\n"
         "odd = jax.make_array_from_callback((3,), whole, lambda i: np.full(3, rank)[i])",
         show=False,
+        on_notice=lambda told: None,
     )
     line = cluster.resize(3)
     assert "The copies of odd were not equal on all ranks: each has the lowest rank's now." in line
