@@ -155,6 +155,15 @@ def test_a_cell_that_went_wrong_is_settled_before(wrong: list[Rest | None]) -> N
     assert judged.course() == HAD
 
 
+def test_no_cell_goes_behind_ones_own_nor_from_a_notebook_that_is_closed() -> None:
+    for own, closed, told in (((7,), False, []), ((), True, []), ((), False, ["goes behind"])):
+        notebook = Notebook(Ranks(FREE), own=own)
+        notebook.world.states = [[state(0), state(1, "running")]]
+        notebook.closed = closed
+        between_cells.settle_cells(notebook)
+        assert notebook.world.told == told
+
+
 def test_uneven_ranks_are_looked_at_by_one_cell() -> None:
     """A thread of the user's may be about to make them even."""
     uneven = [rest(launches=4), rest()]

@@ -67,6 +67,15 @@ def test_another_order_later_on_is_found_too() -> None:
     assert not in_lockstep(report(0, SUM, SUM, PART), report(1, SUM, PART, SUM))
 
 
+def test_a_member_that_says_nothing_is_left_out() -> None:
+    three = program("0,1,2", 9)
+    reports = report(0, SUM, three), report(1, three, SUM)
+    counts = {r.state.rank: r.state.launches for r in reports}
+    (pair,) = (one for one in counts[0] if wire.CROSSING in one)
+    assert lockstep.members(pair) == (0, 1, 2)
+    assert lockstep.crossed(counts, pair)
+
+
 def test_it_can_not_be_replayed() -> None:
     reports = {0: report(0, SUM, PART), 1: report(1, PART, SUM)}
     counts = {rank: one.state.launches for rank, one in reports.items()}

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.model.deadlock import circle, find, tell
+from jaxcluster.model.deadlock import _cycle, _may_run_side_by_side, circle, find, tell
 
 
 class Journals:
@@ -230,3 +230,14 @@ def test_a_circle_of_many_ranks_is_told_briefly_where_it_is_not_certain() -> Non
 
 def test_ranks_in_lockstep_have_no_circle() -> None:
     assert find(reports("A01", "A01")) == (None, [])
+
+
+def test_a_rank_that_waits_for_nobody_closes_no_circle() -> None:
+    assert _cycle({0: [1], 2: [0]}) == []
+    assert _cycle({0: [3, 1], 1: [0]}) == [0, 1]
+
+
+def test_a_cpu_runs_its_programs_in_one_order() -> None:
+    assert not _may_run_side_by_side(["cpu:0", "cpu:1"])
+    assert not _may_run_side_by_side(["cuda:0"])
+    assert _may_run_side_by_side(["cuda:0", "cuda:1"])

@@ -133,6 +133,17 @@ def later_one_lacks(probes: int = 1, is_waiting: bool = True) -> dict[int, wire.
     return {0: waits, 1: report(1, probes=probes, **ended), 2: own}
 
 
+VALUE = ["/site/jax/_src/array.py", 623, "_value", "self._copy()", None, True]
+
+
+def test_a_rank_that_waits_in_its_launch_is_held_up_as_one_that_announces_it() -> None:
+    looked = polls()
+    for stack, waits in ([], False), ([VALUE], True):
+        own = report(0, launch(0), state="running", seq=SEQ)
+        reports = {0: replace(own, stack=stack), 1: replace(own, announced=launch(1))}
+        assert looked._waits(reports) is waits
+
+
 def test_a_later_cells_finding_is_taken_up_where_it_holds_this_one_up() -> None:
     facts = replace(ALL, ranks=(0, 1, 2), sent={0: SEQ + 1, 1: SEQ + 1})
     for is_waiting, own, taken_up in (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jaxcluster import lockstep, wire
-from jaxcluster.cluster.replay import Replay
+from jaxcluster.cluster.replay import Replay, count_anew
 from jaxcluster.lockstep import replaying
 from jaxcluster.lockstep.actions import Ask, CountAnew, LookAround
 from jaxcluster.lockstep.events import Looked
@@ -294,3 +294,48 @@ def test_all_ranks_get_a_program_as_it_was_exported_once() -> None:
     assert link.replays[2:] == [(1, [b"of 0"]), (2, [b"of 0"])]
     refused(replay, 2, "UnknownProgram")  # it had it, and does not know it
     assert replay.core.stuck == "UnknownProgram here"
+
+
+def test_a_rank_that_has_nothing_to_hand_out_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    link = Asked(0, 1)
+    replay = asked_of(link, 2)
+    answers = link.gather
+    nothing: Event[Any] = Event(0, "reply", "", None, [])
+    monkeypatch.setattr(link, "gather", lambda *one, **more: answers(*one, **more) | {0: nothing})
+    refused(replay, 2, "UnknownProgram")
+    assert link.replays[1:] == [(2, [b"of 1"])]
+
+
+@pytest.mark.parametrize(
+    ("ops", "all_do"), [("reply reply", True), ("reply died", False), ("reply error", False)]
+)
+def test_ranks_count_from_zero_where_all_of_them_say_so(ops: str, all_do: bool) -> None:
+    class Told:
+        ranks = (0, 1)
+
+        def gather(self, *asked: Any, **rest: Any) -> dict[int, Event[Any]]:
+            return {rank: Event(rank, op, "", None) for rank, op in enumerate(ops.split())}
+
+    assert count_anew(Told(), CountAnew(3)) is all_do  # type: ignore[arg-type]
+
+
+def test_a_rank_is_idle_once_it_has_taken_the_last_cell_that_was_handed_out() -> None:
+    asked = Replaying(9)
+    asked._handed_out = {0: 5}
+    for taken, idle in ((4, False), (5, True)):
+        state = wire.RankState(0, 1, "here", "idle", taken=taken)
+        assert asked._is_idle(state) is idle
+
+
+@pytest.mark.parametrize(("seq", "even"), [(9, False), (10, True)])
+def test_a_rank_in_the_cell_itself_may_yet_launch_what_others_lack(seq: int, even: bool) -> None:
+    """And one that is in a later cell not: the cell behind will make it on the others."""
+    waits = wire.RankState(0, 1, "here", "idle", gate=[9, 0, 1])
+    looked = {
+        0: wire.RankReport(waits, [], []),
+        1: wire.RankReport(wire.RankState(1, 2, "here", "running", seq=seq), [], []),
+    }
+    lacks = {0: [replace(LAUNCH, cell_seq=10)]}
+    assert Replaying(9)._is_even(looked, looked, lacks) is even
