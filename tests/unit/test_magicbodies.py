@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +40,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteractiveShell
         made.run_cell(HERE)
         yield made
         made.history_manager.end_session()
+        atexit.unregister(made.atexit_operations)
         made.restore_sys_module_state()
         InteractiveShell.clear_instance()
 
