@@ -164,7 +164,7 @@ def initialize(
     os.register_at_fork(after_in_child=lambda: journal.become_child(request.process_id))
     if compiled:
         compilations.keep_compiled(CompiledFolder(Path(compiled)))
-    hostvalues.hear_host_values(journal.host_values)
+    hostvalues.hear_host_values(journal)
     pytrees.remember_keys()
     classes.remember_registrations()
     ownmodules.remember_imports()

@@ -99,10 +99,11 @@ class Interrupts:
             return
         if running.over:
             return
-        if self._runner.journal.is_launching(frame):
-            # Raised here, it would make this rank diverge permanently: the hook raises it when both
-            # are done, and should it have just looked, the signal comes again. Nothing here may
-            # wait: the next signal would come inside of it.
+        is_whole = frame is not None and frame.f_code in usercode.WHOLE
+        if is_whole or self._runner.journal.is_launching(frame):
+            # Raised here, it would make this rank diverge permanently, or be lost: the hook raises
+            # it when both are done, and should it have just looked, the signal comes again.
+            # Nothing here may wait: the next signal would come inside of it.
             self._runner.journal.interrupted = True
             self.signal_again(functools.partial(self._is_to_be_raised, running))
             return

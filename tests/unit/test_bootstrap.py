@@ -175,7 +175,7 @@ def jax(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeJax]:
         (coordination, "refuse_what_ends_ranks", lambda: None),
         (coordination, "join_cpu_slices", lambda: True),
         (launches, "record_launches", lambda journal: True),
-        (hostvalues, "hear_host_values", lambda heard: True),
+        (hostvalues, "hear_host_values", lambda journal: True),
         (pytrees, "remember_keys", lambda: True),
         (classes, "remember_registrations", lambda: None),
         (arrays, "hint_at_device_put", lambda tell: True),

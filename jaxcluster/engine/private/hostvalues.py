@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from jaxcluster.engine.replicas import HostValues
+    from jaxcluster.engine.journal import Journal
 
 MAKERS = (
     "make_array_from_callback",
@@ -18,8 +18,8 @@ MAKERS = (
 _heard: list[Any] = []
 
 
-def hear_host_values(heard: HostValues) -> bool:
-    """Have ``heard`` told of them (jax 0.10.2 and 0.12).
+def hear_host_values(journal: Journal) -> bool:
+    """Have the journal's ``host_values`` told of them (jax 0.10.2 and 0.12).
 
     What is no array that spans a program's devices comes to ``pxla.shard_arg_handlers``, on JAX's
     fast path too. Whatever reads an array on the host, by ``float``, ``print`` or numpy, does so by
@@ -42,6 +42,7 @@ def hear_host_values(heard: HostValues) -> bool:
 
     from jaxcluster.engine import usercode
 
+    heard = journal.host_values
     handlers: Any = pxla.shard_arg_handlers
     cls: Any = jax_array.ArrayImpl
     own_value = cls._value.fget
@@ -72,6 +73,8 @@ def hear_host_values(heard: HostValues) -> bool:
             handlers[kind] = hearing(handlers[kind], lambda value: True)
 
     def value(array: Any) -> Any:
+        if journal.interrupted:
+            journal.raise_if_interrupted()
         values = own_value(array)
         if not array.is_fully_addressable:
             heard.read(array, values)
@@ -82,11 +85,13 @@ def hear_host_values(heard: HostValues) -> bool:
 
         def buffer(array: Any, flags: int) -> memoryview:
             if array.is_fully_addressable:
-                view: memoryview = own_buffer(array, flags)
-                return view
+                view: memoryview = own_buffer(array, flags)  # may wait
+                if not journal.interrupted:
+                    return view
             raise BufferError("its value is asked for then")
 
-        usercode.WHOLE.add(buffer.__code__)  # numpy passes over what it raises
+        # Numpy passes over what it raises: an interrupt is raised where the value is asked for.
+        usercode.WHOLE.add(buffer.__code__)
         cls.__buffer__ = buffer
 
     def telling(make: Any) -> Any:
