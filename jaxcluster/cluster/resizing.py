@@ -212,9 +212,9 @@ def tell(looks: Mapping[int, RestoreLooked], before: int) -> str:
         grown = name_ranks([rank for rank, one in looks.items() if one.only])
         many = [f"{len(only) - MOST_NAMES} more"] if len(only) > MOST_NAMES else []
         said.append(
-            f"With one rank it was not known what is each rank's own, so {grown} got rank 0's "
-            f"{join_words([*only[:MOST_NAMES], *many])}. Run again the cells of what hangs on the "
-            "rank, like rank = jax.process_index()."
+            f"With one rank it was not known which values are each rank's own, so {grown} got rank "
+            f"0's {join_words([*only[:MOST_NAMES], *many])}. Run again the cells of those that "
+            "depend on the rank, like rank = jax.process_index()."
         )
     if unequal:
         said.append(

@@ -263,7 +263,6 @@ class Journal:
         What it would send on the connections that it shares ends its parent's or others' processes,
         and what it notes of it would be the rank's.
         """
-
         self._child_of, self.before_launch = rank, lambda program: self.check_own(program.name)
         self._set_plain()
 

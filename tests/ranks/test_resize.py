@@ -172,7 +172,7 @@ def test_what_is_one_ranks_alone_is_named_where_it_gets_others(
         show=False,
     )
     line = cluster.resize(2)
-    assert "own, so rank 1 got rank 0's lr and rank. Run again the cells of" in line
+    assert "own, so rank 1 got rank 0's lr and rank. Run again the cells of those" in line
     cluster.run(
         "rank = jax.process_index()\n"
         "whole = NamedSharding(mesh, P())\n"

@@ -153,9 +153,9 @@ def test_it_is_said_who_has_no_value_and_what_waits() -> None:
         "odd = jaxcluster.place(odd, sharding)"
     )
     assert tell({0: nothing, 1: replace(nothing, only=[*"abcdefghij"])}, 1) == (
-        "With one rank it was not known what is each rank's own, so rank 1 got rank 0's "
-        "a, b, c, d, e, f, g, h and 2 more. Run again the cells of what hangs on the rank, like "
-        "rank = jax.process_index()."
+        "With one rank it was not known which values are each rank's own, so rank 1 got rank 0's "
+        "a, b, c, d, e, f, g, h and 2 more. Run again the cells of those that depend on the rank, "
+        "like rank = jax.process_index()."
     )
     assert tell({0: replace(nothing, unequal=["w", "x"])}, 2) == (
         "The copies of w, x were not equal on all ranks: each has the lowest rank's now."
