@@ -122,3 +122,11 @@ def test_a_launch_that_is_announced_crosses_other_sets_as_one_that_is_made() -> 
         waits = dataclasses.replace(waits, announced=announced)
         assert lockstep.with_announced({1: waits})[1].state.launches == made.state.launches
         assert found(made, waits) is None
+
+
+def test_launches_are_made_by_all_up_to_the_rank_that_has_made_fewest() -> None:
+    """What a thread has launched on one rank alone is to be met yet."""
+    reports = report(0, PART, PART, PART, SUM), report(1, PART, PART, SUM), report(2, SUM)
+    counts = {r.state.rank: r.state.launches for r in reports}
+    assert lockstep.made_by_all(counts) == {PAIR: 2}  # rank 3 of the other set says nothing
+    assert lockstep.made_by_all({**counts, 3: {}}) == {PAIR: 2, ALL: 0}
