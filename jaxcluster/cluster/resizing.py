@@ -25,6 +25,7 @@ from jaxcluster.cluster.restart import (
     nothing,
     reasons_of_lost,
     taken_back,
+    tell_unheard,
 )
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import UsageError
@@ -134,10 +135,11 @@ def restore(
         world.told[rank] = LastKnown(set(answer.restored), max(first, last.get(rank, 0)))
         world.told[rank].hear_bound(answer.values)
     back = {name for answer in answers.values() for name in answer.restored}
+    unheard = tell_unheard(saved.dead)
     return Restored(
         tuple(sorted(back)), lost | left, gone=saved.why_gone, ranks=world.num_processes,
         cells=lineage.tell(made_by or {}, lost),
-        notes=" ".join(filter(None, [tell(looks, saved.num_processes), idle])),
+        notes=" ".join(filter(None, [tell(looks, saved.num_processes), unheard, idle])),
         older=tuple(sorted(back.intersection(choice.older))),
     )  # fmt: skip
 

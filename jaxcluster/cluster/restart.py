@@ -244,7 +244,8 @@ def _save(
         folder.remove()
         raise
     silent = [r for r in range(world.num_processes) if r not in reports]
-    dead = {rank: _dead(world.told, cells, rank, last.get(rank, 0), undone) for rank in silent}
+    own = world.own_cells
+    dead = {r: _dead(world.told, cells, r, last.get(r, 0), undone, own) for r in silent}
     # Of a cell that is not taken back, a living rank has what it has lost only in later copies.
     copied = {r: one for r, one in found.reports.items() if undone or r in dead}
     return Kept(
@@ -314,6 +315,7 @@ def _dead(
     rank: int,
     last: int,
     undone: int = 0,
+    own: Set[int] = frozenset(),
 ) -> Dead:
     """What was heard of a rank that is dead.
 
@@ -321,21 +323,24 @@ def _dead(
       cells: the last ones that this notebook has sent.
       last: the last one that any notebook has sent to the rank.
       undone: the seq of the cell that is taken back, with those behind it; 0: none is.
+      own: all cells that this notebook has sent.
     """
     heard = told.get(rank)
+    since = heard.seq if heard is not None else 0
+    others = {*range(since + 1, last + 1)} - own - {cell.seq for cell in cells}
+    unheard = since if any(not undone or seq < undone for seq in others) else None
     if heard is None:
-        return Dead()
+        return Dead(unheard=unheard)
     open_ = [c for c in cells if rank in c.ranks and rank not in c.replies]
     open_ = [c for c in open_ if not undone or c.seq < undone]
     bound = {name for cell in open_ for name in bound_names(cell.source)}
     names, maybe = frozenset(heard.names | bound), frozenset(bound - heard.names)
-    mine = {cell.seq for cell in cells}
-    if heard.is_spoiled or not mine.issuperset(range(heard.seq + 1, last + 1)):
-        return Dead(names, maybe=maybe)  # another notebook may have changed any of them
+    if heard.is_spoiled or others:  # another notebook may have changed any of them
+        return Dead(names, maybe=maybe, unheard=unheard)
     mentioned = {word for cell in open_ for word in _WORD.findall(cell.source)}
     values = {n: text for n, text in heard.known().items() if n not in mentioned}
-    others = {r: one.known(until=heard.seq) for r, one in [*told.items()] if r != rank}
-    return Dead(names, True, values, others, maybe)
+    then = {r: one.known(until=heard.seq) for r, one in [*told.items()] if r != rank}
+    return Dead(names, True, values, then, maybe)
 
 
 def ask(
@@ -650,6 +655,19 @@ def successors(saved: Mapping[int, SavedNames], dead: Mapping[int, Dead]) -> Suc
 OWN = "each rank had its own, and one rank died"
 
 
+def tell_unheard(dead: Mapping[int, Dead]) -> str:
+    """That ranks may have had names which nobody knows; "" if none can have had any. Pure."""
+    since: dict[int, list[int]] = {}
+    for rank, one in sorted(dead.items()):
+        if one.unheard is not None:
+            since.setdefault(one.unheard, []).append(rank)
+    return " ".join(
+        f"Names that {name_ranks(ranks)} alone had"
+        f"{f' since cell [{seq}]' if seq else ''} are lost, too, and are not known here."
+        for seq, ranks in sorted(since.items())
+    )
+
+
 def may_be_own(name: str, saved: Mapping[int, SavedNames], dead: Mapping[int, Dead]) -> bool:
     """Whether a rank that has died may have had another value than those that were saved."""
     texts = {one.texts.get(name, "") for one in saved.values()}
@@ -788,6 +806,7 @@ def restore(
         tuple(sorted(back)), lost | left, (*missing, *saved.replaced), older=older,
         gone=saved.why_gone, cells=lineage.tell(made_by or {}, lost), undone=saved.all_undone,
         copied=frozenset(back if saved.replaced else back & copied),
+        notes=tell_unheard({rank: saved.dead[rank] for rank in bare if rank in saved.dead}),
     )  # fmt: skip
 
 

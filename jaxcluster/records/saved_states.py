@@ -340,6 +340,7 @@ class Dead:
       values: what they were when it told them last (``wire.NameChanges``), where that is known.
       others: what each rank that was saved had told by then, and has told no change of since.
       maybe: those of ``names`` that its last cell may have bound; it had not ended.
+      unheard: the last cell that it has told of, where another notebook has sent it more.
     """
 
     names: frozenset[str] | None = None
@@ -347,6 +348,7 @@ class Dead:
     values: Mapping[str, str] = field(default_factory=dict)
     others: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     maybe: frozenset[str] = frozenset()
+    unheard: int | None = None
 
 
 def _texts(report: SaveReport, cell_is_undone: bool) -> dict[str, str]:

@@ -3214,4 +3214,32 @@ FOUND = {
             }
         ),
     ),
+    "what only a dead rank had, of which no word has come": Schedule(
+        seed=40027646,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=1,
+                client=1,
+                steps={
+                    0: (
+                        Catch(steps=(Sleep(seconds=0.5), Set(name="q", what=(1, 0))), of_stop=True),
+                    ),
+                    1: (
+                        Set(name="o", what=(1, 1)),
+                        Catch(steps=(Set(name="q", what=(1, 0)),), of_stop=True),
+                    ),
+                    2: (
+                        Catch(steps=(Sleep(seconds=1.5), Set(name="q", what=(1, 0))), of_stop=True),
+                    ),
+                },
+                queued=False,
+                stop_at=0.37079805413029976,
+            ),
+            Program(number=2, client=0, steps={0: (), 1: (), 2: ()}, queued=False, pause_s=0.05),
+        ),
+        is_strict=True,
+        keeps=Keeps(hosts=(0, 1, 1), nbytes=7000, deaths=((0.2019266888341657, "rank", 1),)),
+    ),
 }

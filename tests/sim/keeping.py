@@ -623,6 +623,8 @@ def _why_wrong(
             continue
         if value is None and (name in done.lost or name in told):
             continue
+        if value is None and were[rank].is_dead and living == {None} and done.notes:
+            continue  # it has told of no such name, and that is said
         is_common = value is not None and value[0] == "array"
         if were[rank].is_dead and is_common and living == {value}:
             continue  # can be no rank's own

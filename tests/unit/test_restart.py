@@ -186,7 +186,23 @@ def test_of_a_dead_rank_is_known_what_it_told_and_what_its_open_cells_bind():
     assert found == Dead(
         frozenset({"x", "y", "unknown"}), True, {"x": "=1"}, {1: {}}, frozenset("y")
     )
-    assert _dead(told, cells, 2, last=5) == Dead()
+    assert _dead(told, cells, 2, last=5, own={1, 2, 3}) == Dead()
+
+
+def test_names_that_only_a_dead_rank_had_and_never_told_are_said_to_be_lost():
+    """Another notebook's cell has ended there, and the word of it was late."""
+    told = {0: heard(4), 1: heard(2)}
+    cells = [cell(4, [0, 1, 2], ended=[0, 1, 2])]
+    dead = {rank: _dead(told, cells, rank, last=5, own={1, 3}) for rank in range(3)}
+    assert [one.unheard for one in dead.values()] == [4, 2, 0]
+    assert restart.tell_unheard(dead) == (
+        "Names that rank 2 alone had are lost, too, and are not known here. "
+        "Names that rank 1 alone had since cell [2] are lost, too, and are not known here. "
+        "Names that rank 0 alone had since cell [4] are lost, too, and are not known here."
+    )
+    assert _dead(told, cells, 0, last=5, undone=5).unheard is None  # it is taken back
+    assert _dead(told, cells, 0, last=5, own={5}).unheard is None
+    assert restart.tell_unheard({0: Dead(frozenset("x"), True)}) == ""
 
 
 def test_of_an_undone_cell_nothing_is_left():
@@ -223,7 +239,7 @@ def test_what_an_unfinished_cell_may_have_changed_is_not_known():
 def test_what_another_notebook_may_have_changed_since_is_not_known():
     told = {0: heard(4, x="=1")}
     found = _dead(told, [cell(4, [0]), cell(6, [0])], 0, last=6)  # 5 was another notebook's
-    assert found == Dead(frozenset({"x"}))
+    assert found == Dead(frozenset({"x"}), unheard=4)
 
 
 def test_what_something_else_than_a_cell_may_have_changed_is_not_known():
