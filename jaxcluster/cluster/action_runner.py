@@ -210,7 +210,7 @@ class ActionRunner:
         return Facts(
             time.monotonic(),
             tuple(world.link.ranks),
-            dict(world.dead),
+            {**world.link.dead, **world.dead},
             dict(world.last_launches),
             frozenset([cell.record.seq for cell in cluster.cells]),
             sent or {},
@@ -236,7 +236,7 @@ class ActionRunner:
         return events.Looked(facts.now, ask, reports, facts)
 
     def _begun_replay(self, world: World) -> replay.Replay:
-        self._replay = self._replay or replay.Replay(world.link, self._cell.record.seq, world.dead)
+        self._replay = self._replay or replay.Replay(world.link, self._cell.record.seq)
         return self._replay
 
     def _locate(self, world: World, ranks: Sequence[int]) -> events.Located:

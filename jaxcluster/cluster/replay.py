@@ -48,18 +48,14 @@ class Replay:
 
     Args:
       seq: the cell that it follows, if it follows one.
-      dead: ranks that have died, and will have.
 
     Attributes:
       core: what is decided about it, and has come of it.
     """
 
-    def __init__(
-        self, link: Link, seq: int | None = None, dead: Mapping[int, wire.Death] | None = None
-    ) -> None:
+    def __init__(self, link: Link, seq: int | None = None) -> None:
         self.core = replaying.Replaying(seq)
         self._link, self._sink = link, Sink()
-        self._dead = {} if dead is None else dead
 
     def step(self, answer_s: float = REPORT_S, handed_out: Mapping[int, int] | None = None) -> bool:
         """See ``Replaying.step``."""
@@ -107,7 +103,7 @@ class Replay:
         return None
 
     def _facts(self) -> Facts:
-        return Facts(time.monotonic(), tuple(self._link.ranks), dict(self._dead))
+        return Facts(time.monotonic(), tuple(self._link.ranks), self._link.dead)
 
     def _collect(self) -> list[replaying.Ran | replaying.Refused]:
         found: list[replaying.Ran | replaying.Refused] = []

@@ -94,6 +94,7 @@ class Settling:
         else:
             yield from self._bring_back()
             self._was_held_up()
+        yield from self._end_with_ranks()
         if cell.was_aborted(self._facts.dead):
             yield from self._take_back((yield from self._may_stay()))
         yield from self._replace_the_dead()
@@ -126,9 +127,7 @@ class Settling:
 
     def _judge(self) -> Steps[tuple[State | None, str]]:
         """What the cell is by its end, and why; None: its ranks have to be brought back."""
-        cell = self._cell
-        ended = not (cell.ran is not None or cell.polls.report or cell.silent)
-        ended = ended and not cell.watch.interrupted
+        cell, ended = self._cell, self._has_ended_by_itself
         whole = ended and lockstep.in_lockstep(self._facts.counts) and not self._facts.pending
         whole = whole and wire.cell_ends.covers(cell.record.ranks, cell.ends)
         whole = whole and not cell.is_to_be_checked
@@ -152,6 +151,26 @@ class Settling:
         if (yield from self._is_left_to_others()):
             return State.LEFT, "other cells run, and nothing suggests that this one went wrong"
         return None, ""
+
+    @property
+    def _has_ended_by_itself(self) -> bool:
+        """Whether nothing was found of it, and nothing done to it."""
+        cell = self._cell
+        left_alone = not (cell.ran is not None or cell.watch.interrupted or cell.silent)
+        return left_alone and cell.polls.report is None
+
+    def _end_with_ranks(self) -> Steps[None]:
+        """Where a person has ended all ranks before its end was known to be right, it says so."""
+        cell, dead = self._cell, self._facts.dead
+        why = next((one.why for one in dead.values() if one.why in (STOPPED, RESTARTED)), "")
+        is_known = self._has_ended_by_itself and not cell.is_to_be_checked
+        if is_known or not (why and self._is(State.LEFT)):
+            return
+        if cell.polls.report is not None:
+            cell.recovered = f"Meanwhile {why}. {(yield from self._say_undone())}"
+        elif not any(one.died for one in cell.record.records.values()):
+            for one in cell.record.records.values():
+                one.died = why
 
     def leave_unsettled(self) -> Steps[None]:
         """Stop was pressed before the ranks were known to be in lockstep: no cell may run now."""
@@ -348,7 +367,7 @@ class Settling:
                 "All of them have completed, and the ranks are in lockstep again. Don't trust what "
                 f"this cell printed. {(yield from self._say_undone())}{self._warn_of_others()}"
             )
-        elif facts.dead:  # whoever gives the ranks new processes makes an end of it
+        elif facts.dead or facts.is_over:  # who gives the ranks new processes makes an end of it
             if report is None and cell.is_complete:  # what a rank was to replay it may have run
                 yield from self._find_replayed()
             self._become(State.LEFT, "ranks have died")

@@ -174,6 +174,11 @@ class Link(ABC):
             self._dead[rank] = death
             self._answer_all(rank, "died", death)
 
+    @property
+    def dead(self) -> dict[int, wire.Death]:
+        """The ranks that were called dead, also those that were ended as was wanted; and why."""
+        return dict(self._dead)
+
     def _mark_foreign(self, rank: int, message: str) -> None:
         """Answer all that waits for a rank of another version, now and later, with that."""
         failure = _mismatch(message)

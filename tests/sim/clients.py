@@ -194,6 +194,10 @@ class Link:
         world = self.client.world
         self.hub.at(self._soon(event.rank, self._back), lambda: world._hear_of_variables(event))
 
+    @property
+    def dead(self) -> dict[int, Any]:
+        return dict(self._dead)
+
     def mark_dead(self, rank: int, death: wire.Death) -> None:
         self._dead.setdefault(rank, death)
         for request in list(self._asked.values()):

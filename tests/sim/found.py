@@ -50,6 +50,131 @@ FOUND = {
         guilty=frozenset({(1, 2)}),
         lateness=0.02,
     ),
+    "a value is pulled that a stopped cell has left unlike on the ranks": Schedule(
+        seed=31060840,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    0: (
+                        Late(
+                            seconds=3.05,
+                            steps=(Launch(where="0,1,2", program=1, meant=(1, 0), name="t"),),
+                        ),
+                    ),
+                    1: (
+                        Late(
+                            seconds=0.25,
+                            steps=(Launch(where="0,1,2", program=1, meant=(1, 0), name="t"),),
+                        ),
+                    ),
+                    2: (
+                        Late(
+                            seconds=1.55,
+                            steps=(Launch(where="0,1,2", program=1, meant=(1, 0), name="t"),),
+                        ),
+                    ),
+                },
+                queued=False,
+            ),
+            Program(number=21, client=1, steps={}, queued=False, act=("pull", "p")),
+            Program(
+                number=2,
+                client=0,
+                steps={
+                    0: (Set(name="p", what=2),),
+                    1: (Set(name="p", what=2),),
+                    2: (Set(name="p", what=2),),
+                },
+                queued=True,
+            ),
+            Program(
+                number=3,
+                client=0,
+                steps={
+                    0: (Set(name="p", what=3),),
+                    1: (Sleep(seconds=0.7, awaits=True), Set(name="p", what=3)),
+                    2: (Sleep(seconds=0.7, awaits=True), Set(name="p", what=3)),
+                },
+                queued=False,
+                stop_at=1.646101654693399,
+            ),
+        ),
+        is_tuned=True,
+    ),
+    "a value is pulled that a cell has left unlike, which a rank was stopped before": Schedule(
+        seed=31106722,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=2,
+                client=0,
+                steps={
+                    0: (Set(name="p", what=2),),
+                    1: (Set(name="p", what=2),),
+                    2: (Set(name="p", what=2),),
+                },
+                queued=False,
+            ),
+            Program(
+                number=3,
+                client=0,
+                steps={
+                    0: (Sleep(seconds=0.01, awaits=True), Set(name="p", what=3)),
+                    1: (Sleep(seconds=0.01, awaits=True), Set(name="p", what=3)),
+                    2: (Sleep(seconds=0.01, awaits=True), Set(name="p", what=3)),
+                },
+                queued=False,
+                stop_at=0.23957362684722416,
+            ),
+            Program(number=20, client=0, steps={}, queued=False, act=("pull", "p")),
+        ),
+        lateness=0.3,
+    ),
+    "the ranks have new processes before an attached notebook's cell is settled": Schedule(
+        seed=30000906,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=1,
+                client=1,
+                steps={
+                    0: (Launch(where="0,1,2", program=2, meant=(1, 0), name="a"),),
+                    1: (Launch(where="0,1,2", program=2, meant=(1, 0), name="a"),),
+                    2: (Launch(where="0,1,2", program=2, meant=(1, 0), name="a"),),
+                },
+                queued=False,
+                timeout_s=0.13901682498713552,
+            ),
+            Program(number=21, client=0, steps={}, queued=False, pause_s=1.0, act=("restart", "q")),
+        ),
+        lateness=0.3,
+    ),
+    "the ranks have new processes before their own notebook's cell is settled": Schedule(
+        seed=1,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    0: (Launch(where="0,1,2", program=2, meant=(1, 0), name="a"),),
+                    1: (Launch(where="0,1,2", program=2, meant=(1, 0), name="a"),),
+                    2: (Launch(where="0,1,2", program=2, meant=(1, 0), name="a"),),
+                },
+                queued=True,
+                stop_at=0.3,
+            ),
+            Program(number=21, client=0, steps={}, queued=False, pause_s=1.0, act=("restart", "q")),
+        ),
+        lateness=0.3,
+    ),
     "a withdrawn cell's gate holds up another notebook's cell": Schedule(
         seed=1123176,
         num_ranks=3,

@@ -9,6 +9,7 @@ import pytest
 
 from jaxcluster import lockstep, wire
 from jaxcluster.cluster.replay import Replay, count_anew
+from jaxcluster.errors import NoCluster
 from jaxcluster.lockstep import replaying
 from jaxcluster.lockstep.actions import Ask, CountAnew, LookAround
 from jaxcluster.lockstep.events import Looked
@@ -319,6 +320,25 @@ def test_ranks_count_from_zero_where_all_of_them_say_so(ops: str, all_do: bool) 
             return {rank: Event(rank, op, "", None) for rank, op in enumerate(ops.split())}
 
     assert count_anew(Told(), CountAnew(3)) is all_do  # type: ignore[arg-type]
+
+
+def test_ranks_that_are_ended_under_a_replay_are_not_waited_for() -> None:
+    """By whoever: a restart waits for the turn as well, and the one behind it finds them gone."""
+
+    class Gone:
+        ranks = (0, 1)
+        dead: dict[int, wire.Death] = dict.fromkeys((0, 1), wire.Death("the cluster was restarted"))
+
+        def gather(self, *asked: Any, **rest: Any) -> dict[int, Event[Any]]:
+            return {rank: Event(rank, "died", "", self.dead[rank]) for rank in self.ranks}
+
+    class Turns:
+        def quiet(self) -> Any:
+            raise NoCluster("It is gone.")
+
+    replay = Replay(Gone(), 7)  # type: ignore[arg-type]
+    assert replay.bring_back(Turns()) == ""  # type: ignore[arg-type]
+    assert replay.core.stuck == "ranks 0, 1 died"
 
 
 def test_a_rank_is_idle_once_it_has_taken_the_last_cell_that_was_handed_out() -> None:

@@ -273,6 +273,39 @@ def test_ranks_that_a_person_has_ended_are_not_said_to_have_died(why: str) -> No
     assert ending.death is not None and ending.death.message == f"Cell [3] was ended: {why}."
 
 
+@pytest.mark.parametrize("why", [STOPPED, RESTARTED])
+@pytest.mark.parametrize("report", [None, REPORT])
+def test_a_cell_whose_ranks_are_ended_while_they_are_brought_back_says_so(
+    why: str, report: findings.Report | None
+) -> None:
+    cell, settling = ended()
+    cell.watch.interrupted = (1,)
+    cell.polls.report = report
+    ranks = Ranks()
+    ranks.answers[actions.Undo] = lambda _: Undone("all of its ranks have died")
+    dead = dict.fromkeys((0, 1), wire.Death(why))
+    ranks.answers[actions.BringBack] = lambda _: ranks._set(dead=dead) or Replayed(stuck="died")
+    ranks.carry(settling.settle())
+    assert cell.course.state is State.LEFT
+    assert "Diverge" not in ranks.kinds()
+    ending = ranks.carry(settling.end(lambda error, ranks: ()))
+    told = "Don't trust what this cell assigned: y (not undone: all of its ranks have died)."
+    if report is None:
+        assert ending.death.message == f"Cell [3] was ended: {why}."
+        assert ending.death.done.endswith(told)
+    else:
+        assert ending.report is report
+        assert ending.recovered == f"Meanwhile {why}. {told}"
+
+
+def test_a_cell_that_has_ended_alike_is_right_also_where_its_ranks_are_ended_then() -> None:
+    cell, settling = ended((EVEN, LESS), own={}, background=True, foreign=[SET])
+    ranks = Ranks(dead=dict.fromkeys((0, 1), wire.Death(RESTARTED)))
+    ranks.carry(settling.settle())
+    assert cell.course.state is State.LEFT
+    assert ranks.carry(settling.end(lambda error, ranks: ())).death is None
+
+
 def test_ranks_that_wait_for_each_other_are_not_replayed() -> None:
     cell, settling = ended((EVEN, EVEN))
     cell.polls.report = HANG
