@@ -11,7 +11,7 @@ from jaxcluster.cluster import between_cells, handle, recovery
 from jaxcluster.errors import JaxClusterError
 from sim.clients import Client
 from sim.hub import Sink
-from sim.programs import Launch, Program, Schedule, Set, Step, Writer
+from sim.programs import Launch, Program, Schedule, Set, Step, Writer, names_in
 from sim.truth import Value
 
 NUMBERS = 20, 21  # of acts; cells have others
@@ -61,8 +61,8 @@ def carry_out(client: Client, program: Program, course: Any) -> BaseException | 
 
 
 def _pull(client: Client, number: int, name: str, course: Any) -> str:
-    for rank, value in _ask(client, Pull(name)).items():
-        client.cluster.pulled.append((number, name, rank, value))
+    for rank, (value, has_ended) in _ask(client, Pull(name)).items():
+        client.cluster.pulled.append((number, name, rank, value, has_ended))
     return ""
 
 
@@ -188,11 +188,17 @@ def is_restarted(made: Schedule) -> bool:
 def judge(
     cluster: Any, course: Any, is_right: bool, was_named: Callable[[Value, Any], bool]
 ) -> list[str]:
-    """P7: a value that is pulled is of one moment, and is not wrong unless that was said."""
+    """P7: a value that is pulled is of one moment, and is not wrong unless that was said.
+
+    Behind all cells it may differ between the ranks, where a stopped cell has said that of it.
+    """
     broken = []
     pulled: dict[tuple[int, str], dict[int, Any]] = {}
-    for number, name, rank, value in cluster.pulled:
-        pulled.setdefault((number, name), {})[rank] = value
+    behind: dict[tuple[int, str], bool] = {}  # all cells, on all ranks
+    for number, name, rank, value, has_ended in cluster.pulled:
+        key = number, name
+        pulled.setdefault(key, {})[rank] = value
+        behind[key] = behind.get(key, True) and has_ended
     for (number, name), values in pulled.items():
         if course.ended.get(number, 1) is None and any(
             isinstance(value, Value) and value.tainted and not was_named(value, course)
@@ -201,6 +207,16 @@ def judge(
             broken.append(f"P1: {number} has pulled a wrong number, ok")
         told = [value for value in values.values() if value is not None]
         meant = {v.meaning if isinstance(v, Value) else v for v in told}
-        if is_right and len(meant) > 1:
+        is_told = behind[number, name] and _may_differ(cluster, course, name)
+        if is_right and len(meant) > 1 and not is_told:
             broken.append(f"P7: {name} was pulled by {number} as of several moments: {meant}")
     return broken
+
+
+def _may_differ(cluster: Any, course: Any, name: str) -> bool:
+    """Whether a cell that was stopped on some ranks alone has bound it, and said so."""
+    return any(
+        "may differ between the ranks" in str(error) and name in names_in(steps)
+        for number, error in course.ended.items()
+        for steps in cluster.program(f"# {number}").steps.values()
+    )

@@ -484,7 +484,8 @@ class Rank:
         return self.before is not None and self.before.seq == request.body.seq
 
     def _on_sim_pull(self, request: Request) -> None:
-        self.reply(request, self.names.get(request.body.name))
+        has_ended = self.current is None and self.ended >= self.cluster.last.get(self.number, 0)
+        self.reply(request, (self.names.get(request.body.name), has_ended))
 
     def _on_sim_push(self, request: Request) -> None:
         self.names[request.body.name] = pushed(self.number, request.body.number)
@@ -881,7 +882,7 @@ class Cluster:
         self.devices = Devices(num_ranks, hub.stirred)
         self.store = Store(hub)
         self.printed: list[tuple[str, int, Any]] = []
-        self.pulled: list[tuple[int, str, int, Any]] = []
+        self.pulled: list[tuple[int, str, int, Any, bool]] = []  # True: behind all cells
         self.known: dict[int, tuple[str, int]] = {}
         self._programs = programs
         self._compiled: dict[tuple[str, int], journals.Program] = {}
