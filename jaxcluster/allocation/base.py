@@ -24,7 +24,7 @@ from jaxcluster.host.ringfile import Part
 from jaxcluster.records import claims, registry
 from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.records.saved_states import StateFolder
-from jaxcluster.wire.forks import Kill, Stop
+from jaxcluster.wire.forks import STOPPED, Kill, Stop
 from jaxcluster.wire.link import Link
 
 Say = Callable[[str], None]
@@ -94,13 +94,13 @@ class Processes(ABC):
         """
         self.supervisor.command(Kill([self._pids[rank]]), 5.0)
 
-    def stop(self) -> None:
-        """End every process of the cluster; returns when all are reaped.
+    def stop(self, why: str = STOPPED) -> None:
+        """End every process of the cluster; returns when all are reaped. Others are told why.
 
         What another process has started has fork servers of its own, which end with it.
         """
         with contextlib.suppress(LaunchError):
-            self.supervisor.command(Stop(), 10.0)
+            self.supervisor.command(Stop(why), 10.0)
             if self._may_quit:
                 self.supervisor.quit()
         if self.is_ours:

@@ -22,11 +22,11 @@ from jaxcluster.cluster.starting import Progress, Starting, one_at_a_time, start
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import NoCluster, UsageError
 from jaxcluster.lockstep.availability import ClusterCondition, RecoveryMode
-from jaxcluster.lockstep.settling import RESTARTED
 from jaxcluster.model.life import Life, State
 from jaxcluster.records import registry
 from jaxcluster.records.saved_states import Kept
 from jaxcluster.supervision.processes import pid_space, process_token
+from jaxcluster.wire.forks import RESTARTED
 
 TURN_S = 0.05  # between two looks whether a start that waits for another is still wanted
 

@@ -25,10 +25,11 @@ from jaxcluster.cluster.questions import IN_BACKGROUND, NO_TERMINAL, Conversatio
 from jaxcluster.errors import CellInterrupted, JaxClusterError
 from jaxcluster.lockstep import actions, events
 from jaxcluster.lockstep.cell import Cell
-from jaxcluster.lockstep.settling import RESTARTED, Settling
+from jaxcluster.lockstep.settling import Settling
 from jaxcluster.model import findings, notices, verdict
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.records import lastreport
+from jaxcluster.wire.forks import RESTARTED
 from jaxcluster.wire.link import Event, Sink
 from jaxcluster.wire.ops.cells import Withdraw
 from jaxcluster.wire.ops.state import KeptSteps

@@ -18,13 +18,13 @@ from jaxcluster.allocation.supervisor import HostLost
 from jaxcluster.cluster import events, unresponsive
 from jaxcluster.errors import LaunchError, NoCluster, RankHung, RecoveryError, UsageError
 from jaxcluster.host.exits import OomKills, describe_event
-from jaxcluster.lockstep.settling import STOPPED
 from jaxcluster.model import crash_log, findings, lockstep, pending_launches
 from jaxcluster.model.last_known import LastKnown
 from jaxcluster.model.long_launches import UsualTimes
 from jaxcluster.ranks import name_ranks, say_each, several_hosts
 from jaxcluster.records import registry, saved_states
 from jaxcluster.wire import forks
+from jaxcluster.wire.forks import STOPPED
 from jaxcluster.wire.link import Event, Link, Request, Sink, replies, unwrap
 from jaxcluster.wire.ops.cells import OpenGates
 from jaxcluster.wire.ops.lockstep import State
@@ -114,6 +114,7 @@ class World:
         self._oom_kills = OomKills()
         self._client: Any = None
         self._is_ending = False
+        self._ended_by = ""  # another process: why
         self._missed: wire.Inbox[forks.Event | HostLost] = missed or wire.Inbox()
         self.turns = processes.turns(record.last_seq)
         self._let_go = _nothing if logins else registry.hold(record.name)
@@ -135,7 +136,7 @@ class World:
             return
         self.is_over = True
         self.close_client()
-        self.processes.stop()
+        self.processes.stop(why)
         for rank in range(self.num_processes):  # no other thread goes on waiting for them
             self.link.mark_dead(rank, wire.Death(why))
         self.link.close()
@@ -192,6 +193,8 @@ class World:
                 # replaced.
                 self._is_ending = True
                 self.on_stopping()
+            case forks.Stopping():
+                self._ended_by = event.why
             case forks.Relayed():
                 self.on_message(event.message)
             case forks.Lost():
@@ -211,7 +214,7 @@ class World:
                 why = describe_event(event, self._oom_kills)
                 if self.coordinator_died and -event.code in BY_JAX:
                     why = f"ended by JAX, whose coordinator had died: {self.coordinator_died}"
-                told = crash_log.explain(why, self._log_end(rank))
+                told = self._ended_by or crash_log.explain(why, self._log_end(rank))
                 self.last_launches[rank] = event.launches.all()
                 self.mark_dead(rank, wire.Death(told, event.code))
             case forks.Exit(role="coordinator"):

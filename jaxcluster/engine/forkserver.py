@@ -227,7 +227,7 @@ class ForkServer(SupervisionLoop):
                     targets &= set(command.pids)
                 else:
                     self.exits.clear()  # those of the processes that come next are others
-                    self._tell_others(connection, forks.Stopping())
+                    self._tell_others(connection, forks.Stopping(command.why))
                 self.ending |= targets
                 # Not SIGTERM: a rank would wait at JAX's shutdown barrier.
                 ends.kill_groups(targets)

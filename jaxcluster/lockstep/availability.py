@@ -8,6 +8,7 @@ from typing import Literal
 
 from jaxcluster.ranks import name_ranks
 from jaxcluster.wire import Death
+from jaxcluster.wire.forks import RESTARTED, STOPPED
 
 RecoveryMode = Literal["auto", "ask", "never"]
 """Whether lost ranks are replaced at once, when the user says so, or never."""
@@ -53,8 +54,16 @@ class ClusterCondition:
         return f"%jaxcluster attach {self.name} {self.way}".rstrip()
 
     @property
+    def ended_by_others(self) -> str:
+        """Why its ranks have ended, where another process has ended them; "" else."""
+        whys = [death.why for death in self.dead.values()]
+        return next((why for why in (STOPPED, RESTARTED) if why in whys), "")
+
+    @property
     def without_dead(self) -> str:
         """Who has died."""
+        if why := self.ended_by_others:
+            return f"{why.capitalize()}."
         why = "; ".join(sorted({death.why for death in self.dead.values()}))
         if self.unreachable:  # they may live
             return f"{name_ranks(self.dead).capitalize()} can't be reached ({why})."
@@ -96,6 +105,8 @@ def refusal(now: ClusterCondition) -> Refusal | None:
         dead = tuple(sorted(now.dead))
         who, why = name_ranks(dead), now.dead[dead[0]].why
         message = f"{who.capitalize()} died ({why}), so the cell was not run."
+        if ended := now.ended_by_others:
+            message = f"{ended.capitalize()}, so the cell was not run."
         return Refusal(message, "", dead, f"when {who} died")
     if now.coordinator_died:  # this jax's ranks outlive it
         message = f"JAX's coordinator died ({now.coordinator_died}), so the cell was not run."
@@ -107,10 +118,12 @@ def advice(now: ClusterCondition) -> str | None:
     """What to type about ranks that are lost; None: they are to be given new processes."""
     if now.down:
         return f"{now.down}\n{now.down_hint}"
-    if now.is_stopped:  # by another thread or process, under the cell
+    if now.is_stopped or now.ended_by_others == STOPPED:  # by another, under the cell
         return "%jaxcluster start starts another."
     if now.unreachable:
         return now.again
+    if now.ended_by_others:
+        return f"{now.how_to_attach} connects to its new processes."
     if not now.is_ours and now.has_owner():
         attach = f"{now.how_to_attach} connects to its new processes then."
         return f"The notebook that started it can restart it; {attach}"

@@ -33,14 +33,13 @@ from jaxcluster.model import (
     verdict,
 )
 from jaxcluster.ranks import begin_ranks, name_ranks
+from jaxcluster.wire.forks import RESTARTED, STOPPED
 
 ANSWER_S = 5.0  # that ranks get to say what they have launched, where it is known to differ
 UNEVEN_S = 8.0  # that what made the ranks uneven gets to even out, or to become certain
 
 THREADS = " Don't trust what threads, tasks, timers and %%px cells have assigned since."
 
-# Why ranks have ended that nothing has befallen.
-STOPPED, RESTARTED = "the cluster was stopped", "the cluster was restarted"
 ZEROS = "Other ranks have met its launches with zeros, as another notebook brought them back."
 
 _alike = wire.cell_ends.launched_alike

@@ -11,6 +11,9 @@ from jaxcluster.wire.codec import parse
 from jaxcluster.wire.journals import LastLaunches
 from jaxcluster.wire.requests import Reply, Request
 
+# Why processes end that nothing has befallen.
+STOPPED, RESTARTED = "the cluster was stopped", "the cluster was restarted"
+
 
 @dataclass(frozen=True)
 class Process:
@@ -59,7 +62,9 @@ class Exit:
 
 @dataclass(frozen=True)
 class Stopping:
-    """Somebody else has asked it to end all: the exits that follow are expected."""
+    """Somebody else has asked it to end all, and why: the exits that follow are expected."""
+
+    why: str
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,8 @@ class Kill(Request[None], cmd="kill"):
 
 class Stop(Request[None], cmd="stop"):
     """End all; answered when they are reaped."""
+
+    why: str = STOPPED
 
 
 class Exits(Request[None], cmd="exits"):

@@ -22,6 +22,7 @@ from overhosts import place, saved_folders, send_signal
 import jaxcluster
 from jaxcluster.cluster.starting import Starting
 from jaxcluster.errors import CellFailed, ClusterExists, LaunchError, NoCluster, RankDied
+from jaxcluster.lockstep.states import State
 from jaxcluster.records import registry, saved_states
 
 pytestmark = pytest.mark.any_jax
@@ -210,6 +211,28 @@ def test_a_cell_that_a_restart_ends_says_so(ranks: jaxcluster.Cluster) -> None:
     assert "variables kept" in ranks.restart()
     with pytest.raises(RankDied, match=r"Cell \[\d+\] was ended: the cluster was restarted"):
         cell.wait()
+    check_whole(ranks)
+
+
+HEARS_NO_STOP = """
+import time
+def wait():
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        try: time.sleep(60)
+        except KeyboardInterrupt: pass
+if r: wait()
+"""
+
+
+def test_a_cell_that_a_restart_ends_while_it_is_settled_says_so(ranks: jaxcluster.Cluster) -> None:
+    cell = ranks.submit(HEARS_NO_STOP, timeout_s=0.2)
+    cell.run_in_background(lambda record: None)
+    until(lambda: cell.core.course.state is State.RETURNING, "its recovery", 20)
+    ranks.restart(clean=True)
+    with pytest.raises(RankDied, match=r"Cell \[\d+\] was ended: the cluster was restarted"):
+        cell.wait()
+    ranks.run(SETUP, show=False)
     check_whole(ranks)
 
 

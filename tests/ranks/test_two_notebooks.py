@@ -60,11 +60,35 @@ def test_after_a_restart_by_the_first_notebook_the_second_one_can_attach_again(
     first.ok("%jaxcluster restart")
     second.until(lambda: second.run("%spmd kept").ename == "RankDied", "it has heard of it")
     told = second.run("%spmd kept")
-    assert "%jaxcluster attach again connects to its new processes" in told.error
+    assert "The cluster was restarted, so the cell was not run." in told.error
+    assert "%jaxcluster attach again connects to its new processes." in told.error
     attached = second.ok("%jaxcluster attach again")
     assert "died" not in attached.text
     assert second.ok("%spmd kept").result == "42"
     first.ok("%jaxcluster stop")
+
+
+@pytest.mark.parametrize(
+    ("command", "why", "hint"),
+    [
+        ("restart --clean", "restarted", "%jaxcluster attach lost connects to its new processes."),
+        ("stop", "stopped", "%jaxcluster start starts another."),
+    ],
+)
+def test_what_the_first_notebook_ends_under_a_cell_of_the_second_has_not_died(
+    open_notebook: Open, command: str, why: str, hint: str
+) -> None:
+    first, second = open_notebook(), open_notebook()
+    first.ok("%jaxcluster start -n 2 --name lost")
+    second.ok("%jaxcluster attach lost")
+    busy = second.begin("%%spmd\nprint('running', flush=True)\nimport time\ntime.sleep(60)")
+    second.until(lambda: "running" in busy.stdout, "the cell runs")
+    first.ok(f"%jaxcluster {command}")
+    second.wait(busy)
+    assert busy.ename == "RankDied"
+    assert f"was ended: the cluster was {why}." in busy.error
+    assert hint in busy.error
+    assert "SIGKILL" not in busy.error
 
 
 def test_a_stop_by_the_second_notebook_is_no_accident_to_the_first(open_notebook: Open) -> None:

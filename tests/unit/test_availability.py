@@ -8,6 +8,7 @@ import pytest
 
 from jaxcluster.lockstep.availability import ClusterCondition, advice, refusal
 from jaxcluster.wire import Death
+from jaxcluster.wire.forks import RESTARTED, STOPPED
 
 WELL = ClusterCondition("c")
 DEAD = replace(WELL, dead={2: Death("killed by SIGKILL"), 1: Death("out of memory")})
@@ -67,6 +68,21 @@ def test_only_who_has_started_it_can_give_it_new_processes() -> None:
     attached = replace(DEAD, is_ours=False, has_owner=lambda: True)
     assert "%jaxcluster attach c connects to its new processes then." in str(advice(attached))
     assert "%jaxcluster stop ends it" in str(advice(replace(attached, has_owner=lambda: False)))
+
+
+@pytest.mark.parametrize(
+    ("why", "said", "hint"),
+    [
+        (STOPPED, "The cluster was stopped", "%jaxcluster start starts another."),
+        (RESTARTED, "The cluster was restarted", "%jaxcluster attach c connects to its new proc"),
+    ],
+)
+def test_ranks_that_another_process_has_ended_have_not_died(why: str, said: str, hint: str) -> None:
+    ended = replace(WELL, is_ours=False, has_owner=lambda: True, dead={0: Death(why)})
+    found = refusal(ended)
+    assert found is not None and found.message == f"{said}, so the cell was not run."
+    assert ended.without_dead == f"{said}."
+    assert str(advice(ended)).startswith(hint)
 
 
 @pytest.mark.parametrize("recovery", ["ask", "never"])

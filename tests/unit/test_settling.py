@@ -12,11 +12,12 @@ from jaxcluster import wire
 from jaxcluster.lockstep import actions, events
 from jaxcluster.lockstep.cell import Cell
 from jaxcluster.lockstep.facts import Facts, Recovered, Replayed, Why
-from jaxcluster.lockstep.settling import RESTARTED, STOPPED, UNEVEN_S, Settling, Steps
+from jaxcluster.lockstep.settling import UNEVEN_S, Settling, Steps
 from jaxcluster.lockstep.states import Impossible, State
 from jaxcluster.lockstep.undone import Undone
 from jaxcluster.model import findings, notices
 from jaxcluster.model.outputs import CellRecord
+from jaxcluster.wire.forks import RESTARTED, STOPPED
 
 T0 = 1000.0
 SEQ = 7
