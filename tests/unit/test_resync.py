@@ -141,7 +141,7 @@ def test_a_cell_is_settled_on_the_ranks_that_it_was_sent_to(
     """Another cell's end may have put new ones in their place, on which it never ran."""
 
     def world(ranks: list[int]) -> Any:
-        link = SimpleNamespace(ranks=ranks, forget=lambda ids: None)
+        link = SimpleNamespace(ranks=ranks, dead={}, forget=lambda ids: None)
         processes = SimpleNamespace(look_at=None, why_unseen=None)
         kept = {
             "dead": {},
