@@ -172,7 +172,7 @@ class ActionRunner:
                 core = begun.core
                 core.is_patient = is_patient
                 how = begun.bring_back(world.turns)
-                return Replayed(how, core.stuck, core.ran, core.counts, core.is_under_way)
+                return Replayed(how, core.why_not, core.ran, core.counts, core.is_under_way)
             case actions.Undo():
                 return self._undo(world, action)
             case actions.TakeBackOthers(cells):

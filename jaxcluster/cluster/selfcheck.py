@@ -96,7 +96,7 @@ def _fault(answers: Mapping[int, Event[Any]], ranks: Iterable[int], late: str) -
         if event is None:
             wrong.setdefault(late, []).append(rank)
         elif event.op != "reply":
-            said = event.why.partition("\n")[0]
+            said = event.why.partition("\n")[0] or event.ename
             wrong.setdefault(f"failed ({said[:200]})", []).append(rank)
         elif isinstance(event.body, Checked) and not event.body.right:
             wrong.setdefault(event.body.why, []).append(rank)

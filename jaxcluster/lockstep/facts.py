@@ -66,7 +66,7 @@ class Replayed:
 
     Attributes:
       how: ``replayed``, or ``completed`` (see ``replaying``); "" while not in lockstep.
-      stuck: why it can't go on; "" while it can.
+      stuck: why the ranks are not in lockstep, and what was waited for in vain; "" where they are.
       ran: how many programs each rank ran in place of real ones.
       counts: each rank's launches by then.
       is_under_way: threads of the user's may be about to launch what ranks lack.

@@ -193,7 +193,7 @@ class Replaying:
             return self.is_patient
         for rank, launches in todo.items():
             newest = self._handed_out.get(rank, 0)
-            held = self._held(reports[rank].state, launches)
+            held = self._held(rank, reports, launches)
             why = diagnose.may_launch(reports[rank], before.get(rank), newest, bool(held))
             if rank in self._asked or self.stuck:
                 continue
@@ -235,7 +235,7 @@ class Replaying:
             elif answer.ename == "UnknownProgram" and asked and answer.rank not in self._shipped:
                 yield from self._ship(asked)
             else:
-                self.stuck = answer.why
+                self.stuck = answer.why or f"{name_ranks([answer.rank])} raised {answer.ename}"
 
     def _ship(self, asked: RunSkipped) -> Steps[None]:
         """Send a rank the programs that it may never have compiled, all of them.
@@ -255,15 +255,15 @@ class Replaying:
         shipped = {f: self._exported[f] for f in wanted}
         yield self._ask(RunSkipped(asked.rank, asked.fingerprints, asked.counts, shipped))
 
-    def _held(self, state: wire.RankState, lacks: Sequence[wire.Launch]) -> list[wire.Launch]:
+    def _held(self, rank: int, reports: Reports, lacks: Sequence[wire.Launch]) -> list[wire.Launch]:
         """What a rank lacks that the cell which waits at its gate will not launch itself.
 
         That cell does not begin before the ranks are called settled, or before its gate opens.
         Where this is the gate of a later cell, that one may wait for what the rank lacks.
         """
-        if not state.gate:
+        if not (gate := reports[rank].state.gate):
             return []
-        before = itertools.takewhile(lambda launch: launch.cell_seq <= state.gate[0], lacks)
+        before = itertools.takewhile(lambda e: lockstep.comes_before(e, gate, reports), lacks)
         return list(before)
 
     def _is_even(
@@ -276,7 +276,7 @@ class Replaying:
             state, old = report.state, before.get(rank)
             waits = state.state == "idle" and state.gate[:1] == [self.seq]
             later = state.state == "idle" or state.seq > self.seq
-            if not (waits and not self._held(state, todo[rank]) if rank in todo else later):
+            if not (waits and not self._held(rank, reports, todo[rank]) if rank in todo else later):
                 return False
             if old is None or (old.state.seq, old.state.gate) != (state.seq, state.gate):
                 return False

@@ -63,17 +63,19 @@ class Course:
 
 
 def check(story: Story) -> None:
-    """See that a story begins as each must, and that each of its steps may follow the one before.
+    """See that a story begins as each must, and that each of its steps may follow, and says why.
 
     Raises:
       Impossible: the story is told.
     """
     wrong = "" if story[0][1] is State.RUNNING else "it was never sent"
-    for (before, was, _), (after, now, _) in itertools.pairwise(story):
+    for (before, was, _), (after, now, why) in itertools.pairwise(story):
         if now not in _MAY_FOLLOW[was]:
             wrong = f"{now.value} can't follow {was.value}"
         elif after < before:
             wrong = f"{now.value} came before {was.value}"
+        elif not why:
+            wrong = f"nothing says why it is {now.value}"
     if wrong:
         first = story[0][0]
         told = "; ".join(f"{at - first:.3f} s: {s.value} ({why})" for at, s, why in story)

@@ -444,8 +444,8 @@ def _tell_unseen(
 def _is_held(rank: int, processes: str, group: Mapping[int, wire.RankReport]) -> bool:
     """Whether the cell that waits on a rank begins only after what the others are in has ended.
 
-    Not where others have launched in a later cell already: then it may begin here, too, once this
-    rank has heard of it.
+    Not where others have launched in a later cell already, or a thread of it may have: then it may
+    begin here, too, once this rank has heard of it.
     """
     state = group[rank].state
     if not state.gate or not set(lockstep.members(processes)) <= set(state.gate[1:]):
@@ -457,7 +457,7 @@ def _is_held(rank: int, processes: str, group: Mapping[int, wire.RankReport]) ->
         for e in report.launches
         if e.processes == processes and e.seq >= count
     )
-    return all(e.cell_seq <= state.gate[0] for e in lacks)
+    return all(lockstep.comes_before(e, state.gate, group) for e in lacks)
 
 
 def _has_broken_off(made: Mapping[int, Sequence[wire.Launch]]) -> bool:

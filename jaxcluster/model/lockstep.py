@@ -56,6 +56,19 @@ def uneven(counts: Mapping[int, Counts], processes: str) -> bool:
     return len(set(held)) > 1
 
 
+def comes_before(
+    launch: wire.Launch, gate: Sequence[int], reports: Mapping[int, wire.RankReport]
+) -> bool:
+    """Whether a launch is of what has begun before the cell that waits at this gate of a rank may.
+
+    A thread's launch is of no cell, and may be of one behind the gate that another rank has begun.
+    """
+    if launch.cell_seq:
+        return launch.cell_seq <= gate[0]
+    states = [report.state for report in reports.values()]
+    return all(max(state.seq, state.ended) <= gate[0] for state in states)
+
+
 def with_announced(
     reports: Mapping[int, wire.RankReport], *, compiled: bool = True
 ) -> dict[int, wire.RankReport]:

@@ -443,6 +443,23 @@ class TestWhoMayLaunch:
     def test_a_cell_of_anyone_that_waits_there_may_launch(self):
         assert suspect(self.reports(queued=1), ended=[1]).has("cell")
 
+    @pytest.mark.parametrize(("ended", "is_certain"), [(5, True), (6, False)])
+    def test_a_cell_behind_a_gate_may_launch_where_another_ranks_thread_may_be_its(
+        self, ended, is_certain
+    ):
+        """Its launch is of no cell; of none behind the gate, unless a rank has begun one."""
+        reports = self.reports(queued=1, gate=[5, 0, 1, 2, 3])
+        for rank in (0, 2, 3):
+            own = reports[rank]
+            made = [replace(launch, cell_seq=0) for launch in own.launches]
+            state = replace(own.state, state="idle", seq=0, ended=ended if rank == 2 else 5)
+            reports[rank] = replace(own, state=state, launches=made)
+        found = suspect(reports, ended=[0, 1, 2, 3])
+        if is_certain:
+            assert found.culprits == (1,)
+        else:
+            assert found.reasons[1].message == "has another cell to run first"
+
     def test_a_cell_of_anyone_that_is_on_its_way_may_launch(self):
         assert suspect(self.reports(), ended=[1], expected={1: 6}).has("cell")
         assert look(self.reports(), ended=[1], expected={1: 5}).culprits == (1,)

@@ -78,14 +78,20 @@ def test_a_forbidden_step_raises_and_is_not_taken() -> None:
 def test_a_story_whose_time_goes_back_is_impossible() -> None:
     course = Course(T0)
     with pytest.raises(Impossible, match="ended came before running"):
-        course.become(State.ENDED, T0 - 1, "")
+        course.become(State.ENDED, T0 - 1, "so it seems")
+
+
+def test_a_step_without_a_reason_is_impossible() -> None:
+    """It would be told as one: "since ."."""
+    with pytest.raises(Impossible, match="nothing says why it is ended"):
+        Course(T0).become(State.ENDED, T0 + 1, "")
 
 
 def test_a_story_is_looked_at_whole_each_time() -> None:
     course = Course(T0)
     course.story = ((T0, State.RUNNING, ""), (T0, State.DIVERGED, "a step that nobody took"))
     with pytest.raises(Impossible, match="diverged can't follow running"):
-        course.become(State.SETTLED, T0, "")
+        course.become(State.SETTLED, T0, "so it seems")
 
 
 def test_a_story_begins_where_the_cell_was_sent() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -207,11 +208,31 @@ def test_no_rank_replays_before_all_have_said_what_they_launched() -> None:
 
 def test_a_cell_that_waits_at_its_gate_launches_its_own_programs_itself() -> None:
     launches = [wire.Launch(n, "0,1", "f", 7, 3, 1, "", 4 + n) for n in range(3)]
-    at_gate = wire.RankState(1, 9, "here", "idle", gate=[5, 0, 1], ended=5)
-    held = [Replaying(seq)._held(at_gate, launches) for seq in (None, 5, 4)]
+    at_gate = idle(1, gate=[5, 0, 1])
+    held = [Replaying(seq)._held(1, {1: at_gate}, launches) for seq in (None, 5, 4)]
     assert [len(each) for each in held] == [2, 2, 2]
-    free = wire.RankState(1, 9, "here", "idle", ended=5)
-    assert Replaying(5)._held(free, launches) == []
+    assert Replaying(5)._held(1, {1: idle(1)}, launches) == []
+
+
+@pytest.mark.parametrize(("ended", "number"), [(5, 1), (6, 0)])
+def test_what_a_thread_may_have_launched_for_a_cell_behind_the_gate_is_not_replayed(
+    ended: int, number: int
+) -> None:
+    reports = {0: idle(0, ended=ended), 1: idle(1, gate=[5, 0, 1])}
+    held = Replaying(5)._held(1, reports, [wire.Launch(0, "0,1", "f", 7, 3, 1, "", 0)])
+    assert len(held) == number
+
+
+def idle(rank: int, gate: Sequence[int] = (), ended: int = 5) -> wire.RankReport:
+    state = wire.RankState(rank, 9, "here", "idle", gate=[*gate], ended=ended)
+    return wire.RankReport(state, [], [])
+
+
+def test_a_rank_that_raises_without_a_word_is_a_reason_all_the_same() -> None:
+    ranks, replay = Ranks(), Replaying()
+    ranks.collected = [Refused(1, "AssertionError", "")]
+    assert not ranks.carry(replay.settle())
+    assert replay.stuck == "rank 1 raised AssertionError"
 
 
 def test_ranks_that_do_not_pass_the_check_do_not_count_from_zero() -> None:

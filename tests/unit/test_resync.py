@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.cluster import recovery
+from jaxcluster.cluster import recovery, replay
 from jaxcluster.cluster.action_runner import ActionRunner
 from jaxcluster.cluster.running import CellOptions, RunningCell
 from jaxcluster.errors import RecoveryError
@@ -133,6 +133,23 @@ def test_what_they_wait_for_is_told_where_no_other_reason_is(
     said = "Nothing was done, since rank 3 runs no cell, but its thread 'loader' still runs."
     with pytest.raises(RecoveryError, match=said):
         recovery.bring_into_lockstep(cluster)
+
+
+def test_a_cell_hears_what_a_replay_has_waited_for_where_it_has_no_other_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def bring_back(replay: Any, turns: Any) -> str:
+        thread = Reason("background", "runs no cell, but its thread 'loader' still runs")
+        replay.core.pending = {3: thread}
+        return ""
+
+    monkeypatch.setattr(replay.Replay, "bring_back", bring_back)
+    processes = SimpleNamespace(look_at=None, why_unseen=None)
+    world = SimpleNamespace(link=None, dead={}, turns=None, processes=processes)
+    own: Any = SimpleNamespace(record=SimpleNamespace(seq=7))
+    runner = ActionRunner(cast("Any", SimpleNamespace(world=world)), own, Sink())
+    done = runner.do(actions.BringBack(is_patient=True))
+    assert done.stuck == "rank 3 runs no cell, but its thread 'loader' still runs"
 
 
 def test_a_cell_is_settled_on_the_ranks_that_it_was_sent_to(
