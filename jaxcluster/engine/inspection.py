@@ -164,6 +164,7 @@ def report(
         launches=[],
         locals=small_values(runner, names, stack),
         announced=runner.journal.announced,
+        given_up=list(runner.journal.given_up.values()),
     )
     return wire.PollReply(report, *runner.journal.packed_tail(count))
 

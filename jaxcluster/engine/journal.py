@@ -121,8 +121,8 @@ class Journal:
       waiting: the launches, of any threads, that wait for the other ranks: in strict mode for their
         announcements; on GPU where a program is compiled.
       refused: the one that ``first`` has refused in the cell.
-      given_up: in strict mode the sets of which the cell that runs, or ran last, has announced a
-        program and not launched it: it was interrupted.
+      given_up: in strict mode, by its set, what the cell that runs, or ran last, has announced and
+        not launched: it was interrupted.
       box: what is left of it when the process has died.
       restarts: how often the ranks have begun to count from zero.
       broken: set of processes -> marks of the launches that were made and not carried out.
@@ -157,7 +157,7 @@ class Journal:
         self.first: FirstLaunches | None = None
         self.waiting: list[wire.Launch] = []
         self.refused: wire.Launch | None = None
-        self.given_up: set[str] = set()
+        self.given_up: dict[str, wire.Launch] = {}
         self.restarts = 0
         self.recording = False
         self.guard = 0
@@ -184,7 +184,7 @@ class Journal:
         self.cells.append(CellEntry(seq, execution_count, time.time_ns()))
         self.cell_ranks = ranks
         self.refused = None
-        self.given_up = set()
+        self.given_up = {}
         if self.box is not None:
             self.box.correct(self.launches() if self._begun else self.counts)
         self._enter_latest()

@@ -211,7 +211,7 @@ class Strict:
         expected = [int(rank) for rank in program.processes.split(",")]
         if self.rank not in expected:
             return  # a stage of a pipeline that others compute: none of it runs here
-        self.journal.given_up.discard(program.processes)
+        self.journal.given_up.pop(program.processes, None)
         folder = f"jaxcluster-strict/{self.epoch}/{self.journal.restarts}/{program.processes}/"
         given = self.journal.host_values.take_announced(program.processes)
         turn = self._take_turn(folder, program)
@@ -230,7 +230,7 @@ class Strict:
             with self._order:
                 if own is not None and own in self._own[folder]:
                     if own.cell:
-                        self.journal.given_up.add(program.processes)
+                        self.journal.given_up[program.processes] = upcoming
                     with contextlib.suppress(RuntimeError):
                         self._announce(folder, dataclasses.replace(own, over=True))
             raise

@@ -136,18 +136,23 @@ def diagnose(
             for r, rep in group.items()
         }
         journals = _Set(processes, group, reasons, hosts)
+        found: Mismatch | Missing | None = journals.mismatch(is_patient) or journals.missing()
+        if found is None:
+            suspicion = suspicion or journals.suspicion()
+            continue
+        if isinstance(found, Missing) and found.wanted is not None:
+            asked, group = group, lockstep.with_given_up(group, found.wanted)
+            if group != asked:  # ranks were interrupted there: that they lack it tells nothing
+                journals = _Set(processes, group, reasons, hosts)
+                found = journals.mismatch(False) or journals.missing() or found
         kind: FindingKind
-        found: Mismatch | Missing | None
         scene = explain.Scene(
             source, cell, group, journals.launches, over, runners, errors or {}, hosts
         )
-        if (found := journals.mismatch(is_patient)) is not None:
+        if isinstance(found, Mismatch):
             kind, told_of = "mismatch", explain.tell_mismatch(found, scene)
-        elif (found := journals.missing()) is not None:
-            kind, told_of = "missing", explain.tell_missing(found, scene)
         else:
-            suspicion = suspicion or journals.suspicion()
-            continue
+            kind, told_of = "missing", explain.tell_missing(found, scene)
         ranks = found.culprits, found.others
         refused = bool(lockstep.refused(processes, found.seq, group))
         compiling = lockstep.compiling(processes, group)

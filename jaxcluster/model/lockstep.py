@@ -90,6 +90,22 @@ def with_announced(
     return told
 
 
+def with_given_up(
+    reports: Mapping[int, wire.RankReport], launch: wire.Launch
+) -> dict[int, wire.RankReport]:
+    """Count what ranks announced for the place of ``launch``, in its cell, until its interrupt."""
+    told, place = dict(reports), (launch.processes, launch.seq, launch.cell_seq)
+    for rank, report in reports.items():
+        for one in report.given_up:
+            if (one.processes, one.seq, one.cell_seq) != place:
+                continue
+            is_same = wire.is_compiling(launch) and wire.is_of_source(launch, one)
+            entry = dataclasses.replace(one, fingerprint=launch.fingerprint) if is_same else one
+            if (made := _with_announced(report, entry)) is not report:
+                told[rank] = dataclasses.replace(made, announced=entry)
+    return told
+
+
 def _with_announced(report: wire.RankReport, entry: wire.Launch | None) -> wire.RankReport:
     if entry is None:
         return report

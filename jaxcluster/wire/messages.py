@@ -460,6 +460,8 @@ class RankReport:
     ``locals`` are small values of the innermost frame of the cell. ``announced`` is the launch
     that, in strict mode, waits for the other ranks; or one that was refused since others differed;
     or, on GPU, one whose program is being compiled, for which the ranks wait for each other.
+    ``given_up`` are those that, in strict mode, waited so in the cell that runs, or ran last, until
+    it was interrupted.
     """
 
     state: RankState
@@ -467,6 +469,7 @@ class RankReport:
     launches: list[Launch]
     locals: dict[str, str] = field(default_factory=dict)
     announced: Launch | None = None
+    given_up: list[Launch] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -483,6 +483,25 @@ class TestStrict:
         finally:
             ranks.strict(False)
 
+    def test_what_a_stopped_rank_has_announced_is_known_until_the_next_cell(
+        self, ranks: jaxcluster.Cluster
+    ) -> None:
+        """Another notebook may look only then at who has launched something else."""
+        ranks.strict(True)
+        try:
+            cell = ranks.submit("if r == 1: time.sleep(600)\ns = jnp.sum(g)")
+            until(lambda: ranks.reports()[0].announced is not None, "rank 0 waits for rank 1")
+            cell.stop()
+            with pytest.raises(CellInterrupted):
+                cell.wait()
+            reports = ranks.reports()
+            assert [one.name for one in reports[0].given_up] == ["jit(_reduce_sum)"]
+            assert reports[0].announced is None and not reports[1].given_up
+            assert ranks.run("print(float(jnp.sum(g)))", show=False).stdout() == "120.0\n"
+            assert not any(report.given_up for report in ranks.reports().values())
+        finally:
+            ranks.strict(False)
+
     def test_a_threads_launches_meet_whatever_cells_run_beside_them(
         self, ranks: jaxcluster.Cluster
     ) -> None:

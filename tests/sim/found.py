@@ -3367,4 +3367,42 @@ FOUND = {
         is_strict=True,
         keeps=Keeps(hosts=(0, 1, 1), nbytes=7000, deaths=((0.2019266888341657, "rank", 1),)),
     ),
+    "another notebook finds what ranks announce no more, since they were interrupted": Schedule(
+        seed=744039,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(number=1, client=0, steps={0: (), 1: (), 2: ()}, queued=False),
+            Program(
+                number=2,
+                client=1,
+                steps={
+                    0: (Launch(where="0,1,2", program=1, meant=(2, 1), name="a"),),
+                    1: (Launch(where="0,1,2", program=1, meant=(2, 1), name="a"),),
+                    2: (Launch(where="0,1,2", program=1, meant=(2, 1), name="a"),),
+                },
+                queued=True,
+            ),
+            Program(
+                number=3,
+                client=1,
+                steps={
+                    0: (
+                        Launch(where="0,1,2", program=1, meant=(3, 2), name="b", inputs=("a",)),
+                        Launch(where="0,1,2", program=2, meant=(3, 3), name="a", inputs=("b",)),
+                    ),
+                    1: (Launch(where="0,1,2", program=2, meant=(3, 3), name="a", inputs=("b",)),),
+                    2: (
+                        Launch(where="0,1,2", program=1, meant=(3, 2), name="b", inputs=("a",)),
+                        Launch(where="0,1,2", program=2, meant=(3, 3), name="a", inputs=("b",)),
+                    ),
+                },
+                queued=False,
+            ),
+        ),
+        fault="skip",
+        guilty=frozenset({(3, 1)}),
+        is_strict=True,
+        is_tuned=True,
+    ),
 }

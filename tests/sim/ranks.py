@@ -325,7 +325,10 @@ class Rank:
 
     def _on_poll(self, request: Request) -> None:
         launches = self.journal.tail(request.body.launches)
-        report = wire.RankReport(self.state(), [], launches, announced=self.journal.announced)
+        report = wire.RankReport(
+            self.state(), [], launches,
+            announced=self.journal.announced, given_up=[*self.journal.given_up.values()],
+        )  # fmt: skip
         if self.is_listening and not self.main.ready():
             self.probes += 1  # as its loop would do at once
         else:

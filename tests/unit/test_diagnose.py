@@ -798,6 +798,32 @@ def test_ranks_that_compile_different_programs_are_named_and_wait_for_ever():
     assert found.is_hopeless and not found.has_refused
 
 
+@pytest.mark.parametrize(
+    ("given_up", "cell", "kind", "culprits"),
+    [
+        ({0: MAX, 2: MAX, 3: MAX}, 5, "mismatch", (1,)),
+        ({0: MAX, 2: MAX, 3: MAX}, 4, "missing", (0, 2, 3)),  # of another cell
+        ({0: SUM, 2: SUM}, 5, "missing", (3,)),
+        ({0: SUM, 2: SUM, 3: SUM}, 5, "missing", (0, 2, 3)),  # nobody is to blame
+    ],
+)
+def test_what_ranks_had_announced_when_they_were_interrupted_tells_who_differs(
+    given_up, cell, kind, culprits
+):
+    """Another notebook looks later, when they wait no more."""
+    waits = compiling(1, SUM)
+    reports = {r: report(r, [], running=False) for r in (0, 2, 3)}
+    for rank, program in given_up.items():
+        entry = compiled(rank, program).launches[0]
+        reports[rank] = replace(reports[rank], given_up=[replace(entry, cell_seq=cell)])
+    reports[1] = replace(waits, announced=replace(waits.announced, cell_seq=5))
+    found = look(reports, ended=[0, 2, 3])
+    assert (found.kind, found.seq, found.culprits) == (kind, 0, culprits)
+    assert found.is_hopeless and found.cell_seq == 5
+    if kind == "mismatch":
+        assert "Ranks 0, 2, 3 have not launched their program: it was refused" in str(found)
+
+
 def test_what_a_rank_compiles_is_compared_with_what_others_launched_in_its_place():
     reports = {r: compiled(r, SUM) for r in (0, 2, 3)} | {1: compiling(1, MAX)}
     found = look(reports, ended=[])
