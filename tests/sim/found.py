@@ -3405,4 +3405,36 @@ FOUND = {
         is_strict=True,
         is_tuned=True,
     ),
+    "new processes come while a cell behind one that was taken back runs": Schedule(
+        seed=30081590,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(
+                number=2,
+                client=0,
+                steps={
+                    0: (Sleep(seconds=1.5),),
+                    1: (),
+                    2: (Set(name="o", what=(2, 2)), Sleep(seconds=1.5)),
+                },
+                queued=True,
+            ),
+            Program(
+                number=3,
+                client=1,
+                steps={
+                    0: (Launch(where="0,1", program=1, meant=(3, 0), name="d"),),
+                    1: (Raise(), Launch(where="0,1", program=1, meant=(3, 0), name="d")),
+                    2: (),
+                },
+                queued=False,
+            ),
+            Program(number=20, client=0, steps={}, queued=False, pause_s=1.0, act=("restart", "")),
+        ),
+        fault="raise",
+        guilty=frozenset({(3, 1)}),
+        keeps=Keeps(),
+        donates=True,
+    ),
 }

@@ -536,7 +536,10 @@ def recover(owner: Any, when: str, undo: bool) -> str:
         # Behind one that was taken back others may have begun on some ranks, and are told.
         known = {r.seq: r for r in records if r.seq <= begun or r.undone}
         whole = [seq for seq, one in known.items() if not (one.undone or one in left)]
-        taken = [seq for seq, one in known.items() if one.undone and seq > max(whole, default=0)]
+        # The moment before it is past where a living rank has begun another one since.
+        lived = [one.seq - 1 for one in own.pictures.values() if not one.is_dead]
+        since = max([0, *whole, *lived])
+        taken = [seq for seq, one in known.items() if one.undone and seq > since]
         undone = min(made.restored.undone or taken, default=0)
         told = {name for one in left for name in restart.bound_names(one.source)}  # by these cells
         told |= {n for one in records if one.undone for n in restart.bound_names(one.source)}
