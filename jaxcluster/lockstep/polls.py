@@ -98,7 +98,7 @@ class Polls:
         if found is None or not _is_of(found, record.seq):
             # Another notebook may have stopped ranks in it, which have not come further since.
             circle, self.circle = self._find_circle(reports)
-            found = circle or found
+            found = circle or _circle_before(found, reports) or found
         if found is None or not self._concerns(found, facts, reports):
             return forget
         return forget + self._keep(found, reports)
@@ -293,3 +293,15 @@ def _is_of(found: findings.Report, seq: int) -> bool:
     """Whether a finding says where a cell went wrong, or a thread, which is of no cell."""
     by_thread = found.kind == "mismatch" and found.cell_seq == 0 and found.seq is not None
     return by_thread or found.cell_seq == seq
+
+
+def _circle_before(found: findings.Report | None, reports: Reports) -> findings.Report | None:
+    """The circle in which ranks waited that lack a launch, until they were interrupted in its cell.
+
+    In strict mode they announce nothing from then on.
+    """
+    if found is None or found.kind != "missing":
+        return None
+    circle, _ = deadlock.find(lockstep.as_interrupted(reports, found.cell_seq))
+    in_it = circle is not None and not {*circle.culprits}.isdisjoint(found.culprits)
+    return circle if in_it else None

@@ -108,7 +108,7 @@ def diagnose(
     runners = set(reports if told is None else told)
     if (vain := _find_announced_in_vain(reports)) is not None:
         return vain
-    reports = lockstep.with_announced(reports)
+    told_us, reports = reports, lockstep.with_announced(reports)
     counts = {rank: report.state.launches for rank, report in reports.items()}
     over = set(ended)
     before, expected = before or {}, expected or {}
@@ -141,8 +141,10 @@ def diagnose(
             suspicion = suspicion or journals.suspicion()
             continue
         if isinstance(found, Missing) and found.wanted is not None:
-            asked, group = group, lockstep.with_given_up(group, found.wanted)
-            if group != asked:  # ranks were interrupted there: that they lack it tells nothing
+            then = lockstep.as_interrupted(told_us, found.wanted.cell_seq)
+            if then != told_us:  # that ranks lack what they had announced tells nothing
+                made = lockstep.with_announced(then)
+                group = {r: made[r] for r in group}
                 journals = _Set(processes, group, reasons, hosts)
                 found = journals.mismatch(False) or journals.missing() or found
         kind: FindingKind

@@ -69,6 +69,21 @@ def comes_before(
     return all(max(state.seq, state.ended) <= gate[0] for state in states)
 
 
+def as_interrupted(reports: Mapping[int, wire.RankReport], seq: int) -> dict[int, wire.RankReport]:
+    """The same, where ranks still announce what they did when they were interrupted in a cell."""
+    told = dict(reports)
+    for rank, report in reports.items():
+        counts = report.state.launches
+        left = (
+            one
+            for one in report.given_up
+            if one.cell_seq == seq and one.seq == counts.get(one.processes, [0, 0])[0]
+        )
+        if report.announced is None and (entry := next(left, None)) is not None:
+            told[rank] = dataclasses.replace(report, announced=entry)
+    return told
+
+
 def with_announced(
     reports: Mapping[int, wire.RankReport], *, compiled: bool = True
 ) -> dict[int, wire.RankReport]:
@@ -90,22 +105,6 @@ def with_announced(
     return told
 
 
-def with_given_up(
-    reports: Mapping[int, wire.RankReport], launch: wire.Launch
-) -> dict[int, wire.RankReport]:
-    """Count what ranks announced for the place of ``launch``, in its cell, until its interrupt."""
-    told, place = dict(reports), (launch.processes, launch.seq, launch.cell_seq)
-    for rank, report in reports.items():
-        for one in report.given_up:
-            if (one.processes, one.seq, one.cell_seq) != place:
-                continue
-            is_same = wire.is_compiling(launch) and wire.is_of_source(launch, one)
-            entry = dataclasses.replace(one, fingerprint=launch.fingerprint) if is_same else one
-            if (made := _with_announced(report, entry)) is not report:
-                told[rank] = dataclasses.replace(made, announced=entry)
-    return told
-
-
 def _with_announced(report: wire.RankReport, entry: wire.Launch | None) -> wire.RankReport:
     if entry is None:
         return report
@@ -120,9 +119,10 @@ def _with_announced(report: wire.RankReport, entry: wire.Launch | None) -> wire.
 
 
 def _as_compiled(entry: wire.Launch, reports: Mapping[int, wire.RankReport]) -> wire.Launch | None:
-    """What is being compiled, as a rank that has compiled the same has launched it."""
+    """What is being compiled, as a rank that has compiled the same has launched or announced it."""
     for report in reports.values():
-        for made in report.launches:
+        waits = [report.announced] if report.announced is not None else []
+        for made in (*report.launches, *(one for one in waits if not wire.is_compiling(one))):
             if (made.processes, made.seq) == (entry.processes, entry.seq):
                 if wire.is_of_source(made, entry):
                     return dataclasses.replace(entry, fingerprint=made.fingerprint)

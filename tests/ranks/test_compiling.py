@@ -97,6 +97,21 @@ def test_what_a_rank_has_compiled_before_is_the_same_program(ranks: jaxcluster.C
     assert [said.stdout(rank) for rank in range(2)] == ["240.0\n"] * 2
 
 
+def test_in_strict_mode_a_rank_that_takes_longer_to_compile_is_waited_for(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    """The others announce the launch of what they have compiled meanwhile."""
+    ranks.strict(True)
+    said = ranks.run(
+        "slow = compiler.backend_compile_and_load\n"
+        "late = lambda *a, **k: [slow(*a, **k), time.sleep(3 * r)][0]\n"
+        "compiler.backend_compile_and_load = late\n"
+        "print(float(total(g * 5)))",
+        show=False,
+    )
+    assert [said.stdout(rank) for rank in range(2)] == ["600.0\n"] * 2
+
+
 def test_ranks_that_come_late_are_waited_for(ranks: jaxcluster.Cluster) -> None:
     said = ranks.run("time.sleep(3 * r)\nprint(float(total(g * 3)))", show=False)
     assert [said.stdout(rank) for rank in range(2)] == ["360.0\n"] * 2

@@ -3437,4 +3437,34 @@ FOUND = {
         keeps=Keeps(),
         donates=True,
     ),
+    "another notebook finds a circle in which ranks announce no more": Schedule(
+        seed=8005960,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=1,
+                client=1,
+                steps={
+                    0: (
+                        Launch(where="0,1", program=1, meant=(1, 0), name="d"),
+                        Launch(where="0,1,2", program=1, meant=(1, 2), name="b", inputs=("b",)),
+                    ),
+                    1: (
+                        Launch(where="0,1", program=1, meant=(1, 0), name="d"),
+                        Launch(where="0,1", program=1, meant=(1, 1), name="d"),
+                        Launch(where="0,1,2", program=1, meant=(1, 2), name="b", inputs=("b",)),
+                    ),
+                    2: (Launch(where="0,1,2", program=1, meant=(1, 2), name="b", inputs=("b",)),),
+                },
+                queued=False,
+            ),
+            Program(number=2, client=0, steps={0: (), 1: (), 2: ()}, queued=False),
+        ),
+        fault="skip",
+        guilty=frozenset({(1, 0)}),
+        lateness=0.3,
+        is_strict=True,
+        is_tuned=True,
+    ),
 }

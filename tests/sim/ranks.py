@@ -46,6 +46,7 @@ from sim.truth import ZEROS, Devices, Value, pushed
 CHECK = -1  # the program of the self-check
 COURSE = "all-reduce"
 STUCK_S = 8.0
+COMPILE_S = (0.0, 0.0, 0.01, 0.3, 1.5)  # that a rank takes for it once all have come to it
 CHECK_S = 2.5  # longer than messages are late, here and on the notebook's side
 LOOKS = frozenset(["poll", "state", "at_rest", "busy", "courses", "prepare_check", "undo_look"])
 LOOK_S, SLOW_LOOK_S = 0.01, 0.3  # between looks of a cell that waits at the gate
@@ -762,6 +763,7 @@ class Rank:
         upcoming = self.journal.upcoming(dataclasses.replace(program, fingerprint=uncompiled))
         with self.journal.announcing(upcoming):
             self.hub.block(lambda: known[program.fingerprint].issuperset(members))
+            self.hub.block(None, COMPILE_S[int(len(COMPILE_S) * self.hub.chance.random())])
         self._has_compiled.add(program.fingerprint)
 
     def _wait_for(self, value: Value, can_stop: bool) -> None:

@@ -27,7 +27,7 @@ from jaxcluster.engine.state import version_store
 from jaxcluster.errors import CellInterrupted
 from jaxcluster.lockstep import actions, polls
 from jaxcluster.lockstep.cell import Cell
-from jaxcluster.model import deadlock
+from jaxcluster.model import deadlock, lockstep
 from jaxcluster.wire.ops.cells import OpenGates
 from jaxcluster.wire.ops.lockstep import Resume
 from sim import clients, hub, ranks, search
@@ -101,6 +101,11 @@ def find_what_runs(reports: Mapping[int, wire.RankReport]) -> Any:
     )
 
 
+def as_launched(entry: wire.Launch, reports: Mapping[int, wire.RankReport]) -> Any:
+    """What is being compiled, as others have launched it; not as they wait to."""
+    return REAL.as_compiled(entry, {r: replace(one, announced=None) for r, one in reports.items()})
+
+
 def undo_beside_a_restart(self: Any, *asked: Any, **options: Any) -> Any:
     """Whatever another cell does to the ranks meanwhile."""
     free = SimpleNamespace(changing=contextlib.nullcontext())
@@ -142,6 +147,7 @@ REAL = SimpleNamespace(
     confirmations=Journal.confirmations,
     origin=Journal.origin,
     find=deadlock.find,
+    as_compiled=lockstep._as_compiled,
     look=strict.look,
     take_reply=Cell._take_reply,
     begin=hub.Hub.__init__,
@@ -369,6 +375,9 @@ HOLES: dict[str, list[tuple[Any, str, Any]]] = {
     "strict: what a rank skips meets its next cell": [(strict, "look", look_at_order_alone)],
     "what is compiled is announced to nobody": [(Journal, "announcing", announce_to_nobody)],
     "what is compiled is in no circle": [(deadlock, "find", find_what_runs)],
+    "strict: what waits for others was never compiled": [
+        (lockstep, "_as_compiled", as_launched),
+    ],
     "a copy of another moment is taken": [(wire.Mark, "version_for", version_at_hand)],
     "a mirror of another moment is taken": [(wire.Mark, "mirror_for", mirror_at_hand)],
     "a survivor's value is taken for a dead rank's own": [
@@ -421,6 +430,9 @@ SHOWN_BY: dict[str, Callable[[Schedule], bool]] = {
     "strict: what a rank skips meets its next cell": lambda made: made.is_strict,
     "what is compiled is announced to nobody": lambda made: made.is_tuned,
     "what is compiled is in no circle": lambda made: made.is_tuned,
+    "strict: what waits for others was never compiled": lambda made: (
+        made.is_tuned and made.is_strict
+    ),
     "a copy of another moment is taken": is_kept,
     "a mirror of another moment is taken": is_mirrored,
     "a survivor's value is taken for a dead rank's own": is_kept,

@@ -779,6 +779,15 @@ def test_ranks_that_compile_the_same_or_have_done_so_are_in_step():
     assert suspect(reports, ended=[]) is None
     over = {r: compiled(r, SUM, running=False) for r in (2, 3)}
     assert suspect(reports | over, ended=[2, 3]) is None
+    # In strict mode they launch it when all have compiled it.
+    strict = {r: compiling(r, SUM) for r in (2, 3)}
+    strict = {
+        r: replace(one, announced=replace(one.announced, fingerprint=COMPILED[SUM]))
+        for r, one in strict.items()
+    }
+    assert suspect(reports | strict, ended=[]) is None
+    found = look(reports | strict | {1: compiling(1, MAX)}, ended=[])
+    assert (found.kind, found.culprits) == ("mismatch", (1,))
 
 
 def test_a_rank_that_never_compiles_what_others_wait_for_is_named():

@@ -160,6 +160,24 @@ def test_a_later_cells_finding_is_taken_up_where_it_holds_this_one_up() -> None:
         assert (looked.report is not None) is taken_up
 
 
+def test_a_circle_of_another_notebook_is_known_once_a_rank_in_it_was_interrupted() -> None:
+    """In strict mode it announces no more what it waited for; the other one still compiles."""
+    cell, source = SEQ - 1, wire.compiling_fingerprint(5)
+    waits = replace(launch(0, cell, source), processes="0,1,2")
+    left = launch(0, cell)
+    compiles = report(0, state="running", seq=cell, ended=cell - 1)
+    looked = polls()
+    for probes in range(1, int(FOREIGN_S) + 4):
+        reports = {
+            0: replace(compiles, announced=waits),
+            1: replace(report(1, ended=cell, probes=probes), given_up=[left]),
+            2: report(2, ended=cell, probes=probes),
+        }
+        looked.find(reports, replace(ALL, now=ALL.now + probes))
+    assert looked.report is not None and looked.report.kind == "circle"
+    assert (looked.report.culprits, looked.report.cell_seq) == ((0, 1), cell)
+
+
 def test_who_brings_the_ranks_back_gets_longer_for_its_check() -> None:
     made = {
         0: report(0, launch(0, cell=wire.OURS)),
