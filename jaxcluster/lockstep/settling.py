@@ -345,14 +345,15 @@ class Settling:
             yield actions.DropPending()
         if done.how == "replayed":
             yield actions.KeepCounts(done.counts)
-            if done.ran and report is None and cell.is_complete:
-                # Its code has heard a stop, and gone on: nothing else says that it met zeros.
+            if report is None and cell.is_complete:
+                # Its code has ended, or heard a stop: nothing else says that it met zeros.
                 yield from self._find_replayed()
+                report = cell.polls.report
             if report is not None or done.ran:
                 undone = yield from self._say_undone()
                 told = skipped.tell(done.ran, facts.now - aborted_at, undone)
                 cell.recovered = told + self._warn_of_others()
-            elif (yield from self._met_zeros()):
+            elif not cell.is_complete and (yield from self._met_zeros()):
                 cell.recovered = f"{ZEROS} {(yield from self._say_undone())}"
             cell.silent = ()
         elif done.is_under_way and report is None and not done.how:

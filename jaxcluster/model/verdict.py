@@ -92,6 +92,11 @@ class Ending:
         return f"Cell [{self.record.execution_count}]"
 
     @property
+    def is_taken_back(self) -> bool:
+        """Whether it is said what became of what the cell did: it is undone, or wrong."""
+        return bool(self.undone or self.recovered)
+
+    @property
     def errors(self) -> dict[int, wire.ErrorInfo]:
         """What ranks raised, but for those that were interrupted."""
         replies = self.record.replies
@@ -123,6 +128,7 @@ def verdict(ending: Ending) -> Exception | CellInterrupted | None:
         or _divergence(ending)
         or _timeout(ending)
         or _stop(ending)
+        or _end_out_of_step(ending)
     )
 
 
@@ -189,7 +195,7 @@ def _hang(ending: Ending) -> RankHung | None:
     message = f"{ending.name} did not end on {name_ranks(ending.silent, ending.hosts)}."
     if ending.stalled_s is not None:
         message = f"{_out_of_time(ending)}\n{message}"
-    if not (ending.undone or ending.recovered):
+    if not ending.is_taken_back:
         message += "\nDon't trust what it has assigned."
     return RankHung(message, _hints(ending), ending.silent)
 
@@ -217,7 +223,7 @@ def _timeout(ending: Ending) -> CellFailed | None:
         return None
     option = "--timeout" if ending.stalled_s is None else "--stall"
     more = [f"Give it longer with {option}, or leave out the limit."]
-    if ending.record.ok:  # the interrupt came too late, or its code has caught it
+    if ending.record.ok and not ending.is_taken_back:  # the interrupt came late, or was caught
         more.insert(0, "It came to its end all the same, so what it did is kept.")
     return CellFailed(
         "\n".join([_out_of_time(ending), *ending.places]),
@@ -228,7 +234,8 @@ def _timeout(ending: Ending) -> CellFailed | None:
 
 
 def _stop(ending: Ending) -> CellInterrupted | None:
-    if not (ending.broken_off or (ending.why == "stop" and not ending.record.ok)):
+    was_late = ending.record.ok and not ending.is_taken_back
+    if not (ending.broken_off or (ending.why == "stop" and not was_late)):
         return None
     stopped = ending.broken_off or ending.interrupted
     where = name_ranks(stopped, ending.hosts)
@@ -236,8 +243,16 @@ def _stop(ending: Ending) -> CellInterrupted | None:
     if quit := [r for r, error in ending.record.errors.items() if error.ename == QUIT]:
         message = f"The debugger of {name_ranks(quit, ending.hosts)} was quit, so {message}"
     ended = [r for r, reply in ending.record.replies.items() if reply.status == "ok"]
-    if ended and not (ending.undone or ending.recovered):
+    if ended and not ending.is_taken_back:
         had = f"{begin_ranks(ended, ending.hosts)} had come to its end"
         message += f"\n{had}, so what it changed may differ between the ranks."
     hints = _hints(ending)
     return CellInterrupted(f"{message}\n{hints}" if hints else message, stopped)
+
+
+def _end_out_of_step(ending: Ending) -> Divergence | None:
+    """What a cell did is taken back though all its ranks have ended it, and nothing is found."""
+    if not ending.is_taken_back:
+        return None
+    message = f"{ending.name} came to its end, but the ranks were not in lockstep then."
+    return Divergence(message, _hints(ending))

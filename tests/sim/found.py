@@ -1637,6 +1637,85 @@ FOUND = {
         is_strict=True,
         leaves_at=0.07579413189432649,
     ),
+    "a stop that comes late hides that another's replay has met the cell": Schedule(
+        seed=30046356,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(
+                number=1,
+                client=1,
+                steps={
+                    0: (
+                        Sleep(seconds=0.01),
+                        Launch(
+                            where="0,1,2",
+                            program=1,
+                            meant=(
+                                1,
+                                0,
+                            ),
+                            name="a",
+                            inputs=("b",),
+                        ),
+                        Launch(
+                            where="0,1,2",
+                            program=1,
+                            meant=(
+                                1,
+                                1,
+                            ),
+                            name="b",
+                            inputs=("b",),
+                        ),
+                    ),
+                    1: (
+                        Launch(
+                            where="0,1,2",
+                            program=1,
+                            meant=(
+                                1,
+                                0,
+                            ),
+                            name="a",
+                            inputs=("b",),
+                        ),
+                        Launch(
+                            where="0,1,2",
+                            program=1,
+                            meant=(
+                                1,
+                                1,
+                            ),
+                            name="b",
+                            inputs=("b",),
+                        ),
+                    ),
+                },
+                queued=True,
+                stop_at=0.06582459320395496,
+            ),
+            Program(
+                number=7,
+                client=1,
+                steps={0: (), 1: (), 2: ()},
+                queued=False,
+                stop_at=0.12625915423486478,
+            ),
+            Program(number=2, client=0, steps={0: (), 1: (), 2: ()}, queued=True),
+            Program(number=3, client=0, steps={0: (), 1: (), 2: ()}, queued=False),
+        ),
+        fault="partial",
+        guilty=frozenset(
+            {
+                (
+                    1,
+                    2,
+                )
+            }
+        ),
+        lateness=0.3,
+    ),
     "a launch that one rank makes once more meets what the others' threads launch": Schedule(
         seed=14026840,
         num_ranks=3,

@@ -158,6 +158,8 @@ def use(client: Client, programs: Sequence[Program], course: Course, hub: Hub, n
         error = outcome(cell)
         course.reports[program.number] = cell.report
         course.broken += _look_at_undone(client.cluster, course, program.number, error)
+        if error is None and (cell.core.undone is not None or cell.recovered):
+            course.broken.append(f"P6: cell {program.number} is taken back, and ends ok")
         course.broken += _look_at_kept(client.cluster, course, program, error)
         become_known(program, error)
         nonlocal left

@@ -15,7 +15,7 @@ from jaxcluster.lockstep.facts import Facts, Recovered, Replayed, Why
 from jaxcluster.lockstep.settling import UNEVEN_S, Settling, Steps
 from jaxcluster.lockstep.states import Impossible, State
 from jaxcluster.lockstep.undone import Undone
-from jaxcluster.model import findings, notices
+from jaxcluster.model import findings, notices, verdict
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.wire.forks import RESTARTED, STOPPED
 
@@ -502,6 +502,25 @@ def test_cells_that_its_own_finding_is_about_are_taken_back_where_none_can_judge
     if asked:
         ending = ranks.carry(settling.end(lambda error, ranks: ()))
         assert f"{theirs} is undone." in ending.recovered + ending.undone
+
+
+def test_a_replay_that_has_met_a_cell_is_found_though_a_stop_came_when_all_had_ended_it() -> None:
+    """The rank that has made it with zeros did not run the cell, so its end does not tell."""
+    cell = Cell(CellRecord(SEQ, 3, "y = f(x)", [0]), T0 - 1)
+    cell.feed(events.Stopped(T0 - 0.8))
+    cell.feed(events.Replied(T0 - 0.5, wire.CellReply(0, SEQ, "ok", 0.1, launches=EVEN, own=EVEN)))
+    ranks, settling = Ranks(), Settling(cell)
+    ranks.launches = {0: EVEN, 1: LESS}
+
+    def bring_back(_: object) -> Replayed:
+        ranks.met = {0: SEQ, 1: wire.OURS}
+        return Replayed("replayed", counts={0: EVEN, 1: EVEN})
+
+    ranks.answers[actions.BringBack] = bring_back
+    ranks.carry(settling.settle())
+    assert cell.polls.report is not None and cell.polls.report.culprits == (1,)
+    error = verdict.verdict(ranks.carry(settling.end(lambda error, ranks: ())))
+    assert "This cell is undone. Removed y." in str(error)
 
 
 @pytest.mark.parametrize("whose", [wire.OURS, SEQ])

@@ -168,6 +168,16 @@ def test_a_cell_that_was_stopped_on_some_ranks_alone_says_that_they_may_differ()
     ]
 
 
+@pytest.mark.parametrize("why", ["", "stop", "timeout"])
+@pytest.mark.parametrize("said", ["undone", "recovered"])
+def test_no_cell_that_is_taken_back_ends_without_a_word(why: str, said: str) -> None:
+    """As where a rank dies after the cell, or a stop comes when all ranks have ended it."""
+    error = verdict(Ending(record("ok", "ok"), why, (1,), 1.5, **{said: "It is undone."}))
+    assert {"": Divergence, "stop": CellInterrupted, "timeout": CellFailed}[why] is type(error)
+    assert "It is undone." in told(error)
+    assert "what it did is kept" not in str(error)
+
+
 def test_a_stopped_cell_is_a_keyboard_interrupt() -> None:
     error = verdict(Ending(record("interrupted", "ok"), "stop", (0, 1), undone="It is undone."))
     assert isinstance(error, CellInterrupted)
