@@ -142,8 +142,8 @@ class RunningCell:
                 self._keep_report(error)
             self._notify(error)
             raise error
-        if ending.lost:  # its code has caught the stop
-            self.runner.say(notices.Warned(f"{ending.lost}\n"))
+        if ending.left:  # its code has caught the stop
+            self.runner.say(notices.Warned(f"{ending.left}\n"))
         self._notify(None)
         if (
             self.core.loop_progress.kept is not None

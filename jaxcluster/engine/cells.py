@@ -361,7 +361,7 @@ class CellRunner:
             between=running.between,
             given_up=sorted(self.journal.given_up),
             deleted=deleted or [],
-            stopped_at=running.stopped_at or "",
+            stopped_at=running.stopped_at,
         )
 
     def _deleted(self, running: Running) -> list[str]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from jaxcluster import wire
 from jaxcluster.engine import usercode
 from jaxcluster.engine.after_binding import AfterBinding
+from jaxcluster.engine.journal import outward
 from jaxcluster.engine.running import Running
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Interrupts:
         if self._runner.debugger is not None:
             self._runner.debugger.let_go()
         if running.task is not None and self._loop is not None:
-            self._loop.call_soon_threadsafe(running.task.cancel)
+            self._loop.call_soon_threadsafe(self._cancel, running)
         signal.pthread_kill(self._runner.main_thread_id, signal.SIGINT)
         return True
 
@@ -126,7 +127,14 @@ class Interrupts:
             self.signal_again(functools.partial(self._is_to_be_raised, running))
         elif self._loop is not None:  # it awaits, on a thread that it shares with the loop
             running.interrupted = True
-            self._loop.call_soon_threadsafe(running.task.cancel)
+            self._loop.call_soon_threadsafe(self._cancel, running)
+
+    def _cancel(self, running: Running) -> None:
+        """In its loop: what a cell awaits is over. Both ways here may be taken for one stop."""
+        if isinstance(running.task, asyncio.Task) and not running.task.done():
+            place = self._runner.journal.stands_at(_awaiting(running.task))
+            running.stopped_at = place if running.stopped_at in (None, place) else ""
+            running.task.cancel()
 
     def _note_stop(self, running: Running, frame: FrameType | None) -> None:
         """An interrupt is to be raised in ``frame``."""
@@ -135,7 +143,8 @@ class Interrupts:
         journal = self._runner.journal
         is_clear = frame is not None and not journal.may_hold_results(frame)
         is_first = running.stopped_at is None
-        running.stopped_at = journal.stands_at(frame) if frame and is_first and is_clear else ""
+        is_known = frame is not None and is_first and is_clear
+        running.stopped_at = journal.stands_at(outward(frame)) if is_known else ""
 
     def _waits_for_names(self, running: Running, frame: FrameType) -> bool:
         """Whether an interrupt is raised at the next line, as a launch has just returned here."""
@@ -185,3 +194,13 @@ class Interrupts:
         if self._runner.debugger is not None:
             self._runner.debugger.let_go()
         return True
+
+
+def _awaiting(task: asyncio.Task[Any]) -> list[FrameType]:
+    """Where what a task runs awaits something, innermost first."""
+    frames: list[FrameType] = []
+    coroutine: Any = task.get_coro()
+    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
+        frames.insert(0, frame)
+        coroutine = coroutine.cr_await
+    return frames

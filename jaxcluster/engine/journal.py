@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from threading import get_ident
 from time import monotonic
@@ -768,14 +768,14 @@ class Journal:
         elif isinstance(made[0], tuple):
             (_, place, *_), _, _ = made[0]
         code, instruction, *_ = place
-        is_at = ((each.f_code, each.f_lasti) == (code, instruction) for each in _outward(frame))
+        is_at = ((each.f_code, each.f_lasti) == (code, instruction) for each in outward(frame))
         return code is None or any(is_at)
 
-    def stands_at(self, frame: FrameType) -> str:
-        """Cell, line and instruction of each frame of cells that ``frame`` is in: ``3:12:40``."""
-        frames = [each for each in _outward(frame) if each.f_code.co_filename in self.cell_numbers]
+    def stands_at(self, frames: Iterable[FrameType]) -> str:
+        """Cell, line and instruction of each of these ``frames`` that is a cell's: ``3:12:40``."""
+        own = [each for each in frames if each.f_code.co_filename in self.cell_numbers]
         return "/".join(
-            f"{self.cell_numbers[f.f_code.co_filename]}:{f.f_lineno}:{f.f_lasti}" for f in frames
+            f"{self.cell_numbers[f.f_code.co_filename]}:{f.f_lineno}:{f.f_lasti}" for f in own
         )
 
     def is_launching(self, frame: FrameType | None) -> bool:
@@ -783,7 +783,7 @@ class Journal:
 
         It would where the program calls Python on the thread that launched it.
         """
-        return any(each.f_code in LAUNCHING for each in _outward(frame))
+        return any(each.f_code in LAUNCHING for each in outward(frame))
 
     def place(self) -> tuple[int | None, int | None]:
         """The cell and line that the caller's caller is in."""
@@ -939,7 +939,8 @@ def _add(counts: dict[str, list[int]], processes: str, number: int, value: int) 
     return seq
 
 
-def _outward(frame: FrameType | None) -> Iterator[FrameType]:
+def outward(frame: FrameType | None) -> Iterator[FrameType]:
+    """``frame``, and those that have called it."""
     while frame is not None:
         yield frame
         frame = frame.f_back

@@ -390,6 +390,21 @@ class Cell:
         return not (apart or unsure)
 
     @property
+    def was_stopped_apart(self) -> bool:
+        """Whether a stop has come to its ranks in different places, behind launches of the cell.
+
+        So one of them may have a name for what another was stopped before. Where it has ended some
+        ranks alone, the verdict says that what they changed may differ.
+        """
+        replies = self.record.replies.values()
+        places = {reply.stopped_at for reply in replies}
+        if self.watch.why not in ("stop", "timeout", "") or places == {None}:
+            return False
+        is_told = {reply.status for reply in replies} == {"ok", "interrupted"}
+        is_apart = len(places) > 1 or "" in places
+        return is_apart and not is_told and any(reply.own for reply in replies)
+
+    @property
     def never_begun(self) -> set[int]:
         """The ranks on which it was interrupted before its turn."""
         return {

@@ -18,7 +18,7 @@ from jaxcluster.lockstep.actions import Action
 from jaxcluster.lockstep.cell import Cell
 from jaxcluster.lockstep.facts import Facts, Recovered, Replayed, Reports, Why
 from jaxcluster.lockstep.states import OVER, Impossible, State
-from jaxcluster.lockstep.undone import Undone, tell_lost
+from jaxcluster.lockstep.undone import Undone, tell_apart, tell_lost
 from jaxcluster.model import (
     diagnose,
     explain,
@@ -601,21 +601,25 @@ class Settling:
             is_diverged=facts.divergence is not None,
             recovered=cell.recovered,
             undone=undone,
-            lost=self._tell_lost(),
+            left=self._tell_left(),
             places=cell.places,
             withdrawn=cell.withdrawn,
             stalled_s=cell.stalled_s,
             explain_missing=explain_missing,
         )
 
-    def _tell_lost(self) -> str:
-        """What a stop has left without a value, where neither an undo nor new processes say so."""
+    def _tell_left(self) -> str:
+        """What a stop has left of names, where neither an undo nor new processes say so."""
         cell = self._cell
         is_undone = cell.undone is not None and not cell.undone.refused
         if is_undone or self._is_replaced:
             return ""
-        names = self._deleted()
-        return tell_lost(sorted(names)) if names else ""
+        deleted = self._deleted()
+        told = [tell_lost(sorted(deleted))] if deleted else []
+        is_told = cell.undone or cell.recovered or cell.silent
+        if cell.was_stopped_apart and not (is_told or cell.is_last):
+            told.append(tell_apart(rewrite.assigned_names(cell.record.source)))
+        return " ".join(told)
 
     def _deleted(self) -> frozenset[str]:
         replies = self._cell.record.replies.values()

@@ -116,6 +116,15 @@ def tell_lost(names: Sequence[str]) -> str:
     return f"Lost, since donated or deleted: {', '.join(names)}."
 
 
+def tell_apart(names: Sequence[str]) -> str:
+    """That a stop may have left names with other values on each rank, in words."""
+    which = f": {', '.join(names)}" if names else ""
+    return (
+        "The ranks were stopped in different places, so what this cell assigns may be of different "
+        f"steps on them{which}."
+    )
+
+
 def plan_of(looks: Sequence[UndoLooked]) -> Undone:
     """What taking a cell back comes to, by what each rank has said.
 

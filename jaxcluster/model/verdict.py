@@ -59,7 +59,7 @@ class Ending:
       is_diverged: the ranks are not in lockstep now, so no cell may run.
       recovered: what was done about the finding; "" while nothing was.
       undone: what became of what the cell did, where it was taken back.
-      lost: which names its stop has left without a value; "" where there are none.
+      left: which names its stop has left without a value, or with others on each rank; "" else.
       places: where the ranks were when their time was up.
       withdrawn: why no rank has begun it; "" else.
       stalled_s: how long all its ranks were in one launch, where that has ended it.
@@ -80,7 +80,7 @@ class Ending:
     is_diverged: bool = False
     recovered: str = ""
     undone: str = ""
-    lost: str = ""
+    left: str = ""
     places: Sequence[str] = ()
     withdrawn: str = ""
     stalled_s: float | None = None
@@ -143,8 +143,8 @@ def _hints(ending: Ending, more: Sequence[str] = (), with_report: bool = True) -
         hints.append(f"The ranks have diverged. {RESTART_HINT}")
     if ending.undone and not ending.recovered:
         hints.append(ending.undone)
-    if ending.lost:
-        hints.append(ending.lost)
+    if ending.left:
+        hints.append(ending.left)
     if ending.kept_step:
         hints.append(ending.kept_step)
     return "\n".join([*hints, *more])

@@ -368,7 +368,8 @@ class CellReply:
     of which, in strict mode, the main thread had announced a program and did not launch it, since
     it was interrupted. ``deleted``: where it was stopped, the names of those that it can reach
     whose arrays are donated or deleted. ``stopped_at``: the instructions of cells in which it was
-    stopped; "" where it was not, or where results of its last launch may have no names yet.
+    stopped, also where its code has caught that; None where it was not, "" where that does not tell
+    what has names: results of its last launch may have none yet.
     """
 
     rank: int
@@ -387,7 +388,7 @@ class CellReply:
     copies: list[CopyNote] = field(default_factory=list)
     given_up: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
-    stopped_at: str = ""
+    stopped_at: str | None = None
 
 
 class CellRequest(Operation[CellReply], op="cell"):

@@ -178,4 +178,67 @@ def test_a_stop_that_leaves_nothing_deleted_names_nothing(
         stop_in(
             training, "w = step(w, x); alias = 1; rest = lambda f: hold(w, f); rest()", tmp_path
         )
-    assert "Lost" not in str(caught.value)
+    assert str(caught.value).endswith("was stopped on ranks 0, 1.")
+
+
+# ------------------------------------------------------- what a stop has left of different steps
+
+APART = "The ranks were stopped in different places, so what this cell assigns may be of different "
+# Rank 0 is stopped before the name is bound, and rank 1 behind it.
+BOUND_ON_ONE = "total = hold(double(total), {0}) if r == 0 else double(total)\nhold(0, {0})"
+AWAITED = (
+    "total = await later(double(total), {0}) if r == 0 else double(total)\nawait later(0, {0})"
+)
+
+
+@pytest.fixture
+def doubling(training: jaxcluster.Cluster) -> jaxcluster.Cluster:
+    training.run(
+        "import asyncio\n"
+        "double, total, r = jax.jit(lambda v: 2 * v), x.sum(), jax.process_index()\n"
+        "async def later(value, folder):\n"
+        "    pathlib.Path(folder, f'{socket.gethostname()}-{os.getpid()}').touch()\n"
+        "    await asyncio.sleep(100)\n"
+        "    return value",
+        show=False,
+    )
+    return training
+
+
+def totals(cluster: jaxcluster.Cluster) -> list[str]:
+    record = cluster.run("print(float(total.addressable_data(0)))", show=False)
+    return [record.stdout(rank).strip() for rank in (0, 1)]
+
+
+@pytest.mark.promise("Interrupts")
+@pytest.mark.parametrize("source", [BOUND_ON_ONE, AWAITED], ids=["calls", "awaits"])
+def test_a_stop_in_different_places_names_what_may_be_of_different_steps(
+    doubling: jaxcluster.Cluster, tmp_path: Path, source: str
+) -> None:
+    with pytest.raises(CellInterrupted) as caught:
+        stop_in(doubling, source.format(repr(str(tmp_path))), tmp_path)
+    assert str(caught.value).endswith(f"{APART}steps on them: total.")
+    assert totals(doubling) == ["12.0", "24.0"]
+
+
+def test_a_stop_in_different_places_that_the_code_has_caught_is_told(
+    doubling: jaxcluster.Cluster, tmp_path: Path
+) -> None:
+    source = BOUND_ON_ONE.format(repr(str(tmp_path))).replace("\n", "\n    ")
+    with pytest.warns(ClusterWarning, match=f"^{APART}steps on them: total.$"):
+        stop_in(doubling, f"try:\n    {source}\nexcept KeyboardInterrupt: pass", tmp_path)
+    assert totals(doubling) == ["12.0", "24.0"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["total = double(total); hold(0, {0})", "total = double(total); await later(0, {0})",
+     "hold(0, {0}) if r == 0 else [hold(0, {0})]"],
+    ids=["calls", "awaits", "launches nothing"],
+)  # fmt: skip
+def test_a_stop_after_which_no_name_can_differ_says_nothing_more(
+    doubling: jaxcluster.Cluster, tmp_path: Path, source: str
+) -> None:
+    with pytest.raises(CellInterrupted) as caught:
+        stop_in(doubling, source.format(repr(str(tmp_path))), tmp_path)
+    assert str(caught.value).endswith("was stopped on ranks 0, 1.")

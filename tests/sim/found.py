@@ -1773,6 +1773,117 @@ FOUND = {
         guilty=frozenset({(9, 0)}),
         lateness=0.02,
     ),
+    "a stop is raised on some ranks before a name is bound": Schedule(
+        seed=30118803,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    0: (
+                        Repeat(
+                            times=200,
+                            steps=(
+                                Launch(
+                                    where="0,1,2",
+                                    program=2,
+                                    meant=(
+                                        1,
+                                        0,
+                                    ),
+                                    name="a",
+                                ),
+                                Sleep(seconds=0.1),
+                            ),
+                        ),
+                    ),
+                    1: (
+                        Repeat(
+                            times=200,
+                            steps=(
+                                Launch(
+                                    where="0,1,2",
+                                    program=2,
+                                    meant=(
+                                        1,
+                                        0,
+                                    ),
+                                    name="a",
+                                ),
+                                Sleep(seconds=0.1),
+                            ),
+                        ),
+                    ),
+                    2: (
+                        Repeat(
+                            times=200,
+                            steps=(
+                                Launch(
+                                    where="0,1,2",
+                                    program=2,
+                                    meant=(
+                                        1,
+                                        0,
+                                    ),
+                                    name="a",
+                                ),
+                                Sleep(seconds=0.1),
+                            ),
+                        ),
+                    ),
+                },
+                queued=True,
+                interrupt_at=0.5075865613667966,
+            ),
+            Program(
+                number=2,
+                client=0,
+                steps={
+                    0: (
+                        Launch(
+                            where="0,1,2",
+                            program=2,
+                            meant=(
+                                2,
+                                0,
+                            ),
+                            name="c",
+                            inputs=("a",),
+                        ),
+                    ),
+                    1: (
+                        Launch(
+                            where="0,1,2",
+                            program=2,
+                            meant=(
+                                2,
+                                0,
+                            ),
+                            name="c",
+                            inputs=("a",),
+                        ),
+                    ),
+                    2: (
+                        Launch(
+                            where="0,1,2",
+                            program=2,
+                            meant=(
+                                2,
+                                0,
+                            ),
+                            name="c",
+                            inputs=("a",),
+                        ),
+                    ),
+                },
+                queued=False,
+            ),
+        ),
+        lateness=0.3,
+        is_raised_early=True,
+    ),
     "a notebook goes whose cell has not come to all ranks": Schedule(
         seed=3727,
         num_ranks=3,
@@ -1834,6 +1945,127 @@ FOUND = {
         lateness=0.3,
         leaves_at=0.02,
         leaver=0,
+    ),
+    "a loop that another notebook has stopped leaves a name of different steps": Schedule(
+        seed=31113386,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    0: (
+                        Repeat(
+                            times=200,
+                            steps=(
+                                Sleep(seconds=0.1),
+                                Launch(
+                                    where="0,1,2",
+                                    program=1,
+                                    meant=(
+                                        1,
+                                        0,
+                                    ),
+                                    name="b",
+                                ),
+                            ),
+                        ),
+                    ),
+                    1: (
+                        Repeat(
+                            times=200,
+                            steps=(
+                                Sleep(seconds=0.1),
+                                Launch(
+                                    where="0,1,2",
+                                    program=1,
+                                    meant=(
+                                        1,
+                                        0,
+                                    ),
+                                    name="b",
+                                ),
+                            ),
+                        ),
+                    ),
+                    2: (
+                        Repeat(
+                            times=200,
+                            steps=(
+                                Sleep(seconds=0.1),
+                                Launch(
+                                    where="0,1,2",
+                                    program=1,
+                                    meant=(
+                                        1,
+                                        0,
+                                    ),
+                                    name="b",
+                                ),
+                            ),
+                        ),
+                    ),
+                },
+                queued=False,
+                interrupt_at=0.2514271251331387,
+            ),
+            Program(
+                number=3,
+                client=0,
+                steps={
+                    0: (
+                        Launch(
+                            where="0,1,2",
+                            program=1,
+                            meant=(
+                                3,
+                                1,
+                            ),
+                            name="b",
+                            inputs=("b",),
+                        ),
+                    ),
+                    1: (
+                        Launch(
+                            where="0,1,2",
+                            program=1,
+                            meant=(
+                                3,
+                                1,
+                            ),
+                            name="b",
+                            inputs=("b",),
+                        ),
+                    ),
+                    2: (
+                        Launch(
+                            where="0,1,2",
+                            program=1,
+                            meant=(
+                                3,
+                                1,
+                            ),
+                            name="b",
+                            inputs=("b",),
+                        ),
+                    ),
+                },
+                queued=False,
+            ),
+        ),
+        fault="raise",
+        guilty=frozenset(
+            {
+                (
+                    2,
+                    1,
+                )
+            }
+        ),
+        lateness=0.3,
+        donates=True,
+        is_raised_early=True,
     ),
     "a px on some ranks waits in strict mode while a cell before it is brought back": Schedule(
         seed=618,

@@ -615,7 +615,7 @@ class Rank:
             self.number, cell.seq, status, 0.001, error, end.launches,
             own=end.own, foreign=end.foreign, unchecked=end.unchecked, background=end.background,
             given_up=sorted(self.journal.given_up), names=self._name_changes(request.ident),
-            stopped_at=self.stopped_at or "",
+            stopped_at=self.stopped_at,
         )  # fmt: skip
         if self.copier is None or self.others is None:
             self.reply(request, reply)

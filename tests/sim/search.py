@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from jaxcluster.engine import blackbox
-from jaxcluster.errors import Divergence, RankDied, RecoveryError, UsageError
+from jaxcluster.errors import CellInterrupted, Divergence, RankDied, RecoveryError, UsageError
 from jaxcluster.model import explain, lineage, rewrite
 from jaxcluster.wire import Death
 from jaxcluster.wire.ops.cells import Interrupt
@@ -161,6 +161,7 @@ def use(client: Client, programs: Sequence[Program], course: Course, hub: Hub, n
         if error is None and (cell.core.undone is not None or cell.recovered):
             course.broken.append(f"P6: cell {program.number} is taken back, and ends ok")
         course.broken += _look_at_kept(client.cluster, course, program, error)
+        course.broken += _look_at_apart(client.cluster, course, program, error)
         become_known(program, error)
         nonlocal left
         left -= 1
@@ -396,7 +397,18 @@ def _was_named(value: Value, course: Course) -> bool:
     if isinstance(course.ended.get(maker), Left) and "of another notebook changed is not" in told:
         return True
     inputs = {v for made in value.made.met for v in made.inputs if v is not None and v.tainted}
-    return any(_was_named(v, course) for v in inputs)
+    return _is_of_apart(value, course) or any(_was_named(v, course) for v in inputs)
+
+
+def _is_of_apart(value: Value, course: Course) -> bool:
+    """Whether ranks have given it values that a stopped cell has left other on each, as it says."""
+    for given in zip(*(made.inputs for made in value.made.met), strict=False):
+        makers = {v.meaning: _maker(v) for v in given if v is not None}
+        if len(makers) + (None in given) > 1:
+            last = max(makers.values(), key=lambda maker: course.seqs.get(maker, 0))
+            told = f"{course.ended.get(last)}{course.said.get(last, '')}"
+            return "may be of different steps" in told or "may differ between the ranks" in told
+    return False
 
 
 def _meant_apart(schedule: Schedule) -> Iterator[Any]:
@@ -447,6 +459,27 @@ def _look_at_kept(
         for name, values in held.items()
         if len(values) > 1
     ]
+
+
+def _look_at_apart(
+    cluster: Cluster, course: Course, program: Program, error: BaseException | None
+) -> list[str]:
+    """P1: where a stopped cell has left a name with values of different steps, it says so."""
+    told = f"{error}{course.said[program.number]}"
+    if not isinstance(error, CellInterrupted | None):
+        return []
+    broken = []
+    for name in "abcd":  # not of threads, nor of what one rank alone is refused
+        ranks = [r for r in cluster.ranks if name in names_in(program.of(r.number))]
+        values = [rank.names.get(name) for rank in ranks if not rank.is_dead]
+        made = {v.meaning: _maker(v) for v in values if isinstance(v, Value) and not v.tainted}
+        is_later = any(course.seqs.get(m, 0) > course.seqs[program.number] for m in made.values())
+        is_of_it = program.number in made.values() and not is_later
+        differs = len(made) + (None in values) > 1
+        is_told = re.search(rf"\b{name}\b|may differ between the ranks", told)
+        if is_of_it and differs and not is_told:
+            broken.append(f"P1: cell {program.number} leaves {name} of steps {[*made]}: {error}")
+    return broken
 
 
 def _cell_of(value: Any) -> Any:

@@ -472,6 +472,9 @@ RARE: dict[str, tuple[Any, str, Any]] = {
     "of two cells that are taken back, a dead rank's copy has the first": (
         copies, "_missed", missed_last,
     ),
+    "a stop is raised on some ranks before a name is bound": (
+        Cell, "was_stopped_apart", property(lambda cell: False),
+    ),
 }  # fmt: skip
 
 

@@ -189,7 +189,7 @@ def test_what_ranks_have_done_alike_as_their_time_was_up_may_stay() -> None:
     assert ranks.kinds()[-2:] == ["WithdrawBehind", "OpenGates"]
     ending = ranks.carry(settling.end(lambda error, ranks: ()))
     assert ending.undone == kept.told("This cell")
-    assert ending.lost == "Lost, since donated or deleted: z."
+    assert ending.left == "Lost, since donated or deleted: z."
 
 
 @pytest.mark.parametrize(
@@ -217,6 +217,41 @@ def test_what_has_met_other_launches_is_undone(whose: dict[int, int]) -> None:
     ranks.met = whose
     ranks.carry(settling.settle())
     assert stays_but(ranks) is None
+
+
+def left_by_a_stop(*replies: dict[str, Any]) -> str:
+    """What is said of names after a stop; of each rank, what its reply says."""
+    cell = Cell(CellRecord(SEQ, 3, "y = f(x)", [0, 1]), T0 - 1)
+    cell.feed(events.Stopped(T0 - 0.7))
+    for rank, more in enumerate(replies):
+        given = {"status": "interrupted", "launches": EVEN, "own": EVEN, **more}
+        cell.feed(events.Replied(T0 - 0.5, wire.CellReply(rank, SEQ, seconds=0.1, **given)))
+    ranks, settling = Ranks(), Settling(cell)
+    ranks.carry(settling.settle())
+    return str(ranks.carry(settling.end(lambda error, ranks: ())).left)
+
+
+@pytest.mark.parametrize(
+    ("replies", "is_told"),
+    [
+        ([{"stopped_at": "3:1:20"}, {"stopped_at": "3:1:20"}], False),
+        ([{"stopped_at": "3:1:20"}, {"stopped_at": "3:2:30"}], True),
+        ([{"stopped_at": ""}, {"stopped_at": ""}], True),  # one of them may have bound its results
+        ([{"stopped_at": "3:1:20"}, {}], True),  # it has not come to the same
+        ([{"stopped_at": "3:1:20", "status": "ok"}, {"status": "ok"}], True),  # who caught it
+        ([{"stopped_at": "3:1:20"}, {"status": "ok"}], False),  # the verdict says that
+        ([{"stopped_at": "3:1:20", "own": {}}, {"stopped_at": "3:2:30", "own": {}}], False),
+        ([{"status": "ok"}, {"status": "ok"}], False),
+    ],
+)
+def test_a_stop_in_different_places_behind_a_launch_is_told(
+    replies: list[dict[str, Any]], is_told: bool
+) -> None:
+    told = (
+        "The ranks were stopped in different places, so what this cell assigns may be of different "
+        "steps on them: y."
+    )
+    assert left_by_a_stop(*replies) == (told if is_told else "")
 
 
 def test_a_rank_that_has_not_begun_a_cell_loses_what_others_lose_by_its_undo() -> None:
