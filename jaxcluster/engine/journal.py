@@ -30,7 +30,7 @@ from jaxcluster import wire
 from jaxcluster.engine import stacks
 from jaxcluster.engine.blackbox import NO_BOX, SLOT_SIZE, SLOTS, BlackBox, ours, write_slot
 from jaxcluster.engine.crossings import Crossings
-from jaxcluster.engine.library_code import is_telling_file, short_name
+from jaxcluster.engine.library_code import installed_name, is_telling_file, short_name
 from jaxcluster.engine.replicas import HostValues
 
 if TYPE_CHECKING:
@@ -759,24 +759,36 @@ class Journal:
         return bool(last) and type(last[0]) is tuple and _is_at(frame, last[0])
 
     def may_hold_results(self, frame: FrameType) -> bool:
-        """Whether what the last launch has given may have no name yet: ``frame`` is in its line."""
-        place = NOWHERE  # another was launched in the middle of it
+        """Whether what the last launch has given may have no name yet: ``frame`` is in it."""
+        if (place := self._last_place()) is None:
+            return False
+        return place[0] is None or place == self._place_of(frame)
+
+    def _last_place(self) -> _Place | None:
+        """Where the last launch was made; None where there was none."""
         if not (made := self._made[-1:]):
-            if not self._ring:
-                return False
-            place = self._ring[-1][2]
-        elif isinstance(made[0], tuple):
-            (_, place, *_), _, _ = made[0]
-        code, instruction, *_ = place
-        is_at = ((each.f_code, each.f_lasti) == (code, instruction) for each in outward(frame))
-        return code is None or any(is_at)
+            return self._ring[-1][2] if self._ring else None
+        if not isinstance(made[0], tuple):
+            return NOWHERE  # another was launched in the middle of it
+        (_, place, *_), _, _ = made[0]
+        return place
 
     def stands_at(self, frames: Iterable[FrameType]) -> str:
-        """Cell, line and instruction of each of these ``frames`` that is a cell's: ``3:12:40``."""
-        own = [each for each in frames if each.f_code.co_filename in self.cell_numbers]
-        return "/".join(
-            f"{self.cell_numbers[f.f_code.co_filename]}:{f.f_lineno}:{f.f_lasti}" for f in own
-        )
+        """Cell or file, line and instruction of each of these ``frames``: ``3:12:40``.
+
+        Of cells and of the user's own files; and of what is installed, if that has launched last:
+        it may have the results, as a library's loop.
+        """
+        _, _, inner, _ = self._last_place() or NOWHERE
+        is_whole = inner is not None and installed_name(inner.co_filename) is not None
+        where = []
+        for frame in frames:
+            file = frame.f_code.co_filename
+            is_own = is_telling_file(file) and (is_whole or installed_name(file) is None)
+            if file in self.cell_numbers or is_own:
+                told = self.cell_numbers.get(file) or short_name(file)
+                where.append(f"{told}:{frame.f_lineno}:{frame.f_lasti}")
+        return "/".join(where)
 
     def is_launching(self, frame: FrameType | None) -> bool:
         """Whether an exception raised in ``frame`` now would break off a program that runs.

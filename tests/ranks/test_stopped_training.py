@@ -68,6 +68,25 @@ def test_what_a_time_limit_ends_is_kept_where_an_undo_would_lose_the_state(
     assert [record.stdout(rank) for rank in range(2)] == ["3 True\n"] * 2
 
 
+def test_what_a_module_does_until_a_time_limit_ends_it_is_kept_too(
+    pair: jaxcluster.Cluster, tmp_path: Path
+) -> None:
+    """All of its lines are of one call of the cell's, which has launched last."""
+    (tmp_path / "fitting_w.py").write_text(
+        "import time\n"
+        "def fit(state, step, x):\n"
+        "    for _ in (2, 3): state['w'] = step(state['w'], x)\n"
+        "    time.sleep(100)\n"
+    )
+    more = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport fitting_w\n"
+    pair.run(SETUP + more + "state = {'w': w}; del w", show=False)
+    with pytest.raises(CellFailed) as caught:
+        pair.run("fitting_w.fit(state, step, x)", timeout_s=2, show=False)
+    assert "What this cell did is kept" in str(caught.value)
+    record = pair.run("print(state['w'].is_deleted())", show=False)
+    assert [record.stdout(rank) for rank in range(2)] == ["False\n"] * 2
+
+
 @pytest.mark.promise("Undo")
 def test_what_a_time_limit_ends_in_other_places_is_undone(pair: jaxcluster.Cluster) -> None:
     pair.run(f"{SETUP}import time", show=False)
@@ -228,6 +247,37 @@ def test_a_stop_in_different_places_that_the_code_has_caught_is_told(
     with pytest.warns(ClusterWarning, match=f"^{APART}steps on them: total.$"):
         stop_in(doubling, f"try:\n    {source}\nexcept KeyboardInterrupt: pass", tmp_path)
     assert totals(doubling) == ["12.0", "24.0"]
+
+
+# A module of the user's own: of its lines, cells show one.
+TRAINER = """
+class Trainer:
+    def fit(self, double, total, hold, folder, is_late):
+        total = double(total)
+        if is_late:
+            hold(0, folder)
+        self.total = total
+        hold(0, folder)
+"""
+
+
+@pytest.mark.parametrize("who", ["r == 0", "True"], ids=["apart", "alike"])
+def test_the_places_of_a_stop_are_told_apart_within_modules_too(
+    doubling: jaxcluster.Cluster, tmp_path: Path, who: str
+) -> None:
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / f"trainer{len(who)}.py").write_text(TRAINER)
+    doubling.run(
+        f"import sys; sys.path.insert(0, {str(tmp_path / 'modules')!r})\n"
+        f"from trainer{len(who)} import Trainer\ntrainer = Trainer()",
+        show=False,
+    )
+    touched = tmp_path / "touched"
+    touched.mkdir()
+    with pytest.raises(CellInterrupted) as caught:
+        stop_in(doubling, f"trainer.fit(double, total, hold, {str(touched)!r}, {who})", touched)
+    told = f"{APART}steps on them." if who == "r == 0" else "was stopped on ranks 0, 1."
+    assert str(caught.value).endswith(told)
 
 
 @pytest.mark.parametrize(
