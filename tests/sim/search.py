@@ -473,7 +473,9 @@ def _look_at_apart(
         ranks = [r for r in cluster.ranks if name in names_in(program.of(r.number))]
         values = [rank.names.get(name) for rank in ranks if not rank.is_dead]
         made = {v.meaning: _maker(v) for v in values if isinstance(v, Value) and not v.tainted}
-        is_later = any(course.seqs.get(m, 0) > course.seqs[program.number] for m in made.values())
+        seqs = {0: 0, **course.seqs}  # what is pushed beside the cell has none
+        own = course.seqs[program.number]
+        is_later = any(seqs.get(maker, math.inf) > own for maker in made.values())
         is_of_it = program.number in made.values() and not is_later
         differs = len(made) + (None in values) > 1
         is_told = re.search(rf"\b{name}\b|may differ between the ranks", told)
