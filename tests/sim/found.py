@@ -3678,6 +3678,80 @@ FOUND = {
         is_strict=True,
         keeps=Keeps(hosts=(0, 1, 1), nbytes=7000, deaths=((0.2019266888341657, "rank", 1),)),
     ),
+    "a later cell's thread launches while ranks wait at an earlier gate": Schedule(
+        seed=30084602,
+        num_ranks=3,
+        inline=False,
+        programs=(
+            Program(
+                number=1,
+                client=0,
+                steps={
+                    0: (
+                        Thread(
+                            steps=(
+                                Sleep(seconds=1.5),
+                                Launch(where="0,1,2", program=2, meant=(1, 0), name="t"),
+                                Sleep(seconds=0.4),
+                                Launch(where="0,1,2", program=1, meant=(1, 1), name="t"),
+                                Sleep(seconds=0.4),
+                                Launch(where="0,1,2", program=1, meant=(1, 2), name="t"),
+                                Sleep(seconds=0.01),
+                            )
+                        ),
+                    ),
+                    1: (
+                        Thread(
+                            steps=(
+                                Sleep(seconds=0.0),
+                                Launch(where="0,1,2", program=2, meant=(1, 0), name="t"),
+                                Sleep(seconds=0.01),
+                                Launch(where="0,1,2", program=1, meant=(1, 1), name="t"),
+                                Sleep(seconds=0.4),
+                                Launch(where="0,1,2", program=1, meant=(1, 2), name="t"),
+                                Sleep(seconds=0.4),
+                            )
+                        ),
+                    ),
+                    2: (
+                        Thread(
+                            steps=(
+                                Sleep(seconds=1.5),
+                                Launch(where="0,1,2", program=2, meant=(1, 0), name="t"),
+                                Sleep(seconds=0.01),
+                                Launch(where="0,1,2", program=1, meant=(1, 1), name="t"),
+                                Sleep(seconds=0.4),
+                                Launch(where="0,1,2", program=1, meant=(1, 2), name="t"),
+                                Sleep(seconds=0.4),
+                            )
+                        ),
+                    ),
+                },
+                queued=True,
+            ),
+            Program(
+                number=9,
+                client=0,
+                steps={
+                    0: (Launch(where="0,1", program=1, meant=(9, 0), name="d"),),
+                    1: (Launch(where="0,1", program=2, meant=(9, "other"), name="d"),),
+                    2: (),
+                },
+                queued=False,
+            ),
+            Program(
+                number=7,
+                client=1,
+                steps={0: (), 1: (), 2: ()},
+                queued=False,
+                stop_at=0.044006897098744314,
+            ),
+        ),
+        fault="other",
+        guilty=frozenset({(9, 1)}),
+        lateness=0.3,
+        donates=True,
+    ),
     "another notebook finds what ranks announce no more, since they were interrupted": Schedule(
         seed=744039,
         num_ranks=3,
