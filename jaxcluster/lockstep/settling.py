@@ -253,7 +253,8 @@ class Settling:
             if polls.report is not None:
                 return None, ""
             counts = {rank: report.state.launches for rank, report in look.reports.items()}
-            if len(look.reports) == len(look.facts.ranks) and lockstep.in_lockstep(counts):
+            is_whole = len(look.reports) == len(look.facts.ranks)
+            if is_whole and lockstep.in_lockstep(counts):
                 yield actions.KeepCounts(counts)
                 yield from self._carry(polls.find_replayed(look.reports))
                 return self._unless_found("its ranks have launched the same by now")
@@ -263,7 +264,8 @@ class Settling:
                     yield from self._carry(cell.say_waiting(look.reports, look.facts))
                 elif suspicion.has("background") and not suspicion.has("moment"):
                     excuse = polls.excuse(look.reports, look.facts)
-                    if excuse is not None:
+                    # Where its own launches differ, the late rank's journal may say how.
+                    if excuse is not None and (is_whole or not self._apart()):
                         yield from self._carry([*excuse, *self._doubt_threads(look.reports)])
                         # A cell that was queued may have made it already.
                         facts = yield from self._look_around()

@@ -466,7 +466,7 @@ def _look_at_apart(
 ) -> list[str]:
     """P1: where a stopped cell has left a name with values of different steps, it says so."""
     told = f"{error}{course.said[program.number]}"
-    if not isinstance(error, CellInterrupted | None) or not program.is_stopped:
+    if not isinstance(error, CellInterrupted | None):
         return []
     broken = []
     for name in "abcd":  # not of threads, nor of what one rank alone is refused
