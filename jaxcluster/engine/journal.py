@@ -494,8 +494,9 @@ class Journal:
         """Find the launches that have ended in their program's error. Any thread."""
         for ident, launch in list(self._begun.items()):
             (program, *_, instruction), *_ = launch
-            is_fast = instruction != _ANYWHERE
-            if program.may_break_off and is_fast and not _is_within(ident, launch):
+            if not program.may_break_off or instruction == _ANYWHERE or _is_within(ident, launch):
+                continue
+            if self._begun.get(ident) is launch:  # else it was confirmed, or replaced, meanwhile
                 self._end(ident, launch)
 
     def _break_off(self, launch: _Launch, why: str) -> None:

@@ -363,3 +363,58 @@ def test_an_error_on_top_of_the_launchs_leaves_it_broken_off() -> None:
         rank.journal.launch(f, interrupted, fail)
     rank.launch(g)
     assert rank.counted() == ["f, aborted by an error", "g"]
+
+
+LOOKS: dict[str, Callable[[Rank], Any]] = {
+    "counts": lambda rank: rank.journal.launches(),
+    "last launches": Rank.counted,
+    "own launches": lambda rank: rank.journal.own(0),
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+def test_a_launch_that_ends_at_any_instruction_of_a_look_is_counted_once(
+    look: Callable[[Rank], Any], path: str
+) -> None:
+    """The control channel looks while the main thread launches."""
+    one, looker = program("f", inline=True), threading.get_ident()
+    right, other = [], Rank()
+    for _ in range(3):
+        other.launch(one, path)
+        right.append(look(other))
+
+    def is_looked_at(position: int) -> bool:
+        rank, begun, end = Rank(), threading.Event(), threading.Event()
+        rank.launch(one)
+
+        def wait() -> None:
+            begun.set()
+            end.wait(60)
+
+        def launch() -> None:
+            rank.launch(one, path, wait)
+            rank.launch(one, path)
+
+        instructions, ended = itertools.count(), []
+        thread = threading.Thread(target=launch)
+
+        def on_instruction() -> None:
+            if threading.get_ident() == looker and not ended and next(instructions) == position:
+                ended.append(True)
+                end.set()
+                thread.join()
+
+        thread.start()
+        try:
+            assert begun.wait(60)
+            with traced(on_instruction):
+                assert look(rank) in right, position
+        finally:
+            end.set()
+            thread.join()
+        assert rank.counted() == ["f"] * 3, position
+        assert rank.is_told_right() and not rank.journal.broken
+        return bool(ended)
+
+    assert next(position for position in itertools.count() if not is_looked_at(position)) > 20
