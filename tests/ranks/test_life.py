@@ -576,8 +576,8 @@ def test_two_stops_at_once_are_one(start: Start, monkeypatch: pytest.MonkeyPatch
     other = threading.Thread(target=lambda: took.append(stop("twice")))
     stop_processes = LocalProcesses.stop
 
-    def stop_meanwhile(local: LocalProcesses) -> None:
-        stop_processes(local)
+    def stop_meanwhile(local: LocalProcesses, why: str) -> None:
+        stop_processes(local, why)
         other.start()
         time.sleep(0.3)
 
