@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -214,9 +215,12 @@ def judge(
 
 
 def _may_differ(cluster: Any, course: Any, name: str) -> bool:
-    """Whether a cell that was stopped on some ranks alone has bound it, and said so."""
+    """Whether a cell that was stopped, not alike on all ranks, has bound it, and said so."""
     return any(
-        "may differ between the ranks" in str(error) and name in names_in(steps)
+        re.search(
+            rf"may differ between the ranks|may be of different steps.*\b{name}\b", str(error)
+        )
+        and name in names_in(steps)
         for number, error in course.ended.items()
         for steps in cluster.program(f"# {number}").steps.values()
     )
