@@ -58,6 +58,8 @@ _Launch = tuple[_Site, float, int]
 _Cell = tuple[int]  # the seq of the cell that the main thread is in
 _Noted = tuple[CodeType, _Cell, _Site, Any, Iterator[int], list[int], int, int]  # as the box does
 _Entry = tuple[int, _Told, _Place, int, float]  # its place in its set's sequence, its cell and time
+# Launches in flight, and counts, pairs of sets and last entries without these.
+_Moment = tuple[list[_Launch], dict[str, list[int]], Crossings, list[_Entry]]
 _Own = dict[int, dict[str, list[int]]]  # a cell's seq -> set -> [launches of it, hash]
 _ANYWHERE = -1  # in that frame
 # By which the hash of LATEST launches in a row has each of them.
@@ -217,7 +219,7 @@ class Journal:
 
         Pairs of sets that overlap have theirs too, see ``Crossings``.
         """
-        flights, counts, crossings = self._at_one_moment()
+        flights, counts, crossings, _ = self._at_one_moment()
         for (program, *_), *_ in flights:
             _count(counts, crossings, program.told)
         told = {}
@@ -492,12 +494,20 @@ class Journal:
 
     def _hear(self) -> None:
         """Find the launches that have ended in their program's error. Any thread."""
-        for ident, launch in list(self._begun.items()):
-            (program, *_, instruction), *_ = launch
-            if not program.may_break_off or instruction == _ANYWHERE or _is_within(ident, launch):
-                continue
-            if self._begun.get(ident) is launch:  # else it was confirmed, or replaced, meanwhile
-                self._end(ident, launch)
+        for ident, launch in self._unheard():
+            self._end(ident, launch)
+
+    def _unheard(self) -> list[tuple[int, _Launch]]:
+        """The threads whose launch has ended so, and that launch; nobody has found it yet."""
+        return [
+            (ident, launch)
+            for ident, launch in list(self._begun.items())
+            if launch[0][0].may_break_off
+            and launch[0][3] != _ANYWHERE
+            and id(launch) not in self._ended
+            and not _is_within(ident, launch)
+            and self._begun.get(ident) is launch  # else it was confirmed, or replaced, meanwhile
+        ]
 
     def _break_off(self, launch: _Launch, why: str) -> None:
         self._note_break(launch, why)
@@ -526,25 +536,26 @@ class Journal:
             self._hear()
             self._enter_latest()
             flights = self._in_flight()
-            if not self._made:
+            if not self._made and not self._unheard():
                 break
         return flights
 
-    def _at_one_moment(self) -> tuple[list[_Launch], dict[str, list[int]], Crossings]:
-        """The launches in flight, and copies of the counts without them.
+    def _at_one_moment(self, last: int = 0) -> _Moment:
+        """The launches in flight, and copies of the counts and the ``last`` entries without them.
 
         Read one by one, they may be of before and after a launch: a pair of sets that is behind
         its sets looks like another order.
         """
         for _ in range(SETTLING):
             flights = self._settled()
-            entered = self._entered[:]
+            before = self._entered[:], self.restarts
             counts, crossings = self._counts.copy(), self._crossings.copy()
+            entries = list(self._ring)[-last:] if last else []
             still = self._in_flight()
             alike = len(flights) == len(still) and all(map(operator.is_, flights, still))
-            if alike and self._entered == entered:
+            if alike and before == (self._entered, self.restarts):
                 break
-        return flights, counts, crossings
+        return flights, counts, crossings, entries
 
     def _place_of(self, frame: FrameType | None) -> _Place:
         if len(self.cell_numbers) != self._num_cells:
@@ -586,7 +597,8 @@ class Journal:
                 return
             counts, crossings = self._counts.copy(), self._crossings.copy()
             own: _Own = {}
-            outer, breaks = self._outer.copy(), self._breaks.copy()
+            all_outer, all_breaks = self._outer.copy(), self._breaks.copy()
+            outer, breaks = all_outer.copy(), all_breaks.copy()
             is_plain = not (crossings or outer or breaks) and set(map(type, made)) == {tuple}
             entries = self._enter_rows(made, counts, own) if is_plain else None
             if entries is None:
@@ -612,8 +624,10 @@ class Journal:
                 functools.partial(self._ring.extend, entries),
                 functools.partial(operator.delitem, self._made, slice(len(made))),
             ]
-            for one, left in ((self._outer, outer), (self._breaks, breaks)):
-                steps += [functools.partial(one.pop, key) for key in one.keys() - left.keys()]
+            steps += [functools.partial(self._outer.pop, key) for key in all_outer.keys() - outer]
+            steps += [
+                functools.partial(self._breaks.pop, key) for key in all_breaks.keys() - breaks
+            ]
             try:
                 deque(map(operator.call, steps), maxlen=0)  # one call of C: see ``confirmations``
             except ValueError:
@@ -844,9 +858,8 @@ class Journal:
 
     def timed_tail(self, count: int) -> tuple[list[wire.Launch], list[list[int]]]:
         """The same as ``LaunchTimes`` has it: with when each was begun, in microseconds."""
-        flights = self._settled()
-        entries = list(self._ring)
-        counts = {processes: count for processes, (count, _) in self._counts.items()}
+        flights, latest, _, entries = self._at_one_moment(count)
+        counts = {processes: count for processes, (count, _) in latest.items()}
         for launch in flights:
             (program, place, running, _), when, _ = launch
             seq = counts.get(program.processes, 0)

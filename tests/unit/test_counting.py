@@ -367,34 +367,60 @@ def test_an_error_on_top_of_the_launchs_leaves_it_broken_off() -> None:
 
 LOOKS: dict[str, Callable[[Rank], Any]] = {
     "counts": lambda rank: rank.journal.launches(),
-    "last launches": Rank.counted,
-    "own launches": lambda rank: rank.journal.own(0),
+    "last launches": lambda rank: [
+        (launch.seq, launch.name, launch.cell_seq) for launch in rank.journal.tail(LOOKED_AT)
+    ],
+    "own launches": lambda rank: rank.journal.own(1),
 }
+INLINE, PLAIN = program("f", inline=True), program("g")
+
+
+def ends(rank: Rank, path: str, wait: Callable[[], None]) -> None:
+    rank.launch(INLINE, path, wait)
+    rank.launch(INLINE, path)
+
+
+def ends_in_an_error(rank: Rank, path: str, wait: Callable[[], None]) -> None:
+    with contextlib.suppress(ValueError):
+        rank.launch(INLINE, path, wait, failing)
+
+
+def ends_and_so_does_its_cell(rank: Rank, path: str, wait: Callable[[], None]) -> None:
+    rank.launch(INLINE, path, wait)
+    rank.journal.leave("ok", 1.0)
+    rank.journal.enter(2, 2)
+    rank.launch(PLAIN, path)
+
+
+def counts_from_zero(rank: Rank, path: str, wait: Callable[[], None]) -> None:
+    wait()
+    rank.journal.restart(1)
 
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
-def test_a_launch_that_ends_at_any_instruction_of_a_look_is_counted_once(
-    look: Callable[[Rank], Any], path: str
+@pytest.mark.parametrize(
+    "act", [ends, ends_in_an_error, ends_and_so_does_its_cell, counts_from_zero]
+)
+def test_what_the_main_thread_does_at_any_instruction_of_a_look_is_told_once_and_right(
+    act: Callable[..., None], look: Callable[[Rank], Any], path: str
 ) -> None:
     """The control channel looks while the main thread launches."""
-    one, looker = program("f", inline=True), threading.get_ident()
-    right, other = [], Rank()
-    for _ in range(3):
-        other.launch(one, path)
-        right.append(look(other))
+    looker, stride = threading.get_ident(), 5
 
-    def is_looked_at(position: int) -> bool:
+    def looked_at(position: float) -> tuple[Any, dict[str, Any], bool]:
+        """What was told, all that is told later, and whether there is that instruction."""
         rank, begun, end = Rank(), threading.Event(), threading.Event()
-        rank.launch(one)
 
         def wait() -> None:
             begun.set()
             end.wait(60)
 
         def launch() -> None:
-            rank.launch(one, path, wait)
-            rank.launch(one, path)
+            rank.journal._main_thread = threading.get_ident()
+            rank.journal.enter(1, 1)
+            rank.launch(INLINE)
+            act(rank, path, wait)
 
         instructions, ended = itertools.count(), []
         thread = threading.Thread(target=launch)
@@ -409,12 +435,18 @@ def test_a_launch_that_ends_at_any_instruction_of_a_look_is_counted_once(
         try:
             assert begun.wait(60)
             with traced(on_instruction):
-                assert look(rank) in right, position
+                told = look(rank)
         finally:
             end.set()
             thread.join()
-        assert rank.counted() == ["f"] * 3, position
-        assert rank.is_told_right() and not rank.journal.broken
-        return bool(ended)
+        return told, {name: later(rank) for name, later in LOOKS.items()}, bool(ended)
 
-    assert next(position for position in itertools.count() if not is_looked_at(position)) > 20
+    (before, after, _), name = looked_at(-1), next(n for n, each in LOOKS.items() if each is look)
+    for position in itertools.count(0, stride):
+        told, later, there_is = looked_at(position)
+        assert later == after, position
+        is_between = name == "last launches" and told == after[name][: len(told)]
+        assert is_between or told in (before, after[name]), position
+        if not there_is:
+            break
+    assert position > 20
