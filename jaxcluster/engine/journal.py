@@ -144,7 +144,8 @@ class Journal:
         self._outer: dict[int, _Launch] = {}  # begun, and another was launched in the middle
         self._breaks: dict[int, tuple[_Launch, _Told]] = {}  # broken off before they were entered
         self._ended: dict[int, tuple[_Launch, object]] = {}  # in _begun, and in an error; by whom
-        self._entered = [0]  # how many were entered
+        self._old: dict[int, _Launch] = {}  # of before the ranks counted from zero: not counted
+        self._entered = [0]  # how often counts have changed
         self._counts: dict[str, list[int]] = {}
         self._crossings = Crossings()
         self.broken: dict[str, set[int]] = {}
@@ -201,8 +202,7 @@ class Journal:
         self._running, self.task = 0, None
         if self.first is not None:
             self.first.end_cell()
-        entry = self.cells.pop()
-        self.cells.append(CellEntry(entry.seq, entry.execution_count, entry.at_ns, seconds, status))
+        self.cells[-1] = replace(self.cells[-1], seconds=seconds, status=status)
 
     @property
     def cell_seq(self) -> int:
@@ -221,7 +221,7 @@ class Journal:
         """
         flights, counts, crossings, _ = self._at_one_moment()
         for (program, *_), *_ in flights:
-            _count(counts, crossings, program.told)
+            _count(counts, crossings, program.processes, program.fingerprint)
         told = {}
         for processes, (count, value) in list(counts.items()):
             marks = list(self.broken.get(processes, ()))
@@ -434,6 +434,7 @@ class Journal:
         return results[2]
 
     def _not_made(self, launch: _Launch) -> None:
+        self._old.pop(id(launch), None)
         if self.box is not None:
             self.box.take_back(launch[0][0].processes)
 
@@ -463,7 +464,7 @@ class Journal:
             # A finalizer, or a signal's handler, launches in the middle of it.
             if not program.calls_python:
                 why = "or launched after a finalizer's program"
-                self._breaks[id(launch)] = launch, self._mark(program, why, for_good=True)
+                self._mark(program, why, True, launch)
             self._outer[id(program)] = launch
 
     def _end(self, ident: int, launch: _Launch) -> None:
@@ -517,7 +518,7 @@ class Journal:
         (program, *_), *_ = launch
         for_good = program.executable is None  # a transfer, which no check of sums sees
         if id(launch) not in self._breaks:  # else heard of where it happened
-            self._breaks[id(launch)] = launch, self._mark(program, why, for_good)
+            self._mark(program, why, for_good, launch)
 
     def _in_flight(self) -> list[_Launch]:
         """The launches that have begun, and have neither been confirmed nor failed. Any thread.
@@ -553,6 +554,7 @@ class Journal:
             entries = list(self._ring)[-last:] if last else []
             still = self._in_flight()
             alike = len(flights) == len(still) and all(map(operator.is_, flights, still))
+            flights = [launch for launch in flights if id(launch) not in self._old]
             if alike and before == (self._entered, self.restarts):
                 break
         return flights, counts, crossings, entries
@@ -597,9 +599,11 @@ class Journal:
                 return
             counts, crossings = self._counts.copy(), self._crossings.copy()
             own: _Own = {}
-            all_outer, all_breaks = self._outer.copy(), self._breaks.copy()
-            outer, breaks = all_outer.copy(), all_breaks.copy()
-            is_plain = not (crossings or outer or breaks) and set(map(type, made)) == {tuple}
+            unusual: list[dict[int, Any]] = [self._outer, self._breaks, self._old]
+            had = [list(each) for each in unusual]
+            left = outer, breaks, old = [each.copy() for each in unusual]
+            is_plain = not (crossings or outer or breaks or old)
+            is_plain &= set(map(type, made)) == {tuple}
             entries = self._enter_rows(made, counts, own) if is_plain else None
             if entries is None:
                 entries = []
@@ -611,28 +615,38 @@ class Journal:
                     told = program.told
                     if breaks:
                         told = breaks.pop(id(launch), (launch, told))[1]
-                    seq = _count(counts, crossings, program.told)
+                    self._keep_program(program)
+                    if old.pop(id(launch), None) is not None:
+                        continue
+                    seq = _count(counts, crossings, program.processes, program.fingerprint)
                     entries.append((seq, told, place, running, when))
                     self._add_own(own, program.processes, running, 1, program.fingerprint)
-                    self._keep_program(program)
             steps: list[Callable[[], Any]] = [
-                functools.partial(self._entered.remove, entered),
-                functools.partial(self._entered.append, entered + len(made)),
                 functools.partial(self._counts.update, counts),
                 functools.partial(setattr, self, "_crossings", crossings),
                 functools.partial(self._own.update, own),
                 functools.partial(self._ring.extend, entries),
                 functools.partial(operator.delitem, self._made, slice(len(made))),
             ]
-            steps += [functools.partial(self._outer.pop, key) for key in all_outer.keys() - outer]
-            steps += [
-                functools.partial(self._breaks.pop, key) for key in all_breaks.keys() - breaks
-            ]
-            try:
-                deque(map(operator.call, steps), maxlen=0)  # one call of C: see ``confirmations``
-            except ValueError:
-                if entered in self._entered:
-                    raise
+            for one, keys, kept in zip(unusual, had, left, strict=True):
+                steps += [functools.partial(one.pop, key) for key in keys if key not in kept]
+            self._at_once(entered, steps)
+
+    def _at_once(self, entered: int, steps: Iterable[Callable[[], Any]]) -> bool:
+        """Take these steps in one call of C, see ``confirmations``.
+
+        False, and nothing is done, where counts have changed since ``entered`` was read.
+        """
+        first = functools.partial(self._entered.remove, entered)
+        second = functools.partial(self._entered.append, entered + 1)
+        calls: list[Callable[[], Any]] = [first, second, *steps]
+        try:
+            deque(map(operator.call, calls), maxlen=0)
+        except ValueError:
+            if entered in self._entered:
+                raise
+            return False
+        return True
 
     def _enter_rows(
         self, made: list[Any], counts: dict[str, list[int]], own: _Own
@@ -737,27 +751,29 @@ class Journal:
             which it broke off alike; that nothing of it is left over in a collective is to be
             checked then.
         """
-        told = self._mark(program, why, for_good)
         flights = [launch for launch in self._settled() if launch[0][0] is program]
-        for launch in flights[:1]:
-            self._breaks[id(launch)] = launch, told
+        told = self._mark(program, why, for_good, *flights[:1])
         entries = list(self._ring) if not flights else []
         latest = (at for at in reversed(range(len(entries))) if entries[at][1] == program.told)
         if (at := next(latest, None)) is not None:
             seq, _, place, running, when = entries[at]
             self._ring[at] = (seq, told, place, running, when)
 
-    def _mark(self, program: Program, why: str, for_good: bool) -> _Told:
-        """How the journal tells of the launch from now on."""
+    def _mark(self, program: Program, why: str, for_good: bool, *launches: _Launch) -> _Told:
+        """How the journal tells of the launch from now on; ``launches``: it, if not entered yet."""
         processes, name, fingerprint, signature, collective = program.told
         alike = f"{fingerprint} {self.cell_seq} {why}".encode()
         mark = int.from_bytes(hashlib.blake2b(alike, digest_size=7).digest(), "little")
         if for_good:
             mark = int.from_bytes(os.urandom(7), "little")
-        self.unchecked |= collective
-        self.broken.setdefault(processes, set()).add(mark)
         name = f"{name}{wire.BROKEN_OFF} {why}"
-        return processes, name, fingerprint ^ mark, signature, collective
+        told = processes, name, fingerprint ^ mark, signature, collective
+        for launch in launches:  # first, so that it is known whose mark it is
+            self._breaks[id(launch)] = launch, told
+        self.broken.setdefault(processes, set()).add(mark)
+        self._entered[0] += 1
+        self.unchecked |= collective
+        return told
 
     def raise_if_interrupted(self) -> None:
         """Raise the interrupt that came while a launch called Python: it has ended now.
@@ -895,6 +911,8 @@ class Journal:
             within += f": {source[:SOURCE_CHARS]}" if source else ""
         return cell, line, within
 
+    # ------------------------------------------------------------------------ counts from zero
+
     def restart(self, number: int | None = None, since: Mapping[str, int] | None = None) -> None:
         """Forget launches: the ranks are back in lockstep and count from zero.
 
@@ -907,26 +925,69 @@ class Journal:
         number = self.restarts + 1 if number is None else number
         if number <= self.restarts:
             return
-        self.counts.clear()
-        ring, since = list(self._ring), since or {}
-        newer = [e for e in ring if since and e[0] >= since.get(e[1][0], 0)]
-        self._ring.clear()
-        self._crossings.clear()
-        self.broken.clear()
-        self._own.clear()
-        self._foreign.clear()
-        self._outer.clear()
-        self._breaks.clear()
-        self.unchecked = False
-        self.restarts = number
+        if since is None:  # all that is entered
+            since = {p: count for p, (count, _) in self.counts.items()}
+        while not self._restart(number, since):
+            pass
         if self.box is not None:
             self.box.restart()
-        for _, told, place, running, when in newer:
-            seq = _count(self._counts, self._crossings, told)
-            self._ring.append((seq, told, place, running, when))
-            self._add_own(self._own, told[0], running, 1, told[2])
-        if self.box is not None:
             self.box.correct(self._counts)
+
+    def _restart(self, number: int, since: Mapping[str, int]) -> bool:
+        """All of it at once; False, and nothing is done, where a launch is entered meanwhile."""
+        self._settled()
+        (entered,) = self._entered
+        now, ring = self._counts.copy(), list(self._ring)
+        # In this order: one that is confirmed meanwhile is in both.
+        under_way = {id(launch): launch for launch in self._in_flight()}
+        under_way |= {id(made): made for made in self._made if isinstance(made, tuple)}
+        old: dict[int, _Launch] = {}
+        owed = {p: since[p] - now.get(p, (0, 0))[0] for p in since}
+        for key, launch in sorted(under_way.items(), key=lambda item: item[1][1]):
+            (program, *_), *_ = launch
+            if key not in self._old:
+                owed[program.processes] = owed.get(program.processes, 0) - 1
+                if owed[program.processes] < 0:
+                    continue
+            old[key] = launch
+        counts: dict[str, list[int]] = {}
+        crossings, own, foreign, entries = Crossings(), _Own(), set[str](), list[_Entry]()
+        marks = {processes: each.copy() for processes, each in self.broken.copy().items()}
+        breaks = {key: one for key, one in self._breaks.copy().items() if key not in old}
+        for ((program, *_), *_), told in breaks.values():
+            marks.get(told[0], set()).discard(told[2] ^ program.fingerprint)
+        for before, told, place, running, when in ring:
+            processes, name, fingerprint, *_ = told
+            if before < since.get(processes, 0):
+                continue
+            if wire.BROKEN_OFF in name:
+                candidates = marks.get(processes, set())
+                mark = next((m for m in candidates if fingerprint ^ m in self._programs), 0)
+                candidates.discard(mark)
+                fingerprint ^= mark
+            seq = _count(counts, crossings, processes, fingerprint)
+            entries.append((seq, told, place, running, when))
+            if running > 0:
+                _add(own.setdefault(running, {}), processes, 1, fingerprint)
+            elif running != wire.OURS:
+                foreign.add(processes)
+        forgotten = [(self.broken[processes], each) for processes, each in marks.items()]
+        are_left = any(has - each for has, each in forgotten)
+        held = self._counts, self._own, self._ring, self._foreign, self._breaks
+        steps: list[Callable[[], Any]] = [each.clear for each in (*held, self._outer, self._old)]
+        steps += [functools.partial(has.difference_update, each) for has, each in forgotten]
+        steps += [
+            functools.partial(self._counts.update, counts),
+            functools.partial(self._own.update, own),
+            functools.partial(self._ring.extend, entries),
+            functools.partial(self._foreign.update, foreign),
+            functools.partial(self._breaks.update, breaks),
+            functools.partial(self._old.update, old),
+            functools.partial(setattr, self, "_crossings", crossings),
+            functools.partial(setattr, self, "unchecked", self.unchecked and are_left),
+            functools.partial(setattr, self, "restarts", number),
+        ]
+        return self._at_once(entered, steps)
 
 
 def _launch(
@@ -947,9 +1008,10 @@ def _nowhere(program: Program) -> _Launch:
     return (program, NOWHERE, 0, 0), monotonic(), 0
 
 
-def _count(counts: dict[str, list[int]], crossings: Crossings, told: _Told) -> int:
+def _count(
+    counts: dict[str, list[int]], crossings: Crossings, processes: str, fingerprint: int
+) -> int:
     """Count a launch; its place in the sequence of its set."""
-    processes, _, fingerprint, *_ = told
     if processes not in counts:
         crossings.begin(processes, counts)
     if crossings:

@@ -23,6 +23,7 @@ from jaxcluster.engine.journal import Journal, Program
 
 PATHS = ["fast", "python"]
 LOOKED_AT = 16  # launches
+STRIDE = 7  # instructions
 
 
 class Stop(BaseException):
@@ -397,6 +398,82 @@ def counts_from_zero(rank: Rank, path: str, wait: Callable[[], None]) -> None:
     rank.journal.restart(1)
 
 
+def breaks_off_and_is_followed(rank: Rank, path: str, wait: Callable[[], None]) -> None:
+    ends_in_an_error(rank, path, wait)
+    rank.launch(PLAIN, path)
+
+
+def waits_and_launches_much(rank: Rank, path: str, wait: Callable[[], None]) -> None:
+    wait()
+    for _ in range(4):
+        rank.launch(PLAIN, path)
+
+
+def all_told(rank: Rank) -> dict[str, Any]:
+    return {name: look(rank) for name, look in LOOKS.items()}
+
+
+def act_at_an_instruction(
+    position: float, look: Callable[[Rank], Any], act: Callable[..., None], path: str
+) -> tuple[Any, dict[str, Any], bool]:
+    """The main thread does the rest of ``act`` at that instruction of a look by another thread.
+
+    What was seen, all that is told later, and whether there is that instruction.
+    """
+    rank, begun, end, looker = Rank(), threading.Event(), threading.Event(), threading.get_ident()
+
+    def wait() -> None:
+        begun.set()
+        end.wait(60)
+
+    def launch() -> None:
+        rank.journal._main_thread = threading.get_ident()
+        rank.journal.enter(1, 1)
+        rank.launch(INLINE)
+        act(rank, path, wait)
+
+    instructions, ended = itertools.count(), []
+    thread = threading.Thread(target=launch)
+
+    def on_instruction() -> None:
+        if threading.get_ident() == looker and not ended and next(instructions) == position:
+            ended.append(True)
+            end.set()
+            thread.join()
+
+    thread.start()
+    try:
+        assert begun.wait(60)
+        with traced(on_instruction):
+            told = look(rank)
+    finally:
+        end.set()
+        thread.join()
+    return told, all_told(rank), bool(ended)
+
+
+def look_at_an_instruction(
+    position: float, look: Callable[[Rank], Any], act: Callable[..., None], path: str
+) -> tuple[dict[str, Any], bool]:
+    """The same the other way round: another thread looks at an instruction of ``act``."""
+    rank, looked, main_thread = Rank(), [], threading.get_ident()
+    rank.journal.enter(1, 1)
+    rank.launch(INLINE)
+    instructions = itertools.count()
+
+    def on_instruction() -> None:
+        is_main = threading.get_ident() == main_thread
+        if is_main and not looked and next(instructions) == position:
+            looked.append(True)
+            thread = threading.Thread(target=look, args=(rank,))
+            thread.start()
+            thread.join()
+
+    with traced(on_instruction):
+        act(rank, path, lambda: None)
+    return all_told(rank), bool(looked)
+
+
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
 @pytest.mark.parametrize(
@@ -406,47 +483,45 @@ def test_what_the_main_thread_does_at_any_instruction_of_a_look_is_told_once_and
     act: Callable[..., None], look: Callable[[Rank], Any], path: str
 ) -> None:
     """The control channel looks while the main thread launches."""
-    looker, stride = threading.get_ident(), 5
-
-    def looked_at(position: float) -> tuple[Any, dict[str, Any], bool]:
-        """What was told, all that is told later, and whether there is that instruction."""
-        rank, begun, end = Rank(), threading.Event(), threading.Event()
-
-        def wait() -> None:
-            begun.set()
-            end.wait(60)
-
-        def launch() -> None:
-            rank.journal._main_thread = threading.get_ident()
-            rank.journal.enter(1, 1)
-            rank.launch(INLINE)
-            act(rank, path, wait)
-
-        instructions, ended = itertools.count(), []
-        thread = threading.Thread(target=launch)
-
-        def on_instruction() -> None:
-            if threading.get_ident() == looker and not ended and next(instructions) == position:
-                ended.append(True)
-                end.set()
-                thread.join()
-
-        thread.start()
-        try:
-            assert begun.wait(60)
-            with traced(on_instruction):
-                told = look(rank)
-        finally:
-            end.set()
-            thread.join()
-        return told, {name: later(rank) for name, later in LOOKS.items()}, bool(ended)
-
-    (before, after, _), name = looked_at(-1), next(n for n, each in LOOKS.items() if each is look)
-    for position in itertools.count(0, stride):
-        told, later, there_is = looked_at(position)
+    before, after, _ = act_at_an_instruction(-1, look, act, path)
+    name = next(name for name, each in LOOKS.items() if each is look)
+    for position in itertools.count(0, STRIDE):
+        told, later, there_is = act_at_an_instruction(position, look, act, path)
         assert later == after, position
         is_between = name == "last launches" and told == after[name][: len(told)]
         assert is_between or told in (before, after[name]), position
         if not there_is:
             break
     assert position > 20
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "act",
+    [ends, ends_and_so_does_its_cell, breaks_off_and_is_followed, waits_and_launches_much],
+)
+def test_whenever_counts_begin_from_zero_the_same_launches_are_counted_again(
+    act: Callable[..., None], path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but the one that all ranks had made when that was decided, also if it is under way."""
+    monkeypatch.setattr("jaxcluster.engine.journal.LATEST", 3)
+
+    def resume(rank: Rank, made: int = 1) -> None:
+        rank.journal.restart(1, {"0,1": made})
+
+    restarts = [resume]
+    if act in (ends, ends_and_so_does_its_cell):  # all ranks had made what is under way, too
+        restarts.append(functools.partial(resume, made=2))
+    for restart in restarts:
+        told, there_is = [], True
+        while there_is:
+            position = STRIDE * len(told)
+            _, later, there_is = act_at_an_instruction(position, restart, act, path)
+            told.append((later["counts"], later["last launches"]))
+        assert told.count(told[0]) == len(told) > 20
+    told, there_is = [], True
+    while there_is:
+        later, there_is = look_at_an_instruction(STRIDE * len(told), resume, act, path)
+        told.append((later["counts"], later["last launches"]))
+    told.pop()  # it did not count from zero
+    assert told.count(told[0]) == len(told) > 20
