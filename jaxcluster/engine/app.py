@@ -249,10 +249,12 @@ class Rank:
             lambda request: self.runner.undo.set_limit(request.body.nbytes),
         )
 
+    @property
+    def _process(self) -> inspection.Process:
+        return inspection.Process(self.facts.hostname, self.devices, not self.attached)
+
     def _state(self) -> wire.RankState:
-        return inspection.rank_state(
-            self.runner, self.facts.hostname, self.devices, starting=not self.attached
-        )
+        return inspection.rank_state(self.runner, self._process)
 
     def _interrupt(self, request: Request[cells.Interrupt]) -> bool | str:
         body = request.body
@@ -260,7 +262,7 @@ class Rank:
 
     def _poll(self, request: Request[lockstep.Poll]) -> wire.PollReply:
         body = request.body
-        return inspection.report(self.runner, self._state(), body.names, body.launches)
+        return inspection.report(self.runner, self._process, body.names, body.launches)
 
     def _times(self, request: Request[lockstep.Times]) -> wire.LaunchTimes:
         count = request.body.launches

@@ -134,16 +134,20 @@ class Background:
             return True
         return bool(self._answer or self._signals())
 
-    def look(self) -> list[str]:
-        """Threads, tasks, timers and handlers by name.
+    def ask(self) -> None:
+        """Have the main thread look too, when it next has time; ``probes`` counts that.
 
-        Any thread; some 10 us, and 10 us for each thread of the user's. It asks the main thread to
-        look too, when it next has time; ``probes`` counts that. Only there nothing can go from a
-        thread to the loop unseen, so what it has seen is told with what is seen now.
+        Only there nothing can go from a thread to the loop unseen.
         """
         if self._loop is not None and not self._is_asked:
             self._is_asked = True
             self._loop.call_soon_threadsafe(self._look_at_all)
+
+    def look(self) -> list[str]:
+        """Threads, tasks, timers and handlers by name: seen now, or by the main thread before.
+
+        Any thread; some 10 us, and 10 us for each thread of the user's.
+        """
         return list(dict.fromkeys([*self._threads(), *self._signals(), *self._answer]))
 
     def _threads(self) -> list[str]:

@@ -6,9 +6,10 @@ import linecache
 import os
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from jaxcluster import wire
 from jaxcluster.engine.cells import CellRunner
@@ -24,32 +25,57 @@ WAITS_S = 0.7  # for another completion; then who has asked listens no more
 # IPython's completer is not made for threads: jedi, where two import it at once, finds nothing
 # ever after, and a filter of warnings that one sets is taken away by another.
 _completing = threading.Lock()
+READINGS = 4  # at most, until two are alike
+
+_T = TypeVar("_T")
+_U = TypeVar("_U")
 
 
-def rank_state(
-    runner: CellRunner, hostname: str, devices: list[str], starting: bool
-) -> wire.RankState:
+@dataclass(frozen=True)
+class Process:
+    """What does not change while a rank runs cells."""
+
+    hostname: str
+    devices: list[str]
+    is_starting: bool
+
+
+def rank_state(runner: CellRunner, process: Process) -> wire.RankState:
     """What this rank's main thread is doing, read from another thread in microseconds."""
+    runner.background.ask()
+    standing, _ = _at_one_moment(lambda: _standing(runner), list)
+    return _located(runner, process, standing)
+
+
+def _located(runner: CellRunner, process: Process, standing: wire.RankState) -> wire.RankState:
+    """With where it is by now."""
     running = runner.current
     where: dict[str, Any] = {}
-    if running is not None:
+    if running is not None and running.cell.seq == standing.seq:
         numbers, own = runner.cell_numbers, running.cell.execution_count
         own_files = {file for file in list(numbers) if numbers[file] == own}
         where = _where(stack_of(runner.main_thread_id), own_files)
+        where["seconds"] = time.perf_counter() - running.started
+    if process.is_starting:
+        where["state"] = "starting"
+    hostname, devices = process.hostname, process.devices
+    return replace(standing, hostname=hostname, devices=devices, rss_nbytes=rss_nbytes(), **where)
+
+
+def _standing(runner: CellRunner) -> wire.RankState:
+    """What is compared between ranks, in no call that lets the main thread run on."""
+    running = runner.current
     return wire.RankState(
         rank=runner.rank,
         pid=os.getpid(),
-        hostname=hostname,
-        state="starting" if starting else "running" if running else "idle",
-        devices=devices,
+        hostname="",
+        state="running" if running else "idle",
         seq=running.cell.seq if running else 0,
         cell=running.cell.execution_count if running else None,
-        seconds=time.perf_counter() - running.started if running else 0.0,
         queued=len(runner.queue),
         ended=runner.ended,
         taken=runner.queue.taken,
         launches=runner.journal.launches(),
-        rss_nbytes=rss_nbytes(),
         has_left=running is not None and running.has_left,
         background=runner.background.look(),
         probes=runner.background.probes,
@@ -57,16 +83,33 @@ def rank_state(
         gate=runner.gate.waits_for,
         restarts=runner.journal.restarts,
         strict=runner.journal.host_values.announced is not None,
-        **where,
     )
+
+
+def _at_one_moment(read: Callable[[], _T], between: Callable[[], _U]) -> tuple[_T, _U]:
+    """What is read, twice alike, and what is read in between: the main thread may run meanwhile.
+
+    Reports whose parts are of before and after a launch, or a cell's end, are found to differ
+    between ranks that do the same.
+    """
+    for _ in range(READINGS):
+        found, more = read(), between()
+        if read() == found:
+            break
+    return found, more
 
 
 def rest(runner: CellRunner) -> Rest:
     """Whether a cell runs or waits here, or may yet turn out to have gone wrong."""
-    # In this order: a cell is the running one before it waits no longer.
-    is_free = not len(runner.queue) and runner.current is None
-    launches = runner.journal.launches()
-    return Rest(is_free, runner.queue.taken, launches, runner.gate.unsettled())
+
+    def read() -> Rest:
+        # In this order: a cell is the running one before it waits no longer.
+        is_free = not len(runner.queue) and runner.current is None
+        launches = runner.journal.launches()
+        return Rest(is_free, runner.queue.taken, launches, runner.gate.unsettled())
+
+    found, _ = _at_one_moment(read, list)
+    return found
 
 
 def _where(stack: Sequence[Place], own_files: Collection[str]) -> dict[str, Any]:
@@ -148,25 +191,30 @@ def _small(scope: Mapping[str, Any], names: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def report(
-    runner: CellRunner, state: wire.RankState, names: list[str], count: int
-) -> wire.PollReply:
+def report(runner: CellRunner, process: Process, names: list[str], count: int) -> wire.PollReply:
     """What is needed to find out why a cell does not end. Microseconds, or ``ASK_S``; any thread.
 
     Args:
       names: whose small values are wanted.
       count: how many of the last launches.
     """
+    journal = runner.journal
+
+    def read() -> tuple[wire.RankState, wire.Launch | None, list[wire.Launch]]:
+        return _standing(runner), journal.announced, list(journal.given_up.values())
+
+    runner.background.ask()
+    (standing, announced, given_up), tail = _at_one_moment(read, lambda: journal.packed_tail(count))
     stack = stack_of(runner.main_thread_id)
     report = wire.RankReport(
-        state=state,
+        state=_located(runner, process, standing),
         stack=told_stack(stack, runner.cell_numbers),
         launches=[],
         locals=small_values(runner, names, stack),
-        announced=runner.journal.announced,
-        given_up=list(runner.journal.given_up.values()),
+        announced=announced,
+        given_up=given_up,
     )
-    return wire.PollReply(report, *runner.journal.packed_tail(count))
+    return wire.PollReply(report, *tail)
 
 
 def complete(runner: CellRunner, body: Complete) -> Completions:
