@@ -123,8 +123,6 @@ class Cell:
         """What is to be done after ``event``, in order."""
         now = event.now
         match event:
-            case events.Looked(_, actions.Ask("end"), reports, facts):
-                return self.polls.find(reports, facts)
             case events.Looked(_, actions.Ask("last"), reports, facts):
                 self.aborted_at = now
                 return self.polls.find(reports, facts)

@@ -55,8 +55,11 @@ class Polls:
         self._half_anew_since: float | None = None
         self._pending_at: Mapping[int, int] = {}  # the ranks' probes at the first look
 
-    def find(self, reports: Reports, facts: Facts) -> list[Action]:
-        """Keep the first certain finding in these reports that concerns this cell."""
+    def find(self, reports: Reports, facts: Facts, is_patient: bool = True) -> list[Action]:
+        """Keep the first certain finding in these reports that concerns this cell.
+
+        ``is_patient``: ranks to come may show for a while which of two programs most launch.
+        """
         record = self._record
         self.suspicion = None
         counted = {report.state.restarts for report in reports.values()}
@@ -81,7 +84,8 @@ class Polls:
                 told=record.ranks,
                 before=self.before,
                 expected=facts.sent,
-                is_patient=self._wanted is None or facts.now < self.suspected_at + TIE_S,
+                is_patient=is_patient
+                and (self._wanted is None or facts.now < self.suspected_at + TIE_S),
             )
             found = look(source=record.source)
             if isinstance(found, findings.Report) and not found.concerns(record.seq):

@@ -225,8 +225,8 @@ class Settling:
             if isinstance(answer, events.Explained):
                 yield from self._carry(self._cell.feed(answer))
 
-    def _find(self, look: events.Looked) -> Steps[None]:
-        yield from self._carry(self._cell.feed(look))
+    def _find(self, look: events.Looked, is_patient: bool = True) -> Steps[None]:
+        yield from self._carry(self._cell.polls.find(look.reports, look.facts, is_patient))
 
     # ---------------------------------------------------------------------------- is it all right?
 
@@ -266,16 +266,22 @@ class Settling:
                     excuse = polls.excuse(look.reports, look.facts)
                     # Where its own launches differ, the late rank's journal may say how.
                     if excuse is not None and (is_whole or not self._apart()):
-                        yield from self._carry([*excuse, *self._doubt_threads(look.reports)])
-                        # A cell that was queued may have made it already.
-                        facts = yield from self._look_around()
-                        facts = dataclasses.replace(facts, sent=look.facts.sent)
-                        yield from self._find(dataclasses.replace(look, facts=facts))
-                        return self._unless_found("a thread may yet launch what ranks lack")
+                        return (yield from self._excuse(look, excuse))
             elif polls.foreign_since is not None:
                 return State.LEFT, "another cell went wrong, and its notebook handles that"
             yield actions.Rest()
         return None, ""
+
+    def _excuse(self, look: events.Looked, told: list[Action]) -> Steps[tuple[State | None, str]]:
+        """Say what a thread may yet launch, unless what the ranks have launched differs by now."""
+        yield from self._find(look, is_patient=False)
+        if self._cell.polls.report is None:
+            yield from self._carry([*told, *self._doubt_threads(look.reports)])
+            # A cell that was queued may have made it already.
+            facts = yield from self._look_around()
+            facts = dataclasses.replace(facts, sent=look.facts.sent)
+            yield from self._find(dataclasses.replace(look, facts=facts))
+        return self._unless_found("a thread may yet launch what ranks lack")
 
     def _apart(self) -> list[str]:
         """The sets of processes whose members have not launched the same in it."""
@@ -330,7 +336,7 @@ class Settling:
         aborted_at = self._facts.now if cell.aborted_at is None else cell.aborted_at
         look = yield from self._ask()
         self._seen = look.reports
-        yield from self._find(look)
+        yield from self._find(look, is_patient=False)
         report = cell.polls.report
         self._become(State.RETURNING, str(report or "they may have diverged").partition("\n")[0])
         if report is not None and report.is_hopeless:

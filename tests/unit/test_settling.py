@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -36,8 +37,8 @@ class Ranks:
       answers: by the class of what is asked: what comes of it.
     """
 
-    def __init__(self, **facts: Any) -> None:
-        self.facts = Facts(T0, (0, 1), **facts)
+    def __init__(self, ranks: tuple[int, ...] = (0, 1), **facts: Any) -> None:
+        self.facts = Facts(T0, ranks, **facts)
         self.counts: dict[int, Any] = {}
         self.launches = {0: EVEN, 1: EVEN}
         self.busy: set[int] = set()  # with a later cell
@@ -734,6 +735,79 @@ def test_a_launch_too_many_that_met_threads_is_told_where_they_may_yet_launch() 
     (told,) = [it.text for it in ranks.done if isinstance(it, actions.Notice)]
     assert isinstance(told, notices.Warned) and "and one of a thread" in told
     assert cell.course.state is State.SETTLED
+
+
+TRIO = "0,1,2"
+F = wire.Launch(0, TRIO, "jit(f)", 5, 3, 1, cell_seq=SEQ)
+G = replace(F, name="jit(g)", fingerprint=6)
+
+
+def beside_a_thread(
+    third: wire.Launch, own: bool = True, answers_after: int = 0, status: str = "ok"
+) -> tuple[Cell, Ranks]:
+    """Rank 0 has launched f and rank 1 nothing, whose thread lives; rank 2 may be late to say what.
+
+    ``own``: it was the cell that launched these.
+    """
+    cell = Cell(CellRecord(SEQ, 3, "y = f(x)", [0, 1, 2]), T0 - 1)
+    if status == "interrupted":
+        cell.feed(events.Stopped(T0 - 0.7))
+    made = {0: [F], 1: [], 2: [third]}
+    counts = {
+        r: {TRIO: [1, e.fingerprint]} if (e := next(iter(made[r]), None)) else {} for r in made
+    }
+    for rank in made:
+        more = {"background": rank == 1, "foreign": [] if own else [TRIO]}
+        reply = wire.CellReply(rank, SEQ, status, 0.1, launches=counts[rank], **more)
+        cell.feed(events.Replied(T0 - 0.5, replace(reply, own=counts[rank] if own else {})))
+    ranks, looks = Ranks(ranks=(0, 1, 2)), itertools.count()
+
+    def look(ask: actions.Ask) -> events.Looked:
+        probes = next(looks)
+        reports = {}
+        for rank in (0, 1, 2) if probes >= answers_after else (0, 1):
+            lives = ["thread 'loader'"] if rank == 1 else []
+            state = wire.RankState(
+                rank, 9, "here", "idle", seq=SEQ, ended=SEQ, taken=SEQ, launches=counts[rank],
+                probes=probes, background=lives,
+            )  # fmt: skip
+            told = made[rank] if own else [replace(e, cell_seq=0) for e in made[rank]]
+            reports[rank] = wire.RankReport(state, [], told)
+        facts = ranks._now()
+        return events.Looked(facts.now, ask, reports, facts)
+
+    ranks.answers[actions.Ask] = look
+    ranks.carry(Settling(cell).settle())
+    return cell, ranks
+
+
+@pytest.mark.parametrize("answers_after", [0, 5])
+def test_no_thread_excuses_a_cell_whose_other_ranks_launched_different_programs(
+    answers_after: int,
+) -> None:
+    """Also where it might have shown which of them most ranks launch; nor before all have said."""
+    cell, ranks = beside_a_thread(G, answers_after=answers_after)
+    assert cell.polls.report is not None and cell.polls.report.kind == "mismatch"
+    assert "Undo" in ranks.kinds()
+
+
+def test_different_programs_are_found_of_a_stopped_cell_though_a_rank_has_launched_neither() -> (
+    None
+):
+    cell, _ = beside_a_thread(G, status="interrupted")
+    assert cell.polls.report is not None and cell.polls.report.kind == "mismatch"
+
+
+def test_what_a_thread_may_yet_launch_as_the_others_did_is_no_finding() -> None:
+    cell, ranks = beside_a_thread(F)
+    assert cell.course.state is State.SETTLED
+    assert ranks.kinds() == ["Rest", "AddPending", "Notice", "OpenGates"]
+
+
+def test_what_threads_may_yet_launch_waits_for_no_late_rank_where_the_cell_ended_alike() -> None:
+    cell, ranks = beside_a_thread(G, own=False, answers_after=1000)
+    assert cell.course.state is State.SETTLED
+    assert "BringBack" not in ranks.kinds()
 
 
 def test_a_launch_too_many_that_met_threads_is_told_though_these_made_the_ranks_even() -> None:

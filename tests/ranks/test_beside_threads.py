@@ -1,0 +1,75 @@
+"""Ranks have launched different programs, and another one may yet launch any: it is told at once.
+
+With two devices each, they don't wait in a launch: cells end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from helpers import Home, until
+
+import jaxcluster
+from jaxcluster.errors import CellInterrupted, Divergence
+
+SETUP = """
+import ctypes, jax, jax.numpy as jnp, numpy as np, threading, time
+from jax.sharding import NamedSharding, PartitionSpec as P
+split = NamedSharding(jax.make_mesh((jax.device_count(),), ("i",)), P("i"))
+g = jax.make_array_from_callback((12,), split, lambda index: np.arange(12.0)[index])
+r = jax.process_index()
+total, most = jax.jit(lambda v: jnp.sum(v)), jax.jit(lambda v: jnp.max(v))
+def loader(): time.sleep(60)
+def hold():  # the control channel can't answer meanwhile
+    time.sleep(0.3)
+    ctypes.PyDLL(None).usleep(9_000_000)
+float(total(g)), float(most(g))
+"""
+
+
+@pytest.fixture(scope="module")
+def ranks(home: Home) -> Iterator[jaxcluster.Cluster]:
+    with jaxcluster.start(3, devices_per_process=2, name="beside") as cluster:
+        cluster.run(SETUP)
+        yield cluster
+
+
+def check_told(error: BaseException, cluster: jaxcluster.Cluster) -> None:
+    assert isinstance(error, Divergence)
+    assert error.report.kind == "mismatch"
+    assert {*error.report.culprits, *error.report.others} == {0, 2}
+    assert "This cell is undone" in str(error)
+    record = cluster.run("print(float(total(g)), 'y' in globals())", show=False)
+    assert [record.stdout(rank) for rank in range(3)] == ["66.0 False\n"] * 3
+
+
+@pytest.mark.promise("The promise")
+@pytest.mark.parametrize(
+    "late",  # rank 2's cell has ended before the others', and its journal is seen last
+    ["", "if r == 2: threading.Thread(target=hold).start()\nelse: time.sleep(0.8)\n"],
+    ids=["at once", "late"],
+)
+def test_a_thread_excuses_no_cell_whose_other_ranks_launched_different_programs(
+    ranks: jaxcluster.Cluster, late: str
+) -> None:
+    source = (
+        "if r == 1: threading.Thread(target=loader, daemon=True).start()\n"
+        "if r == 0: y = total(g)\n"
+        "if r == 2: y = most(g)"
+    )
+    with pytest.raises(Divergence) as caught:
+        ranks.run(late + source, show=False)
+    check_told(caught.value, ranks)
+
+
+def test_a_stop_hides_no_different_programs_where_a_rank_has_launched_neither(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    cell = ranks.submit("if r != 1: y = most(g) if r else total(g)\ntime.sleep(60)")
+    counts = lambda: [len(report.launches) for report in ranks.reports().values()]  # noqa: E731
+    until(lambda: max(counts()) > min(counts()), "ranks 0 and 2 have launched")
+    cell.stop()
+    with pytest.raises((Divergence, CellInterrupted)) as caught:
+        cell.wait()
+    check_told(caught.value, ranks)
