@@ -396,7 +396,7 @@ class Cell:
         """
         replies = self.record.replies.values()
         places = {reply.stopped_at for reply in replies}
-        if self.watch.why not in ("stop", "timeout", "") or places == {None}:
+        if self.watch.why not in ("stop", "timeout", ""):
             return False
         is_told = {reply.status for reply in replies} == {"ok", "interrupted"}
         is_apart = len(places) > 1 or "" in places

@@ -155,7 +155,7 @@ class Settling:
     def _has_ended_by_itself(self) -> bool:
         """Whether nothing was found of it, and nothing done to it."""
         cell = self._cell
-        left_alone = not (cell.ran is not None or cell.watch.interrupted or cell.silent)
+        left_alone = cell.ran is None and not cell.watch.interrupted
         return left_alone and cell.polls.report is None
 
     def _end_with_ranks(self) -> Steps[None]:
@@ -356,7 +356,6 @@ class Settling:
             if report is None and cell.is_complete:
                 # Its code has ended, or heard a stop: nothing else says that it met zeros.
                 yield from self._find_replayed()
-                report = cell.polls.report
             if report is not None or done.ran:
                 undone = yield from self._say_undone()
                 told = skipped.tell(done.ran, facts.now - aborted_at, undone)
@@ -624,8 +623,7 @@ class Settling:
             return ""
         deleted = self._deleted()
         told = [tell_lost(sorted(deleted))] if deleted else []
-        is_told = cell.undone or cell.recovered or cell.silent
-        if cell.was_stopped_apart and not (is_told or cell.is_last):
+        if cell.was_stopped_apart and cell.undone is None and not cell.is_last:
             told.append(tell_apart(rewrite.assigned_names(cell.record.source)))
         return " ".join(told)
 

@@ -14,6 +14,8 @@ from jaxcluster.lockstep import actions
 from jaxcluster.lockstep.undone import Undone
 from jaxcluster.model.notices import Alarm, ClusterWarning, Warned
 from jaxcluster.model.outputs import CellRecord
+from jaxcluster.wire import Death
+from jaxcluster.wire.forks import RESTARTED
 from jaxcluster.wire.link import Sink
 from jaxcluster.wire.ops.state import ALREADY_UNDONE
 
@@ -22,10 +24,11 @@ def runner(**world: Any) -> ActionRunner:
     """That of cell 5, whose notebook has sent cells 3 and 5."""
     processes = SimpleNamespace(look_at=None, why_unseen=None)
     parts = {"dead": {2: {}}, "turns": None, "own_cells": {3, 5}, "processes": processes, **world}
-    link = SimpleNamespace(ranks=[0, 1, 2])
+    parts.setdefault("link", SimpleNamespace(ranks=[0, 1, 2]))
     cluster: Any = SimpleNamespace(
-        world=SimpleNamespace(link=link, **parts), changing=contextlib.nullcontext()
-    )
+        world=SimpleNamespace(**parts), changing=contextlib.nullcontext(), cells=[], sent=[],
+        closed=False, recovery="auto", can_restart=True,
+    )  # fmt: skip
     cell: Any = SimpleNamespace(record=CellRecord(5, 5, "y = 1", [0, 1, 2]))
     return ActionRunner(cluster, cell, Sink())
 
@@ -71,3 +74,15 @@ def test_other_cells_are_taken_back_newest_first_and_each_is_called_by_its_name(
     )
     assert [seq for seq, _ in heard if seq != 4] == [3, 1]
     assert (1, ["w"]) in heard
+
+
+def test_ranks_that_were_ended_as_was_wanted_are_dead_too_and_others_as_they_died() -> None:
+    ended, killed = Death(RESTARTED), Death("killed by SIGKILL")
+    link = SimpleNamespace(ranks=[0, 1], dead={0: ended, 1: ended})
+    known: dict[str, Any] = {}
+    for key in ("last_launches", "counts", "hosts", "unreachable"):
+        known[key] = {}
+    on = runner(
+        link=link, dead={1: killed}, pending_launches=[], divergence=None, is_over=True, **known
+    )
+    assert on.do(actions.LookAround()).dead == {0: ended, 1: killed}

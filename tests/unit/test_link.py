@@ -271,6 +271,7 @@ def test_the_death_of_a_rank_answers_all_that_waits_for_it(link: Link) -> None:
     answer = next_event(sink)  # the made-up rank would answer, but nobody asks it any more
     assert (answer.id, answer.op, answer.body) == (later, "died", wire.Death("killed by SIGKILL"))
     assert link.gather([1], Say("op"), timeout_s=ANSWER_S)[1].op == "died"
+    assert link.dead == {1: wire.Death("killed by SIGKILL")}
     assert link.gather([0, 1], Say("op"), timeout_s=ANSWER_S)[0].op == "reply"
 
 

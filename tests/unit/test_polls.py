@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from jaxcluster import wire
 from jaxcluster.lockstep.actions import AddPending, CountAnew, DropPending, Found, Notice
 from jaxcluster.lockstep.polls import CHECKED_S, FOREIGN_S, TIE_S, Facts, Polls
@@ -176,6 +178,27 @@ def test_a_circle_of_another_notebook_is_known_once_a_rank_in_it_was_interrupted
         looked.find(reports, replace(ALL, now=ALL.now + probes))
     assert looked.report is not None and looked.report.kind == "circle"
     assert (looked.report.culprits, looked.report.cell_seq) == ((0, 1), cell)
+
+
+@pytest.mark.parametrize("kind", ["missing", "mismatch"])
+def test_a_circle_in_which_ranks_were_interrupted_hides_nothing_else(kind: str) -> None:
+    """Ranks 0 and 1 waited so. Rank 3 lacks what rank 2 has launched, or differs from rank 1."""
+    cell, processes = SEQ - 1, "2,3" if kind == "missing" else "1,3"
+    one, two = (replace(launch(0, cell, each), processes=processes) for each in (1, 2))
+    done = {2: [one]} if kind == "missing" else {1: [one], 3: [two]}
+    given_up = {0: replace(one, processes="0,1,2"), 1: replace(one, processes="0,1")}
+    looked = polls()
+    for probes in range(1, int(FOREIGN_S) + 4):
+        reports = {}
+        for rank in range(4):
+            own = report(rank, *done.get(rank, []), ended=cell, probes=probes)
+            counts = dict(zip([processes], own.state.launches.values(), strict=False))
+            left = [given_up[rank]] if rank in given_up else []
+            state = replace(own.state, launches=counts)
+            reports[rank] = replace(own, state=state, given_up=left)
+        looked.find(reports, replace(ALL, now=ALL.now + probes))
+    assert looked.report is not None
+    assert (looked.report.kind, looked.report.cell_seq) == (kind, cell)
 
 
 def test_who_brings_the_ranks_back_gets_longer_for_its_check() -> None:

@@ -141,6 +141,7 @@ def test_right_sums_on_all_ranks_are_in_step_with_the_counts_of_then() -> None:
         ("self_check", None, "did not end within"),
         ("prepare_check", None, "was not ready within"),
         ("prepare_check", ("error", Failure("E", "no jax")), "failed (no jax)"),
+        ("prepare_check", ("error", Failure("AssertionError", "")), "failed (AssertionError)"),
     ],
 )
 def test_one_rank_alone_makes_it_wrong(op: str, answer: Any, why: str) -> None:

@@ -220,10 +220,16 @@ def test_what_has_met_other_launches_is_undone(whose: dict[int, int]) -> None:
     assert stays_but(ranks) is None
 
 
-def left_by_a_stop(*replies: dict[str, Any]) -> str:
+STOP, TIMEOUT, NOTHING = events.Stopped(T0 - 0.7), events.Tick(T0 - 0.7), events.Tick(T0 - 0.7)
+
+
+def left_by_a_stop(
+    *replies: dict[str, Any], how: events.Event = STOP, is_last: bool = False
+) -> str:
     """What is said of names after a stop; of each rank, what its reply says."""
-    cell = Cell(CellRecord(SEQ, 3, "y = f(x)", [0, 1]), T0 - 1)
-    cell.feed(events.Stopped(T0 - 0.7))
+    record = CellRecord(SEQ, 3, "y = f(x)", [0, 1])
+    cell = Cell(record, T0 - 1, timeout_s=0.2 if how is TIMEOUT else None, is_last=is_last)
+    cell.feed(how)
     for rank, more in enumerate(replies):
         given = {"status": "interrupted", "launches": EVEN, "own": EVEN, **more}
         cell.feed(events.Replied(T0 - 0.5, wire.CellReply(rank, SEQ, seconds=0.1, **given)))
@@ -242,6 +248,7 @@ def left_by_a_stop(*replies: dict[str, Any]) -> str:
         ([{"stopped_at": "3:1:20", "status": "ok"}, {"status": "ok"}], True),  # who caught it
         ([{"stopped_at": "3:1:20"}, {"status": "ok"}], False),  # the verdict says that
         ([{"stopped_at": "3:1:20", "own": {}}, {"stopped_at": "3:2:30", "own": {}}], False),
+        ([{"stopped_at": "3:1:20", "own": {}}, {"stopped_at": "3:2:30"}], True),
         ([{"status": "ok"}, {"status": "ok"}], False),
     ],
 )
@@ -253,6 +260,38 @@ def test_a_stop_in_different_places_behind_a_launch_is_told(
         "steps on them: y."
     )
     assert left_by_a_stop(*replies) == (told if is_told else "")
+
+
+@pytest.mark.parametrize("how", [STOP, TIMEOUT, NOTHING], ids=["stop", "timeout", "elsewhere"])
+def test_a_stop_in_different_places_is_told_that_the_code_has_caught(how: events.Event) -> None:
+    """From elsewhere: by a signal, or another notebook."""
+    caught = [{"stopped_at": "3:1:20", "status": "ok"}, {"stopped_at": "3:2:30", "status": "ok"}]
+    assert left_by_a_stop(*caught, how=how)
+    assert not left_by_a_stop(*caught, how=how, is_last=True), "no more cells come"
+
+
+def test_ranks_that_are_interrupted_since_another_one_failed_were_not_stopped() -> None:
+    cell = Cell(CellRecord(SEQ, 3, "y = f(x)", [0, 1]), T0 - 9)
+    made: dict[str, Any] = {"seconds": 0.1, "launches": EVEN, "own": EVEN}
+    error = wire.ErrorInfo("ValueError", "no", [], 1)
+    cell.feed(events.Replied(T0 - 8, wire.CellReply(0, SEQ, "error", error=error, **made)))
+    cell.feed(events.Tick(T0 - 2))
+    assert cell.watch.interrupted == (1,)
+    stopped = wire.CellReply(1, SEQ, "interrupted", stopped_at="3:1:20", **made)
+    cell.feed(events.Replied(T0 - 1, stopped))
+    ranks, settling = Ranks(), Settling(cell)
+    ranks.carry(settling.settle())
+    assert ranks.carry(settling.end(lambda error, ranks: ())).left == ""
+
+
+@pytest.mark.parametrize("undone", [Undone(made=("y",)), Undone("a rank gave no answer", ("y",))])
+def test_what_the_undo_says_of_names_is_not_said_twice(undone: Undone) -> None:
+    _, settling = out_of_time({**ALIKE, "deleted": ["z"]}, {**ALIKE, "stopped_at": "3:2:30"})
+    ranks = Ranks()
+    ranks.answers[actions.Undo] = lambda _: undone
+    ranks.carry(settling.settle())
+    left = ranks.carry(settling.end(lambda error, ranks: ())).left
+    assert left == ("Lost, since donated or deleted: z." if undone.refused else "")
 
 
 def test_a_rank_that_has_not_begun_a_cell_loses_what_others_lose_by_its_undo() -> None:
@@ -333,6 +372,39 @@ def test_a_cell_whose_ranks_are_ended_while_they_are_brought_back_says_so(
     else:
         assert ending.report is report
         assert ending.recovered == f"Meanwhile {why}. {told}"
+
+
+@pytest.mark.parametrize(
+    ("how", "died", "told"),
+    [
+        ("", None, "Cell [3] was ended: the cluster was restarted."),
+        ("replayed", None, None),  # it was known to be right by then
+        ("", "killed by SIGKILL", "Rank 1 died in cell [3]: killed by SIGKILL."),
+    ],
+)
+def test_what_a_restart_ends_has_not_ended_else(how: str, died: str | None, told: str) -> None:
+    cell, settling = ended(unchecked=True)
+    if died:
+        cell.record.records[1].died = died
+    ranks = Ranks()
+    dead = dict.fromkeys((0, 1), wire.Death(RESTARTED))
+    counts = {0: EVEN, 1: EVEN}
+    ranks.answers[actions.BringBack] = lambda _: (
+        ranks._set(dead=dead) or Replayed(how, counts=counts)
+    )
+    ranks.carry(settling.settle())
+    death = ranks.carry(settling.end(lambda error, ranks: ())).death
+    assert (death and death.message) == told
+
+
+def test_ranks_that_are_being_replaced_have_not_diverged() -> None:
+    """They are not called dead yet."""
+    cell, settling = ended(unchecked=True)
+    ranks = Ranks()
+    ranks.answers[actions.BringBack] = lambda _: ranks._set(is_over=True) or Replayed(stuck="gone")
+    ranks.carry(settling.settle())
+    assert cell.course.state is State.LEFT
+    assert "Diverge" not in ranks.kinds()
 
 
 def test_a_cell_that_has_ended_alike_is_right_also_where_its_ranks_are_ended_then() -> None:

@@ -158,6 +158,22 @@ def test_what_an_interrupted_cell_had_announced_is_known_until_it_is_launched_af
         assert rank.launched == ["f"]
 
 
+@pytest.mark.parametrize("by_thread", [False, True])
+def test_only_what_a_cells_own_launch_was_to_be_is_given_up_and_until_the_next(
+    by_thread: bool,
+) -> None:
+    rank = Rank(0, Store())
+    rank.journal._main_thread = 0 if by_thread else threading.get_ident()
+    rank.journal.enter(1, 1, (0, 1, 2))
+    rank.strict._wait = Mock(side_effect=KeyboardInterrupt)  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        rank.launch("f")
+    assert bool(rank.journal.given_up) is not by_thread
+    rank.journal.leave("ok", 0.0)
+    rank.journal.enter(2, 2, (0, 1, 2))
+    assert not rank.journal.given_up
+
+
 def test_what_a_thread_waits_with_is_known_while_cells_begin_and_launch() -> None:
     rank = Rank(0, Store())
     journal, seen = rank.journal, []

@@ -183,3 +183,8 @@ def test_a_stopped_cell_is_a_keyboard_interrupt() -> None:
     assert isinstance(error, CellInterrupted)
     assert not isinstance(error, JaxClusterError)
     assert told(error) == ["cell [7] was stopped on rank 0.", "It is undone."]
+
+
+def test_what_a_stop_has_left_of_names_is_told_by_its_error() -> None:
+    error = verdict(Ending(record("interrupted", "interrupted"), "stop", (0, 1), left="Lost: x."))
+    assert isinstance(error, CellInterrupted) and told(error)[-1] == "Lost: x."

@@ -1,0 +1,179 @@
+"""Where a rank was stopped, as its reply says: enough to know whether others stood there, too."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterable
+from types import FrameType, SimpleNamespace
+from typing import Any
+
+import pytest
+from journals import launched
+
+from jaxcluster.engine.interrupts import Interrupts
+from jaxcluster.engine.journal import Journal, Program, outward
+
+CELL, OWN, INSTALLED = "<cell 3>", "/home/me/train.py", "/x/site-packages/lib/loop.py"
+STDLIB = asyncio.__file__
+
+
+def frames_of(*files: str) -> list[FrameType]:
+    """The frames of functions in these files, of which each has called the one before it."""
+    inner: Any = sys._getframe
+    for file in files:
+        space: dict[str, Any] = {"inner": inner}
+        exec(compile("def call():\n    return inner()\n", file, "exec"), space)
+        inner = space["call"]
+    found = [*outward(inner())]
+    return found[: len(files)]
+
+
+class Places(Journal):
+    """A journal that has launched last in this file, or nowhere."""
+
+    def __init__(self, launched_in: str | None = None) -> None:
+        super().__init__(8)
+        self.cell_numbers = {CELL: 3}
+        code = frames_of(launched_in)[0].f_code if launched_in else None
+        self.last = None if code is None else (None, 0, code, 0)
+
+    def _last_place(self) -> Any:
+        return self.last
+
+
+@pytest.mark.parametrize(
+    ("launched_in", "told"),
+    [
+        (None, ["train.py", "3"]),
+        (OWN, ["train.py", "3"]),
+        (INSTALLED, ["loop.py", "train.py", "3"]),  # its loop may have the results
+    ],
+)
+def test_lines_of_cells_and_of_the_users_files_tell_where_a_rank_was_stopped(
+    launched_in: str | None, told: list[str]
+) -> None:
+    frames = frames_of(STDLIB, INSTALLED, OWN, CELL)
+    place = Places(launched_in).stands_at(frames)
+    assert [one.rpartition("/")[2].partition(":")[0] for one in place.split("/")] == told
+    assert place.split("/")[-1] == f"3:2:{frames[-1].f_lasti}"
+
+
+class Stops(Interrupts):
+    """Of a cell; ``places``: what the journal says of each."""
+
+    def __init__(self, *places: str, holds: bool = False) -> None:
+        left = iter(places)
+        self.asked: list[list[FrameType]] = []
+
+        def stands_at(frames: Iterable[FrameType]) -> str:
+            self.asked.append([*frames])
+            return next(left)
+
+        journal = SimpleNamespace(stands_at=stands_at, may_hold_results=lambda frame: holds)
+        super().__init__(SimpleNamespace(journal=journal))  # type: ignore[arg-type]
+        self.running: Any = SimpleNamespace(task=None, stopped_at=None)
+
+    def raised(self, frame: FrameType | None = None) -> Any:
+        self._note_stop(self.running, frame or sys._getframe())
+        return self.running.stopped_at
+
+
+def test_where_a_stop_is_raised_tells_while_results_have_names_and_for_one_stop_alone() -> None:
+    assert Stops("3:1:20").raised() == "3:1:20"
+    assert Stops("3:1:20", holds=True).raised() == ""
+    twice = Stops("3:1:20", "3:9:90")
+    assert [twice.raised(), twice.raised()] == ["3:1:20", ""]
+
+
+async def _inner() -> None:
+    await asyncio.sleep(100)
+
+
+async def _outer() -> None:
+    await _inner()
+
+
+@pytest.mark.parametrize(
+    ("before", "place", "told"),
+    [
+        (None, "3:1:20", "3:1:20"),
+        ("3:1:20", "3:1:20", "3:1:20"),  # by both ways
+        ("3:2:30", "3:1:20", ""),  # its code has gone on since
+        ("", "3:1:20", ""),
+    ],
+)
+def test_where_a_cell_awaits_tells_where_it_is_stopped(
+    before: str | None, place: str, told: str
+) -> None:
+    async def stop() -> None:
+        stops = Stops(place, "of what is over")
+        stops.running.stopped_at = before
+        task = stops.running.task = asyncio.get_running_loop().create_task(_outer())
+        await asyncio.sleep(0)
+        stops._cancel(stops.running)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        stops._cancel(stops.running)
+        assert stops.running.stopped_at == told
+        assert [f.f_code.co_name for f in stops.asked[0]] == ["sleep", "_inner", "_outer"]
+
+    asyncio.run(stop())
+
+
+@pytest.mark.parametrize("way", ["asked", "signal"])
+def test_a_cell_that_awaits_is_stopped_there_by_whichever_way(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stop() -> None:
+        stops = Stops("3:1:20")
+        stops._loop, running = asyncio.get_running_loop(), stops.running
+        runner: Any = stops._runner
+        runner.current, runner.debugger, runner.main_thread_id = running, None, 0
+        runner.asking = SimpleNamespace(stop=lambda: None)
+        runner.journal.is_launching = lambda frame: False
+        running.over = running.has_left = False
+        running.unheard_since = 0.0
+        running.task = stops._loop.create_task(_outer())
+        await asyncio.sleep(0)
+        if way == "asked":
+            monkeypatch.setattr("signal.pthread_kill", lambda thread, number: None)
+            assert stops.interrupt(None)
+        else:
+            stops.on_sigint(2, None)
+        with pytest.raises(asyncio.CancelledError):
+            await running.task
+        assert running.stopped_at == "3:1:20" and running.interrupted
+
+    asyncio.run(stop())
+
+
+@pytest.mark.parametrize("is_entered", [False, True])
+def test_results_may_have_no_names_while_the_rank_is_at_the_instruction_that_has_launched(
+    is_entered: bool,
+) -> None:
+    journal, told = Journal(8), []
+    one = Program("jit(f)", 1, "0,1", "f32[4]", None)
+    journal.cell_numbers[CELL] = 3
+
+    def look() -> None:
+        if is_entered:
+            journal.tail(1)
+        told.append(journal.may_hold_results(sys._getframe()))
+
+    def launch() -> None:
+        look()
+        launched(journal, one)
+        look()
+
+    for each in (look, launch):  # its lines are nobody's
+        each.__code__ = each.__code__.replace(co_filename="jax")
+    exec(compile("launch()\nlook()", CELL, "exec"), {"launch": launch, "look": look})
+    assert told == [False, True, False]
+    launch()
+    look()  # it was by no cell's code: it may be anywhere
+    assert told[3:] == [False, True, True]
+    launch()
+    journal._made.append(one)  # in the middle of another
+    look()
+    assert told[-1]
