@@ -244,8 +244,8 @@ def _save(
         folder.remove()
         raise
     silent = [r for r in range(world.num_processes) if r not in reports]
-    own = world.own_cells
-    dead = {r: _dead(world.told, cells, r, last.get(r, 0), undone, own) for r in silent}
+    own, first = world.own_cells, world.record.last_seq
+    dead = {r: _dead(world.told, cells, r, last.get(r, 0), undone, own, first) for r in silent}
     # Of a cell that is not taken back, a living rank has what it has lost only in later copies.
     copied = {r: one for r, one in found.reports.items() if undone or r in dead}
     return Kept(
@@ -316,6 +316,7 @@ def _dead(
     last: int,
     undone: int = 0,
     own: Set[int] = frozenset(),
+    first: int = 0,
 ) -> Dead:
     """What was heard of a rank that is dead.
 
@@ -323,11 +324,12 @@ def _dead(
       cells: the last ones that this notebook has sent.
       last: the last one that any notebook has sent to the rank.
       undone: the seq of the cell that is taken back, with those behind it; 0: none is.
-      own: all cells that this notebook has sent.
+      own: all cells that this notebook has sent to these processes.
+      first: the last cell before there were these.
     """
     heard = told.get(rank)
     since = heard.seq if heard is not None else 0
-    others = {*range(since + 1, last + 1)} - own - {cell.seq for cell in cells}
+    others = {*range(max(since, first) + 1, last + 1)} - own - {cell.seq for cell in cells}
     unheard = since if any(not undone or seq < undone for seq in others) else None
     if heard is None:
         return Dead(unheard=unheard)

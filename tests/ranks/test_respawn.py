@@ -530,6 +530,25 @@ def test_a_dead_ranks_death_is_still_told_when_its_recovery_was_given_up(
     assert ranks.run("print(mesh.devices.size)", show=False).stdout() == "4\n"
 
 
+DIES = "import os, jax\nif jax.process_index(): os.kill(os.getpid(), 9)"
+
+
+def test_nothing_is_unknown_of_a_rank_that_this_notebook_alone_has_sent_cells(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    """Also not since the cells of the processes before, and of those that other ranks have run."""
+    ranks.restart(clean=True)
+    for is_first in (True, False):
+        for chosen in [] if is_first else [None, [0], [0]]:
+            ranks.run("x = 1", ranks=chosen)
+        with pytest.raises(RankDied) as caught:
+            ranks.run(DIES, show=False)
+        assert "rank 1 replaced" in str(caught.value)
+        assert "not known here" not in str(caught.value)
+    ranks.run(SETUP, show=False)
+    check_whole(ranks)
+
+
 def test_a_restarted_cluster_is_held_once_and_let_go_of(home: Home) -> None:
     """Who looks whether anybody is connected (the sidebar's list) must see the last one go."""
     cluster = jaxcluster.start(1, name="held", detach=True)

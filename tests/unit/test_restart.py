@@ -202,6 +202,7 @@ def test_names_that_only_a_dead_rank_had_and_never_told_are_said_to_be_lost():
     )
     assert _dead(told, cells, 0, last=5, undone=5).unheard is None  # it is taken back
     assert _dead(told, cells, 0, last=5, own={5}).unheard is None
+    assert _dead({}, cells, 0, last=6, own={6}, first=5).unheard is None  # new since a restart
     assert restart.tell_unheard({0: Dead(frozenset("x"), True)}) == ""
 
 
