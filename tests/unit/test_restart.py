@@ -560,7 +560,7 @@ def test_a_copy_on_another_host_is_brought_or_named_where_that_is_lost_too(
         places,
         {0: report(digests={"a": "equal", "mine": "0"}, random=random, folder="own 0")},
         False,
-        {1: dead({"a": "equal"}, more=["mine"])},
+        {1: replace(dead({"a": "equal"}, more=["mine"]), unheard=3)},
         2,
         copied={1: copied(["a", "mine"], folder="v7", host=0)},
         copies=SimpleNamespace(folder=places),  # type: ignore[arg-type]
@@ -576,9 +576,10 @@ def test_a_copy_on_another_host_is_brought_or_named_where_that_is_lost_too(
         assert asked[0][1].path == "from 0"
         assert (found.kept, set(found.lost)) == (("a",), {"mine"})
         assert found.gone == "rank 1: Host h0 is lost: its agent was killed"
+        assert found.notes.startswith("Names that rank 1 alone had since cell [3] are lost")
     else:
         assert asked[0][1] == Restore("brought v7", ["a", "mine"])
-        assert (found.kept, found.lost) == (("a", "mine"), {})
+        assert (found.kept, found.lost, found.notes) == (("a", "mine"), {}, "")
 
 
 def test_meshes_that_were_named_count_where_all_comes_from_copies(

@@ -294,6 +294,17 @@ def test_what_the_undo_says_of_names_is_not_said_twice(undone: Undone) -> None:
     assert left == ("Lost, since donated or deleted: z." if undone.refused else "")
 
 
+def test_what_a_stop_has_left_is_gone_with_the_ranks_that_had_it() -> None:
+    cell, settling = out_of_time({**ALIKE, "deleted": ["z"]}, ALIKE)
+    ranks = Ranks(gives_new=True)
+    ranks.answers[actions.BringBack] = lambda _: Replayed("", "a program has not ended")
+    ranks.answers[actions.Undo] = lambda _: Undone("a rank gave no answer", ("y",))
+    ranks.answers[actions.Recover] = lambda _: Recovered("New processes.", is_replaced=True)
+    ranks.carry(settling.settle())
+    assert "New processes." in cell.recovered
+    assert ranks.carry(settling.end(lambda error, ranks: ())).left == ""
+
+
 def test_a_rank_that_has_not_begun_a_cell_loses_what_others_lose_by_its_undo() -> None:
     cell = Cell(CellRecord(SEQ, 3, "y = f(x)", [0, 1]), T0 - 1, timeout_s=0.1)
     cell.feed(events.Tick(T0 - 0.7))

@@ -188,3 +188,11 @@ def test_a_stopped_cell_is_a_keyboard_interrupt() -> None:
 def test_what_a_stop_has_left_of_names_is_told_by_its_error() -> None:
     error = verdict(Ending(record("interrupted", "interrupted"), "stop", (0, 1), left="Lost: x."))
     assert isinstance(error, CellInterrupted) and told(error)[-1] == "Lost: x."
+
+
+@pytest.mark.parametrize("said", ["", "undone", "recovered"])
+def test_what_is_not_to_be_trusted_of_a_cell_that_hangs_is_said_once(said: str) -> None:
+    more: dict[str, str] = {said: "It is undone."} if said else {}
+    error = verdict(Ending(record("ok"), "stop", (0, 1), silent=(1,), **more))
+    assert isinstance(error, RankHung)
+    assert ("Don't trust what it has assigned" in str(error)) is (not said)
