@@ -76,7 +76,9 @@ class CellOutput:
             info = failures.error_info(
                 error, self._own_lines(error, lines), self._runner.cell_numbers
             )
-            running.error = running.error or info
+            if running.error is None:
+                running.error = info
+                self._runner.note_place(running, error)
         else:
             self.print("stderr", "\n".join([*lines, ""]))
 

@@ -249,7 +249,7 @@ class CellRunner:
                 self.gate.ended(cell, request.ident, self.end_of(cell, "error"))
                 told = self._outside(error)
                 reply = wire.CellReply(
-                    self.rank, cell.seq, "error", 0.0, told, between=running.between
+                    self.rank, cell.seq, "error", 0.0, told, between=running.between, stopped_at=""
                 )
             failures.attempt([], log.write, self.history.end, reply)
             self.others.answer(request.ident, functools.partial(request.reply, reply))
@@ -411,6 +411,7 @@ class CellRunner:
             failed = _error_of(running.result)
             if not running.interrupted:
                 running.error = self._outside(error)
+                self.note_place(running, error)
             elif failed is not None:
                 running.error = running.error or self._info(failed, ask=False)
             else:  # whatever IPython makes of it
@@ -423,6 +424,10 @@ class CellRunner:
             running.status = "interrupted"  # by the user, in the debugger
         else:
             running.status = "error"
+            # Where it was stopped before, and has caught that, is the outermost place.
+            if running.stopped_at != "":
+                places = (running.raised_at, running.stopped_at)
+                running.stopped_at = "/".join(filter(None, places))
 
     def _run_code(self, running: Running) -> Coroutine[Any, Any, None] | None:
         """IPython's run of one cell, as ipykernel's ``do_execute`` does it.
@@ -496,6 +501,7 @@ class CellRunner:
         try:
             self.deliver(running.request, message)
         except Exception as error:
+            self.note_place(running, error)
             lines = failures.plain_lines(error, self.cell_numbers)
             running.error = failures.error_info(error, lines, self.cell_numbers)
 
@@ -539,6 +545,11 @@ class CellRunner:
             if wire.type_name(type(error)) != debugging.QUIT:
                 self.last_error = error
             running.error = self._info(error, ask=not running.is_mute)
+            self.note_place(running, error)
+
+    def note_place(self, running: Running, error: BaseException) -> None:
+        """Where what has ended a cell was raised."""
+        running.raised_at = self.journal.stands_at(failures.places_of(error))
 
     def _info(self, error: BaseException, *, ask: bool = True) -> wire.ErrorInfo:
         lines = kernel_private.last_traceback(self.shell)

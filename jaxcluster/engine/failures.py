@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Container, Sequence
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import Any, TypeVar
 
 from jaxcluster import wire
@@ -80,6 +80,16 @@ def line_of(error: BaseException, cells: Container[str]) -> int | None:
             line = at.tb_lineno
         at = at.tb_next
     return line
+
+
+def places_of(error: BaseException) -> list[tuple[CodeType, int, int]]:
+    """Code, line and instruction of each frame that it has come through, innermost first."""
+    places = []
+    at = traceback_of(error)
+    while at is not None:
+        places.append((at.tb_frame.f_code, at.tb_lineno, at.tb_lasti))
+        at = at.tb_next
+    return places[::-1]
 
 
 def traceback_of(error: BaseException) -> TracebackType | None:

@@ -11,8 +11,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from types import FrameType
+from collections.abc import Callable, Iterable, Iterator
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
@@ -132,7 +132,7 @@ class Interrupts:
     def _cancel(self, running: Running) -> None:
         """In its loop: what a cell awaits is over. Both ways here may be taken for one stop."""
         if isinstance(running.task, asyncio.Task) and not running.task.done():
-            place = self._runner.journal.stands_at(_awaiting(running.task))
+            place = self._runner.journal.stands_at(_places(_awaiting(running.task)))
             running.stopped_at = place if running.stopped_at in (None, place) else ""
             running.task.cancel()
 
@@ -144,7 +144,7 @@ class Interrupts:
         is_clear = frame is not None and not journal.may_hold_results(frame)
         is_first = running.stopped_at is None
         is_known = frame is not None and is_first and is_clear
-        running.stopped_at = journal.stands_at(outward(frame)) if is_known else ""
+        running.stopped_at = journal.stands_at(_places(outward(frame))) if is_known else ""
 
     def _waits_for_names(self, running: Running, frame: FrameType) -> bool:
         """Whether an interrupt is raised at the next line, as a launch has just returned here."""
@@ -194,6 +194,10 @@ class Interrupts:
         if self._runner.debugger is not None:
             self._runner.debugger.let_go()
         return True
+
+
+def _places(frames: Iterable[FrameType]) -> Iterator[tuple[CodeType, int, int]]:
+    return ((frame.f_code, frame.f_lineno, frame.f_lasti) for frame in frames)
 
 
 def _awaiting(task: asyncio.Task[Any]) -> list[FrameType]:

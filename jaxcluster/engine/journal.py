@@ -804,8 +804,11 @@ class Journal:
         (_, place, *_), _, _ = made[0]
         return place
 
-    def stands_at(self, frames: Iterable[FrameType]) -> str:
-        """Cell or file, line and instruction of each of these ``frames``: ``3:12:40``.
+    def stands_at(self, places: Iterable[tuple[CodeType, int, int]]) -> str:
+        """Cell or file, line and instruction of each of these ``places``: ``3:12:40``.
+
+        Args:
+          places: code, line and instruction, innermost first.
 
         Of cells and of the user's own files; and of what is installed, if that has launched last:
         it may have the results, as a library's loop.
@@ -813,12 +816,12 @@ class Journal:
         _, _, inner, _ = self._last_place() or NOWHERE
         is_whole = inner is not None and installed_name(inner.co_filename) is not None
         where = []
-        for frame in frames:
-            file = frame.f_code.co_filename
+        for code, line, instruction in places:
+            file = code.co_filename
             is_own = is_telling_file(file) and (is_whole or installed_name(file) is None)
             if file in self.cell_numbers or is_own:
                 told = self.cell_numbers.get(file) or short_name(file)
-                where.append(f"{told}:{frame.f_lineno}:{frame.f_lasti}")
+                where.append(f"{told}:{line}:{instruction}")
         return "/".join(where)
 
     def is_launching(self, frame: FrameType | None) -> bool:

@@ -44,6 +44,7 @@ class Running:
       between: what handlers of signals have raised before it, since the last cell.
       course: what it has done to the names, when it has ended; None where that is not known.
       stopped_at: where an interrupt was raised, once; "" where that does not tell what has names.
+      raised_at: where the error was raised that has ended it.
     """
 
     request: Request[wire.CellRequest]
@@ -66,6 +67,7 @@ class Running:
     between: str = ""
     course: Course | None = None
     stopped_at: str | None = None
+    raised_at: str = ""
 
     @property
     def is_stopped(self) -> bool:

@@ -389,18 +389,30 @@ class Cell:
 
     @property
     def was_stopped_apart(self) -> bool:
-        """Whether a stop has come to its ranks in different places, behind launches of the cell.
+        """Whether stops or errors have come in different places, behind launches of the cell.
 
-        So one of them may have a name for what another was stopped before. Where it has ended some
+        So one rank may have a name for what another was stopped before. Where a stop has ended some
         ranks alone, the verdict says that what they changed may differ.
         """
         replies = self.record.replies.values()
         places = {reply.stopped_at for reply in replies}
-        if self.watch.why not in ("stop", "timeout", ""):
+        if self.watch.why not in ("stop", "timeout", "error", ""):
             return False
         is_told = {reply.status for reply in replies} == {"ok", "interrupted"}
         is_apart = len(places) > 1 or "" in places
         return is_apart and not is_told and any(reply.own for reply in replies)
+
+    @property
+    def stopped_since(self) -> int:
+        """The line of the cell's own code in which the first of its ranks was stopped, or failed.
+
+        All ranks have come past the statements before it.
+        """
+        places = [reply.stopped_at for reply in self.record.replies.values()]
+        number = str(self.record.execution_count)
+        outermost = [place.rpartition("/")[2].split(":") for place in places if place is not None]
+        is_known = all(place[0] == number for place in outermost)
+        return min((int(place[1]) for place in outermost), default=1) if is_known else 1
 
     @property
     def never_begun(self) -> set[int]:

@@ -616,7 +616,7 @@ class Settling:
         )
 
     def _tell_left(self) -> str:
-        """What a stop has left of names, where neither an undo nor new processes say so."""
+        """What a stop or an error has left of names, where no undo or new processes say so."""
         cell = self._cell
         is_undone = cell.undone is not None and not cell.undone.refused
         if is_undone or self._is_replaced:
@@ -624,7 +624,9 @@ class Settling:
         deleted = self._deleted()
         told = [tell_lost(sorted(deleted))] if deleted else []
         if cell.was_stopped_apart and cell.undone is None and not cell.is_last:
-            told.append(tell_apart(rewrite.assigned_names(cell.record.source)))
+            line, names = rewrite.assigned_since(cell.record.source, cell.stopped_since)
+            failed = any(reply.status == "error" for reply in cell.record.replies.values())
+            told.append(tell_apart(names, line, failed))
         return " ".join(told)
 
     def _deleted(self) -> frozenset[str]:

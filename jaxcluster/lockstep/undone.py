@@ -116,12 +116,19 @@ def tell_lost(names: Sequence[str]) -> str:
     return f"Lost, since donated or deleted: {', '.join(names)}."
 
 
-def tell_apart(names: Sequence[str]) -> str:
-    """That a stop may have left names with other values on each rank, in words."""
+def tell_apart(names: Sequence[str], line: int = 1, failed: bool = False) -> str:
+    """That names may be left with other values on each rank, in words.
+
+    Args:
+      line: where these names begin; 1 where they are all of the cell.
+      failed: an error has ended the cell somewhere, and not just a stop.
+    """
+    how = "have ended this cell" if failed else "were stopped"
+    since = f" from line {line} on" if line > 1 else ""
     which = f": {', '.join(names)}" if names else ""
     return (
-        "The ranks were stopped in different places, so what this cell assigns may be of different "
-        f"steps on them{which}."
+        f"The ranks {how} in different places, so what {'it' if failed else 'this cell'} assigns"
+        f"{since} may be of different steps on them{which}."
     )
 
 

@@ -184,18 +184,27 @@ def names_in(shell: Any, source: str) -> list[str]:
 
 def assigned_names(source: str) -> list[str]:
     """The names that a cell binds, by any statement."""
-    return list(_assigned_names(source))
+    return list(assigned_since(source, 1)[1])
 
 
 @functools.lru_cache(maxsize=256)  # each look at the ranks asks for them
-def _assigned_names(source: str) -> tuple[str, ...]:
+def assigned_since(source: str, line: int) -> tuple[int, tuple[str, ...]]:
+    """What the cell binds from its own statement at ``line`` on, and that statement's first line.
+
+    Also what functions before it declare global. The line is 1 where all of the cell counts.
+    """
     try:
         tree = ast.parse(source)
     except (SyntaxError, RecursionError, MemoryError):
-        return ()
-    nodes = ast.walk(tree)
-    names = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    return tuple(sorted(names))
+        return 1, ()
+    past = sum((statement.end_lineno or line) < line for statement in tree.body)
+    rest = [node for statement in tree.body[past:] for node in ast.walk(statement)]
+    names = {n.id for n in rest if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global):
+            names.update(node.names)
+    begins = tree.body[past].lineno if 0 < past < len(tree.body) else 1
+    return begins, tuple(sorted(names))
 
 
 def loose_timeit(source: str) -> bool:

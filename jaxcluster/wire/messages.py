@@ -368,8 +368,9 @@ class CellReply:
     of which, in strict mode, the main thread had announced a program and did not launch it, since
     it was interrupted. ``deleted``: where it was stopped, the names of those that it can reach
     whose arrays are donated or deleted. ``stopped_at``: the instructions of cells, and of the
-    user's own files, in which it was stopped, also where its code has caught that; None where it
-    was not, "" where that does not tell what has names: results of its last launch may have none.
+    user's own files, in which it was stopped, also where its code has caught that, or in which the
+    error was raised that has ended it; None where it has come to its end, "" where that does not
+    tell what has names: results of its last launch may have none.
     """
 
     rank: int

@@ -280,6 +280,73 @@ def test_the_places_of_a_stop_are_told_apart_within_modules_too(
     assert str(caught.value).endswith(told)
 
 
+# ------------------------------------------------------- what an error has left of different steps
+
+FAILED = "The ranks have ended this cell in different places, so what it assigns"
+ON_RANK_0 = "may be of different steps on them: total."
+
+
+@pytest.fixture
+def checking(doubling: jaxcluster.Cluster) -> jaxcluster.Cluster:
+    doubling.run(
+        "def check(value, is_bad=r == 0):\n"
+        "    if is_bad: raise ValueError('bad')\n"
+        "    return value\n"
+        "async def check_later(value): return check(value)",
+        show=False,
+    )
+    return doubling
+
+
+@pytest.mark.promise("Interrupts")
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("total = check(double(total))", f" {ON_RANK_0}"),
+        ("total = await check_later(double(total))", f" {ON_RANK_0}"),
+        ("total = check(double(total)); check(0, r == 1)", f" {ON_RANK_0}"),
+        ("total = check(double(total)); time.sleep(100)", f" {ON_RANK_0}"),
+        ("for n in range(3): total = check(double(total), n == 2 and r == 0)",
+         " may be of different steps on them: n, total."),
+        ("x = double(x)\ntotal = check(double(total))", f" from line 2 on {ON_RANK_0}"),
+        ("trainer.fit(double, total, check)", " may be of different steps on them."),
+    ],
+    ids=["calls", "awaits", "both fail", "others go on", "loop", "what is before", "module"],
+)  # fmt: skip
+def test_an_error_on_some_ranks_names_what_may_be_of_different_steps(
+    checking: jaxcluster.Cluster, tmp_path: Path, source: str, told: str
+) -> None:
+    (tmp_path / "failing_trainer.py").write_text(
+        "class Trainer:\n"
+        "    def fit(self, double, total, check): self.total = check(double(total))\n"
+    )
+    checking.run(
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from failing_trainer import Trainer\ntrainer = Trainer()",
+        show=False,
+    )
+    with pytest.raises(CellFailed) as caught:
+        checking.run(source, show=False)
+    assert f"{FAILED}{told}" in str(caught.value).splitlines()
+    if "trainer" not in source:
+        assert len(set(totals(checking))) == 2
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["total = check(double(total), True)", "y = check(r)",
+     "if r: 1 / 0\ntotal = double(total)"],
+    ids=["alike", "launches nothing", "uneven"],
+)  # fmt: skip
+def test_an_error_after_which_no_name_can_differ_says_nothing_more(
+    checking: jaxcluster.Cluster, source: str
+) -> None:
+    with pytest.raises(CellFailed) as caught:
+        checking.run(source, show=False)
+    assert FAILED not in str(caught.value)
+    assert len(set(totals(checking))) == 1
+
+
 @pytest.mark.parametrize(
     "source",
     ["total = double(total); hold(0, {0})", "total = double(total); await later(0, {0})",

@@ -216,6 +216,21 @@ def test_an_observer_that_launches_on_one_rank_alone_is_told(page: Page) -> None
     assert "── ranks 0, 1 ──" in again
 
 
+def test_an_observer_that_fails_on_one_rank_behind_a_launch_is_told_to_differ(page: Page) -> None:
+    made = page.notebook.ok(
+        "%%spmd\n"
+        "button = W.Button(description='go')\n"
+        "@button.on_click\n"
+        "def go(_):\n"
+        "    global last\n"
+        "    last = [jnp.sum(x), 1 / (1 - rank)]\n"
+        "button"
+    )
+    page.click(page.shown(made)[0])
+    told = "assigns from line 4 on may be of different steps on them: last."
+    page.notebook.until(lambda: told in made.text, "its end")
+
+
 def test_a_widget_of_one_rank_is_that_ranks_alone(page: Page) -> None:
     """Also while the other ranks run."""
     made = page.notebook.ok("%%spmd --ranks 1\nown = W.IntSlider(max=50)\nown")

@@ -229,7 +229,8 @@ class Writer:
         # Not by the same chance: what was found before is found again.
         more = random.Random(~seed).random
         made = replace(made, is_tuned=more() < 0.1)
-        return replace(made, donates=more() < 0.3, is_raised_early=more() < 0.2)
+        made = replace(made, donates=more() < 0.3, is_raised_early=more() < 0.2)
+        return self.cut(made) if with_life and not made.fault and more() < 0.05 else made
 
     def programs(self, with_life: bool, with_launch: bool) -> tuple[Program, ...]:
         """What the cells of a notebook are to do, ``with_launch`` so that a mistake can be made."""
@@ -460,6 +461,19 @@ class Writer:
             return replace(made, programs=tuple(others), fault=fault, guilty=frozenset(guilty))
         others[[p.number for p in others].index(program.number)] = _with(program, rank, steps)
         return replace(made, programs=tuple(others), fault=fault, guilty=frozenset(guilty))
+
+    def cut(self, made: Schedule) -> Schedule:
+        """Have an error keep what a cell launches last from its name, on one rank."""
+        at = [(p, *place) for p in made.programs for place in _launches(p)]
+        if not at:
+            return made
+        program, rank, _ = self.pick(at)
+        index = max(index for p, r, index in at if (p, r) == (program, rank))
+        own = list(program.steps[rank])
+        own[index] = replace(own[index], is_cut=True)
+        programs = tuple(_with(p, rank, own) if p is program else p for p in made.programs)
+        guilty = frozenset({(program.number, rank)})
+        return replace(made, programs=programs, fault="cut", guilty=guilty)
 
     def stop(self, made: Schedule) -> Schedule:
         """The stop button, or a time limit, for one of the cells."""

@@ -602,6 +602,8 @@ class Rank:
         except KeyboardInterrupt:
             status = "interrupted"
         except Exception as raised:
+            if self.stopped_at != "":
+                self.stopped_at = f"{self.place}{self.stopped_at or ''}"
             heard = raised.heard if isinstance(raised, failures.Divergence) else None
             error = wire.ErrorInfo(type(raised).__name__, str(raised), [], heard=heard)
             status = "error"

@@ -16,7 +16,14 @@ from functools import partial
 from typing import Any
 
 from jaxcluster.engine import blackbox
-from jaxcluster.errors import CellInterrupted, Divergence, RankDied, RecoveryError, UsageError
+from jaxcluster.errors import (
+    CellFailed,
+    CellInterrupted,
+    Divergence,
+    RankDied,
+    RecoveryError,
+    UsageError,
+)
 from jaxcluster.model import explain, lineage, rewrite
 from jaxcluster.wire import Death
 from jaxcluster.wire.ops.cells import Interrupt
@@ -47,7 +54,7 @@ CUT_OFF = 0.05  # of those: some cells are seconds on their way to a rank
 ACTS = 0.1  # of the others: values come and go between cells, or cells are undone
 PX = 0.02  # of the others: ipyparallel runs code of a client's beside the cells
 BEHIND = 0.03  # of those with a mistake: a cell behind it is stopped before its turn
-BLAMED = ("skip", "other", "raise", "caught", "refused")  # faults of which a rank is guilty
+BLAMED = ("skip", "other", "raise", "caught", "refused", "cut")  # faults of which a rank is guilty
 NEWCOMER = 2  # which notebook
 KEPT_TOLD = "did is kept:"  # of a cell whose time was up
 LIMIT_S = 200.0  # of the virtual clock; what waits as long waits for ever
@@ -464,9 +471,9 @@ def _look_at_kept(
 def _look_at_apart(
     cluster: Cluster, course: Course, program: Program, error: BaseException | None
 ) -> list[str]:
-    """P1: where a stopped cell has left a name with values of different steps, it says so."""
+    """P1: where a stop or an error has left a name with values of different steps, it says so."""
     told = f"{error}{course.said[program.number]}"
-    if not isinstance(error, CellInterrupted | None):
+    if not isinstance(error, CellFailed | CellInterrupted | None):
         return []
     broken = []
     for name in "abcd":  # not of threads, nor of what one rank alone is refused
@@ -521,7 +528,7 @@ def _was_given_new_processes(program: Program, schedule: Schedule, course: Cours
 
 def _look_at_all_or_none(schedule: Schedule, cluster: Cluster, course: Course) -> None:
     """P5: what no rank's own steps made different is equal on all ranks."""
-    if schedule.fault in ("partial", "raise", "caught", "refused") or any(
+    if schedule.fault in ("partial", "raise", "caught", "refused", "cut") or any(
         p.is_stopped for p in schedule.programs
     ):
         return
@@ -663,7 +670,7 @@ def _is_whole(step: Any, program: Program) -> bool:
 
 def prepare() -> None:
     """Make a process fast that does nothing but run schedules."""
-    for module, name in ((rewrite, "_assigned_names"), (explain, "tree_of"), (lineage, "_bound")):
+    for module, name in ((rewrite, "assigned_since"), (explain, "tree_of"), (lineage, "_bound")):
         setattr(module, name, functools.cache(getattr(module, name).__wrapped__))
     for module in list(sys.modules.values()):
         if module.__name__.partition(".")[0] in ("jaxcluster", "sim"):

@@ -392,6 +392,9 @@ HOLES: dict[str, list[tuple[Any, str, Any]]] = {
     ],
     "values come before it is known how a cell went": [(between_cells, "standing", ask_who_runs)],
     "a resync beside others' cells": [(handle.Cluster, "resync", resync_at_once)],
+    "an error keeps a value from its name on one rank": [
+        (Cell, "was_stopped_apart", property(lambda cell: False)),
+    ],
 }  # fmt: skip
 
 
@@ -442,6 +445,7 @@ SHOWN_BY: dict[str, Callable[[Schedule], bool]] = {
     "a cell is taken back while others replace the ranks": is_kept,
     "values come before it is known how a cell went": has_acts,
     "a resync beside others' cells": has_resync,
+    "an error keeps a value from its name on one rank": lambda made: made.fault == "cut",
 }
 
 

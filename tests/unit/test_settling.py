@@ -223,11 +223,14 @@ def test_what_has_met_other_launches_is_undone(whose: dict[int, int]) -> None:
 STOP, TIMEOUT, NOTHING = events.Stopped(T0 - 0.7), events.Tick(T0 - 0.7), events.Tick(T0 - 0.7)
 
 
-def left_by_a_stop(
-    *replies: dict[str, Any], how: events.Event = STOP, is_last: bool = False
+def left(
+    *replies: dict[str, Any],
+    source: str = "y = f(x)",
+    how: events.Event = NOTHING,
+    is_last: bool = False,
 ) -> str:
-    """What is said of names after a stop; of each rank, what its reply says."""
-    record = CellRecord(SEQ, 3, "y = f(x)", [0, 1])
+    """What is said of names at the end of a cell; of each rank, what its reply says."""
+    record = CellRecord(SEQ, 3, source, [0, 1])
     cell = Cell(record, T0 - 1, timeout_s=0.2 if how is TIMEOUT else None, is_last=is_last)
     cell.feed(how)
     for rank, more in enumerate(replies):
@@ -259,15 +262,64 @@ def test_a_stop_in_different_places_behind_a_launch_is_told(
         "The ranks were stopped in different places, so what this cell assigns may be of different "
         "steps on them: y."
     )
-    assert left_by_a_stop(*replies) == (told if is_told else "")
+    assert left(*replies, how=STOP) == (told if is_told else "")
+
+
+@pytest.mark.parametrize(
+    ("replies", "is_told"),
+    [
+        ([{"stopped_at": "3:1:20"}, {"status": "ok"}], True),
+        ([{"stopped_at": "3:1:20"}, {"stopped_at": "3:1:40"}], True),
+        ([{"stopped_at": "3:1:20"}, {"stopped_at": "2:4:6/3:1:20"}], True),
+        ([{"stopped_at": "3:1:20"}, {"stopped_at": "3:1:20"}], False),
+        ([{"stopped_at": "3:1:20"}, {"status": "interrupted", "stopped_at": "3:1:20"}], False),
+        ([{"stopped_at": "3:1:20", "own": {}}, {"status": "ok", "own": {}}], False),
+    ],
+)
+def test_an_error_in_different_places_behind_a_launch_is_told(
+    replies: list[dict[str, Any]], is_told: bool
+) -> None:
+    told = (
+        "The ranks have ended this cell in different places, so what it assigns may be of "
+        "different steps on them: y."
+    )
+    assert left(*({"status": "error", **more} for more in replies)) == (told if is_told else "")
+
+
+STATEMENTS = """
+def later():
+    global far
+    near = far = 0
+x = f(x)
+for i in range(3):
+    y = f(x)
+z = f(y)
+"""
+
+
+@pytest.mark.parametrize(
+    ("places", "told"),
+    [
+        (["3:9:20", None], " from line 9 on may be of different steps on them: far, z."),
+        (["3:9:20", "other.py:3:4/3:8:40"],
+         " from line 7 on may be of different steps on them: far, i, y, z."),
+        (["3:9:20", ""], " may be of different steps on them: far, i, near, x, y, z."),
+        (["3:9:20", "other.py:3:4"], " may be of different steps on them: far, i, near, x, y, z."),
+    ],
+)  # fmt: skip
+def test_what_all_ranks_have_come_past_is_of_the_same_step(
+    places: list[str | None], told: str
+) -> None:
+    replies = [{"stopped_at": at, "status": "ok" if at is None else "error"} for at in places]
+    assert left(*replies, source=f"\n{STATEMENTS}").endswith(f"so what it assigns{told}")
 
 
 @pytest.mark.parametrize("how", [STOP, TIMEOUT, NOTHING], ids=["stop", "timeout", "elsewhere"])
 def test_a_stop_in_different_places_is_told_that_the_code_has_caught(how: events.Event) -> None:
     """From elsewhere: by a signal, or another notebook."""
     caught = [{"stopped_at": "3:1:20", "status": "ok"}, {"stopped_at": "3:2:30", "status": "ok"}]
-    assert left_by_a_stop(*caught, how=how)
-    assert not left_by_a_stop(*caught, how=how, is_last=True), "no more cells come"
+    assert left(*caught, how=how)
+    assert not left(*caught, how=how, is_last=True), "no more cells come"
 
 
 def test_ranks_that_are_interrupted_since_another_one_failed_were_not_stopped() -> None:
