@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from jaxcluster.model import deaths
 from jaxcluster.ranks import name_ranks
 from jaxcluster.wire import Death
-from jaxcluster.wire.forks import RESTARTED, STOPPED
+from jaxcluster.wire.forks import STOPPED
 
 RecoveryMode = Literal["auto", "ask", "never"]
 """Whether lost ranks are replaced at once, when the user says so, or never."""
@@ -56,8 +57,7 @@ class ClusterCondition:
     @property
     def ended_by_others(self) -> str:
         """Why its ranks have ended, where another process has ended them; "" else."""
-        whys = [death.why for death in self.dead.values()]
-        return next((why for why in (STOPPED, RESTARTED) if why in whys), "")
+        return deaths.meant(death.why for death in self.dead.values())
 
     @property
     def without_dead(self) -> str:

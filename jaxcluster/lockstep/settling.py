@@ -20,6 +20,7 @@ from jaxcluster.lockstep.facts import Facts, Recovered, Replayed, Reports, Why
 from jaxcluster.lockstep.states import OVER, Impossible, State
 from jaxcluster.lockstep.undone import Undone, tell_apart, tell_lost
 from jaxcluster.model import (
+    deaths,
     diagnose,
     explain,
     findings,
@@ -33,7 +34,6 @@ from jaxcluster.model import (
     verdict,
 )
 from jaxcluster.ranks import begin_ranks, name_ranks
-from jaxcluster.wire.forks import RESTARTED, STOPPED
 
 ANSWER_S = 5.0  # that ranks get to say what they have launched, where it is known to differ
 UNEVEN_S = 8.0  # that what made the ranks uneven gets to even out, or to become certain
@@ -161,7 +161,7 @@ class Settling:
     def _end_with_ranks(self) -> Steps[None]:
         """Where a person has ended all ranks before its end was known to be right, it says so."""
         cell, dead = self._cell, self._facts.dead
-        why = next((one.why for one in dead.values() if one.why in (STOPPED, RESTARTED)), "")
+        why = deaths.meant(one.why for one in dead.values())
         is_known = self._has_ended_by_itself and not cell.is_to_be_checked
         if is_known or not (why and self._is(State.LEFT)):
             return
@@ -655,7 +655,7 @@ class Settling:
         # Behind a cut they may live, and go on with the cell.
         what = "could no longer be reached" if self._facts.is_cut else "died"
         told = f"{begin_ranks(died, hosts)} {what} in cell [{record.execution_count}]: {why}."
-        if why in (STOPPED, RESTARTED):
+        if deaths.meant([why]):
             told = f"Cell [{record.execution_count}] was ended: {why}."
         dead = self._facts.dead
         if lost := {r: why for r, why in died.items() if r in dead and dead[r].host_lost}:

@@ -14,7 +14,8 @@ from jaxcluster.allocation.turns import who_we_are
 from jaxcluster.cluster import Cluster, array_queries, replay
 from jaxcluster.cluster import history as cells
 from jaxcluster.errors import UsageError
-from jaxcluster.model import deadlock, diagnose, explain, lockstep, stragglers, timeline
+from jaxcluster.lockstep.availability import advice
+from jaxcluster.model import deadlock, deaths, diagnose, explain, lockstep, stragglers, timeline
 from jaxcluster.model.findings import Suspicion
 from jaxcluster.model.history import Run
 from jaxcluster.model.outputs import ANSI, RankRecord, group_outputs
@@ -100,8 +101,10 @@ def report(running: Cluster, cell: int | None) -> list[str | dict[str, Any]]:
 def _now(running: Cluster) -> str:
     world = running.world
     if running.dead:
+        lines = deaths.tell({rank: death.why for rank, death in running.dead.items()})
+        if running.condition.ended_by_others:
+            return "\n".join([*lines, advice(running.condition) or ""])
         rank = min(running.dead)
-        lines = [f"Rank {r} died: {death.why}." for r, death in sorted(running.dead.items())]
         return "\n".join([*lines, f"The end of rank {rank}'s log:", world.log_excerpt(rank)])
     before = replay.ask_reports(world.link, launches=256)
     time.sleep(LOOK_S)

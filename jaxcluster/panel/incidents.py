@@ -9,7 +9,8 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.cluster import Cluster, RunningCell, replay
 from jaxcluster.cluster.action_runner import Owner
-from jaxcluster.model import crash_log, explain, postmortem, timeline
+from jaxcluster.lockstep.availability import advice
+from jaxcluster.model import crash_log, deaths, explain, postmortem, timeline
 from jaxcluster.model.findings import Report
 from jaxcluster.panel import evidence, protocol
 from jaxcluster.panel.poller import RankPoller
@@ -99,6 +100,7 @@ class Incidents:
         """Who died, of what, and what the others did then: most of them wait for nobody."""
         said = replay.ask_reports(current.link, launches=TIMELINE)
         gone = postmortem.reports_of(dead, current.world.last_launches)
+        culprits = [rank for rank in dead if not deaths.meant([current.dead[rank].why])]
         cell = next((c for c in current.cells if set(c.record.ranks) & set(dead)), None)
         waiting: list[int] = []
         last_seen: dict[int, tuple[int, int]] = {}
@@ -106,7 +108,7 @@ class Incidents:
             waiting = sorted(poller.waiting - set(dead))
             last_seen = {
                 rank: (state.cell, state.line)
-                for rank in dead
+                for rank in culprits
                 if (state := poller.states.get(rank)) is not None
                 and state.state == "running"
                 and state.cell is not None
@@ -118,13 +120,13 @@ class Incidents:
             cell,
             "dead",
             now,
-            title=f"{begin_ranks(dead)} died" if dead else "JAX's coordinator died",
+            title=_death_title(current, dead),
             lines=_obituary(current, dead, cell, said),
             waiting=waiting,
-            culprits=dead,
+            culprits=culprits,
             stacks=text.stacks(said),
-            places=evidence.places(said, "dead", dead, last_seen=last_seen),
-            timelines=timeline.timelines({**said, **gone}, culprits=dead, is_cut=True),
+            places=evidence.places(said, "dead", culprits, last_seen=last_seen),
+            timelines=timeline.timelines({**said, **gone}, culprits=culprits, is_cut=True),
         )
 
     def _keep(
@@ -174,17 +176,29 @@ def _told(found: Report, said: Mapping[int, wire.RankReport]) -> Mapping[str, An
     }
 
 
+def _death_title(current: Cluster, dead: Sequence[int]) -> str:
+    if not dead:
+        return "JAX's coordinator died"
+    why = current.condition.ended_by_others
+    return why.capitalize() or f"{begin_ranks(dead)} died"
+
+
 def _obituary(
     current: Cluster,
     dead: Sequence[int],
     cell: RunningCell | None,
     said: Mapping[int, wire.RankReport],
 ) -> list[str]:
-    """What has died, and of what; where the others were; the end of the first one's log."""
-    where = f" in cell [{cell.record.execution_count}]" if cell is not None else ""
+    """What has died, and of what; where the others were; the end of the first one's log.
+
+    Of ranks that a person has ended: that, and what to type.
+    """
     if not dead:
         return [f"JAX's coordinator died: {current.coordinator_died}."]
-    lines = [f"Rank {rank} died{where}: {current.dead[rank].why}." for rank in dead]
+    number = cell.record.execution_count if cell is not None else None
+    lines = deaths.tell({rank: current.dead[rank].why for rank in dead}, number)
+    if current.condition.ended_by_others:
+        return [*lines, advice(current.condition) or ""]
     if cell is not None and said:
         record = cell.record
         others = [rank for rank in record.ranks if rank in said]

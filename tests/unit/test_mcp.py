@@ -5,11 +5,17 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from jaxcluster import cli
+from jaxcluster.lockstep.availability import ClusterCondition
+from jaxcluster.mcp import texts
 from jaxcluster.mcp.texts import MOST_CHARS, clip_document
+from jaxcluster.wire import Death
+from jaxcluster.wire.forks import RESTARTED
 
 
 def test_without_the_sdk_it_says_what_to_install(
@@ -54,3 +60,18 @@ def test_a_report_as_json_is_no_longer_than_another_answer() -> None:
     assert short["timelines"] == timelines[: len(short["timelines"])] != []
     assert short["left_out"] == 9 - len(short["timelines"])
     assert short["culprits"] == [1]
+
+
+def test_ranks_that_a_notebook_has_restarted_have_not_died() -> None:
+    dead = dict.fromkeys(range(2), Death(RESTARTED))
+    running = SimpleNamespace(
+        name="main",
+        dead=dead,
+        world=SimpleNamespace(log_excerpt=lambda rank: "its last words"),
+        condition=ClusterCondition("main", dead=dead, is_ours=False),
+        past_reports=SimpleNamespace(find=lambda cell: None, all=list),
+    )
+    (told,) = texts.report(cast(Any, running), None)
+    assert str(told).startswith(
+        "NOW\nThe cluster was restarted.\n%jaxcluster attach main connects to its new processes.\n"
+    )

@@ -20,6 +20,7 @@ from jaxcluster import cluster, panel, wire
 from jaxcluster.cluster import events, lifecycle
 from jaxcluster.cluster.resources import Meter, sample_of
 from jaxcluster.errors import ClusterExists
+from jaxcluster.lockstep.availability import ClusterCondition
 from jaxcluster.model import findings
 from jaxcluster.model.outputs import CellRecord, RankRecord
 from jaxcluster.model.rewrite import AutoMode
@@ -31,6 +32,7 @@ from jaxcluster.panel.poller import RSS_STEP, RankPoller, waiting
 from jaxcluster.panel.resources import ResourceFeed
 from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.views.cell_outputs import MOST_CHARS, notebook_outputs
+from jaxcluster.wire.forks import RESTARTED, STOPPED
 from jaxcluster.wire.ops import Operation
 from jaxcluster.wire.ops.lockstep import Resources
 
@@ -80,7 +82,7 @@ class Running:
         self.meter = Meter(self.link)  # type: ignore[arg-type]
         self.late = types.SimpleNamespace(found=None, keep_up=lambda: None)
         self.cells: list[Any] = []
-        self.dead: dict[int, dict[str, str]] = {}
+        self.dead: dict[int, wire.Death] = {}
         self.divergence: findings.Report | None = None
         self.coordinator_died = ""
         self.recovered = ""
@@ -100,6 +102,10 @@ class Running:
     @property
     def is_broken(self) -> bool:
         return bool(self.dead or self.divergence)
+
+    @property
+    def condition(self) -> ClusterCondition:
+        return ClusterCondition("main", dead=self.dead, is_ours=False)
 
     def log_excerpt(self, rank: int) -> str:
         return "its last words"
@@ -424,6 +430,8 @@ def test_outputs_are_those_of_a_notebook() -> None:
     text, died = notebook_outputs(record, 7)
     assert f"x\n[{MOST_CHARS} more characters]\nx" in text["text"]
     assert died["evalue"] == "rank 1 died: killed by SIGKILL"
+    (ended,) = notebook_outputs(RankRecord(1, died=RESTARTED), 7)
+    assert ended["evalue"] == RESTARTED
 
 
 # --------------------------------------------------------------------------------------- resources
@@ -612,6 +620,27 @@ def test_a_death_is_told_and_so_is_the_next_one(running: Running) -> None:
     assert second is not None
     assert second.id != first.id
     assert second.culprits == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("why", "hint"),
+    [
+        (RESTARTED, "%jaxcluster attach main connects to its new processes."),
+        (STOPPED, "%jaxcluster start starts another."),
+    ],
+)
+def test_ranks_that_another_notebook_has_ended_have_not_died(
+    running: Running, why: str, hint: str
+) -> None:
+    model = Model(AutoMode())
+    model.submitted.append(running.submit(7, "a"))
+    running.dead = {0: wire.Death("killed by SIGKILL"), 1: wire.Death(why), 2: wire.Death(why)}
+    told = model.take_in()[0].report
+    assert told is not None
+    assert (told.title, told.culprits) == (why.capitalize(), [0])
+    assert told.lines == [
+        "Rank 0 died in cell [7]: killed by SIGKILL.", f"Cell [7] was ended: {why}.", hint,
+    ]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------ pushes
