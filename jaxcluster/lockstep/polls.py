@@ -120,7 +120,7 @@ class Polls:
         """
         found, unsure = deadlock.find(reports)
         before, self._announced = self._announced, None
-        if found is not None and not found.is_hopeless:
+        if found is not None and deadlock.may_hear_more(reports, found.culprits):
             self._announced = found.lines
             if before != found.lines:
                 found = None

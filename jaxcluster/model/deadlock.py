@@ -14,7 +14,7 @@ merely come late have made what is at their head with the others, and are in no 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from jaxcluster import wire
 from jaxcluster.model import lockstep
@@ -148,10 +148,9 @@ def find(reports: Mapping[int, wire.RankReport]) -> tuple[Report | None, list[st
         first, *waits, hint = tell(found)
         more = [f"... and {len(waits) - MOST_GROUPS} more."] if len(waits) > MOST_GROUPS else []
         return None, [first, *waits[:MOST_GROUPS], *more, hint]
-    # In strict mode nothing was launched.
-    told = (reports[rank].announced for rank in found)
-    announced = any(one is not None and not wire.is_compiling(one) for one in told)
-    hopeless = "" if announced else "they wait for each other"
+    # In strict mode nothing was launched. But who compiles hears no interrupt.
+    can_leave = may_hear_more(reports, found) and not any(map(wire.is_compiling, found.values()))
+    hopeless = "" if can_leave else "they wait for each other"
     processes = next(iter(found.values())).processes
     others = tuple(sorted(set(reports) - set(found)))
     lines = tuple(tell(found, is_over=True))
@@ -160,6 +159,12 @@ def find(reports: Mapping[int, wire.RankReport]) -> tuple[Report | None, list[st
         "circle", processes, None, tuple(found), others, lines, max(cells), cells,
         hopeless=hopeless, title=f"{begin_ranks(found)} wait for each other",
     ), []  # fmt: skip
+
+
+def may_hear_more(reports: Mapping[int, wire.RankReport], ranks: Iterable[int]) -> bool:
+    """Whether some of these ranks have announced a launch, and wait for what others announce."""
+    told = (reports[rank].announced for rank in ranks)
+    return any(one is not None and not wire.is_compiling(one) for one in told)
 
 
 def _may_run_side_by_side(devices: Sequence[str]) -> bool:

@@ -31,7 +31,7 @@ def tuned(backend, module, executable_devices, *args, **kwargs):
         text = module.operation.get_asm(enable_debug_info=False)
         key = hashlib.blake2b(text.encode(), digest_size=9).hexdigest()
         client.key_value_set(f"tuned/{key}/{r}", "", allow_overwrite=True)
-        for other in range(jax.process_count()):
+        for other in {d.process_index for d in executable_devices}:
             client.blocking_key_value_get(f"tuned/{key}/{other}", 86_400_000)
     return compiled(backend, module, executable_devices, *args, **kwargs)
 
@@ -110,6 +110,30 @@ def test_in_strict_mode_a_rank_that_takes_longer_to_compile_is_waited_for(
         show=False,
     )
     assert [said.stdout(rank) for rank in range(2)] == ["600.0\n"] * 2
+
+
+def test_a_circle_in_which_a_rank_compiles_is_ended_as_soon_as_it_is_named(
+    start: Callable[..., jaxcluster.Cluster],
+) -> None:
+    """Rank 0 has announced what all have compiled, and rank 1 waits for it in the compiler."""
+    ranks = start(3)
+    ranks.run(
+        f"{TOGETHER.replace('16', '24')}\n"
+        "pair = jax.make_mesh((2,), ('i',), devices=jax.devices()[:2])\n"
+        "if r < 2:\n"
+        "    h = jax.make_array_from_callback((4,), NamedSharding(pair, P('i')),"
+        " lambda at: np.arange(4.0)[at])",
+        show=False,
+    )
+    ranks.strict(True)
+    with pytest.raises(Divergence) as caught:
+        ranks.run(
+            "if r == 1: h.max()\ntotal(g)\nif r == 0: h.max()",
+            show=False,
+        )
+    assert caught.value.report.kind == "circle"
+    assert "need new processes, since they wait for each other." in str(caught.value)
+    assert ranks.run("print(float(total(g)))", show=False).stdout(2) == "276.0\n"
 
 
 def test_ranks_that_come_late_are_waited_for(ranks: jaxcluster.Cluster) -> None:

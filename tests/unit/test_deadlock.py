@@ -10,7 +10,17 @@ from collections.abc import Iterable
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.model.deadlock import _cycle, _may_run_side_by_side, circle, find, tell
+from jaxcluster.lockstep.polls import Facts, Polls
+from jaxcluster.model.deadlock import (
+    _cycle,
+    _may_run_side_by_side,
+    circle,
+    find,
+    may_hear_more,
+    tell,
+)
+from jaxcluster.model.health import CellWatch
+from jaxcluster.model.outputs import CellRecord
 
 
 class Journals:
@@ -210,6 +220,26 @@ def test_a_rank_in_the_compiler_waits_for_the_others_as_in_a_launch() -> None:
         "they wait for each other",
     )
     assert find(made) == (None, [])
+
+
+@pytest.mark.parametrize("compiles", [True, False])
+def test_who_announces_can_leave_a_circle_and_who_compiles_can_not(compiles: bool) -> None:
+    """Rank 0 has announced a launch of all, and rank 1 is to make one of both, or compiles it."""
+    made = reports("A012", "A012", "A012")
+    fingerprint = wire.compiling_fingerprint(7) if compiles else 7
+    waits = {
+        0: wire.Launch(1, "0,1,2", "jit(a)", 5),
+        1: wire.Launch(0, "0,1", "jit(b)", fingerprint),
+    }
+    told = {r: dataclasses.replace(one, announced=waits.get(r)) for r, one in made.items()}
+    found, _ = find(told)
+    assert found is not None
+    assert (found.culprits, found.is_hopeless) == ((0, 1), compiles)
+    assert may_hear_more(told, found.culprits)
+    polls = Polls(CellRecord(1, 1, "", [0, 1, 2]), CellWatch([0, 1, 2], 100.0))
+    assert polls.find(told, Facts(101.0, ranks=(0, 1, 2))) == []  # it may hear of another one
+    polls.find(told, Facts(102.0, ranks=(0, 1, 2)))
+    assert polls.report == found
 
 
 def test_where_something_else_may_launch_a_circle_is_told_and_nothing_is_ended() -> None:
