@@ -85,6 +85,21 @@ if jax.process_index() != 1:
 """
 
 
+# A cell that runs until it is stopped. Its source has not what it prints.
+ENDLESS = "print(f'{rank} is in it', flush=True)\ntime.sleep(600)"
+
+
+def wait_for_all(assistant: Assistant, cluster: jaxcluster.Cluster) -> None:
+    """Until all ranks are in ``ENDLESS``: where the machine is busy some begin it late."""
+
+    def are_in_it() -> bool:
+        shown = assistant.ok("outputs", cluster=cluster.name)
+        printed = [f"{rank} is in it" in shown for rank in range(cluster.num_processes)]
+        return all(printed) and "ranks 0-3: running" in shown
+
+    until(are_in_it, "what all ranks print")
+
+
 # --------------------------------------------------------------------------- looking
 
 
@@ -141,12 +156,16 @@ def test_it_sees_figures(looker: Assistant, cluster: jaxcluster.Cluster) -> None
 
 
 def test_it_sees_a_cell_that_runs(looker: Assistant, cluster: jaxcluster.Cluster) -> None:
-    cell = cluster.submit("print('now', flush=True)\nwhile True:\n    time.sleep(0.01)")
+    cell = cluster.submit(ENDLESS)
     cell.run_in_background(lambda record: None)
-    try:
-        until(lambda: "now" in looker.ok("outputs", cluster=cluster.name), "the printed text")
+
+    def are_in_one_place() -> bool:
         stacks = looker.ok("stacks", cluster=cluster.name)
-        assert "ranks 0-3" in stacks and "time.sleep(0.01)" in stacks
+        return "ranks 0-3" in stacks and "time.sleep(600)" in stacks
+
+    try:
+        wait_for_all(looker, cluster)
+        until(are_in_one_place, "all ranks sleep")
         assert looker.ok("status", cluster=cluster.name).count(" running ") == 4
         assert "running" in looker.ok("outputs", cluster=cluster.name)
     finally:
@@ -231,28 +250,26 @@ def test_interrupt_is_heard_while_a_cell_runs(
     runner: Assistant, cluster: jaxcluster.Cluster
 ) -> None:
     endings: list[Any] = []
-    code = "print('it runs', flush=True)\nwhile True:\n    time.sleep(0.01)"
 
     def run() -> None:
-        endings.append(runner.call("run_cell", cluster=cluster.name, code=code))
+        endings.append(runner.call("run_cell", cluster=cluster.name, code=ENDLESS))
 
     running = threading.Thread(target=run)
     running.start()
-    until(lambda: "it runs" in runner.ok("outputs", cluster=cluster.name), "the cell")
+    wait_for_all(runner, cluster)
     assert "Interrupted ranks 0-3" in runner.ok("interrupt", cluster=cluster.name)
     running.join(DEADLINE_S)
     (ending,) = endings
     assert ending.is_error and "was stopped on ranks 0-3" in said(ending)
-    assert "it runs" in said(ending)
+    assert "3 is in it" in said(ending)
     assert "No rank was running" in runner.ok("interrupt", cluster=cluster.name)
 
 
 def test_its_cells_end_with_it(home: Home, cluster: jaxcluster.Cluster) -> None:
-    code = "print('goes on', flush=True)\nwhile True:\n    time.sleep(0.01)"
     with assistant(home, "--allow-run") as opened:
-        run = {"cluster": cluster.name, "code": code}
+        run = {"cluster": cluster.name, "code": ENDLESS}
         asked = opened.portal.start_task_soon(opened.client.call_tool, "run_cell", run)
-        until(lambda: "goes on" in opened.ok("outputs", cluster=cluster.name), "the cell")
+        wait_for_all(opened, cluster)
         asked.cancel()
     until(lambda: {s.state for s in cluster.status()} == {"idle"}, "the cell's end")
     assert "KeyboardInterrupt" not in cluster.run("print(1)", show=False).stdout()
