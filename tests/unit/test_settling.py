@@ -322,7 +322,7 @@ def test_a_stop_in_different_places_is_told_that_the_code_has_caught(how: events
     assert not left(*caught, how=how, is_last=True), "no more cells come"
 
 
-def test_ranks_that_are_interrupted_since_another_one_failed_were_not_stopped() -> None:
+def test_where_ranks_were_interrupted_since_another_one_failed_is_told() -> None:
     cell = Cell(CellRecord(SEQ, 3, "y = f(x)", [0, 1]), T0 - 9)
     made: dict[str, Any] = {"seconds": 0.1, "launches": EVEN, "own": EVEN}
     error = wire.ErrorInfo("ValueError", "no", [], 1)
@@ -333,7 +333,8 @@ def test_ranks_that_are_interrupted_since_another_one_failed_were_not_stopped() 
     cell.feed(events.Replied(T0 - 1, stopped))
     ranks, settling = Ranks(), Settling(cell)
     ranks.carry(settling.settle())
-    assert ranks.carry(settling.end(lambda error, ranks: ())).left == ""
+    left = ranks.carry(settling.end(lambda error, ranks: ())).left
+    assert left.startswith("The ranks have ended this cell in different places")
 
 
 @pytest.mark.parametrize("undone", [Undone(made=("y",)), Undone("a rank gave no answer", ("y",))])

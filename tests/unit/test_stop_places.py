@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterable
-from types import FrameType, SimpleNamespace
+from types import CodeType, FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -53,10 +53,10 @@ class Places(Journal):
 def test_lines_of_cells_and_of_the_users_files_tell_where_a_rank_was_stopped(
     launched_in: str | None, told: list[str]
 ) -> None:
-    frames = frames_of(STDLIB, INSTALLED, OWN, CELL)
-    place = Places(launched_in).stands_at(frames)
+    places = [(f.f_code, f.f_lineno, f.f_lasti) for f in frames_of(STDLIB, INSTALLED, OWN, CELL)]
+    place = Places(launched_in).stands_at(places)
     assert [one.rpartition("/")[2].partition(":")[0] for one in place.split("/")] == told
-    assert place.split("/")[-1] == f"3:2:{frames[-1].f_lasti}"
+    assert place.split("/")[-1] == f"3:2:{places[-1][2]}"
 
 
 class Stops(Interrupts):
@@ -64,10 +64,10 @@ class Stops(Interrupts):
 
     def __init__(self, *places: str, holds: bool = False) -> None:
         left = iter(places)
-        self.asked: list[list[FrameType]] = []
+        self.asked: list[list[str]] = []
 
-        def stands_at(frames: Iterable[FrameType]) -> str:
-            self.asked.append([*frames])
+        def stands_at(places: Iterable[tuple[CodeType, int, int]]) -> str:
+            self.asked.append([code.co_name for code, *_ in places])
             return next(left)
 
         journal = SimpleNamespace(stands_at=stands_at, may_hold_results=lambda frame: holds)
@@ -116,7 +116,7 @@ def test_where_a_cell_awaits_tells_where_it_is_stopped(
             await task
         stops._cancel(stops.running)
         assert stops.running.stopped_at == told
-        assert [f.f_code.co_name for f in stops.asked[0]] == ["sleep", "_inner", "_outer"]
+        assert stops.asked[0] == ["sleep", "_inner", "_outer"]
 
     asyncio.run(stop())
 
