@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from jaxcluster import wire
-from jaxcluster.cluster import events, resizing, restart
+from jaxcluster.cluster import between_cells, events, resizing, restart
 from jaxcluster.cluster.action_runner import Sent
 from jaxcluster.cluster.starting import Starting
 from jaxcluster.cluster.world import World
@@ -40,6 +40,8 @@ from jaxcluster.model.life import Life
 from jaxcluster.model.lineage import Lineage
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records.saved_states import Kept
+from jaxcluster.wire.link import replies
+from jaxcluster.wire.ops.lockstep import AtRest
 from jaxcluster.wire.ops.state import HoldReplies
 
 Say = Callable[[str], None]
@@ -77,6 +79,11 @@ class Renewable(Protocol):
     def leave_down(self, why: str) -> None: ...
     def respawn(self, progress: Say, watch: Callable[[Starting | None], None]) -> None: ...
     def equip(self) -> None: ...
+
+
+ENDED_UNLIKE = (
+    "A cell of another notebook had not ended alike on all ranks: don't trust what it assigned."
+)
 
 
 class GivenUp(Exception):
@@ -245,9 +252,19 @@ class Respawn:
         self._hold_replies(True)
         self._turn.callback(self._hold_replies, False)
         cells = [cell.record for cell in cluster.sent]
-        self._kept = restart.save(cluster.world, cells, last, self._check, self.undo, self.resize)
+        kept = restart.save(cluster.world, cells, last, self._check, self.undo, self.resize)
+        self._kept = replace(kept, notes=self._doubt())
         if self.resize is not None:
             self._check_resize(self._kept)
+
+    def _doubt(self) -> str:
+        """What is to be said of other notebooks' cells, which have ended: nobody settles them."""
+        world = self._world
+        if world.dead or world.is_over:
+            return ""
+        rests = replies(world.link.gather(world.link.ranks, AtRest(), timeout_s=HOLD_S))
+        unlike = between_cells.standing(rests, {}).unsettled - world.own_cells
+        return ENDED_UNLIKE if unlike else ""
 
     def _take_turn(self) -> Mapping[int, int] | None:
         """Each rank's last cell; None: nobody can hand out a cell any more, nor take one back."""

@@ -804,11 +804,12 @@ def restore(
         left[RANDOM[0]] = OWN
     older = tuple(sorted(found.older & back))
     copied = {name for rank in found.copied if rank in saved.reports for name in found.copied[rank]}
+    unheard = tell_unheard({rank: saved.dead[rank] for rank in bare if rank in saved.dead})
     return Restored(
         tuple(sorted(back)), lost | left, (*missing, *saved.replaced), older=older,
         gone=saved.why_gone, cells=lineage.tell(made_by or {}, lost), undone=saved.all_undone,
         copied=frozenset(back if saved.replaced else back & copied),
-        notes=tell_unheard({rank: saved.dead[rank] for rank in bare if rank in saved.dead}),
+        notes=" ".join(filter(None, [saved.notes, unheard])),
     )  # fmt: skip
 
 

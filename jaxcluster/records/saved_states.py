@@ -377,6 +377,7 @@ class Kept:
       mesh: for another number of ranks: the sizes of the meshes' axes that were named.
       undone: the cells that are taken back.
       is_resized: it is for other ranks than have saved it: others in number, or on other hosts.
+      notes: what is to be said of it when it is back.
     """
 
     folder: StateFolder
@@ -391,6 +392,7 @@ class Kept:
     mesh: Mapping[str, int] = field(default_factory=dict)
     undone: frozenset[int] = frozenset()
     is_resized: bool = False
+    notes: str = ""
 
     def looked_at(self) -> Kept:
         """What of it can be read now: a host may be lost since, with what its ranks had saved.

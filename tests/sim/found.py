@@ -3852,4 +3852,28 @@ FOUND = {
         is_strict=True,
         is_tuned=True,
     ),
+    "a restart beside another notebook's cell that goes wrong": Schedule(
+        seed=71339397,
+        num_ranks=3,
+        inline=True,
+        programs=(
+            Program(
+                number=1,
+                client=1,
+                steps={
+                    0: (Launch(where="0,1,2", program=1, meant=(1, 1), name="b"),),
+                    1: (Launch(where="0,1,2", program=2, meant=(1, "other"), name="b"),),
+                    2: (Launch(where="0,1,2", program=1, meant=(1, 1), name="b"),),
+                },
+                queued=False,
+            ),
+            Program(number=20, client=0, steps={}, queued=False, act=("restart", "")),
+        ),
+        fault="other",
+        guilty=frozenset({(1, 1)}),
+        lateness=0.3,
+        keeps=Keeps(),
+        donates=True,
+        is_raised_early=True,
+    ),
 }

@@ -21,7 +21,15 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.cluster import action_runner, between_cells, copies, handle, recovery, restart
+from jaxcluster.cluster import (
+    action_runner,
+    between_cells,
+    copies,
+    handle,
+    recovery,
+    respawn,
+    restart,
+)
 from jaxcluster.engine import change_notices, strict
 from jaxcluster.engine.state import version_store
 from jaxcluster.errors import CellInterrupted
@@ -343,6 +351,12 @@ def test_what_was_found_once_is_found_no_more(hole: str) -> None:
     first = FOUND[hole]
     for more in range(OTHER_TIMES):
         assert run(replace(first, seed=first.seed + more)).broken == []
+
+
+def test_a_restart_says_that_another_notebooks_cell_had_not_ended_alike() -> None:
+    """Nobody settles it any more, and its values have come to the new processes."""
+    course = run(FOUND["a restart beside another notebook's cell that goes wrong"])
+    assert respawn.ENDED_UNLIKE in course.said[20]
 
 
 def version_at_hand(mark: wire.Mark, undone: int, last: int, first: int) -> int:
