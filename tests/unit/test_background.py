@@ -27,6 +27,12 @@ from jaxcluster.engine.background import Background, _calls_own_alone, _on_loop,
 from jaxcluster.supervision import processes
 
 
+def look(background: Background) -> list[str]:
+    """As a poll does."""
+    background.ask()
+    return background.look()
+
+
 @pytest.fixture
 def background(monkeypatch: pytest.MonkeyPatch) -> Iterator[Background]:
     """As on a rank that is about to run its first cell, with a loop that others run."""
@@ -87,11 +93,11 @@ def turn(background: Background) -> list[str]:
     """Two looks, with a turn of the event loop between them."""
     loop = background._loop
     assert loop is not None
-    background.look()
+    look(background)
     before = background.probes
     step(loop)
     assert background.probes == before + 1
-    return background.look()
+    return look(background)
 
 
 def test_what_was_there_before_the_first_cell_does_not_count(
@@ -99,19 +105,19 @@ def test_what_was_there_before_the_first_cell_does_not_count(
 ) -> None:
     threading.Thread(target=wait, args=(release,)).start()
     _thread.start_new_thread(wait, (release,))
-    until(lambda: len(background.look()) == 2, "both run")
+    until(lambda: len(look(background)) == 2, "both run")
     assert background._loop is not None
     background.attach(background._loop)
-    assert background.look() == []
+    assert look(background) == []
 
 
 def test_a_thread_is_named_until_it_ends(background: Background, release: threading.Event) -> None:
     thread = threading.Thread(target=wait, args=(release,), name="loader")
     thread.start()
-    assert background.look() == ["thread 'loader'"]
+    assert look(background) == ["thread 'loader'"]
     release.set()
     thread.join()
-    assert background.look() == []
+    assert look(background) == []
 
 
 def test_a_librarys_thread_counts_while_it_runs_python(
@@ -129,11 +135,11 @@ def test_a_librarys_thread_counts_while_it_runs_python(
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(call)
     assert libc.pthread_create(ctypes.byref(pthread), None, function, None) == 0
     assert entered.wait(30)
-    [told] = background.look()
+    [told] = look(background)
     assert told.startswith("thread 'Dummy-")
     release.set()
     libc.pthread_join(pthread, None)
-    assert background.look() == []
+    assert look(background) == []
 
 
 def test_threads_that_threading_does_not_know_count(
@@ -141,29 +147,29 @@ def test_threads_that_threading_does_not_know_count(
 ) -> None:
     for _ in range(2):
         _thread.start_new_thread(wait, (release,))
-    until(lambda: background.look() == ["2 threads of _thread"], "both run")
+    until(lambda: look(background) == ["2 threads of _thread"], "both run")
     release.set()
-    until(lambda: background.look() == [], "their end")
+    until(lambda: look(background) == [], "their end")
 
 
 def test_workers_count_while_they_work(background: Background, release: threading.Event) -> None:
     executor, pool = ThreadPoolExecutor(2, thread_name_prefix="pool"), ThreadPool(1)
     executor.submit(int).result()
     pool.map(int, [1])
-    until(lambda: background.look() == [], "the workers are idle")
+    until(lambda: look(background) == [], "the workers are idle")
     working = threading.Event()
     executor.submit(lambda: working.set() or wait(release))
     assert working.wait(10)
-    until(lambda: background.look() == ["thread 'pool_0'"], "the worker works")
+    until(lambda: look(background) == ["thread 'pool_0'"], "the worker works")
     release.set()
-    until(lambda: background.look() == [], "the worker is idle")
+    until(lambda: look(background) == [], "the worker is idle")
     release.clear()
     working.clear()
     pool.apply_async(lambda: working.set() or wait(release))
     assert working.wait(10)
-    until(lambda: "(worker)" in str(background.look()), "the worker works")
+    until(lambda: "(worker)" in str(look(background)), "the worker works")
     release.set()
-    until(lambda: background.look() == [], "the worker is idle")
+    until(lambda: look(background) == [], "the worker is idle")
     executor.shutdown()
     pool.terminate()
 
@@ -174,12 +180,12 @@ def test_one_that_waits_for_another_thread_without_a_limit_begins_nothing(
     jobs: queue.Queue[None] = queue.Queue()
     thread = threading.Thread(target=jobs.get)
     thread.start()
-    until(lambda: background.look() == [], "it waits")
+    until(lambda: look(background) == [], "it waits")
     jobs.put(None)
     thread.join()
     polling = threading.Thread(target=lambda: _poll(jobs), name="polling")
     polling.start()
-    assert background.look() == ["thread 'polling'"]
+    assert look(background) == ["thread 'polling'"]
     jobs.put(None)
     polling.join()
 
@@ -211,7 +217,7 @@ def test_a_progress_bar_and_threads_of_ours_begin_nothing(
     monitor.event = release
     monitor.start()
     threading.Thread(target=wait, args=(release,), name="jaxcluster-held-back").start()
-    assert background.look() == []
+    assert look(background) == []
     release.set()
 
 
@@ -314,7 +320,7 @@ def test_tasks_and_timers_of_the_event_loop_count(background: Background) -> Non
 
 def test_a_timer_of_signals_counts(background: Background, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("signal.getitimer", lambda which: (1.5, 0.0))
-    assert background.look() == ["timer of signal"]
+    assert look(background) == ["timer of signal"]
 
 
 def test_a_package_whose_name_begins_like_one_of_those_counts(
@@ -322,7 +328,7 @@ def test_a_package_whose_name_begins_like_one_of_those_counts(
 ) -> None:
     monitor = type("Monitor", (threading.Thread,), {"__module__": "tqdm_of_mine"})
     monitor(target=wait, args=(release,), name="mine").start()
-    assert background.look() == ["thread 'mine'"]
+    assert look(background) == ["thread 'mine'"]
     release.set()
 
 
@@ -340,8 +346,8 @@ def test_what_a_harmless_thread_was_given_counts(
         ("its own", call, (its_own, release)),
     ]:
         threading.Thread(target=target, args=arguments, name=name).start()
-    until(lambda: len(background.look()) == 4, "they are seen")
-    assert "thread 'its own'" not in background.look()
+    until(lambda: len(look(background)) == 4, "they are seen")
+    assert "thread 'its own'" not in look(background)
     jobs.put(None)
     release.set()
 
@@ -354,7 +360,7 @@ def test_one_that_waits_for_a_thread_that_does_not_count_counts(background: Back
     ]
     for thread in threads:
         thread.start()
-    until(lambda: background.look() == ["thread 'wandb'"], "the other one waits")
+    until(lambda: look(background) == ["thread 'wandb'"], "the other one waits")
     for _ in threads:
         jobs.put(None)
     for thread in threads:
@@ -404,7 +410,7 @@ def test_what_runs_at_the_end_of_a_task_counts(background: Background) -> None:
 def test_what_the_loop_is_to_call_next_counts(background: Background) -> None:
     loop = background._loop
     assert loop is not None
-    background.look()
+    look(background)
     loop.call_soon(list)
     step(loop)
     assert background._answer[-1:] == ["callback of the event loop"]
@@ -419,7 +425,7 @@ def test_at_a_cells_end_the_loop_is_looked_at_at_once(background: Background) ->
     assert own().run(background.look) == ["timer of the event loop"]
     timer.cancel()
     assert not background.is_any_left()
-    assert background.look() == []
+    assert look(background) == []
     loop._scheduled = None  # type: ignore[attr-defined]
     assert background.is_any_left()
     loop._scheduled = []  # type: ignore[attr-defined]
@@ -430,15 +436,15 @@ def test_what_a_thread_hands_to_the_loop_is_seen_once_at_least(
 ) -> None:
     """The main thread sees both at once: the thread is over when it is looked at again."""
     thread = threading.Thread(target=wait, args=(release,), name="short")
-    background.look()
+    look(background)
     thread.start()
     assert background._loop is not None
     step(background._loop)
     release.set()
     thread.join()
-    assert background.look() == ["thread 'short'"]
+    assert look(background) == ["thread 'short'"]
     step(background._loop)
-    assert background.look() == []
+    assert look(background) == []
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -457,16 +463,16 @@ def test_a_pool_counts_while_one_of_its_jobs_is_not_done(
     with ProcessPoolExecutor(1, mp_context=context) as executor, context.Pool(1) as pool:
         executor.submit(int).result()
         pool.apply(int)
-        until(lambda: background.look() == [], "both are idle", 60)
+        until(lambda: look(background) == [], "both are idle", 60)
         executor.submit(time.sleep, 0.3).add_done_callback(hold)
-        assert background.look() != []
+        assert look(background) != []
         until(lambda: called, "its end", 60)
-        assert len(background.look()) == 1
+        assert len(look(background)) == 1
         release.set()
-        until(lambda: background.look() == [], "it is idle", 60)
+        until(lambda: look(background) == [], "it is idle", 60)
         pool.apply_async(time.sleep, (0.3,))
-        assert "_handle_results" in str(background.look())
-        until(lambda: background.look() == [], "it is idle", 60)
+        assert "_handle_results" in str(look(background))
+        until(lambda: look(background) == [], "it is idle", 60)
 
 
 def test_a_loop_of_another_thread_counts_while_it_has_something_to_do(
@@ -475,14 +481,14 @@ def test_a_loop_of_another_thread_counts_while_it_has_something_to_do(
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="loop", daemon=True)
     thread.start()
-    until(lambda: background.look() == [], "it is idle")
+    until(lambda: look(background) == [], "it is idle")
     task = asyncio.run_coroutine_threadsafe(asyncio.sleep(1000), loop)
-    assert background.look() == ["thread 'loop'"]
+    assert look(background) == ["thread 'loop'"]
     task.cancel()
-    until(lambda: background.look() == [], "it is idle")
+    until(lambda: look(background) == [], "it is idle")
     loop.call_soon_threadsafe(lambda: loop.call_later(1000, print))
     until(lambda: len(loop._scheduled) == 1, "the timer runs")  # type: ignore[attr-defined]
-    assert background.look() == ["thread 'loop'"]
+    assert look(background) == ["thread 'loop'"]
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
@@ -505,11 +511,11 @@ def test_a_handler_of_a_signal_counts_if_it_is_the_users_and_a_child_may_send_it
     assert loop is not None
     before = signal.signal(signal.SIGUSR1, lambda number, frame: None)
     try:
-        assert background.look() == []
+        assert look(background) == []
         with child() as process:
-            assert background.look() == ["handler of SIGUSR1"]
+            assert look(background) == ["handler of SIGUSR1"]
             signal.signal(signal.SIGUSR1, made_by("flax", "def f(number, frame): pass", "f"))
-            assert background.look() == []
+            assert look(background) == []
             signal.signal(signal.SIGUSR1, signal.SIG_IGN)
             assert turn(background) == []
             loop.add_signal_handler(signal.SIGUSR1, print)
@@ -523,6 +529,6 @@ def test_a_handler_of_a_signal_counts_if_it_is_the_users_and_a_child_may_send_it
 
 
 def test_a_loop_that_does_not_turn_has_not_been_asked(background: Background) -> None:
-    background.look()
-    background.look()
+    look(background)
+    look(background)
     assert background.probes == 0
