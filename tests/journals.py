@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.engine.journal import Journal, Program
+from jaxcluster.engine.counted import Program
+from jaxcluster.engine.journal import Journal
 
 
 def launched(journal: Journal, program: Program, *_: object) -> None:

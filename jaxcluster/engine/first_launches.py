@@ -21,8 +21,9 @@ from collections import deque
 from typing import Any
 
 from jaxcluster import wire
+from jaxcluster.engine.counted import Program
 from jaxcluster.engine.failures import Divergence
-from jaxcluster.engine.journal import Journal, Program
+from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.private import coordination
 
 KEPT = 64  # announcements of one rank: the others may be that many programs behind it

@@ -10,17 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import hashlib
 import itertools
 import linecache
 import operator
-import os
 import sys
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from threading import get_ident
 from time import monotonic
 from types import CodeType, FrameType
@@ -29,6 +27,18 @@ from typing import TYPE_CHECKING, Any
 from jaxcluster import wire
 from jaxcluster.engine import stacks
 from jaxcluster.engine.blackbox import NO_BOX, SLOT_SIZE, SLOTS, BlackBox, ours, write_slot
+from jaxcluster.engine.counted import (
+    LATEST,
+    NOWHERE,
+    CountedLaunches,
+    Entry,
+    Launch,
+    Place,
+    Program,
+    Site,
+    Told,
+    count_launch,
+)
 from jaxcluster.engine.crossings import Crossings
 from jaxcluster.engine.library_code import installed_name, is_telling_file, short_name
 from jaxcluster.engine.replicas import HostValues
@@ -36,35 +46,14 @@ from jaxcluster.engine.replicas import HostValues
 if TYPE_CHECKING:
     from jaxcluster.engine.first_launches import FirstLaunches
 
-_HASH_MODULUS = wire.HASH_MODULUS
-_HASH_FACTOR = wire.HASH_FACTOR
-KEPT_PROGRAMS = 512
-LATEST = 128  # launches that are entered at once
 KEPT_ENDS = 8  # cells of which it is known what they launched themselves
 SOURCE_CHARS = 80  # of a line that has launched something
 
-# The code and instruction of the cell's line that launched a program, and those of the innermost
-# line that is not JAX's, where that is not in a cell.
-_Place = tuple[CodeType | None, int, CodeType | None, int]
-NOWHERE: _Place = (None, 0, None, 0)
-_Told = tuple[str, str, int, str, bool]  # Program.told
-# What a line's launches in a cell have in common, which is made once: their program, their place,
-# the seq of the cell that the main thread was in (0 on another thread), and the instruction that
-# makes them.
-_Site = tuple["Program", _Place, int, int]
-# A launch: that, when it was begun (a host's processes share that clock), and the frame that makes
-# it, which with the instruction says whether it still does.
-_Launch = tuple[_Site, float, int]
 _Cell = tuple[int]  # the seq of the cell that the main thread is in
-_Noted = tuple[CodeType, _Cell, _Site, Any, Iterator[int], list[int], int, int]  # as the box does
-_Entry = tuple[int, _Told, _Place, int, float]  # its place in its set's sequence, its cell and time
+_Noted = tuple[CodeType, _Cell, Site, Any, Iterator[int], list[int], int, int]  # as the box does
 # Launches in flight, and counts, pairs of sets and last entries without these.
-_Moment = tuple[list[_Launch], dict[str, list[int]], Crossings, list[_Entry]]
-_Own = dict[int, dict[str, list[int]]]  # a cell's seq -> set -> [launches of it, hash]
+_Moment = tuple[list[Launch], dict[str, list[int]], Crossings, list[Entry]]
 _ANYWHERE = -1  # in that frame
-# By which the hash of LATEST launches in a row has each of them.
-_FACTORS = [pow(_HASH_FACTOR, k, _HASH_MODULUS) for k in reversed(range(LATEST))]
-_told_of, _fingerprint_of = operator.attrgetter("told"), operator.attrgetter("fingerprint")
 SETTLING = 3  # looks, at most, until no launch ends while it is looked
 _CELL = 2  # kinds of files: a cell's, 1 of another file whose lines are told, 0 of any other
 
@@ -80,40 +69,7 @@ class CellEntry:
     status: str = "running"
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
-    """A compiled multi-process program.
-
-    ``fingerprint`` is equal on all processes that compiled the same program; ``processes`` are
-    those whose devices take part; ``executable`` is JAX's, to run it again; ``shipped`` says that
-    it came as bytes from another rank; ``collective`` that it has collectives, or may have;
-    ``calls_python`` that it calls Python functions while it runs; ``inline`` that the thread that
-    launches it may also run it, so that a launch ends in its error; ``told`` is what is said of it,
-    made once, so that a launch keeps no executable alive.
-    """
-
-    name: str
-    fingerprint: int
-    processes: str
-    signature: str
-    executable: Any
-    shipped: bool = False
-    collective: bool = True
-    calls_python: bool = False
-    inline: bool = False
-    told: _Told = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        told = (self.processes, self.name, self.fingerprint, self.signature, self.collective)
-        object.__setattr__(self, "told", told)
-
-    @property
-    def may_break_off(self) -> bool:
-        """Whether a launch of it may end in an error of its collectives."""
-        return self.inline and self.collective
-
-
-class Journal:
+class Journal(CountedLaunches):
     """Bounded, so that it costs the same after a day as after a minute.
 
     Attributes:
@@ -126,9 +82,6 @@ class Journal:
       given_up: in strict mode, by its set, what the cell that runs, or ran last, has announced and
         not launched: it was interrupted.
       box: what is left of it when the process has died.
-      restarts: how often the ranks have begun to count from zero.
-      broken: set of processes -> marks of the launches that were made and not carried out.
-      unchecked: one of these had collectives, and no check has been made since.
       interrupted: an interrupt came while a launch called Python, and is still to be raised.
       recording: whether JAX's launches reach this journal.
       guard: the thread that alone may launch, by ``jax.thread_guard``; 0: any may.
@@ -136,21 +89,11 @@ class Journal:
     """
 
     def __init__(self, size: int = 4096) -> None:
+        super().__init__(size)
         self.cells: deque[CellEntry] = deque(maxlen=size)
-        self._ring: deque[_Entry] = deque(maxlen=size)
         # What is done at once for each launch is little, since caches are cold then.
-        self._begun: dict[int, _Launch] = {}  # by thread: also what was not made after all
-        self._made: list[_Launch | Program] = []  # not entered yet; a program: see _outer
-        self._outer: dict[int, _Launch] = {}  # begun, and another was launched in the middle
-        self._breaks: dict[int, tuple[_Launch, _Told]] = {}  # broken off before they were entered
-        self._ended: dict[int, tuple[_Launch, object]] = {}  # in _begun, and in an error; by whom
-        self._old: dict[int, _Launch] = {}  # of before the ranks counted from zero: not counted
-        self._entered = [0]  # how often counts have changed
-        self._counts: dict[str, list[int]] = {}
-        self._crossings = Crossings()
-        self.broken: dict[str, set[int]] = {}
-        self.unchecked = False
-        self._programs: OrderedDict[int, Program] = OrderedDict()
+        self._begun: dict[int, Launch] = {}  # by thread: also what was not made after all
+        self._ended: dict[int, tuple[Launch, object]] = {}  # in _begun, and in an error; by whom
         self.cell_numbers: dict[str, int] = {}
         self._kinds: dict[str, int] = {}  # of files, while there are as many cells as below
         self._num_cells = 0
@@ -161,7 +104,6 @@ class Journal:
         self.waiting: list[wire.Launch] = []
         self.refused: wire.Launch | None = None
         self.given_up: dict[str, wire.Launch] = {}
-        self.restarts = 0
         self.recording = False
         self.guard = 0
         self.host_values = HostValues(self.place)
@@ -175,8 +117,6 @@ class Journal:
         self._task: asyncio.Future[Any] | None = None
         self._child_of: int | None = None  # a rank, whose forked child this process is
         self._ours = 0  # the thread whose launches are replays or checks
-        self._own: _Own = {}
-        self._foreign: set[str] = set()
 
     def keep_in(self, path: str) -> None:
         """Keep the last launches in a file, for whoever asks after this process's death."""
@@ -221,7 +161,7 @@ class Journal:
         """
         flights, counts, crossings, _ = self._at_one_moment()
         for (program, *_), *_ in flights:
-            _count(counts, crossings, program.processes, program.fingerprint)
+            count_launch(counts, crossings, program.processes, program.fingerprint)
         told = {}
         for processes, (count, value) in list(counts.items()):
             marks = list(self.broken.get(processes, ()))
@@ -325,14 +265,14 @@ class Journal:
             program: Program,
             noted: dict[int, _Noted] = noted,
             plain: list[_Cell | None] = plain,
-            begun: dict[int, _Launch] = begun,
+            begun: dict[int, Launch] = begun,
             made: list[Any] = made,
             main_thread: int | None = main_thread,
             get_ident: Callable[[], int] = get_ident,
             get_frame: Callable[[int], FrameType] = sys._getframe,
             monotonic: Callable[[], float] = monotonic,
             write: Callable[..., None] = write_slot,
-        ) -> tuple[int, _Launch]:
+        ) -> tuple[int, Launch]:
             """A thread, and the launch that it is about to make from the caller's frame."""
             ident = get_ident()
             caller: FrameType | None
@@ -363,7 +303,7 @@ class Journal:
 
     def _prepare_with_care(
         self, program: Program, ident: int, caller: FrameType | None, noted: dict[int, _Noted]
-    ) -> tuple[int, _Launch]:
+    ) -> tuple[int, Launch]:
         self.check_own(program.name)
         if ident in self._begun:
             self._settle(ident, self._begun[ident], caller)
@@ -433,7 +373,7 @@ class Journal:
             raise
         return results[2]
 
-    def _not_made(self, launch: _Launch) -> None:
+    def _not_made(self, launch: Launch) -> None:
         self._old.pop(id(launch), None)
         if self.box is not None:
             self.box.take_back(launch[0][0].processes)
@@ -450,7 +390,7 @@ class Journal:
             return 0
         return self._running
 
-    def _settle(self, ident: int, launch: _Launch, frame: FrameType | None) -> None:
+    def _settle(self, ident: int, launch: Launch, frame: FrameType | None) -> None:
         """This thread has begun ``launch``, has not confirmed it, and launches from ``frame``."""
         above = None
         while frame is not None and not _is_at(frame, launch):
@@ -464,10 +404,10 @@ class Journal:
             # A finalizer, or a signal's handler, launches in the middle of it.
             if not program.calls_python:
                 why = "or launched after a finalizer's program"
-                self._mark(program, why, True, launch)
+                self._mark(program, why, True, self.cell_seq, launch)
             self._outer[id(program)] = launch
 
-    def _end(self, ident: int, launch: _Launch) -> None:
+    def _end(self, ident: int, launch: Launch) -> None:
         """A launch that a thread has begun has ended in an error, which only the user's code sees.
 
         Where nothing can break off in a launch, XLA has refused it. Else it counts as broken off,
@@ -485,7 +425,7 @@ class Journal:
         if self._claim(launch):
             self._made.append(launch)
 
-    def _claim(self, launch: _Launch) -> bool:
+    def _claim(self, launch: Launch) -> bool:
         """Whether the caller is the first of all threads to see that this launch has ended."""
         begun = set(map(id, self._begun.values()))
         for key in self._ended.keys() - begun:
@@ -498,7 +438,7 @@ class Journal:
         for ident, launch in self._unheard():
             self._end(ident, launch)
 
-    def _unheard(self) -> list[tuple[int, _Launch]]:
+    def _unheard(self) -> list[tuple[int, Launch]]:
         """The threads whose launch has ended so, and that launch; nobody has found it yet."""
         return [
             (ident, launch)
@@ -510,17 +450,17 @@ class Journal:
             and self._begun.get(ident) is launch  # else it was confirmed, or replaced, meanwhile
         ]
 
-    def _break_off(self, launch: _Launch, why: str) -> None:
+    def _break_off(self, launch: Launch, why: str) -> None:
         self._note_break(launch, why)
         self._made.append(launch)
 
-    def _note_break(self, launch: _Launch, why: str) -> None:
+    def _note_break(self, launch: Launch, why: str) -> None:
         (program, *_), *_ = launch
         for_good = program.executable is None  # a transfer, which no check of sums sees
         if id(launch) not in self._breaks:  # else heard of where it happened
-            self._mark(program, why, for_good, launch)
+            self._mark(program, why, for_good, self.cell_seq, launch)
 
-    def _in_flight(self) -> list[_Launch]:
+    def _in_flight(self) -> list[Launch]:
         """The launches that have begun, and have neither been confirmed nor failed. Any thread.
 
         What a rank waits in is among them.
@@ -530,9 +470,9 @@ class Journal:
         begun = list(self._begun.items())
         return [launch for ident, launch in begun if _is_within(ident, launch)]
 
-    def _settled(self) -> list[_Launch]:
+    def _settled(self) -> list[Launch]:
         """The launches in flight, at a moment when all that are made are entered."""
-        flights: list[_Launch] = []
+        flights: list[Launch] = []
         for _ in range(SETTLING):
             self._hear()
             self._enter_latest()
@@ -559,7 +499,7 @@ class Journal:
                 break
         return flights, counts, crossings, entries
 
-    def _place_of(self, frame: FrameType | None) -> _Place:
+    def _place_of(self, frame: FrameType | None) -> Place:
         if len(self.cell_numbers) != self._num_cells:
             self._kinds, self._num_cells = {}, len(self.cell_numbers)
         kinds, inner = self._kinds, None
@@ -585,142 +525,6 @@ class Journal:
         kind = _CELL if file in self.cell_numbers else is_telling_file(file)
         self._kinds[file] = kind
         return kind
-
-    def _enter_latest(self) -> None:
-        """Enter the latest launches into counts, ring and programs, in their order.
-
-        Each time all or nothing, so what raises in it on the main thread loses none. Who finds that
-        another has been quicker, a thread or a finalizer in the middle of it, begins again.
-        """
-        while True:
-            # In this order: what was entered between the two is found at the end of this.
-            (entered,) = self._entered
-            if not (made := self._made[:LATEST]):
-                return
-            counts, crossings = self._counts.copy(), self._crossings.copy()
-            own: _Own = {}
-            unusual: list[dict[int, Any]] = [self._outer, self._breaks, self._old]
-            had = [list(each) for each in unusual]
-            left = outer, breaks, old = [each.copy() for each in unusual]
-            is_plain = not (crossings or outer or breaks or old)
-            is_plain &= set(map(type, made)) == {tuple}
-            entries = self._enter_rows(made, counts, own) if is_plain else None
-            if entries is None:
-                entries = []
-                for each in made:
-                    launch = (
-                        each if isinstance(each, tuple) else outer.pop(id(each), _nowhere(each))
-                    )
-                    (program, place, running, _), when, _ = launch
-                    told = program.told
-                    if breaks:
-                        told = breaks.pop(id(launch), (launch, told))[1]
-                    self._keep_program(program)
-                    if old.pop(id(launch), None) is not None:
-                        continue
-                    seq = _count(counts, crossings, program.processes, program.fingerprint)
-                    entries.append((seq, told, place, running, when))
-                    self._add_own(own, program.processes, running, 1, program.fingerprint)
-            steps: list[Callable[[], Any]] = [
-                functools.partial(self._counts.update, counts),
-                functools.partial(setattr, self, "_crossings", crossings),
-                functools.partial(self._own.update, own),
-                functools.partial(self._ring.extend, entries),
-                functools.partial(operator.delitem, self._made, slice(len(made))),
-            ]
-            for one, keys, kept in zip(unusual, had, left, strict=True):
-                steps += [functools.partial(one.pop, key) for key in keys if key not in kept]
-            self._at_once(entered, steps)
-
-    def _at_once(self, entered: int, steps: Iterable[Callable[[], Any]]) -> bool:
-        """Take these steps in one call of C, see ``confirmations``.
-
-        False, and nothing is done, where counts have changed since ``entered`` was read.
-        """
-        first = functools.partial(self._entered.remove, entered)
-        second = functools.partial(self._entered.append, entered + 1)
-        calls: list[Callable[[], Any]] = [first, second, *steps]
-        try:
-            deque(map(operator.call, calls), maxlen=0)
-        except ValueError:
-            if entered in self._entered:
-                raise
-            return False
-        return True
-
-    def _enter_rows(
-        self, made: list[Any], counts: dict[str, list[int]], own: _Own
-    ) -> list[_Entry] | None:
-        """Enter launches, those in a row of one set and cell at once, into ``counts`` and ``own``.
-
-        None, and nothing is entered, where a set has its first launch: it may share ranks with
-        others.
-        """
-        sites, times, _ = zip(*made, strict=True)
-        programs, places, cells, _ = zip(*sites, strict=True)
-        distinct = dict(zip(map(id, programs), programs, strict=True)).values()
-        if len(set(cells)) == 1 and len({program.processes for program in distinct}) == 1:
-            # So it mostly is, and then the launches need no bytecode each.
-            processes, cell, number = programs[0].processes, cells[0], len(made)
-            if processes not in counts:
-                return None
-            for program in distinct:
-                self._keep_program(program)
-            seq = counts[processes][0]
-            terms = map(operator.mul, map(_fingerprint_of, programs), _FACTORS[-number:])
-            value = sum(terms) % _HASH_MODULUS
-            _add(counts, processes, number, value)
-            self._add_own(own, processes, cell, number, value)
-            told_of = map(_told_of, programs)
-            return list(zip(range(seq, seq + number), told_of, places, cells, times, strict=True))
-        entries: list[_Entry] = []
-        rows: list[tuple[str, int, int, int]] = []  # set, cell, launches, their hash
-        last, processes, cell = None, "", 0
-        seq = begin = value = 0
-        begun: dict[str, int] = {}
-        for (program, place, running, _), when, _ in made:
-            if program is not last:
-                last, told, fingerprint = program, program.told, program.fingerprint
-                if self._programs.get(fingerprint) is not program:
-                    self._keep_program(program)
-            if running != cell or program.processes != processes or not entries:
-                if entries:
-                    rows.append((processes, cell, seq - begin, value))
-                    begun[processes] = seq
-                processes, cell, value = program.processes, running, 0
-                if processes not in counts:
-                    return None
-                begin = seq = begun.get(processes, counts[processes][0])
-            entries.append((seq, told, place, running, when))
-            seq += 1
-            value = (value * _HASH_FACTOR + fingerprint) % _HASH_MODULUS
-        rows.append((processes, cell, seq - begin, value))
-        for processes, cell, number, value in rows:
-            _add(counts, processes, number, value)
-            self._add_own(own, processes, cell, number, value)
-        return entries
-
-    def _add_own(
-        self,
-        own: dict[int, dict[str, list[int]]],
-        processes: str,
-        cell: int,
-        number: int,
-        value: int,
-    ) -> None:
-        if cell > 0:
-            if cell not in own:
-                own[cell] = self._own.get(cell, {}).copy()
-            _add(own[cell], processes, number, value)
-        elif cell != wire.OURS:
-            self._foreign.add(processes)
-
-    def _keep_program(self, program: Program) -> None:
-        programs = self._programs
-        if programs.get(program.fingerprint) is not program:
-            programs[program.fingerprint] = program
-            if len(programs) > KEPT_PROGRAMS:
-                programs.popitem(last=False)
 
     @property
     def counts(self) -> dict[str, list[int]]:
@@ -752,28 +556,12 @@ class Journal:
             checked then.
         """
         flights = [launch for launch in self._settled() if launch[0][0] is program]
-        told = self._mark(program, why, for_good, *flights[:1])
+        told = self._mark(program, why, for_good, self.cell_seq, *flights[:1])
         entries = list(self._ring) if not flights else []
         latest = (at for at in reversed(range(len(entries))) if entries[at][1] == program.told)
         if (at := next(latest, None)) is not None:
             seq, _, place, running, when = entries[at]
             self._ring[at] = (seq, told, place, running, when)
-
-    def _mark(self, program: Program, why: str, for_good: bool, *launches: _Launch) -> _Told:
-        """How the journal tells of the launch from now on; ``launches``: it, if not entered yet."""
-        processes, name, fingerprint, signature, collective = program.told
-        alike = f"{fingerprint} {self.cell_seq} {why}".encode()
-        mark = int.from_bytes(hashlib.blake2b(alike, digest_size=7).digest(), "little")
-        if for_good:
-            mark = int.from_bytes(os.urandom(7), "little")
-        name = f"{name}{wire.BROKEN_OFF} {why}"
-        told = processes, name, fingerprint ^ mark, signature, collective
-        for launch in launches:  # first, so that it is known whose mark it is
-            self._breaks[id(launch)] = launch, told
-        self.broken.setdefault(processes, set()).add(mark)
-        self._entered[0] += 1
-        self.unchecked |= collective
-        return told
 
     def raise_if_interrupted(self) -> None:
         """Raise the interrupt that came while a launch called Python: it has ended now.
@@ -795,7 +583,7 @@ class Journal:
             return False
         return place[0] is None or place == self._place_of(frame)
 
-    def _last_place(self) -> _Place | None:
+    def _last_place(self) -> Place | None:
         """Where the last launch was made; None where there was none."""
         if not (made := self._made[-1:]):
             return self._ring[-1][2] if self._ring else None
@@ -901,7 +689,7 @@ class Journal:
             made.append([seq, number, int(1e6 * when)])
         return kinds, made
 
-    def _tell(self, place: _Place) -> tuple[int | None, int | None, str]:
+    def _tell(self, place: Place) -> tuple[int | None, int | None, str]:
         """Cell, line, and the line of a script, module or library that the cell has called."""
         code, instruction, inner, at = place
         cell = line = None
@@ -930,71 +718,16 @@ class Journal:
             return
         if since is None:  # all that is entered
             since = {p: count for p, (count, _) in self.counts.items()}
-        while not self._restart(number, since):
-            pass
+        self._settled()
+        while not self._count_anew(number, since, self._in_flight):
+            self._settled()
         if self.box is not None:
             self.box.restart()
             self.box.correct(self._counts)
 
-    def _restart(self, number: int, since: Mapping[str, int]) -> bool:
-        """All of it at once; False, and nothing is done, where a launch is entered meanwhile."""
-        self._settled()
-        (entered,) = self._entered
-        now, ring = self._counts.copy(), list(self._ring)
-        # In this order: one that is confirmed meanwhile is in both.
-        under_way = {id(launch): launch for launch in self._in_flight()}
-        under_way |= {id(made): made for made in self._made if isinstance(made, tuple)}
-        old: dict[int, _Launch] = {}
-        owed = {p: since[p] - now.get(p, (0, 0))[0] for p in since}
-        for key, launch in sorted(under_way.items(), key=lambda item: item[1][1]):
-            (program, *_), *_ = launch
-            if key not in self._old:
-                owed[program.processes] = owed.get(program.processes, 0) - 1
-                if owed[program.processes] < 0:
-                    continue
-            old[key] = launch
-        counts: dict[str, list[int]] = {}
-        crossings, own, foreign, entries = Crossings(), _Own(), set[str](), list[_Entry]()
-        marks = {processes: each.copy() for processes, each in self.broken.copy().items()}
-        breaks = {key: one for key, one in self._breaks.copy().items() if key not in old}
-        for ((program, *_), *_), told in breaks.values():
-            marks.get(told[0], set()).discard(told[2] ^ program.fingerprint)
-        for before, told, place, running, when in ring:
-            processes, name, fingerprint, *_ = told
-            if before < since.get(processes, 0):
-                continue
-            if wire.BROKEN_OFF in name:
-                candidates = marks.get(processes, set())
-                mark = next((m for m in candidates if fingerprint ^ m in self._programs), 0)
-                candidates.discard(mark)
-                fingerprint ^= mark
-            seq = _count(counts, crossings, processes, fingerprint)
-            entries.append((seq, told, place, running, when))
-            if running > 0:
-                _add(own.setdefault(running, {}), processes, 1, fingerprint)
-            elif running != wire.OURS:
-                foreign.add(processes)
-        forgotten = [(self.broken[processes], each) for processes, each in marks.items()]
-        are_left = any(has - each for has, each in forgotten)
-        held = self._counts, self._own, self._ring, self._foreign, self._breaks
-        steps: list[Callable[[], Any]] = [each.clear for each in (*held, self._outer, self._old)]
-        steps += [functools.partial(has.difference_update, each) for has, each in forgotten]
-        steps += [
-            functools.partial(self._counts.update, counts),
-            functools.partial(self._own.update, own),
-            functools.partial(self._ring.extend, entries),
-            functools.partial(self._foreign.update, foreign),
-            functools.partial(self._breaks.update, breaks),
-            functools.partial(self._old.update, old),
-            functools.partial(setattr, self, "_crossings", crossings),
-            functools.partial(setattr, self, "unchecked", self.unchecked and are_left),
-            functools.partial(setattr, self, "restarts", number),
-        ]
-        return self._at_once(entered, steps)
-
 
 def _launch(
-    seq: int, told: _Told, cell: int | None, line: int | None, running: int, within: str
+    seq: int, told: Told, cell: int | None, line: int | None, running: int, within: str
 ) -> wire.Launch:
     processes, name, fingerprint, signature, collective = told
     launch = wire.Launch(seq, processes, name, fingerprint, cell, line, signature)
@@ -1007,29 +740,6 @@ def _line(code: CodeType, instruction: int) -> int | None:
     return next(positions, (None,))[0]
 
 
-def _nowhere(program: Program) -> _Launch:
-    return (program, NOWHERE, 0, 0), monotonic(), 0
-
-
-def _count(
-    counts: dict[str, list[int]], crossings: Crossings, processes: str, fingerprint: int
-) -> int:
-    """Count a launch; its place in the sequence of its set."""
-    if processes not in counts:
-        crossings.begin(processes, counts)
-    if crossings:
-        crossings.launched(processes, fingerprint)
-    return _add(counts, processes, 1, fingerprint)
-
-
-def _add(counts: dict[str, list[int]], processes: str, number: int, value: int) -> int:
-    """Add so many launches in a row, with their hash; the place of the first in the sequence."""
-    seq, before = counts.get(processes, (0, 0))
-    factor = _HASH_FACTOR if number == 1 else pow(_HASH_FACTOR, number, _HASH_MODULUS)
-    counts[processes] = [seq + number, (before * factor + value) % _HASH_MODULUS]
-    return seq
-
-
 def outward(frame: FrameType | None) -> Iterator[FrameType]:
     """``frame``, and those that have called it."""
     while frame is not None:
@@ -1037,12 +747,12 @@ def outward(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _is_at(frame: FrameType, launch: _Launch) -> bool:
+def _is_at(frame: FrameType, launch: Launch) -> bool:
     (*_, instruction), _, made_by = launch
     return id(frame) == made_by and instruction in (_ANYWHERE, frame.f_lasti)
 
 
-def _is_within(ident: int, launch: _Launch) -> bool:
+def _is_within(ident: int, launch: Launch) -> bool:
     """Whether a thread is in a launch yet."""
     (*_, instruction), _, made_by = launch
     # Without an id no Python has called it.

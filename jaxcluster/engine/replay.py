@@ -20,7 +20,8 @@ from typing import Any
 from jaxcluster.engine import replayable
 from jaxcluster.engine.arrays import numpy_view
 from jaxcluster.engine.control import Request
-from jaxcluster.engine.journal import Journal, Program
+from jaxcluster.engine.counted import Program
+from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.private import programs
 from jaxcluster.host import limits
 from jaxcluster.wire.ops import lockstep

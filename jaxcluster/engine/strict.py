@@ -28,9 +28,10 @@ from threading import RLock, get_ident
 from typing import Any
 
 from jaxcluster import wire
+from jaxcluster.engine.counted import Program
 from jaxcluster.engine.failures import Divergence
 from jaxcluster.engine.first_launches import tell
-from jaxcluster.engine.journal import Journal, Program
+from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.private import coordination, launches
 
 POLL_S = 0.0005

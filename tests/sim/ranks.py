@@ -84,7 +84,7 @@ class Journal(journals.Journal):
         return None, None
 
     def launches(self) -> dict[str, list[int]]:
-        if self._begun or self._made or self.broken:
+        if self._begun or self._made or any(self.broken.values()):
             return super().launches()
         told = self._told_now()
         if "launches" not in told:
@@ -92,7 +92,7 @@ class Journal(journals.Journal):
         return told["launches"]
 
     def tail(self, count: int) -> list[wire.Launch]:
-        if self._begun or self._made or self.broken:
+        if self._begun or self._made or any(self.broken.values()):
             return super().tail(count)
         told = self._told_now()
         if count not in told:

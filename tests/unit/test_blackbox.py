@@ -17,7 +17,8 @@ from journals import launched
 
 from jaxcluster import wire
 from jaxcluster.engine import blackbox
-from jaxcluster.engine.journal import LATEST, Journal, Program
+from jaxcluster.engine.counted import LATEST, Program
+from jaxcluster.engine.journal import Journal
 
 
 def program(fingerprint: int, processes: str = "0,1") -> Program:
@@ -113,7 +114,8 @@ def test_all_count_from_zero_again(journal: Journal, path: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-from jaxcluster.engine.journal import LATEST, Journal, Program
+from jaxcluster.engine.counted import LATEST, Program
+from jaxcluster.engine.journal import Journal
 journal = Journal()
 journal.keep_in(sys.argv[1])
 for number in range(3):
@@ -143,7 +145,8 @@ def test_a_file_that_is_not_whole_tells_what_it_has(journal: Journal, path: Path
 def test_where_there_is_no_room_nothing_is_kept_and_nothing_breaks(path: Path) -> None:
     """Written into a hole of a full disk, the process would end by SIGBUS."""
     code = (
-        "import signal, sys; from jaxcluster.engine.journal import LATEST, Journal, Program\n"
+        "import signal, sys; from jaxcluster.engine.counted import LATEST, Program\n"
+        "from jaxcluster.engine.journal import Journal\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "journal = Journal(); journal.keep_in(sys.argv[1])\n"
         "journal.launch(Program('jit(f)', 1, '0,1', '', None), bool, int)\n"

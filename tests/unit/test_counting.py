@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
-from jaxcluster.engine import crossings, journal
-from jaxcluster.engine.journal import Journal, Program
+from jaxcluster.engine import counted, crossings, journal
+from jaxcluster.engine.counted import Program
+from jaxcluster.engine.journal import Journal
 
 PATHS = ["fast", "python"]
 LOOKED_AT = 16  # launches
@@ -121,11 +122,16 @@ def codes(code: CodeType) -> Iterator[CodeType]:
 
 OURS = {
     code
-    for holder in (journal, Journal, crossings.Crossings)
+    for holder in (journal, Journal, counted, counted.CountedLaunches, crossings.Crossings)
     for function in vars(holder).values()
     if inspect.isfunction(function)
     for code in codes(function.__code__)
 }
+
+
+def enter_at_once(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (counted, journal):
+        monkeypatch.setattr(module, "LATEST", number)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -133,7 +139,7 @@ OURS = {
 def test_whatever_raises_at_any_instruction_of_ours_parts_no_launch_from_its_count(
     path: str, full: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jaxcluster.engine.journal.LATEST", 3)
+    enter_at_once(3, monkeypatch)
     rank = Rank()
     f, g = program("f"), program("g")
     rank.launch(f, path)
@@ -504,7 +510,7 @@ def test_whenever_counts_begin_from_zero_the_same_launches_are_counted_again(
     act: Callable[..., None], path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All but the one that all ranks had made when that was decided, also if it is under way."""
-    monkeypatch.setattr("jaxcluster.engine.journal.LATEST", 3)
+    enter_at_once(3, monkeypatch)
 
     def resume(rank: Rank, made: int = 1) -> None:
         rank.journal.restart(1, {"0,1": made})

@@ -8,7 +8,8 @@ import pytest
 from journals import launched
 
 from jaxcluster import wire
-from jaxcluster.engine.journal import Journal, Program
+from jaxcluster.engine.counted import Program
+from jaxcluster.engine.journal import Journal
 from jaxcluster.model import diagnose, findings, lockstep
 from jaxcluster.model.skipped import to_replay
 

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 from journals import launched
 
+from jaxcluster.engine.counted import Program
 from jaxcluster.engine.failures import Divergence
 from jaxcluster.engine.first_launches import KEPT, FirstLaunches
-from jaxcluster.engine.journal import Journal, Program
+from jaxcluster.engine.journal import Journal
 
 
 class Service:

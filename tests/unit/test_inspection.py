@@ -12,7 +12,8 @@ import pytest
 
 from jaxcluster import wire
 from jaxcluster.engine import inspection
-from jaxcluster.engine.journal import Journal, Program
+from jaxcluster.engine.counted import Program
+from jaxcluster.engine.journal import Journal
 
 PROCESS = inspection.Process("here", ["cpu:0"], is_starting=False)
 F = Program("f", 1, "0,1", "f32[4]", object())

@@ -25,9 +25,10 @@ from jaxcluster import wire
 from jaxcluster.engine.blackbox import CHECK
 from jaxcluster.engine.cell_output import CellOutput
 from jaxcluster.engine.control import ControlChannel
+from jaxcluster.engine.counted import LATEST, NOWHERE, Program
 from jaxcluster.engine.crossings import Crossings
 from jaxcluster.engine.history import History
-from jaxcluster.engine.journal import LATEST, NOWHERE, Journal, Program
+from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.library_code import is_telling_file
 
 SOURCE = """\

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jaxcluster.engine import replay
-from jaxcluster.engine.journal import Program
+from jaxcluster.engine.counted import Program
 from jaxcluster.engine.replay import MovedOn, UnknownProgram, export_program, on_replay
 from jaxcluster.lockstep import replaying
 from jaxcluster.wire.ops.lockstep import Replay

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from journals import launched
 
+from jaxcluster.engine.counted import Program
 from jaxcluster.engine.interrupts import Interrupts
-from jaxcluster.engine.journal import Journal, Program, outward
+from jaxcluster.engine.journal import Journal, outward
 
 CELL, OWN, INSTALLED = "<cell 3>", "/home/me/train.py", "/x/site-packages/lib/loop.py"
 STDLIB = asyncio.__file__

@@ -14,8 +14,9 @@ from unittest.mock import Mock
 import pytest
 from helpers import until
 
+from jaxcluster.engine.counted import Program
 from jaxcluster.engine.failures import Divergence
-from jaxcluster.engine.journal import Journal, Program
+from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.strict import KEPT, REFUSED_S, Strict
 
 ALL = "0,1,2"

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from journals import launched
 
-from jaxcluster.engine.journal import Journal, Program
+from jaxcluster.engine.counted import Program
+from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.private import transfers
 
 PROGRAM = Program("device_put", 7, "0,1,2", "float32[8]", None)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from jaxcluster.engine.private import compilations, programs
 
 if TYPE_CHECKING:
-    from jaxcluster.engine.journal import Journal, Program
+    from jaxcluster.engine.counted import Program
+    from jaxcluster.engine.journal import Journal
 
 
 _recording: Any = None

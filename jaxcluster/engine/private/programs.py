@@ -18,7 +18,7 @@ from jaxcluster.engine.fingerprint import of_lowered
 from jaxcluster.engine.private import contexts, loaded
 
 if TYPE_CHECKING:
-    from jaxcluster.engine.journal import Program
+    from jaxcluster.engine.counted import Program
 
 
 # The fingerprint of a program is kept where its executable keeps what it needs to stay alive: JAX
@@ -31,7 +31,7 @@ TRIES = 3  # attempts to make a digest or a text
 
 def describe_program(executable: Any, inline: bool = False) -> Program:
     """What the journal keeps of a compiled program; ``inline``: see ``Program``."""
-    from jaxcluster.engine.journal import Program
+    from jaxcluster.engine.counted import Program
 
     processes = sorted({d.process_index for d in executable.device_list})
     signature = _signature_of(executable)
@@ -83,7 +83,7 @@ def source_of(computation: Any, compiler_options: Any) -> int:
 
 def uncompiled(computation: Any, source: int, devices: Iterable[Any]) -> Program:
     """What the journal announces of a program that is to be compiled, and then launched."""
-    from jaxcluster.engine.journal import Program
+    from jaxcluster.engine.counted import Program
 
     inputs = computation.compile_args.get("global_in_avals", ())
     return Program(

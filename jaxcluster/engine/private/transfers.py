@@ -28,7 +28,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jaxcluster.engine.journal import Journal, Program
+    from jaxcluster.engine.counted import Program
+    from jaxcluster.engine.journal import Journal
 
 NAME = "batched_copy_array_to_devices_with_sharding"  # what asks for transfers
 PUT = "batched_device_put"  # what asks for them too, where it is given another process's array
@@ -203,7 +204,7 @@ def _groups(
 def _describe(arrays: Sequence[Any], shardings: Sequence[Any]) -> Program:
     import jax
 
-    from jaxcluster.engine.journal import Program
+    from jaxcluster.engine.counted import Program
 
     signature = ", ".join(array.aval.str_short() for array in arrays)
     ways = [
