@@ -77,8 +77,6 @@ class Interrupts:
         self._runner.asking.stop()
         if self._runner.debugger is not None:
             self._runner.debugger.let_go()
-        if running.task is not None and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._cancel, running)
         signal.pthread_kill(self._runner.main_thread_id, signal.SIGINT)
         return True
 
@@ -117,6 +115,8 @@ class Interrupts:
             if frame is not None and not was_waiting and self._waits_for_names(running, frame):
                 return
             self._note_stop(running, frame)
+            if running.task is not None and asyncio.current_task(self._loop) is not running.task:
+                self._cancel_soon(running)  # what else runs in the loop is stopped here
             if usercode.is_debugged(frame):  # the debugger keeps it to itself
                 running.unheard = True
                 self.signal_again(functools.partial(self._is_to_be_raised, running))
@@ -125,12 +125,16 @@ class Interrupts:
             running.unheard = True
             running.unheard_since = running.unheard_since or now
             self.signal_again(functools.partial(self._is_to_be_raised, running))
-        elif self._loop is not None:  # it awaits, on a thread that it shares with the loop
+        else:  # it awaits, on a thread that it shares with the loop
             running.interrupted = True
+            self._cancel_soon(running)
+
+    def _cancel_soon(self, running: Running) -> None:
+        if self._loop is not None:
             self._loop.call_soon_threadsafe(self._cancel, running)
 
     def _cancel(self, running: Running) -> None:
-        """In its loop: what a cell awaits is over. Both ways here may be taken for one stop."""
+        """In its loop: what a cell awaits is over."""
         if isinstance(running.task, asyncio.Task) and not running.task.done():
             place = self._runner.journal.stands_at(_places(_awaiting(running.task)))
             running.stopped_at = place if running.stopped_at in (None, place) else ""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterable
 from types import CodeType, FrameType, SimpleNamespace
 from typing import Any
 
@@ -122,31 +125,59 @@ def test_where_a_cell_awaits_tells_where_it_is_stopped(
     asyncio.run(stop())
 
 
-@pytest.mark.parametrize("way", ["asked", "signal"])
-def test_a_cell_that_awaits_is_stopped_there_by_whichever_way(
-    way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def stop() -> None:
-        stops = Stops("3:1:20")
-        stops._loop, running = asyncio.get_running_loop(), stops.running
-        runner: Any = stops._runner
-        runner.current, runner.debugger, runner.main_thread_id = running, None, 0
-        runner.asking = SimpleNamespace(stop=lambda: None)
-        runner.journal.is_launching = lambda frame: False
-        running.over = running.has_left = False
-        running.unheard_since = 0.0
-        running.task = stops._loop.create_task(_outer())
-        await asyncio.sleep(0)
-        if way == "asked":
-            monkeypatch.setattr("signal.pthread_kill", lambda thread, number: None)
-            assert stops.interrupt(None)
-        else:
-            stops.on_sigint(2, None)
-        with pytest.raises(asyncio.CancelledError):
-            await running.task
-        assert running.stopped_at == "3:1:20" and running.interrupted
+def stopped(stops: Stops, cell: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a cell that awaits, and have the rank asked to stop it a moment later."""
 
-    asyncio.run(stop())
+    async def run() -> None:
+        stops._loop = asyncio.get_running_loop()
+        stops.running.task = stops._loop.create_task(cell())
+        asked = threading.Timer(0.1, stops.interrupt, (None,))
+        asked.start()
+        try:
+            await stops.running.task
+        finally:
+            asked.join()
+            await asyncio.sleep(0)
+
+    running, runner = stops.running, stops._runner
+    given = SimpleNamespace(current=running, debugger=None, journal=runner.journal)
+    given.main_thread_id, given.asking = threading.get_ident(), SimpleNamespace(stop=lambda: None)
+    given.journal.is_launching = given.journal.has_just_launched = lambda frame: False
+    stops._runner = given  # type: ignore[assignment]
+    running.over, running.has_left, running.unheard_since = False, False, 0.0
+    before = signal.signal(signal.SIGINT, stops.on_sigint)
+    try:
+        asyncio.run(run())
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_cell_that_awaits_is_stopped_there() -> None:
+    stops = Stops("3:1:20")
+    with pytest.raises(asyncio.CancelledError):
+        stopped(stops, _outer)
+    assert stops.running.stopped_at == "3:1:20" and stops.running.interrupted
+
+
+@pytest.mark.parametrize("awaits", [False, True], ids=["calls", "awaits"])
+def test_a_stop_that_a_cell_catches_is_not_raised_a_second_time(
+    awaits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither where the cell awaits then."""
+    done = []
+
+    async def catches() -> None:
+        try:
+            if awaits:
+                await asyncio.sleep(60)
+            time.sleep(60)
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            await asyncio.sleep(0.05)
+            done.append("cleaned up")
+
+    monkeypatch.setattr("jaxcluster.engine.usercode.is_inside", lambda frame: not awaits)
+    stopped(Stops("3:1:20", "3:2:30", "3:3:40"), catches)
+    assert done == ["cleaned up"]
 
 
 @pytest.mark.parametrize("is_entered", [False, True])
