@@ -12,6 +12,10 @@ import pytest
 from jaxcluster.cluster import respawn, restart
 from jaxcluster.errors import RecoveryError
 from jaxcluster.model.lineage import Lineage
+from jaxcluster.records.saved_states import Kept
+from jaxcluster.wire.cell_ends import CellEnd
+from jaxcluster.wire.link import Event
+from jaxcluster.wire.ops.lockstep import AtRest, Rest
 from jaxcluster.wire.ops.state import HoldReplies, SaveReport
 
 
@@ -25,6 +29,7 @@ class Cluster:
         self.closed, self.sent, self.recovered, self.fails = False, (), "", fails
         self.life = SimpleNamespace(why="")
         self.lineage = Lineage()
+        self.rest = Rest(True, 3, {}, {})
 
     def make_world(self, name: str) -> Any:
         @contextlib.contextmanager
@@ -35,13 +40,17 @@ class Cluster:
             finally:
                 self.steps.append(f"no turn of the {name}")
 
-        def gather(ranks: Any, asked: HoldReplies, timeout_s: float) -> dict[int, Any]:
-            self.steps.append("hold" if asked.is_on else "let go")
-            return {}
+        def gather(ranks: Any, asked: HoldReplies | AtRest, timeout_s: float) -> dict[int, Any]:
+            if isinstance(asked, HoldReplies):
+                self.steps.append("hold" if asked.is_on else "let go")
+                return {}
+            self.steps.append("look")
+            return {rank: Event(rank, "reply", "", self.rest) for rank in ranks}
 
         return SimpleNamespace(
             cluster=self,
             dead={},
+            own_cells={4},
             is_over=False,
             turns=SimpleNamespace(quiet=quiet),
             link=SimpleNamespace(ranks=[0], gather=gather),
@@ -61,6 +70,13 @@ class Cluster:
         self.steps.append("equip")
 
 
+class Saved(Kept):
+    def looked_at(self) -> Kept:
+        return self
+
+    def remove(self) -> None: ...
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> None:
     def save(world: Any, cells: Any, last: Any, *more: Any) -> Any:
@@ -68,13 +84,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> None:
         cluster.steps.append(f"save {last}")
         if cluster.fails:
             raise RecoveryError("rank 0 could not be saved")
-        kept: Any = SimpleNamespace(copies=None, reports={0: SaveReport()}, is_resized=False)
-        kept.looked_at, kept.remove = lambda: kept, lambda: None
-        return kept
+        return Saved(None, {0: SaveReport()}, False, {}, 1)  # type: ignore[arg-type]
 
     def restore(world: Any, *more: Any) -> restart.Restored:
         world.cluster.steps.append("restore")
-        return restart.Restored(())
+        return restart.Restored((), notes=world.cluster.kept.notes)
 
     monkeypatch.setattr(restart, "save", save)
     monkeypatch.setattr(restart, "restore", restore)
@@ -88,7 +102,7 @@ def test_it_has_the_turn_but_while_there_are_no_ranks(asked: None) -> None:
     """The old ones' until they have ended, and the new ones' until they have the variables."""
     replace(cluster := Cluster())
     assert cluster.steps == [
-        *("turn of the old", "hold", "save {0: 3}", "end", "no turn of the old"),
+        *("turn of the old", "hold", "save {0: 3}", "look", "end", "no turn of the old"),
         *("turn of the new", "equip", "restore", "no turn of the new"),
     ]
 
@@ -100,3 +114,13 @@ def test_replies_go_on_where_nothing_was_ended(asked: None) -> None:
     assert cluster.steps == [
         *("turn of the old", "hold", "save {0: 3}", "let go", "no turn of the old")
     ]
+
+
+@pytest.mark.parametrize(("seq", "is_told"), [(3, True), (4, False)], ids=["another's", "own"])
+def test_a_cell_that_nobody_settles_any_more_is_told_of(
+    asked: None, seq: int, is_told: bool
+) -> None:
+    cluster = Cluster()
+    cluster.rest = Rest(True, seq, {}, {seq: CellEnd("interrupted")})
+    replace(cluster)
+    assert (respawn.ENDED_UNLIKE in cluster.recovered) is is_told
