@@ -216,7 +216,8 @@ def doubling(training: jaxcluster.Cluster) -> jaxcluster.Cluster:
         "import asyncio\n"
         "double, total, r = jax.jit(lambda v: 2 * v), x.sum(), jax.process_index()\n"
         "async def later(value, folder):\n"
-        "    pathlib.Path(folder, f'{socket.gethostname()}-{os.getpid()}').touch()\n"
+        "    holds = pathlib.Path(folder, f'{socket.gethostname()}-{os.getpid()}')\n"
+        "    asyncio.get_running_loop().call_soon(holds.touch)  # once it awaits\n"
         "    await asyncio.sleep(100)\n"
         "    return value",
         show=False,
