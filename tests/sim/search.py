@@ -486,7 +486,8 @@ def _look_at_apart(
         is_later = any(seqs.get(maker, math.inf) > own for maker in made.values())
         is_of_it = program.number in made.values() and not is_later
         differs = len(made) + (None in values) > 1
-        is_told = re.search(rf"\b{name}\b|may differ between the ranks", told)
+        # Of a rank that says nothing, that is all that is known.
+        is_told = re.search(rf"\b{name}\b|may differ between the ranks|is not responding", told)
         if is_of_it and differs and not is_told:
             broken.append(f"P1: cell {program.number} leaves {name} of steps {[*made]}: {error}")
     return broken
