@@ -217,6 +217,8 @@ class World:
                 told = self._ended_by or crash_log.explain(why, self._log_end(rank))
                 self.last_launches[rank] = event.launches.all()
                 self.mark_dead(rank, wire.Death(told, event.code))
+            case forks.Exit(role="coordinator") if self._ended_by:
+                pass  # with its ranks, whose ends come as well
             case forks.Exit(role="coordinator"):
                 self.coordinator_died = describe_event(event, self._oom_kills)
                 self.on_death()
