@@ -24,6 +24,7 @@ from jaxcluster.lockstep import availability
 from jaxcluster.model import findings
 from jaxcluster.options import form
 from jaxcluster.panel import protocol
+from jaxcluster.panel.operations import Operations
 from jaxcluster.views import cell_outputs, document, journal
 
 TARGET = Path(__file__).resolve().parents[1] / "labextension" / "src" / "protocol.ts"
@@ -56,7 +57,7 @@ SOURCES = (
     cell_outputs,
     document,
 )  # of names
-PROTOCOLS = (protocol.Greetings, protocol.Operations)
+ASKED = (protocol.Greetings, Operations)
 UNION = (typing.Union, types.UnionType)
 PLAIN = {int: "number", float: "number", str: "string", bool: "boolean", Any: "unknown"}
 PLAIN |= {type(None): "null", object: "object"}
@@ -131,7 +132,7 @@ class Writer:
 
     def _operations(self) -> str:
         rows = []
-        for kind in PROTOCOLS:
+        for kind in ASKED:
             for name in protocol.names_of(kind):
                 method = getattr(kind, name)
                 hints = typing.get_type_hints(method, include_extras=True)

@@ -170,7 +170,7 @@ class Panel:
                 self._resources.watch(opened.comm_id, bool(args["on"]))
                 answer["result"] = None
             else:
-                answer["result"] = self._operations.run(op, args)
+                answer["result"] = self._operations(op, args)
         except JaxClusterError as error:
             answer["error"] = str(error)
         except Exception as error:

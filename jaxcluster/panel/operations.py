@@ -1,4 +1,4 @@
-"""What a page may ask for: ``protocol.Operations``.
+"""What a page may ask for.
 
 Each runs on a thread of its own, while the notebook's main thread may be in a cell.
 """
@@ -33,8 +33,8 @@ JOURNAL_LAUNCHES = 40  # the panel scrolls
 PLATFORM_ENV = ("JAX_PLATFORMS", "JAX_PLATFORM_NAME", "CUDA_VISIBLE_DEVICES")
 
 
-class Operations(protocol.Operations):
-    """Does what pages ask for.
+class Operations:
+    """What a page may ask for. Errors come back as texts that say what to do next.
 
     Args:
       auto: the switch of ``%jaxcluster auto``.
@@ -46,13 +46,13 @@ class Operations(protocol.Operations):
         self._model = model
         self._making = threading.Lock()  # held while a start or restart of a page goes on
 
-    def run(self, op: str, args: dict[str, Any]) -> Any:
+    def __call__(self, op: str, args: dict[str, Any]) -> Any:
         """The result of one operation, as JSON's own types.
 
         Raises:
           JaxClusterError: why it can't be done, and what to do instead.
         """
-        if op not in protocol.OPERATIONS:
+        if op not in OPERATIONS:
             raise JaxClusterError(
                 f"This kernel's jaxcluster has no {op!r}.",
                 "Install the same version of jaxcluster for the kernel and for JupyterLab.",
@@ -62,15 +62,15 @@ class Operations(protocol.Operations):
 
     # ------------------------------------------------------------------ clusters
 
-    def start(self, line: str) -> str:
-        parsed = arguments.start_parser("%jaxcluster start").read(line)
-        said: list[str] = []
-        with self._alone():
-            spec = cluster.make_spec(**arguments.start_options(parsed, said.append))
-            said.append(cluster.dry_run(spec) if parsed.dry_run else cluster.start_once(spec))
-        return "\n".join(said)
+    def auto(self, on: bool, restore: bool = False) -> None:
+        """``restore``: it was on in the notebook; that counts only if it was not set since."""
+        if restore:
+            self._mode.restore()
+        else:
+            self._mode.on = bool(on)
 
     def profiles(self) -> list[protocol.Profile]:
+        """The profiles that a start can take here."""
         found = profiles.load()
         offered = []
         for name in found.names():
@@ -82,6 +82,15 @@ class Operations(protocol.Operations):
             else:
                 offered.append(protocol.Profile(name, place, is_default, typed))
         return offered
+
+    def start(self, line: str) -> str:
+        """``line`` is what would follow %jaxcluster start. The result is its last line."""
+        parsed = arguments.start_parser("%jaxcluster start").read(line)
+        said: list[str] = []
+        with self._alone():
+            spec = cluster.make_spec(**arguments.start_options(parsed, said.append))
+            said.append(cluster.dry_run(spec) if parsed.dry_run else cluster.start_once(spec))
+        return "\n".join(said)
 
     def again(self, on_cpu: bool = False) -> str:
         """Try the failed start again, with the same options, or on CPU."""
@@ -106,18 +115,23 @@ class Operations(protocol.Operations):
             course.cancel()
 
     def dismiss(self) -> None:
+        """Forget the start that has failed."""
         events.dismiss()
 
     def attach(self, name: str) -> str:
+        """Connect to a cluster that runs."""
         return cluster.attach(name).summary()
 
     def use(self, name: str) -> str:
+        """Run this notebook's cells on another cluster, connected to already or not."""
         return f"Cells of this notebook now run on {cluster.use(name).name!r}."
 
     def stop(self, name: str) -> str:
+        """Stop a cluster, also one that this kernel is not connected to."""
         return cluster.stop_by_name(name)
 
     def restart(self, clean: bool) -> str:
+        """Give the ranks new processes, with their variables or without."""
         running = cluster.current()
         with self._alone():
             launch = running.record.created_ns
@@ -127,12 +141,13 @@ class Operations(protocol.Operations):
             return f"{running.summary()}\n{running.recovered}"
 
     def resync(self) -> str:
+        """Bring the ranks back into lockstep."""
         running = cluster.current()
         self._refuse_while_busy(running)
         return running.resync()
 
     def undo(self, seq: int) -> str:
-        """Take back the cell that the page has shown as the last one."""
+        """Take back the last cell, whose seq this is."""
         running = cluster.current()
         self._refuse_while_busy(running)
         if running.last is not None and running.last.seq != seq:
@@ -165,18 +180,14 @@ class Operations(protocol.Operations):
 
     # ------------------------------------------------------------------ switches
 
-    def auto(self, on: bool, restore: bool = False) -> None:
-        if restore:
-            self._mode.restore()
-        else:
-            self._mode.on = bool(on)
-
     def strict(self, on: bool) -> None:
+        """Switch strict mode."""
         running = cluster.current()
         self._refuse_while_busy(running)
         running.strict(bool(on))
 
     def interrupt(self) -> list[int]:
+        """Interrupt what runs; the result is the ranks that were interrupted."""
         running = cluster.current()
         if hit := self._interrupt_cells(running):
             return hit
@@ -198,6 +209,7 @@ class Operations(protocol.Operations):
     # ------------------------------------------------------------------ texts
 
     def logs(self, rank: int | None, lines: int) -> str:
+        """The last lines of a rank's log; if None, of all ranks, each line with its rank."""
         running = cluster.current()
         if rank is not None:
             return running.logs(rank, lines)[-MOST_CHARS:]
@@ -210,12 +222,15 @@ class Operations(protocol.Operations):
         return "\n".join(logged)[-MOST_CHARS:]
 
     def stacks(self) -> str:
+        """Where all ranks are."""
         return text.stacks(cluster.current().reports(launches=1))
 
     def journal(self) -> list[timeline.Timeline]:
+        """The last launches of each set of processes."""
         return timeline.journal(cluster.current().reports(), JOURNAL_LAUNCHES)
 
     def outputs(self, cell_id: str, rank: int) -> list[NotebookOutput]:
+        """The output of one rank in a cell."""
         record = self._record(cell_id)
         if rank not in record.records:
             raise UsageError(
@@ -231,7 +246,10 @@ class Operations(protocol.Operations):
         return record
 
     def shown(self, cell_id: str, mark: str) -> protocol.Shown:
-        """For a page that has not seen the cell run: it was loaded since, or opened."""
+        """The output below a cell, for a page that has not seen it run.
+
+        ``mark`` is the last answer's, or "".
+        """
         record = self._record(cell_id)
         is_over = record.is_over  # before its outputs are looked at: it may end meanwhile
         outputs = in_notebook(record, _as_shown())
@@ -242,20 +260,28 @@ class Operations(protocol.Operations):
     # ------------------------------------------------------------------ arrays
 
     def variables(self) -> list[wire.VariableInfo]:
+        """The arrays of the ranks, and what has arrays in it."""
         return array_queries.variables(cluster.current().world)
 
     def look(self, name: str) -> document.Document:
+        """The document that static/shardview draws. ``name`` may be a part: params['w']."""
         found: document.Document = self.ask(name, {"op": "look"})
         return found
 
     def ask(self, name: str, question: array_queries.Question) -> Any:
+        """What static/shardview asks of a document; its `ask`."""
         return shards.answers(cluster.current(), name)(question)
 
     def mesh(self) -> document.MeshDocument:
+        """The document of all meshes."""
         return document.mesh(array_queries.meshes(cluster.current().world))
 
     def memory(self) -> document.MemoryDocument:
+        """The document of what is held on each device."""
         return document.memory(array_queries.memory(cluster.current().world))
+
+
+OPERATIONS = protocol.names_of(Operations)
 
 
 def _as_shown() -> Callable[[Sequence[wire.RankOutput]], list[wire.RankOutput]]:

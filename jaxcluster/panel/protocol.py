@@ -17,14 +17,11 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NotRequired, Protocol, TypedDict
 
-from jaxcluster.cluster.array_queries import Question
 from jaxcluster.cluster.events import StartStep
 from jaxcluster.lockstep.availability import RecoveryMode
 from jaxcluster.model.findings import FindingKind
 from jaxcluster.model.timeline import Timeline
-from jaxcluster.views import document
 from jaxcluster.views.cell_outputs import NotebookOutput
-from jaxcluster.wire import VariableInfo
 
 PROTOCOL = 1
 EVENTS = "jaxcluster.events"
@@ -346,91 +343,9 @@ class Greetings(Protocol):
         """Whether this page shows what the ranks use. Then it is sent, every 2 s."""
 
 
-class Operations(Protocol):
-    """What a page may ask for. Errors come back as texts that say what to do next."""
-
-    def auto(self, on: bool, restore: bool = False) -> None:
-        """``restore``: it was on in the notebook; that counts only if it was not set since."""
-
-    def profiles(self) -> list[Profile]:
-        """The profiles that a start can take here."""
-
-    def start(self, line: str) -> str:
-        """``line`` is what would follow %jaxcluster start. The result is its last line."""
-
-    def again(self, on_cpu: bool = False) -> str:
-        """Try the failed start again, with the same options, or on CPU."""
-
-    def cancel(self) -> None:
-        """End the start, or the restart, that goes on."""
-
-    def dismiss(self) -> None:
-        """Forget the start that has failed."""
-
-    def attach(self, name: str) -> str:
-        """Connect to a cluster that runs."""
-
-    def use(self, name: str) -> str:
-        """Run this notebook's cells on another cluster, connected to already or not."""
-
-    def stop(self, name: str) -> str:
-        """Stop a cluster, also one that this kernel is not connected to."""
-
-    def restart(self, clean: bool) -> str:
-        """Give the ranks new processes, with their variables or without."""
-
-    def resync(self) -> str:
-        """Bring the ranks back into lockstep."""
-
-    def undo(self, seq: int) -> str:
-        """Take back the last cell, whose seq this is."""
-
-    def strict(self, on: bool) -> None:
-        """Switch strict mode."""
-
-    def interrupt(self) -> list[int]:
-        """Interrupt what runs; the result is the ranks that were interrupted."""
-
-    def logs(self, rank: int | None, lines: int) -> str:
-        """The last lines of a rank's log; if None, of all ranks, each line with its rank."""
-
-    def stacks(self) -> str:
-        """Where all ranks are."""
-
-    def journal(self) -> list[Timeline]:
-        """The last launches of each set of processes."""
-
-    def outputs(self, cell_id: str, rank: int) -> list[NotebookOutput]:
-        """The output of one rank in a cell."""
-
-    def shown(self, cell_id: str, mark: str) -> Shown:
-        """The output below a cell, for a page that has not seen it run.
-
-        ``mark`` is the last answer's, or "".
-        """
-
-    def variables(self) -> list[VariableInfo]:
-        """The arrays of the ranks, and what has arrays in it."""
-
-    def look(self, name: str) -> document.Document:
-        """The document that static/shardview draws. ``name`` may be a part: params['w']."""
-
-    def ask(self, name: str, question: Question) -> Any:
-        """What static/shardview asks of a document; its `ask`."""
-
-    def mesh(self) -> document.MeshDocument:
-        """The document of all meshes."""
-
-    def memory(self) -> document.MemoryDocument:
-        """The document of what is held on each device."""
-
-
 def names_of(protocol: type) -> tuple[str, ...]:
     """The operations of a protocol, in order."""
     return tuple(name for name in vars(protocol) if not name.startswith("_"))
-
-
-OPERATIONS = names_of(Operations)
 
 
 class Request(TypedDict):

@@ -868,21 +868,21 @@ def test_an_interrupt_is_passed_on_by_the_cell_as_the_stop_button_does_it(
     cell = running.submit(1, "a")
     cell.stop = lambda: setattr(cell, "interrupted", (0, 2))
     operations = Operations(AutoMode(), Model(AutoMode()))
-    assert operations.run("interrupt", {}) == [0, 2]
+    assert operations("interrupt", {}) == [0, 2]
 
 
 def test_an_interrupt_that_no_cell_hears_goes_to_the_ranks(running: Running) -> None:
     cell = running.submit(1, "a")
     cell.stop = lambda: None
     running.interrupt = lambda: [1, 3]  # type: ignore[attr-defined]
-    assert Operations(AutoMode(), Model(AutoMode())).run("interrupt", {}) == [1, 3]
+    assert Operations(AutoMode(), Model(AutoMode()))("interrupt", {}) == [1, 3]
 
 
 def test_logs_of_all_ranks_say_whose_each_line_is(running: Running) -> None:
     running.logs = lambda rank, lines: f"loading\nslow {rank}"  # type: ignore[attr-defined]
     operations = Operations(AutoMode(), Model(AutoMode()))
-    assert operations.run("logs", {"rank": 1, "lines": 5}) == "loading\nslow 1"
-    shown = operations.run("logs", {"rank": None, "lines": 5}).splitlines()
+    assert operations("logs", {"rank": 1, "lines": 5}) == "loading\nslow 1"
+    shown = operations("logs", {"rank": None, "lines": 5}).splitlines()
     assert shown[:3] == ["[0] loading", "[0] slow 0", "[1] loading"]
 
 

@@ -16,6 +16,7 @@ import typescript
 
 from jaxcluster.model.timeline import Lane, Launch, Timeline
 from jaxcluster.panel import protocol
+from jaxcluster.panel.operations import OPERATIONS
 from jaxcluster.panel.protocol import (
     Cell,
     CellRank,
@@ -302,7 +303,7 @@ def test_the_messages_are_as_they_were() -> None:
 
 
 def test_there_is_an_example_of_every_operation() -> None:
-    names = (*protocol.names_of(protocol.Greetings), *protocol.OPERATIONS)
+    names = (*protocol.names_of(protocol.Greetings), *OPERATIONS)
     assert tuple(REQUESTS) == tuple(RESULTS) == names
 
 
