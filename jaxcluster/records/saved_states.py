@@ -33,7 +33,10 @@ MARK = "mark"
 
 
 class StateFolder(Protocol):
-    """Where ranks save their variables: folders on this machine, or on each host."""
+    """Where ranks save their variables: folders on this machine, or on each host.
+
+    What has a body here is so where all ranks see all files.
+    """
 
     hint: str  # what to do where there is no room
 
@@ -51,6 +54,7 @@ class StateFolder(Protocol):
         Raises:
           LaunchError: a host does not answer, or has no room.
         """
+        return donor, reports[donor].folder
 
     def bring(self, rank: int, report: SaveReport) -> Where:
         """The folder in which ``rank`` finds the files that it has saved itself.
@@ -58,9 +62,11 @@ class StateFolder(Protocol):
         Raises:
           LaunchError: as ``donor_for``.
         """
+        return report.folder
 
     def is_gone(self, rank: int) -> bool:
         """Whether the host of a rank is lost, with all that is there."""
+        return False
 
     def folders_for(self, rank: int, reports: Mapping[int, SaveReport]) -> dict[int, Where]:
         """Where ``rank`` finds the file of each of these ranks, brought to its host if need be.
@@ -68,6 +74,7 @@ class StateFolder(Protocol):
         Raises:
           LaunchError: as ``donor_for``.
         """
+        return {one: report.folder for one, report in reports.items()}
 
     def bring_all(self) -> None:
         """Have ranks read nothing from other hosts: all that they need is brought to theirs."""
@@ -81,6 +88,7 @@ class StateFolder(Protocol):
         Raises:
           LaunchError: a host does not answer, or can't listen.
         """
+        return {}, {}
 
     def room_for_each(self, mirrors: Mapping[int, Mirror]) -> int:
         """What each copy may take, so that all have room: a host has its ranks', and mirrors."""
@@ -97,6 +105,7 @@ class StateFolder(Protocol):
         Raises:
           OSError: it can't be read, or its host is out of reach.
         """
+        return Path(path).read_bytes()
 
     def check(
         self, rank: int, folder: str, sums: Mapping[str, int], host: int | None = None
@@ -183,28 +192,8 @@ class LocalStates(StateFolder):
                     found[rank] = f"{path}: another file"
         return found
 
-    def donor_for(
-        self, rank: int, donor: int, reports: Mapping[int, SaveReport]
-    ) -> tuple[int, Where]:
-        """Whose file ``rank`` is to take values from: all see all files."""
-        return donor, reports[donor].folder
-
-    def bring(self, rank: int, report: SaveReport) -> Where:
-        return report.folder
-
-    def is_gone(self, rank: int) -> bool:
-        """This machine is there."""
-        return False
-
-    def folders_for(self, rank: int, reports: Mapping[int, SaveReport]) -> dict[int, Where]:
-        return {one: report.folder for one, report in reports.items()}
-
     def bring_all(self) -> None:
         """All see all files."""
-
-    def open_mirrors(self) -> tuple[dict[int, Mirror], dict[int, dict[str, str]]]:
-        """There is no other host."""
-        return {}, {}
 
     def room_for_each(self, mirrors: Mapping[int, Mirror]) -> int:
         """The memory is shared by all ranks."""
@@ -213,9 +202,6 @@ class LocalStates(StateFolder):
     def held_by(self, path: str) -> str:
         """Whoever comes later sees by the lock that ranks still use it."""
         return f"{path}/{ALIVE}"
-
-    def read(self, rank: int, path: str, host: int | None = None) -> bytes:
-        return Path(path).read_bytes()
 
     def check(
         self, rank: int, folder: str, sums: Mapping[str, int], host: int | None = None
