@@ -16,6 +16,7 @@ import re
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -174,22 +175,23 @@ class Rank:
         handle = self.control.handle
         handle(start.Facts, "now", lambda request: self.facts)
         handle(start.Reserve, "side", self._reserve)
-        handle(start.Probe, "side", self._probe)
+        handle(start.Probe, "side", spread(bootstrap.probe))
         handle(start.Reachability, "side", self._reachability)
         handle(wire.InitializeRequest, "main", self._initialize)
         handle(start.Serve, "main", self._serve)
         handle(wire.CellRequest, "now", self.runner.queue.on_cell)
-        handle(cells.Interrupt, "now", self._interrupt)
-        withdraw = self.runner.interrupts.withdraw
-        handle(cells.Withdraw, "now", lambda request: withdraw(request.body.seq))
-        handle(cells.OpenGates, "now", lambda request: self.runner.gate.clear(request.body.seqs))
+        handle(cells.Interrupt, "now", spread(self.runner.interrupts.interrupt))
+        handle(cells.Withdraw, "now", spread(self.runner.interrupts.withdraw))
+        handle(cells.OpenGates, "now", spread(self.runner.gate.clear))
         handle(cells.Answer, "now", self.runner.asking.on_answer)
         handle(lockstep.State, "now", lambda request: self._state())
         handle(lockstep.AtRest, "now", lambda request: inspection.rest(self.runner))
         handle(lockstep.Poll, "now", self._poll)
         handle(lockstep.Times, "side", self._times)
-        handle(lockstep.Resume, "now", self._resume)
-        handle(lockstep.Strict, "main", self._strict)
+        handle(lockstep.Resume, "now", spread(self.journal.restart))
+        handle(
+            lockstep.Strict, "main", spread(functools.partial(strict.switch, self.journal, rank))
+        )
         check = SelfCheck(self.journal)
         handle(lockstep.PrepareCheck, "side", check.on_prepare)
         handle(lockstep.SelfCheck, "main", check.on_check)
@@ -226,28 +228,20 @@ class Rank:
         handle(saving.Restore, "main", self._restore)
         handle(saving.RestoreLook, "main", self.runner.in_turn(self._restore_look))
         handle(saving.RestoreBind, "main", self.runner.in_turn(self._restore_bind))
-        handle(saving.RestoreDrop, "now", lambda request: self.restoring.drop(request.body.token))
+        handle(saving.RestoreDrop, "now", spread(self.restoring.drop))
         profiler = self.runner.profiler
         handle(profile.ProfileReady, "side", profiler.on_ready)
         handle(profile.Profile, "side", profiler.on_run)
         handle(profile.ProfileStop, "side", profiler.on_stop)
         handle(profile.ReadTracks, "side", profiler.on_tracks)
         RankDebugger(self.runner, self.control)
-        handle(
-            saving.UndoLook,
-            "side",
-            lambda request: self.runner.undo.look(request.body.seq, request.body.hold_s),
-        )
-        handle(saving.UndoDrop, "side", lambda request: self.runner.undo.drop())
+        handle(saving.UndoLook, "side", spread(self.runner.undo.look))
+        handle(saving.UndoDrop, "side", spread(self.runner.undo.drop))
         handle(saving.Undo, "side", self._undo)
         handle(saving.Keep, "side", lambda request: state.on_keep(self.runner.copier, request))
         handle(saving.Kept, "now", lambda request: self.runner.copier.told())
         handle(saving.KeptSteps, "side", lambda request: self.runner.steps.on_request(request.body))
-        handle(
-            saving.UndoLimit,
-            "side",
-            lambda request: self.runner.undo.set_limit(request.body.nbytes),
-        )
+        handle(saving.UndoLimit, "side", spread(self.runner.undo.set_limit))
 
     @property
     def _process(self) -> inspection.Process:
@@ -255,10 +249,6 @@ class Rank:
 
     def _state(self) -> wire.RankState:
         return inspection.rank_state(self.runner, self._process)
-
-    def _interrupt(self, request: Request[cells.Interrupt]) -> bool | str:
-        body = request.body
-        return self.runner.interrupts.interrupt(body.seq, body.spare, body.terminate)
 
     def _poll(self, request: Request[lockstep.Poll]) -> wire.PollReply:
         body = request.body
@@ -331,13 +321,6 @@ class Rank:
         self.runner.changed_outside(request.ident, body.seq)
         return failed
 
-    def _strict(self, request: Request[lockstep.Strict]) -> None:
-        strict.switch(self.journal, self.rank, request.body.epoch)
-
-    def _resume(self, request: Request[lockstep.Resume]) -> None:
-        """The notebook has found the ranks in lockstep: count launches from here."""
-        self.journal.restart(request.body.number, request.body.since)
-
     def _reserve(self, request: Request[start.Reserve]) -> start.Reserved:
         if self.reservation is not None:
             self.reservation.release()
@@ -347,9 +330,6 @@ class Rank:
             self.reservation.probe_port,
             coordination.can_coordinate_elsewhere(),
         )
-
-    def _probe(self, request: Request[start.Probe]) -> str:
-        return bootstrap.probe(request.body.address, request.body.port)
 
     def _reachability(self, request: Request[start.Reachability]) -> list[start.Unreachable]:
         found = connection_errors([(to.address, to.port) for to in request.body.to], WAYS_S)
@@ -405,6 +385,11 @@ class Rank:
         sys.argv, sys.orig_argv = [""], [sys.executable]  # a script's own, not an engine's
         app.initialize([*argv, "--log-level=40", f"--IPEngine.timeout={REGISTRATION_TIMEOUT_S}"])
         app.start()
+
+
+def spread(answer: Callable[..., Any]) -> Callable[[Request[Any]], Any]:
+    """A handler that gives the request's fields to ``answer``, by its parameters' names."""
+    return lambda request: answer(**vars(request.body))
 
 
 def find_modules_here(code: str = "") -> None:
