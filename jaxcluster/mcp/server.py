@@ -25,10 +25,13 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from jaxcluster import cluster
+from jaxcluster.allocation.turns import who_we_are
 from jaxcluster.cluster import Cluster, RunningCell
 from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError
 from jaxcluster.mcp import texts
+from jaxcluster.model import timeline
 from jaxcluster.ranks import name_ranks
+from jaxcluster.views import history, shards, text
 
 INSTRUCTIONS = """\
 jaxcluster runs multi-process JAX from notebooks: a cluster is N ranks (processes), and each cell
@@ -165,7 +168,7 @@ class Tools:
 
     def stacks(self, cluster: ClusterName = "") -> str:
         """Where every rank's main thread is at this moment, also in the middle of a hang."""
-        return texts.clip(texts.stacks(self._attached(cluster)))
+        return texts.clip(text.stacks(self._attached(cluster).reports(launches=1)))
 
     def journal(
         self,
@@ -173,7 +176,8 @@ class Tools:
         count: Annotated[int, _said("how many launches of each set of processes")] = 20,
     ) -> str:
         """The last programs that span processes, as each rank has launched them, side by side."""
-        return texts.clip(texts.journal(self._attached(cluster), max(1, min(count, 200))))
+        found = timeline.journal(self._attached(cluster).reports(), max(1, min(count, 200)))
+        return texts.clip(text.journal(found))
 
     def logs(
         self,
@@ -192,7 +196,9 @@ class Tools:
         cluster: ClusterName = "",
     ) -> str:
         """The cells that have run, whoever ran them: state, time, who, first line of the source."""
-        return texts.clip(texts.history(self._attached(cluster), max(1, min(count, 1000))))
+        found, most = self._attached(cluster).history(), max(1, min(count, 1000))
+        shown = history.table(found, time.time_ns(), who_we_are(), most)
+        return texts.clip(str(shown["text/plain"]))
 
     def outputs(
         self,
@@ -219,7 +225,7 @@ class Tools:
         cluster: ClusterName = "",
     ) -> str:
         """Which device of which rank holds which part of an array, or of a tree of arrays."""
-        return texts.clip(texts.array(self._attached(cluster), name, check))
+        return texts.clip(shards.shards(self._attached(cluster), name, check=check).text)
 
     # ------------------------------------------------------------------ acts
 

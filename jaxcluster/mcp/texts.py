@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxcluster import cluster, wire
-from jaxcluster.allocation.turns import who_we_are
 from jaxcluster.cluster import Cluster, array_queries, replay
 from jaxcluster.cluster import history as cells
 from jaxcluster.errors import UsageError
 from jaxcluster.lockstep.availability import advice
-from jaxcluster.model import deadlock, deaths, diagnose, explain, lockstep, stragglers, timeline
+from jaxcluster.model import deadlock, deaths, diagnose, explain, lockstep, stragglers
 from jaxcluster.model.findings import Suspicion
 from jaxcluster.model.history import Run
 from jaxcluster.model.outputs import ANSI, RankRecord, group_outputs
@@ -23,9 +22,8 @@ from jaxcluster.ranks import begin_ranks, by_value, name_ranks, parse_ranks
 from jaxcluster.records import registry
 from jaxcluster.records.lastreport import LastReport
 from jaxcluster.text import format_nbytes, format_table
-from jaxcluster.views import history as history_view
 from jaxcluster.views import report as reports
-from jaxcluster.views import shards, text
+from jaxcluster.views import text
 
 MOST_CHARS = 20_000  # of one answer; its end is kept
 MOST_IMAGES = 4
@@ -146,16 +144,6 @@ def _numbered(source: str) -> str:
     return "\n".join(f"{n:4}  {line}" for n, line in enumerate(source.splitlines(), 1))
 
 
-def stacks(running: Cluster) -> str:
-    """Where each rank is, equal stacks once."""
-    return text.stacks(running.reports(launches=1))
-
-
-def journal(running: Cluster, count: int) -> str:
-    """The last launches of each set of processes, side by side."""
-    return text.journal(timeline.journal(running.reports(), count))
-
-
 def logs(running: Cluster, ranks: str, lines: int, search: str) -> str:
     """The ends of ranks' logs, or their lines that hold a text."""
     parts = []
@@ -183,12 +171,6 @@ def chosen(running: Cluster, ranks: str) -> list[int]:
 
 
 # --------------------------------------------------------------------------- outputs
-
-
-def history(running: Cluster, count: int) -> str:
-    """The last cells, whoever has run them."""
-    shown = history_view.table(running.history(), time.time_ns(), who_we_are(), count)
-    return str(shown["text/plain"])
 
 
 def outputs(
@@ -269,8 +251,3 @@ def variables(running: Cluster) -> str:
         nbytes, most = format_nbytes(one.nbytes), format_nbytes(one.nbytes_per_device)
         rows.append([one.name, one.type, shape, one.dtype, one.sharding, nbytes, most])
     return "\n".join(format_table(rows))
-
-
-def array(running: Cluster, name: str, check: bool) -> str:
-    """Who holds which part of an array."""
-    return shards.shards(running, name, check=check).text
