@@ -182,9 +182,11 @@ def _run(
             # Each try has a profile of its own.
             folder = trace if trace is None or tried == 1 else f"{trace}-{tried}"
             profiling = started.prepare_profile(folder) if folder is not None else None
-            cell = started.submit_script(
-                script,
+            cell = started.submit(
                 source,
+                script=script,
+                execution_count=1,
+                shown_ranks=range(started.num_processes),
                 stall_s=stall_s,
                 profile=profiling.token if profiling is not None else "",
                 on_output=outputs.take,

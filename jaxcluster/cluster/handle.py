@@ -391,6 +391,9 @@ class Cluster(Lifecycle):
         post_mortem: bool = False,
         stall_s: float | None = None,
         profile: str = "",
+        message: wire.CommMessage | None = None,
+        buffers: Sequence[bytes] = (),
+        script: wire.Script | None = None,
     ) -> RunningCell:
         """Like ``run``, without waiting: ``wait`` on what it returns.
 
@@ -401,10 +404,15 @@ class Cluster(Lifecycle):
           prompt: where questions of its ranks are put; None: they are refused.
           post_mortem: instead of running ``source`` look at the ranks' last errors.
           profile: the token of ``prepare_profile``.
+          message, buffers: instead of running ``source``, the code of the cell that has opened the
+            comm, pass on what a page has said on it.
+          script: what is run, whose code ``source`` is ("" of a module). Its output is given to
+            ``on_output`` and not kept. The ranks are of no use afterwards: nothing is brought back
+            into lockstep, undone or replaced. See ``engine.mainscript``.
         """
         options = CellOptions(
-            ranks, timeout_s, execution_count, shown_ranks, on_output, on_notice, cell_id,
-            prompt=prompt, post_mortem=post_mortem, stall_s=stall_s, profile=profile,
+            ranks, timeout_s, execution_count, shown_ranks, on_output, on_notice, cell_id, message,
+            buffers, prompt, post_mortem, script, stall_s=stall_s, profile=profile,
         )  # fmt: skip
         return self._submit(source, options)
 
@@ -531,52 +539,6 @@ class Cluster(Lifecycle):
 
         self.check_not_closed()
         return profiling.run(self.world, folder, seconds)
-
-    def send_message(
-        self,
-        message: wire.CommMessage,
-        buffers: Sequence[bytes],
-        *,
-        source: str,
-        execution_count: int,
-        ranks: Sequence[int],
-        on_output: Listener | None = None,
-        on_notice: Callable[[str], None] | None = None,
-    ) -> RunningCell:
-        """Pass on what a page has said on a comm of the ranks, as a cell: ``wait`` for its end.
-
-        Args:
-          source, execution_count, ranks: of the cell that has opened the comm.
-        """
-        options = CellOptions(
-            ranks, None, execution_count, [message.rank], on_output, on_notice, "", message, buffers
-        )
-        return self._submit(source, options)
-
-    def submit_script(
-        self,
-        script: wire.Script,
-        source: str,
-        *,
-        on_output: Listener,
-        on_notice: Callable[[str], None] | None = None,
-        prompt: Labelled | None = None,
-        stall_s: float | None = None,
-        profile: str = "",
-    ) -> RunningCell:
-        """Run a script on all ranks, as cell 1: ``wait`` for its end. See ``engine.mainscript``.
-
-        The output of ranks is given to ``on_output`` and not kept. The ranks are of no use
-        afterwards: nothing is brought back into lockstep, undone or replaced.
-
-        Args:
-          source: of the file; "" of a module.
-        """
-        options = CellOptions(
-            None, None, 1, range(self.num_processes), on_output, on_notice, prompt=prompt,
-            script=script, stall_s=stall_s, profile=profile,
-        )  # fmt: skip
-        return self._submit(source, options)
 
     def _submit(self, source: str, options: CellOptions) -> RunningCell:
         with contextlib.ExitStack() as on_its_way:

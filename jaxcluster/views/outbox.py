@@ -108,12 +108,13 @@ class Outbox:
             said.target_name,
         )
         try:
-            said.running = self.cluster.send_message(
-                message,
-                said.buffers,
-                source=home.source,
+            said.running = self.cluster.submit(
+                home.source,
+                message=message,
+                buffers=said.buffers,
                 execution_count=home.number,
                 ranks=list(home.ranks) or [relayed.rank],
+                shown_ranks=[relayed.rank],
                 on_output=listen,
                 on_notice=lambda text: self._below.print(home, "stderr", text),
             )

@@ -310,7 +310,7 @@ class Started:
         self.handlers: list[Any] = []
         self.waits: list[BaseException] = [KeyboardInterrupt(), CellInterrupted("cell [1]")]
 
-    def submit_script(self, *args: Any, **kwargs: Any) -> Any:
+    def submit(self, *args: Any, **kwargs: Any) -> Any:
         ask = self.asked.append
         return types.SimpleNamespace(stop=lambda: ask("stop"), wait=self.wait, done=False)
 
