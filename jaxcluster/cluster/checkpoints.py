@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
 
-from jaxcluster.cluster import resizing, restart, stopbutton
+from jaxcluster.cluster import resizing, stopbutton
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError, RankHung, UsageError
 from jaxcluster.model.outputs import CellRecord
@@ -267,7 +267,7 @@ def _answers(
         for _, event in sorted(answers.items()):
             unwrap(event)
 
-    restart.ask(world, each, TIMEOUT_S, look, take)
+    world.link.gather(each, each, timeout_s=TIMEOUT_S, check=look, on_answer=take)
     unwrap_all()
     if missing := sorted(set(each) - set(answers)):
         raise RankHung(

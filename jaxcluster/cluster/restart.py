@@ -9,10 +9,8 @@ well, and gets what else it has told of itself.
 from __future__ import annotations
 
 import ast
-import queue
 import re
 import textwrap
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -27,7 +25,7 @@ from jaxcluster.model.outputs import CellRecord
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records.saved_states import Dead, Kept, StateFolder
 from jaxcluster.text import plural
-from jaxcluster.wire.link import Event, Sink, replies, unwrap
+from jaxcluster.wire.link import Event, replies, unwrap
 from jaxcluster.wire.ops import Operation
 from jaxcluster.wire.ops.state import (
     NewDevices,
@@ -53,7 +51,6 @@ AT_LIMIT = (
 )
 _WORD = re.compile(r"[^\W\d]\w*")
 LITERAL = "="  # what begins the text of a value that Python reads (engine.digests)
-LOOK_S = 0.05  # between two looks whether it is still wanted
 Check = Callable[[], None]  # raises where what goes on is to end
 
 
@@ -277,7 +274,7 @@ def _snapshots(
     while alive := [r for r in range(world.num_processes) if r not in world.dead]:
         places = {r: [SavePlace(*place) for place in folder.places_for(r)] for r in alive}
         each = {r: Snapshot(places[r], digests, before[r], wanted) for r in alive}
-        answers = ask(world, each, SAVE_S, check)
+        answers = world.link.gather(each, each, timeout_s=SAVE_S, check=check)
         saved = replies(answers)
         living = [r for r in alive if r not in world.dead]
         if failed := {r: answers.get(r) for r in living if r not in saved}:
@@ -343,32 +340,6 @@ def _dead(
     values = {n: text for n, text in heard.known().items() if n not in mentioned}
     then = {r: one.known(until=heard.seq) for r, one in [*told.items()] if r != rank}
     return Dead(names, True, values, then, maybe)
-
-
-def ask(
-    world: World,
-    each: Mapping[int, Operation[R]],
-    timeout_s: float,
-    check: Check,
-    on_answer: Callable[[Event[R]], object] = bool,
-) -> dict[int, Event[R]]:
-    """Each rank's answer; ``check`` is called now and then, and may raise as ``on_answer`` may."""
-    sink = Sink()
-    ids = world.link.request_each(each, sink=sink)
-    found: dict[int, Event[R]] = {}
-    deadline = time.monotonic() + timeout_s
-    try:
-        while len(found) < len(ids) and time.monotonic() < deadline:
-            check()
-            try:
-                event = sink.get(timeout=LOOK_S)
-            except queue.Empty:
-                continue
-            found[event.rank] = event
-            on_answer(event)
-    finally:
-        world.link.forget(ids)
-    return found
 
 
 def bound_names(source: str) -> list[str]:
@@ -767,7 +738,7 @@ def restore(
     for rank in bare:
         donor, folder = saved.folder.donor_for(rank, found.donor, saved.reports)
         each[rank] = replace(_of_donor(found, rank, donor, folder), skip=[*own, *differing])
-    heard = ask(world, each, RESTORE_S, check)
+    heard = world.link.gather(each, each, timeout_s=RESTORE_S, check=check)
     damaged = {
         rank if (source := each[rank].from_rank) is None else source: event.why
         for rank, event in heard.items()
@@ -882,12 +853,13 @@ def _restore_more(
 def ask_all(
     world: World, each: Mapping[int, Operation[R]], timeout_s: float, check: Check
 ) -> dict[int, R]:
-    """Like ``ask``, for ranks that must all answer.
+    """What ranks that must all answer do; ``check`` is called now and then, and may raise.
 
     Raises:
       RankDied, RankError, RankHung, RecoveryError: one of them did not.
     """
-    return _all(ask(world, each, timeout_s, check), each, timeout_s)
+    answers = world.link.gather(each, each, timeout_s=timeout_s, check=check)
+    return _all(answers, each, timeout_s)
 
 
 def _all(

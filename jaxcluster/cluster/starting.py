@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import queue
 import socket
 import sys
 import threading
@@ -42,7 +41,7 @@ from jaxcluster.ranks import name_ranks
 from jaxcluster.records import registry, saved_states
 from jaxcluster.supervision.processes import pid_space, process_token
 from jaxcluster.wire import forks
-from jaxcluster.wire.link import Link, Sink, replies, unwrap
+from jaxcluster.wire.link import Event, Link, replies, unwrap
 from jaxcluster.wire.ops import Operation
 from jaxcluster.wire.ops.start import Facts, Listener, Probe, Reachability, Reserve, Reserved, Serve
 
@@ -300,25 +299,9 @@ class Starting:
           heard: told how many ranks have answered.
         """
         assert self.link is not None
-        n = self.spec.num_processes
-        sink = Sink()
-        for rank in range(n):
-            self.link.request(rank, each[rank], sink=sink)
         found: dict[int, R] = {}
-        while len(found) < n:
-            try:
-                event = sink.get(timeout=min(0.1, self.left_s))
-            except queue.Empty:
-                self._check_exits()
-                if time.perf_counter() >= self.deadline:
-                    missing = sorted(set(range(n)) - set(found))
-                    raise error(
-                        f"{name_ranks(missing).capitalize()} {what} within "
-                        f"{self.spec.timeout_s:g} s. {self._log_excerpt(missing[0])}",
-                        f"Wait longer: %jaxcluster start --timeout {2 * self.spec.timeout_s:g}",
-                        missing,
-                    ) from None
-                continue
+
+        def take(event: Event[R]) -> None:
             if event.op == "died":
                 self._check_exits()
             if event.op != "reply":
@@ -331,7 +314,16 @@ class Starting:
             found[event.rank] = event.body
             self.step(event.rank, STEPS[each[event.rank].op])
             heard(len(found))
-        return [found[rank] for rank in range(n)]
+
+        self.link.gather(each, each, timeout_s=self.left_s, check=self._check_exits, on_answer=take)
+        if missing := sorted(set(each) - set(found)):
+            raise error(
+                f"{name_ranks(missing).capitalize()} {what} within {self.spec.timeout_s:g} s. "
+                + self._log_excerpt(missing[0]),
+                f"Wait longer: %jaxcluster start --timeout {2 * self.spec.timeout_s:g}",
+                missing,
+            )
+        return [found[rank] for rank in sorted(found)]
 
     def _check_exits(self) -> None:
         if self._stopped.is_set():

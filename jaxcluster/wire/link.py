@@ -27,6 +27,7 @@ from jaxcluster.wire.ops import EVENTS, Operation
 
 R = TypeVar("R")
 
+LOOK_S = 0.05  # between two looks whether an answer is still wanted
 Buffer = bytes | memoryview
 VERSION_HINT = (
     "Install the same jaxcluster for the notebook and the ranks, and start another cluster: "
@@ -141,10 +142,16 @@ class Link(ABC):
         *,
         timeout_s: float,
         buffers: Sequence[Buffer] = (),
+        check: Callable[[], None] | None = None,
+        on_answer: Callable[[Event[R]], object] = bool,
     ) -> dict[int, Event[R]]:
         """Ask several ranks at once and return the answers that came within ``timeout_s``.
 
         An answer may be of op ``error`` or ``died``; ``unwrap`` raises those.
+
+        Args:
+          check: called now and then meanwhile; it may raise, to end this.
+          on_answer: called with each answer as it comes; so may this.
         """
         sink = Sink()
         each = {r: request[r] if isinstance(request, Mapping) else request for r in ranks}
@@ -153,11 +160,19 @@ class Link(ABC):
         deadline = time.monotonic() + timeout_s
         try:
             while len(found) < len(asked):
-                event = sink.get(timeout=max(0.0, deadline - time.monotonic()))
+                left_s = max(0.0, deadline - time.monotonic())
+                if check is not None:
+                    check()
+                    left_s = min(left_s, LOOK_S)
+                try:
+                    event = sink.get(timeout=left_s)
+                except queue.Empty:
+                    if time.monotonic() >= deadline:
+                        break
+                    continue
                 if event.op in ANSWERS:
                     found[event.rank] = event
-        except queue.Empty:
-            pass
+                    on_answer(event)
         finally:
             self.forget(asked)
         return found

@@ -448,13 +448,14 @@ class Saving:
 
     def __init__(self, num_hosts: int = 1) -> None:
         self.num_processes = 3
+        self.link = self
         self.dead: dict[int, Any] = {}
         facts = [SimpleNamespace(host_key=str(rank % num_hosts)) for rank in range(3)]
         self.record = SimpleNamespace(facts=facts)
         self.asked: list[tuple[list[int], bool]] = []
         self.answers: list[dict[int, Event[Any] | None]] = []
 
-    def ask(self, world: Any, bodies: Any, timeout_s: float, check: Any) -> Any:
+    def gather(self, ranks: Any, bodies: Any, *, timeout_s: float, check: Any) -> Any:
         self.asked.append((sorted(bodies), bodies[min(bodies)].digests))
         odd = self.answers.pop(0) if self.answers else {}
         for rank, event in odd.items():
@@ -467,39 +468,32 @@ class Saving:
 FOLDER: Any = SimpleNamespace(places_for=lambda rank: [], hint="Make room.")
 
 
-def snapshots(world: Any, monkeypatch: pytest.MonkeyPatch) -> dict[int, Any]:
-    monkeypatch.setattr(restart, "ask", world.ask)
+def snapshots(world: Any) -> dict[int, Any]:
     return restart._snapshots(world, dict.fromkeys(range(3), 0), FOLDER, lambda: None, None)
 
 
-def test_values_are_compared_where_a_rank_has_died_and_where_a_host_may_be_lost(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_values_are_compared_where_a_rank_has_died_and_where_a_host_may_be_lost() -> None:
     world = Saving()
-    assert sorted(snapshots(world, monkeypatch)) == [0, 1, 2]
+    assert sorted(snapshots(world)) == [0, 1, 2]
     assert world.asked == [([0, 1, 2], False)]  # it costs a second for each GB
     world = Saving(num_hosts=2)
-    snapshots(world, monkeypatch)
+    snapshots(world)
     assert world.asked == [([0, 1, 2], True)]
     world = Saving()
     world.dead[2] = {}
-    snapshots(world, monkeypatch)
+    snapshots(world)
     assert world.asked == [([0, 1], True)]
 
 
-def test_a_rank_that_dies_while_it_is_saved_has_the_others_values_compared(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_rank_that_dies_while_it_is_saved_has_the_others_values_compared() -> None:
     """Its successor may have those only that are equal on all ranks."""
     world = Saving()
     world.answers = [{1: Event(1, "died", "", wire.Death("killed"))}]
-    assert sorted(snapshots(world, monkeypatch)) == [0, 2]
+    assert sorted(snapshots(world)) == [0, 2]
     assert world.asked == [([0, 1, 2], False), ([0, 2], True)]
 
 
-def test_a_rank_that_lives_and_can_not_be_saved_ends_the_restart(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_rank_that_lives_and_can_not_be_saved_ends_the_restart() -> None:
     no_room = Event(1, "error", "", wire.Failure("CannotSave", "no room"))
     at_limit = Event(1, "error", "", wire.Failure("AtLimit", "too many"))
     broken = Event(1, "error", "", wire.Failure("TypeError", "its dumps is None"))
@@ -513,7 +507,7 @@ def test_a_rank_that_lives_and_can_not_be_saved_ends_the_restart(
         world = Saving()
         world.answers = [{1: answer}]
         with pytest.raises(RecoveryError) as caught:
-            snapshots(world, monkeypatch)
+            snapshots(world)
         assert caught.value.message == (
             "The variables of rank 1 could not be saved, so nothing was ended or lost (rank "
             f"1: {why})."
@@ -540,12 +534,10 @@ class Places:
 
 
 @pytest.mark.parametrize("why", ["", "Host h0 is lost: its agent was killed."])
-def test_a_copy_on_another_host_is_brought_or_named_where_that_is_lost_too(
-    monkeypatch: pytest.MonkeyPatch, why: str
-):
+def test_a_copy_on_another_host_is_brought_or_named_where_that_is_lost_too(why: str):
     asked: list[dict[int, Any]] = []
 
-    def answer(world: Any, each: Any, *rest: Any) -> dict[int, Event[Any]]:
+    def answer(ranks: Any, each: Any, **rest: Any) -> dict[int, Event[Any]]:
         asked.append(each)
         done = RestoreDone([], {}, {}, {}, 0.0)
         return {
@@ -553,7 +545,6 @@ def test_a_copy_on_another_host_is_brought_or_named_where_that_is_lost_too(
             for rank, one in each.items()
         }
 
-    monkeypatch.setattr(restart, "ask", answer)
     random = dict.fromkeys([*restart.RANDOM, "seeded"])
     places: Any = Places(why)
     kept = Kept(
@@ -567,6 +558,7 @@ def test_a_copy_on_another_host_is_brought_or_named_where_that_is_lost_too(
     )
     world = SimpleNamespace(
         num_processes=2,
+        link=SimpleNamespace(gather=answer),
         turns=SimpleNamespace(last_cells=dict),
         record=SimpleNamespace(last_seq=0),
         told={},
