@@ -18,12 +18,14 @@ from jaxcluster.cluster.restart import (
     Check,
     Resize,
     Restored,
-    as_chosen,
     ask_all,
-    lost_with_dead,
-    may_be_own,
     nothing,
     reasons_of_lost,
+)
+from jaxcluster.cluster.what_returns import (
+    as_chosen,
+    lost_with_dead,
+    may_be_own,
     taken_back,
     tell_unheard,
 )

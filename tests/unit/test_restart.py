@@ -11,7 +11,8 @@ import pytest
 
 from jaxcluster import wire
 from jaxcluster.cluster import copies, resizing, restart
-from jaxcluster.cluster.restart import OWN, Restored, _dead, bound_names, plan, successors
+from jaxcluster.cluster.restart import Restored, _dead, bound_names
+from jaxcluster.cluster.what_returns import OWN, plan, successors, tell_unheard
 from jaxcluster.errors import LaunchError, RecoveryError
 from jaxcluster.model.last_known import LastKnown
 from jaxcluster.model.outputs import CellRecord
@@ -195,7 +196,7 @@ def test_names_that_only_a_dead_rank_had_and_never_told_are_said_to_be_lost():
     cells = [cell(4, [0, 1, 2], ended=[0, 1, 2])]
     dead = {rank: _dead(told, cells, rank, last=5, own={1, 3}) for rank in range(3)}
     assert [one.unheard for one in dead.values()] == [4, 2, 0]
-    assert restart.tell_unheard(dead) == (
+    assert tell_unheard(dead) == (
         "Names that rank 2 alone had are lost, too, and are not known here. "
         "Names that rank 1 alone had since cell [2] are lost, too, and are not known here. "
         "Names that rank 0 alone had since cell [4] are lost, too, and are not known here."
@@ -203,7 +204,7 @@ def test_names_that_only_a_dead_rank_had_and_never_told_are_said_to_be_lost():
     assert _dead(told, cells, 0, last=5, undone=5).unheard is None  # it is taken back
     assert _dead(told, cells, 0, last=5, own={5}).unheard is None
     assert _dead({}, cells, 0, last=6, own={6}, first=5).unheard is None  # new since a restart
-    assert restart.tell_unheard({0: Dead(frozenset("x"), True)}) == ""
+    assert tell_unheard({0: Dead(frozenset("x"), True)}) == ""
 
 
 def test_of_an_undone_cell_nothing_is_left():
