@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import queue
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,7 +33,7 @@ from jaxcluster.lockstep import replaying
 from jaxcluster.model.lineage import Lineage
 from jaxcluster.model.long_launches import UsualTimes
 from jaxcluster.records import lastreport
-from jaxcluster.wire.link import Event
+from jaxcluster.wire.link import LOOK_S, Event
 from jaxcluster.wire.ops import Operation
 from jaxcluster.wire.ops.lockstep import State
 from sim import keeping as sim_keeping
@@ -164,18 +165,35 @@ class Link:
             request.sink.bring(request.due, answer)
 
     def gather(
-        self, ranks: Iterable[int], request: Any, *, timeout_s: float, buffers: Sequence[Any] = ()
+        self,
+        ranks: Iterable[int],
+        request: Any,
+        *,
+        timeout_s: float,
+        buffers: Sequence[Any] = (),
+        check: Callable[[], None] | None = None,
+        on_answer: Callable[[Event[Any]], object] = bool,
     ) -> dict[int, Event[Any]]:
-        sink = Sink()
+        sink, until = Sink(), self.hub.now + timeout_s
         each = (
             {r: request[r] for r in ranks}
             if type(request) is dict
             else dict.fromkeys(ranks, request)
         )
         asked = self.request_each(each, sink=sink)
-        found = {event.rank: event for event in sink.gather(len(asked), timeout_s)}
-        self.forget(asked)
-        return found
+        try:
+            if check is None:
+                return {event.rank: event for event in sink.gather(len(asked), timeout_s)}
+            found: dict[int, Event[Any]] = {}
+            while len(found) < len(asked) and self.hub.now < until:
+                check()
+                with contextlib.suppress(queue.Empty):
+                    event = sink.get(timeout=min(LOOK_S, until - self.hub.now))
+                    found[event.rank] = event
+                    on_answer(event)
+            return found
+        finally:
+            self.forget(asked)
 
     def forget(self, ids: Iterable[str]) -> None:
         for name in ids:

@@ -38,7 +38,7 @@ from jaxcluster.engine.state.saved import CannotSave, SavedArray
 from jaxcluster.errors import JaxClusterError, LaunchError
 from jaxcluster.records import saved_states
 from jaxcluster.wire.link import Event
-from sim.hub import Hub, Sink, Time
+from sim.hub import Hub, Time
 from sim.threads import ANSWER_S, Jobs, Sockets, Threads
 from sim.truth import Value
 
@@ -175,7 +175,6 @@ def virtual(own: Keeping) -> Iterator[None]:
     put(copies, time=timed, LOOK_S=PACE_S, new_keys=lambda: SimpleNamespace(public="", secret=""))
     put(states, time=timed)
     put(change_notices.wire, encode=lambda op, id, body: (op, body))
-    put(restart, time=timed, Sink=Sink)
     put(respawn, time=timed)
     jax = sys.modules.get("jax")
     FAKE_JAX.process_count = FAKE_JAX.device_count = lambda: own.num_ranks

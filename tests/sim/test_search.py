@@ -29,6 +29,7 @@ from jaxcluster.cluster import (
     recovery,
     respawn,
     restart,
+    what_returns,
 )
 from jaxcluster.engine import change_notices, strict
 from jaxcluster.engine.state import version_store
@@ -397,7 +398,7 @@ HOLES: dict[str, list[tuple[Any, str, Any]]] = {
     "a copy of another moment is taken": [(wire.Mark, "version_for", version_at_hand)],
     "a mirror of another moment is taken": [(wire.Mark, "mirror_for", mirror_at_hand)],
     "a survivor's value is taken for a dead rank's own": [
-        (restart, "is_common", lambda name, bodies: True),
+        (what_returns, "is_common", lambda name, bodies: True),
     ],
     "an array's numbers are another one's": [(version_store.VersionStore, "find", find_in_place)],
     "a cell is taken back while others replace the ranks": [
