@@ -251,7 +251,8 @@ class ActionRunner:
             self.on_notice(text)
         elif isinstance(text, Warned):
             try:
-                warnings.warn(text.rstrip(), ClusterWarning, stacklevel=2)
+                # From no line: none of ours would tell its reader anything.
+                warnings.warn_explicit(text.rstrip(), ClusterWarning, "jaxcluster", 1)
             except ClusterWarning as error:  # made of it by a filter: the cell comes to its end
                 self.warned = self.warned or error
 

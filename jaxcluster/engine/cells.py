@@ -207,7 +207,7 @@ class CellRunner:
             self.current = None
         if self.ended < cell.seq:
             self.ended = cell.seq
-            self.gate.ended(cell, request.ident, self.end_of(cell, "error"))
+            self.gate.ended(cell, request.ident, self.end_of(cell, "error", stopped_at=""))
         told = f"{type(error).__name__}: {error}"  # plainly: what tells errors may have failed
         info = wire.ErrorInfo("InternalError", told, [f"InternalError: {told}"])
         request.reply(wire.CellReply(self.rank, cell.seq, "error", 0.0, info))
@@ -246,7 +246,7 @@ class CellRunner:
                 failures.attempt([], log.write, self.leftovers.take)
                 repair_modules()
                 self.current, self.ended = None, cell.seq
-                self.gate.ended(cell, request.ident, self.end_of(cell, "error"))
+                self.gate.ended(cell, request.ident, self.end_of(cell, "error", stopped_at=""))
                 told = self._outside(error)
                 reply = wire.CellReply(
                     self.rank, cell.seq, "error", 0.0, told, between=running.between, stopped_at=""
@@ -340,7 +340,7 @@ class CellRunner:
         self.ended = cell.seq
         seconds = time.perf_counter() - running.started
         attempt(self.journal.leave, running.status, seconds)
-        end = self.end_of(cell, running.status, running.error)
+        end = self.end_of(cell, running.status, running.error, running.stopped_at)
         self.gate.ended(cell, running.request.ident, end)
         copies = attempt(self.journal.host_values.end)
         names = attempt(self._name_changes, running)
@@ -379,7 +379,11 @@ class CellRunner:
         return self.names.changes(running.request.ident, namespace)
 
     def end_of(
-        self, cell: wire.CellRequest, status: str, error: wire.ErrorInfo | None = None
+        self,
+        cell: wire.CellRequest,
+        status: str,
+        error: wire.ErrorInfo | None = None,
+        stopped_at: str | None = None,
     ) -> wire.cell_ends.CellEnd:
         """What it has launched by now, were this its end."""
         journal = self.journal
@@ -387,7 +391,7 @@ class CellRunner:
         lives = self.background.is_any_left()
         refused = wire.cell_ends.is_refused(error, journal.given_up)
         return wire.cell_ends.CellEnd(
-            status, own, launches, journal.foreign, journal.unchecked, lives, refused
+            status, own, launches, journal.foreign, journal.unchecked, lives, refused, stopped_at
         )
 
     async def _execute(self, running: Running) -> None:

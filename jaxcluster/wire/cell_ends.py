@@ -31,6 +31,7 @@ class CellEnd:
       unchecked: as in ``CellReply``: a program broke off, and the ranks are to be checked.
       background: whether a thread, task or timer of the user's lives that may launch more.
       refused: in strict mode, a launch was on which the ranks disagreed, or was given up.
+      stopped_at: as in ``CellReply``: where it was stopped, or an error was raised.
     """
 
     status: str
@@ -40,6 +41,7 @@ class CellEnd:
     unchecked: bool = False
     background: bool = False
     refused: bool = False
+    stopped_at: str | None = None
 
 
 def end_of(reply: CellReply) -> CellEnd:
@@ -52,6 +54,7 @@ def end_of(reply: CellReply) -> CellEnd:
         reply.unchecked,
         reply.background,
         is_refused(reply.error, reply.given_up),
+        reply.stopped_at,
     )
 
 
@@ -128,13 +131,24 @@ def launched_alike(processes: str, ends: Mapping[int, CellEnd]) -> bool:
     return not _own_differs(processes, ends)
 
 
+def failed_apart(ends: Mapping[int, CellEnd]) -> bool:
+    """Whether an error has ended ranks alone, or in different places, behind launches of the cell.
+
+    So one rank may have a name for what another one has not come to.
+    """
+    places = {(end.status, end.stopped_at) for end in ends.values()}
+    has_failed = any(end.status == "error" for end in ends.values())
+    is_apart = len(places) > 1 or any(place == "" for _, place in places)
+    return has_failed and is_apart and any(end.own for end in ends.values())
+
+
 def may_go_on(ends: Mapping[int, CellEnd]) -> bool:
     """Whether the next cell may begin: nothing differs, no rank was interrupted or is unchecked.
 
-    Else the notebook that sent the cell takes it back, and says when (``clear``).
+    Else the notebook that sent the cell settles it, and says when (``clear``).
     """
     unsure = any(e.status == "interrupted" or e.unchecked or e.refused for e in ends.values())
-    return not (unsure or differing(ends))
+    return not (unsure or differing(ends) or failed_apart(ends))
 
 
 def covers(ranks: Collection[int], ends: Mapping[int, CellEnd]) -> bool:

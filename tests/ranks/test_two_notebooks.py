@@ -210,6 +210,34 @@ def test_what_a_notebook_that_is_gone_has_left_in_its_cell_is_no_value_for_other
     first.ok("%jaxcluster stop")
 
 
+@pytest.mark.parametrize("then", ["%%spmd\nprint(float(total(z)))", "%pull z"])
+def test_what_a_notebook_that_is_gone_has_left_of_different_steps_is_taken_back(
+    open_notebook: Open, then: str
+) -> None:
+    """One rank has raised behind launches that all have made, and has no new z."""
+    first, second = open_notebook(), open_notebook()
+    first.ok("%jaxcluster start -n 2 --name apart")
+    first.ok(
+        "%%spmd\nimport time\nimport jax, jax.numpy as jnp\nfrom jax.sharding import *\n"
+        "mesh = jax.make_mesh((2,), ('i',))\nrank = jax.process_index()\n"
+        "split = NamedSharding(mesh, PartitionSpec('i'))\n"
+        "z = jax.jit(lambda: jnp.ones(2), out_shardings=split)()\n"
+        "total = jax.jit(jnp.sum)\nfloat(total(z))"
+    )
+    second.ok("%jaxcluster attach apart")
+    pid = int(second.ok("import os\nprint(os.getpid())").stdout)
+    second.begin(
+        "%%spmd\ntime.sleep(2)\nnew = jax.jit(lambda x: x + 1)(z)\nfloat(total(new))\n"
+        "if rank == 1:\n    raise ValueError('mine')\nz = new"
+    )
+    first.until(lambda: "running" in first.ok("%jaxcluster status").text, "it has begun")
+    os.kill(pid, signal.SIGKILL)
+    said = first.run(then)
+    assert "of another notebook is undone. Restored z; removed new." in said.error + said.text
+    assert first.ok("%spmd float(total(z))").result == "2.0"
+    first.ok("%jaxcluster stop")
+
+
 def test_what_one_notebook_pulls_and_pushes_is_between_the_same_cells_of_another_on_all_ranks(
     open_notebook: Open,
 ) -> None:

@@ -634,7 +634,7 @@ class Rank:
         own, launches = journal.own(cell.seq), journal.launches()
         ended = status, own, launches, journal.foreign, journal.unchecked, self._lives()
         refused = wire.cell_ends.is_refused(error, journal.given_up)
-        return wire.cell_ends.CellEnd(*ended, refused)
+        return wire.cell_ends.CellEnd(*ended, refused, self.stopped_at)
 
     # ------------------------------------------------------------------ the user's code
 

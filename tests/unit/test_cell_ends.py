@@ -78,6 +78,25 @@ def test_after_an_interrupt_or_a_program_that_broke_off_the_notebook_says_when()
     assert not cell_ends.may_go_on({**even, 1: end(1, 7, unchecked=True)})
 
 
+def failed(status: str, stopped_at: str | None = None, launched: int = 1) -> CellEnd:
+    own = {ALL: [launched, 7]} if launched else {}
+    return CellEnd(status, own, own, stopped_at=stopped_at)
+
+
+def test_after_an_error_in_different_places_the_notebook_says_when() -> None:
+    """Behind launches: so one rank may have a name for what another one has not come to."""
+    alone = {0: failed("ok"), 1: failed("error", "5:2:14"), 2: failed("ok")}
+    assert not cell_ends.may_go_on(alone)
+    apart = {r: failed("error", f"5:{2 + r}:14") for r in range(3)}
+    assert not cell_ends.may_go_on(apart)
+    unknown = {r: failed("error", "") for r in range(3)}
+    assert not cell_ends.may_go_on(unknown)
+    alike = {r: failed("error", "5:2:14") for r in range(3)}
+    assert cell_ends.may_go_on(alike)
+    nothing = {r: failed("ok" if r else "error", None, 0) for r in range(3)}
+    assert cell_ends.may_go_on(nothing)
+
+
 @pytest.mark.parametrize(
     ("ranks", "later", "guards"),
     [([0, 1], [0, 1], True), ([0, 1], [0, 1, 2], True), ([0, 1], [1], False), ([1], [0, 1], False)],
