@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
+from jaxcluster import wire
 from jaxcluster.cluster import replay, undoing
 from jaxcluster.cluster.action_runner import Owner
 from jaxcluster.errors import (
@@ -69,16 +71,18 @@ def recover(
 def bring_into_lockstep(cluster: Recoverable) -> str:
     """By a replay of what ranks have skipped, or by new processes; returns what was done."""
     started, was_broken = time.monotonic(), cluster.is_broken
-    begun = replay.Replay(cluster.world.link)
-    if not cluster.world.dead and begun.bring_back(cluster.world.turns):
+    link = cluster.world.link
+    begun, dead = replay.Replay(link), cluster.world.dead
+    met = set() if dead else suspect_launches.met_zeros(replay.ask_reports(link))
+    if not dead and begun.bring_back(cluster.world.turns):
         cluster.world.counts.clear()
         cluster.world.pending_launches.clear()
         cluster.world.divergence = None
         if was_broken:  # else other notebooks open them, or a cell that waits for their ends
             states = cluster.world.status()
             cluster.world.open_gates({seq for s in states for seq in (*s.gate[:1], s.ended)})
-        undone = _undo_last(cluster)
-        kept = "All variables are kept." if undone is None else undone.told("The last cell")
+        reports = replay.ask_reports(link) if begun.core.ran or met else {}
+        kept = _judge_met(cluster, reports, met)
         return skipped.tell(begun.core.ran, time.monotonic() - started, kept)
     why = begun.core.why_not
     if begun.core.is_under_way and not was_broken:
@@ -90,11 +94,27 @@ def bring_into_lockstep(cluster: Recoverable) -> str:
     return "\n".join(filter(None, [cluster.restart(), why]))
 
 
-def _undo_last(cluster: Recoverable) -> Undone | None:
-    """Take the last cell back, whoever has sent it, if it met zeros. None: nothing was to do."""
-    last, own = max(cluster.world.turns.last_cells().values(), default=0), cluster.last
-    if not last or last not in suspect_launches.met_zeros(replay.ask_reports(cluster.world.link)):
-        return None
+def _judge_met(
+    cluster: Recoverable, reports: Mapping[int, wire.RankReport], told: AbstractSet[int]
+) -> str:
+    """Take the last cell back if it met zeros, and say which others have; what comes of it.
+
+    Args:
+      reports: of the ranks, after the replay.
+      told: the cells that had met zeros before it, of which others have told.
+    """
+    met = suspect_launches.met_zeros(reports)
+    last = max(cluster.world.turns.last_cells().values(), default=0)
+    undone = _undo_last(cluster, last) if last in met else None
+    kept = "All variables are kept." if undone is None else undone.told("The last cell")
+    others = met - told - {last}
+    threads = suspect_launches.THREADS if 0 in others else ""
+    return " ".join(filter(None, [kept, suspect_launches.tell_met(others - {0}, reports), threads]))
+
+
+def _undo_last(cluster: Recoverable, last: int) -> Undone | None:
+    """Take the last cell back, whoever has sent it. None: it is taken back."""
+    own = cluster.last
     if own is not None and own.seq >= last:
         return None if own.undone else _take_back(cluster, own)
     ranks = [rank for rank in cluster.world.link.ranks if rank not in cluster.world.dead]

@@ -17,7 +17,6 @@ from jaxcluster.lockstep.polls import Polls
 from jaxcluster.lockstep.states import Course, State
 from jaxcluster.lockstep.undone import Undone
 from jaxcluster.model import (
-    diagnose,
     explain,
     findings,
     health,
@@ -267,7 +266,7 @@ class Cell:
             unsure = any(report.state.background for report in reports.values())
             left = gates & suspect_launches.met_zeros(reports) if unsure else gates
             if left:
-                todo.append(actions.TakeBackOthers(diagnose.numbers_of(left, reports)))
+                todo.append(actions.TakeBackOthers(suspect_launches.numbers_of(left, reports)))
             todo.append(actions.OpenGates(frozenset(gates)))
         todo.append(actions.WatchSilent(self._are_silent))
         if self.polls.suspicion is not None and self.polls.suspicion.has("moment"):

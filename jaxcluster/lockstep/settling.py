@@ -21,7 +21,6 @@ from jaxcluster.lockstep.states import OVER, Impossible, State
 from jaxcluster.lockstep.undone import Undone, tell_apart, tell_lost
 from jaxcluster.model import (
     deaths,
-    diagnose,
     explain,
     findings,
     health,
@@ -37,8 +36,6 @@ from jaxcluster.ranks import begin_ranks, name_ranks
 
 ANSWER_S = 5.0  # that ranks get to say what they have launched, where it is known to differ
 UNEVEN_S = 8.0  # that what made the ranks uneven gets to even out, or to become certain
-
-THREADS = " Don't trust what threads, tasks, timers and %%px cells have assigned since."
 
 ZEROS = "Other ranks have met its launches with zeros, as another notebook brought them back."
 
@@ -294,7 +291,7 @@ class Settling:
         if not doubt or self._is_doubted:
             return []
         self._is_doubted = True
-        return [actions.Notice(notices.Warned(f"{doubt}{THREADS}\n"))]
+        return [actions.Notice(notices.Warned(f"{doubt} {suspect_launches.THREADS}\n"))]
 
     def _unless_found(self, why: str) -> tuple[State | None, str]:
         return (State.SETTLED, why) if self._cell.polls.report is None else (None, "")
@@ -411,9 +408,8 @@ class Settling:
         looks = (polls.evidence, self._seen)
         cells = cells.union(*(suspect_launches.met_by(look, found) for look in looks))
         cells -= self._others_asked
-        numbers = {n for look in looks for n in diagnose.numbers_of(cells, look).values() if n}
-        told = " and ".join(f"cell [{n}]" for n in sorted(numbers))
-        return f" Don't trust what {told} assigned." if told else ""
+        told = suspect_launches.tell_met(cells, *looks)
+        return f" {told}" if told else ""
 
     def _warn_of_threads(self) -> str:
         """What no undo reaches: values that threads have made of launches that went wrong."""
@@ -422,7 +418,7 @@ class Settling:
             return ""
         doubt = suspect_launches.from_threads(evidence)
         met = 0 in report.cells or suspect_launches.threads_met_cells(evidence)
-        return f"{doubt and ' '}{doubt}{THREADS}" if met else ""
+        return f"{doubt and ' '}{doubt} {suspect_launches.THREADS}" if met else ""
 
     def _diverge(self, stuck: str) -> Steps[None]:
         """The ranks could not be brought back."""
@@ -528,7 +524,7 @@ class Settling:
         if not self._is(State.LEFT) and (others := self._others_to_undo()):
             evidence = cell.polls.evidence
             took: events.TookBack = yield actions.TakeBackOthers(
-                diagnose.numbers_of(others, evidence)
+                suspect_launches.numbers_of(others, evidence)
             )
             self._others += took.lines
         return cell.undone

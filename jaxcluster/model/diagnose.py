@@ -262,19 +262,6 @@ def find_replayed(
     return None
 
 
-def numbers_of(
-    seqs: Iterable[int], reports: Mapping[int, wire.RankReport]
-) -> dict[int, int | None]:
-    """For each of these cells the number that its notebook gives it, where a launch tells it."""
-    told = {
-        e.cell_seq: e.cell
-        for report in reports.values()
-        for e in report.launches
-        if e.cell is not None
-    }
-    return {seq: told.get(seq) for seq in seqs}
-
-
 def _find_announced_in_vain(reports: Mapping[int, wire.RankReport]) -> Report | None:
     """That a rank announces, in strict mode, a launch that a replay has made on another one.
 

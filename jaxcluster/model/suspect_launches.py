@@ -13,6 +13,8 @@ from jaxcluster import wire
 from jaxcluster.model import lockstep
 from jaxcluster.ranks import name_ranks
 
+THREADS = "Don't trust what threads, tasks, timers and %%px cells have assigned since."
+
 
 def from_other_lines(reports: Mapping[int, wire.RankReport], seq: int) -> str:
     """What to say where ranks have made a launch of the cell ``seq`` on different lines; else "".
@@ -135,6 +137,26 @@ def met_by(reports: Mapping[int, wire.RankReport], seqs: Collection[int]) -> set
     """The other cells of which a launch has met one of these cells."""
     met = {other for cells in _whose(reports) if not cells.isdisjoint(seqs) for other in cells}
     return {other for other in met if other > 0 and other not in seqs}
+
+
+def numbers_of(
+    seqs: Iterable[int], reports: Mapping[int, wire.RankReport]
+) -> dict[int, int | None]:
+    """For each of these cells the number that its notebook gives it, where a launch tells it."""
+    told = {
+        e.cell_seq: e.cell
+        for report in reports.values()
+        for e in report.launches
+        if e.cell is not None
+    }
+    return {seq: told.get(seq) for seq in seqs}
+
+
+def tell_met(cells: Iterable[int], *looks: Mapping[int, wire.RankReport]) -> str:
+    """That these cells have met the wrong launches, by their notebooks' numbers, where known."""
+    numbers = {n for look in looks for n in numbers_of(cells, look).values() if n}
+    told = " and ".join(f"cell [{n}]" for n in sorted(numbers))
+    return f"Don't trust what {told} assigned." if told else ""
 
 
 def _whose(reports: Mapping[int, wire.RankReport]) -> list[set[int]]:

@@ -15,9 +15,18 @@ from jaxcluster.errors import RecoveryError
 from jaxcluster.lockstep import actions
 from jaxcluster.lockstep.settling import Settling, Steps
 from jaxcluster.lockstep.undone import Undone
+from jaxcluster.model import suspect_launches
 from jaxcluster.model.findings import Reason
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.wire.link import Sink
+
+
+@pytest.fixture(autouse=True)
+def looked(monkeypatch: pytest.MonkeyPatch) -> list[dict[int, wire.RankReport]]:
+    """What the ranks report, at one look after the other; nothing from the last one on."""
+    told: list[dict[int, wire.RankReport]] = []
+    monkeypatch.setattr(recovery.replay, "ask_reports", lambda link: told.pop(0) if told else {})
+    return told
 
 
 def test_what_threads_might_have_made_is_forgotten_with_a_resync(
@@ -45,11 +54,18 @@ def test_what_threads_might_have_made_is_forgotten_with_a_resync(
     [
         (7, False, "The last cell is undone. Removed x."),
         (7, True, "All variables are kept."),
-        (0, False, "All variables are kept."),  # a thread's: the cell did nothing wrong
+        (5, False, "All variables are kept. Don't trust what cell [3] assigned."),
+        (0, False, f"All variables are kept. {suspect_launches.THREADS}"),  # no cell's
     ],
 )
+@pytest.mark.parametrize("is_told", [False, True])  # it had met them before, as was said then
 def test_a_resync_takes_back_what_met_zeros(
-    monkeypatch: pytest.MonkeyPatch, met: int, undone: bool, said: str
+    monkeypatch: pytest.MonkeyPatch,
+    looked: list[dict[int, wire.RankReport]],
+    met: int,
+    undone: bool,
+    said: str,
+    is_told: bool,
 ) -> None:
     def bring_back(replay: Any, turns: Any) -> str:
         replay.core.ran = {1: 1}
@@ -59,9 +75,9 @@ def test_a_resync_takes_back_what_met_zeros(
         state = wire.RankState(rank, 9, "here", "idle")
         return wire.RankReport(state, [], [wire.Launch(0, "0,1", "f", 1, 3, 1, cell_seq=seq)])
 
-    looked = {0: report(0, met), 1: report(1, wire.OURS)}
+    after = {0: report(0, met), 1: report(1, wire.OURS)}
+    looked += [after if is_told else {}, after]
     monkeypatch.setattr(recovery.replay.Replay, "bring_back", bring_back)
-    monkeypatch.setattr(recovery.replay, "ask_reports", lambda link: looked)
     monkeypatch.setattr(recovery.undoing, "undo", lambda *asked, **more: Undone(made=("x",)))
     heard: list[int] = []
     world = SimpleNamespace(
@@ -75,6 +91,8 @@ def test_a_resync_takes_back_what_met_zeros(
     cluster: Any = SimpleNamespace(
         world=world, last=last, looked=set(), lineage=lineage, is_broken=True
     )
+    if is_told and met != 7:
+        said = "All variables are kept."
     assert recovery.bring_into_lockstep(cluster).endswith(said)
     assert heard == ([7, 7] if "undone" in said else [])
 
