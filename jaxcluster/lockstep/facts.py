@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jaxcluster import wire
-from jaxcluster.model import findings, lockstep, pending_launches
+from jaxcluster.model import deaths, findings, lockstep, pending_launches
 
 Reports = Mapping[int, wire.RankReport]
 
@@ -49,6 +49,11 @@ class Facts:
     is_cut: bool = False
     gives_new: bool = False
     can_give_new: bool = False
+
+    @property
+    def were_ended(self) -> bool:
+        """Whether a person, or a restart, has ended ranks: what they lack says nothing."""
+        return bool(deaths.meant(death.why for death in self.dead.values()))
 
 
 @dataclass(frozen=True)

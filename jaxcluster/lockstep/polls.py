@@ -62,6 +62,8 @@ class Polls:
         """
         record = self._record
         self.suspicion = None
+        if facts.were_ended:
+            return []
         counted = {report.state.restarts for report in reports.values()}
         if len(counted) > 1:
             return self._count_anew(max(counted), facts.now)

@@ -247,7 +247,7 @@ class Settling:
         while (now := (yield from self._look_around()).now) < deadline:
             look = yield from self._ask()
             yield from self._find(look)
-            if polls.report is not None:
+            if polls.report is not None or look.facts.were_ended:
                 return None, ""
             counts = {rank: report.state.launches for rank, report in look.reports.items()}
             is_whole = len(look.reports) == len(look.facts.ranks)

@@ -11,6 +11,7 @@ from jaxcluster.lockstep.actions import AddPending, CountAnew, DropPending, Foun
 from jaxcluster.lockstep.polls import CHECKED_S, FOREIGN_S, TIE_S, Facts, Polls
 from jaxcluster.model.health import CellWatch, StopPressed
 from jaxcluster.model.outputs import CellRecord
+from jaxcluster.wire.forks import RESTARTED
 
 SET = "0,1"
 SEQ = 7
@@ -66,6 +67,15 @@ def test_ranks_of_which_some_count_from_zero_are_not_compared() -> None:
     assert looked.find({0: report(0, restarts=1), 1: report(1, restarts=1)}, late) == []
     assert looked.find(half, late) == [], "that is another time"
     assert looked.report is None
+
+
+def test_ranks_that_a_restart_has_ended_are_not_blamed() -> None:
+    """One has died, and new processes have come while another cell is looked at."""
+    looked, dead = polls(), {0: wire.Death("killed by SIGKILL"), 1: wire.Death(RESTARTED)}
+    for rank, made in {0: {SET: [1, 7]}, 1: {}}.items():
+        looked._record.records[rank].reply = wire.CellReply(rank, SEQ, "ok", 0.1, launches=made)
+    looked.find({}, replace(ALL, dead=dead))
+    assert looked.report is None and looked.suspicion is None
 
 
 def test_the_first_finding_stays() -> None:
