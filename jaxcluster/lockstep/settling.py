@@ -54,6 +54,7 @@ class Settling:
         self._is_left_to_another = False
         self._is_doubted = False  # it is said that its launches have met those of threads
         self._seen: Reports = {}  # what ranks have launched, before they are brought back
+        self._zeroed: Reports = {}  # of ranks, after a replay that may have met others' launches
         self._is_blurred = False  # what its launches have met can't be told any more
         self._others_asked: frozenset[int] = frozenset()  # other cells that it was to undo
         self._others: list[str] = []  # what became of them
@@ -344,6 +345,8 @@ class Settling:
                 report is not None and report.kind != "circle" and report.concerns(cell.record.seq)
             )
             done = yield actions.BringBack(waits or cell.is_to_be_checked)
+        if done.ran:
+            self._zeroed = (yield from self._ask(timeout_s=ANSWER_S, is_brief=True)).reports
         facts = yield from self._look_around()
         if done.how:
             self._become(State.SETTLED, done.how)
@@ -405,19 +408,26 @@ class Settling:
         seq, polls = self._cell.record.seq, self._cell.polls
         found = {seq, *(polls.report.cells if polls.report is not None else ())} - {0, wire.OURS}
         cells = {one for one in found if one < seq} - self._facts.own
-        looks = (polls.evidence, self._seen)
-        cells = cells.union(*(suspect_launches.met_by(look, found) for look in looks))
+        looks = (polls.evidence, self._seen, self._zeroed)
+        cells = cells.union(*(suspect_launches.met_by(look, found) for look in looks[:2]))
+        cells |= self._met_zeros_now - {0, seq}
         cells -= self._others_asked
         told = suspect_launches.tell_met(cells, *looks)
         return f" {told}" if told else ""
 
+    @property
+    def _met_zeros_now(self) -> set[int]:
+        """The cells of which the replay has met launches; 0 for those of threads."""
+        before = suspect_launches.met_zeros(self._seen)
+        return suspect_launches.met_zeros(self._zeroed) - before
+
     def _warn_of_threads(self) -> str:
         """What no undo reaches: values that threads have made of launches that went wrong."""
         report, evidence = self._cell.polls.report, self._cell.polls.evidence or {}
-        if report is None:
-            return ""
-        doubt = suspect_launches.from_threads(evidence)
-        met = 0 in report.cells or suspect_launches.threads_met_cells(evidence)
+        met, doubt = 0 in self._met_zeros_now, ""
+        if report is not None:
+            doubt = suspect_launches.from_threads(evidence)
+            met = met or 0 in report.cells or suspect_launches.threads_met_cells(evidence)
         return f"{doubt and ' '}{doubt} {suspect_launches.THREADS}" if met else ""
 
     def _diverge(self, stuck: str) -> Steps[None]:

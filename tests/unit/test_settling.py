@@ -854,6 +854,39 @@ def test_what_threads_have_made_of_launches_that_went_wrong_is_warned_of() -> No
     assert "Don't trust what cell [4] assigned then. Don't trust what threads" in cell.recovered
 
 
+@pytest.mark.parametrize(
+    ("whose", "is_new", "told"),
+    [
+        (0, True, " Don't trust what threads, tasks, timers and %%px cells have assigned since."),
+        (SEQ - 1, True, " Don't trust what cell [5] assigned."),
+        (SEQ - 1, False, ""),  # as was said then
+        (SEQ, True, ""),  # its own: it is undone
+    ],
+)
+def test_what_a_replay_has_met_of_others_is_warned_of(whose: int, is_new: bool, told: str) -> None:
+    """They had launched it in an earlier cell, as a stop had kept a rank from doing."""
+    cell, settling = ended((EVEN, LESS))
+    ranks = Ranks()
+
+    def look(ask: actions.Ask) -> events.Looked:
+        found = Ranks._look(ranks, ask)
+        has_met = is_replayed or not is_new
+        made = {0: whose, 1: wire.OURS} if has_met else {}
+        for rank, seq in made.items():
+            found.reports[rank].launches.append(wire.Launch(9, SET, "g", 2, cell=5, cell_seq=seq))
+        return found
+
+    def replay(_: object) -> Replayed:
+        nonlocal is_replayed
+        is_replayed = True
+        return Replayed("replayed", "", {1: 1}, ranks.launches)
+
+    is_replayed = False
+    ranks.answers[actions.Ask], ranks.answers[actions.BringBack] = look, replay
+    ranks.carry(settling.settle())
+    assert cell.recovered.endswith(f"This cell is undone. Removed y.{told}")
+
+
 def test_a_launch_too_many_that_met_threads_is_told_where_they_may_yet_launch() -> None:
     cell, settling = ended((EVEN, LESS), own={}, background=True, foreign=[SET])
     ranks = Ranks()
