@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import queue
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -22,7 +21,7 @@ from jaxcluster.lockstep.settling import Steps, T
 from jaxcluster.lockstep.undone import Undone
 from jaxcluster.model import rewrite
 from jaxcluster.model.lineage import Lineage
-from jaxcluster.model.notices import ClusterWarning, Passing, Warned
+from jaxcluster.model.notices import ClusterWarning, Passing, Warned, warn
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.records.lastreport import Reports
 from jaxcluster.wire.link import Event, Sink, replies
@@ -251,8 +250,7 @@ class ActionRunner:
             self.on_notice(text)
         elif isinstance(text, Warned):
             try:
-                # From no line: none of ours would tell its reader anything.
-                warnings.warn_explicit(text.rstrip(), ClusterWarning, "jaxcluster", 1)
+                warn(text)
             except ClusterWarning as error:  # made of it by a filter: the cell comes to its end
                 self.warned = self.warned or error
 

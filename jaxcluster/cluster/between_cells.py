@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import NoCluster, RankHung
 from jaxcluster.model.lockstep import in_lockstep
+from jaxcluster.model.notices import warn
 from jaxcluster.wire import cell_ends
 from jaxcluster.wire.link import replies
 from jaxcluster.wire.ops.lockstep import AtRest, Rest
@@ -25,6 +26,7 @@ LOOK_S = 0.005  # between looks while the turn is had
 AGAIN_S = 0.02  # before it is had again
 CELLS_S = 600.0  # that cells get to end
 SETTLE_HINT = "%jaxcluster resync brings the ranks back into lockstep."
+NOT_SETTLED = f"The ranks are not in lockstep: what is read of them now may be wrong. {SETTLE_HINT}"
 
 
 class Notebook(Protocol):
@@ -70,8 +72,12 @@ def standing(rests: Mapping[int, Rest], last: Mapping[int, int]) -> Standing:
 
 
 @contextlib.contextmanager
-def place(notebook: Notebook, timeout_s: float = CELLS_S) -> Iterator[None]:
+def place(
+    notebook: Notebook, timeout_s: float = CELLS_S, warn: Callable[[str], None] = warn
+) -> Iterator[None]:
     """Within, no cell of any notebook runs, waits, or is on its way, and all are settled.
+
+    Where the ranks have diverged, and nobody brings them back, it warns of that instead.
 
     Raises:
       RankHung: a rank is still in a cell then, and where; or a cell is not settled.
@@ -85,7 +91,10 @@ def place(notebook: Notebook, timeout_s: float = CELLS_S) -> Iterator[None]:
             unsettled |= ranks.unsettled & {cell.record.seq for cell in notebook.cells}
             is_even = ranks.is_even or is_behind or not _is_behind_others(notebook)
             is_lost = notebook.is_broken and not notebook.cells  # nobody settles anything now
-            if not ranks.busy and (is_lost or (is_even and not unsettled)):
+            is_settled = is_even and not unsettled
+            if not ranks.busy and (is_lost or is_settled):
+                if not (is_settled or notebook.world.dead):
+                    warn(NOT_SETTLED)
                 yield
                 return
         if is_lost or time.monotonic() > give_up:

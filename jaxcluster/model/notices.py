@@ -6,6 +6,7 @@ A notice is no error, and is not shown as one, unless it is an ``Alarm``.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 
 from jaxcluster.model import replicas
@@ -33,6 +34,15 @@ class Alarm(str):
 
 class ClusterWarning(UserWarning):
     """What went wrong without an error of the cell's, where its notices are not shown."""
+
+
+def warn(text: str) -> None:
+    """Have Python warn of it, of no line: none of ours would tell its reader anything.
+
+    Raises:
+      ClusterWarning: a filter makes an error of it.
+    """
+    warnings.warn_explicit(text.rstrip(), ClusterWarning, "jaxcluster", 1)
 
 
 class Warned(Alarm):

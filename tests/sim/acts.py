@@ -12,7 +12,7 @@ from jaxcluster.cluster import between_cells, handle, recovery
 from jaxcluster.errors import JaxClusterError
 from sim.clients import Client
 from sim.hub import Sink
-from sim.programs import Launch, Program, Schedule, Set, Step, Writer, names_in
+from sim.programs import Join, Launch, Program, Schedule, Set, Sleep, Step, Thread, Writer, names_in
 from sim.truth import Value
 
 NUMBERS = 20, 21  # of acts; cells have others
@@ -79,7 +79,7 @@ def _px(client: Client, number: int, name: str, course: Any) -> str:
 
 
 def _ask(client: Client, request: Any) -> dict[int, Any]:
-    with between_cells.place(client):
+    with between_cells.place(client, warn=client.hear):
         ranks = [rank for rank in client.link.ranks if rank not in client.world.dead]
         answers = client.link.gather(ranks, request, timeout_s=60.0)
     return {rank: event.body for rank, event in answers.items() if event.op == "reply"}
@@ -178,6 +178,22 @@ def restart(made: Schedule, chance: random.Random) -> Schedule:
     return replace(made, programs=tuple(programs))
 
 
+def with_loader(made: Schedule, chance: random.Random) -> Schedule:
+    """Ranks have a thread from the first cell on that launches nothing, as one that loads data.
+
+    Nobody knows that it launches nothing. Where the schedule has threads already: as it is.
+    """
+    first, *others = made.programs
+    steps = [step for p in made.programs for own in p.steps.values() for step in own]
+    if not first.steps or any(isinstance(step, Thread | Join) for step in steps):
+        return made
+    seconds = chance.choice([0.5, 2.0, 8.0, 30.0])
+    lives = {rank: chance.random() < 0.7 for rank in first.steps}
+    begun = {r: Thread((Sleep(seconds if lives[r] else 0.0),)) for r in lives}
+    each = {rank: (begun[rank], *own) for rank, own in first.steps.items()}
+    return replace(made, programs=(replace(first, steps=each), *others))
+
+
 def is_px(program: Program | None) -> bool:
     return program is not None and program.act is not None and program.act[0] == "px"
 
@@ -204,6 +220,7 @@ def judge(
         if course.ended.get(number, 1) is None and any(
             isinstance(value, Value) and value.tainted and not was_named(value, course)
             for value in values.values()
+            if between_cells.NOT_SETTLED not in course.said[number]
         ):
             broken.append(f"P1: {number} has pulled a wrong number, ok")
         told = [value for value in values.values() if value is not None]
