@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
-from jaxcluster import wire
 from jaxcluster.cluster import replay, undoing
 from jaxcluster.cluster.action_runner import Owner
 from jaxcluster.errors import (
@@ -71,18 +69,15 @@ def recover(
 def bring_into_lockstep(cluster: Recoverable) -> str:
     """By a replay of what ranks have skipped, or by new processes; returns what was done."""
     started, was_broken = time.monotonic(), cluster.is_broken
-    link = cluster.world.link
-    begun, dead = replay.Replay(link), cluster.world.dead
-    met = set() if dead else suspect_launches.met_zeros(replay.ask_reports(link))
-    if not dead and begun.bring_back(cluster.world.turns):
+    begun = replay.Replay(cluster.world.link)
+    if not cluster.world.dead and begun.bring_back(cluster.world.turns):
         cluster.world.counts.clear()
         cluster.world.pending_launches.clear()
         cluster.world.divergence = None
         if was_broken:  # else other notebooks open them, or a cell that waits for their ends
             states = cluster.world.status()
             cluster.world.open_gates({seq for s in states for seq in (*s.gate[:1], s.ended)})
-        reports = replay.ask_reports(link) if begun.core.ran or met else {}
-        kept = _judge_met(cluster, reports, met)
+        kept = _judge_met(cluster, suspect_launches.met_zeros(begun.core.first))
         return skipped.tell(begun.core.ran, time.monotonic() - started, kept)
     why = begun.core.why_not
     if begun.core.is_under_way and not was_broken:
@@ -94,15 +89,12 @@ def bring_into_lockstep(cluster: Recoverable) -> str:
     return "\n".join(filter(None, [cluster.restart(), why]))
 
 
-def _judge_met(
-    cluster: Recoverable, reports: Mapping[int, wire.RankReport], told: AbstractSet[int]
-) -> str:
+def _judge_met(cluster: Recoverable, told: AbstractSet[int]) -> str:
     """Take the last cell back if it met zeros, and say which others have; what comes of it.
 
-    Args:
-      reports: of the ranks, after the replay.
-      told: the cells that had met zeros before it, of which others have told.
+    ``told``: those that had met zeros before the replay, of which others have told.
     """
+    reports = replay.ask_reports(cluster.world.link)
     met = suspect_launches.met_zeros(reports)
     last = max(cluster.world.turns.last_cells().values(), default=0)
     undone = _undo_last(cluster, last) if last in met else None

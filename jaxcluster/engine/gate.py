@@ -49,7 +49,8 @@ class Gate:
         self._find_store = find_store
         self._ended: dict[int, _Ended] = {}
         self._written: list[str] = []
-        self._closed: set[int] = set()  # cells that have not ended alike
+        # Cells that have not ended alike, and whether their ranks were cut short.
+        self._closed: dict[int, bool] = {}
         self._cleared: deque[int] = deque(maxlen=KEPT)
         self._waits_for: int | None = None
 
@@ -59,6 +60,11 @@ class Gate:
         seq = self._waits_for
         entry = self._ended.get(seq) if seq is not None else None
         return [seq, *entry.ranks] if seq is not None and entry is not None else []
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether that one is known to have been cut short (``cell_ends``). Any thread."""
+        return self._closed.get(self._waits_for or 0, False)
 
     def unsettled(self) -> dict[int, wire.cell_ends.CellEnd]:
         """How the cells have ended here that nobody has called settled, by seq. Any thread."""
@@ -135,9 +141,9 @@ class Gate:
         }
         if wire.cell_ends.may_go_on(ends):
             return True
-        self._closed.add(seq)
+        self._closed[seq] = wire.cell_ends.were_cut_short(ends)
         return False
 
     def _forget(self, seq: int) -> None:
         self._ended.pop(seq, None)
-        self._closed.discard(seq)
+        self._closed.pop(seq, None)

@@ -81,6 +81,7 @@ def _standing(runner: CellRunner) -> wire.RankState:
         probes=runner.background.probes,
         paused=runner.paused.kind,
         gate=runner.gate.waits_for,
+        is_cut_short=runner.gate.is_cut_short,
         restarts=runner.journal.restarts,
         strict=runner.journal.host_values.announced is not None,
     )

@@ -263,8 +263,11 @@ class Cell:
             return todo + self._watched(found, now)
         if gates := self.polls.stuck_gates(reports, facts):  # their notebook can't open them now
             # They have not ended alike, unless a thread may yet launch what ranks lack.
-            unsure = any(report.state.background for report in reports.values())
-            left = gates & suspect_launches.met_zeros(reports) if unsure else gates
+            states = [report.state for report in reports.values()]
+            left = gates
+            if any(state.background for state in states):
+                cut_short = {state.gate[0] for state in states if state.is_cut_short}
+                left = gates & (cut_short | suspect_launches.met_zeros(reports))
             if left:
                 todo.append(actions.TakeBackOthers(suspect_launches.numbers_of(left, reports)))
             todo.append(actions.OpenGates(frozenset(gates)))

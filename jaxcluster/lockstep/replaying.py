@@ -116,6 +116,7 @@ class Replaying:
     Attributes:
       ran: how many programs each rank ran in place of real ones.
       stuck: why it can't go on; "" while it can.
+      first: what the ranks have told before anything was run.
       counts: each rank's launches, once all are idle.
       pending: what ranks that lack launches still do: one that may launch them itself is waited
         for, and never made to run them with zeros.
@@ -130,6 +131,7 @@ class Replaying:
         self.seq = seq
         self.ran: dict[int, int] = {}
         self.stuck = ""
+        self.first: Reports = {}
         self.counts: Mapping[int, lockstep.Counts] = {}
         self.pending: dict[int, findings.Reason] = {}
         self.is_patient = self.others_run = self.is_even = False
@@ -168,6 +170,7 @@ class Replaying:
             is_under_way = look.now < self._last_cells_since + IN_FLIGHT_S
             self._handed_out = handed_out if is_under_way else {}
         reports = look.reports
+        self.first = self.first or reports
         counts: dict[int, lockstep.Counts] = {r: rep.state.launches for r, rep in reports.items()}
         idle = {r for r, report in reports.items() if self._is_idle(report.state)}
         before = self._before(look.now, reports)

@@ -231,7 +231,7 @@ class Settling:
     def _has_ended_alike(self) -> Steps[bool]:
         """Whether its ranks launched the same in it; else the finding is that of this cell."""
         cell = self._cell
-        if not wire.cell_ends.differing(cell.ends):
+        if not (wire.cell_ends.differing(cell.ends) or wire.cell_ends.may_be_shifted(cell.ends)):
             return True
         look = yield from self._ask(timeout_s=ANSWER_S)
         yield from self._carry(cell.polls.find_at_end(look.reports))
@@ -551,8 +551,9 @@ class Settling:
         if self._is_blurred and report is not None:
             cells |= report.cells - {0, wire.OURS}
         facts, asked = self._facts, self._others_asked
+        cells -= facts.own | facts.stopped | asked | {self._cell.record.seq}
         self._others_asked = asked | cells
-        return frozenset(cells - facts.own - facts.stopped - asked - {self._cell.record.seq})
+        return frozenset(cells)
 
     def _say_undone(self, told: Iterable[str] = ()) -> Steps[str]:
         """What became of what the cell did. Of names that are ``told`` it was said."""

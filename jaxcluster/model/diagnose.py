@@ -184,8 +184,11 @@ def diagnose_end(
       seq: the cell's.
       source, cell, errors: as for ``diagnose``.
     """
-    for processes in wire.cell_ends.differing(ends):
-        if not wire.cell_ends.is_certain(processes, ends):
+    differing = wire.cell_ends.differing(ends)
+    alike = {s for end in ends.values() for s in end.own if wire.CROSSING not in s} - {*differing}
+    for processes in [*differing, *sorted(alike)]:
+        is_certain = processes in differing and wire.cell_ends.is_certain(processes, ends)
+        if not (is_certain or _has_met_cells(processes, reports, ends, seq)):
             continue
         if wire.CROSSING in processes:
             counts = {rank: end.launches for rank, end in ends.items()}
@@ -231,6 +234,25 @@ def diagnose_end(
             frozenset({seq, *later}), title=told.title,
         )  # fmt: skip
     return None
+
+
+def _has_met_cells(
+    processes: str,
+    reports: Mapping[int, wire.RankReport],
+    ends: Mapping[int, wire.cell_ends.CellEnd],
+    seq: int,
+) -> bool:
+    """Whether launches of the cell have met another cell's, whatever threads may yet launch."""
+    members = set(lockstep.members(processes))
+    if not members <= ends.keys() & reports.keys():
+        return False
+    if any(processes in ends[rank].foreign for rank in members):
+        return False  # of a set of which more than whole cells launch programs order alone is known
+    made: dict[int, set[int]] = {}
+    for rank in members:
+        for entry in _entries(reports[rank], processes):
+            made.setdefault(entry.seq, set()).add(entry.cell_seq)
+    return any(seq in cells and any(c > 0 for c in cells - {seq}) for cells in made.values())
 
 
 def find_replayed(

@@ -104,6 +104,15 @@ def _are_others_about(processes: str, ends: Mapping[int, CellEnd]) -> bool:
     )
 
 
+def may_be_shifted(ends: Mapping[int, CellEnd]) -> bool:
+    """Whether ranks that were uneven before may have met other cells' launches in this one.
+
+    ``differing`` leaves it to a thread that lives: this one may be about to make what is missing.
+    """
+    sets = {s for end in ends.values() for s in end.own if CROSSING not in s}
+    return any(_involved(s) <= ends.keys() and _so_far_differs(s, ends) for s in sets)
+
+
 def is_certain(processes: str, ends: Mapping[int, CellEnd]) -> bool:
     """Whether something is wrong with what the ranks have launched of a set in this very cell.
 
@@ -147,8 +156,13 @@ def may_go_on(ends: Mapping[int, CellEnd]) -> bool:
 
     Else the notebook that sent the cell settles it, and says when (``clear``).
     """
+    return not (were_cut_short(ends) or differing(ends))
+
+
+def were_cut_short(ends: Mapping[int, CellEnd]) -> bool:
+    """Whether ranks may be of different steps, whatever threads may yet launch."""
     unsure = any(e.status == "interrupted" or e.unchecked or e.refused for e in ends.values())
-    return not (unsure or differing(ends) or failed_apart(ends))
+    return unsure or failed_apart(ends)
 
 
 def covers(ranks: Collection[int], ends: Mapping[int, CellEnd]) -> bool:

@@ -583,8 +583,9 @@ class RankState:
     ``seq`` is the running cell's, ``ended`` that of the last one that ended, ``queued`` how many
     wait for their turn, ``taken`` the seq of the last one whose turn has come. ``gate`` is [], or
     the cell whose end on all its ranks the next one waits for: its seq, then these ranks (see
-    ``cell_ends``). ``line`` is the innermost line of the running cell, ``frame`` the innermost
-    frame of all. ``has_left`` says that the cell's own code is over: IPython renders its error.
+    ``cell_ends``); ``is_cut_short``: that one was, on some of them. ``line`` is the innermost line
+    of the running cell, ``frame`` the innermost frame of all. ``has_left`` says that the cell's own
+    code is over: IPython renders its error.
 
     ``background`` is what else of the user's may launch programs: threads, tasks, timers.
     ``probes`` counts how often the main thread has said so, between cells or in one that awaits:
@@ -617,6 +618,7 @@ class RankState:
     probes: int = 0
     paused: str = ""
     gate: list[int] = field(default_factory=list)
+    is_cut_short: bool = False
     restarts: int = 0
     strict: bool = False
 

@@ -303,6 +303,7 @@ class Rank:
             background=self._background(),
             probes=self.probes,
             gate=self.gate.waits_for,
+            is_cut_short=self.gate.is_cut_short,
             restarts=self.journal.restarts,
         )  # fmt: skip
 

@@ -39,6 +39,7 @@ from sim.programs import (
     Program,
     Repeat,
     Schedule,
+    Sleep,
     Thread,
     Writer,
     names_in,
@@ -53,6 +54,7 @@ FOLLOWED = 0.5  # of these: a third one comes then
 CUT_OFF = 0.05  # of those: some cells are seconds on their way to a rank
 ACTS = 0.1  # of the others: values come and go between cells, or cells are undone
 PX = 0.02  # of the others: ipyparallel runs code of a client's beside the cells
+LOADER = 0.03  # a thread lives beside the cells that launches nothing
 BEHIND = 0.03  # of those with a mistake: a cell behind it is stopped before its turn
 BLAMED = ("skip", "other", "raise", "caught", "refused", "cut")  # faults of which a rank is guilty
 NEWCOMER = 2  # which notebook
@@ -309,6 +311,10 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
                 continue
             if number in by_number and number not in course.ended:
                 continue  # it waits for others, and says so
+            if isinstance(error, KeyboardInterrupt) and _is_to_be_resynced(
+                by_number[number], clients
+            ):
+                continue
             if error is None:
                 broken.append(f"P1: cell {number} left {name} wrong on rank {rank.number}, ok")
             elif KEPT_TOLD in str(error) or not re.search(rf"\b{name}\b", str(error)):
@@ -352,7 +358,8 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
             if not _was_stopped_before(by_number[number], schedule, course):  # on some ranks
                 broken.append(f"P2: cell {number} is right, and reported: {report}")
             continue
-        if schedule.fault in BLAMED and not schedule.cut_off:
+        is_doubted = number not in dict(schedule.guilty) and _is_doubted(schedule, course)
+        if schedule.fault in BLAMED and not (schedule.cut_off or is_doubted):
             guilty = {rank for _, rank in schedule.guilty}
             guilty |= {schedule.death[1]} if schedule.death else set()
             cells = {course.seqs.get(cell) for cell, _ in schedule.guilty}
@@ -373,6 +380,11 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
                 broken.append(f"P4: cell {report.cell_seq} is blamed, not {cells}: {report}")
     if not (broken or is_left or any(rank.is_dead for rank in cluster.ranks)):
         _look_at_all_or_none(schedule, cluster, course)
+
+
+def _is_to_be_resynced(program: Program, clients: Sequence[Client]) -> bool:
+    """Whether the stop button has ended its settling: no cell runs before a resync looks at it."""
+    return clients[program.client].divergence is not None
 
 
 def _look_at_strict(cluster: Cluster, course: Course) -> None:
@@ -402,6 +414,8 @@ def _was_named(value: Value, course: Course) -> bool:
     if re.search(rf"cell \[{maker}\] line[^\0]*Don't trust any number from these cells", told):
         return True
     if isinstance(course.ended.get(maker), Left) and "of another notebook changed is not" in told:
+        return True
+    if re.search(rf"What cell \[{maker}\] changed is not undone", told):
         return True
     inputs = {v for made in value.made.met for v in made.inputs if v is not None and v.tainted}
     return _is_of_apart(value, course) or any(_was_named(v, course) for v in inputs)
@@ -487,7 +501,10 @@ def _look_at_apart(
         is_of_it = program.number in made.values() and not is_later
         differs = len(made) + (None in values) > 1
         # Of a rank that says nothing, that is all that is known.
-        is_told = re.search(rf"\b{name}\b|may differ between the ranks|is not responding", told)
+        # A launch may be excused by a thread that lives, and the whole cell be doubted.
+        doubted = rf"Don't trust what (?:this cell has|cell \[{program.number}\]) assigned"
+        silent = "(?:is|are) not responding|(?:has|have) not answered the interrupt"
+        is_told = re.search(rf"\b{name}\b|may differ between the ranks|{silent}|{doubted}", told)
         if is_of_it and differs and not is_told:
             broken.append(f"P1: cell {program.number} leaves {name} of steps {[*made]}: {error}")
     return broken
@@ -573,7 +590,8 @@ def schedules(first: int, count: int, faults: Sequence[str] = ("", *FAULTS)) -> 
             made = acts.px(made, chance)
         elif made.guilty and chance.random() < BEHIND:
             made = acts.stop_behind(made, chance)
-        yield made
+        more = random.Random(-2 - seed)  # not by the same chance: what was found is found again
+        yield acts.with_loader(made, more) if more.random() < LOADER else made
 
 
 def shrink(schedule: Schedule, is_broken: Callable[[Schedule], bool]) -> Schedule:
@@ -641,15 +659,31 @@ def _is_stop_heard(schedule: Schedule) -> bool:
 
     A stop also ends a timer of an earlier cell, where it has come to its turn in the stopped one.
     And where programs are compiled as on GPU, ranks stay in the compiler, where another notebook's
-    cell finds them.
+    cell finds them. What a thread that loads data might launch is left to it, until it ends.
     """
     stopped = max((p.number for p in schedule.programs if p.is_stopped), default=0)
-    return (schedule.is_tuned and stopped > 0) or any(
+    is_left = schedule.is_tuned or _has_loader(schedule)
+    return (is_left and stopped > 0) or any(
         _goes_on(step, p.is_stopped) or (isinstance(step, Late) and p.number <= stopped)
         for p in schedule.programs
         for own in p.steps.values()
         for step in own
     )
+
+
+def _has_loader(schedule: Schedule) -> bool:
+    steps = (step for p in schedule.programs for own in p.steps.values() for step in own)
+    return any(isinstance(s, Thread) and all(isinstance(t, Sleep) for t in s.steps) for s in steps)
+
+
+def _is_doubted(schedule: Schedule, course: Course) -> bool:
+    """Whether a cell that went wrong has said so, but been left to a thread that might help it."""
+    told = {n: f"{course.ended.get(n)}{course.said.get(n, '')}" for n, _ in schedule.guilty}
+    doubts = {n: rf"Don't trust what (?:this cell has|cell \[{n}\]) assigned" for n in told}
+    named = {rank for n in told if (report := course.reports.get(n)) for rank in report.culprits}
+    is_named = not named.isdisjoint(rank for _, rank in schedule.guilty)
+    is_doubted = is_named or any(re.search(doubts[n], told[n]) for n in told)
+    return _has_loader(schedule) and is_doubted
 
 
 def _goes_on(step: Any, is_stopped: bool) -> bool:

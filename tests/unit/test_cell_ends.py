@@ -97,6 +97,17 @@ def test_after_an_error_in_different_places_the_notebook_says_when() -> None:
     assert cell_ends.may_go_on(nothing)
 
 
+def test_ranks_that_were_uneven_before_may_have_met_other_cells() -> None:
+    """Whatever threads live: ``differing`` leaves it to these."""
+    shifted = {r: end(1, 7, 2 - (r == 1), background=True) for r in range(3)}
+    assert cell_ends.differing(shifted) == []
+    assert cell_ends.may_be_shifted(shifted)
+    assert not cell_ends.may_be_shifted({r: end(1, 7, 2) for r in range(3)})
+    assert not cell_ends.may_be_shifted({r: shifted[r] for r in (0, 1)})  # one did not run it
+    idle = {r: CellEnd("ok", {}, e.launches, background=True) for r, e in shifted.items()}
+    assert not cell_ends.may_be_shifted(idle)
+
+
 @pytest.mark.parametrize(
     ("ranks", "later", "guards"),
     [([0, 1], [0, 1], True), ([0, 1], [0, 1, 2], True), ([0, 1], [1], False), ([1], [0, 1], False)],
@@ -140,6 +151,29 @@ def passes(gate: gates.Gate, request: wire.CellRequest, seconds: float = 0.05) -
         return bool(done)
 
     return asyncio.run(wait())
+
+
+@pytest.mark.parametrize("status", ["ok", "interrupted", "error"])
+def test_who_waits_says_whether_that_cell_was_cut_short(status: str) -> None:
+    """Not where its ranks have launched different programs: a thread may explain these."""
+    store = Store()
+    gate, other = (gates.Gate(rank, lambda: store) for rank in range(2))
+
+    async def wait() -> bool:
+        stopped = asyncio.Event()
+        waiting = asyncio.ensure_future(gate.wait(cell(2), b"me", lambda: not stopped.is_set()))
+        await asyncio.sleep(0.05)
+        told = gate.is_cut_short
+        assert gate.waits_for == [1, 0, 1]
+        stopped.set()
+        await waiting
+        return told
+
+    gate.ended(cell(1), b"me", even(1))
+    other.ended(cell(1), b"me", CellEnd(status, even(2 if status == "ok" else 1).own))
+    assert not passes(other, cell(2))  # it has told how it ended
+    assert asyncio.run(wait()) is (status != "ok")
+    assert not gate.is_cut_short
 
 
 @pytest.fixture

@@ -607,6 +607,29 @@ class TestWords:
         told = "without launch 2, jit(_reduce_sum) (it has launched none since launch 1)."
         assert told in str(diagnose.diagnose_end(reports, ends, 5, "", 7, {}))
 
+    @pytest.mark.parametrize("own", [0, 1], ids=["rank 1 made none here", "all made one"])
+    @pytest.mark.parametrize("foreign", [False, True])
+    def test_no_thread_excuses_a_cell_that_has_met_another_cells_launch(self, own, foreign):
+        """A thread of rank 1 lives. Cell 5's launch on rank 0 has met one of cell 4's there."""
+        made = {0: [5], 1: [4, 5][: 1 + own]}
+        ends, reports = {}, {}
+        for r, cells in made.items():
+            told = report(r, [SUM] * len(cells), running=False)
+            entries = [replace(e, cell_seq=c, processes="0,1")
+                       for e, c in zip(told.launches, cells, strict=True)]  # fmt: skip
+            reports[r] = replace(told, launches=entries)
+            count = [len(cells), 0]
+            here = [cells.count(5), 7] if 5 in cells else None
+            ends[r] = wire.cell_ends.CellEnd(
+                "ok", {"0,1": here} if here else {}, {"0,1": count},
+                ["0,1"] if foreign else [], background=r == 1,
+            )  # fmt: skip
+        found = diagnose.diagnose_end(reports, ends, 5, "", 7, {})
+        assert (found is None) == foreign
+        assert found is None or 5 in found.cells
+        alone = {r: replace(report, launches=[]) for r, report in reports.items()}
+        assert diagnose.diagnose_end(alone, ends, 5, "", 7, {}) is None
+
     def test_an_error_of_jax_that_means_something_here_is_explained(self):
         said = "Fetching value for `jax.Array` that spans non-addressable (non process local)"
         assert "%pull" in hints.kind_hints(said)[0]

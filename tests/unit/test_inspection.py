@@ -33,7 +33,10 @@ class Runner:
         self.current: Any = self.in_cell(1)
         self.queue = Queue([2])
         self.background = SimpleNamespace(ask=lambda: None, look=lambda: ["thread 't'"], probes=0)
-        self.paused, self.gate = SimpleNamespace(kind=""), SimpleNamespace(waits_for=[])
+        self.paused, self.gate = (
+            SimpleNamespace(kind=""),
+            SimpleNamespace(waits_for=[], is_cut_short=False),
+        )
         self.gate.unsettled = lambda: [self.ended]
 
     @staticmethod

@@ -19,6 +19,7 @@ from jaxcluster.lockstep.cell import (
     Cell,
 )
 from jaxcluster.lockstep.facts import Facts
+from jaxcluster.lockstep.polls import FOREIGN_S
 from jaxcluster.lockstep.states import Course, Impossible, State
 from jaxcluster.model import deadlock, findings, notices
 from jaxcluster.model.health import ANSWER_S, GRACE_S, HOPELESS_ANSWER_S, POLL_S
@@ -425,3 +426,29 @@ def test_os_exit_0_is_a_scripts_own_end() -> None:
     it.feed(reply(1))
     assert it.course.state is State.ENDED and it.record.ok
     assert not it.was_aborted({})
+
+
+@pytest.mark.parametrize("lives", [False, True])
+@pytest.mark.parametrize("is_cut_short", [False, True])
+def test_what_a_notebook_that_is_gone_has_left_is_taken_back_unless_a_thread_may_explain_it(
+    lives: bool, is_cut_short: bool
+) -> None:
+    """None explains a cell of which ranks were cut short."""
+    waiting = cell()
+    threads = ["thread 'loader'"] if lives else []
+    reports = [
+        wire.RankReport(
+            wire.RankState(
+                rank, 9, "here", "idle", ended=SEQ - 1, taken=SEQ, queued=1, background=threads,
+                gate=[SEQ - 1, 0, 1], is_cut_short=is_cut_short,
+            ),
+            [],
+            [],
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    waiting.feed(polled(T0 + 1, *reports))
+    todo = waiting.feed(polled(T0 + 1 + FOREIGN_S, *reports))
+    assert actions.OpenGates(frozenset({SEQ - 1})) in todo
+    took = [action for action in todo if isinstance(action, actions.TakeBackOthers)]
+    assert took == ([] if lives and not is_cut_short else [actions.TakeBackOthers({6: None})])
