@@ -56,6 +56,11 @@ def by_value(values: Mapping[int, H]) -> dict[H, list[int]]:
     return groups
 
 
+def by_size(values: Mapping[int, object]) -> tuple[tuple[int, ...], ...]:
+    """Ranks with equal values, the largest group last."""
+    return tuple(map(tuple, sorted(by_value(values).values(), key=len)))
+
+
 def say_each(
     messages: Mapping[int, str], rest: str, hosts: Mapping[int, str] | None = None
 ) -> list[str]:

@@ -11,7 +11,7 @@ from jaxcluster import wire
 from jaxcluster.errors import UsageError
 from jaxcluster.model import replicas
 from jaxcluster.model.outputs import CellRecord
-from jaxcluster.ranks import begin_ranks, name_ranks
+from jaxcluster.ranks import begin_ranks, by_value, name_ranks
 
 _ADDRESS = re.compile(r"\b0x[0-9a-f]+\b")
 
@@ -91,14 +91,15 @@ def looks(record: CellRecord) -> dict[int, wire.ValueLook]:
 
 def compare(expression: str, looks: Mapping[int, wire.ValueLook]) -> Compared:
     """Ranks with equal values together."""
-    groups: dict[tuple[str, str, str], list[int]] = {}
-    for rank, look in sorted(looks.items()):
-        # Where a value can't be hashed its text has to do, but for where it lies in memory.
-        key = look.digest or _ADDRESS.sub("0x", look.text)
-        groups.setdefault((look.type, "sure" if look.digest else "text", key), []).append(rank)
+    # Where a value can't be hashed its text has to do, but for where it lies in memory.
+    groups = by_value(
+        {
+            rank: (look.type, bool(look.digest), look.digest or _ADDRESS.sub("0x", look.text))
+            for rank, look in looks.items()
+        }
+    )
     found = tuple(
-        Group(tuple(ranks), looks[ranks[0]], kind == "sure")
-        for (_, kind, _), ranks in groups.items()
+        Group(tuple(ranks), looks[ranks[0]], is_sure) for (_, is_sure, _), ranks in groups.items()
     )
     parts = replicas.parts({rank: look.copies for rank, look in looks.items()})
     odd = tuple(

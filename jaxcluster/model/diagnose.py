@@ -21,9 +21,8 @@ Everything else is a rank that still works, however long it takes; who waits for
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
-from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.model import explain, lockstep
@@ -38,7 +37,7 @@ from jaxcluster.model.findings import (
     made_in,
     place_of,
 )
-from jaxcluster.ranks import begin_ranks, name_ranks
+from jaxcluster.ranks import begin_ranks, by_size, name_ranks
 
 
 def may_launch(
@@ -124,12 +123,7 @@ def diagnose(
             continue
         if wire.CROSSING in processes:
             if lockstep.crossed(counts, processes):
-                parted = _find_crossed(processes, group)
-                crossed = explain.tell_crossed(parted, explain.hosts_of(group))
-                ranks = parted.culprits, parted.others
-                return Report(
-                    "mismatch", parted.sets[0], None, *ranks, crossed.lines, title=crossed.title
-                )
+                return _report_crossed(processes, group)
             continue
         reasons = {
             r: may_launch(rep, before.get(r), expected.get(r, 0), _is_held(r, processes, group))
@@ -147,24 +141,16 @@ def diagnose(
                 group = {r: made[r] for r in group}
                 journals = _Set(processes, group, reasons, hosts)
                 found = journals.mismatch(False) or journals.missing() or found
-        kind: FindingKind
         scene = explain.Scene(
             source, cell, group, journals.launches, over, runners, errors or {}, hosts
         )
-        if isinstance(found, Mismatch):
-            kind, told_of = "mismatch", explain.tell_mismatch(found, scene)
-        else:
-            kind, told_of = "missing", explain.tell_missing(found, scene)
-        ranks = found.culprits, found.others
-        refused = bool(lockstep.refused(processes, found.seq, group))
         compiling = lockstep.compiling(processes, group)
         wait = "waits" if len(compiling) == 1 else "wait"
-        hopeless = f"{name_ranks(compiling)} {wait} in the compiler" if compiling else ""
-        cells = journals.cells(found.seq)
-        return Report(
-            kind, processes, found.seq, *ranks, told_of.lines, *cells,
-            hopeless=hopeless, has_refused=refused, title=told_of.title,
-        )  # fmt: skip
+        return replace(
+            _report(found, scene, found.seq, *journals.cells(found.seq)),
+            hopeless=f"{name_ranks(compiling)} {wait} in the compiler" if compiling else "",
+            has_refused=bool(lockstep.refused(processes, found.seq, group)),
+        )
     return suspicion
 
 
@@ -194,12 +180,7 @@ def diagnose_end(
             counts = {rank: end.launches for rank, end in ends.items()}
             group = {r: rep for r, rep in reports.items() if r in lockstep.members(processes)}
             if lockstep.crossed(counts, processes) and group:
-                parted = _find_crossed(processes, group)
-                told = explain.tell_crossed(parted, explain.hosts_of(group))
-                ranks = parted.culprits, parted.others
-                return Report(
-                    "mismatch", parted.sets[0], None, *ranks, told.lines, seq, title=told.title
-                )
+                return _report_crossed(processes, group, seq)
             continue
         members = lockstep.members(processes)
         group = {r: reports[r] for r in members if r in reports}
@@ -216,11 +197,6 @@ def diagnose_end(
             source, cell, group, launches, set(ends), set(ends), errors, explain.hosts_of(reports)
         )
         found = _compare_ends(processes, {r: ends[r] for r in group}, launches, first)
-        kind: FindingKind
-        if isinstance(found, Mismatch):
-            kind, told = "mismatch", explain.tell_mismatch(found, scene)
-        else:
-            kind, told = "missing", explain.tell_missing(found, scene)
         at = launches[found.others[0]].get(found.seq) if found.seq is not None else None
         later = {
             e.cell_seq
@@ -228,11 +204,7 @@ def diagnose_end(
             for e in report.launches
             if at is not None and e.processes == processes and e.seq >= at.seq
         }
-        ranks = found.culprits, found.others
-        return Report(
-            kind, processes, at.seq if at else None, *ranks, told.lines, seq,
-            frozenset({seq, *later}), title=told.title,
-        )  # fmt: skip
+        return _report(found, scene, at.seq if at else None, seq, frozenset({seq, *later}))
     return None
 
 
@@ -253,6 +225,27 @@ def _has_met_cells(
         for entry in _entries(reports[rank], processes):
             made.setdefault(entry.seq, set()).add(entry.cell_seq)
     return any(seq in cells and any(c > 0 for c in cells - {seq}) for cells in made.values())
+
+
+def _report(
+    found: Mismatch | Missing, scene: explain.Scene, seq: int | None, cell: int, cells: Set[int]
+) -> Report:
+    kind: FindingKind
+    if isinstance(found, Mismatch):
+        kind, told = "mismatch", explain.tell_mismatch(found, scene)
+    else:
+        kind, told = "missing", explain.tell_missing(found, scene)
+    return Report(
+        kind, found.processes, seq, found.culprits, found.others, told.lines, cell,
+        frozenset(cells), title=told.title,
+    )  # fmt: skip
+
+
+def _report_crossed(processes: str, group: Mapping[int, wire.RankReport], cell: int = 0) -> Report:
+    found = _find_crossed(processes, group)
+    told = explain.tell_crossed(found, explain.hosts_of(group))
+    ranks = found.culprits, found.others
+    return Report("mismatch", found.sets[0], None, *ranks, told.lines, cell, title=told.title)
 
 
 def find_replayed(
@@ -415,30 +408,21 @@ def _find_shifted(processes: str, group: Mapping[int, wire.RankReport], seq: int
         if len(met) < 2:
             continue
         by_cell = {r: next((e.cell_seq for e in m if e.seq == at), 0) for r, m in entries.items()}
-        found = Mismatch(processes, at, _grouped(by_cell))
+        found = Mismatch(processes, at, by_size(by_cell))
         lines = [f"The ranks launched programs of different cells as launch {at + 1}:"]
         for group_ranks in reversed(found.groups):
             entry = met[by_cell[group_ranks[0]]]
             lines.append(f"  {name_ranks(group_ranks)}: {explain.program_line(entry)}")
         cells = {e.cell_seq for made in entries.values() for e in made if e.seq >= at}
-        first, others = found.culprits, found.others
         return Report(
-            "mismatch",
-            processes,
-            at,
-            first,
-            others,
-            tuple(lines),
-            min(met),
-            frozenset({seq, *cells}),
-            title="Programs of different cells",
-        )
+            "mismatch", processes, at, found.culprits, found.others, tuple(lines), min(met),
+            frozenset({seq, *cells}), title="Programs of different cells",
+        )  # fmt: skip
     line = (
         f"{begin_ranks(group)} had launched different programs before this cell, further back "
-        "than the "
+        "than the journals go."
     )
-    told = (f"{line}journals go.",)
-    return Report("mismatch", processes, None, (), (), told, seq, title="Different programs")
+    return Report("mismatch", processes, None, (), (), (line,), seq, title="Different programs")
 
 
 def _entries(report: wire.RankReport, processes: str) -> list[wire.Launch]:
@@ -495,11 +479,11 @@ def _compare_ends(
     known = all(len(launches.get(r, ())) == count for r, (count, _) in held.items())
     for at in range(first, first + shared) if known else ():
         prints = {r: launches[r][at].fingerprint for r in held}
-        if len(groups := _grouped(prints)) > 1:
+        if len(groups := by_size(prints)) > 1:
             return Mismatch(processes, at, groups)
     most = max(count for count, _ in held.values())
     if most == shared:
-        return Mismatch(processes, None, _grouped(held))
+        return Mismatch(processes, None, by_size(held))
     culprits = tuple(sorted(r for r, (count, _) in held.items() if count < most))
     at = first + shared
     others = tuple(sorted(r for r, (count, _) in held.items() if count > shared))
@@ -534,12 +518,12 @@ class _Set:
         shared = min(count for count, _ in self.counts.values())
         for seq in sorted({seq for entries in self.launches.values() for seq in entries}):
             prints = {r: e[seq].fingerprint for r, e in self.launches.items() if seq in e}
-            if len(groups := _grouped(prints)) > 1:
+            if len(groups := by_size(prints)) > 1:
                 # What a replay launched was chosen by what others had launched.
                 own = {
                     r: p for r, p in prints.items() if self.launches[r][seq].cell_seq != wire.OURS
                 }
-                groups = of_own if len(of_own := _grouped(own)) > 1 else groups
+                groups = of_own if len(of_own := by_size(own)) > 1 else groups
                 late = [r for r in self.launches if r not in prints and seq >= self.counts[r][0]]
                 is_tie = len(groups[-1]) == len(groups[-2])
                 if is_patient and is_tie and any(self.reasons[r] for r in late):
@@ -547,7 +531,7 @@ class _Set:
                 return Mismatch(self.processes, seq, groups)
         hashes = {h for count, h in self.counts.values() if count == shared}
         if len({c for c, _ in self.counts.values()}) == 1 and len(hashes) > 1:
-            groups = _grouped({rank: value for rank, (_, value) in self.counts.items()})
+            groups = by_size({rank: value for rank, (_, value) in self.counts.items()})
             return Mismatch(self.processes, None, groups)
         return None
 
@@ -606,15 +590,7 @@ def _find_crossed(processes: str, group: Mapping[int, wire.RankReport]) -> Cross
     reach = min(map(len, made.values()))
     made = {rank: entries[len(entries) - reach :] for rank, entries in made.items()}
     for at in range(reach):
-        groups = _grouped({r: (e[at].processes, e[at].seq) for r, e in made.items()})
+        groups = by_size({r: (e[at].processes, e[at].seq) for r, e in made.items()})
         if len(groups) > 1:
             return Crossed(sets, tuple((ranks, made[ranks[0]][at]) for ranks in groups))
     return Crossed(sets, ((tuple(sorted(group)), None),))
-
-
-def _grouped(values: Mapping[int, Any]) -> tuple[tuple[int, ...], ...]:
-    """Ranks with equal values, the largest group last."""
-    groups: dict[Any, list[int]] = {}
-    for rank, value in values.items():
-        groups.setdefault(value, []).append(rank)
-    return tuple(map(tuple, sorted(groups.values(), key=len)))

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from jaxcluster import wire
 from jaxcluster.model import lockstep, signatures
@@ -21,6 +22,8 @@ from jaxcluster.ranks import (
     several_hosts,
 )
 from jaxcluster.text import format_seconds
+
+N = TypeVar("N", bound=ast.expr | ast.stmt)
 
 
 def hosts_of(reports: Mapping[int, wire.RankReport]) -> dict[int, str]:
@@ -354,7 +357,7 @@ def _why_missing(found: Missing, scene: Scene) -> tuple[str, str, str]:
     if (line := _wanted_line(found, scene)) is None:
         return f"Launch skipped on {culprits}", "", ""
     branch = _branch(scene.source, line)
-    loop = _enclosing(scene.source, line, _LOOPS)
+    loop = _innermost(_on(scene.source, line, ast.For, ast.While, ast.AsyncFor))
     if branch is not None and not (_is_inside(loop, branch) and _has_run(line, found, scene)):
         told = _tell_branch(scene.source, branch, line, found.wanted)
         return f"Branch on line {branch.lineno}", told, ""
@@ -364,8 +367,8 @@ def _why_missing(found: Missing, scene: Scene) -> tuple[str, str, str]:
         if caught is not None:
             told = (
                 f"Line {line} is in the `try` of line {caught.lineno}, which may have ended in an "
+                f"error on {culprits}."
             )
-            told += f"error on {culprits}."
         return f"Launch skipped on {culprits}", told, ""
     more = f"ran more often on {name_ranks(found.others, scene.hosts)} than on {culprits}."
     kinds = {type(node) for node in ast.walk(loop)}
@@ -412,46 +415,32 @@ def _lines_of(entries: Mapping[int, wire.Launch], cell_seq: int, last: int) -> C
     return Counter(entry.line for entry in own)
 
 
-_LOOPS = (ast.For, ast.While, ast.AsyncFor)
-
-
 def _within_try(source: str, line: int) -> ast.Try | ast.TryStar | None:
     """The innermost ``try`` with handlers that a line is in, be it in one of these."""
-    tree = tree_of(source)
-    found = [
-        node
-        for node in (ast.walk(tree) if tree is not None else ())
-        if isinstance(node, (ast.Try, ast.TryStar))
-        and node.handlers
-        and node.lineno <= line <= (node.end_lineno or 0)
-    ]
-    return max(found, key=lambda node: node.lineno, default=None)
+    found: list[ast.Try | ast.TryStar] = _on(source, line, ast.Try, ast.TryStar)
+    return _innermost(node for node in found if node.handlers)
 
 
 # --------------------------------------------------------------------------- a cell's source
 
 
-def _enclosing(
-    source: str, line: int | None, kinds: tuple[type[ast.stmt], ...]
-) -> ast.If | ast.For | ast.AsyncFor | ast.While | None:
+def _on(source: str, line: int | None, *kinds: type[N]) -> list[N]:
+    """The nodes of these kinds that a line is in."""
     tree = tree_of(source)
-    if tree is None or line is None:
-        return None
-    found = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, kinds) and node.lineno <= line <= (node.end_lineno or 0)
-    ]
-    inner = max(found, key=lambda n: n.lineno, default=None)
-    return inner if isinstance(inner, (ast.If, *_LOOPS)) else None
+    nodes = [node for node in ast.walk(tree) if isinstance(node, kinds)] if tree is not None else []
+    return [n for n in nodes if line is not None and n.lineno <= line <= (n.end_lineno or 0)]
+
+
+def _innermost(nodes: Iterable[N]) -> N | None:
+    """Of nodes that are all around one line."""
+    return max(nodes, key=lambda node: node.lineno, default=None)
 
 
 def _branch(source: str, line: int | None) -> ast.If | ast.While | None:
     """The ``if`` or ``while`` that decides whether a line runs."""
-    node = _enclosing(source, line, (ast.If, ast.While))
-    if not isinstance(node, (ast.If, ast.While)) or isinstance(node.test, ast.Constant):
-        return None
-    return node
+    found: list[ast.If | ast.While] = _on(source, line, ast.If, ast.While)
+    node = _innermost(found)
+    return None if node is None or isinstance(node.test, ast.Constant) else node
 
 
 def _tell_branch(
@@ -489,17 +478,8 @@ def _call_at(
       entry: what has been launched there, if that is known.
       but: what has not launched it.
     """
-    tree = tree_of(source)
-    if tree is None or line is None:
-        return ""
     left_out = set(ast.walk(but)) if but is not None else set()
-    calls = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and node.lineno <= line <= (node.end_lineno or 0)
-        and node not in left_out
-    ]
+    calls = [node for node in _on(source, line, ast.Call) if node not in left_out]
     names = [ast.unparse(node.func) for node in sorted(calls, key=lambda n: n.col_offset)]
     names = [name for name in names if name not in _PRINTING and len(name) < 60]
     program = _function_of(entry.name) if entry is not None else ""
@@ -519,10 +499,7 @@ def _tell_scalars(reports: Mapping[int, wire.RankReport]) -> list[str]:
     names = sorted({n for report in reports.values() for n in report.locals})
     lines = []
     for name in names:
-        values: dict[str, list[int]] = {}
-        for rank, report in reports.items():
-            if name in report.locals:
-                values.setdefault(report.locals[name], []).append(rank)
+        values = by_value({r: one.locals[name] for r, one in reports.items() if name in one.locals})
         if 1 < len(values) <= 4 and sum(map(len, values.values())) == len(reports):
             told = ", ".join(f"{v} on {name_ranks(r)}" for v, r in values.items())
             lines.append(f"{name} = {told}.")
@@ -587,23 +564,20 @@ def tell_places(
     reports: Mapping[int, wire.RankReport], ranks: Iterable[int], source: str, cell: int
 ) -> list[str]:
     """One line for each place of a cell where some of these ranks are, or were when asked."""
-    places: dict[str, list[int]] = {}
-    hosts = hosts_of(reports)
-    for rank in sorted(ranks):
-        if (report := reports.get(rank)) is None:
-            where = "did not respond"
-        elif (state := report.state).state != "running":
-            where = "{had} ended the cell"
-        elif state.line:
-            call = _call_at(source, state.line) if state.cell == cell else ""
-            where = "{was} " + f"{f'in {call} ' if call else ''}at cell [{state.cell}] "
-            where += f"line {state.line}"
-        else:
-            where = "{was} in " + (_function(state) or f"cell [{cell}]")
-        places.setdefault(where, []).append(rank)
-    lines = []
-    for where, group in places.items():
-        was = "was" if len(group) == 1 else "were"
-        said = where.replace("{was}", was).replace("{had}", "had")
-        lines.append(f"{begin_ranks(group, hosts)} {said}.")
+
+    def place(report: wire.RankReport | None) -> str:
+        if report is None:
+            return "did not respond"
+        if (state := report.state).state != "running":
+            return "had ended the cell"
+        if not state.line:
+            return "was in " + (_function(state) or f"cell [{cell}]")
+        call = _call_at(source, state.line) if state.cell == cell else ""
+        return f"was {f'in {call} ' if call else ''}at cell [{state.cell}] line {state.line}"
+
+    ranks, hosts = list(ranks), hosts_of(reports)
+    lines = [
+        f"{begin_ranks(group, hosts)} {where if len(group) == 1 else of_several(where)}."
+        for where, group in by_value({rank: place(reports.get(rank)) for rank in ranks}).items()
+    ]
     return lines + _tell_scalars({r: reports[r] for r in ranks if r in reports})

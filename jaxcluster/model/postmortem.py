@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from jaxcluster import wire
 from jaxcluster.model import explain, lockstep
 from jaxcluster.model.findings import Mismatch, Report
+from jaxcluster.ranks import by_size
 
 
 def cause(
@@ -79,12 +80,12 @@ def _grouped(here: Mapping[int, wire.Launch]) -> tuple[tuple[int, ...], ...]:
     One that a death has broken off is known by its name and inputs.
     """
     whole = {_called(e): e.fingerprint for e in here.values() if wire.BROKEN_OFF not in e.name}
-    groups: dict[object, list[int]] = {}
-    for rank, entry in sorted(here.items()):
+
+    def known_by(entry: wire.Launch) -> object:
         is_broken = wire.BROKEN_OFF in entry.name
-        key = whole.get(_called(entry), _called(entry)) if is_broken else entry.fingerprint
-        groups.setdefault(key, []).append(rank)
-    return tuple(map(tuple, sorted(groups.values(), key=len)))
+        return whole.get(_called(entry), _called(entry)) if is_broken else entry.fingerprint
+
+    return by_size({rank: known_by(entry) for rank, entry in here.items()})
 
 
 def _called(entry: wire.Launch) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from jaxcluster import wire
 from jaxcluster.model import lockstep
-from jaxcluster.ranks import name_ranks
+from jaxcluster.ranks import by_value, name_ranks
 
 THREADS = "Don't trust what threads, tasks, timers and %%px cells have assigned since."
 
@@ -27,9 +27,7 @@ def from_other_lines(reports: Mapping[int, wire.RankReport], seq: int) -> str:
             if entry.cell_seq == seq and entry.line is not None:
                 made.setdefault((entry.processes, entry.seq), {})[rank] = entry
     for (_, place), here in sorted(made.items()):
-        lines: dict[int | None, list[int]] = {}
-        for rank, entry in sorted(here.items()):
-            lines.setdefault(entry.line, []).append(rank)
+        lines = by_value({rank: entry.line for rank, entry in here.items()})
         if len(lines) > 1:
             first, *others = lines.items()
             where = [f"{name_ranks(first[1])} launched {here[first[1][0]].name} on line {first[0]}"]
