@@ -104,7 +104,7 @@ class ChangeNotices:
         others = self._control.others(whose)
         for client in others:
             if undone or client not in self._names.spoiled:  # else it knows, or lacks a cell's end
-                self._names.spoil(client)
+                self._names.spoiled.add(client)
                 self._control.post(client, wire.encode("spoiled", "", wire.Spoiled(undone)))
         if others:
             self._control.call_main(self._tell_soon)
@@ -133,7 +133,7 @@ class ChangeNotices:
     def _tell(self, clients: Iterable[bytes]) -> None:
         for client in clients:
             if self._control.is_behind(client):  # perhaps stopped: what it is sent would pile up
-                self._names.spoil(client)
+                self._names.spoiled.add(client)
                 continue
             changes = self._names.changes(client, self._namespace)
             if changes is not None:

@@ -153,17 +153,14 @@ class Names:
     """What each connected notebook was told of a namespace's names, and of their values.
 
     Attributes:
-      spoiled: notebooks for which that does not hold any more. Any thread.
+      spoiled: notebooks for which that does not hold any more: the next time they are told all. Any
+        thread.
     """
 
     def __init__(self) -> None:
         self.values = Values()
         self.spoiled: set[bytes] = set()
         self._told: OrderedDict[bytes, tuple[list[str], int]] = OrderedDict()
-
-    def spoil(self, notebook: bytes) -> None:
-        """What it was told does not hold any more: the next time it is told all. Any thread."""
-        self.spoiled.add(notebook)
 
     def changes(self, notebook: bytes, namespace: Mapping[str, Any]) -> wire.NameChanges | None:
         """What ``notebook`` has to be told; None: nothing. Some 10 us for a thousand names.

@@ -7,7 +7,7 @@ import re
 import threading
 import time
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,14 +31,6 @@ _OPERATION = re.compile(
 MOST_READY = 16  # cells that wait for their turn to be profiled
 
 
-@dataclass(frozen=True)
-class Target:
-    """Where a profile is to be written: a file for each rank, in ``session`` of ``folder``."""
-
-    folder: str
-    session: str
-
-
 class AlreadyProfiled(Exception):
     """This process is being profiled already."""
 
@@ -55,8 +47,9 @@ class Profiler:
     def __init__(self, rank: int, journal: Journal, cells: dict[str, int]) -> None:
         self.rank = rank
         self._journal, self._cells = journal, cells
-        self._ready: dict[str, Target] = {}
-        self._own: Target | None = None  # what is being written by us
+        # A file for each rank is written, in ``session`` of ``folder``.
+        self._ready: dict[str, ProfileReady] = {}
+        self._own: ProfileReady | Profile | None = None  # what is being written by us
         self._cell: wire.CellRequest | None = None
         self._count = 0  # of the profiles that the cell itself has written
         self._is_over = threading.Event()  # the cell that is profiled
@@ -73,9 +66,8 @@ class Profiler:
         Raises:
           AlreadyProfiled: it can't be.
         """
-        body = request.body
         self._check()
-        self._ready[body.token] = Target(body.folder, body.session)
+        self._ready[request.body.token] = request.body
         for old in list(self._ready)[:-MOST_READY]:
             del self._ready[old]
 
@@ -91,7 +83,7 @@ class Profiler:
             self._is_over.clear()
             if body.token == self._stopped:  # that came first
                 return
-            self._start(Target(body.folder, body.session))
+            self._start(body)
             try:
                 self._is_over.wait(body.seconds)
             finally:
@@ -141,7 +133,7 @@ class Profiler:
         if profiles.is_on():
             raise AlreadyProfiled(f"Rank {self.rank} is being profiled already.")
 
-    def _start(self, target: Target) -> None:
+    def _start(self, target: ProfileReady | Profile) -> None:
         import jax
 
         options = jax.profiler.ProfileOptions()

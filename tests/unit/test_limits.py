@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from jaxcluster.engine.state import saved
-from jaxcluster.engine.state.saved import AtLimit, Place, Saved, write_where_room
+from jaxcluster.engine.state.saved import AtLimit, Saved, write_where_room
+from jaxcluster.wire.ops.state import SavePlace
 
 BEGIN = """
 import os, resource, threading
@@ -99,5 +100,5 @@ def test_a_limit_is_not_called_a_lack_of_room(
 
     monkeypatch.setattr(saved, "write", refuse)
     with pytest.raises(AtLimit) as caught:
-        write_where_room(Saved(0, 1, 1, {}), 0, [Place(str(tmp_path))])
+        write_where_room(Saved(0, 1, 1, {}), 0, [SavePlace(str(tmp_path))])
     assert str(caught.value) == f"its 0 MiB can't be written: {tmp_path} (Too many open files)"

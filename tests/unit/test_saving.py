@@ -26,7 +26,6 @@ from jaxcluster.engine.state.memory import Section
 from jaxcluster.engine.state.saved import (
     CannotRestore,
     CannotSave,
-    Place,
     Saved,
     Unreadable,
     check,
@@ -36,6 +35,7 @@ from jaxcluster.engine.state.saved import (
     write_where_room,
 )
 from jaxcluster.engine.state.saving import save
+from jaxcluster.wire.ops.state import SavePlace
 
 
 def back(tmp_path: Path, names: dict[str, Any], **options: Any) -> dict[str, Any]:
@@ -441,9 +441,9 @@ def test_what_a_cell_changes_while_it_is_written_is_no_damage(tmp_path: Path) ->
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> list[Place]:
+def places(tmp_path: Path) -> list[SavePlace]:
     """One in memory, with room for a MiB, and one on a disk."""
-    found = [Place(str(tmp_path / "memory"), 1 << 20), Place(str(tmp_path / "disk"))]
+    found = [SavePlace(str(tmp_path / "memory"), 1 << 20), SavePlace(str(tmp_path / "disk"))]
     for place in found:
         Path(place.folder).mkdir()
     return found
@@ -466,13 +466,13 @@ def kib(n: int) -> Any:
     return save({"a": np.arange(n << 7, dtype=np.float64)}, 0)
 
 
-def test_memory_is_taken_where_it_has_room(places: list[Place]) -> None:
+def test_memory_is_taken_where_it_has_room(places: list[SavePlace]) -> None:
     assert write_where_room(kib(512), 0, places).parent.name == "memory"
     assert write_where_room(kib(2048), 0, places).parent.name == "disk"
 
 
 def test_the_next_place_is_taken_where_one_turns_out_to_be_full(
-    places: list[Place], monkeypatch: pytest.MonkeyPatch
+    places: list[SavePlace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(monkeypatch, "memory")
     assert write_where_room(kib(512), 0, places).parent.name == "disk"
@@ -480,14 +480,14 @@ def test_the_next_place_is_taken_where_one_turns_out_to_be_full(
 
 
 def test_a_ranks_share_of_memory_is_not_its_limit_where_no_disk_has_room(
-    places: list[Place], monkeypatch: pytest.MonkeyPatch
+    places: list[SavePlace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(monkeypatch, "disk")
     assert write_where_room(kib(2048), 0, places).parent.name == "memory"
 
 
 def test_where_nothing_has_room_it_is_said_of_all_and_nothing_is_left(
-    places: list[Place], monkeypatch: pytest.MonkeyPatch
+    places: list[SavePlace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(monkeypatch, "memory", "disk")
     with pytest.raises(CannotSave) as caught:
@@ -499,7 +499,7 @@ def test_where_nothing_has_room_it_is_said_of_all_and_nothing_is_left(
 
 
 def test_memory_that_would_overflow_is_left_alone(
-    places: list[Place], monkeypatch: pytest.MonkeyPatch
+    places: list[SavePlace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever fills it has processes killed, ranks among them."""
     fill(monkeypatch, "disk")

@@ -13,7 +13,7 @@ from jaxcluster.engine.state.loading import bind, load
 from jaxcluster.engine.state.remote_files import Hosts
 from jaxcluster.engine.state.resizing import Unclear, check_meshes
 from jaxcluster.engine.state.restoring import check_fits
-from jaxcluster.engine.state.saved import Place, read, write_where_room
+from jaxcluster.engine.state.saved import read, write_where_room
 from jaxcluster.engine.state.saving import save
 from jaxcluster.engine.state.settings import Settings
 from jaxcluster.host import limits
@@ -43,8 +43,7 @@ def on_snapshot(
     started = time.perf_counter()
     saved = save(namespace, rank, digests=body.digests, before=before, settings=settings)
     saved.unbound = dict(lost or {})
-    places = [Place(place.folder, place.room) for place in body.places]
-    path = write_where_room(saved, rank, places)
+    path = write_where_room(saved, rank, body.places)
     unclear = []
     if (resize := body.resize) is not None:
         try:

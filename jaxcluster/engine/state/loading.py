@@ -221,20 +221,16 @@ class Loader:
 
     def unpickle(self, one: SavedPickle) -> Any:
         with users_code():
-            return _Unpickler(*self._data_of(one), one, self).load()
+            return _Unpickler(one, self).load()
 
     def unpickle_around(self, one: SavedPickle) -> tuple[Any, list[Any]]:
         """The same around what can't be made, and what is in its place."""
-        unpickler = _UnpicklerAround(*self._data_of(one), one, self)
+        unpickler = _UnpicklerAround(one, self)
         try:
             with users_code():
                 return unpickler.load(), unpickler.broken
         except Exception as error:
             return None, [error]
-
-    def _data_of(self, one: SavedPickle) -> tuple[bytes, list[Any]]:
-        sections = self.saved.sections
-        return bytes(sections[one.section]), [sections[n] for n in one.buffers]
 
     def view(self, number: int) -> Any:
         """One of numpy's arrays, the same whichever name it is for."""
@@ -489,16 +485,21 @@ class Loader:
         raise pickle.UnpicklingError(f"unknown reference {pid!r}")
 
 
-class _Unpickler(pickle.Unpickler):
-    def __init__(
-        self, data: bytes, buffers: Sequence[Any], one: SavedPickle, loader: Loader
-    ) -> None:
-        super().__init__(io.BytesIO(data), buffers=buffers)
-        self._one = one
-        self._loader = loader
+class _OfLoader:
+    """An unpickler of one pickle of a loader's."""
+
+    def __init__(self, one: SavedPickle, loader: Loader) -> None:
+        sections = loader.saved.sections
+        file: Any = io.BytesIO(bytes(sections[one.section]))
+        super().__init__(file, buffers=[sections[n] for n in one.buffers])  # type: ignore[call-arg]
+        self._one, self._loader = one, loader
 
     def persistent_load(self, pid: Any) -> Any:
         return self._loader.persistent(pid, self._one)
+
+
+class _Unpickler(_OfLoader, pickle.Unpickler):
+    """Python's own, in C."""
 
 
 class _Broken:
@@ -543,7 +544,7 @@ def _fill(code: int) -> Callable[[Any], None]:
     return load
 
 
-class _UnpicklerAround(pickle._Unpickler):
+class _UnpicklerAround(_OfLoader, pickle._Unpickler):
     """Goes on where an object can't be made, so that all others are aliased as they were.
 
     Python's own, some 30 times as slow as that of C.
@@ -552,12 +553,8 @@ class _UnpicklerAround(pickle._Unpickler):
       broken: what is in the place of what could not be made.
     """
 
-    def __init__(
-        self, data: bytes, buffers: Sequence[Any], one: SavedPickle, loader: Loader
-    ) -> None:
-        super().__init__(io.BytesIO(data), buffers=buffers)
-        self._one = one
-        self._loader = loader
+    def __init__(self, one: SavedPickle, loader: Loader) -> None:
+        super().__init__(one, loader)
         self.broken: list[Any] = []
         self.later: list[tuple[Any, list[Any]]] = []
 
@@ -570,9 +567,6 @@ class _UnpicklerAround(pickle._Unpickler):
                 for key, one in zip(items[::2], items[1::2], strict=True):
                     filled[key] = one
         return value
-
-    def persistent_load(self, pid: Any) -> Any:
-        return self._loader.persistent(pid, self._one)
 
     dispatch = (
         pickle._Unpickler.dispatch

@@ -27,7 +27,7 @@ from jaxcluster.engine.state.memory import Section
 from jaxcluster.engine.state.remote_files import FarPath
 from jaxcluster.host.checksums import quick_sum
 from jaxcluster.host.free_space import free_nbytes, memory_room
-from jaxcluster.wire.ops.state import SavedBefore, SaveReport
+from jaxcluster.wire.ops.state import SavedBefore, SavePlace, SaveReport
 
 MAGIC = b"jaxcluster-state-5\n"
 HEADER = struct.Struct("<QQI")  # where the header is, its size and its checksum
@@ -213,15 +213,7 @@ def state_path(folder: str | Path, rank: int) -> Path:
     return Path(folder) / f"rank-{rank}.state"
 
 
-@dataclass(frozen=True)
-class Place:
-    """A folder that a rank may save to; ``room`` is what it may take of it, where it is memory."""
-
-    folder: str
-    room: int | None = None
-
-
-def write_where_room(saved: Saved, rank: int, places: Sequence[Place]) -> Path:
+def write_where_room(saved: Saved, rank: int, places: Sequence[SavePlace]) -> Path:
     """Write ``saved`` to the first of ``places`` that has room; returns the file.
 
     What others may use as well can be full at any moment: then the next one is taken, and last what
@@ -259,7 +251,7 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"
 
 
-def _why_not(place: Place, error: Exception) -> str:
+def _why_not(place: SavePlace, error: Exception) -> str:
     if not isinstance(error, OSError):
         return str(error)
     if error.errno in _LIMITS:

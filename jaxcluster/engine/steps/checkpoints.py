@@ -317,7 +317,8 @@ class LoopCheckpoints:
         Raises:
           CannotRestore: as ``load``; also where an array fits no mesh.
         """
-        have = {rank for rank, mine in self.of_all().items() if entry.name in names_of(mine)}
+        kept = self.of_all().items()
+        have = {rank for rank, mine in kept if any(one.name == entry.name for one in mine)}
         if not have:
             raise CannotRestore("it is not on this host")
         version = f"{entry.loop}/v{entry.number}"
@@ -351,11 +352,6 @@ def _entries(folder: Path) -> list[Entry]:
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         return [wire.parse(Entry, one) for one in json.loads((folder / KEPT).read_text())]
     return []
-
-
-def names_of(entries: Iterable[Entry]) -> set[tuple[str, int]]:
-    """Which versions these are."""
-    return {entry.name for entry in entries}
 
 
 def of_others(entries: Mapping[int, list[Entry]]) -> list[Entry]:
