@@ -10,7 +10,6 @@ import os
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from types import FrameType
 from typing import Any
@@ -39,7 +38,7 @@ from jaxcluster.engine.control import DEFERRED, ControlChannel, Handler, Request
 from jaxcluster.engine.gate import Gate
 from jaxcluster.engine.history import History
 from jaxcluster.engine.interrupts import Interrupts
-from jaxcluster.engine.journal import Journal
+from jaxcluster.engine.journal import Journal, outward
 from jaxcluster.engine.leftovers import Leftovers
 from jaxcluster.engine.names import Names
 from jaxcluster.engine.paused import Paused
@@ -238,12 +237,12 @@ class CellRunner:
                 self.current = None  # interrupted before its turn, or too late, and answered
                 self.ended = max(self.ended, cell.seq)
                 self.gate.ended(cell, request.ident, self.end_of(cell, "interrupted"))
-                failures.attempt([], log.write, self.history.skip, cell)
+                failures.attempt([], self.history.skip, cell)
                 return
             try:
                 reply = await self._run(running)
             except BaseException as error:  # of ours: it must not cost the reply
-                failures.attempt([], log.write, self.leftovers.take)
+                failures.attempt([], self.leftovers.take)
                 repair_modules()
                 self.current, self.ended = None, cell.seq
                 self.gate.ended(cell, request.ident, self.end_of(cell, "error", stopped_at=""))
@@ -251,10 +250,10 @@ class CellRunner:
                 reply = wire.CellReply(
                     self.rank, cell.seq, "error", 0.0, told, between=running.between, stopped_at=""
                 )
-            failures.attempt([], log.write, self.history.end, reply)
+            failures.attempt([], self.history.end, reply)
             self.others.answer(request.ident, functools.partial(request.reply, reply))
-            failures.attempt([], log.write, self.others.cell_ended, request.ident, cell.seq)
-            failures.attempt([], log.write, self._keep, running, reply)
+            failures.attempt([], self.others.cell_ended, request.ident, cell.seq)
+            failures.attempt([], self._keep, running, reply)
 
     def _keep(self, running: Running, reply: wire.CellReply) -> None:
         """What the cell has changed is copied, when there is time."""
@@ -287,12 +286,12 @@ class CellRunner:
         try:
             await self.gate.wait(cell, request.ident, lambda: self.queue.waits(cell.seq))
         except Exception as error:
-            log.write("".join(traceback.format_exception(error)))
+            log.error(error)
 
     async def _run(self, running: Running) -> wire.CellReply:
         """One cell, to the reply that it gets whatever its code has done to this process."""
         cell = running.cell
-        attempt: Any = functools.partial(failures.attempt, running.faults, log.write)
+        attempt: Any = functools.partial(failures.attempt, running.faults)
         if cell.message is None:
             self.last_result = None
         self._home = Home(running.request.ident, cell.seq, cell.execution_count, running.shown)
@@ -564,7 +563,7 @@ class CellRunner:
         if failures.line_of(error, self.cell_numbers) is not None:
             lines = failures.plain_lines(error, self.cell_numbers)
             return failures.error_info(error, lines, self.cell_numbers)
-        log.write("".join(traceback.format_exception(error)))
+        log.error(error)
         name, told = "InternalError", failures.of_ours(error)
         lines = [
             f"\x1b[0;31m{name}\x1b[0m: IPython or jaxcluster failed around the cell's code: {told}",
@@ -627,9 +626,7 @@ class CellRunner:
         os._exit(0 if running.status == "ok" else 1)
 
     def in_a_cell(self, frame: FrameType | None) -> bool:
-        while frame is not None and frame.f_code.co_filename not in self.cell_numbers:
-            frame = frame.f_back
-        return frame is not None
+        return any(one.f_code.co_filename in self.cell_numbers for one in outward(frame))
 
     def _tell_paused(self, kind: str) -> None:
         """The notebook whose cell this is stops its clocks, and says who waits for whom."""

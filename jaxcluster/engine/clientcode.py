@@ -24,6 +24,7 @@ from traitlets import Any
 from jaxcluster.engine.background import is_own
 from jaxcluster.engine.capture import LogTail
 from jaxcluster.engine.cells import CellRunner
+from jaxcluster.engine.journal import outward
 from jaxcluster.host import kernel_private
 from jaxcluster.supervision.processes import process_token, send_signal
 
@@ -177,8 +178,7 @@ class ClientCode:
         """Whether ``frame`` is in a client's cell, or in a function that it applies."""
         if self.runner.in_a_cell(frame):
             return True
-        while frame is not None:
-            if frame.f_back is not None and frame.f_back.f_code is _APPLY:
-                return frame.f_code.co_filename == "<string>"  # what do_apply executes
-            frame = frame.f_back
+        for one in outward(frame):
+            if one.f_back is not None and one.f_back.f_code is _APPLY:
+                return one.f_code.co_filename == "<string>"  # what do_apply executes
         return False

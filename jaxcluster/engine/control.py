@@ -18,7 +18,6 @@ import os
 import select
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -261,7 +260,7 @@ class ControlChannel:
                 self._turn(socket, poller)
             except Exception as error:  # a rank whose thread had ended would not be heard of again
                 repair_modules()
-                log.write("".join(traceback.format_exception(error)))
+                log.error(error)
                 self._wake()  # for what stands behind the message that can't be sent
 
     def _turn(self, socket: zmq.Socket[bytes], poller: select.poll) -> None:
@@ -430,7 +429,7 @@ class ControlChannel:
         except BaseException as error:  # code of the user's may exit
             if not hasattr(error, "hint"):  # nobody expected it
                 repair_modules()
-                log.write("".join(traceback.format_exception(error)))
+                log.error(error)
             request.fail(error)
             return
         if result is DEFERRED:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core import debugger
 
 from jaxcluster.engine import usercode
+from jaxcluster.engine.journal import outward
 from jaxcluster.engine.library_code import is_folded, is_library_file
 from jaxcluster.engine.paused import DEBUGGER
 
@@ -161,13 +162,11 @@ def _is_steppable(frame: FrameType) -> bool:
     What JAX calls of the user's, as it traces a function, is; so is his own code on a thread.
     """
     is_library = is_library_file(frame.f_code.co_filename)
-    at: FrameType | None = frame
-    while at is not None:
+    for at in outward(frame):
         if is_folded(at.f_code) and (is_library or at is frame):
             return False
         if _is_statement(at) or (at.f_back is not None and at.f_back.f_code in _RUN):
             return True
-        at = at.f_back
     assert _runner is not None
     return not is_library and threading.get_ident() != _runner.main_thread_id
 

@@ -8,7 +8,7 @@ from types import CodeType, TracebackType
 from typing import Any, TypeVar
 
 from jaxcluster import wire
-from jaxcluster.engine import tracebacks
+from jaxcluster.engine import log, tracebacks
 from jaxcluster.engine.private import coordination
 from jaxcluster.engine.private.arrays import why_copies_differ
 from jaxcluster.engine.private.profiles import why_refused
@@ -73,23 +73,15 @@ def message_of(error: BaseException) -> str:
 
 def line_of(error: BaseException, cells: Container[str]) -> int | None:
     """The innermost line of a cell that an exception has come through."""
-    line = None
-    at = traceback_of(error)
-    while at is not None:
-        if at.tb_frame.f_code.co_filename in cells:
-            line = at.tb_lineno
-        at = at.tb_next
-    return line
+    entries = tracebacks.entries(traceback_of(error))
+    lines = [at.tb_lineno for at in entries if at.tb_frame.f_code.co_filename in cells]
+    return lines[-1] if lines else None
 
 
 def places_of(error: BaseException) -> list[tuple[CodeType, int, int]]:
     """Code, line and instruction of each frame that it has come through, innermost first."""
-    places = []
-    at = traceback_of(error)
-    while at is not None:
-        places.append((at.tb_frame.f_code, at.tb_lineno, at.tb_lasti))
-        at = at.tb_next
-    return places[::-1]
+    entries = tracebacks.entries(traceback_of(error))
+    return [(at.tb_frame.f_code, at.tb_lineno, at.tb_lasti) for at in entries][::-1]
 
 
 def traceback_of(error: BaseException) -> TracebackType | None:
@@ -165,34 +157,27 @@ def script_lines(error: BaseException, cells: Container[str]) -> list[str]:
 
 def in_a_cell(at: TracebackType | None, cells: Container[str]) -> TracebackType | None:
     """A traceback from its first frame in a cell on; all of it where there is none."""
-    own = at
-    while own is not None and own.tb_frame.f_code.co_filename not in cells:
-        own = own.tb_next
-    return own or at
+    entries = tracebacks.entries(at)
+    return next((one for one in entries if one.tb_frame.f_code.co_filename in cells), at)
 
 
 def of_ours(error: BaseException) -> str:
     """An exception of jaxcluster's or IPython's own code, in a line."""
-    at = traceback_of(error)
-    while at is not None and at.tb_next is not None:
-        at = at.tb_next
     place = ""
-    if at is not None:
+    for at in tracebacks.entries(traceback_of(error)):
         code = at.tb_frame.f_code
         place = f" ({code.co_filename.rpartition('/')[2]}:{at.tb_lineno}, {code.co_qualname})"
     return f"{wire.type_name(type(error))}: {wire.shorten(message_of(error), 1000)}{place}"
 
 
-def attempt(
-    faults: list[str], log: Callable[[str], None], step: Callable[..., T], *args: Any
-) -> T | None:
+def attempt(faults: list[str], step: Callable[..., T], *args: Any) -> T | None:
     """Take a step of ours. What it raises is told in ``faults`` and logged, and life goes on."""
     try:
         return step(*args)
     except BaseException as error:
         repair_modules()  # the cell may have broken what it takes to tell that
         faults.append(of_ours(error))
-        log("".join(traceback.format_exception(error)))
+        log.error(error)
         return None
 
 

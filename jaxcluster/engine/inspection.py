@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from jaxcluster import wire
 from jaxcluster.engine.cells import CellRunner
+from jaxcluster.engine.journal import outward
 from jaxcluster.engine.library_code import is_folded
 from jaxcluster.engine.pending_calls import call_on_main_thread
 from jaxcluster.engine.resources import rss_nbytes
@@ -158,22 +159,15 @@ def small_values(
     if user is not None:
         code = user[0]
         own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}.intersection(names)
+
+        def of_innermost(frame: FrameType | None) -> dict[str, str]:
+            """Those of the innermost frame of a cell, on the thread that runs it."""
+            cells = (f for f in outward(frame) if f.f_code.co_filename in runner.cell_numbers)
+            return next((_small(one.f_locals, own) for one in cells), {})
+
         if own:
-            found.update(call_on_main_thread(_Locals(runner.cell_numbers, own), ASK_S) or {})
+            found.update(call_on_main_thread(of_innermost, ASK_S) or {})
     return found
-
-
-class _Locals:
-    """The small values of the innermost frame of a cell, asked of the thread that runs it."""
-
-    def __init__(self, cells: Mapping[str, int], names: Iterable[str]) -> None:
-        self.cells = cells
-        self.names = names
-
-    def __call__(self, frame: FrameType | None) -> dict[str, str]:
-        while frame is not None and frame.f_code.co_filename not in self.cells:
-            frame = frame.f_back
-        return _small(frame.f_locals, self.names) if frame is not None else {}
 
 
 def _small(scope: Mapping[str, Any], names: Iterable[str]) -> dict[str, str]:

@@ -10,6 +10,7 @@ import contextlib
 import faulthandler
 import fcntl
 import os
+import traceback
 
 # Above what a user's code counts on, below the usual limits.
 _FROM_FD = 200
@@ -42,6 +43,11 @@ def reopen_streams() -> None:
         except OSError:
             if _fd > 2:
                 os.dup2(_fd, fd)
+
+
+def error(raised: BaseException) -> None:
+    """Add an error with its traceback to the log."""
+    write("".join(traceback.format_exception(raised)))
 
 
 def write(text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -78,10 +79,8 @@ def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def _is_raised_in(error: BaseException, namespace: Mapping[str, Any]) -> bool:
     """Whether the namespace is where the name was looked for: a library has globals of its own."""
-    traceback = error.__traceback__
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    return traceback is not None and traceback.tb_frame.f_globals is namespace
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and frames[-1].f_globals is namespace
 
 
 def _is_rebound(name: str, source: str) -> bool:

@@ -10,6 +10,7 @@ import contextlib
 import re
 import traceback
 from collections import Counter
+from collections.abc import Iterator
 from types import CodeType, TracebackType
 from typing import Any
 
@@ -58,7 +59,7 @@ def _shorten(etb: TracebackType) -> tuple[TracebackType, list[TracebackType]]:
     IPython looks through all modules for each frame of a cell. In a process that has imported JAX,
     a RecursionError took it half a minute.
     """
-    whole = _chain(etb)
+    whole = list(entries(etb))
     if len(whole) <= DEEP:
         return etb, []
     seen: Counter[tuple[CodeType, int]] = Counter()
@@ -73,11 +74,11 @@ def _shorten(etb: TracebackType) -> tuple[TracebackType, list[TracebackType]]:
     return short or etb, left_out
 
 
-def _chain(etb: TracebackType) -> list[TracebackType]:
-    entries = [etb]
-    while (following := entries[-1].tb_next) is not None:
-        entries.append(following)
-    return entries
+def entries(etb: TracebackType | None) -> Iterator[TracebackType]:
+    """Those of a traceback, outermost first."""
+    while etb is not None:
+        yield etb
+        etb = etb.tb_next
 
 
 def _place(entry: TracebackType) -> tuple[CodeType, int]:

@@ -205,17 +205,18 @@ def test_a_group_is_shown_with_its_parts() -> None:
     assert failures.plain_lines(odd, {})
 
 
-def test_a_step_of_ours_that_raises_is_told_and_logged() -> None:
+def test_a_step_of_ours_that_raises_is_told_and_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     faults: list[str] = []
     logged: list[str] = []
+    monkeypatch.setattr(log, "write", logged.append)
 
     def look_up(name: str) -> None:
         {}[name]
 
-    failures.attempt(faults, logged.append, look_up, "key")
+    failures.attempt(faults, look_up, "key")
     assert faults[0].startswith("KeyError: 'key' (test_failures.py:")
     assert "Traceback" in logged[0]
-    assert failures.attempt([], logged.append, str.upper, "done") == "DONE"
+    assert failures.attempt([], str.upper, "done") == "DONE"
 
 
 def test_such_a_step_is_told_where_a_cell_has_broken_what_tells_it() -> None:
@@ -227,7 +228,7 @@ def test_such_a_step_is_told_where_a_cell_has_broken_what_tells_it() -> None:
 
     faults: list[str] = []
     try:
-        failures.attempt(faults, log.write, step)
+        failures.attempt(faults, step)
     finally:
         builtins.len = kept
     assert faults[0].startswith("TypeError: 'NoneType' object is not callable (test_failures.py:")

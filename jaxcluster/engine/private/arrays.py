@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -58,10 +59,8 @@ def why_copies_differ(error: BaseException) -> str:
     """
     if type(error) is not AssertionError or OF_DEVICE_PUT not in str(error):
         return ""
-    at = error.__traceback__
-    while at is not None and at.tb_next is not None:
-        at = at.tb_next
-    found = at.tb_frame.f_locals if at is not None else {}
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    found = frames[-1].f_locals if frames else {}
     sent, own = found.get("out"), found.get("expected_in_tree")
     if not isinstance(own, np.ndarray) or not hasattr(sent, "dtype"):
         return ""

@@ -23,7 +23,6 @@ import os
 import queue
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -323,7 +322,7 @@ class Copier:
                 self._is_behind("a cell came first")
             except Exception as error:
                 repair_modules()
-                log.write("".join(traceback.format_exception(error)))
+                log.error(error)
                 self._is_behind(f"{type(error).__name__}: {error}"[:200], is_final=True)
             finally:
                 if store is not None:

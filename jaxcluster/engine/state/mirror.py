@@ -15,7 +15,6 @@ import json
 import os
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -141,7 +140,7 @@ class Mirror:
             if self._over.is_set():
                 return  # the copies themselves are gone
             if not isinstance(error, Behind):
-                log.write("".join(traceback.format_exception(error)))
+                log.error(error)
             self._told["behind"] = str(error) or type(error).__name__
             self._close()
             self._over.wait(RETRY_S)

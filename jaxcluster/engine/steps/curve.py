@@ -10,7 +10,6 @@ import json
 import queue
 import threading
 import time
-import traceback
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -150,7 +149,7 @@ class Curve:
             try:
                 self._take()
             except Exception as error:  # a full disk, say
-                own_log.write("".join(traceback.format_exception(error)))
+                own_log.error(error)
 
     def _take(self) -> None:
         try:

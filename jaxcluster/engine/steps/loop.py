@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 import threading
-import traceback
 import types
 import uuid
 from collections.abc import Iterable, Iterator
@@ -164,7 +163,7 @@ class Steps:
             if checkpointer is not None:
                 checkpointer.serve()
         except Exception as error:  # the loop goes on, and is not kept
-            own_log.write("".join(traceback.format_exception(error)))
+            own_log.error(error)
             if checkpointer is not None:
                 checkpointer.give_up(f"{type(error).__name__}: {error}")
         while not self._ended.wait(REPORT_S):
