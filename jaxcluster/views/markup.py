@@ -167,19 +167,16 @@ def _tile(
     ranks = tile.part.ranks
     if not ranks:
         return [
-            f'<rect x="{x0 + 1:.1f}" y="{y0 + 1:.1f}" width="{x1 - x0 - 2:.1f}" '
-            f'height="{y1 - y0 - 2:.1f}" fill="none" stroke="#555555" stroke-dasharray="4 3"/>',
+            _rect(x0 + 1, y0 + 1, x1 - x0 - 2, y1 - y0 - 2, "none",
+                  ' stroke="#555555" stroke-dasharray="4 3"'),
             svg_text(x0 + 6, y0 + 14, "no one", 11),
-        ]
+        ]  # fmt: skip
     shown = ranks[:8]
     stripe = (x1 - x0) / len(shown)
     title = f"{formatting.index(tile.part.index)}: {name_ranks(ranks)}"
     out = [f"<g><title>{escape(title)}</title>"]
     for number, rank in enumerate(shown):
-        out.append(
-            f'<rect x="{x0 + number * stripe:.1f}" y="{y0:.1f}" width="{stripe:.1f}" '
-            f'height="{y1 - y0:.1f}" fill="{palette.color(rank)}"/>'
-        )
+        out.append(_rect(x0 + number * stripe, y0, stripe, y1 - y0, palette.color(rank)))
         if stripe > 24 and y1 - y0 > 14:
             paper = palette.ink(palette.color(rank))
             label = f"{palette.glyph(rank)} {rank}"
@@ -189,10 +186,8 @@ def _tile(
             if stripe > 6.2 * len(held) and y1 - y0 > 28:
                 out.append(svg_text(x0 + number * stripe + 4, y0 + 26, held, 10, paper))
     frame = palette.ALARM if odd else "#ffffff"
-    out.append(
-        f'<rect x="{x0:.1f}" y="{y0:.1f}" width="{x1 - x0:.1f}" height="{y1 - y0:.1f}" '
-        f'fill="none" stroke="{frame}" stroke-width="{4 if odd else 1.5}"/></g>'
-    )
+    line = f' stroke="{frame}" stroke-width="{4 if odd else 1.5}"'
+    out.append(f"{_rect(x0, y0, x1 - x0, y1 - y0, 'none', line)}</g>")
     if len(ranks) > len(shown) and x1 - x0 > 60:
         out.append(svg_text(x1 - 44, y1 - 5, f"+{len(ranks) - len(shown)} ranks", 10))
     return out
@@ -217,12 +212,14 @@ def bars(
         y, width = 20 + height * number, WIDTH * value / most
         base = y + height // 2 + 3
         out.append(svg_text(4, base, name, 11))
-        out.append(
-            f'<rect x="{label}" y="{y}" width="{max(1.0, width):.1f}" height="{height - 4}" '
-            f'fill="{color}"/>'
-        )
+        out.append(_rect(label, y, max(1.0, width), height - 4, color))
         out.append(svg_text(label + width + 6, base, told, 11))
     return "".join([*out, "</svg>"])
+
+
+def _rect(x: float, y: float, width: float, height: float, fill: str, more: str = "") -> str:
+    size = f'width="{width:.1f}" height="{height:.1f}"'
+    return f'<rect x="{x:.1f}" y="{y:.1f}" {size} fill="{fill}"{more}/>'
 
 
 def svg_text(x: float, y: float, text: str, size: int, fill: str = "#333333") -> str:
@@ -296,10 +293,7 @@ def mesh(found: Meshes) -> str:
             rank = device.rank if device else 0
             x, y = 56 + cell * (number % columns), 20 + gap * (number // columns)
             fill = palette.color(rank)
-            svg.append(
-                f'<rect x="{x:.1f}" y="{y:.1f}" width="{cell - 3:.1f}" height="{gap - 3:.1f}" '
-                f'fill="{fill}"/>'
-            )
+            svg.append(_rect(x, y, cell - 3, gap - 3, fill))
             paper = palette.ink(fill)
             svg.append(svg_text(x + 4, y + 13, f"{palette.glyph(rank)} {rank}", 11, paper))
             svg.append(svg_text(x + 4, y + 26, formatting.device(device, id), 10, paper))
@@ -328,15 +322,11 @@ def memory(found: Memory) -> str:
         scale = WIDTH / (limit or full)
         label = f"{palette.glyph(rank)} {rank} · {formatting.device(found.devices.get(id), id)}"
         svg.append(svg_text(4, y + 13, label, 11))
-        for x, width, fill, opacity in (
-            (0.0, float(WIDTH), "#e0e0e0", 1.0),
-            (0.0, total * scale, palette.color(rank), 0.45),
-            (0.0, named * scale, palette.color(rank), 1.0),
-        ):
-            svg.append(
-                f'<rect x="{150 + x:g}" y="{y}" width="{max(0.0, width):.1f}" height="16" '
-                f'fill="{fill}" fill-opacity="{opacity:g}"/>'
-            )
+        svg += [
+            _rect(150, y, WIDTH, 16, "#e0e0e0"),
+            _rect(150, y, total * scale, 16, palette.color(rank), ' fill-opacity="0.45"'),
+            _rect(150, y, named * scale, 16, palette.color(rank)),
+        ]
     out = [image("".join([*svg, "</svg>"]), "Bytes held on each device; see the tables")]
     hosts = plain.memory_hosts(found)
     has_limits = any(limit for *_, limit in bars)  # CPU devices have none

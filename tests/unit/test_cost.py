@@ -244,6 +244,6 @@ def test_what_is_not_a_call_is_refused(source: str) -> None:
 def test_bars_are_as_long_as_what_they_stand_for() -> None:
     rows = [("a", 4.0, "4 s", "red"), ("b", 1.0, "1 s", "red"), ("c", 0.0, "none", "red")]
     drawn = markup.bars("title", rows, 8.0, 20, 150, 100)
-    widths = re.findall(r'x="150" y="(\d+)" width="([\d.]+)" height="16"', drawn)
+    widths = re.findall(r'x="150.0" y="([\d.]+)" width="([\d.]+)" height="16.0"', drawn)
     half = markup.WIDTH / 2
-    assert widths == [("20", f"{half:.1f}"), ("40", f"{half / 4:.1f}"), ("60", "1.0")]
+    assert widths == [("20.0", f"{half:.1f}"), ("40.0", f"{half / 4:.1f}"), ("60.0", "1.0")]
