@@ -18,6 +18,7 @@ import contextlib
 import hashlib
 import json
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from jaxcluster import wire
@@ -106,16 +107,10 @@ class FirstLaunches:
             self.client.key_value_delete(key)
 
     def _message(self, own: str, differing: dict[int, str]) -> str:
-        groups: dict[str, list[int]] = {}
-        for rank, what in sorted(differing.items()):
-            groups.setdefault(what, []).append(rank)
-        theirs = "; ".join(
-            f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}: {what}"
-            for what, ranks in groups.items()
-        )
         return (
             "the ranks were about to launch different programs: "
-            f"rank {self.rank}: {own}, which it did not launch; {theirs}"
+            f"rank {self.rank}: {own}, which it did not launch; "
+            + tell_each({rank: (what,) for rank, what in sorted(differing.items())})
         )
 
 
@@ -130,3 +125,14 @@ def tell(entry: wire.Launch) -> str:
     place = f", cell [{entry.cell}] line {entry.line}" if entry.cell is not None else ""
     place += f", in {entry.within}" if entry.within else ""
     return f"{entry.name}({entry.signature}){place}"
+
+
+def tell_each(said: Mapping[int, tuple[object, ...]]) -> str:
+    """The last thing that is said of each rank; of ranks of which the same is said, once."""
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for rank, one in said.items():
+        groups.setdefault(one, []).append(rank)
+    return "; ".join(
+        f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}: {told}"
+        for (*_, told), ranks in groups.items()
+    )

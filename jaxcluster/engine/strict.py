@@ -30,7 +30,7 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.engine.counted import Program
 from jaxcluster.engine.failures import Divergence
-from jaxcluster.engine.first_launches import tell
+from jaxcluster.engine.first_launches import tell, tell_each
 from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.private import coordination, launches
 
@@ -156,25 +156,13 @@ def _met(
 
 def message(outlook: Outlook, expected: Sequence[int]) -> str:
     """Which ranks were about to launch what: grouped by programs, not by what is said of them."""
-    said = {one.rank: one for one in outlook.heard}
-    groups: dict[tuple[Any, ...], list[int]] = {}
-    for rank in expected:
-        one = said.get(rank)
-        key: tuple[Any, ...] = (0, "", "nothing yet")
-        if one is not None:
-            key = (
-                one.fingerprint,
-                one.inputs,
-                one.told + " (it has ended this cell)" * (rank in outlook.skipping),
-            )
-        groups.setdefault(key, []).append(rank)
-    parts = "; ".join(
-        f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}: {told}"
-        for (*_, told), ranks in groups.items()
-    )
+    said: dict[int, tuple[object, ...]] = dict.fromkeys(expected, ("nothing yet",))
+    for one in outlook.heard:
+        left = " (it has ended this cell)" if one.rank in outlook.skipping else ""
+        said[one.rank] = one.fingerprint, one.inputs, one.told + left
     alike = len({one.fingerprint for one in outlook.heard}) == 1 and not outlook.skipping
     what = "one program with different values" if alike else "different programs"
-    return f"the ranks were about to launch {what}, and launched none: {parts}"
+    return f"the ranks were about to launch {what}, and launched none: {tell_each(said)}"
 
 
 @dataclass
