@@ -194,7 +194,7 @@ class Rank:
         )
         check = SelfCheck(self.journal)
         handle(lockstep.PrepareCheck, "side", check.on_prepare)
-        handle(lockstep.SelfCheck, "main", check.on_check)
+        handle(lockstep.SelfCheck, "main", spread(check.check))
         handle(lockstep.Busy, "side", lambda request: busy_s())
         handle(
             cells.Complete, "side", lambda request: inspection.complete(self.runner, request.body)

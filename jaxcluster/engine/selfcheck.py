@@ -24,7 +24,6 @@ from jaxcluster.engine.control import Request
 from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.private import contexts, coordination
 from jaxcluster.host import limits
-from jaxcluster.wire.ops import lockstep
 from jaxcluster.wire.ops.lockstep import Checked, PrepareCheck
 
 POLL_S = 0.0005
@@ -48,12 +47,6 @@ class SelfCheck:
         """
         return list(self.prepare(request.body.divisions or find_divisions()))
 
-    @limits.lifted()
-    def on_check(self, request: Request[lockstep.SelfCheck]) -> Checked:
-        """``self_check``: what ``check`` returns."""
-        body = request.body
-        return self.check(body.divisions, body.number, body.timeout_s)
-
     def prepare(self, divisions: Sequence[Sequence[Sequence[int]]]) -> tuple[Division, ...]:
         key = tuple(tuple(tuple(group) for group in groups) for groups in divisions)
         with self._lock:
@@ -61,10 +54,11 @@ class SelfCheck:
                 self._compiled[key] = _compile(key)
         return key
 
+    @limits.lifted()
     def check(
         self, divisions: Sequence[Sequence[Sequence[int]]], number: int, timeout_s: float
     ) -> Checked:
-        """Take part in the sums; on the main thread of all ranks, which are idle."""
+        """``self_check``: take part in the sums; all ranks are idle. On the main thread."""
         key = self.prepare(divisions)
         self.journal.unchecked = False  # what breaks off from here on is looked at by the next one
         why = ""

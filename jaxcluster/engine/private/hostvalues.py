@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxcluster.engine.private import is_there
+
 if TYPE_CHECKING:
     from jaxcluster.engine.journal import Journal
 
@@ -30,10 +32,7 @@ def hear_host_values(journal: Journal) -> bool:
     Returns:
       False where a private name has moved: then nothing is told.
     """
-    try:
-        if not can_hear():
-            return False
-    except (ImportError, AttributeError):
+    if not is_there(can_hear):
         return False
     import jax
     from jax._src import array as jax_array

@@ -17,6 +17,7 @@ from jaxcluster.engine.private import (
     contexts,
     coordination,
     hostvalues,
+    is_there,
     profiles,
     programs,
     pytrees,
@@ -179,19 +180,12 @@ PROBES: dict[str, tuple[str, Callable[[], bool]]] = {
 
 def self_test() -> dict[str, bool]:
     """Which private names are where this package expects them. Starts no backend."""
-    return {name: _is_there(look) for name, (_, look) in PROBES.items()}
+    return {name: is_there(look) for name, (_, look) in PROBES.items()}
 
 
 def missing() -> dict[str, str]:
     """What it costs that private names have moved, by what they are for."""
     return {name: PROBES[name][0] for name, found in self_test().items() if not found}
-
-
-def _is_there(look: Callable[[], bool]) -> bool:
-    try:
-        return look()
-    except (ImportError, AttributeError, TypeError):
-        return False
 
 
 if __name__ == "__main__":

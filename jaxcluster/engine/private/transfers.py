@@ -27,6 +27,8 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from jaxcluster.engine.private import is_there
+
 if TYPE_CHECKING:
     from jaxcluster.engine.counted import Program
     from jaxcluster.engine.journal import Journal
@@ -48,10 +50,7 @@ def record_transfers(journal: Journal) -> bool:
       False where a private name has moved (jax 0.10.2 and 0.12: ``dispatch.xc``,
       ``dispatch._device_put_sharding_impl``, ``xla_client.batched_device_put``).
     """
-    try:
-        if not can_record():
-            return False
-    except (ImportError, AttributeError):
+    if not is_there(can_record):
         return False
     from jax._src import dispatch
 
