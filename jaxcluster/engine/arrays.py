@@ -91,6 +91,11 @@ def is_tracer(value: Any) -> bool:
     return jax is not None and issubclass(type(value), jax.core.Tracer)
 
 
+def is_living(value: Any) -> bool:
+    """Whether it is an array with shards: no tracer, and not deleted."""
+    return is_array(value) and not is_tracer(value) and not value.is_deleted()
+
+
 def describe(array: Any) -> wire.ArrayInfo:
     """One rank's view of an array: never its values, so it neither waits nor copies."""
     if is_tracer(array):

@@ -316,12 +316,9 @@ def _partial(walk: _Walk, value: Any, depth: int) -> None:
     _dict_of(walk, value.keywords, depth)
 
 
-def _wrapped(kind: str) -> Handler:
-    def handle(walk: _Walk, value: Any, depth: int) -> None:
-        walk.put(kind)
-        walk.feed(value.__func__, depth + 1)
-
-    return handle
+def _wrapped(walk: _Walk, value: Any, depth: int) -> None:
+    walk.put(type(value).__name__)
+    walk.feed(value.__func__, depth + 1)
 
 
 def _class(walk: _Walk, value: Any, depth: int) -> None:
@@ -475,8 +472,7 @@ _HANDLERS: dict[type, Handler] = {
     ),
     types.BuiltinFunctionType: _builtin,
     functools._lru_cache_wrapper: _cached,
-    staticmethod: _wrapped("staticmethod"),
-    classmethod: _wrapped("classmethod"),
+    **dict.fromkeys((staticmethod, classmethod), _wrapped),
     property: lambda walk, value, depth: walk.each(
         "property", (value.fget, value.fset, value.fdel), depth
     ),

@@ -25,6 +25,7 @@ from jaxcluster.engine.arrays import (
     describe,
     host_values,
     is_array,
+    is_living,
     is_ready,
     is_tracer,
     wait_ready,
@@ -65,9 +66,8 @@ class ArrayViews:
         if not leaves:
             return replace(report, note=self._nothing(found, body))
         report = fold(report, leaves, with_paths=body.paths)
-        return replace(
-            report, copies=replicas.hashes(_arrays_in(leaves), replicas.Room(LOOK_NBYTES))
-        )
+        arrays = ((number, leaf) for number, (_, leaf) in enumerate(leaves) if is_living(leaf))
+        return replace(report, copies=replicas.hashes(arrays, replicas.Room(LOOK_NBYTES)))
 
     def _nothing(self, found: Any, body: Arrays) -> str:
         if body.path:
@@ -156,17 +156,7 @@ def arrays_of(value: Any) -> list[Leaf]:
         leaves = leaves_of(value)
     except Exception:  # a user's own pytree class may refuse to be taken apart
         return []
-    return [
-        leaf
-        for leaf in leaves
-        if is_array(leaf[1]) and not is_tracer(leaf[1]) and not leaf[1].is_deleted()
-    ]
-
-
-def _arrays_in(leaves: Sequence[Leaf]) -> Iterator[tuple[int, Any]]:
-    for number, (_, leaf) in enumerate(leaves):
-        if is_array(leaf) and not is_tracer(leaf) and not leaf.is_deleted():
-            yield number, leaf
+    return [(path, leaf) for path, leaf in leaves if is_living(leaf)]
 
 
 def below(leaves: Sequence[Leaf], path: Sequence[str]) -> list[Leaf]:
@@ -206,7 +196,7 @@ def likeness(leaf: Any) -> Any:
     if not is_array(leaf):
         shape = leaf.shape if isinstance(leaf, np.ndarray) else ()
         return (type(leaf), shape, str(getattr(leaf, "dtype", "")))
-    if is_tracer(leaf) or leaf.is_deleted():
+    if not is_living(leaf):
         return ("gone", is_tracer(leaf), leaf.shape, leaf.dtype)
     committed = getattr(leaf, "committed", True)
     return (leaf.shape, leaf.dtype, leaf.sharding, committed, is_ready(leaf))

@@ -137,14 +137,6 @@ def _refill_defaultdict(value: Any, copy: tuple[Any, dict[Any, Any]]) -> None:
     _refill(value, copy[1])
 
 
-def _refill_list(value: Any, copy: list[Any]) -> None:
-    list.__setitem__(value, slice(None), copy)
-
-
-def _refill_bytes(value: Any, copy: bytes) -> None:
-    bytearray.__setitem__(value, slice(None), copy)
-
-
 def _copy_deque(value: Any) -> list[Any]:
     return list(collections.deque.__iter__(value))
 
@@ -229,10 +221,6 @@ def _set_python_random(value: Any, copy: tuple[Any, ...]) -> None:
     _refill_object(value, copy[1])
 
 
-def _copy_decimal(value: Any) -> Any:
-    return decimal.Context.copy(value)
-
-
 def _set_decimal(value: Any, copy: Any) -> None:
     for name in ("prec", "rounding", "Emin", "Emax", "capitals", "clamp"):
         setattr(value, name, getattr(copy, name))
@@ -243,7 +231,7 @@ def _set_decimal(value: Any, copy: Any) -> None:
 
 DECIMAL = Kind(
     "decimal",
-    _copy_decimal,
+    decimal.Context.copy,
     is_same=lambda value, copy: repr(value) == repr(copy),
     put_back=_set_decimal,
 )
@@ -513,7 +501,7 @@ _BUILTIN: dict[type, Kind] = {
         list.copy,
         iter,
         lambda a, b: _same_elements(list.copy(a), b),
-        _refill_list,
+        lambda value, copy: list.__setitem__(value, slice(None), copy),
         size=list.__len__,
     ),
     collections.deque: Kind(
@@ -531,7 +519,7 @@ _BUILTIN: dict[type, Kind] = {
         "bytearray",
         lambda value: bytes(memoryview(value)),
         is_same=lambda value, copy: bytes(memoryview(value)) == copy,
-        put_back=_refill_bytes,
+        put_back=lambda value, copy: bytearray.__setitem__(value, slice(None), copy),
         nbytes=bytearray.__len__,
     ),
     np.ndarray: NUMPY,
@@ -827,15 +815,7 @@ def _slot(descriptor: Any, value: Any) -> Any:
         return MISSING
 
 
-OBJECT = Kind(
-    "object",
-    lambda value: dict(_attributes(value)),
-    dict.values,
-    lambda value, copy: _same_items(_attributes(value), copy),
-    _refill_object,
-    size=lambda value: len(_attributes(value)),
-    has_class=True,
-)
+OBJECT = dataclasses.replace(MODULE, name="object", has_class=True)
 # They hold a function, and a lock.
 for _cls in (functools.cached_property, functools.partialmethod, functools.singledispatchmethod):
     _KINDS[_cls] = dataclasses.replace(

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.engine.arrays import check_leaves, is_array, is_tracer, shorten
+from jaxcluster.engine.arrays import check_leaves, is_array, is_living, shorten
 
 TIME_S = 1.5  # past it containers are not entered any more
 LONG = 10_000  # a list that begins with so many plain values is not looked through for an array
@@ -55,7 +55,7 @@ def arrays_in(value: Any) -> Iterator[Any]:
         return
     for leaf in leaves:
         if is_array(leaf):
-            if not is_tracer(leaf) and not leaf.is_deleted():
+            if is_living(leaf):
                 yield leaf
         elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
             for field in dataclasses.fields(leaf):

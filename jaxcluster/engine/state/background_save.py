@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
+from concurrent import futures
 from typing import Any
 
 from jaxcluster.engine.arrays import is_ready
@@ -53,7 +53,7 @@ class BackgroundSave:
         self._name_s, self._all_s = limits_s or (NAME_S, ALL_S)
         self.left_out: dict[str, str] = {}
         self.go_on = go_on
-        self._store = store
+        self.store = store
         self._name = ""
         self._steps = STEPS
         self._ends = time.thread_time() + self._all_s
@@ -89,8 +89,8 @@ class BackgroundSave:
           LeftOut: there is none.
         """
         if nbytes > TEXT_NBYTES and id(value) not in self._counted:
-            if not self._store.take(nbytes):
-                self.leave_out(self._store.why_full)
+            if not self.store.take(nbytes):
+                self.leave_out(self.store.why_full)
             self._counted[id(value)] = value  # so that its id is its own meanwhile
 
     def wait_for(self, array: Any) -> None:
@@ -105,27 +105,18 @@ class BackgroundSave:
         jax 0.10.2 makes an array's shards when they are first asked for. If two threads ask at
         once, both get wrong numbers, and no error.
         """
-        found: list[Any] = []
-        done = threading.Event()
+        asked: futures.Future[Any] = futures.Future()
 
         def job() -> None:
             try:
-                found.append((read(), None))
+                asked.set_result(read())
             except Exception as error:
-                found.append((None, error))
-            done.set()
+                asked.set_exception(error)
 
         self._on_main(job)
-        while not done.wait(POLL_S):
+        while futures.wait([asked], POLL_S).not_done:
             self.go_on()
-        value, error = found[0]
-        if error is not None:
-            raise error
-        return value
-
-    def part_of(self, array: Any, where: str) -> Part | None:
-        """A shard of an array that was written before."""
-        return self._store.find(array, where)
+        return asked.result()
 
     def new_part(self, array: Any, where: str, data: Any) -> Part:
         """A shard that is to be written.
@@ -133,9 +124,9 @@ class BackgroundSave:
         Raises:
           LeftOut: there is no room for it.
         """
-        part = self._store.add(array, where, data)
+        part = self.store.add(array, where, data)
         if part is None:
-            self.leave_out(self._store.why_full)
+            self.leave_out(self.store.why_full)
         assert part is not None
         return part
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from jaxcluster.engine.arrays import bounds
+from jaxcluster.engine.digests import LITERAL
 from jaxcluster.engine.state.loading import Loaded, Loader, load
 from jaxcluster.engine.state.saved import (
     CannotRestore,
@@ -33,8 +34,6 @@ from jaxcluster.engine.state.settings import Settings
 from jaxcluster.engine.state.unplaced import Unplaced
 from jaxcluster.wire.ops.state import Chosen
 
-LITERAL = "="  # what begins the text of a value that Python reads (engine.digests)
-RANDOM = ("np.random's state", "random's state")  # as engine.state.randomness calls them
 Bounds = Sequence[Sequence[int]]
 Meshes = Mapping[tuple[str, ...], np.ndarray[Any, Any]]  # devices, by the axes' names
 

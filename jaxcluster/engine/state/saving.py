@@ -343,7 +343,7 @@ class _Saver:
         background, is_changing = self.background, id(base) in self.changing
         if background is not None and is_changing:
             background.take(values, values.nbytes)
-        elif background is not None and (part := background.part_of(base, where)) is not None:
+        elif background is not None and (part := background.store.find(base, where)) is not None:
             return part
         raw = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
         if background is None:

@@ -89,7 +89,7 @@ class Curve:
     def log(self, values: Mapping[str, Any], step: int | None) -> None:
         """On the thread that calls it."""
         running, active = self._active.runner.current, self._active
-        if running is None or running.cell.ranks[0] != active.runner.rank:
+        if running is None or not self._leads():
             return
         loop = active.loops[-1] if active.loops else None
         if step is None:
@@ -105,7 +105,7 @@ class Curve:
 
     def go_on(self, run: str, step: int) -> None:
         """A loop goes on at a step: what it had logged of later ones goes. On the main thread."""
-        if self._active.runner.current is None or not self._leads():
+        if not self._leads():
             return
         self.write_until_now()
         path = Path.cwd() / FILE
