@@ -15,7 +15,7 @@ from jaxcluster import arguments, wire
 from jaxcluster.allocation.fleet import Left
 from jaxcluster.cluster.description import down_hint
 from jaxcluster.cluster.resizing import choose, resized, tell, tell_idle
-from jaxcluster.engine.state.resizing import Choice, Unclear, Unfit, _is_number, fit_mesh
+from jaxcluster.engine.state.resizing import Unclear, Unfit, _is_number, fit_mesh, generation_of
 from jaxcluster.engine.state.saved import (
     CannotRestore,
     Generation,
@@ -27,7 +27,7 @@ from jaxcluster.engine.state.saved import (
 from jaxcluster.engine.state.unplaced import NotPlaced, Unplaced, place
 from jaxcluster.errors import UsageError
 from jaxcluster.records.saved_states import Dead, Kept
-from jaxcluster.wire.ops.state import RestoreLooked, SavedBefore, SaveReport
+from jaxcluster.wire.ops.state import Chosen, RestoreLooked, SavedBefore, SaveReport
 
 
 @pytest.mark.parametrize(
@@ -214,13 +214,13 @@ def test_a_cell_that_is_taken_back_is_so_on_other_ranks_too() -> None:
         generation.digests = generation.texts = {"a": str(number)}
     saved.now.names["new"] = saved.now.names["b"] = SavedPickle(3, [], [])
     saved.absent = ["new"]
-    found = Choice.of(choice).generation(saved)
+    found = generation_of(saved, choice)
     assert {name: one.section for name, one in found.names.items()} == {"a": 2, "b": 3}
     assert found.texts == {"a": "2"}
-    assert Choice().generation(saved) is saved.now
+    assert generation_of(saved, Chosen()) is saved.now
     other = Saved(1, 2, 2, {})  # a rank that has not run the cell has what it had
     other.now.names = {"a": SavedPickle(5, [], [])}
-    assert Choice.of(choice).generation(other).names["a"].section == 5
+    assert generation_of(other, choice).names["a"].section == 5
 
 
 def test_a_ranks_own_number_is_known_by_what_dead_ranks_told() -> None:

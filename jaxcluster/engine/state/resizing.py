@@ -11,8 +11,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -38,38 +37,24 @@ Bounds = Sequence[Sequence[int]]
 Meshes = Mapping[tuple[str, ...], np.ndarray[Any, Any]]  # devices, by the axes' names
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A request's ``Chosen``, as sets."""
+def generation_of(saved: Saved, choice: Chosen) -> Generation:
+    """A rank's values: those of now, and those before the cell of ``choice.older``."""
+    now, before = saved.now, saved.before
+    older = {*choice.older}.intersection([*before.names, *before.lost, *saved.absent])
+    out = older | {*choice.absent}
+    if not out:
+        return now
 
-    older: frozenset[str] = frozenset()
-    absent: frozenset[str] = frozenset()
-    doubtful: frozenset[str] = frozenset()
-    told: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    def mixed(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
+        found = {name: one for name, one in new.items() if name not in out}
+        return found | {name: one for name, one in old.items() if name in older}
 
-    @classmethod
-    def of(cls, one: Chosen) -> Choice:
-        """That of a request."""
-        return cls(frozenset(one.older), frozenset(one.absent), frozenset(one.doubtful), one.told)
-
-    def generation(self, saved: Saved) -> Generation:
-        """A rank's values: those of now, and those before the cell of ``older``."""
-        now, before = saved.now, saved.before
-        older = self.older.intersection([*before.names, *before.lost, *saved.absent])
-        out = older | self.absent
-        if not out:
-            return now
-
-        def mixed(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
-            found = {name: one for name, one in new.items() if name not in out}
-            return found | {name: one for name, one in old.items() if name in older}
-
-        return Generation(
-            mixed(now.names, before.names),
-            mixed(now.lost, before.lost),
-            mixed(now.digests, before.digests),
-            texts=mixed(now.texts, before.texts),
-        )
+    return Generation(
+        mixed(now.names, before.names),
+        mixed(now.lost, before.lost),
+        mixed(now.digests, before.digests),
+        texts=mixed(now.texts, before.texts),
+    )
 
 
 class Unfit(CannotRestore):
@@ -154,7 +139,7 @@ def look(
     wanted: Mapping[str, int],
     settings: Settings | None,
     check: Callable[[], None],
-    choice: Choice = Choice(),
+    choice: Chosen,
 ) -> tuple[Loaded, dict[str, Any]]:
     """What this rank is to have of it. Nothing is bound.
 
@@ -179,9 +164,10 @@ def look(
     is_new = rank not in headers
     source = min(headers) if is_new else rank
     saved = others[source].all_but_arrays(check)
-    had = with_digests({r: choice.generation(one) for r, one in headers.items()}, others)
+    had = with_digests({r: generation_of(one, choice) for r, one in headers.items()}, others)
     loader = Refitting(saved, namespace, check, others, wanted, choice)
-    equal = {name for name in had[source].names if _is_equal(name, had.values())} - choice.doubtful
+    equal = {name for name in had[source].names if _is_equal(name, had.values())}
+    equal -= {*choice.doubtful}
     names, numbers, skip, differing = set(had[source].names), set(), set(), set()
     if is_new:
         numbers = {name for name in names if _is_number(name, had, choice.told)}
@@ -194,14 +180,18 @@ def look(
         told_of = {n for one in set_to for n in one} - compared
         differing = {n for n in told_of if any(one.get(n) != set_to[0].get(n) for one in set_to)}
         skip |= differing
-    older = names & choice.older
+    older = names.intersection(choice.older)
     loaded = load(saved, namespace, names, older, settings, skip, loader=loader)
     loaded.values |= {name: ast.literal_eval(str(rank)) for name in numbers}
     count = jax.process_count()
     left = {one: mine for one, mine in had.items() if one < count}
     gone = {name for one, mine in had.items() if one >= count for name in mine.names}
     for name in gone:
-        known = [*(one.names for one in left.values()), *choice.told.values(), equal]
+        known: list[Collection[str]] = [
+            *(one.names for one in left.values()),
+            *choice.told.values(),
+            equal,
+        ]
         if not any(name in one for one in known):
             loaded.lost[name] = "only ranks that are gone had it"
     gone |= {name for one in choice.told.values() for name in one if name in had[source].names}
@@ -265,17 +255,19 @@ class Refitting(Loader):
         check: Callable[[], None],
         others: Mapping[int, Glance],
         wanted: Mapping[str, int],
-        choice: Choice,
+        choice: Chosen,
         meshes: Meshes = MappingProxyType({}),
     ) -> None:
         super().__init__(saved, namespace, check)
         self.unplaced: set[int] = set()
         self.unequal: set[int] = set()
-        self._others = {r: (one, choice.generation(one.saved)) for r, one in sorted(others.items())}
+        self._others = {
+            r: (one, generation_of(one.saved, choice)) for r, one in sorted(others.items())
+        }
         self._wanted = wanted
         self._meshes = meshes  # that are there
         self._dead = choice.told.keys()
-        self._mine = choice.generation(saved)
+        self._mine = generation_of(saved, choice)
         self._uses: dict[int, tuple[str, int]] = {}  # where an array is first met
         for name, one in self._mine.names.items():
             for at, number in enumerate(one.arrays):

@@ -50,11 +50,10 @@ class Restoring:
         check()
         told: dict[str, Any] = {}
         if folders := body.folders or _folders_of_others(body.path):
-            choice = resizing.Choice.of(body.chosen)
             with Hosts() as hosts:
                 files = {one: Glance(hosts.state(folder, one)) for one, folder in folders.items()}
                 loaded, told = resizing.look(
-                    namespace, rank, files, body.mesh, settings, check, choice
+                    namespace, rank, files, body.mesh, settings, check, body.chosen
                 )
             saved = loaded.loader.saved
         else:

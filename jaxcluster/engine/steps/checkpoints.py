@@ -29,7 +29,7 @@ from jaxcluster.engine.state.background_save import BackgroundSave
 from jaxcluster.engine.state.classes import Loading
 from jaxcluster.engine.state.copier import needed
 from jaxcluster.engine.state.loading import Loaded, load
-from jaxcluster.engine.state.resizing import Choice, Meshes, Refitting
+from jaxcluster.engine.state.resizing import Meshes, Refitting
 from jaxcluster.engine.state.saved import (
     CannotRestore,
     CannotSave,
@@ -46,6 +46,7 @@ from jaxcluster.engine.state.saving import save
 from jaxcluster.engine.state.version_store import VersionStore
 from jaxcluster.host import limits
 from jaxcluster.host.free_space import memory_room
+from jaxcluster.wire.ops.state import Chosen
 
 KEPT = "kept.json"
 LIMITS_S = (10.0, 30.0)  # of the main thread: what one name may take, and all
@@ -329,7 +330,7 @@ class LoopCheckpoints:
         there = {name for name in entry.fixed if is_there(name)}
         wanted = {name for name in saved.now.names if name not in there}
         own = wanted - {*entry.equal} if source != self.rank else set()
-        choice = Choice(told={rank: {} for rank in entry.ranks if rank not in have})
+        choice = Chosen(told={rank: {} for rank in entry.ranks if rank not in have})
         loader = Refitting(saved, namespace, lambda: None, glances, {}, choice, meshes)
         values = self._whole(load(saved, namespace, wanted - own, loader=loader))
         for name in loader.names_of(loader.unplaced, values):
