@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -238,22 +238,22 @@ class Group:
 
 def group_outputs(records: Mapping[int, RankRecord]) -> list[Group]:
     """Ranks with equal outputs together, in the order of each group's first rank."""
-    groups: dict[Hashable, list[int]] = {}
-    outputs: dict[Hashable, tuple[wire.RankOutput, ...]] = {}
-    for rank, record in sorted(records.items()):
-        pieces = tuple(record.outputs())
-        ids: dict[Any, int] = {}  # every rank makes up its own: only which are equal counts
-        key = tuple(
-            (
-                p.kind,
-                ids.setdefault(_display_id(p), len(ids)),
-                _freeze({k: v for k, v in p.content.items() if k != "transient"}),
-            )
-            for p in pieces
+    outputs = {rank: tuple(record.outputs()) for rank, record in records.items()}
+    groups = by_value({rank: _likeness(pieces) for rank, pieces in outputs.items()})
+    return [Group(tuple(ranks), outputs[ranks[0]]) for ranks in groups.values()]
+
+
+def _likeness(pieces: Iterable[wire.RankOutput]) -> Hashable:
+    """Equal for outputs that are shown once."""
+    ids: dict[Any, int] = {}  # every rank makes up its own: only which are equal counts
+    return tuple(
+        (
+            p.kind,
+            ids.setdefault(_display_id(p), len(ids)),
+            _freeze({k: v for k, v in p.content.items() if k != "transient"}),
         )
-        groups.setdefault(key, []).append(rank)
-        outputs.setdefault(key, pieces)
-    return [Group(tuple(ranks), outputs[key]) for key, ranks in groups.items()]
+        for p in pieces
+    )
 
 
 def group_errors(errors: Mapping[int, wire.ErrorInfo]) -> list[Group]:

@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jaxcluster import wire
-from jaxcluster.ranks import begin_ranks
+from jaxcluster.ranks import begin_ranks, by_value
 
 LEAST_S = 0.005  # what is less is not worth a word
 OF_STEP = 0.05  # nor what is less than this part of the time between two launches
@@ -112,9 +112,7 @@ def _in_set(
     }
     seqs = sorted(set.intersection(*(set(known) for known in own.values())))
     groups: list[dict[Hashable, list[int]]] = [{rank: [rank] for rank in members}]
-    by_host: dict[Hashable, list[int]] = {}
-    for rank in members:
-        by_host.setdefault(hosts.get(rank, ""), []).append(rank)
+    by_host: dict[Hashable, list[int]] = by_value({r: hosts.get(r, "") for r in members})
     groups += [by_host] if 1 < len(by_host) < len(members) else []
     for units in groups:
         rows = [
