@@ -68,7 +68,7 @@ class CompiledFolder:
         with contextlib.suppress(OSError), self._opened(make=True) as folder:
             try:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-                if _is_there(key, folder):
+                if os.access(key, os.F_OK, dir_fd=folder):
                     return
                 file = os.open(part, flags, 0o600, dir_fd=folder)
             except FileExistsError:
@@ -125,14 +125,6 @@ class CompiledFolder:
                 os.unlink(name, dir_fd=folder)
             total -= size
         return total + nbytes <= most
-
-
-def _is_there(name: str, folder: int) -> bool:
-    try:
-        os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def _check_owner(about: os.stat_result) -> None:

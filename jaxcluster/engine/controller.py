@@ -23,6 +23,7 @@ import os
 import re
 import sys
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import zmq
@@ -175,16 +176,6 @@ class Controller(app.IPController):
         super().init_schedulers()
 
 
-class _Sleepless:
-    """The module ``time`` without its sleep."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(time, name)
-
-    def sleep(self, seconds: float) -> None:
-        pass
-
-
 def main(argv: list[str]) -> None:
     me = os.getpid()
     os.register_at_fork(after_in_child=lambda: die_with_parent(me))
@@ -193,7 +184,7 @@ def main(argv: list[str]) -> None:
     multiprocessing.set_start_method("fork", force=True)
     # It sleeps 0.25 s before it writes its connection files, and waits for nothing (its one sleep,
     # in init_hub; ipyparallel 9.2). All ranks would wait with it.
-    app.time = _Sleepless()
+    app.time = SimpleNamespace(**{**vars(time), "sleep": lambda seconds: None})
     app.Hub = WatchingHub
     heartmonitor.HeartMonitor = RestingHeartMonitor
     app.BroadcastScheduler = SingleScheduler

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,13 +32,6 @@ class Hash(Protocol):
     def update(self, data: Any, /) -> None: ...
 
 
-class _Sink:
-    """A file whose content is hashed and not kept: large constants are never held twice."""
-
-    def __init__(self, digest: Hash) -> None:
-        self.write = digest.update
-
-
 def of_lowered(module: Any, constants: Iterable[Any] = ()) -> bytes:
     """A digest of a lowered module (``jax.extend.mlir.ir.Module``), equal for equal programs.
 
@@ -52,7 +46,8 @@ def of_lowered(module: Any, constants: Iterable[Any] = ()) -> bytes:
         copy = module.operation.clone(ip=False)
         passmanager.PassManager.parse("builtin.module(strip-debuginfo)").run(copy.operation)
         _forget_names(ir, copy)
-        copy.operation.write_bytecode(file=_Sink(digest))
+        # Not kept, but hashed: large constants are never held twice.
+        copy.operation.write_bytecode(file=SimpleNamespace(write=digest.update))
     for constant in constants:
         _add_constant(digest, constant)
     return digest.digest()

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 _gloo_original: Any = None
@@ -108,13 +109,9 @@ def coordinator_elsewhere() -> Iterator[None]:
     """
     from jax._src.lib import _jax
 
-    class NoService:
-        def shutdown(self) -> None:
-            """The service is not this process's to end."""
-
     original = _jax.get_distributed_runtime_service
-    no_service: Any = lambda *args, **kwargs: NoService()  # noqa: E731
-    _jax.get_distributed_runtime_service = no_service
+    service: Any = SimpleNamespace(shutdown=lambda: None)  # it is not this process's to end
+    _jax.get_distributed_runtime_service = lambda *args, **kwargs: service
     try:
         yield
     finally:
