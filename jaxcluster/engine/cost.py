@@ -263,7 +263,7 @@ def _told(traced: Any, compiled: Any, call: Call, cells: dict[str, int]) -> dict
         analysis = inner.cost_analysis()
         analysis = analysis[0] if isinstance(analysis, list) else analysis
     return {
-        "text": base64.b64encode(zlib.compress(text.encode(), 6)).decode(),
+        "text": packed(text),
         "files": named_files(text, cells),
         "meshes": _infos(meshes, ids),
         "processes": [device.process_index for device in devices],
@@ -271,6 +271,11 @@ def _told(traced: Any, compiled: Any, call: Call, cells: dict[str, int]) -> dict
         "flops": analysis.get("flops", 0.0) if analysis else None,
         "memory": _memory(inner),
     }
+
+
+def packed(text: str) -> str:
+    """A compiled text as messages have it."""
+    return base64.b64encode(zlib.compress(text.encode(), 6)).decode()
 
 
 def named_files(text: str, cells: dict[str, int]) -> dict[str, list[Any]]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import re
 import threading
 import time
-import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
 from jaxcluster.engine import tracks
-from jaxcluster.engine.cost import named_files
+from jaxcluster.engine.cost import named_files, packed
 from jaxcluster.engine.private import profiles, programs
 
 if TYPE_CHECKING:
@@ -110,7 +108,7 @@ class Profiler:
             texts = {module: known.text(module) for module in sorted(modules)}
             message = replace(
                 message,
-                texts={module: _packed(text) for module, text in texts.items() if text},
+                texts={module: packed(text) for module, text in texts.items() if text},
                 processes={module: known.processes(module) for module in texts if texts[module]},
                 files=named_files("\n".join(texts.values()), self._cells),
             )
@@ -196,7 +194,3 @@ class _Programs:
         if module not in self._collectives:
             self._collectives[module] = frozenset(_OPERATION.findall(self.text(module)))
         return self._collectives[module]
-
-
-def _packed(text: str) -> str:
-    return base64.b64encode(zlib.compress(text.encode(), 6)).decode()

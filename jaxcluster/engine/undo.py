@@ -200,17 +200,7 @@ class Undo:
         with self._lock:
             if (kept := self._kept) is None or kept.gone:
                 return None
-            before, now = kept.names, self.namespace
-            names = list(now)
-            if names[: len(before)] == list(before):  # as mostly: nothing was unbound
-                others = map(is_not, now.values(), before.values())
-                rebound = (*compress(names, others), *names[len(before) :])
-            else:
-                both = before | now
-                rebound = tuple(
-                    n for n in both if before.get(n, _MISSING) is not now.get(n, _MISSING)
-                )
-            watch = kept.watch
+            rebound, watch = _differing(kept.names, self.namespace), kept.watch
             if watch.opaque or watch.too_large or watch.is_partial or watch.is_open:
                 return Course(rebound, None)
             return Course(rebound, frozenset(id(one.value) for one in watch.changed()))
@@ -325,11 +315,8 @@ class Undo:
         now, before = dict(self.namespace), kept.names
         return [
             name
-            for name, value in {**before, **now}.items()
-            if before.get(name, _MISSING) is not now.get(name, _MISSING)
-            and name not in kept.bound_since
-            and type(name) is str  # globals()[1] may be bound
-            and is_users(name, value)
+            for name in _differing(before, now)
+            if name not in kept.bound_since and is_users(name, now.get(name, before.get(name)))
         ]
 
     def look(self, seq: int, hold_s: float = 0.0) -> UndoLooked:
@@ -508,6 +495,16 @@ class Undo:
                     f"the values before it hold {format_nbytes(nbytes)}, more than the "
                     f"{format_nbytes(most)} that undo may keep: %jaxcluster undo SIZE"
                 )
+
+
+def _differing(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, ...]:
+    """The names that have another value now, or are in one of both alone."""
+    names = list(now)
+    if names[: len(before)] == list(before):  # as mostly: nothing was unbound
+        others = map(is_not, now.values(), before.values())
+        return (*compress(names, others), *names[len(before) :])
+    both = before | now
+    return tuple(n for n in both if before.get(n, _MISSING) is not now.get(n, _MISSING))
 
 
 _SHOWN = ("_", "__", "___")
