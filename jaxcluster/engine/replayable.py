@@ -11,8 +11,9 @@ become selections and loops have been unrolled. What this module does not know m
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+
+from jaxcluster.wire import hlo
 
 # What one device computes by itself, however it is told to (the names of HLO's operations).
 _QUIET_NAMES = """
@@ -40,38 +41,25 @@ _LIBRARIES = re.compile(r"lapack_|blas_|__|TopK$|cu(?:solver|sparse|blas|dnn|fft
 # These run what they call once, wherever they stand.
 _ONCE = ("call", "fusion", "async-start", "async-update", "async-done")
 
-_HEADER = re.compile(r"(ENTRY )?%?([^\s(]+) (?:\(.*\) -> .*)?\{")
-_OPERATION = re.compile(r"(?:ROOT )?%?\S+ = (.*?) ([a-z][a-z0-9-]*)\(")
-_CALLED = re.compile(r"\b[a-z_-]+=\{?(%[^,\s{}]+(?:, ?%[^,\s{}]+)*)\}?")
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
-_KNOWN_TURNS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
-
-
 # Of a collective's attributes: what does not say who sends how much to whom.
 _BESIDES = re.compile(r", (?:channel_id=\d+|to_apply=%[^,\s]+|(?:metadata|frontend_attributes)=.*)")
 
 
-@dataclass(frozen=True)
-class _Operation:
-    shape: str
-    opcode: str
-    line: str
-    calls: tuple[str, ...]
+_Computations = Mapping[str, Sequence[hlo.Operation]]
 
 
-_Program = Mapping[str, list[_Operation]]
-
-
-def why_not(hlo: str) -> str:
+def why_not(text: str) -> str:
     """Why a program must not be run with zeros, as the end of a sentence; "" if it may.
 
     Args:
-      hlo: the compiled modules' text. Milliseconds for each megabyte of it.
+      text: the compiled modules'. Some 0.1 s for each megabyte of it.
     """
-    if not hlo:
+    if not text:
         return "its compiled text is not available"
-    program = _parse(hlo)
-    if program is None:
+    try:
+        program = hlo.parse(text).computations
+    except ValueError:
         return "its compiled text can't be read"
     everything = [operation for body in program.values() for operation in body]
     for operation in everything:
@@ -82,7 +70,7 @@ def why_not(hlo: str) -> str:
         held = waiting.intersection(operation.calls)
         if not held or operation.opcode in _ONCE:
             continue
-        if operation.opcode == "while" and _KNOWN_TURNS.search(operation.line):
+        if operation.opcode == "while" and hlo.KNOWN_TURNS.search(operation.attributes):
             continue
         what = {"conditional": "a branch", "while": "a loop"}.get(operation.opcode)
         if what is None:
@@ -91,39 +79,36 @@ def why_not(hlo: str) -> str:
     return ""
 
 
-def course(hlo: str) -> str:
+def course(text: str) -> str:
     """The collectives that a program makes whatever its inputs, in order; "" if that is not known.
 
     Each with its shape and its partners, but not with what it computes: programs of one course
     meet, and leave nothing over, though a sum of one meets a maximum of the other.
     """
-    if why_not(hlo):
+    if why_not(text):
         return ""
-    program = _parse(hlo)
-    assert program is not None
-    waiting = _waiting(program)
-    entry = re.search(r"^ENTRY %?([^\s(]+) ", hlo, re.MULTILINE)
-    return _course(program, waiting, entry.group(1)) if entry else ""
+    program = hlo.parse(text)
+    return _course(program.computations, _waiting(program.computations), program.entry)
 
 
-def _course(program: _Program, waiting: set[str], name: str) -> str:
+def _course(program: _Computations, waiting: set[str], name: str) -> str:
     parts = []
     for operation in program[name]:
         if _STEADY.fullmatch(operation.opcode):
-            attributes = _BESIDES.sub("", operation.line.partition(")")[2])
+            attributes = _BESIDES.sub("", operation.attributes.removeprefix(")"))
             parts.append(f"{operation.shape} {operation.opcode}{attributes}")
         elif held := [called for called in operation.calls if called in waiting]:
-            turns = _KNOWN_TURNS.search(operation.line)
+            turns = hlo.KNOWN_TURNS.search(operation.attributes)
             inner = " ".join(_course(program, waiting, called) for called in held)
             parts.append(f"{operation.opcode}{turns.group(1) if turns else ''}({inner})")
     return "[" + "; ".join(parts) + "]"
 
 
-def _odd(operation: _Operation) -> str:
+def _odd(operation: hlo.Operation) -> str:
     """Why an operation may do something that can't be foreseen; "" if it may not."""
     opcode = operation.opcode
     if opcode == "custom-call":
-        target = _TARGET.search(operation.line)
+        target = _TARGET.search(operation.attributes)
         name = target.group(1) if target else "?"
         return "" if _LIBRARIES.match(name) else f"it calls {name}, which is not XLA's own"
     if opcode in _QUIET or opcode in _ONCE or _STEADY.fullmatch(opcode):
@@ -131,7 +116,7 @@ def _odd(operation: _Operation) -> str:
     return f"the effect of zeros on its {opcode} is not known"
 
 
-def _waiting(program: _Program) -> set[str]:
+def _waiting(program: _Computations) -> set[str]:
     """The computations in which a collective is, or which call one of these."""
     found: set[str] = set()
     while True:
@@ -144,31 +129,3 @@ def _waiting(program: _Program) -> set[str]:
         if not more:
             return found
         found |= more
-
-
-def _parse(hlo: str) -> _Program | None:
-    """The computations of a text by name; None for a text that is not what is expected."""
-    program: dict[str, list[_Operation]] = {}
-    body: list[_Operation] | None = None
-    entries = 0
-    for raw in hlo.splitlines():
-        line = raw.strip()
-        if body is None:
-            if (header := _HEADER.fullmatch(line)) is not None:
-                if header.group(2) in program:
-                    return None
-                entries += header.group(1) is not None
-                body = program[header.group(2)] = []
-        elif line == "}" or line.startswith("}, "):
-            body = None
-        elif line:
-            operation = _OPERATION.match(line)
-            if operation is None:
-                return None
-            calls = tuple(
-                name.strip().removeprefix("%")
-                for names in _CALLED.findall(line)
-                for name in names.split(",")
-            )
-            body.append(_Operation(operation.group(1), operation.group(2), line, calls))
-    return program if body is None and entries else None

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from jaxcluster import wire
-from jaxcluster.model import cost, hlo
+from jaxcluster.model import cost
 from jaxcluster.model.perfetto import Array
+from jaxcluster.wire import hlo
 
 LEAST_ENDS = 8  # by which the clocks of two hosts are compared
 FAR = 16  # by how many turns ranks may begin apart that can't say in which run they are

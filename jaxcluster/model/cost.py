@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from jaxcluster import wire
 from jaxcluster.errors import UsageError
-from jaxcluster.model import hlo
 from jaxcluster.model.outputs import CellRecord
+from jaxcluster.wire import hlo
 
 EXAMPLE = "For example: %jaxcluster cost step(params, batch)"
 UNWRITTEN = {"bound": "what the function holds", "": "arguments"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jaxcluster.model import hlo
+from jaxcluster.wire import hlo
 
 HEAD = "HloModule jit_step, is_scheduled=true, num_partitions=8\n"
 TABLES = """

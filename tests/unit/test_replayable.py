@@ -176,6 +176,12 @@ def test_a_sum_and_a_maximum_of_one_shape_have_one_course() -> None:
     assert course(program(PLAIN)) == course(other) != ""
 
 
+def test_what_a_collective_of_several_arrays_is_given_is_not_in_its_course() -> None:
+    both = "%t = (f32[2], f32[2]) all-to-all(%param, %one.1), replica_groups={{0,1}}"
+    assert course(program(both)) == course(program(both.replace("%one.1", "%fusion.7"))) != ""
+    assert course(program(both)) != course(program(both.replace("{{0,1}}", "{{1,0}}")))
+
+
 @pytest.mark.parametrize(
     "operations",
     [

@@ -29,7 +29,7 @@ _OPERAND = re.compile(r"%([^\s,()]+)")
 _CONTRACTED = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)')
 _GEMM = 'custom_call_target="__cublas$'
 _CONVOLUTION = 'custom_call_target="__cudnn$convForward"'
-_TURNS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+KNOWN_TURNS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _SIZE = re.compile(r"num_partitions=(\d+)|replica_count=(\d+)")
 _FRAME = re.compile(r"stack_frame_id=(\d+)")
 _SOURCE = re.compile(r'source_file="([^"]*)"(?:.*?source_line=(\d+))?')
@@ -122,14 +122,18 @@ def parse(text: str) -> Program:
     for line in map(str.strip, lines):
         if body is None:
             if (header := _HEADER.fullmatch(line)) is not None:
+                if header[2] in computations:
+                    raise ValueError(f"the compiled text has {header[2]} twice")
                 body = computations[header[2]] = []
-                entry = header[2] if header[1] else entry
+                entry = entry or (header[2] if header[1] else "")
         elif line == "}" or line.startswith("}, "):
             body = None
         elif line:
             body.append(_operation(line))
     if not entry:
         raise ValueError("the compiled text has no entry")
+    if body is not None:
+        raise ValueError("the compiled text is cut off")
     sizes = [int(one or other) for one, other in _SIZE.findall(text.partition("\n")[0])]
     return Program(entry, computations, math.prod(sizes), _frames(lines))
 
@@ -141,9 +145,7 @@ def _operation(line: str) -> Operation:
     name, shape, opcode, rest = found.groups()
     end = _closing(rest)
     calls = tuple(
-        one.strip().removeprefix("%")
-        for names in _CALLED.findall(rest[end:])
-        for one in names.split(",")
+        one.strip().removeprefix("%") for names in _CALLED.findall(rest) for one in names.split(",")
     )
     operands = tuple(_OPERAND.findall(rest[:end]))
     return Operation(name.removeprefix("%"), opcode, shape, operands, rest[end:], calls)
@@ -248,7 +250,7 @@ def runs(program: Program, opcodes: frozenset[str] = COLLECTIVES | MATRIX) -> It
                 yield Run(name, one, times, when)
             if one.opcode.endswith(("-done", "-update")):
                 continue  # it names what its beginning has named
-            turns = _TURNS.search(one.attributes) if one.opcode == "while" else None
+            turns = KNOWN_TURNS.search(one.attributes) if one.opcode == "while" else None
             inner = when if turns is not None else _WHEN.get(one.opcode, when)
             for called in one.calls:
                 if called in wanted:
