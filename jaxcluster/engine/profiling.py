@@ -13,6 +13,7 @@ from jaxcluster import wire
 from jaxcluster.engine import tracks
 from jaxcluster.engine.cost import named_files, packed
 from jaxcluster.engine.private import profiles, programs
+from jaxcluster.wire.hlo import ANY_COLLECTIVE
 
 if TYPE_CHECKING:
     from jaxcluster.engine.control import Request
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
     from jaxcluster.wire.ops.profile import Profile, ProfileReady, ProfileStop, ReadTracks
 
 _OPERATION = re.compile(
-    r"^\s*(?:ROOT )?%?(\S+) = .*? (?:all-reduce|all-gather|reduce-scatter|ragged-all-to-all"
-    r"|all-to-all|collective-permute|collective-broadcast)(?:-start)?\(",
-    re.MULTILINE,
+    rf"^\s*(?:ROOT )?%?(\S+) = .*? (?:{ANY_COLLECTIVE})(?:-start)?\(", re.MULTILINE
 )
 
 

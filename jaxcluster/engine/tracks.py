@@ -16,11 +16,9 @@ from typing import Any
 import numpy as np
 
 from jaxcluster import wire
+from jaxcluster.wire.hlo import ANY_COLLECTIVE
 
-COLLECTIVE = re.compile(
-    r"(all-reduce|all-gather|reduce-scatter|ragged-all-to-all|all-to-all|collective-permute"
-    r"|collective-broadcast)(-start)?(\.\d+)*"
-)
+COLLECTIVE = re.compile(rf"({ANY_COLLECTIVE})(-start)?(\.\d+)*")
 NOISE = ("end: ", "ThreadpoolListener::", "Wait for donation", "Wait for usage")
 MOST_LANES = 16  # of one track: what overlaps and is not nested stands below it
 MOST_STEPS = 10_000

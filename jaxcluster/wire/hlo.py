@@ -17,6 +17,7 @@ COLLECTIVES = frozenset({
     "all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute",
     "ragged-all-to-all", "reduce-scatter",
 })  # fmt: skip
+ANY_COLLECTIVE = "|".join(sorted(COLLECTIVES))  # in a regular expression
 MATRIX = frozenset(("dot", "convolution", "custom-call"))  # of these XLA's own products
 _TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 _WHEN = {"while": "loop", "conditional": "branch"}

@@ -16,6 +16,7 @@ import numpy as np
 from jaxcluster import wire
 from jaxcluster.engine.fingerprint import of_lowered
 from jaxcluster.engine.private import contexts, loaded
+from jaxcluster.wire.hlo import ANY_COLLECTIVE
 
 if TYPE_CHECKING:
     from jaxcluster.engine.counted import Program
@@ -215,10 +216,7 @@ def _fingerprint(executable: Any, compiled: Text, source: int) -> int:
     return wire.fingerprint(source, int.from_bytes(digest, "little"))
 
 
-_COLLECTIVE = re.compile(
-    r"(?<!\S)(\S+) (all-reduce|all-gather|all-to-all|ragged-all-to-all|reduce-scatter|"
-    r"collective-permute|collective-broadcast)(?:-start)?\("
-)
+_COLLECTIVE = re.compile(rf"(?<!\S)(\S+) ({ANY_COLLECTIVE})(?:-start)?\(")
 
 
 def collectives_of(hlo: str) -> list[tuple[str, str]]:
