@@ -3,7 +3,7 @@
     agents = Agents(keys)
     host = agents.connect(endpoint, key, name="h1")    an agent, as its own line says where it is
     host.ask(Mkdir("code"))                            requests to the agent itself
-    host.fork.command(forks.Spawn([...]))              the fork server, as ``Supervisor`` has it
+    host.ask(forks.Spawn([...]))                       ... and to the fork server there
     host.rank(3, on_message).send([envelope, buffer])  rank 3's socket, as ``Link`` has it
 
 A cut connection is made again by itself, and what was sent meanwhile arrives then: nobody who
@@ -39,15 +39,13 @@ from jaxcluster.agent.requests import CHUNK, Get, Put
 from jaxcluster.agent.transport import Keys
 from jaxcluster.errors import LaunchError
 from jaxcluster.wire import forks
-from jaxcluster.wire.requests import Reply, Request
+from jaxcluster.wire.requests import AGENT, FORK, Reply, Request
 from jaxcluster.wire.sockets import Buffer, has_come
 
 CLOSE_S = 2.0
 MOST_SOCKETS = 1 << 14  # of zmq's; a host has three, and 1023 were the default
 WAIT_LONGER = "Wait longer: %jaxcluster start --timeout 120"
 AT_A_LOOK = 100  # messages of one host, before the others are looked at
-
-AGENT, FORK = b"agent", b"fork"  # to whom a request goes
 
 Heard = tuple[Reply, list[memoryview]] | None  # None: the host is lost
 K = TypeVar("K")
@@ -204,7 +202,9 @@ class Host:
       state: of the connection.
       since: when it became that, by ``time.monotonic``.
       why: why it has ended or was refused.
-      fork: the fork server there.
+      fork_alive: whether its fork server is.
+      on_event: called on the thread with each event of that which answers no command; with
+        ``forks.Lost`` at last.
     """
 
     def __init__(
@@ -219,7 +219,8 @@ class Host:
         self.endpoint, self.key, self.name = endpoint, key, name
         self.on_state = on_state
         self.state, self.since, self.why = State.CONNECTING, time.monotonic(), ""
-        self.fork = ForkServer(self)
+        self.fork_alive = True
+        self.on_event: Callable[[forks.Event], None] | None = None
         self._agents = agents
         self._alarm: float | None = None  # when the thread is to look at it, at the latest
         self._own = new_name()
@@ -233,7 +234,7 @@ class Host:
     # ------------------------------------------------------------------ for its owner
 
     def ask(self, request: Request[R], timeout_s: float = 10.0, data: Buffer | None = None) -> R:
-        """A request to the agent itself; returns its answer.
+        """A request to the agent, or to its fork server; returns its answer.
 
         Raises:
           LaunchError: it refuses, has ended, or does not answer within ``timeout_s``.
@@ -351,14 +352,23 @@ class Host:
         self._waiting.clear()
         self._become(State.ENDED, why)
         self._answer_all(AGENT, FORK)
-        self.fork._hear(forks.Lost())
+        self._hear_fork(forks.Lost())
 
     def _answer_all(self, *to: bytes) -> None:
         """What was asked there has no answer any more."""
         with self._lock:
             for asked in self._asked.values():
-                if asked.to in to:
+                if asked.request.goes_to in to:
                     asked.answer.put(None)
+
+    def _hear_fork(self, event: forks.Event) -> None:
+        if isinstance(event, forks.Lost):
+            if not self.fork_alive:
+                return
+            self.fork_alive = False
+            self._answer_all(FORK)
+        if self.on_event is not None:
+            self.on_event(event)
 
     def _look(self) -> None:
         """Take in what has come, and be looked at again if there was anything.
@@ -433,7 +443,7 @@ class Host:
             if isinstance(message, Reply):
                 self._answer(message, ())
             else:
-                self.fork._hear(message)
+                self._hear_fork(message)
         elif to == AGENT:
             reply = wire.parse(Reply, json.loads(frames[0].bytes))
             if reply.ending:
@@ -457,8 +467,8 @@ class Ended(LaunchError):
 class Asked(Generic[R]):
     """A request to an agent or its fork server, once it is sent."""
 
-    def __init__(self, host: Host, request: Request[R], to: bytes = AGENT) -> None:
-        self.host, self.id, self.request, self.to = host, next(host._ids), request, to
+    def __init__(self, host: Host, request: Request[R]) -> None:
+        self.host, self.id, self.request = host, next(host._ids), request
         self.answer: wire.Inbox[Heard] = wire.Inbox()
 
     def send(self, data: Buffer | None = None) -> None:
@@ -466,9 +476,9 @@ class Asked(Generic[R]):
         host = self.host
         with host._lock:
             host._asked[self.id] = self
-        if host.state is State.ENDED or (self.to == FORK and not host.fork.alive):
+        if host.state is State.ENDED or (self.request.goes_to == FORK and not host.fork_alive):
             self.answer.put(None)
-        frames = [self.to, self.request.told(self.id)]
+        frames = [self.request.goes_to, self.request.told(self.id)]
         host._send(frames if data is None else [*frames, data])
 
     def wait(self, timeout_s: float) -> tuple[R, memoryview]:
@@ -482,7 +492,7 @@ class Asked(Generic[R]):
         finally:
             self.forget()
         if answer is None:
-            who = "The fork server of host" if self.to == FORK else "Host"
+            who = "The fork server of host" if self.request.goes_to == FORK else "Host"
             raise LaunchError(
                 f"{who} {self.host.name} did not answer {self.request.cmd!r} within "
                 f"{timeout_s:.3g} s{self.host.condition}.",
@@ -562,39 +572,3 @@ class RankChannel:
         """What the rank still sends is dropped, unless somebody else listens by now."""
         if self.host._ranks.get(self._rank) is self._on_message:
             del self.host._ranks[self._rank]
-
-
-class ForkServer:
-    """The fork server of a host: what ``allocation.supervisor.Supervisor`` is for this machine's.
-
-    Attributes:
-      on_event: called on the thread with each event that answers no command; with ``lost`` at last.
-    """
-
-    def __init__(self, host: Host) -> None:
-        self.host = host
-        self.on_event: Callable[[forks.Event], None] | None = None
-        self.alive = True
-
-    def command(self, command: Request[R], timeout_s: float = 30.0) -> R:
-        """Send a command and wait for its answer.
-
-        Raises:
-          LaunchError: the host is lost, or does not answer within ``timeout_s``.
-        """
-        return self.begin(command).wait(timeout_s)[0]
-
-    def begin(self, command: Request[R]) -> Asked[R]:
-        """A command whose answer is waited for later. So several hosts are asked at once."""
-        asked = Asked(self.host, command, FORK)
-        asked.send()
-        return asked
-
-    def _hear(self, event: forks.Event) -> None:
-        if isinstance(event, forks.Lost):
-            if not self.alive:
-                return
-            self.alive = False
-            self.host._answer_all(FORK)
-        if self.on_event is not None:
-            self.on_event(event)

@@ -259,7 +259,7 @@ class Fleet(ForkServers):
 
     def _watch(self, place: Place) -> None:
         agent = place.agent
-        agent.fork.on_event = lambda event: self._events.put((place, event, agent))
+        agent.on_event = lambda event: self._events.put((place, event, agent))
 
     def place_of(self, rank: int) -> Place:
         """The host that a rank is on."""
@@ -311,8 +311,7 @@ class Fleet(ForkServers):
         Raises:
           LaunchError: one of them does not answer within ``timeout_s``.
         """
-        asked = [place.agent.fork.begin(command) for place in self.places if not place.lost]
-        wait_all(asked, timeout_s, Ended)
+        ask_each([p for p in self.places if not p.lost], command, timeout_s, Ended)
 
     def quit(self) -> None:
         ask_each([p for p in self.places if not p.lost], Quit(), QUIT_S, LaunchError)

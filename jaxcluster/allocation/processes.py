@@ -119,7 +119,7 @@ class HostProcesses(Processes):
         for where in self.places:
             procs = [controller] if where is first else []
             procs += [self._rank(rank, where) for rank in where.ranks]
-            asked.append((where, where.agent.fork.begin(Spawn(procs))))
+            asked.append((where, where.agent.begin(Spawn(procs))))
         self._pids = []
         deadline = time.monotonic() + self.spec.timeout_s
         for where, one in asked:
@@ -241,7 +241,7 @@ class HostProcesses(Processes):
     def _spawn_coordinator(self, *argv: str) -> int:
         first = self.places[0]
         procs = [self._process("coordinator", first, argv=argv)]
-        return first.agent.fork.command(Spawn(procs), self.spec.timeout_s)[0]
+        return first.agent.ask(Spawn(procs), self.spec.timeout_s)[0]
 
     def no_way(self, to: int, address: str, port: int, deaf: Sequence[int]) -> LaunchError:
         hosts = list(dict.fromkeys(self.host_of(rank).name for rank in deaf))
@@ -257,7 +257,7 @@ class HostProcesses(Processes):
         return f"{self.places[0].folder}/ranks/{name}"
 
     def kill(self, rank: int) -> None:
-        self.host_of(rank).agent.fork.command(Kill([self._pids[rank]]), 5.0)
+        self.host_of(rank).agent.ask(Kill([self._pids[rank]]), 5.0)
 
     def look_at(self, ranks: Iterable[int]) -> dict[int, ProcessLook | None]:
         wanted: dict[int, list[int]] = {}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from jaxcluster.wire.codec import parse
 from jaxcluster.wire.journals import LastLaunches
-from jaxcluster.wire.requests import Reply, Request
+from jaxcluster.wire.requests import FORK, Reply, Request
+
+R = TypeVar("R")
 
 # Why processes end that nothing has befallen.
 STOPPED, RESTARTED = "the cluster was stopped", "the cluster was restarted"
@@ -95,39 +97,45 @@ def message_in(line: bytes) -> Reply | Event:
     return message
 
 
-class Spawn(Request[list[int]], cmd="spawn"):
+class ForkRequest(Request[R]):
+    """What a fork server can be asked."""
+
+    goes_to: ClassVar[bytes] = FORK
+
+
+class Spawn(ForkRequest[list[int]], cmd="spawn"):
     """Start these processes; their pids."""
 
     procs: list[Process]
 
 
-class Kill(Request[None], cmd="kill"):
+class Kill(ForkRequest[None], cmd="kill"):
     """End these; answered when they are reaped."""
 
     pids: list[int]
 
 
-class Stop(Request[None], cmd="stop"):
+class Stop(ForkRequest[None], cmd="stop"):
     """End all; answered when they are reaped."""
 
     why: str = STOPPED
 
 
-class Exits(Request[None], cmd="exits"):
+class Exits(ForkRequest[None], cmd="exits"):
     """Tell of those since the cluster's start, for who was not connected then."""
 
 
-class Detach(Request[None], cmd="detach"):
+class Detach(ForkRequest[None], cmd="detach"):
     """It is nobody's now; or its owner's again."""
 
     detached: bool
 
 
-class Relay(Request[None], cmd="relay"):
+class Relay(ForkRequest[None], cmd="relay"):
     """Pass something on to all others that are connected."""
 
     message: dict[str, Any]
 
 
-class End(Request[None], cmd="end"):
+class End(ForkRequest[None], cmd="end"):
     """End all, and then itself. Not answered."""

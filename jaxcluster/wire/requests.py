@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from jaxcluster.wire.codec import parse, read
 
 R = TypeVar("R")
+AGENT, FORK = b"agent", b"fork"  # who can be asked on a host
 REQUESTS: dict[str, type[Request[Any]]] = {}
 
 
@@ -21,14 +22,17 @@ class Request(Generic[R]):
     Attributes:
       cmd: what it is called on its way, and in messages.
       answer: the type of the answer. Bytes of a file come beside it.
+      goes_to: who is asked: a host's agent, or its fork server.
     """
 
     cmd: ClassVar[str]
+    goes_to: ClassVar[bytes] = AGENT
     answer: ClassVar[Any]
 
-    def __init_subclass__(cls, cmd: str) -> None:
-        cls.cmd, (cls.answer,) = cmd, typing.get_args(vars(cls)["__orig_bases__"][0])
-        REQUESTS[cmd] = dataclass(frozen=True)(cls)
+    def __init_subclass__(cls, cmd: str = "") -> None:
+        if cmd:
+            cls.cmd, (cls.answer,) = cmd, typing.get_args(vars(cls)["__orig_bases__"][0])
+            REQUESTS[cmd] = dataclass(frozen=True)(cls)
 
     def told(self, id: int) -> bytes:
         """As it goes there."""

@@ -153,7 +153,7 @@ def spawn_rank(running: Running, host: Host, rank: int = 0, **more: Any) -> int:
     env = {"JAXCLUSTER_ENGINE": json.dumps(engine), **more}
     log = str(engine["log_path"])
     proc = forks.Process("rank", env, "/nowhere", log, rank=rank, inherit=True)
-    return host.fork.command(forks.Spawn([proc]), ANSWER_S)[0]
+    return host.ask(forks.Spawn([proc]), ANSWER_S)[0]
 
 
 class Messages(wire.Inbox[Sequence[Any]]):
@@ -173,7 +173,7 @@ def test_ranks_are_spawned_and_answer_through_an_agent_and_nothing_is_left(
     running = run_agent()
     host = connect(running)
     events: wire.Inbox[forks.Event] = wire.Inbox()
-    host.fork.on_event = events.put
+    host.on_event = events.put
     first = spawn_rank(running, host)
     came = Messages()
     rank = host.rank(0, came.put)
@@ -185,7 +185,7 @@ def test_ranks_are_spawned_and_answer_through_an_agent_and_nothing_is_left(
     assert came.next()[0]["body"]["message"] == "this rank can't answer a 'no such' request yet"
 
     # A new process in the rank's place: the way leads to it, and only to it.
-    host.fork.command(forks.Kill([first]))
+    host.ask(forks.Kill([first]))
     exit = events.get(timeout=ANSWER_S)
     assert isinstance(exit, forks.Exit) and (exit.rank, exit.code) == (0, -9)
     rank.send([wire.encode("facts", "for the dead one")])
@@ -201,14 +201,14 @@ def test_ranks_are_spawned_and_answer_through_an_agent_and_nothing_is_left(
     assert theirs.next()[0]["id"] == "d"
     assert came.empty()
     told: list[forks.Event] = []
-    other.fork.on_event = told.append
-    other.fork.command(forks.Exits())
+    other.on_event = told.append
+    other.ask(forks.Exits())
     assert told == []  # an end that was asked for is none of them
 
     assert "rank-0.log" in os.listdir(running.folder)
     host.ask(requests.Quit())
     until(lambda: host.state is State.ENDED, "the notebook hears of it")
-    until(lambda: not other.fork.alive, "the other one too")
+    until(lambda: not other.fork_alive, "the other one too")
     assert "asked to end" in host.why
     assert "asked to end" in running.until_gone()["jaxcluster-agent-ended"]
 
@@ -269,7 +269,7 @@ def test_the_end_of_all_ranks_is_that_of_users_processes_in_sessions_of_their_ow
     for _ in range(2):
         spawn_rank(running, host, PYTHONPATH=f"{tmp_path}{os.pathsep}{checkout}")
         until(lambda: has_sleeper(running), "it is there")
-        host.fork.command(forks.Stop())
+        host.ask(forks.Stop())
         until(lambda: not has_sleeper(running), "it has ended")
 
 
@@ -303,7 +303,7 @@ def test_an_agents_end_is_the_end_of_all_that_it_has_started(
         with pytest.raises(LaunchError, match=r"Host h1 is lost: its agent has ended because its"):
             host.ask(requests.Facts())
         with pytest.raises(LaunchError, match="Host h1 is lost"):
-            host.fork.command(forks.Exits())
+            host.ask(forks.Exits())
     if how != "killed":
         assert running.process.returncode == 0  # mpiexec would end all hosts
 
@@ -435,11 +435,11 @@ def test_a_detached_agent_waits_for_its_next_owner(
 ) -> None:
     running = run_agent(NO_FORK, "--lease=1", "--owner-stdin")
     host = connect(running)
-    host.fork.command(forks.Detach(True))
+    host.ask(forks.Detach(True))
     host.close()
     wait(2.5)
     again = connect(running)
-    again.fork.command(forks.Detach(False))
+    again.ask(forks.Detach(False))
     again.close()
     running.until_gone(20)
 
@@ -452,7 +452,7 @@ def test_a_detached_agent_whose_login_has_ended_ends_when_nobody_is_there(
     lease = ["--lease=1"] if with_company else []  # alone it waits for none
     running = run_agent(NO_FORK, "--owner-stdin", *lease)
     host = connect(running)
-    host.fork.command(forks.Detach(True))
+    host.ask(forks.Detach(True))
     if not with_company:
         host.close()
         wait(0.5)
@@ -689,7 +689,7 @@ def test_requests_and_commands_during_a_cut_are_answered_after_it(
     until(lambda: host.state is State.CUT, "the notebook sees the cut")
     with pytest.raises(LaunchError, match=r"within 0\.2 s: there has been no connection to it for"):
         host.ask(requests.Put("once"), 0.2, b"1")
-    asked = host.fork.begin(forks.Exits())
+    asked = host.begin(forks.Exits())
     proxy.mend()
     asked.wait(ANSWER_S)
     assert host.get("once") == b"1"

@@ -58,7 +58,7 @@ def fleet() -> Iterator[Fleet]:
 
 def agent() -> Any:
     return SimpleNamespace(
-        fork=SimpleNamespace(on_event=None),
+        on_event=None,
         why="",
         state=State.CONNECTED,
         endpoint="tcp://h1:9",
@@ -79,7 +79,7 @@ def listen(fleet: Fleet) -> list[Any]:
 
 def test_each_event_has_its_hosts_name(fleet: Fleet) -> None:
     told = listen(fleet)
-    fleet.places[0].agent.fork.on_event(exit_of(1))
+    fleet.places[0].agent.on_event(exit_of(1))
     until(lambda: told, "the event", 10)
     assert told == [exit_of(1, "h1")]
 
@@ -90,7 +90,7 @@ def test_a_lost_host_is_told_once_and_nothing_of_it_afterwards(fleet: Fleet) -> 
     place = fleet.places[0]
     place.agent.why = "it was asked to end"
     for event in (forks.Lost(), exit_of(0), forks.Lost(), exit_of(1)):
-        place.agent.fork.on_event(event)
+        place.agent.on_event(event)
     until(lambda: told and fleet._events.empty(), "that it is lost", 10)
     fleet._take(place, exit_of(1))
     assert told == [HostLost("h1", True, [0, 1], "it was asked to end", True)]
@@ -106,9 +106,9 @@ def test_what_a_replaced_agent_says_late_is_not_of_the_new_one(
     monkeypatch.setattr(fleet, "_connect", lambda name, started: new)
     fleet.replace(place, SimpleNamespace(said=AgentFacts(folder="/g")))  # type: ignore[arg-type]
     assert place.agent is new and not place.lost
-    old.fork.on_event(forks.Lost())
-    old.fork.on_event(exit_of(0))
-    new.fork.on_event(exit_of(1))
+    old.on_event(forks.Lost())
+    old.on_event(exit_of(0))
+    new.on_event(exit_of(1))
     until(lambda: told, "the new one's event", 10)
     until(fleet._events.empty, "all were looked at", 10)
     assert told == [exit_of(1, "h1")] and not place.lost
@@ -143,7 +143,7 @@ def test_an_agent_that_others_have_ended_is_lost(
     told = listen(fleet)
     place = fleet.places[0]
     place.agent.why = "SIGTERM"
-    place.agent.fork.on_event(forks.Lost())
+    place.agent.on_event(forks.Lost())
     until(lambda: told, "its loss", 10)
     assert place.lost == "SIGTERM"
 
