@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from jaxcluster import lockstep
 from jaxcluster.cluster import events as cluster_events
 from jaxcluster.cluster import replay, selfcheck, undoing, unresponsive
+from jaxcluster.cluster.between_cells import Notebook
 from jaxcluster.cluster.restart import Restored
 from jaxcluster.cluster.world import World
 from jaxcluster.lockstep import actions, events
@@ -49,7 +50,7 @@ class Earlier(Sent, Protocol):
     def carry_unwaited(self) -> None: ...
 
 
-class Owner(Protocol):
+class Owner(Notebook, Protocol):
     """Whose cell it is: a ``Cluster``, as far as a cell knows it."""
 
     recovered: str
@@ -58,10 +59,6 @@ class Owner(Protocol):
 
     @property
     def name(self) -> str: ...
-    @property
-    def world(self) -> World: ...
-    @property
-    def closed(self) -> bool: ...
     @property
     def can_restart(self) -> bool: ...
     @property

@@ -17,10 +17,11 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from jaxcluster import wire
+from jaxcluster.cluster.action_runner import Owner
 from jaxcluster.cluster.running import RunningCell
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import CellInterrupted, JaxClusterError, LaunchError, RankHung, RecoveryError
@@ -34,17 +35,11 @@ END_S = 15.0  # that interrupted cells get to end
 Message = Mapping[str, Any]
 
 
-class Restartable(Protocol):
+class Restartable(Owner, Protocol):
     """A ``Cluster``, as far as a restart on demand knows it."""
 
     @property
-    def world(self) -> World: ...
-    @property
-    def can_restart(self) -> bool: ...
-    @property
-    def cells(self) -> list[RunningCell]: ...
-    @property
-    def recovered(self) -> str: ...
+    def cells(self) -> Sequence[RunningCell]: ...
     def restart(self, *, clean: bool = False) -> str: ...
 
 

@@ -18,15 +18,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
 from jaxcluster import wire
 from jaxcluster.cluster import between_cells, events, resizing, restart
-from jaxcluster.cluster.action_runner import Sent
+from jaxcluster.cluster.action_runner import Owner
 from jaxcluster.cluster.starting import Starting
-from jaxcluster.cluster.world import World
 from jaxcluster.errors import (
     CellInterrupted,
     JaxClusterError,
@@ -37,7 +36,6 @@ from jaxcluster.errors import (
     UsageError,
 )
 from jaxcluster.model.life import Life
-from jaxcluster.model.lineage import Lineage
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records.saved_states import Kept
 from jaxcluster.wire.link import replies
@@ -54,22 +52,12 @@ GIVEN_UP = (
 )
 
 
-class Renewable(Protocol):
+class Renewable(Owner, Protocol):
     """A ``Cluster``, as far as it is known to who gives it new processes."""
 
     kept: Kept | None
-    recovered: str
     life: Life
-    lineage: Lineage
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def closed(self) -> bool: ...
-    @property
-    def world(self) -> World: ...
-    @property
-    def sent(self) -> Sequence[Sent]: ...
     @property
     def down(self) -> str: ...
     @property
