@@ -105,7 +105,6 @@ class HostStates(StateFolder):
         return self._bring_to(self._fleet.place_of(rank), rank, report)
 
     def is_gone(self, rank: int) -> bool:
-        """Whether the host of a rank is lost, with all that is there."""
         return bool(self._homes[rank].lost)
 
     def _place(self, rank: int, host: int | None) -> Place:
@@ -222,10 +221,6 @@ class HostStates(StateFolder):
         """Have a host take in copies from now on; returns where they come."""
         there.agent.ask(Mkdir(folder), ASK_S)
         return there.agent.ask(TakeMirrors(key, folder), ASK_S)
-
-    def held_by(self, path: str) -> str:
-        """The agent alone removes it."""
-        return ""
 
     def read(self, rank: int, path: str, host: int | None = None) -> bytes:
         where = self._place(rank, host)

@@ -26,15 +26,16 @@ from typing import Protocol
 
 from jaxcluster import wire
 from jaxcluster.agent import requests
-from jaxcluster.agent.client import Asked, Host
+from jaxcluster.agent.client import Asked
 from jaxcluster.agent.turns import Granted
+from jaxcluster.allocation.fleet import Place
 from jaxcluster.errors import LaunchError, NoCluster
 from jaxcluster.model.notices import Passing
 from jaxcluster.records import registry
 from jaxcluster.records.runtimefolder import inside
+from jaxcluster.supervision import folders
 
 LOOK_S = 0.25  # between looks whether the first host is still there
-FREE_LOOK_S = 0.002  # between looks whether a lock is free
 SAY_S = 2.0  # before it is said who is waited for ...
 RARER = 2  # ... and how much longer it has been so when it is said again
 ASK_S = 1.0
@@ -157,22 +158,9 @@ _OTHERS = (
 
 def _lock(file: int, say: Say | None) -> None:
     """Wait for a lock, and say so where it takes long."""
-    if say is not None:
-        until = time.monotonic() + SAY_S
-        while time.monotonic() < until:
-            with contextlib.suppress(BlockingIOError):
-                return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            time.sleep(FREE_LOOK_S)
+    if say is not None and not folders.lock(file, SAY_S):
         say(Passing(_OTHERS))
-    return fcntl.flock(file, fcntl.LOCK_EX)
-
-
-class First(Protocol):
-    """The first host of a cluster (``fleet.Place``)."""
-
-    name: str
-    agent: Host
-    lost: str
+    fcntl.flock(file, fcntl.LOCK_EX)
 
 
 class HostTurns:
@@ -184,7 +172,7 @@ class HostTurns:
       last_seq: that of the last cell of the ranks before these; the agent counts from zero.
     """
 
-    def __init__(self, first: First, world: str, last_seq: int = 0) -> None:
+    def __init__(self, first: Place, world: str, last_seq: int = 0) -> None:
         self._first, self._world, self._last_seq = first, world, last_seq
         self._last: dict[int, int] = {}
 

@@ -94,7 +94,8 @@ class StateFolder(Protocol):
         """What each copy may take, so that all have room: a host has its ranks', and mirrors."""
 
     def held_by(self, path: str) -> str:
-        """The file that ranks lock as long as they use a folder; "" where none is needed."""
+        """The file that ranks lock as long as they use a folder; "" where its agent removes it."""
+        return ""
 
     def read(self, rank: int, path: str, host: int | None = None) -> bytes:
         """A small file that a rank has written.

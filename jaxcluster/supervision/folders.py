@@ -60,7 +60,7 @@ def lock(file: int, most_s: float) -> bool:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 return False
-            time.sleep(0.005)
+            time.sleep(0.002)
             continue
         except OSError:
             pass
