@@ -44,12 +44,6 @@ class Dispatcher:
         """The ranks are new ones: of the cells of the old ones nothing is waited for."""
         self._sent = []
 
-    def last_seq(self) -> int:
-        """The number of the last cell that these ranks were sent, as far as it can be known."""
-        world = self._cluster.world
-        sent = self.last.seq if self.last is not None else 0
-        return max(world.record.last_seq, sent, *world.turns.last_cells().values())
-
     @property
     def sent(self) -> list[RunningCell]:
         """The cells that were sent to these ranks, but for older ones that ended."""

@@ -111,9 +111,6 @@ class Cluster(Lifecycle):
         self._dispatcher.begin()
         world.listen()
 
-    def _sent_seq(self) -> int:
-        return self._dispatcher.last_seq()
-
     # ------------------------------------------------------------------ its ranks
 
     @property

@@ -57,10 +57,6 @@ class Lifecycle(abc.ABC):
     def _take(self, world: World) -> None:
         """Have these ranks as its own from now on."""
 
-    @abc.abstractmethod
-    def _sent_seq(self) -> int:
-        """The number of the last cell that its ranks were sent, as far as it can be known."""
-
     @property
     def record(self) -> registry.ClusterRecord:
         """Who its ranks are, as others find it."""
@@ -158,7 +154,7 @@ class Lifecycle(abc.ABC):
           watch: is given the start that goes on, and may raise to end it.
         """
         self.life.become(State.REPLACING)
-        self._last_seq = last_seq = max(self._last_seq, self._sent_seq())
+        self._last_seq = last_seq = max(self._last_seq, self.world.last_seq)
         self._end_world()
         with events.going_on(progress) as say:
             while not one_at_a_time.acquire(timeout=TURN_S):

@@ -14,6 +14,7 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -122,7 +123,9 @@ class Profiling:
         self._fetch(found)
         files = {rank: str(self.folder / self._name(rank)) for rank in self.ranks}
         files = {rank: path for rank, path in files.items() if os.path.exists(path)}
-        made = self._put_together(world, found, cell_seq) if found else _empty()
+        made = Profile(0.0, None, (), {}, None, "", 0.0)
+        if found:
+            made = self._put_together(world, found, cell_seq)
         return replace(made, folder=str(self.folder), files=files, missing=missing)
 
     def _fetch(self, found: Mapping[int, RankProfile]) -> None:
@@ -133,7 +136,7 @@ class Profiling:
             files = []
             for rank, one in found.items():
                 file = opened.enter_context(open(self.folder / self._name(rank), "wb"))
-                files.append((rank, self._name(rank), one.told.nbytes, _Writer(file).take))
+                files.append((rank, self._name(rank), one.told.nbytes, partial(_write_part, file)))
             self._memory.get(files)
 
     def _put_together(
@@ -215,15 +218,9 @@ def run(world: World, folder: str | Path | None, seconds: float) -> Profile:
         made.close()
 
 
-@dataclass
-class _Writer:
-    """Takes the parts of a file."""
-
-    file: IO[bytes]
-
-    def take(self, at: int, part: memoryview) -> None:
-        self.file.seek(at)
-        self.file.write(part)
+def _write_part(file: IO[bytes], at: int, part: memoryview) -> None:
+    file.seek(at)
+    file.write(part)
 
 
 def _why(answer: Event[Any] | None) -> str:
@@ -233,7 +230,3 @@ def _why(answer: Event[Any] | None) -> str:
     if answer.op == "died":
         return f"it has died ({answer.why})"
     return "" if answer.op == "reply" else answer.why.rstrip(".")
-
-
-def _empty() -> Profile:
-    return Profile(0.0, None, (), {}, None, "", 0.0)

@@ -18,12 +18,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from jaxcluster import wire
-from jaxcluster.cluster import between_cells, events, resizing, restart
+from jaxcluster.cluster import between_cells, events, resizing, restart, stopbutton
 from jaxcluster.cluster.action_runner import Owner
 from jaxcluster.cluster.starting import Starting
 from jaxcluster.errors import (
@@ -142,7 +142,9 @@ class Respawn:
           JaxClusterError: it failed. ``cluster.down`` says then whether it has processes.
         """
         try:
-            with presses(self.press):
+            is_pythons = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+            # Else somebody handles it.
+            with stopbutton.held(self.press) if is_pythons else contextlib.nullcontext():
                 self._thread.start()
                 raised = self._listen(progress or _ignore)
         finally:
@@ -411,27 +413,3 @@ _PRESSED, _DONE = _Sign(), _Sign()
 
 def _ignore(line: str) -> None:
     """For who does not want to know how far it has come."""
-
-
-@contextlib.contextmanager
-def presses(press: Callable[[], None]) -> Iterator[None]:
-    """While it lasts, SIGINT calls ``press`` in place of raising a KeyboardInterrupt somewhere.
-
-    Only on the main thread, which alone hears it, and where nobody else handles it.
-    """
-    alone = (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )
-    if not alone:
-        yield
-        return
-
-    def pressed(signum: int, frame: Any) -> None:
-        press()
-
-    signal.signal(signal.SIGINT, pressed)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""The stop button, while a cell is on its way to the ranks and nobody waits for it yet."""
+"""The stop button, while a KeyboardInterrupt would leave something half done."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import _signal  # type: ignore[import-not-found]  # see ``held``
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 
 @contextlib.contextmanager
-def held() -> Iterator[list[None]]:
+def held(press: Callable[[], object] | None = None) -> Iterator[list[None]]:
     """Yields what is not empty once stop was pressed: within, no KeyboardInterrupt is raised.
 
     Raised there, it would leave a cell that runs on the ranks without anybody who waits for it. Not
     on the main thread it does nothing, since none is raised there. What is within takes
     microseconds, but some 100 ms with a debugger in this process.
+
+    Args:
+      press: called instead, each time that it is pressed.
     """
     pressed: list[None] = []
     # ``signal``'s own functions look for the handlers in an enum first: 5 us more for each cell.
@@ -23,7 +26,7 @@ def held() -> Iterator[list[None]]:
     if threading.current_thread() is not threading.main_thread() or handler is None:
         yield pressed
         return
-    _signal.signal(signal.SIGINT, lambda *_: pressed.append(None))
+    _signal.signal(signal.SIGINT, lambda *_: press() if press else pressed.append(None))
     try:
         yield pressed
     finally:

@@ -369,11 +369,6 @@ class Launcher(ABC):
         return None
 
 
-def show(argv: Sequence[str]) -> str:
-    """A command as a user would type it."""
-    return shlex.join(argv)
-
-
 def describe(plan: LaunchPlan) -> str:
     """The plan as text, for ``--dry-run``."""
     return "\n".join(_describe(plan))
@@ -399,7 +394,7 @@ def _describe(plan: LaunchPlan) -> Iterator[str]:
     common = common if len(told) > 1 else []
     for command, lines in zip(plan.commands, told, strict=True):
         yield "run:"
-        yield f"  {show(command.argv)}"
+        yield f"  {shlex.join(command.argv)}"
         yield from (f"  {line}" for line in lines if line not in common)
     if common:
         yield "each of them:"
@@ -421,7 +416,7 @@ def _about(command: Command) -> Iterator[str]:
     if command.announces_in:
         yield f"the agents report in {command.announces_in}"
     if command.cancel:
-        yield f"at the end: {show(command.cancel)}"
+        yield f"at the end: {shlex.join(command.cancel)}"
 
 
 def _grouped(names: Sequence[str]) -> Iterator[str]:

@@ -348,9 +348,9 @@ class Launch:
             return None
         return self.explain_run(runs[-1])
 
-    def explain_run(self, run: _Run) -> Reason:
-        """What is known of a command that has not ended."""
-        end = run.end(None)
+    def explain_run(self, run: _Run, code: int | None = None) -> Reason:
+        """What is known of a command, which has ended with ``code``, or not."""
+        end = run.end(code)
         end = replace(end, evidence=self.launcher.evidence(self.plan, end))
         return self.launcher.explain(end, self.plan.hosts)
 
@@ -392,9 +392,7 @@ class Launch:
             return Reason(GUARD_KILLED, "Start again: %jaxcluster start")
         if run.trouble is not None:
             return run.trouble
-        end = run.end(code)
-        end = replace(end, evidence=self.launcher.evidence(self.plan, end))
-        return self.launcher.explain(end, self.plan.hosts)
+        return self.explain_run(run, code)
 
     @staticmethod
     def _note(run: _Run, line: str) -> None:
