@@ -415,15 +415,15 @@ def run_of_all_calls(
     wrong = json.loads(json.dumps(job))
     wrong["spec"]["template"]["spec"]["tolerationz"] = []
     heard.ask("level", api.security_level)
-    heard.ask("unknown field", lambda: api.create_job(wrong))
+    heard.ask("unknown field", lambda: api.create("jobs", wrong))
     heard.ask("no job", lambda: api.get("jobs", name))
-    made = heard.ask("job", lambda: api.create_job(job))
+    made = heard.ask("job", lambda: api.create("jobs", job))
     uid = made["metadata"]["uid"]
-    heard.ask("job again", lambda: api.create_job(job))
+    heard.ask("job again", lambda: api.create("jobs", job))
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid}
     service["metadata"]["ownerReferences"] = [owner]
-    heard.ask("service", lambda: api.create_service(service))
-    heard.ask("service again", lambda: api.create_service(service))
+    heard.ask("service", lambda: api.create("services", service))
+    heard.ask("service again", lambda: api.create("services", service))
     heard.ask("get service", lambda: api.get("services", name))
     launch = f"{LAUNCH}={name}"
     all_run = lambda: sum(reasons.runs(pod) for pod in api.pods(launch)) == 2  # noqa: E731
@@ -471,28 +471,28 @@ def run_of_all_calls(
     assert way.recv(5) == b"hello"
     way.close()
 
-    heard.ask("delete another's pod", lambda: api.delete_pod(reasons.name(second), "another"))
+    heard.ask("delete another's pod", lambda: api.delete("pods", reasons.name(second), "another"))
     assert not seen[2:] or all(kind == "MODIFIED" for kind, _ in seen[2:])
-    heard.ask("delete pod", lambda: api.delete_pod(reasons.name(second), reasons.uid(second)))
+    heard.ask("delete pod", lambda: api.delete("pods", reasons.name(second), reasons.uid(second)))
     until(lambda: ("DELETED", reasons.name(second)) in seen, "its end is seen", DEADLINE_S)
-    heard.ask("delete no pod", lambda: api.delete_pod("none", "x"))
+    heard.ask("delete no pod", lambda: api.delete("pods", "none", "x"))
     heard.ask("events", lambda: api.events(uid))
-    heard.ask("delete another's job", lambda: api.delete_job(name, "another"))
+    heard.ask("delete another's job", lambda: api.delete("jobs", name, "another"))
     assert api.get("jobs", name) is not None
-    heard.ask("delete job", lambda: api.delete_job(name, uid))
+    heard.ask("delete job", lambda: api.delete("jobs", name, uid))
     until(lambda: not api.pods(launch), "the pods go", DEADLINE_S)
     until(lambda: api.get("services", name) is None, "the Service goes", DEADLINE_S)
-    heard.ask("delete no job", lambda: api.delete_job(name, uid))
+    heard.ask("delete no job", lambda: api.delete("jobs", name, uid))
 
     for verb, resource, do in (
-        ("create", "jobs", lambda: api.create_job(job)),
-        ("create", "services", lambda: api.create_service(service)),
+        ("create", "jobs", lambda: api.create("jobs", job)),
+        ("create", "services", lambda: api.create("services", service)),
         ("get", "jobs", lambda: api.get("jobs", name)),
-        ("delete", "jobs", lambda: api.delete_job(name, uid)),
+        ("delete", "jobs", lambda: api.delete("jobs", name, uid)),
         ("list", "pods", lambda: api.pods(launch)),
         ("watch", "pods", lambda: api.watch_pods(launch, lambda pod: None)),
         ("get", "pods/log", lambda: api.log(reasons.name(first), "jaxcluster")),
-        ("delete", "pods", lambda: api.delete_pod(reasons.name(first), "x")),
+        ("delete", "pods", lambda: api.delete("pods", reasons.name(first), "x")),
         ("list", "events", lambda: api.events(uid)),
         ("get", "namespaces", api.security_level),
     ):

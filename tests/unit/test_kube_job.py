@@ -77,13 +77,12 @@ class FakeApi:
     def log(self, name: str, container: str) -> list[str]:
         return ["its fork server did not start"]
 
-    def delete_pod(self, name: str, uid: str) -> None:
-        self.deleted.append((name, uid))
-
-    def delete_job(self, name: str, uid: str) -> None:
+    def delete(self, plural: str, name: str, uid: str) -> None:
         from jaxcluster.launchers.kube.api import Unreachable
 
-        raise Unreachable(Reason("The API server can't be reached."))
+        if plural == "jobs":
+            raise Unreachable(Reason("The API server can't be reached."))
+        self.deleted.append((name, uid))
 
 
 def looked_after(folder: Path, api: FakeApi, pods: int = 1) -> job.Launch:
@@ -141,7 +140,7 @@ def test_a_job_is_deleted_by_an_api_server_that_is_busy_or_answers_no_more_then(
     monkeypatch.setattr(job, "TRIES_S", (0.0, 0.0, 0.0))
     answers: list[Any] = [from_api.Refused(429, Reason("Too many requests.")), None]
 
-    def delete_job(name: str, uid: str) -> None:
+    def delete(plural: str, name: str, uid: str) -> None:
         if (answer := answers.pop(0)) is not None:
             raise answer
 
@@ -150,7 +149,7 @@ def test_a_job_is_deleted_by_an_api_server_that_is_busy_or_answers_no_more_then(
 
     launch = looked_after(tmp_path, api := FakeApi())
     launch.may_be_there = True
-    api.delete_job, api.pods = delete_job, pods  # type: ignore[method-assign]
+    api.delete, api.pods = delete, pods  # type: ignore[method-assign]
     assert launch.remove() and not answers and (tmp_path / "removed").exists()
     assert not capsys.readouterr().err
     answers += [from_api.Refused(403, Reason("You may not.")), None]
@@ -285,16 +284,15 @@ class Refusing(FakeApi):
     def security_level(self) -> str:
         return ""
 
-    def create_job(self, made: Mapping[str, Any]) -> Mapping[str, Any]:
+    def create(self, plural: str, made: Mapping[str, Any]) -> Mapping[str, Any]:
         from jaxcluster.launchers.kube.api import Refused
 
+        if plural == "services":
+            return made
         self.asked += 1
         if self.statuses:
             raise Refused(self.statuses.pop(0), Reason("It is busy."))
         return {"metadata": {"uid": "mine"}}
-
-    def create_service(self, made: Mapping[str, Any]) -> Mapping[str, Any]:
-        return made
 
 
 def to_be_made(folder: Path, api: FakeApi) -> job.Launch:

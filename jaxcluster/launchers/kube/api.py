@@ -32,6 +32,8 @@ WATCH_S = 240
 LOG_NBYTES = 1 << 20
 CONNECTIONS = 24  # kept open: logs are read by several threads
 CORE, BATCH = "/api/v1", "/apis/batch/v1"
+# What is made and deleted, by its plural: where it is, and what messages call it.
+KINDS = {"jobs": (BATCH, "the Job"), "services": (CORE, "the Service"), "pods": (CORE, "a pod")}
 
 
 _HANDSHAKE = re.compile(r"CERTIFICATE_VERIFY_FAILED|WRONG_VERSION_NUMBER|HANDSHAKE", re.IGNORECASE)
@@ -159,40 +161,30 @@ class Api:
 
     # -- what is made
 
-    def create_job(self, job: Mapping[str, Any]) -> dict[str, Any]:
+    def create(self, plural: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        group, what = KINDS[plural]
         strict = {"fieldValidation": "Strict"}
-        return self._ask("make the Job", "POST", self._path(BATCH, "jobs"), strict, job)
-
-    def create_service(self, service: Mapping[str, Any]) -> dict[str, Any]:
-        return self._ask("make the Service", "POST", self._path(CORE, "services"), None, service)
+        return self._ask(f"make {what}", "POST", self._path(group, plural), strict, body)
 
     def get(self, plural: str, name: str) -> Mapping[str, Any] | None:
-        """A Job (``jobs``) or a Service; None: there is none."""
-        group, what = (BATCH, "Job") if plural == "jobs" else (CORE, "Service")
+        """One of ``KINDS``; None: there is none of that name."""
+        group, what = KINDS[plural]
         try:
-            return self._ask(f"look at the {what}", "GET", self._path(group, plural, name))
+            return self._ask(f"look at {what}", "GET", self._path(group, plural, name))
         except Refused as error:
             if error.status == 404:
                 return None
             raise
 
-    def delete_job(self, name: str, uid: str) -> None:
-        """This very Job with its pods, and nothing of another that has its name.
+    def delete(self, plural: str, name: str, uid: str) -> None:
+        """This very Job with its pods, or this very pod, with the grace that it has.
+
+        Nothing of another that has its name is deleted. A pod's Job makes another.
 
         Raises:
           Refused: other than that it is not there, or is another one.
         """
-        self._delete("delete the Job", self._path(BATCH, "jobs", name), uid)
-
-    def delete_pod(self, name: str, uid: str) -> None:
-        """This very pod, with the grace that it has; its Job makes another.
-
-        Raises:
-          Refused: other than that it is not there, or is another one.
-        """
-        self._delete("delete a pod", self._path(CORE, "pods", name), uid)
-
-    def _delete(self, doing: str, url: str, uid: str) -> None:
+        group, what = KINDS[plural]
         body = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -200,7 +192,7 @@ class Api:
             "preconditions": {"uid": uid},
         }
         try:
-            self._ask(doing, "DELETE", url, None, body)
+            self._ask(f"delete {what}", "DELETE", self._path(group, plural, name), None, body)
         except Refused as error:
             if error.status not in (404, 409):
                 raise

@@ -104,19 +104,19 @@ class Launch:
         self.image = str(self._container(job).get("image", ""))
         self.may_be_there = True
         self._write(MADE, json.dumps({"uid": ""}))
-        made = self._try("jobs", lambda: self.api.create_job(job), wait)
+        made = self._create("jobs", job, wait)
         if made is None:
             return
         self.uid = str(made["metadata"]["uid"])
         self._write(MADE, json.dumps({"uid": self.uid}))
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self.name, "uid": self.uid}
         service["metadata"]["ownerReferences"] = [owner]
-        self._try("services", lambda: self.api.create_service(service), wait)
+        self._create("services", service, wait)
         if (deadline_s := job["spec"].get("activeDeadlineSeconds")) is not None:
             self._write(STARTED_AT, str(time.time() + deadline_s))
 
-    def _try(
-        self, plural: str, make: Callable[[], Mapping[str, Any]], wait: Callable[[float], bool]
+    def _create(
+        self, plural: str, body: Mapping[str, Any], wait: Callable[[float], bool]
     ) -> Mapping[str, Any] | None:
         """What was made, at the first try or a later one; None where it is over before.
 
@@ -126,7 +126,7 @@ class Launch:
         tries = 0
         while True:
             try:
-                return make()
+                return self.api.create(plural, body)
             except Unreachable as error:
                 if not (tries or error.was_asked):
                     self._is_not_there()
@@ -279,7 +279,7 @@ class Launch:
     def _end(self, pod: str, uid: str) -> None:
         """End one whose agent has failed: its other containers keep the Job from another one."""
         with contextlib.suppress(Trouble):  # without the right to it, it is as it would be
-            self.api.delete_pod(pod, uid)
+            self.api.delete("pods", pod, uid)
 
     def _fence_if_asked(self, number: int, pod: str, uid: str) -> None:
         """End a pod whose agent the notebook has given up: two of one index would share a GPU."""
@@ -288,7 +288,7 @@ class Launch:
             is_it = asked.read_text() == uid
             asked.unlink()
             if is_it:
-                self.api.delete_pod(pod, uid)
+                self.api.delete("pods", pod, uid)
 
     def _refuse_dead(self, pod: Mapping[str, Any]) -> None:
         """While a start waits, what can't become an agent ends the start."""
@@ -411,7 +411,7 @@ class Launch:
         """
         for wait_s in (*TRIES_S, None):
             try:
-                return self.api.delete_job(self.name, uid)
+                return self.api.delete("jobs", self.name, uid)
             except Refused as error:
                 if not error.may_pass or wait_s is None:
                     raise
