@@ -127,7 +127,7 @@ class World:
     @property
     def last_seq(self) -> int:
         """The number of the last cell that its ranks were sent, as far as it can be known."""
-        return max(self.record.last_seq, *self.own_cells, *self.turns.last_cells().values())
+        return max([self.record.last_seq, *self.own_cells, *self.turns.last_cells().values()])
 
     def _check_not_over(self) -> None:
         if self.is_over:
