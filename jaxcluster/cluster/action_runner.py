@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from jaxcluster import lockstep
+from jaxcluster import lockstep, wire
 from jaxcluster.cluster import events as cluster_events
 from jaxcluster.cluster import replay, selfcheck, undoing, unresponsive
 from jaxcluster.cluster.between_cells import Notebook
@@ -48,6 +48,7 @@ class Earlier(Sent, Protocol):
     def is_stopped(self) -> bool: ...
 
     def carry_unwaited(self) -> None: ...
+    def withdraw(self, why: str) -> None: ...
 
 
 class Owner(Notebook, Protocol):
@@ -75,7 +76,6 @@ class Owner(Notebook, Protocol):
     def sent(self) -> Sequence[Earlier]: ...
     def press_stop(self) -> None: ...
     def recover(self, evidence: str, *, message: str, when: str, undo: bool) -> str: ...
-    def withdraw_behind(self, cell: Sent) -> None: ...
 
 
 class ActionRunner:
@@ -176,7 +176,7 @@ class ActionRunner:
             case actions.OpenGates(seqs):
                 world.open_gates(seqs)
             case actions.WithdrawBehind():
-                cluster.withdraw_behind(self._cell)
+                self._withdraw_behind()
             case actions.EndRank(rank, why):
                 world.end_rank(rank, why)
             case actions.Recover(said, told, undo):
@@ -286,6 +286,15 @@ class ActionRunner:
             if not undone.refused or undone.refused == ALREADY_UNDONE:
                 world.hear_undo(seq, undone.in_doubt)
         return undone
+
+    def _withdraw_behind(self) -> None:
+        """Don't run what waits on the ranks for the end of this cell, which was taken back."""
+        record = self._cell.record
+        why = f"cell [{record.execution_count}], which it waited for, did not complete"
+        for later in self._cluster.cells:
+            behind = later.record.seq > record.seq
+            if behind and wire.cell_ends.guards(record.ranks, later.record.ranks):
+                later.withdraw(why)
 
     def _recover(self, evidence: str, message: str, undo: bool) -> Recovered:
         cluster = self._cluster

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from jaxcluster import wire
 from jaxcluster.allocation.turns import Turn, who_we_are
-from jaxcluster.cluster import selfcheck, stopbutton
-from jaxcluster.cluster.action_runner import Owner, Sent
+from jaxcluster.cluster import stopbutton
+from jaxcluster.cluster.action_runner import Owner
 from jaxcluster.cluster.running import CellOptions, RunningCell
 from jaxcluster.errors import RESTART_HINT, Divergence, NoCluster, RankHung
 from jaxcluster.model import rewrite
@@ -37,7 +37,6 @@ class Dispatcher:
         self.last: CellRecord | None = None
         self._cluster = cluster
         self._failed: CellRecord | None = None
-        self.looked: set[int] = set()  # seqs of looks at errors, which are no cells for undo
         self._sent: list[RunningCell] = []
 
     def begin(self) -> None:
@@ -81,7 +80,7 @@ class Dispatcher:
         if message is None:
             world.processes.bring_code()
         if options.prompt is not None and rewrite.may_ask(source):
-            self.meet()
+            world.meet()
         sink = Sink()
         with self._turn(chosen, options.on_notice) as seq:
             self._cluster.lineage.sent(seq)
@@ -123,24 +122,11 @@ class Dispatcher:
         if message is None and not options.post_mortem:
             self._failed, self.last = self.last_failed, record
         elif options.post_mortem:
-            self.looked.add(seq)
+            world.looks.add(int(seq))
         cell = RunningCell(self._cluster, record, sink, ids, options)
         cell.runner.on_notice, cell.talk.prompt = options.on_notice, options.prompt
         self._sent = [c for c in self._sent if not c.done] + [cell]
         return cell, pressed
-
-    def meet(self) -> None:
-        """Have CPU processes connect to each other before one of them is held by a person.
-
-        They do so in their first collective, and gloo gives up after 30 s (jaxlib 0.10.2 and 0.12).
-        Some 0.2 s, once; not while they run something.
-        """
-        world = self._cluster.world
-        if world.has_met or world.record.spec.platform != "cpu" or world.num_processes == 1:
-            return
-        with world.turns.quiet():
-            if all(state.state == "idle" and not state.queued for state in world.status()):
-                world.has_met = not selfcheck.verify(world.link).why
 
     @contextlib.contextmanager
     def _turn(self, ranks: Sequence[int], say: Callable[[str], None] | None) -> Iterator[Turn]:
@@ -162,14 +148,6 @@ class Dispatcher:
     def cells(self) -> list[RunningCell]:
         """The cells of this process that have not ended on all their ranks."""
         return [cell for cell in self._sent if not cell.done]
-
-    def withdraw_behind(self, cell: Sent) -> None:
-        """Don't run what waits on the ranks for the end of this cell, which was taken back."""
-        why = f"cell [{cell.record.execution_count}], which it waited for, did not complete"
-        for later in self.cells:
-            behind = later.record.seq > cell.record.seq
-            if behind and wire.cell_ends.guards(cell.record.ranks, later.record.ranks):
-                later.withdraw(why)
 
     def _refuse_if_diverged(self) -> None:
         """No number may be computed by mismatched collectives."""

@@ -22,7 +22,6 @@ from jaxcluster.cluster import (
     resizing,
     stragglers,
 )
-from jaxcluster.cluster.action_runner import Sent
 from jaxcluster.cluster.argument_types import checked
 from jaxcluster.cluster.dispatch import Dispatcher
 from jaxcluster.cluster.lifecycle import Lifecycle
@@ -546,10 +545,6 @@ class Cluster(Lifecycle):
             cell.stop()
         return cell
 
-    def meet(self) -> None:
-        """Have CPU processes connect to each other. See ``Dispatcher.meet``."""
-        self._dispatcher.meet()
-
     @property
     def last(self) -> CellRecord | None:
         """The record of the last cell."""
@@ -559,11 +554,6 @@ class Cluster(Lifecycle):
     def last_failed(self) -> CellRecord | None:
         """The last cell of this process that has failed on one of these ranks."""
         return self._dispatcher.last_failed
-
-    @property
-    def looked(self) -> set[int]:
-        """The seqs of this notebook's looks at ranks' errors, in the debugger."""
-        return self._dispatcher.looked
 
     @property
     def sent(self) -> list[RunningCell]:
@@ -578,10 +568,6 @@ class Cluster(Lifecycle):
     def ensure_open(self) -> None:
         """Raise if no cell can run. Ranks that are lost are replaced first, if recovery is auto."""
         recovery.ensure_open(self)
-
-    def withdraw_behind(self, cell: Sent) -> None:
-        """See ``Dispatcher.withdraw_behind``."""
-        self._dispatcher.withdraw_behind(cell)
 
     def recover(
         self, evidence: str = "", *, message: str = "", when: str = "", undo: bool = False

@@ -29,8 +29,6 @@ class Recoverable(Owner, Protocol):
     def condition(self) -> ClusterCondition: ...
     @property
     def last(self) -> CellRecord | None: ...
-    @property
-    def looked(self) -> AbstractSet[int]: ...
     def restart(self, *, when: str = "", undo: bool = False) -> str: ...
 
 
@@ -136,7 +134,7 @@ def _take_back(cluster: Recoverable, cell: CellRecord) -> Undone:
         cell.seq,
         cell.execution_count,
         ranks,
-        looked=cluster.looked,
+        looked=cluster.world.looks,
         answer_s=undoing.ASKED_FOR_S,
     )
     if not undone.refused:

@@ -15,7 +15,7 @@ from jaxcluster import wire
 from jaxcluster.allocation.base import Processes
 from jaxcluster.allocation.remote_attach import Logins
 from jaxcluster.allocation.supervisor import HostLost
-from jaxcluster.cluster import events, unresponsive
+from jaxcluster.cluster import events, selfcheck, unresponsive
 from jaxcluster.errors import LaunchError, NoCluster, RankHung, RecoveryError, UsageError
 from jaxcluster.host.exits import OomKills, describe_event
 from jaxcluster.model import crash_log, findings, lockstep, pending_launches
@@ -101,6 +101,7 @@ class World:
         self.stays = UsualTimes()
         self.told: dict[int, LastKnown] = {}
         self.own_cells: set[int] = set()  # the seqs of those that this notebook has sent
+        self.looks: set[int] = set()  # ... of looks at errors, which are no cells for undo
         self.started_s = 0.0
         self.is_over = False
         self.check: Callable[[], None] = self._check_not_over
@@ -299,6 +300,18 @@ class World:
         """Let cells begin that wait for the end of these cells (see ``engine.gate``)."""
         asked = OpenGates(sorted(seqs))
         self.link.request_each(dict.fromkeys(self.link.ranks, asked), sink=Sink())
+
+    def meet(self) -> None:
+        """Have CPU processes connect to each other before one of them is held by a person.
+
+        They do so in their first collective, and gloo gives up after 30 s (jaxlib 0.10.2 and 0.12).
+        Some 0.2 s, once; not while they run something.
+        """
+        if self.has_met or self.record.spec.platform != "cpu" or self.num_processes == 1:
+            return
+        with self.turns.quiet():
+            if all(state.state == "idle" and not state.queued for state in self.status()):
+                self.has_met = not selfcheck.verify(self.link).why
 
     # ------------------------------------------------------------------ asking
 

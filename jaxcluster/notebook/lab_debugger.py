@@ -94,8 +94,8 @@ class Debugger:
         """Ranks that are new since the debugger was switched on get theirs."""
         if not self._is_attached:
             return
-        running.meet()
         world = running.world
+        world.meet()
         if self.ranks.world is not world:
             self._attach_ranks(world)
         if (unreached := self.ranks.unreached) and not self._has_said:

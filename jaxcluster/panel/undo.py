@@ -26,7 +26,7 @@ def of_last_cell(cluster: Cluster, states: Mapping[int, wire.RankState]) -> prot
     elif cluster.undo_nbytes == 0:
         refused = "Undo is switched off. To switch it on: %jaxcluster undo on"
     elif any(
-        max(state.seq, state.ended) > last.seq and state.ended not in cluster.looked
+        max(state.seq, state.ended) > last.seq and state.ended not in cluster.world.looks
         for rank, state in states.items()
         if rank in last.ranks
     ):

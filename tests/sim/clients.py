@@ -266,6 +266,7 @@ class World:
     _hear_of_variables = worlds.World._hear_of_variables
     ask = worlds.World.ask
     unanswered = worlds.World.unanswered
+    meet = worlds.World.meet
     copies: Any = None
     is_ours = True
     idle_hosts: Sequence[str] = ()
@@ -290,6 +291,7 @@ class World:
         self.hosts = {r: f"h{n}" for r, n in enumerate(keys)} if len(set(keys)) > 1 else {}
         self.told: dict[int, Any] = {}
         self.own_cells: set[int] = set()
+        self.looks: set[int] = set()
         self.last_launches: dict[int, Any] = {}
         self.unreachable: dict[str, str] = {}
         self.divergence = self.logins = None
@@ -414,9 +416,6 @@ class Client:
             done = self.recover("", message="", when="", undo=False)
             raise RankDied("died, so the cell was not run", done, dead)
 
-    def withdraw_behind(self, cell: running.RunningCell) -> None:
-        self.dispatcher.withdraw_behind(cell)
-
     def recover(self, evidence: str, *, message: str, when: str, undo: bool) -> str:
         """New processes, with the variables that live; other notebooks attach to them."""
         if not self.can_restart:
@@ -478,10 +477,6 @@ class Client:
     @property
     def last(self) -> Any:
         return self.dispatcher.last
-
-    @property
-    def looked(self) -> set[int]:
-        return self.dispatcher.looked
 
     @property
     def dead(self) -> Mapping[int, Any]:

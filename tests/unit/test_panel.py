@@ -92,7 +92,7 @@ class Running:
         self.logins = None
         self.last_launches: dict[int, Any] = {}
         self.last: CellRecord | None = None
-        self.looked: set[int] = set()
+        self.looks: set[int] = set()
         self.undo_nbytes: int | None = None
 
     @property

@@ -84,14 +84,12 @@ def test_a_resync_takes_back_what_met_zeros(
     world = SimpleNamespace(
         counts={}, pending_launches={}, divergence=None, dead={}, link=None, status=list,
         turns=SimpleNamespace(last_cells=lambda: {0: 7, 1: 7}), open_gates=bool,
-        hear_undo=lambda seq, names: heard.append(seq),
+        hear_undo=lambda seq, names: heard.append(seq), looks=set(),
     )  # fmt: skip
     last = CellRecord(7, 3, "x = f(y)", [0, 1])
     last.undone = undone
     lineage = SimpleNamespace(undone=lambda seq, names: heard.append(seq))
-    cluster: Any = SimpleNamespace(
-        world=world, last=last, looked=set(), lineage=lineage, is_broken=True
-    )
+    cluster: Any = SimpleNamespace(world=world, last=last, lineage=lineage, is_broken=True)
     if is_told and met != 7:
         said = "All variables are kept."
     assert recovery.bring_into_lockstep(cluster).endswith(said)
