@@ -126,6 +126,11 @@ def cell_of_file(path: str) -> tuple[int, str] | None:
     return (int(found[1]), found[2]) if found else None
 
 
+def spare(thread: threading.Thread) -> None:
+    """The notebook's own debugger neither traces nor stops it."""
+    vars(thread).update(pydev_do_not_trace=True, is_pydev_daemon_thread=True)
+
+
 class RankDebuggers:
     """The debuggers of one world's ranks. Thread-safe, but for what a frontend asks in turn.
 
@@ -192,8 +197,7 @@ class RankDebuggers:
         listen = threading.Thread(
             target=self._listen, args=(self._sink, ready), name="jaxcluster-debug", daemon=True
         )
-        # The notebook's own debugger neither traces nor stops it.
-        vars(listen).update(pydev_do_not_trace=True, is_pydev_daemon_thread=True)
+        spare(listen)
         listen.start()
         try:
             for _ in ranks:

@@ -58,7 +58,7 @@ class World:
       unreachable: the hosts that can't be reached from here and may live, and why.
       coordinator_died: how JAX's coordination service has ended; "" while it serves.
       is_strict: whether launches are checked before they are issued.
-      has_met: whether it is known that all processes are connected to each other (see ``Cluster``).
+      has_met: whether it is known that all processes are connected to each other (see ``meet``).
       names: the names that each rank has, as last heard; a rank that was not heard is missing.
       hosts: of the ranks, where there are several; for messages.
       started_s: how long the start took; 0 where another process has started them.

@@ -95,33 +95,16 @@ def in_container(
 
 def _amd_cards(kfd: Path) -> int:
     """AMD's GPUs: the nodes with vector units (``jax/_src/hardware_utils.py`` counts them so)."""
-    cards = 0
-    for name in _names(kfd):
-        try:
-            found = re.search(r"^simd_count (\d+)", (kfd / name / "properties").read_text(), re.M)
-        except (OSError, UnicodeDecodeError):
-            continue
-        cards += found is not None and int(found[1]) > 0
-    return cards
+    texts = [_text(kfd / name / "properties") for name in _names(kfd)]
+    return sum(re.search(r"^simd_count 0*[1-9]", text, re.M) is not None for text in texts)
 
 
 def gpu_kind(*, driver: Path = Path("/proc/driver/nvidia")) -> str:
     """This host's NVIDIA cards and their driver in words; "" where there are none."""
-    models: list[str] = []
-    for name in _names(driver / "gpus"):
-        try:
-            text = (driver / "gpus" / name / "information").read_text()
-        except (OSError, UnicodeDecodeError):
-            continue
-        models += re.findall(r"^Model:\s*(.+?)\s*$", text, re.M)
-    try:
-        version = re.search(
-            r"Kernel Module(?: for \S+)?\s+([\d.]+)", (driver / "version").read_text()
-        )
-    except (OSError, UnicodeDecodeError):
-        version = None
-    found = sorted(set(models))
-    return ", ".join([*found, *([f"driver {version[1]}"] if version is not None else [])])
+    texts = [_text(driver / "gpus" / name / "information") for name in _names(driver / "gpus")]
+    models = {model for text in texts for model in re.findall(r"^Model:\s*(.+?)\s*$", text, re.M)}
+    version = re.search(r"Kernel Module(?: for \S+)?\s+([\d.]+)", _text(driver / "version"))
+    return ", ".join([*sorted(models), *([f"driver {version[1]}"] if version is not None else [])])
 
 
 def host_tpu_chips(*, dev: Path = Path("/dev"), pci: Path = Path("/sys/bus/pci/devices")) -> int:
@@ -231,11 +214,13 @@ def _names(folder: Path, pattern: str = r".+") -> list[str]:
         return []
 
 
+def _text(path: Path) -> str:
+    """What is in a file; "" where it can't be read."""
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
 def _has_google_pci_device(pci: Path) -> bool:
-    for name in _names(pci):
-        try:
-            if (pci / name / "vendor").read_text().strip() == GOOGLE_PCI_VENDOR:
-                return True
-        except OSError:
-            continue
-    return False
+    return any(_text(pci / name / "vendor").strip() == GOOGLE_PCI_VENDOR for name in _names(pci))

@@ -11,7 +11,7 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +27,7 @@ from jaxcluster.cluster.rank_debuggers import (
     done,
     on_lines_of_code,
     refused,
+    spare,
 )
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import JaxClusterError
@@ -39,6 +40,7 @@ TO_ALL = ("setExceptionBreakpoints", "setFunctionBreakpoints")
 MOVES = ("continue", "next", "stepIn", "stepOut")
 OF_FRAMES = ("richInspectVariables", "copyToGlobals", "variables")  # handled for those of ranks
 PACKAGE = Path(__file__).parent.parent
+Handler = Callable[[Message], Awaitable[Message]]
 
 
 class Debugger:
@@ -48,11 +50,12 @@ class Debugger:
       shell: of a notebook's kernel.
     """
 
+    _ask_own: Handler  # ipykernel's
+
     def __init__(self, shell: Any) -> None:
         self.shell = shell
         self.own: Any = getattr(shell.kernel, "debugger", None)  # none without debugpy
         self.ranks = RankDebuggers(self._publish, self._path_here)
-        self._ask_own: Any = None
         self._is_attached = False
         self._has_said = False  # who has no debugger
         self._breakpoints: dict[str, list[Message]] = {}  # as they were asked for, by file
@@ -70,7 +73,7 @@ class Debugger:
         self.shell.compile.get_code_name = self._get_code_name
 
     def uninstall(self) -> None:
-        if self._ask_own is None:
+        if self.own is None:
             return
         self.own.process_request = self._ask_own
         self.shell.compile.get_code_name = self._code_name
@@ -119,15 +122,14 @@ class Debugger:
     async def process_request(self, message: Message) -> Message:
         """The response to a frontend's request. On the kernel's control thread."""
         is_theirs = self.ranks.is_on and self.ranks.owns(message)
-        handler = getattr(self, f"_on_{message['command']}", None)
+        handler: Handler | None = getattr(self, f"_on_{message['command']}", None)
         if handler is not None and (is_theirs or message["command"] not in OF_FRAMES):
-            answer: Message = await handler(message)
-            return answer
+            return await handler(message)
         if self.ranks.is_on and message["command"] in MOVES and self.ranks.stopped:
             return await self._move(message)
         if is_theirs:
             return await self._in_thread(self.ranks.request, message)
-        reply: Message = await self._ask_own(message)
+        reply = await self._ask_own(message)
         if message["command"] in TO_ALL:
             self._to_all[message["command"]] = message
             if self.ranks.is_on:
@@ -140,8 +142,7 @@ class Debugger:
         for thread in threading.enumerate():
             if thread.name.startswith("jaxcluster"):
                 spare(thread)
-        reply: Message = await self._ask_own(message)
-        return reply
+        return await self._ask_own(message)
 
     async def _on_attach(self, message: Message) -> Message:
         ours = str(PACKAGE / "**")  # is stepped over, and is in no stack
@@ -151,7 +152,7 @@ class Debugger:
             rules.append({"path": ours, "include": False})
         elif ours not in modules:
             modules.append(ours)
-        reply: Message = await self._ask_own(message)
+        reply = await self._ask_own(message)
         self._is_attached = True
         try:
             world = cluster.current().world
@@ -165,11 +166,10 @@ class Debugger:
         await self._in_thread(self.ranks.stop)
         for known in (self._breakpoints, self._set, self._to_all):
             known.clear()
-        reply: Message = await self._ask_own(message)
-        return reply
+        return await self._ask_own(message)
 
     async def _on_debugInfo(self, message: Message) -> Message:
-        reply: Message = await self._ask_own(message)
+        reply = await self._ask_own(message)
         body = reply["body"]
         body["stoppedThreads"] = [*self.ranks.stopped_threads, *body["stoppedThreads"]]
         if self._is_attached:
@@ -178,7 +178,7 @@ class Debugger:
         return reply
 
     async def _on_dumpCell(self, message: Message) -> Message:
-        reply: Message = await self._ask_own(message)
+        reply = await self._ask_own(message)
         if reply.get("success"):
             self._dumped[reply["body"]["sourcePath"]] = message["arguments"]["code"]
         return reply
@@ -189,7 +189,7 @@ class Debugger:
         if (code := self._dumped.get(path)) is not None:
             wanted = on_lines_of_code(code, wanted)
             message = {**message, "arguments": {**arguments, "breakpoints": wanted}}
-        reply: Message = await self._ask_own(message)
+        reply = await self._ask_own(message)
         self._breakpoints[path] = wanted
         there: list[Message] = []
         if self.ranks.is_on:
@@ -204,11 +204,11 @@ class Debugger:
         own_thread = message["arguments"].get("threadId") in self.own.stopped_threads
         if self.ranks.is_on and (self.ranks.owns(message) or self.ranks.stopped) and not own_thread:
             return await self._in_thread(self.ranks.request, message)
-        reply: Message = await self._ask_own(message)
+        reply = await self._ask_own(message)
         return reply if reply.get("success") else refused(message, reply.get("message", ""))
 
     async def _on_threads(self, message: Message) -> Message:
-        reply: Message = await self._ask_own(message)
+        reply = await self._ask_own(message)
         if self.ranks.is_on:
             reply["body"]["threads"] += await self._in_thread(self.ranks.threads)
         return reply
@@ -219,11 +219,10 @@ class Debugger:
             reply = await self._in_thread(self.ranks.request, message)
             if reply["success"]:
                 return reply
-        own: Message = await self._ask_own(message)
-        return own
+        return await self._ask_own(message)
 
     async def _on_modules(self, message: Message) -> Message:
-        reply: Message = await self._ask_own(message)
+        reply = await self._ask_own(message)
         if not self.ranks.is_on:
             return reply
         there = await self._in_thread(self.ranks.tell_all, {"command": "modules"})
@@ -323,8 +322,3 @@ def _read_bundle(text: str) -> tuple[Message, Message]:
     except (ValueError, SyntaxError):
         return {}, {}
     return data, metadata
-
-
-def spare(thread: threading.Thread) -> None:
-    """The notebook's own debugger neither traces nor stops it."""
-    vars(thread).update(pydev_do_not_trace=True, is_pydev_daemon_thread=True)

@@ -84,29 +84,25 @@ def line(given: Mapping[str, Any], hide: bool = False) -> str:
 def shown(option: Option | None, value: object) -> str:
     """A value as it is in the file, about; of a variable its name alone."""
     is_env = option is not None and option.kind is VARIABLES
-    hidden = _without_values(value) if is_env else value
     try:
-        text = json.dumps(_hidden(hidden), ensure_ascii=False)
+        text = json.dumps(_hidden(value, is_env), ensure_ascii=False)
     except TypeError:  # a date
         text = str(value)
     text = visible(text)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _hidden(value: object) -> object:
-    """A value without what stands under a secret's name in it."""
+def _hidden(value: object, is_env: bool) -> object:
+    """A value without what stands under a secret's name in it.
+
+    Of ``env``, whose variables may be any, without what stands under any name.
+    """
     if isinstance(value, Mapping):
-        return {k: "..." if is_secret(k) else _hidden(one) for k, one in value.items()}
+        hides = {name: is_env or is_secret(name) for name in value}
+        return {n: "..." if hides[n] else _hidden(one, is_env) for n, one in value.items()}
     if isinstance(value, list):
-        return [_hidden(one) for one in value]
+        return [_hidden(one, is_env) for one in value]
+    if is_env:
+        name, equals, _ = str(value).partition("=")
+        return f"{name}=..." if equals else "..."
     return without_secrets(value) if isinstance(value, str) else value
-
-
-def _without_values(value: object) -> object:
-    """Of ``env``, whose variables may be any: their names."""
-    if isinstance(value, Mapping):
-        return dict.fromkeys(value, "...")
-    if isinstance(value, list):
-        return [_without_values(one) for one in value]
-    name, equals, _ = str(value).partition("=")
-    return f"{name}=..." if equals else "..."
