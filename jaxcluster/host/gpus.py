@@ -8,9 +8,9 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from jaxcluster.host.procfs import named
 from jaxcluster.text import format_nbytes
 from jaxcluster.wire import GpuUse
 
@@ -44,7 +44,7 @@ def gpus_in_use(visible: Sequence[str]) -> list[str]:
             continue
         pids = _pids(nvml, name)
         if pids or use.used_nbytes > use.total_nbytes / 4:
-            whose = ", ".join(f"process {pid}{_command(pid)}" for pid in pids[:4])
+            whose = ", ".join(named(pid, 60) for pid in pids[:4])
             said.append(
                 f"GPU {name} has {format_nbytes(use.used_nbytes)} of its "
                 f"{format_nbytes(use.total_nbytes)} in use by {whose or 'an unseen process'}"
@@ -59,15 +59,6 @@ def _pids(nvml: Any, name: str) -> list[int]:
     except Exception:  # NVMLError: this driver does not tell
         return []
     return sorted({int(one.pid) for one in running})
-
-
-def _command(pid: int) -> str:
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return ""
-    text = " ".join(b" ".join(words).decode(errors="replace").split())[:60]
-    return f" ({text})" if text else ""
 
 
 def _library() -> Any:

@@ -185,3 +185,13 @@ def _looks_for_lock(before: ProcessLook, now: ProcessLook, control: int) -> bool
         return True
     old = before.threads.get(control)
     return now.threads[control].turns - (old.turns if old is not None else 0) >= TURNS
+
+
+def named(pid: int, most_chars: int) -> str:
+    """A process, as somebody who looks for it would: with its command, where that can be seen."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+    except OSError:
+        words = b""
+    command = " ".join(words.decode(errors="replace").split())[:most_chars]
+    return f"process {pid}" + (f" ({command})" if command else "")

@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from jaxcluster.host.procfs import named
+
 ASK_S = 2.0  # the metadata server is on the same machine, or there is none
 # libtpu keeps this file locked while its process lives, and does not load where another has it.
 LOCK = Path("/tmp/libtpu_lockfile")
@@ -123,7 +125,7 @@ def wait_for_libtpu(timeout_s: float, path: Path = LOCK) -> None:
     while (holder := _holder(path)) is not None:
         if time.monotonic() > deadline:
             raise RuntimeError(
-                f"The TPU of this host is held by {_named(holder)}, which has locked {path} for "
+                f"The TPU of this host is held by {_whose(holder)}, which has locked {path} for "
                 f"longer than {timeout_s:g} s. End that process; `sudo lsof -w {path}` lists "
                 "those of other users, too."
             )
@@ -157,13 +159,5 @@ def _holder(path: Path) -> int | None:
         os.close(file)
 
 
-def _named(pid: int) -> str:
-    """A process, as somebody who looks for it would."""
-    if not pid:
-        return "a process of another container"
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        command = " ".join(b" ".join(words).decode(errors="replace").split())[:80]
-    except OSError:
-        command = ""
-    return f"process {pid}" + (f" ({command})" if command else "")
+def _whose(pid: int) -> str:
+    return named(pid, 80) if pid else "a process of another container"
