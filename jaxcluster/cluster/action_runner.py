@@ -179,8 +179,8 @@ class ActionRunner:
                 self._withdraw_behind()
             case actions.EndRank(rank, why):
                 world.end_rank(rank, why)
-            case actions.Recover(said, told, undo):
-                return self._recover(said, told, undo)
+            case actions.Recover(said, told, undo, when):
+                return self._recover(said, told, undo, when)
             case actions.WatchSilent(ranks):
                 self._silences.look(ranks)
             case actions.AskSilent(ranks):
@@ -296,9 +296,8 @@ class ActionRunner:
             if behind and wire.cell_ends.guards(record.ranks, later.record.ranks):
                 later.withdraw(why)
 
-    def _recover(self, evidence: str, message: str, undo: bool) -> Recovered:
+    def _recover(self, evidence: str, message: str, undo: bool, when: str) -> Recovered:
         cluster = self._cluster
-        when = f"in cell [{self._cell.record.execution_count}]"
         line = cluster.recover(evidence, message=message, when=when, undo=undo)
         is_replaced = cluster.world is not self._pinned
         self._pinned = cluster.world

@@ -157,12 +157,14 @@ class EndRank:
 class Recover:
     """Give the ranks new processes, or say what to type. -> ``Recovered``
 
-    ``undo``: names that the cell has bound are to be what they were before it.
+    ``undo``: names that the cell has bound are to be what they were before it. ``when``: as it is
+    said of those that are lost.
     """
 
     said: str
     told: str
     undo: bool
+    when: str
 
 
 # -------------------------------------------------------------------------- what has to be known

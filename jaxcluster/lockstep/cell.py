@@ -426,6 +426,13 @@ class Cell:
         }
 
     @property
+    def was_not_run(self) -> bool:
+        """Whether no rank has begun it, as far as is known of those that have died."""
+        records = self.record.records.items()
+        died = {rank for rank, one in records if one.died and one.reply is None}
+        return bool(self.never_begun) and len(self.never_begun | died) == len(self.record.ranks)
+
+    @property
     def lets_others_begin(self) -> bool:
         """Whether the ranks themselves let the next cell begin after it."""
         ends = self.ends

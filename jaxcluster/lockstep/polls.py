@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from jaxcluster import wire
 from jaxcluster.lockstep.actions import Action, AddPending, CountAnew, DropPending, Found, Notice
@@ -19,6 +20,7 @@ from jaxcluster.model import (
 )
 from jaxcluster.model.long_launches import waits_for_launch
 from jaxcluster.model.outputs import CellRecord
+from jaxcluster.ranks import name_ranks
 
 FOREIGN_S = 10.0  # that another notebook gets to fix its cell: it waits 5 s for a stopped rank
 TIE_S = 5.0  # that ranks to come get to show which of two programs most ranks launch
@@ -161,11 +163,25 @@ class Polls:
             return []
         if may_be_of_interrupt and self._is_of_interrupt(found):
             return []
-        self.report, self.evidence = found, reports
+        self.report = found = self._with_caught_stop(found)
+        self.evidence = reports
         if not found.is_hopeless or not self._watch.open_ranks:
             return [Found(found)]
         told = "\n".join(found.lines[:-1])
         return [Notice(notices.Alarm(f"{told}\nThe cell is ended.\n")), Found(found)]
+
+    def _with_caught_stop(self, found: findings.Report) -> findings.Report:
+        """The finding; where the cell has caught a stop, that is what parts ranks, and no loop."""
+        ended = {r: one for r, one in self._record.replies.items() if one.status == "ok"}
+        caught = [rank for rank, one in ended.items() if one.stopped_at is not None]
+        if found.kind != "missing" or found.cell_seq != self._record.seq or not caught:
+            return found
+        ranks = name_ranks(caught)
+        told = f"The cell has caught a stop on {ranks}: it comes to each rank at another moment."
+        lines = [line for line in found.lines if not line.startswith("Hint: ")]
+        lines = [told, *(line for line in lines if "ran more often on" not in line)]
+        lines.append("Hint: let a stop end the cell, or end the loop on all ranks alike.")
+        return replace(found, lines=tuple(lines), title=f"Stop caught on {ranks}")
 
     def _of_the_dead(self, dead: Iterable[int]) -> dict[int, wire.RankReport]:
         """Of dead ranks that are not in the cell, or not any more: they launch nothing now."""

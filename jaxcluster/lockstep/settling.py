@@ -558,8 +558,9 @@ class Settling:
     def _say_undone(self, told: Iterable[str] = ()) -> Steps[str]:
         """What became of what the cell did. Of names that are ``told`` it was said."""
         undone, gone = (yield from self._take_back()), set(told)
-        if len(self._cell.never_begun) == len(self._cell.record.ranks):
-            return " ".join(["This cell was not run.", *self._others])
+        if self._cell.was_not_run:  # the empty one is sent to go behind others
+            told = ["This cell was not run."] if self._cell.record.source else []
+            return " ".join([*told, *self._others])
         names = [n for n in rewrite.assigned_names(self._cell.record.source) if n not in gone]
         return " ".join([undone.without(gone).told("This cell", names), *self._others])
 
@@ -568,14 +569,16 @@ class Settling:
         if self._cell.is_last:
             return said
         undone = yield from self._take_back()  # before its values are saved
-        done: Recovered = yield actions.Recover(said, told, not undone.refused)
+        when = f"in cell [{self._cell.record.execution_count}]"
+        when = "when ranks died" if self._cell.was_not_run else when
+        done: Recovered = yield actions.Recover(said, told, not undone.refused, when)
         self._is_replaced |= done.is_replaced
         names = rewrite.assigned_names(self._cell.record.source)
         self._cell.undone = undone.brought_back(done.back, names) if done.is_undone else undone
         facts = yield from self._look_around()
         if self._is(State.LEFT, State.DIVERGED) and not (facts.dead or facts.divergence):
             self._become(State.SETTLED, "the ranks have new processes")
-        return f"{done.line} {(yield from self._say_undone(done.told))}"
+        return f"{done.line} {(yield from self._say_undone(done.told))}".strip()
 
     # -------------------------------------------------------------------------- how it has ended
 
@@ -661,7 +664,10 @@ class Settling:
         log_end = yield actions.ReadLogEnd(rank)
         # Behind a cut they may live, and go on with the cell.
         what = "could no longer be reached" if self._facts.is_cut else "died"
-        told = f"{begin_ranks(died, hosts)} {what} in cell [{record.execution_count}]: {why}."
+        where = f"in cell [{record.execution_count}]"
+        if cell.was_not_run:  # perhaps in another notebook's
+            where = f"before another rank had begun cell [{record.execution_count}]"
+        told = f"{begin_ranks(died, hosts)} {what} {where}: {why}."
         if deaths.meant([why]):
             told = f"Cell [{record.execution_count}] was ended: {why}."
         dead = self._facts.dead

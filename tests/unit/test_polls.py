@@ -78,6 +78,20 @@ def test_ranks_that_a_restart_has_ended_are_not_blamed() -> None:
     assert looked.report is None and looked.suspicion is None
 
 
+@pytest.mark.parametrize("place", ["3:2:14", "", None])
+def test_a_stop_that_the_cell_has_caught_is_named_and_no_loop(place: str | None) -> None:
+    """It comes to each rank at another moment, so they are in different rounds."""
+    looked = polls()
+    looked._record.records[1].reply = wire.CellReply(1, SEQ, "ok", 0.1, stopped_at=place)
+    looked.find(one_lacks(), ALL)
+    looked.find(one_lacks(probes=2), ALL)
+    assert looked.report is not None and looked.report.culprits == (1,)
+    has_caught = place is not None
+    assert looked.report.title.startswith("Stop caught on rank 1") is has_caught
+    assert looked.report.lines[0].startswith("The cell has caught a stop on rank 1") is has_caught
+    assert any("Rank 1 finished the cell without" in line for line in looked.report.lines)
+
+
 def test_the_first_finding_stays() -> None:
     looked = polls()
     looked.find(one_lacks(), ALL)

@@ -527,6 +527,25 @@ def test_only_a_cell_that_new_processes_took_back_is_said_to_be_undone_by_them(
     assert ("Don't trust what this cell assigned" in done) is not is_undone
 
 
+@pytest.mark.parametrize("source", ["y = f(x)", ""])
+def test_a_death_in_another_notebooks_cell_is_not_said_to_be_of_one_that_waited(
+    source: str,
+) -> None:
+    """No rank has begun it. The empty cell goes behind others, and nobody has typed it."""
+    cell = Cell(CellRecord(SEQ, 3, source, [0, 1]), T0 - 1)
+    cell.feed(events.Replied(T0 - 0.5, wire.CellReply(0, SEQ, "interrupted", 0.0)))
+    cell.feed(events.Died(T0, 1, "killed by SIGKILL", -9))
+    settling, ranks = Settling(cell), Ranks(dead={1: wire.Death("killed by SIGKILL")})
+    asked: list[actions.Recover] = []
+    ranks.answers[actions.Recover] = lambda it: asked.append(it) or Recovered("New processes.")
+    ranks.carry(settling.settle())
+    death = ranks.carry(settling.end(lambda error, ranks: ())).death
+    begun = "before another rank had begun cell [3]"
+    assert death.message == f"Rank 1 died {begun}: killed by SIGKILL."
+    assert death.done == f"New processes.{' This cell was not run.' if source else ''}"
+    assert asked[0].when == "when ranks died"
+
+
 def test_nothing_is_brought_back_on_ranks_that_were_replaced_under_the_cell() -> None:
     cell, settling = ended((EVEN, LESS))
     ranks = Ranks(is_over=True)
