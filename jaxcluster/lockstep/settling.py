@@ -161,6 +161,7 @@ class Settling:
         cell, dead = self._cell, self._facts.dead
         why = deaths.meant(one.why for one in dead.values())
         is_known = self._has_ended_by_itself and not cell.is_to_be_checked
+        is_known = is_known and not wire.cell_ends.may_be_shifted(cell.ends)
         if is_known or not (why and self._is(State.LEFT)):
             return
         if cell.polls.report is not None:
