@@ -464,7 +464,7 @@ def test_what_a_restart_ends_has_not_ended_else(how: str, died: str | None, told
 @pytest.mark.parametrize("own", [EVEN, {}], ids=["has launched", "has launched nothing"])
 def test_a_cell_that_may_have_met_others_is_not_right_where_its_ranks_are_ended(own: Any) -> None:
     """Ranks were uneven before it, by a thread's launches or not: nobody can look any more."""
-    cell, settling = ended((EVEN, LESS), own=own, background=True)
+    _, settling = ended((EVEN, LESS), own=own, background=True)
     ranks = Ranks(dead=dict.fromkeys((0, 1), wire.Death(RESTARTED)))
     ranks.carry(settling.settle())
     death = ranks.carry(settling.end(lambda error, ranks: ())).death
