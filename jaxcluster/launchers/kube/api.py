@@ -167,7 +167,7 @@ class Api:
         return self._ask(f"make {what}", "POST", self._path(group, plural), strict, body)
 
     def get(self, plural: str, name: str) -> Mapping[str, Any] | None:
-        """One of ``KINDS``; None: there is none of that name."""
+        """The object of a kind in ``KINDS`` that has this name; None if there is none."""
         group, what = KINDS[plural]
         try:
             return self._ask(f"look at {what}", "GET", self._path(group, plural, name))
