@@ -92,6 +92,16 @@ def test_a_stop_that_the_cell_has_caught_is_named_and_no_loop(place: str | None)
     assert any("Rank 1 finished the cell without" in line for line in looked.report.lines)
 
 
+def test_a_caught_stop_makes_no_rank_launch_another_program() -> None:
+    looked = polls()
+    looked._record.records[1].reply = wire.CellReply(1, SEQ, "ok", 0.1, stopped_at="3:2:14")
+    for probes in (1, 2):
+        others = {r: report(r, launch(0, fingerprint=1 + r), probes=probes) for r in (0, 1)}
+        looked.find(others, ALL)
+    assert looked.report is not None and looked.report.kind == "mismatch"
+    assert not looked.report.title.startswith("Stop caught")
+
+
 def test_the_first_finding_stays() -> None:
     looked = polls()
     looked.find(one_lacks(), ALL)
