@@ -86,23 +86,24 @@ def place(
     settle_cells(notebook)
     give_up, is_behind = time.monotonic() + timeout_s, False
     while True:
-        with _turn(notebook.world) as ranks:
-            unsettled = ranks.unsettled - notebook.world.own_cells
+        world = notebook.world
+        with _turn(world) as ranks:
+            if notebook.world is not world:
+                continue  # a restart had the turn: this one is nobody's any more
+            unsettled = ranks.unsettled - world.own_cells
             unsettled |= ranks.unsettled & {cell.record.seq for cell in notebook.cells}
             is_even = ranks.is_even or is_behind or not _is_behind_others(notebook)
             is_lost = notebook.is_broken and not notebook.cells  # nobody settles anything now
             is_settled = is_even and not unsettled
             if not ranks.busy and (is_lost or is_settled):
-                if not (is_settled or notebook.world.dead):
+                if not (is_settled or world.dead):
                     warn(NOT_SETTLED)
                 yield
                 return
         if is_lost or time.monotonic() > give_up:
             if ranks.busy:
-                raise notebook.world.unanswered(ranks.busy, HOLD_S if is_lost else timeout_s)
-            raise RankHung(
-                "A cell that went wrong is not settled.", SETTLE_HINT, notebook.world.link.ranks
-            )
+                raise world.unanswered(ranks.busy, HOLD_S if is_lost else timeout_s)
+            raise RankHung("A cell that went wrong is not settled.", SETTLE_HINT, world.link.ranks)
         is_behind = not notebook.cells and _settle_others(notebook, is_certain=True)
         if not is_behind:
             time.sleep(AGAIN_S)

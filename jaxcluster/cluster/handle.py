@@ -795,8 +795,10 @@ class Cluster(Lifecycle):
 
         between_cells.settle_cells(self)
         # Mostly no rank runs a cell: the same question tells that, and has the answer.
-        with contextlib.suppress(transfer.Busy, NoCluster), self.world.turns.quiet() as last:
-            return transfer.pull(self.world, name, last)
+        world = self.world
+        with contextlib.suppress(transfer.Busy, NoCluster), world.turns.quiet() as last:
+            if world is self.world:  # else a restart had the turn: this one is nobody's any more
+                return transfer.pull(world, name, last)
         with between_cells.place(self):
             return transfer.pull(self.world, name)
 

@@ -127,6 +127,22 @@ def test_cells_that_run_or_are_on_their_way_are_waited_for(busy: Rest) -> None:
     assert Notebook(Ranks([rest(), busy], FREE)).course() == [*HAD[:2], *HAD[1:]]
 
 
+def test_a_turn_of_ranks_that_a_restart_has_replaced_is_nobodys() -> None:
+    old, new = Ranks(FREE), Ranks(FREE)
+    notebook = Notebook(old)
+    taken = old.turns.quiet
+
+    @contextlib.contextmanager
+    def behind_a_restart() -> Iterator[dict[int, int]]:
+        notebook.world = new
+        with taken() as last:
+            yield last
+
+    old.turns.quiet = behind_a_restart
+    assert notebook.course() == HAD
+    assert "acts" not in old.told
+
+
 def test_a_cell_that_runs_for_long_gets_the_turn_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """It needs it to bring the ranks back, and would not end. A cell finds what is wrong."""
     monkeypatch.setattr(between_cells, "HOLD_S", -1.0)
