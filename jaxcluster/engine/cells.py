@@ -56,6 +56,7 @@ from jaxcluster.engine.running import Debugger, Home, Running
 from jaxcluster.engine.state.copier import Copier
 from jaxcluster.engine.state.settings import Settings
 from jaxcluster.engine.steps.active_loops import ActiveLoops
+from jaxcluster.engine.thread_errors import ThreadErrors
 from jaxcluster.engine.undo import Undo
 from jaxcluster.host import kernel_private
 
@@ -106,6 +107,7 @@ class CellRunner:
         self.others = ChangeNotices(control, self.names, lambda: self.current is not None)
         self.history = history or History(None)
         self.background = Background()
+        self.thread_errors = ThreadErrors(journal.cell_numbers, self._last_seq)
         self.settings = Settings()
         self.copier = Copier(rank)
         self.steps = ActiveLoops(self, None)
@@ -169,8 +171,14 @@ class CellRunner:
         self.copier.attach(shell.user_ns, self.settings, loop.call_soon_threadsafe)
         self.copier.tell = self._tell_outside
         self.background.attach(loop)
+        self.thread_errors.listen()
         # Looked up at each call: the main thread is in this loop from now on.
         self.control.call_main = loop.call_soon_threadsafe  # type: ignore[assignment]
+
+    def _last_seq(self) -> int:
+        """The seq of the cell that runs, or has ended last."""
+        running = self.current
+        return self.ended if running is None else running.cell.seq
 
     def _code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
         digest = hashlib.blake2b(

@@ -208,6 +208,7 @@ def report(runner: CellRunner, process: Process, names: list[str], count: int) -
         locals=small_values(runner, names, stack),
         announced=announced,
         given_up=given_up,
+        thread_error=runner.thread_errors.latest(),
     )
     return wire.PollReply(report, *tail)
 

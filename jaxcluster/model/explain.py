@@ -24,6 +24,7 @@ from jaxcluster.ranks import (
 from jaxcluster.text import format_seconds
 
 N = TypeVar("N", bound=ast.expr | ast.stmt)
+FAILED_HINT = "an error on some ranks only: check its cause on all of them before the launch."
 
 
 def hosts_of(reports: Mapping[int, wire.RankReport]) -> dict[int, str]:
@@ -352,8 +353,7 @@ def _why_missing(found: Missing, scene: Scene) -> tuple[str, str, str]:
         return f"{begin_ranks(dead, scene.hosts)} died", "", ""
     if failed := [r for r in found.culprits if r in scene.errors]:
         title = f"{scene.errors[failed[0]].ename} on {name_ranks(failed, scene.hosts)}"
-        hint = "an error on some ranks only: check its cause on all of them before the launch."
-        return title, "", hint
+        return title, "", FAILED_HINT
     if (line := _wanted_line(found, scene)) is None:
         return f"Launch skipped on {culprits}", "", ""
     branch = _branch(scene.source, line)
@@ -361,6 +361,8 @@ def _why_missing(found: Missing, scene: Scene) -> tuple[str, str, str]:
     if branch is not None and not (_is_inside(loop, branch) and _has_run(line, found, scene)):
         told = _tell_branch(scene.source, branch, line, found.wanted)
         return f"Branch on line {branch.lineno}", told, ""
+    if (stopped := _tell_thread(found, scene)) is not None:
+        return *stopped, FAILED_HINT
     caught = _within_try(scene.source, line)
     if loop is None:
         told = ""
@@ -379,6 +381,23 @@ def _why_missing(found: Missing, scene: Scene) -> tuple[str, str, str]:
     if ast.Break in kinds:
         hint = "what ends a loop by `break` must be the same on every process."
     return f"Loop on line {loop.lineno}", f"The loop on line {loop.lineno} {more}", hint
+
+
+def _tell_thread(found: Missing, scene: Scene) -> tuple[str, str] | None:
+    """What a thread of a rank that skipped a launch has ended with, and none of the others'.
+
+    Of a loader's that fails, the cell sees the end of its loop.
+    """
+    errors = {r: one.thread_error for r, one in scene.reports.items() if one.thread_error}
+    elsewhere = {errors[rank].ename for rank in found.others if rank in errors}
+    for rank in found.culprits:
+        if (error := errors.get(rank)) is not None and error.ename not in elsewhere:
+            who = name_ranks([rank], scene.hosts)
+            place = f" at {error.place}" if error.place else ""
+            told = f"Thread {error.thread!r} of {who} ended with {error.ename}{place}"
+            told += f": {error.evalue}" if error.evalue else "."
+            return f"{error.ename} in a thread of {who}", told
+    return None
 
 
 def _is_inside(inner: ast.stmt | None, outer: ast.stmt) -> bool:

@@ -80,6 +80,7 @@ from jaxcluster.wire.messages import (
     Spoiled,
     StepCost,
     StepsReport,
+    ThreadError,
     ValueLook,
     ValueReport,
     VariableInfo,

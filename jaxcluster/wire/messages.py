@@ -311,6 +311,19 @@ class ErrorInfo:
 
 
 @dataclass(frozen=True)
+class ThreadError:
+    """What a thread of the user's has ended with: it is told with the launches of its rank.
+
+    ``place`` is where it was raised: ``cell [3] line 4``, ``data.py line 12``, or "".
+    """
+
+    thread: str
+    ename: str
+    evalue: str
+    place: str
+
+
+@dataclass(frozen=True)
 class NameChanges:
     """Which names a rank has bound and unbound since it last told this notebook.
 
@@ -463,7 +476,7 @@ class RankReport:
     that, in strict mode, waits for the other ranks; or one that was refused since others differed;
     or, on GPU, one whose program is being compiled, for which the ranks wait for each other.
     ``given_up`` are those that, in strict mode, waited so in the cell that runs, or ran last, until
-    it was interrupted.
+    it was interrupted. ``thread_error`` came in that cell, or in the one before.
     """
 
     state: RankState
@@ -472,6 +485,7 @@ class RankReport:
     locals: dict[str, str] = field(default_factory=dict)
     announced: Launch | None = None
     given_up: list[Launch] = field(default_factory=list)
+    thread_error: ThreadError | None = None
 
 
 @dataclass(frozen=True)

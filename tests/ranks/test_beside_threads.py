@@ -5,6 +5,7 @@ With two devices each, they don't wait in a launch: cells end.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -73,3 +74,29 @@ def test_a_stop_hides_no_different_programs_where_a_rank_has_launched_neither(
     with pytest.raises((Divergence, CellInterrupted)) as caught:
         cell.wait()
     check_told(caught.value, ranks)
+
+
+LOADER = """
+import queue
+def batches():
+    found = queue.Queue(2)
+    def work():
+        try:
+            for i in range(4):
+                if r == 1 and i == 2: raise ValueError("bad file")
+                found.put(i)
+        finally:
+            found.put(None)
+    threading.Thread(target=work, name="loader", daemon=True).start()
+    while (i := found.get()) is not None: yield i
+for i in batches(): y = total(g + i)
+"""
+
+
+@pytest.mark.promise("The promise")
+def test_what_a_loaders_thread_has_failed_with_is_named(ranks: jaxcluster.Cluster) -> None:
+    with pytest.raises(Divergence) as caught:
+        ranks.run(LOADER.strip(), show=False)
+    told = r"Thread 'loader' of rank 1 ended with ValueError at cell \[\d+\] line 7: bad file"
+    assert re.fullmatch(told, str(caught.value).splitlines()[0])
+    assert "last batch" not in str(caught.value)

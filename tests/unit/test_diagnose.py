@@ -289,6 +289,22 @@ def test_an_error_before_the_launch_is_named():
     assert found.lines[1].startswith("Ranks 0, 2, 3 waited ")
 
 
+def test_a_loaders_thread_that_has_failed_explains_a_loop_that_ended_early():
+    reports = {r: report(r, [SUM, SUM], line=2) for r in (0, 2, 3)}
+    reports[1] = report(1, [SUM], running=False)
+    failed = wire.ThreadError("Thread-3 (work)", "ValueError", "bad file", "data.py line 12")
+    reports[1] = replace(reports[1], thread_error=failed)
+    loop = "for batch in loader:\n    total(batch)\n"
+    found = look(reports, ended=[1], source=loop)
+    assert found.title == "ValueError in a thread of rank 1"
+    told = "Thread 'Thread-3 (work)' of rank 1 ended with ValueError at data.py line 12: bad file"
+    assert found.lines[0] == told
+    assert not any("last batch" in line for line in found.lines)
+    # Where it fails on all ranks alike, it is no cause.
+    reports[0] = replace(reports[0], thread_error=failed)
+    assert "thread" not in look(reports, ended=[1], source=loop).title
+
+
 def test_a_rank_that_was_not_told_to_run_the_cell_is_said_so():
     reports = {r: report(r, [SUM], line=3) for r in (0, 2, 3)}
     reports[1] = report(1, [], running=False)

@@ -32,6 +32,7 @@ class Runner:
         self.main_thread_id = threading.get_ident()
         self.current: Any = self.in_cell(1)
         self.queue = Queue([2])
+        self.thread_errors = SimpleNamespace(latest=lambda: None)
         self.background = SimpleNamespace(ask=lambda: None, look=lambda: ["thread 't'"], probes=0)
         self.paused, self.gate = (
             SimpleNamespace(kind=""),
