@@ -353,7 +353,7 @@ def module_source(module: str) -> str:
         name = f"{name}.{part}".lstrip(".")
         if part == "__main__" and spec is not None and spec.submodule_search_locations is None:
             break
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # a finder may do anything
             spec = PathFinder.find_spec(name, places)
         if spec is None:
             return ""

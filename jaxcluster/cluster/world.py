@@ -463,7 +463,7 @@ class World:
 
     def close_client(self) -> None:
         if self._client is not None:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # its sockets may be closed by now
                 self._client.close()
             self._client = None
 

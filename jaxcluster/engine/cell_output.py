@@ -90,7 +90,7 @@ class CellOutput:
                 type(error), error, at, tb_offset=0
             )
             return list(made)
-        except Exception:
+        except Exception:  # IPython's renderer, on the user's exception
             return lines
 
     def print(self, name: str, text: str) -> bool:

@@ -617,7 +617,7 @@ class CellRunner:
             return {}
         try:
             return self._store_exception(*args, **kwargs) if self._store_exception else {}
-        except Exception:
+        except Exception:  # IPython's own, and ipykernel's above it
             return {}
 
     def is_child(self) -> bool:
@@ -629,7 +629,7 @@ class CellRunner:
         if running.error is not None:
             log.write("\n".join(running.error.traceback))
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # a stream may be the user's
                 stream.flush()
         os._exit(0 if running.status == "ok" else 1)
 

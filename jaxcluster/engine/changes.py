@@ -149,7 +149,7 @@ class Watch:
                 if type(one.value) is not one.cls:
                     _class_of.__set__(one.value, one.cls)
                 one.kind.put_back(one.value, one.copy)
-            except Exception:
+            except Exception:  # a subclass's own methods may do anything
                 failed.append(one)
         return failed
 

@@ -99,7 +99,7 @@ class ClientCode:
         """This code belongs to no cell: to undo the last one would undo it as well."""
         why = "%%px, or another client's code, has run on it since"
         if told := self.runner.undo.forget_once_decided(why):
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # the stream may be the user's
                 print(told, file=self._stdout)
 
     @contextlib.contextmanager
@@ -118,11 +118,11 @@ class ClientCode:
             yield
         finally:
             is_own.reset(mark)
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # what the code has changed may be of any class
                 self.runner.settings.note()
             self.runner.copier.leave()
             self.runner.others.leave()
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # the stream may be the user's
                 if text := log.read(last=True):
                     stream.write(text)
 

@@ -86,8 +86,8 @@ class SignallingQueue(ThreadMonitoredQueue):
         try:
             _, parts = self.session.feed_identities(frames)
             request = self.session.deserialize(parts)
-        except Exception:
-            return False  # unsigned, or damaged: the engine says so in its log
+        except Exception:  # unsigned, or damaged: the engine says so in its log
+            return False
         if request["header"]["msg_type"] != "signal_request":
             return False
         try:

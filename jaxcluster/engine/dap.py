@@ -273,7 +273,7 @@ def _let_go_in_child() -> None:
     if (monitoring := getattr(sys, "monitoring", None)) is not None:
         with contextlib.suppress(ValueError):
             monitoring.set_events(monitoring.DEBUGGER_ID, 0)
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):  # debugpy's own, which may be half set up
         import pydevd
 
         pydevd.set_global_debugger(None)

@@ -113,7 +113,7 @@ def is_odd(error: BaseException) -> bool:
             todo += [e for e in (one.__cause__, one.__context__) if e is not None]
         except KeyboardInterrupt:
             raise
-        except BaseException:
+        except BaseException:  # the error's class may do anything
             return True
     return False
 

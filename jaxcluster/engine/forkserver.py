@@ -308,7 +308,7 @@ class ForkServer(SupervisionLoop):
         except BaseException:
             traceback.print_exc()
         finally:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # the process ends here, whatever comes
                 sys.stderr.flush()
             os._exit(code)
 

@@ -25,7 +25,7 @@ def keep() -> None:
         _fd = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, _FROM_FD)
     except (OSError, ValueError):  # so few descriptors are allowed
         _fd = 2
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):  # a session without it is as good
         faulthandler.enable(file=_fd, all_threads=True)
 
 

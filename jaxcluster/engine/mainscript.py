@@ -166,7 +166,7 @@ def _execute(code: types.CodeType, namespace: dict[str, Any], end: End) -> None:
             raise SystemExit(status) from None
     except BaseException as error:
         if sys.excepthook is not end.excepthook:  # a logger of the script's, say
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # as Python does, which goes on with its own
                 sys.excepthook(type(error), error, error.__traceback__)
         end.come(AFTER_ERROR_S)
         raise
@@ -196,7 +196,7 @@ def _leave_child(error: BaseException | None) -> None:
         traceback.print_exception(error)
         status = 1
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # the process ends here, whatever comes
             stream.flush()
     os._exit(status)
 
@@ -304,7 +304,7 @@ class End:
                 del self._namespace[name]
             gc.collect()
             for file in [*_all_of(io.TextIOWrapper), *_all_of(io.BufferedWriter)]:
-                with contextlib.suppress(Exception):
+                with contextlib.suppress(Exception):  # the script may have broken it
                     if not file.closed:
                         file.flush()
 
@@ -339,7 +339,7 @@ def _told(what: str) -> Iterator[None]:
     """What is raised inside is written to ``sys.stderr``, as Python does it at its end."""
     try:
         yield
-    except Exception:
+    except Exception:  # as Python itself does
         print(f"Exception ignored in {what}:", file=sys.stderr)
         traceback.print_exc()
 

@@ -55,7 +55,7 @@ def run_pending(_: Any = None) -> int:
             break
         try:
             answer.put(call(sys._getframe(1)))
-        except Exception:
+        except Exception:  # the asking thread waits for an answer
             answer.put(None)
     return 0
 

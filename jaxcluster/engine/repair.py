@@ -125,7 +125,7 @@ def _is_in_its_place(name: str, old: Any, new: Any) -> bool:
     if (answers := _ANSWERS.get(name)) is not None:
         try:
             return answers(new)
-        except BaseException:
+        except BaseException:  # it may be the user's function
             return False
     return _type(old) is not _type  # in a class's place no other thing serves: values are of it
 

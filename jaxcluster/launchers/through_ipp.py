@@ -219,7 +219,7 @@ async def _serve(task: Mapping[str, Any]) -> int:
                 await asyncio.wait_for(over.wait(), LOOK_S)
         _pass_on(folder, read_so_far)
         if ended:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # a launcher of a site's own
                 print(launcher.get_output() or "", file=sys.stderr)
             print(f"{task['engines']} has ended: {ended[0]}", file=sys.stderr)
         return 1 if ended else 0

@@ -74,7 +74,7 @@ def told(value: Any, limit: int = 1000) -> str:
         return shorten(clean(str.__str__(repr(value))), limit)
     except KeyboardInterrupt:
         raise
-    except BaseException:
+    except BaseException:  # its class may do anything
         return f"<{type_name(type(value))} without a repr>"
 
 

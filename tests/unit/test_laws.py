@@ -238,3 +238,64 @@ def test_no_python_that_is_started_takes_modules_from_the_current_folder() -> No
 def test_that_would_be_seen() -> None:
     (words,) = commands("[sys.executable, '-m', 'jaxcluster.agent']")
     assert takes_modules_from_the_current_folder(words)
+
+
+# --------------------------------------------------------------------------- broad handlers
+
+BROAD = {"Exception", "BaseException"}
+TELLING = {"exception", "exc_info", "print_exc", "wrap_exception"}
+
+
+def names_in(*nodes: ast.AST | None) -> set[str]:
+    """The names and attributes that occur in these parts of a program."""
+    found = [inner for node in nodes if node is not None for inner in ast.walk(node)]
+    names = {node.id for node in found if isinstance(node, ast.Name)}
+    return names | {node.attr for node in found if isinstance(node, ast.Attribute)}
+
+
+def without_reason(source: str) -> list[int]:
+    """The lines that catch any exception, and neither raise, nor hand it on, nor say why."""
+    lines, found = source.splitlines(), []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.ExceptHandler(type=kind, name=name, body=body):
+                is_broad = kind is None or bool(BROAD & names_in(kind))
+                is_told = bool({name, *TELLING} & names_in(*body)) or any(
+                    isinstance(inner, ast.Raise) for one in body for inner in ast.walk(one)
+                )
+                end = body[0].lineno
+            case ast.Call(func=ast.Attribute(attr="suppress"), args=args):
+                is_broad, is_told, end = bool(BROAD & names_in(*args)), False, node.lineno + 1
+            case _:
+                continue
+        has_reason = any("#" in line for line in lines[node.lineno - 1 : end - 1])
+        if is_broad and not is_told and not has_reason:
+            found.append(node.lineno)
+    return found
+
+
+def test_who_catches_any_exception_hands_it_on_or_says_why() -> None:
+    root = Path(jaxcluster.__file__).parent
+    found = {
+        str(path.relative_to(root)): without_reason(path.read_text()) for path in root.rglob("*.py")
+    }
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    ("handler", "is_seen"),
+    [
+        ("except Exception:\n    pass", True),
+        ("except (OSError, BaseException) as error:\n    x = 1", True),
+        ("except:\n    pass", True),
+        ("except Exception:  # the user's class may do anything\n    pass", False),
+        ("except BaseException:\n    close()\n    raise", False),
+        ("except Exception as error:\n    failed.put(error)", False),
+        ("except Exception:\n    log.exception('poll')", False),
+        ("except OSError:\n    pass", False),
+        ("finally:\n    with contextlib.suppress(Exception):\n        close()", True),
+        ("finally:\n    with contextlib.suppress(KeyError):\n        close()", False),
+    ],
+)
+def test_one_that_says_nothing_is_seen(handler: str, is_seen: bool) -> None:
+    assert bool(without_reason(f"try:\n    work()\n{handler}")) == is_seen

@@ -117,7 +117,7 @@ def _set_for_now(settings: Settings, values: Mapping[str, Any]) -> Iterator[None
 
 def _set(settings: Settings, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # one that can't be set keeps no other back
             settings.restore(name, value)
 
 
@@ -256,7 +256,7 @@ class Loader:
         found = {}
         for name, one in self.saved.settings.items():
             if name not in skip and (name in groups or name.partition(" ")[0] in groups):
-                with contextlib.suppress(Exception):
+                with contextlib.suppress(Exception):  # one that can't be read keeps no other back
                     found[name] = self.unpickle(one)
         return found
 
@@ -318,7 +318,7 @@ class Loader:
             gone = set(lost)
             values = {n: newest[n] for n in now if n not in gone}
             values |= {n: older[n] for n in then if n not in gone}
-        except Exception:
+        except Exception:  # what is alone must do then
             return None
         if broken and self._reaches(values, broken):
             return None
@@ -520,7 +520,7 @@ def _around(code: int, pops: int) -> Callable[[Any], None]:
         operands = stack[height:]
         try:
             pickle._Unpickler.dispatch[code](unpickler)
-        except Exception:
+        except Exception:  # the user's class can't be made again
             made = operands[0] if code == pickle.BUILD[0] else _Broken()
             stack[height:] = [made]
             unpickler.broken.append(made)
@@ -538,7 +538,7 @@ def _fill(code: int) -> Callable[[Any], None]:
         items = unpickler.stack[-2:] if code == pickle.SETITEM[0] else list(unpickler.stack)
         try:
             pickle._Unpickler.dispatch[code](unpickler)
-        except Exception:
+        except Exception:  # the key's parts are not there yet
             unpickler.later.append((unpickler.stack[-1], items))
 
     return load

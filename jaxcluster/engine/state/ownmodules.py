@@ -320,10 +320,10 @@ def remember_imports() -> None:
     @functools.wraps(execute)
     def executing(self: SourceFileLoader, module: types.ModuleType) -> None:
         names, before = vars(module), {}
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # an import must not fail by what is noted of it
             before = {name: _reference(value) for name, value in _others(names, ())}
         execute(self, module)
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # as above
             if is_of_own_module(names):
                 _note_made(names, before)
 

@@ -55,7 +55,7 @@ class ProcessState:
     def put_back(self) -> None:
         """Make them what they were, each for itself."""
         for one in (self._random, self._numpy, self._jax, self._environment, self._folder):
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # each for itself
                 one()
 
     def _random(self) -> None:
@@ -161,7 +161,7 @@ def _memory_of(generator: random.Random) -> Any:
         nbytes = type(generator).__base__.__basicsize__  # type: ignore[union-attr]
         offset = ctypes.string_at(id(generator), nbytes).find(known)
         return _Raw.from_address(id(generator) + offset) if offset > 0 else None
-    except Exception:
+    except Exception:  # numpy has laid it out in another way
         return None
 
 

@@ -348,7 +348,7 @@ def _equal(one: Any, other: Any) -> bool:
         if isinstance(one, decimal.Context):
             return repr(one) == repr(other)
         return bool(one == other)
-    except Exception:
+    except Exception:  # the values' classes may do anything
         return one is other
 
 
