@@ -32,7 +32,7 @@ from jaxcluster.model import (
     suspect_launches,
     verdict,
 )
-from jaxcluster.ranks import begin_ranks, name_ranks
+from jaxcluster.ranks import name_ranks, say_each
 
 ANSWER_S = 5.0  # that ranks get to say what they have launched, where it is known to differ
 UNEVEN_S = 8.0  # that what made the ranks uneven gets to even out, or to become certain
@@ -661,16 +661,18 @@ class Settling:
             return verdict.Death(told, (yield from self._recover(told)), sorted(killed))
         if not died:
             return None
-        rank, why = next(iter(sorted(died.items())))
-        log_end = yield actions.ReadLogEnd(rank)
+        # Those that a restart has ended since have not died by themselves.
+        died = {r: why for r, why in died.items() if not deaths.meant([why])} or died
+        log_end = yield actions.ReadLogEnd(min(died))
         # Behind a cut they may live, and go on with the cell.
         what = "could no longer be reached" if self._facts.is_cut else "died"
         where = f"in cell [{record.execution_count}]"
         if cell.was_not_run:  # perhaps in another notebook's
             where = f"before another rank had begun cell [{record.execution_count}]"
-        told = f"{begin_ranks(died, hosts)} {what} {where}: {why}."
-        if deaths.meant([why]):
-            told = f"Cell [{record.execution_count}] was ended: {why}."
+        ends = {rank: f"{what} {where}: {why}" for rank, why in died.items()}
+        told = "\n".join(say_each(ends, f"{what}, too", hosts))
+        if ended := deaths.meant(died.values()):
+            told = f"Cell [{record.execution_count}] was ended: {ended}."
         dead = self._facts.dead
         if lost := {r: why for r, why in died.items() if r in dead and dead[r].host_lost}:
             yield actions.Notice(notices.lost_hosts(lost))  # what follows can take a minute

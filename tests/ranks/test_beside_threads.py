@@ -100,3 +100,28 @@ def test_what_a_loaders_thread_has_failed_with_is_named(ranks: jaxcluster.Cluste
     told = r"Thread 'loader' of rank 1 ended with ValueError at cell \[\d+\] line 7: bad file"
     assert re.fullmatch(told, str(caught.value).splitlines()[0])
     assert "last batch" not in str(caught.value)
+
+
+CAUGHT = """
+done = 0
+try:
+    while True:
+        y = total(g)
+        done += 1
+        time.sleep(0.01 * (r + 1))
+except KeyboardInterrupt:
+    print("saved")
+"""
+
+
+@pytest.mark.promise("Interrupts")
+def test_a_stop_that_the_cell_catches_is_what_parts_its_ranks(ranks: jaxcluster.Cluster) -> None:
+    cell = ranks.submit(CAUGHT)
+    until(lambda: min(len(one.launches) for one in ranks.reports().values()) > 20, "the loop runs")
+    ranks.interrupt()
+    with pytest.raises(Divergence) as caught:
+        cell.wait()
+    first, *more = str(caught.value).splitlines()
+    assert first.startswith("The cell has caught a stop on ranks 0-2:")
+    assert not any("ran more often" in line or "last batch" in line for line in more)
+    assert "Hint: let a stop end the cell, or end the loop on all ranks alike." in more

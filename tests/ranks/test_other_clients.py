@@ -105,3 +105,24 @@ def test_after_a_cell_of_another_notebook_all_that_is_equal_comes_back(
     until(lambda: known(ranks, 1).get("y") == "=3", "what the rank tells of it")
     assert "Lost" not in lose(ranks, 1)
     assert values_of(ranks, "(x, y, lr, history)") == [(5, 3, 0.5, [1])] * 3
+
+
+def test_a_rank_that_dies_in_another_notebooks_cell_did_not_die_in_the_one_behind(
+    ranks: jaxcluster.Cluster, home: Home
+) -> None:
+    dies = "time.sleep(2)\nif jax.process_index() == 1: os.kill(os.getpid(), 9)\ntime.sleep(30)"
+    ranks.run("import jax, os, time", show=False)
+    code = f"import jaxcluster\nc = jaxcluster.attach('others')\nc.run({dies!r}, show=False)"
+    words = [sys.executable, "-c", code]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, env=home.environ(), stdout=pipe, stderr=pipe, text=True) as other:
+        until(lambda: all(s.state == "running" for s in ranks.status()), "the other one's cell")
+        with pytest.raises(RankDied) as died:
+            ranks.run("queued = 1", show=False)
+        _, told = other.communicate(timeout=60)
+    said = str(died.value)
+    assert "Rank 1 died" in said and "killed by SIGKILL" in said
+    assert "This cell was not run" in said
+    assert "in cell" not in said.splitlines()[0]
+    assert "Rank 1 died in cell" in told
+    assert {*values_of(ranks, "'queued' in globals()")} == {False}

@@ -520,6 +520,38 @@ def test_a_cell_whose_ranks_died_is_left_to_who_gives_them_new_processes() -> No
     assert ranks.kinds().count("Undo") == 1
 
 
+@pytest.mark.parametrize(
+    ("whys", "told", "dead"),
+    [
+        (
+            {0: RESTARTED, 1: "killed by SIGKILL"},
+            "Rank 1 died in cell [3]: killed by SIGKILL.",
+            [1],
+        ),
+        (
+            {0: "killed by SIGSEGV", 1: "killed by SIGKILL"},
+            "Rank 0 died in cell [3]: killed by SIGSEGV.\n"
+            "Rank 1 died in cell [3]: killed by SIGKILL.",
+            [0, 1],
+        ),
+        ({0: RESTARTED, 1: RESTARTED}, f"Cell [3] was ended: {RESTARTED}.", [0, 1]),
+    ],
+)
+def test_each_rank_is_said_to_have_died_of_its_own_death(
+    whys: dict[int, str], told: str, dead: list[int]
+) -> None:
+    """Another notebook, which has started the cluster, restarts it while this one is told."""
+    cell = Cell(CellRecord(SEQ, 3, "y = f(x)", [0, 1]), T0 - 1)
+    for rank, why in whys.items():
+        cell.feed(events.Died(T0, rank, why))
+    ranks = Ranks(dead={rank: wire.Death(why) for rank, why in whys.items()})
+    settling = Settling(cell)
+    ranks.answers[actions.Recover] = lambda _: Recovered("New processes.")
+    ranks.carry(settling.settle())
+    death = ranks.carry(settling.end(lambda error, ranks: ())).death
+    assert (death.message, death.ranks) == (told, dead)
+
+
 @pytest.mark.parametrize("is_undone", [True, False])
 def test_only_a_cell_that_new_processes_took_back_is_said_to_be_undone_by_them(
     is_undone: bool,
