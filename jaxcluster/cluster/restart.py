@@ -241,7 +241,10 @@ def _save(
         raise
     silent = [r for r in range(world.num_processes) if r not in reports]
     own, first = world.own_cells, world.record.last_seq
-    dead = {r: _dead(world.told, cells, r, last.get(r, 0), undone, own, first) for r in silent}
+    sources = {seq: text for one in reports.values() for seq, text in one.sources.items()}
+    dead = {
+        r: _dead(world.told, cells, r, last.get(r, 0), undone, own, first, sources) for r in silent
+    }
     # Of a cell that is not taken back, a living rank has what it has lost only in later copies.
     copied = {r: one for r, one in found.reports.items() if undone or r in dead}
     return Kept(
@@ -313,6 +316,7 @@ def _dead(
     undone: int = 0,
     own: Set[int] = frozenset(),
     first: int = 0,
+    sources: Mapping[int, str] | None = None,
 ) -> Dead:
     """What was heard of a rank that is dead.
 
@@ -322,20 +326,24 @@ def _dead(
       undone: the seq of the cell that is taken back, with those behind it; 0: none is.
       own: all cells that this notebook has sent to these processes.
       first: the last cell before there were these.
+      sources: those of other notebooks' cells that living ranks know.
     """
     heard = told.get(rank)
     since = heard.seq if heard is not None else 0
     others = {*range(max(since, first) + 1, last + 1)} - own - {cell.seq for cell in cells}
-    unheard = since if any(not undone or seq < undone for seq in others) else None
+    others = {seq for seq in others if not undone or seq < undone}
+    unknown = others - (sources or {}).keys()
+    unheard = since if unknown else None
     if heard is None:
         return Dead(unheard=unheard)
     open_ = [c for c in cells if rank in c.ranks and rank not in c.replies]
-    open_ = [c for c in open_ if not undone or c.seq < undone]
-    bound = {name for cell in open_ for name in bound_names(cell.source)}
+    texts = [c.source for c in open_ if not undone or c.seq < undone]
+    texts += [sources[seq] for seq in others - unknown] if sources else []
+    bound = {name for text in texts for name in bound_names(text)}
     names, maybe = frozenset(heard.names | bound), frozenset(bound - heard.names)
-    if heard.is_spoiled or others:  # another notebook may have changed any of them
+    if heard.is_spoiled or unknown:  # another notebook may have changed any of them
         return Dead(names, maybe=maybe, unheard=unheard)
-    mentioned = {word for cell in open_ for word in _WORD.findall(cell.source)}
+    mentioned = {word for text in texts for word in _WORD.findall(text)}
     values = {n: text for n, text in heard.known().items() if n not in mentioned}
     then = {r: one.known(until=heard.seq) for r, one in [*told.items()] if r != rank}
     return Dead(names, True, values, then, maybe)

@@ -284,7 +284,8 @@ class Rank:
         before = self.runner.undo.before(body.cell)
         lost = values.lost.reasons
         settings = self.runner.settings
-        return state.on_snapshot(values.namespace, self.rank, body, before, lost, settings)
+        saved = state.on_snapshot(values.namespace, self.rank, body, before, lost, settings)
+        return replace(saved, sources=dict(self.runner.queue.sources))
 
     def _hold_replies(self, request: Request[saving.HoldReplies]) -> None:
         self.runner.others.hold(request.ident, request.body.is_on)

@@ -11,6 +11,7 @@ from jaxcluster import wire
 from jaxcluster.engine.control import DEFERRED, ControlChannel, Request
 
 LATE = "the cell came when a later one had begun there, and was not run"
+KEPT = 32  # sources
 HOLD_S = 2.0  # that a cell waits for the one before it, which another notebook has sent
 
 
@@ -32,6 +33,7 @@ class CellQueue:
         begin: Callable[[Request[wire.CellRequest], wire.CellRequest], None],
     ) -> None:
         self.taken = 0
+        self.sources: dict[int, str] = {}  # of the last cells that were taken, by seq
         self._rank, self._control = rank, control
         self._begin = begin
         # Cells that have come and do not run yet, by seq; and those of them that come too early.
@@ -91,4 +93,7 @@ class CellQueue:
                     return
                 del self._held[seq]
                 self.taken = max(self.taken, seq)
+                self.sources[seq] = cell.source
+                if len(self.sources) > KEPT:
+                    del self.sources[next(iter(self.sources))]
                 self._control.call_main(functools.partial(self._begin, request, cell))

@@ -126,3 +126,5 @@ def test_a_rank_that_dies_in_another_notebooks_cell_did_not_die_in_the_one_behin
     assert "in cell" not in said.splitlines()[0]
     assert "Rank 1 died in cell" in told
     assert {*values_of(ranks, "'queued' in globals()")} == {False}
+    assert "Lost: queued (only rank 1 may have had it, and died)." in said
+    assert values_of(ranks, "(x, lr, history)") == [(5, 0.5, [1])] * 3

@@ -483,9 +483,9 @@ def answer(rank: Any, op: str, body: Any) -> Any:
     number = rank.number
     if op == "snapshot":
         rank.saved = dict(rank.names)
-        return state.on_snapshot(
-            rank.names, number, body, rank.names_before(body.cell), rank.lost, None
-        )
+        before = rank.names_before(body.cell)
+        saved = state.on_snapshot(rank.names, number, body, before, rank.lost, None)
+        return replace(saved, sources=dict(rank.queue.sources))
     if op == "restore":
         rank.before = None
         done = state.on_restore(rank.names, number, body)

@@ -207,6 +207,17 @@ def test_names_that_only_a_dead_rank_had_and_never_told_are_said_to_be_lost():
     assert tell_unheard({0: Dead(frozenset("x"), True)}) == ""
 
 
+def test_of_another_notebooks_cell_that_living_ranks_know_only_what_it_mentions_is_in_doubt():
+    told = {rank: heard(4, x="=1", y="=2") for rank in range(2)}
+    cells = [cell(4, [0, 1], ended=[0, 1])]
+    found = _dead(told, cells, 1, last=5, own={1, 2, 3}, sources={5: "z = f(y)"})
+    assert found == Dead(
+        frozenset("xyz"), True, {"x": "=1"}, {0: {"x": "=1", "y": "=2"}}, frozenset("z")
+    )
+    found = _dead(told, cells, 1, last=6, own={1, 2, 3}, sources={5: "z = f(y)"})
+    assert (found.is_current, found.unheard) == (False, 4), "nobody knows cell 6"
+
+
 def test_of_an_undone_cell_nothing_is_left():
     told = {0: heard(4, x="=1", y="=2"), 1: heard(4, x="=1", y="=2")}
     cells = [cell(4, [0, 1], ended=[0, 1]), cell(5, [0, 1], "y = z = 1", ended=[1])]

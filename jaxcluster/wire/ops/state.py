@@ -77,6 +77,8 @@ class SaveReport(SavedNames):
       left_out: of a copy: names that are not in it, and why.
       parts: of a copy: the other files that it needs, and their checksums.
       host: of a copy on another host: its number.
+      sources: of the last cells that were sent to the rank, by seq: of one that a dead rank was in,
+        another notebook's, say what that may have bound.
     """
 
     before: SavedBefore = field(default_factory=SavedBefore)
@@ -92,6 +94,7 @@ class SaveReport(SavedNames):
     left_out: dict[str, str] = field(default_factory=dict)
     parts: dict[str, int] = field(default_factory=dict)
     host: int | None = None
+    sources: dict[int, str] = field(default_factory=dict)
 
 
 class Snapshot(Operation[SaveReport], op="snapshot"):
