@@ -143,7 +143,7 @@ def _end_leftovers(folder: str) -> list[str]:
     """Kill processes that were started under the sandbox's environment and still run."""
     found, deadline = [], time.monotonic() + 5
     while time.monotonic() < deadline:
-        found = [p for p in psutil.process_iter() if p.pid != os.getpid() and _is_ours(p, folder)]
+        found = [p for p in psutil.process_iter() if p.pid != os.getpid() and is_ours(p, folder)]
         if not found:
             return []
         time.sleep(0.05)  # those that see their owner's end need a moment
@@ -154,7 +154,7 @@ def _end_leftovers(folder: str) -> list[str]:
     return names
 
 
-def _is_ours(process: psutil.Process, folder: str) -> bool:
+def is_ours(process: psutil.Process, folder: str) -> bool:
     try:
         running = process.status() != psutil.STATUS_ZOMBIE
         return running and process.environ().get(MARK, "").startswith(folder)
