@@ -113,16 +113,21 @@ class LabPage:
 
     def run(self, index: int) -> None:
         """Run a cell without waiting for its end."""
+        # Until its prompt is "*", a cell has the number of its last run.
         self.page.evaluate(
             f"i => {{ {CURRENT}.content.activeCellIndex = i;"
-            " window.jupyterapp.commands.execute('notebook:run-cell'); }",
+            f" const runs = (window.testRuns ??= new Map()), id = {cell(index)}.model.id;"
+            " const run = window.jupyterapp.commands.execute('notebook:run-cell');"
+            " runs.set(id, run); const over = () => runs.get(id) === run && runs.delete(id);"
+            " run.then(over, over); }",
             index,
         )
 
     def finish(self, index: int, deadline_s: float = DEADLINE_S) -> str:
         """Wait until a cell has ended; its outputs as text."""
         self.until(
-            f"/\\d/.test({cell(index)}.promptNode.textContent)"
+            f"!window.testRuns?.has({cell(index)}.model.id)"
+            f" && /\\d/.test({cell(index)}.promptNode.textContent)"
             f" && !{cell(index)}.promptNode.textContent.includes('*')",
             f"end of cell {index}",
             deadline_s,
