@@ -130,8 +130,10 @@ class RunningCell:
     def _end(self) -> None:
         """Say, or raise, what its end has brought."""
         if self._says_faults or self.runner.on_notice is not None:
+            report = self.core.polls.report
             for line in notices.faults(self.record):
-                self.runner.say(line)
+                if report is None or line.strip() not in report.lines:
+                    self.runner.say(line)
         if remains := self.core.remains:
             self.runner.say(notices.Lasting(remains))
         if self._stopped is not None:

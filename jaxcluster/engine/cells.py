@@ -369,6 +369,7 @@ class CellRunner:
             given_up=sorted(self.journal.given_up),
             deleted=deleted or [],
             stopped_at=running.stopped_at,
+            thread_error=self.thread_errors.take_untold(),
         )
 
     def _deleted(self, running: Running) -> list[str]:

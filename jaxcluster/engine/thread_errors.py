@@ -30,6 +30,7 @@ class ThreadErrors:
     def __init__(self, cells: Mapping[str, int], last_seq: Callable[[], int]) -> None:
         self._cells, self._last_seq = cells, last_seq
         self._last: tuple[int, wire.ThreadError] | None = None
+        self._untold: wire.ThreadError | None = None
 
     def listen(self) -> None:
         """Hear of those to come, before they are shown as ever."""
@@ -49,13 +50,18 @@ class ThreadErrors:
             return None
         return self._last[1]
 
+    def take_untold(self) -> wire.ThreadError | None:
+        """What no cell's reply has told yet."""
+        untold, self._untold = self._untold, None
+        return untold
+
     def _keep(self, thread: threading.Thread | None, error: BaseException | None) -> None:
         if thread is None or error is None or isinstance(error, SystemExit):
             return
         message = wire.shorten(failures.message_of(error).partition("\n")[0], MESSAGE_CHARS)
         name = wire.type_name(type(error))
         told = wire.ThreadError(thread.name, name, message, self._place_of(error))
-        self._last = self._last_seq(), told
+        self._last, self._untold = (self._last_seq(), told), told
 
     def _place_of(self, error: BaseException) -> str:
         """``cell [3] line 4`` or ``data.py line 12``: the innermost line of the user's."""

@@ -393,10 +393,7 @@ def _tell_thread(found: Missing, scene: Scene) -> tuple[str, str] | None:
     for rank in found.culprits:
         if (error := errors.get(rank)) is not None and error.ename not in elsewhere:
             who = name_ranks([rank], scene.hosts)
-            place = f" at {error.place}" if error.place else ""
-            told = f"Thread {error.thread!r} of {who} ended with {error.ename}{place}"
-            told += f": {error.evalue}" if error.evalue else "."
-            return f"{error.ename} in a thread of {who}", told
+            return f"{error.ename} in a thread of {who}", error.tell(who)
     return None
 
 

@@ -121,9 +121,15 @@ def lost_hosts(lost: Mapping[int, str]) -> Alarm:
 
 
 def faults(record: CellRecord) -> list[Warned]:
-    """What was wrong without an error of the cell's: copies that differ, and errors of ours."""
+    """What was wrong without an error of the cell's: copies that differ, and errors of ours.
+
+    And what threads have failed with on ranks whose output is not shown, with Python's traceback.
+    """
     found: dict[str, list[int]] = {}
+    shown = record.shown or record.ranks[:1]
     for rank, reply in sorted(record.replies.items()):
+        if reply.thread_error is not None and rank not in shown:
+            found.setdefault(f"{reply.thread_error.tell(RANKS)}\n", []).append(rank)
         if reply.between:
             found.setdefault(BETWEEN.format(reply.between), []).append(rank)
         if reply.fault:

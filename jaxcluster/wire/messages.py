@@ -312,7 +312,7 @@ class ErrorInfo:
 
 @dataclass(frozen=True)
 class ThreadError:
-    """What a thread of the user's has ended with: it is told with the launches of its rank.
+    """What a thread of the user's has ended with.
 
     ``place`` is where it was raised: ``cell [3] line 4``, ``data.py line 12``, or "".
     """
@@ -321,6 +321,12 @@ class ThreadError:
     ename: str
     evalue: str
     place: str
+
+    def tell(self, who: str) -> str:
+        """That a thread of ``who`` has ended with it."""
+        place = f" at {self.place}" if self.place else ""
+        why = f": {self.evalue}" if self.evalue else "."
+        return f"Thread {self.thread!r} of {who} ended with {self.ename}{place}{why}"
 
 
 @dataclass(frozen=True)
@@ -383,7 +389,8 @@ class CellReply:
     whose arrays are donated or deleted. ``stopped_at``: the instructions of cells, and of the
     user's own files, in which it was stopped, also where its code has caught that, or in which the
     error was raised that has ended it; None where it has come to its end, "" where that does not
-    tell what has names: results of its last launch may have none.
+    tell what has names: results of its last launch may have none. ``thread_error`` came since the
+    last reply.
     """
 
     rank: int
@@ -403,6 +410,7 @@ class CellReply:
     given_up: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     stopped_at: str | None = None
+    thread_error: ThreadError | None = None
 
 
 class CellRequest(Operation[CellReply], op="cell"):

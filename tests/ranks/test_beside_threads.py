@@ -13,6 +13,7 @@ from helpers import Home, until
 
 import jaxcluster
 from jaxcluster.errors import CellInterrupted, Divergence
+from jaxcluster.model.notices import ClusterWarning
 
 SETUP = """
 import ctypes, jax, jax.numpy as jnp, numpy as np, threading, time
@@ -100,6 +101,24 @@ def test_what_a_loaders_thread_has_failed_with_is_named(ranks: jaxcluster.Cluste
     told = r"Thread 'loader' of rank 1 ended with ValueError at cell \[\d+\] line 7: bad file"
     assert re.fullmatch(told, str(caught.value).splitlines()[0])
     assert "last batch" not in str(caught.value)
+
+
+def test_a_thread_that_fails_on_a_rank_that_is_not_shown_is_told(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    source = """
+def write():
+    if r: raise OSError("disk full")
+thread = threading.Thread(target=write, name="writer")
+thread.start()
+thread.join()
+print(float(total(g)))"""
+    with pytest.warns(ClusterWarning) as told:
+        ranks.run(source.strip(), show=False)
+    place = r"cell \[\d+\] line 2"
+    line = rf"Thread 'writer' of ranks 1, 2 ended with OSError at {place}: disk full"
+    assert [bool(re.fullmatch(line, str(one.message))) for one in told] == [True]
+    ranks.run("total(g)", show=False)  # it is told once: a warning is an error here
 
 
 CAUGHT = """

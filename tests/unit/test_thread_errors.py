@@ -45,6 +45,7 @@ def test_the_place_is_the_innermost_line_of_the_users(shown: list[type]) -> None
     assert told.evalue.startswith("Expecting property name")
     now[0] = 5
     assert errors.latest() is told
+    assert (errors.take_untold(), errors.take_untold()) == (told, None)
     now[0] = 6
     assert errors.latest() is None
     assert [one.__name__ for one in shown] == ["JSONDecodeError"]
