@@ -9,10 +9,8 @@ import re
 import socket
 import sys
 import traceback
-import zlib
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from jaxcluster.agent import folder as folders
@@ -27,7 +25,6 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m jaxcluster.agent")
     parser.add_argument("--owner-key", required=True, help="the public key of its owner")
     parser.add_argument("--bind", default="", help="else any TCP port of its address's family")
-    parser.add_argument("--notebook", default="", help="an address on the notebook's side")
     parser.add_argument("--lease", type=float, default=LEASE_S, help="seconds without a client")
     parser.add_argument(
         "--first-lease", type=float, default=FIRST_LEASE_S, help="seconds until the first client"
@@ -36,12 +33,9 @@ def main(argv: list[str] | None = None) -> None:
         "--signalled-status", type=int, default=0, help="exit status after a signal"
     )
     parser.add_argument("--owner-stdin", action="store_true", help="end with standard input")
-    parser.add_argument("--announce", default="", help="a folder to write the line to instead")
     parser.add_argument("--id", default="", help="the cluster's name for this host's agent")
     parser.add_argument("--fence", action="store_true", help="end an older agent of this id first")
-    parser.add_argument("--env", action="append", default=[], help="K=V for all its processes")
     parser.add_argument("--limit", type=int, default=LIMIT, help="bytes kept for a client")
-    parser.add_argument("--io-threads", type=int, default=2)
     options = parser.parse_known_args(argv)[0]
     if not re.fullmatch("[0-9a-f]{64}", options.owner_key):
         parser.error("--owner-key is a public key: 64 hexadecimal digits")
@@ -54,17 +48,17 @@ def main(argv: list[str] | None = None) -> None:
             folders.fence(place, options.id)
         folder = folders.make(place)
     except JaxClusterError as error:
-        _announce({"error": error.message, "hint": error.hint}, options.announce)
+        _announce({"error": error.message, "hint": error.hint})
         sys.exit(1)
     agent = Agent(options, folder)
     try:
-        _announce(asdict(agent.start()), options.announce)
+        _announce(asdict(agent.start()))
         agent.run()
     except BaseException as error:
         agent.has_failed = True
         agent.end_for(_reason(error))
         if isinstance(error, OSError):
-            _announce({"error": agent.why, "hint": ""}, options.announce)
+            _announce({"error": agent.why, "hint": ""})
         else:
             traceback.print_exc()
     finally:
@@ -78,16 +72,9 @@ def _reason(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _announce(line: Mapping[str, Any], shared: str = "") -> None:
-    """Print the agent's one line, or write it into a folder that notebook and hosts share."""
-    text = json.dumps({"jaxcluster-agent": 1, "host": socket.gethostname(), **line})
-    if not shared:
-        print(text, flush=True)
-        return
-    name = f"agent-{zlib.crc32(text.encode()):08x}-{os.getpid()}.json"
-    draft = Path(shared) / f"{name}.part"
-    draft.write_text(text)
-    draft.rename(draft.with_suffix(""))
+def _announce(line: Mapping[str, Any]) -> None:
+    """Print the agent's one line."""
+    print(json.dumps({"jaxcluster-agent": 1, "host": socket.gethostname(), **line}), flush=True)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@
     host.rank(3, on_message).send([envelope, buffer])  rank 3's socket, as ``Link`` has it
 
 A cut connection is made again by itself, and what was sent meanwhile arrives then: nobody who
-waits for an answer needs to know. Whoever wants to know asks for ``host.state``, or is told
-(``on_state``). How long is too long is for the owner of the hosts to decide.
+waits for an answer needs to know. Whoever wants to know asks for ``host.state``. How long is too
+long is for the owner of the hosts to decide.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from jaxcluster import wire
 from jaxcluster.agent import transport
-from jaxcluster.agent.messages import LIMIT, Session, new_name
+from jaxcluster.agent.messages import Session, new_name
 from jaxcluster.agent.requests import CHUNK, Get, Put
 from jaxcluster.agent.transport import Keys
 from jaxcluster.errors import LaunchError
@@ -43,6 +43,7 @@ from jaxcluster.wire.requests import AGENT, FORK, Reply, Request
 from jaxcluster.wire.sockets import Buffer, has_come
 
 CLOSE_S = 2.0
+IO_THREADS = 2  # of zmq's, that encrypt and send; one connection is on one of them
 MOST_SOCKETS = 1 << 14  # of zmq's; a host has three, and 1023 were the default
 WAIT_LONGER = "Wait longer: %jaxcluster start --timeout 120"
 AT_A_LOOK = 100  # messages of one host, before the others are looked at
@@ -67,12 +68,11 @@ class Agents:
 
     Args:
       keys: the owner's; each agent has been started with the public one.
-      io_threads: zmq's threads that encrypt and send. One connection is on one of them.
     """
 
-    def __init__(self, keys: Keys, *, io_threads: int = 2) -> None:
+    def __init__(self, keys: Keys) -> None:
         self.keys = keys
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(IO_THREADS)
         self._jobs: deque[Callable[[], None]] = deque()
         self._lock = threading.Lock()
         self._wake_read, self._wake_write = os.pipe()
@@ -89,24 +89,15 @@ class Agents:
         self._thread = threading.Thread(target=self._serve, name="jaxcluster-agents", daemon=True)
         self._thread.start()
 
-    def connect(
-        self,
-        endpoint: str,
-        key: str,
-        *,
-        name: str = "",
-        limit: int = LIMIT,
-        on_state: Callable[[Host], None] | None = None,
-    ) -> Host:
+    def connect(self, endpoint: str, key: str, *, name: str = "") -> Host:
         """Begin to connect to an agent; returns at once.
 
         Args:
           endpoint: where it listens, or the end of a tunnel to there.
           key: its public key.
           name: what messages call it.
-          on_state: called on the thread whenever ``state`` has changed.
         """
-        host = Host(self, endpoint, key, name or endpoint, limit, on_state)
+        host = Host(self, endpoint, key, name or endpoint)
         self._do(host._open)
         return host
 
@@ -207,24 +198,15 @@ class Host:
         ``forks.Lost`` at last.
     """
 
-    def __init__(
-        self,
-        agents: Agents,
-        endpoint: str,
-        key: str,
-        name: str,
-        limit: int,
-        on_state: Callable[[Host], None] | None,
-    ) -> None:
+    def __init__(self, agents: Agents, endpoint: str, key: str, name: str) -> None:
         self.endpoint, self.key, self.name = endpoint, key, name
-        self.on_state = on_state
         self.state, self.since, self.why = State.CONNECTING, time.monotonic(), ""
         self.fork_alive = True
         self.on_event: Callable[[forks.Event], None] | None = None
         self._agents = agents
         self._alarm: float | None = None  # when the thread is to look at it, at the latest
         self._own = new_name()
-        self._session = Session(self._own, limit=limit)
+        self._session = Session(self._own)
         self._waiting: deque[list[Any]] = deque()  # until the session has room
         self._ids = itertools.count(1)
         self._asked: dict[int, Asked[Any]] = {}
@@ -342,8 +324,6 @@ class Host:
         if self.state in (state, State.ENDED):
             return
         self.state, self.since, self.why = state, time.monotonic(), why
-        if self.on_state is not None:
-            self._agents._try(lambda: self.on_state and self.on_state(self))
 
     def _end(self, why: str) -> None:
         """It is permanently lost: all that waits for it hears so."""

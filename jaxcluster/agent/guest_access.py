@@ -3,7 +3,7 @@
 Whoever can run this on a host, as the user of its agents, may come in: it is run over that user's
 own ssh, and does what only he can do in the agents' folders, whose mode is 0700.
 
-    visit --list [--name NAME]      prints the records of the clusters that have an agent here
+    visit --list                    prints the records of the clusters that have an agent here
     visit --agent FOLDER --key KEY  lets in the public key KEY to that agent for as long as this
                                     process lives, says where the agent is, and ends with its input
 
@@ -62,26 +62,19 @@ def let_in(folder: Path, key: str) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
-def records(place: Path, name: str = "") -> list[tuple[str, dict[str, Any]]]:
-    """(the agent's folder, its cluster's record) for each agent of this user's in ``place``.
-
-    Args:
-      name: of these clusters alone.
-    """
+def records(place: Path) -> list[tuple[str, Any]]:
+    """(the agent's folder, its cluster's record) for each agent of this user's in ``place``."""
     found = []
     for path, agent in folders.records(place):
         if agent.pid_space == pid_space() and is_alive(agent.token):
-            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-                record = json.loads((path / RECORD).read_bytes())
-                if name in ("", record["name"]):
-                    found.append((str(path), record))
+            with contextlib.suppress(OSError, ValueError):
+                found.append((str(path), json.loads((path / RECORD).read_bytes())))
     return found
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m jaxcluster.agent.guest_access")
     parser.add_argument("--list", action="store_true")
-    parser.add_argument("--name", default="")
     parser.add_argument("--agent", default="", help="the folder of an agent")
     parser.add_argument("--key", default="", help="the public key to accept")
     options = parser.parse_args(argv)
@@ -90,7 +83,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         place = folders.root()
         if options.list:
-            print(json.dumps({LINE: records(place, options.name), **here}), flush=True)
+            print(json.dumps({LINE: records(place), **here}), flush=True)
             return 0
         if not re.fullmatch("[0-9a-f]{64}", options.key):
             parser.error("--key is a public key: 64 hexadecimal digits")

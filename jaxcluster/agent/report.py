@@ -71,12 +71,8 @@ class AgentFacts(HostFacts):
     memory: str = ""
 
 
-def host_report(notebook: str = "", environ: Mapping[str, str] = os.environ) -> HostFacts:
-    """This host.
-
-    Args:
-      notebook: an address on the notebook's side.
-    """
+def host_report(environ: Mapping[str, str] = os.environ) -> HostFacts:
+    """This host."""
     versions = {
         "python": platform.python_version(),
         # Not imported by name: the package's own module names the notebook's side.
@@ -86,7 +82,7 @@ def host_report(notebook: str = "", environ: Mapping[str, str] = os.environ) -> 
     return HostFacts(
         socket.gethostname(),
         host_key(),
-        own_address(notebook, environ),
+        own_address(environ),
         launcher_number(environ),
         versions,
         list(host_gpus(environ)),
@@ -122,15 +118,15 @@ class Doors:
         return port
 
 
-def own_address(notebook: str = "", environ: Mapping[str, str] = os.environ) -> str:
-    """This host's address on the way to ``notebook``, or on its way out; no packet is sent.
+def own_address(environ: Mapping[str, str] = os.environ) -> str:
+    """This host's address on its way out; no packet is sent.
 
     The host's name is no help: it is 127.0.1.1 on many, and resolves nowhere on others. Where no
     way leads out, it is the address at which ssh was let in, else that of a network card. An
     address of its own cable alone (169.254.0.0/16) comes last: pods with IPv6 have one beside it.
     """
     poor = ""
-    for target in filter(None, (notebook, "192.0.2.1", "2001:db8::1")):
+    for target in ("192.0.2.1", "2001:db8::1"):
         if (found := _address_towards(target)) and not _is_link_local(found):
             return found
         poor = poor or found

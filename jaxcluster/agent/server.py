@@ -70,6 +70,7 @@ FIRST_LEASE_S = 60.0  # a start of many hosts takes its time until it connects t
 QUIT_S = 0.5
 LOOK_S = 1.0  # how often it is looked who is there
 FORK_SERVER_S = 60.0  # until it listens, on a busy host
+IO_THREADS = 2  # of zmq's, that encrypt and send
 RANK_HWM = 16  # messages of a rank that wait in its socket here, of up to 1 MiB of text each
 MIRRORS_AT_ONCE = 4  # of up to 1 MiB each
 AT_ONCE = 64  # messages that are taken from one socket before the others have their turn
@@ -128,14 +129,14 @@ class Agent:
         options = self.options
         self._mind_signals()
         processes.adopt_orphans()
-        self.env = own_environment(os.environ, options.env)
+        self.env = own_environment(os.environ)
         self._start_fork_server()
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(options.io_threads)
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(IO_THREADS)
         self.authenticator = transport.Authenticator(
             self.context, options.owner_key, lambda key: is_guest(self.folder.path, key)
         )
         keys = self.keys = transport.new_keys()
-        said = report.host_report(options.notebook)
+        said = report.host_report()
         self.address = said.address
         bind = options.bind or anywhere_for(self.address)
         self.router, endpoint = transport.open_router(self.context, bind, keys)
@@ -481,7 +482,7 @@ class Agent:
                 self.end_for("it was asked to end")
                 return None, b""
             case requests.Facts():
-                return report.host_report(self.options.notebook), b""
+                return report.host_report(), b""
             case requests.Listen():
                 return self.doors.open(request.address), b""
             case requests.Ways():  # the others wait for 2 s where nobody answers
@@ -512,7 +513,7 @@ class Agent:
 
     def _open_mirrors(self) -> Mirrors:
         if self.mirrors is None:
-            bind = mirrors_at(self.options.bind, self.address)
+            bind = f"tcp://{_in_url(self.address)}:*"
             self.mirrors = Mirrors(self.context, self.folder, self.keys, bind)
             receive = self.mirrors.receive
             self._watch(self.mirrors.socket, lambda: receive(MIRRORS_AT_ONCE))
@@ -558,21 +559,14 @@ class Agent:
         return int(self.has_failed or (self.is_cut_short and asked != 0))
 
 
-def own_environment(host: Mapping[str, str], settings: Iterable[str]) -> dict[str, str]:
-    """The environment of processes here: the host's, with the ``settings`` of a start over it."""
-    kept = {name: value for name, value in host.items() if not name.startswith(JOB_PREFIXES)}
-    return kept | dict(setting.partition("=")[::2] for setting in settings)
+def own_environment(host: Mapping[str, str]) -> dict[str, str]:
+    """The environment of processes here."""
+    return {name: value for name, value in host.items() if not name.startswith(JOB_PREFIXES)}
 
 
 def anywhere_for(address: str) -> str:
     """Where to listen so that this host's address leads here: on its family's, any port."""
     return "tcp://[::]:*" if ":" in address else "tcp://0.0.0.0:*"
-
-
-def mirrors_at(bind: str, address: str) -> str:
-    """Where to listen for mirrors: at the host's address, in the range of ports that there is."""
-    port = bind.rpartition(":")[2] if bind.startswith("tcp:") and "-" in bind else "*"
-    return f"tcp://{_in_url(address)}:{port}"
 
 
 def _in_url(address: str) -> str:

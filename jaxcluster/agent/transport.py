@@ -15,8 +15,6 @@ notebook is not taken for a dead one.
 from __future__ import annotations
 
 import errno
-import os
-import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,8 +31,6 @@ LARGE = 1 << 16  # bytes: a packet of more is sent from where it lies
 ZAP = "inproc://zeromq.zap.01"
 SERVICE, MIRRORS = b"jaxcluster", b"mirrors"  # an agent's sockets, as ZAP calls them
 OWNER, GUEST = b"owner", b"guest"  # who has sent a message, by his key: zmq's User-Id of it
-
-_RANGE = re.compile(r"(tcp://.+):(\d+)-(\d+)")
 
 
 @dataclass(frozen=True)
@@ -111,8 +107,7 @@ def open_router(
 
     Args:
       domain: which one it is for who lets others in.
-      bind: ``tcp://ADDRESS:PORT``, where the port may be ``*`` or a range ``5000-5100``; or
-        ``ipc://PATH``.
+      bind: ``tcp://ADDRESS:*`` or ``ipc://PATH``.
 
     Raises:
       OSError: it can't listen there.
@@ -129,29 +124,13 @@ def open_router(
     if bind.startswith("tcp://["):
         router.setsockopt(zmq.IPV6, 1)
     try:
-        if found := _RANGE.fullmatch(bind):
-            _bind_in(router, found[1], range(int(found[2]), int(found[3]) + 1))
-        else:
-            router.bind(bind)
+        router.bind(bind)
     except zmq.ZMQError as error:
         router.close(0)
         raise OSError(error.errno, f"can't listen on {bind}: {error.strerror}") from None
     endpoint = router.getsockopt(zmq.LAST_ENDPOINT)
     assert isinstance(endpoint, bytes)
     return router, endpoint.decode().rstrip("\0")
-
-
-def _bind_in(router: zmq.Socket[bytes], address: str, ports: range) -> None:
-    """Bind to a free port of a range; where one begins to look differs between processes."""
-    for k in range(len(ports)):
-        try:
-            router.bind(f"{address}:{ports[(k + os.getpid()) % len(ports)]}")
-        except zmq.ZMQError as error:
-            if error.errno != errno.EADDRINUSE or k == len(ports) - 1:
-                raise
-        else:
-            return
-    raise zmq.ZMQError(errno.EINVAL, "a range without a port")
 
 
 def open_dealer(
