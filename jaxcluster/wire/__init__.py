@@ -33,13 +33,26 @@ from jaxcluster.wire.comms import VIEW_MIME, WIDGET, CommState, opening_order
 from jaxcluster.wire.copy_marks import Mark, Since
 from jaxcluster.wire.inbox import Inbox
 from jaxcluster.wire.journals import LastLaunches, reports_of
-from jaxcluster.wire.messages import (
+from jaxcluster.wire.launches import (
     BROKEN_OFF,
-    COLLECTIVE_COLUMNS,
     CROSSING,
     HASH_FACTOR,
     HASH_MODULUS,
     OURS,
+    Launch,
+    LaunchTimes,
+    compiling_fingerprint,
+    crossing,
+    crossing_began,
+    fingerprint,
+    is_compiling,
+    is_of_source,
+    module_name,
+    next_hash,
+    unpacked,
+)
+from jaxcluster.wire.messages import (
+    COLLECTIVE_COLUMNS,
     SLICE_COLUMNS,
     TOO_LATE,
     ArrayInfo,
@@ -58,8 +71,6 @@ from jaxcluster.wire.messages import (
     GpuUse,
     InitializeReply,
     InitializeRequest,
-    Launch,
-    LaunchTimes,
     MemoryReport,
     MeshInfo,
     NameChanges,
@@ -84,14 +95,5 @@ from jaxcluster.wire.messages import (
     ValueLook,
     ValueReport,
     VariableInfo,
-    compiling_fingerprint,
-    crossing,
-    crossing_began,
-    fingerprint,
-    is_compiling,
-    is_of_source,
-    module_name,
-    next_hash,
     session_name,
-    unpacked,
 )

@@ -16,7 +16,8 @@ import functools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from jaxcluster.wire.messages import CROSSING, CellReply, ErrorInfo
+from jaxcluster.wire.launches import CROSSING
+from jaxcluster.wire.messages import CellReply, ErrorInfo
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from jaxcluster.wire.messages import Launch, PollReply, RankReport, all_but_seq, unpacked
+from jaxcluster.wire.launches import Launch, all_but_seq, unpacked
+from jaxcluster.wire.messages import PollReply, RankReport
 
 
 def reports_of(polls: Mapping[int, PollReply]) -> dict[int, RankReport]:

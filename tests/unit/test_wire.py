@@ -28,7 +28,7 @@ MODULES = [
 ]
 MESSAGES = [
     value
-    for module in (wire.messages, *MODULES)
+    for module in (wire.launches, wire.messages, *MODULES)
     for value in vars(module).values()
     if dataclasses.is_dataclass(value) and value.__module__ == module.__name__
 ]

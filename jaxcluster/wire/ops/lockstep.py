@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from jaxcluster.wire.cell_ends import CellEnd
-from jaxcluster.wire.messages import LaunchTimes, PollReply, RankResources, RankState
+from jaxcluster.wire.launches import LaunchTimes
+from jaxcluster.wire.messages import PollReply, RankResources, RankState
 from jaxcluster.wire.ops import Operation
 
 Divisions = list[list[list[int]]]  # all devices by their places among all, in groups, several times
