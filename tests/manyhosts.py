@@ -168,7 +168,7 @@ class Ranks:
                 address = f"10.0.{number >> 8}.{number & 255}"
                 host = rank.host
                 key = f"key {host}"
-                return wire.EngineFacts(number, rank.pid, host, key, address, "3", "0.12.0")
+                return wire.EngineFacts(number, rank.pid, host, key, address, "0.12.0")
             case "reserve":
                 return Reserved(next(self.port), next(self.port), True)
             case "probe":
@@ -242,7 +242,6 @@ class Ranks:
             seq=rank.seq,
             cell=rank.cell,
             line=2,
-            function="<module>",
             frame=f"<module> ({FILE.format(rank.cell)}:2)",
             seconds=1.0,
         )

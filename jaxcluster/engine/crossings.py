@@ -48,7 +48,3 @@ class Crossings:
         same = Crossings()
         same._pairs, same._of = self._pairs.copy(), self._of.copy()
         return same
-
-    def clear(self) -> None:
-        self._pairs.clear()
-        self._of.clear()

@@ -67,7 +67,7 @@ class Session:
         thread.start()
         if (error := started.get(timeout=START_S)) is not None:
             raise error
-        self.capabilities = self.ask("initialize", clientID="jaxcluster", adapterID="debugpy")
+        self.ask("initialize", clientID="jaxcluster", adapterID="debugpy")
         # One thread alone is stopped: those that answer the notebook must go on.
         self.ask(
             "attach",

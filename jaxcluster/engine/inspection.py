@@ -126,8 +126,7 @@ def _where(stack: Sequence[Place], own_files: Collection[str]) -> dict[str, Any]
     user = _in_a_cell(stack, own_files)
     if user is None:
         return {"frame": innermost}
-    code, line = user
-    return {"line": line, "function": code.co_qualname, "frame": innermost}
+    return {"line": user[1], "frame": innermost}
 
 
 def _in_a_cell(stack: Sequence[Place], files: Collection[str]) -> Place | None:

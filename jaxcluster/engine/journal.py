@@ -15,7 +15,6 @@ import linecache
 import operator
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -64,7 +63,6 @@ class CellEntry:
 
     seq: int
     execution_count: int
-    at_ns: int
     seconds: float | None = None
     status: str = "running"
 
@@ -124,7 +122,7 @@ class Journal(CountedLaunches):
             self.box = BlackBox(path, self._tell, self._set_plain)
 
     def enter(self, seq: int, execution_count: int, ranks: tuple[int, ...] = ()) -> None:
-        self.cells.append(CellEntry(seq, execution_count, time.time_ns()))
+        self.cells.append(CellEntry(seq, execution_count))
         self.cell_ranks = ranks
         self.refused = None
         self.given_up = {}

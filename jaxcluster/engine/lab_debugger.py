@@ -54,10 +54,6 @@ class RankDebugger:
         control.handle(DebugStop, "side", self.on_stop)
         runner.debugger = self
 
-    @property
-    def is_on(self) -> bool:
-        return self._session is not None
-
     # ------------------------------------------------------------------ on and off
 
     def on_start(self, request: Request[DebugStart]) -> Any:

@@ -8,7 +8,6 @@ import importlib.util
 import os
 import sys
 import sysconfig
-from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from types import CodeType
@@ -26,16 +25,7 @@ OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 @functools.cache
-def _jax_folders() -> tuple[str, ...]:
-    return _folders_of(JAX)
-
-
-@functools.cache
-def _kernel_folders() -> tuple[str, ...]:
-    return _folders_of(KERNEL)
-
-
-def _folders_of(packages: Iterable[str]) -> tuple[str, ...]:
+def _folders_of(packages: tuple[str, ...]) -> tuple[str, ...]:
     """Where packages lie. Nothing is imported for it."""
     found: list[str] = []
     for name in packages:
@@ -68,7 +58,7 @@ def is_folded(code: CodeType) -> bool:
 @functools.lru_cache(4096)
 def is_folded_file(file: str) -> bool:
     """The same of a file."""
-    return file.startswith((*_jax_folders(), _as_folder(OURS))) or file in _debugger_files()
+    return file.startswith((*_folders_of(JAX), _as_folder(OURS))) or file in _debugger_files()
 
 
 @functools.lru_cache(4096)
@@ -78,11 +68,8 @@ def is_library_file(file: str) -> bool:
     Of a cell it does not know. Packages that other folders of installed ones hold (the user's own,
     Debian's, another environment's by a .pth file) are installed too.
     """
-    return not os.path.isabs(file) or file.startswith(_library_folders()) or _is_installed(file)
-
-
-def _is_installed(file: str) -> bool:
-    return installed_name(file) is not None
+    is_library = not os.path.isabs(file) or file.startswith(_library_folders())
+    return is_library or installed_name(file) is not None
 
 
 @functools.lru_cache(4096)
@@ -121,9 +108,9 @@ def is_telling_file(file: str) -> bool:
     JAX's own don't, nor do the standard library's, nor the kernel's, which calls what an event loop
     has to call.
     """
-    if not os.path.isabs(file) or is_folded_file(file) or file.startswith(_kernel_folders()):
+    if not os.path.isabs(file) or is_folded_file(file) or file.startswith(_folders_of(KERNEL)):
         return False
-    return _is_installed(file) or not file.startswith(_library_folders())
+    return installed_name(file) is not None or not file.startswith(_library_folders())
 
 
 def short_name(file: str) -> str:

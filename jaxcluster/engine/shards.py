@@ -370,7 +370,6 @@ def memory_report(
         limit=[s.get("bytes_limit") for s in stats],
         rss_nbytes=rss_nbytes(),
         available_nbytes=free_memory() or 0,
-        folded=max(0, len(named) - MAX_NAMES),
     )
 
 

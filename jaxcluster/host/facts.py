@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
-import platform
 import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -172,7 +171,6 @@ def engine_facts(
         hostname=host or socket.gethostname(),
         host_key=host_key(),
         address=address,
-        python=platform.python_version(),
         jax=importlib.metadata.version("jax"),
         gpus=(gpus := host_gpus(environ)),
         gpu_kind=gpu_kind() if gpus else "",

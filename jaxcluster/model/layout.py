@@ -28,7 +28,6 @@ class Device:
     platform: str
     host: str
     coords: tuple[int, ...] | None = None
-    local_hardware_id: int | None = None
 
 
 @dataclass(frozen=True)
@@ -40,15 +39,6 @@ class Shard:
     index: Bounds
     nbytes: int
     replica_id: int
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(stop - start for start, stop in self.index)
-
-    @property
-    def slices(self) -> tuple[slice, ...]:
-        """The index as numpy and ``jax.Array.addressable_shards`` write it, bounds written out."""
-        return tuple(slice(start, stop) for start, stop in self.index)
 
 
 @dataclass(frozen=True)
@@ -210,7 +200,6 @@ def known_devices(
             platform=d.platform,
             host=hosts.get(reply.rank, ""),
             coords=tuple(d.coords) if d.coords is not None else None,
-            local_hardware_id=d.local_hardware_id,
         )
         for reply in replies
         for d in reply.devices

@@ -64,7 +64,6 @@ class EngineFacts:
     hostname: str
     host_key: str
     address: str
-    python: str
     jax: str
     gpus: list[str] = field(default_factory=list)
     tpu_chips: int = 0
@@ -510,7 +509,6 @@ class RankState:
     seq: int = 0
     cell: int | None = None
     line: int | None = None
-    function: str = ""
     frame: str = ""
     seconds: float = 0.0
     queued: int = 0
@@ -789,7 +787,6 @@ class MemoryReport:
     limit: list[int | None]
     rss_nbytes: int = 0
     available_nbytes: int = 0
-    folded: int = 0
 
 
 @dataclass(frozen=True)

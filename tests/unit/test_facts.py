@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import platform
 import socket
 import subprocess
 import sys
@@ -203,7 +202,6 @@ def test_engine_facts_of_this_process_are_true() -> None:
     assert facts.hostname == socket.gethostname()
     assert facts.host_key == host_key()
     assert facts.address == "10.0.0.7"
-    assert facts.python == platform.python_version()
     assert facts.jax == importlib.metadata.version("jax")
     assert facts.gpus == ["4"]
     assert facts.tpu_worker_id == 2

@@ -195,7 +195,7 @@ def test_what_fails_at_one_message_does_not_leave_the_next_one_lying(
 
     monkeypatch.setattr(client, "has_come", lambda socket: bool(left) and socket is host._socket)
     monkeypatch.setattr(client.Host, "_receive", receive)
-    host = client.Host(agents, "tcp://127.0.0.1:1", new_keys().public, "h", 1 << 20, None)
+    host = client.Host(agents, "tcp://127.0.0.1:1", new_keys().public, "h")
     agents._do(host._open)
     until(lambda: not left, "both are taken in")
     agents.close()

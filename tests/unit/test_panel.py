@@ -68,7 +68,7 @@ class Running:
 
     def __init__(self, n: int) -> None:
         spec = wire.ClusterSpec("main", n)
-        facts = [wire.EngineFacts(r, 100 + r, "host-a", "k", "", "", "") for r in range(n)]
+        facts = [wire.EngineFacts(r, 100 + r, "host-a", "k", "", "") for r in range(n)]
         devices = [
             wire.InitializeReply(r, n, n, [wire.DeviceInfo(r, "cpu", "cpu", r)], 0.1)
             for r in range(n)

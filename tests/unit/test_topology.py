@@ -28,7 +28,6 @@ def fact(rank: int, host: str = "box", **more: Any) -> EngineFacts:
         hostname=host,
         host_key=f"boot-of-{host}",
         address="127.0.0.1",
-        python="3.11.7",
         jax="0.10.2",
         **more,
     )

@@ -389,9 +389,7 @@ def test_a_tpu_host_starts_on_its_slice(monkeypatch: pytest.MonkeyPatch) -> None
 
 def facts(numbers: list[int | None], hosts: list[list[str]]) -> list[EngineFacts]:
     return [
-        EngineFacts(
-            rank, 1, f"t{rank}", f"key{rank}", "", "3.11", "0.10", [], 4, number, hosts[rank]
-        )
+        EngineFacts(rank, 1, f"t{rank}", f"key{rank}", "", "0.10", [], 4, number, hosts[rank])
         for rank, number in enumerate(numbers)
     ]
 

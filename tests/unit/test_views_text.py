@@ -109,7 +109,7 @@ def test_of_several_clusters_the_one_in_use_is_marked() -> None:
 
 
 def test_a_cluster_of_other_hosts_is_listed_with_them() -> None:
-    facts = [wire.EngineFacts(rank, 1, f"h{rank // 2}", "", "", "", "") for rank in range(4)]
+    facts = [wire.EngineFacts(rank, 1, f"h{rank // 2}", "", "", "") for rank in range(4)]
     spec = wire.ClusterSpec("a", 4, launcher="ssh")
     shown = text.clusters([replace(record("a"), spec=spec, facts=facts)], [], int(1e18))
     assert "ssh       h0, h1  5 s" in shown

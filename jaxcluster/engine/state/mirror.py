@@ -212,8 +212,8 @@ class Mirror:
         self._settle()
         self._there[number] = self._partial.pop(number)
         self.seconds = time.monotonic() - started
-        self._told |= {"seconds": self.seconds, "at": time.time()}
-        self._told |= {"nbytes": sum(files.values()), "sent_nbytes": new}
+        nbytes = sum(files.values())
+        self._told |= {"seconds": self.seconds, "at": time.time(), "nbytes": nbytes}
 
     def _all(self) -> dict[int, dict[str, int]]:
         return {**self._there, **self._partial}

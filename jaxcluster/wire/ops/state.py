@@ -239,7 +239,6 @@ class MirrorState:
     is_current: bool
     at: float = 0.0
     nbytes: int = 0
-    sent_nbytes: int = 0
     seconds: float = 0.0
     behind: str = ""
 
