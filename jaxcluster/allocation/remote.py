@@ -120,7 +120,7 @@ class HostAllocation(Allocation):
             self._own_folder.mkdir(parents=True, mode=0o700, exist_ok=True)  # a successor's tunnel
             self._own_folder = self.folder / launch_folder(claim.id)
             self._write_keys(self._keys)
-            self._launch.look_after([self.folder])
+            self._launch.guarded.look_after([self.folder])
 
     def prepare(
         self,
@@ -286,11 +286,11 @@ class HostAllocation(Allocation):
     def detach(self) -> None:
         assert self.fleet is not None and self._launch is not None
         self.fleet.command(Detach(True))
-        self._launch.detach(self.folder)
+        self._launch.guarded.detach([self.folder])  # by which others find it
 
     def let_go(self) -> None:
         if self._launch is not None:
-            self._launch.leave()
+            self._launch.guarded.leave()
         self.fleet = self._launch = None
         self.claim.let_go()
 

@@ -311,23 +311,11 @@ class Launch:
         for file in self.plan.files:
             Path(file.path).unlink(missing_ok=True)
 
-    def look_after(self, folders: Sequence[Path]) -> None:
-        """Have these folders removed when this process is gone, beside the others."""
-        if self._guarded is not None:
-            self._guarded.look_after(folders)
-
-    def detach(self, found_by: Path) -> None:
-        """Let the commands outlive this process.
-
-        They end when their agents do, and when the folder by which others find them is gone.
-        """
-        if self._guarded is not None:
-            self._guarded.detach([found_by])
-
-    def leave(self) -> None:
-        """Have no part in it any more, once it is detached."""
-        if self._guarded is not None:
-            self._guarded.leave()
+    @property
+    def guarded(self) -> GuardedCommands:
+        """The guard of its commands, once it is started."""
+        assert self._guarded is not None
+        return self._guarded
 
     def _watch(self) -> None:
         """Pass on what the launcher has to say while the agents run."""
@@ -355,11 +343,10 @@ class Launch:
         return self.launcher.explain(end, self.plan.hosts)
 
     def _run(self, number: int, command: Command, tries: int) -> tuple[int, _Run]:
-        assert self._guarded is not None
         names, hosts = self.plan.hosts, command.hosts
         host = names[hosts[0]] if names and len(hosts) == 1 else ""
         with self._lock:  # its first event may come before we know its id
-            id = self._guarded.run(command)
+            id = self.guarded.run(command)
             run = self._runs[id] = _Run(command, number, tries, host)
         return id, run
 

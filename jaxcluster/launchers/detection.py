@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,64 +58,47 @@ class Inside:
         )
 
 
-@dataclass(frozen=True)
 class Surroundings:
-    """What a process can find out of where it runs.
+    """What this process can find out of where it runs.
 
-    Attributes:
+    Args:
       environ: its environment.
-      ancestors: the command lines of the processes above it, the nearest first.
-      worker: which host of a TPU slice this is; takes up to ``tpus.ASK_S`` on a TPU host.
-      has: whether there is a command of this name; None looks in PATH.
-      listed: whether Slurm knows a job still; None asks squeue.
     """
 
-    environ: Mapping[str, str]
-    ancestors: Callable[[], Sequence[Sequence[str]]]
-    worker: Callable[[], TpuWorker | None]
-    has: Callable[[str], bool]
-    listed: Callable[[str], bool] | None = None
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        self.environ = environ
+
+    def ancestors(self) -> Sequence[Sequence[str]]:
+        """The command lines of the processes above it, the nearest first (Linux)."""
+        found: list[list[str]] = []
+        pid = os.getppid()
+        while pid > 1 and len(found) < 32:
+            try:
+                argv = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                status = Path(f"/proc/{pid}/status").read_text()
+            except OSError:
+                break
+            found.append([os.fsdecode(word) for word in argv if word])
+            parent = re.search(r"^PPid:\s*(\d+)", status, re.MULTILINE)
+            pid = int(parent[1]) if parent is not None else 0
+        return found
+
+    def worker(self) -> TpuWorker | None:
+        """Which host of a TPU slice this is; takes up to ``tpus.ASK_S`` on a TPU host."""
+        return tpu_worker(host_tpu_chips(), self.environ)
 
     def lacks(self, command: str) -> str:
         """That this machine has no such command; empty where it has."""
-        return "" if self.has(command) else f"there is no {command} on this machine"
+        has = shutil.which(command, path=self.environ.get("PATH")) is not None
+        return "" if has else f"there is no {command} on this machine"
 
 
-def find(
-    environ: Mapping[str, str] = os.environ,
-    *,
-    ancestors: Callable[[], Sequence[Sequence[str]]] | None = None,
-    worker: Callable[[], TpuWorker | None] | None = None,
-    has: Callable[[str], bool] | None = None,
-    listed: Callable[[str], bool] | None = None,
-) -> Inside | None:
-    """The allocation that a process with this environment runs in; None where it is in none.
+def find(around: Surroundings | None = None) -> Inside | None:
+    """The allocation that this process runs in; None where it is in none.
 
     The first launcher's counts that knows one: what mpiexec has started has no more hosts than the
-    job around it. For the arguments see ``Surroundings``.
+    job around it.
     """
-    around = Surroundings(
-        environ,
-        ancestors or _ancestors,
-        worker or (lambda: tpu_worker(host_tpu_chips(), environ)),
-        has or (lambda name: shutil.which(name, path=environ.get("PATH")) is not None),
-        listed,
-    )
-    found = (launcher.found_around(around) for launcher in known().launchers.values())
+    here = around or Surroundings()
+    found = (launcher.found_around(here) for launcher in known().launchers.values())
     return next(filter(None, found), None)
-
-
-def _ancestors() -> list[list[str]]:
-    """The command lines of the processes above this one, the nearest first (Linux)."""
-    found: list[list[str]] = []
-    pid = os.getppid()
-    while pid > 1 and len(found) < 32:
-        try:
-            argv = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            status = Path(f"/proc/{pid}/status").read_text()
-        except OSError:
-            break
-        found.append([os.fsdecode(word) for word in argv if word])
-        parent = re.search(r"^PPid:\s*(\d+)", status, re.MULTILINE)
-        pid = int(parent[1]) if parent is not None else 0
-    return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -25,9 +26,10 @@ from jaxcluster.errors import UsageError
 from jaxcluster.host import tpus
 from jaxcluster.host.tpus import TpuWorker, metadata, tpu_worker
 from jaxcluster.launchers import detection
-from jaxcluster.launchers.detection import Inside, find
+from jaxcluster.launchers.detection import Inside, Surroundings, find
 from jaxcluster.launchers.hosts import Host
 from jaxcluster.launchers.mpi import MPI
+from jaxcluster.launchers.slurm import launcher as slurm
 from jaxcluster.launchers.slurm.launcher import Allocation, Slurm, allocation_of
 from jaxcluster.launchers.slurm.launcher import is_over as slurm_is_over
 
@@ -73,14 +75,17 @@ def found(
     missing: str = "",
     listed: bool = True,
 ) -> Inside | None:
-    shell = ["bash", "-l"]
-    return find(
-        environ,
-        ancestors=lambda: [shell, list(argv), ["init"]],
-        worker=lambda: worker,
-        has=lambda name: name != missing,
-        listed=lambda job: listed,
-    )
+    class Around(Surroundings):
+        def ancestors(self) -> Sequence[Sequence[str]]:
+            return [["bash", "-l"], list(argv), ["init"]]
+
+        def worker(self) -> TpuWorker | None:
+            return worker
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shutil, "which", lambda name, **_: None if name == missing else name)
+        patch.setattr(slurm, "_is_listed", lambda job: listed)
+        return find(Around(environ))
 
 
 # ------------------------------------------------------------------------------------------ Slurm

@@ -15,7 +15,7 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
@@ -109,7 +109,7 @@ def allocation_of(environ: Mapping[str, str]) -> Allocation | None:
     return Allocation(job, nodes, _tasks(environ, len(nodes)))
 
 
-def is_over(environ: Mapping[str, str], listed: Callable[[str], bool] | None = None) -> bool:
+def is_over(environ: Mapping[str, str]) -> bool:
     """Whether the job of an environment has ended: its end has come, and squeue knows no such job.
 
     A shell, a multiplexer or a kernel may outlive the job in which it was started. The end alone
@@ -118,7 +118,7 @@ def is_over(environ: Mapping[str, str], listed: Callable[[str], bool] | None = N
     end = environ.get("SLURM_JOB_END_TIME", "")
     if not end.isdecimal() or int(end) > time.time():
         return False
-    return not (listed or _is_listed)(environ.get("SLURM_JOB_ID", ""))
+    return not _is_listed(environ.get("SLURM_JOB_ID", ""))
 
 
 def _is_listed(job: str) -> bool:
@@ -210,7 +210,7 @@ class Slurm(Launcher):
     @classmethod
     def found_around(cls, around: Surroundings) -> Inside | None:
         environ = around.environ
-        if (here := allocation_of(environ)) is None or is_over(environ, around.listed):
+        if (here := allocation_of(environ)) is None or is_over(environ):
             return None
         size = plural(len(here.nodes), "node") if here.nodes else "unknown nodes"
         tasks = f", {plural(sum(here.tasks), 'task')}" if here.tasks else ""
