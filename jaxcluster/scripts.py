@@ -36,7 +36,7 @@ from jaxcluster.plan.spec import check_seconds
 from jaxcluster.ranks import name_ranks
 from jaxcluster.text import join_words, plural
 from jaxcluster.views.live import StartDisplay
-from jaxcluster.views.statusline import InLog, OnTerminal, StatusLine, can_write_over
+from jaxcluster.views.statusline import OnTerminal, StatusLine, can_write_over
 
 if TYPE_CHECKING:
     from jaxcluster.cluster.profiling import Profiling
@@ -424,7 +424,7 @@ class Outputs:
         self.failed: wire.CellReply | None = None
         self.is_closed = False
         self.stop: Callable[[], None] = lambda: None
-        self.status: StatusLine = OnTerminal() if can_write_over() else InLog()
+        self.status: StatusLine = OnTerminal() if can_write_over() else StatusLine()
         self._everything = everything
         self._open_lines: dict[tuple[int, str], str] = {}  # with --all
         self._told_full = False

@@ -167,25 +167,16 @@ class _Walk:
 # --------------------------------------------------------------------------- kinds of values
 
 
-def _changeable(handler: Handler) -> Handler:
-    @functools.wraps(handler)
-    def handle(walk: _Walk, value: Any, depth: int) -> None:
-        walk.is_fixed = False
-        handler(walk, value, depth)
-
-    return handle
-
-
 Handler = Callable[[_Walk, Any, int], None]
 
 
-@_changeable
 def _list(walk: _Walk, value: Any, depth: int) -> None:
+    walk.is_fixed = False
     walk.each(f"{type(value).__name__} {getattr(value, 'maxlen', '')}", value, depth)
 
 
-@_changeable
 def _dict(walk: _Walk, value: Any, depth: int) -> None:
+    walk.is_fixed = False
     if isinstance(value, collections.defaultdict):
         walk.feed(value.default_factory, depth + 1)
     walk.each(type(value).__name__, value.keys(), depth)
@@ -226,19 +217,19 @@ def _numpy_scalar(walk: _Walk, value: Any, depth: int) -> None:
     _bytes(walk, value)
 
 
-@_changeable
 def _generator(walk: _Walk, value: Any, depth: int) -> None:
+    walk.is_fixed = False
     walk.put(repr(value.bit_generator.state))
 
 
-@_changeable
 def _random_state(walk: _Walk, value: Any, depth: int) -> None:
+    walk.is_fixed = False
     walk.put(repr([*value.get_state(legacy=False).items()]))
     walk.parts.append(value.get_state(legacy=False)["state"]["key"].tobytes())
 
 
-@_changeable
 def _python_random(walk: _Walk, value: Any, depth: int) -> None:
+    walk.is_fixed = False
     walk.put(repr(value.getstate()))
 
 

@@ -126,9 +126,7 @@ def plain_lines(error: BaseException, cells: Container[str], *, ask: bool = True
     """
     if ask and issubclass(type(error), BaseExceptionGroup):
         try:
-            at = in_a_cell(traceback_of(error), cells)
-            shown = tracebacks.fold(traceback.TracebackException(type(error), error, at))
-            return [wire.clean(wire.shorten("".join(shown.format()), MESSAGE_CHARS))]
+            return [wire.shorten(_as_python_does(error, cells), MESSAGE_CHARS)]
         except KeyboardInterrupt:
             raise
         except BaseException:  # of one of its parts
@@ -147,12 +145,16 @@ def script_lines(error: BaseException, cells: Container[str]) -> list[str]:
     """What Python writes of an exception that has ended a script, from the script's own line on."""
     if is_odd(error):
         return plain_lines(error, cells)
-    at = in_a_cell(traceback_of(error), cells)
     try:
-        shown = tracebacks.fold(traceback.TracebackException(type(error), error, at))
-        return [wire.clean("".join(shown.format()).rstrip("\n"))]
+        return [_as_python_does(error, cells).rstrip("\n")]
     except Exception:  # of a __notes__ or a repr
         return plain_lines(error, cells)
+
+
+def _as_python_does(error: BaseException, cells: Container[str]) -> str:
+    at = in_a_cell(traceback_of(error), cells)
+    shown = tracebacks.fold(traceback.TracebackException(type(error), error, at))
+    return wire.clean("".join(shown.format()))
 
 
 def in_a_cell(at: TracebackType | None, cells: Container[str]) -> TracebackType | None:

@@ -24,7 +24,7 @@ from jaxcluster.views.displays import Bundle
 from jaxcluster.views.message import show_message
 from jaxcluster.views.ranks_output import InTerminal, Together
 from jaxcluster.views.relayed import Message
-from jaxcluster.views.statusline import InLog, status_line
+from jaxcluster.views.statusline import status_line
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
@@ -105,7 +105,7 @@ class CellDisplay:
     @property
     def on_status(self) -> Callable[[str], None] | None:
         """Told the line that says what the cell waits for; None where nothing is written over."""
-        return None if isinstance(self._status, InLog) else self._show_status
+        return self._show_status if self._status.is_written_over else None
 
     def _show_status(self, told: str) -> None:
         if self._together is not None:

@@ -15,7 +15,7 @@ from jaxcluster.model.outputs import CellRecord
 from jaxcluster.views import cell_outputs
 from jaxcluster.views.comms import shown_by
 from jaxcluster.views.displays import Display
-from jaxcluster.views.statusline import InLog, StatusLine
+from jaxcluster.views.statusline import StatusLine
 from jaxcluster.views.throttle import Throttle
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class InTerminal:
         self, first: int, status: StatusLine | None = None, is_terminal: bool | None = None
     ) -> None:
         self._first = first
-        self._status = status or InLog()
+        self._status = status or StatusLine()
         if is_terminal is None:
             is_terminal = sys.stdout.isatty() and sys.stderr.isatty()
         self._is_terminal = is_terminal

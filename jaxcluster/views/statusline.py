@@ -13,7 +13,7 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 from jaxcluster.cluster.prompts import is_console
 from jaxcluster.model.lines import fit
@@ -23,17 +23,30 @@ from jaxcluster.views.message import bundle, show_message
 MOST_ROWS = 4  # of a terminal
 
 
-class StatusLine(Protocol):
-    """Where it stands."""
+class StatusLine:
+    """Where it stands: here in a log, in which nothing can be written over.
+
+    What stays stands below what is there already, and the rest is told by ``Line.for_logs``.
+
+    Attributes:
+      is_written_over: whether the next one takes its place.
+    """
+
+    is_written_over = False
+
+    def __init__(self, shell: Any = None) -> None:
+        self._shell = shell
 
     def show(self, told: str) -> None:
         """Show this now; "" for nothing."""
 
     def stay(self, told: str) -> None:
         """Show this in its place; it remains when the cell has ended."""
+        show_message(self._shell, told)
 
     def room(self) -> AbstractContextManager[None]:
         """While it lasts something else may be written, above the line."""
+        return contextlib.nullcontext()
 
     def writes(self, text: str) -> None:
         """What is written there ends so. Within ``room``, in a page before it is written."""
@@ -42,8 +55,8 @@ class StatusLine(Protocol):
 def status_line(shell: Any) -> StatusLine:
     """The one below the cell that runs in this IPython."""
     if hasattr(shell, "kernel"):
-        return InLog(shell) if is_console() else InPage(shell)
-    return OnTerminal() if can_write_over() else InLog(shell)
+        return StatusLine(shell) if is_console() else InPage(shell)
+    return OnTerminal() if can_write_over() else StatusLine(shell)
 
 
 def can_write_over() -> bool:
@@ -52,12 +65,14 @@ def can_write_over() -> bool:
     return not is_dumb and all(s is not None and s.isatty() for s in (sys.stdout, sys.stderr))
 
 
-class InPage:
+class InPage(StatusLine):
     """In a notebook: one display, which is made when there is something to say.
 
     Args:
       shell: IPython's.
     """
+
+    is_written_over = True
 
     def __init__(self, shell: Any) -> None:
         self._display = Display(shell)
@@ -70,9 +85,6 @@ class InPage:
     def stay(self, told: str) -> None:
         self._stays = f"{self._stays}{told}"
         self._publish(" ".join(self._stays.split()))
-
-    def room(self) -> AbstractContextManager[None]:
-        return contextlib.nullcontext()
 
     def writes(self, text: str) -> None:
         """A display in the middle of a progress bar would leave its first half as it was then.
@@ -88,12 +100,14 @@ class InPage:
         self._display.show(bundle(told) if told else {"text/plain": ""})
 
 
-class OnTerminal:
+class OnTerminal(StatusLine):
     """Below the last line that was written. The cursor stays where the next output goes.
 
     Args:
       write: writes to the terminal, which is standard error here.
     """
+
+    is_written_over = True
 
     def __init__(self, write: Callable[[str], None] | None = None) -> None:
         self._write = write or _to_stderr
@@ -144,25 +158,6 @@ class OnTerminal:
         if self._drawn:
             self._write(self._drawn)
             self._drawn = ""
-
-
-class InLog:
-    """Where nothing can be written over: the lines that are told there stand below one another."""
-
-    def __init__(self, shell: Any = None) -> None:
-        self._shell = shell
-
-    def show(self, told: str) -> None:
-        """Nothing: see ``Line.for_logs``."""
-
-    def stay(self, told: str) -> None:
-        show_message(self._shell, told)
-
-    def room(self) -> AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def writes(self, text: str) -> None:
-        """Nothing is to be moved."""
 
 
 def _to_stderr(text: str) -> None:

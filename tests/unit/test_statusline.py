@@ -11,7 +11,7 @@ import pytest
 from jaxcluster.views import statusline
 from jaxcluster.views.live import StartDisplay
 from jaxcluster.views.ranks_output import InTerminal
-from jaxcluster.views.statusline import InLog, InPage, OnTerminal, can_write_over
+from jaxcluster.views.statusline import InPage, OnTerminal, StatusLine, can_write_over
 
 COLUMNS, ROWS = 30, 6
 _PIECE = re.compile(r"\x1b\[(\d*)([AJK])|\x1b([D78])|([^\x1b])")
@@ -202,7 +202,7 @@ def test_a_log_has_no_control_characters(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not can_write_over()
-    log = InLog()
+    log = StatusLine()
     with log.room():
         log.show("Rank 1 still works.")
     log.stay("Rank 1 was 3.0 s behind.\n")
