@@ -106,6 +106,20 @@ def test_an_edited_file_is_taken_but_for_what_was_set_after_its_import(
     assert [record.stdout(rank) for rank in range(3)] == ["0.25 9 4\n"] * 3
 
 
+@pytest.mark.parametrize("edit", ["class Config(", "raise SystemExit(3)"], ids=["half", "exits"])
+def test_a_file_that_can_not_be_imported_costs_only_what_needs_it(
+    ranks: jaxcluster.Cluster, tmp_path: Path, edit: str
+) -> None:
+    ranks.run("import ctypes\nclass Mine(own.Config): pass\nkept = [1]\nown.rate = 2", show=False)
+    ranks.run("libc = ctypes.CDLL(None)", show=False)
+    (tmp_path / "own.py").write_text(edit)
+    told = ranks.restart()
+    for name in ("Mine", "libc", "own"):
+        assert f"{name} (" in told
+    record = ranks.run("print(kept, float(ones.sum()))", show=False)
+    assert [record.stdout(rank) for rank in range(3)] == ["[1] 3.0\n"] * 3
+
+
 def test_after_a_death_it_is_what_it_was_on_all_ranks_or_what_the_file_makes(
     ranks: jaxcluster.Cluster,
 ) -> None:

@@ -124,7 +124,9 @@ def _make_once(make: Callable[..., type], arguments: tuple[Any, ...]) -> type:
     return known
 
 
-def _set_class(cls: type, state: Any) -> None:
+def _set_class(cls: Any, state: Any) -> None:
+    if not isinstance(cls, type):  # what stands for one that could not be made, and is lost
+        return
     if _loading is not None:  # again, since code of the user's that is read runs meanwhile
         _loading.later.append((cls, state))
     if _loading is None or cls in _loading.made:

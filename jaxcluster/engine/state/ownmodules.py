@@ -29,6 +29,7 @@ from typing import Any
 from jaxcluster.engine.arrays import is_array
 from jaxcluster.engine.digests import Room, digest, is_imported, is_literal
 from jaxcluster.engine.object_graph import arrays_within
+from jaxcluster.engine.state.saved import users_code
 from jaxcluster.engine.user_names import is_of_own_module, is_own_module
 from jaxcluster.engine.value_copies import has_attribute, kind_of, module_of, vars_of_class
 
@@ -75,7 +76,7 @@ class Variables:
         Raises:
           ImportError: it can't be imported.
         """
-        made, room = vars(importlib.import_module(module)), Room(MOST_ELEMENTS, MOST_NBYTES)
+        made, room = _imported(module), Room(MOST_ELEMENTS, MOST_NBYTES)
         now = {name: text for name, _, text in _compared(made, room)}
         return [name for name in names if now.get(name) != self.texts[name]]
 
@@ -164,18 +165,24 @@ class OwnModules:
         for module, one in found.items():
             if isinstance(one, Held):
                 with contextlib.suppress(ImportError):
-                    names = vars(importlib.import_module(one.module))
+                    names = _imported(one.module)
                     is_itself = one.shared or isinstance(one.value, _NEVER)
                     _set(names, one.name, one.value, is_itself)
                 continue
             # What could not be imported is lost with the names that need it, which say why.
             with contextlib.suppress(ImportError):
-                names = vars(importlib.import_module(module))
+                names = _imported(module)
                 is_edited = _source_of(names) != one.source
                 wanted = one.set_later & one.values.keys() if is_edited else {*one.values}
                 shared = wanted & one.shared
                 for name in {*one.differing(module, wanted), *shared}:
                     _set(names, name, one.values[name], name in shared)
+
+
+def _imported(module: str) -> dict[str, Any]:
+    """A module's variables: its file may have been edited since, and do anything."""
+    with users_code():
+        return vars(importlib.import_module(module))
 
 
 def digests(settings: Mapping[str, Any]) -> dict[str, str]:
