@@ -57,6 +57,8 @@ def _located(runner: CellRunner, process: Process, standing: wire.RankState) -> 
         own_files = {file for file in list(numbers) if numbers[file] == own}
         where = _where(stack_of(runner.main_thread_id), own_files)
         where["seconds"] = time.perf_counter() - running.started
+        if (since := running.stop_waits_since) > 0:
+            where["stop_waits_s"] = time.monotonic() - since
     if process.is_starting:
         where["state"] = "starting"
     hostname, devices = process.hostname, process.devices

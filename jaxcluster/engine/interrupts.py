@@ -74,6 +74,7 @@ class Interrupts:
             signal.pthread_kill(self._runner.main_thread_id, signal.SIGTERM)
             return True
         running.interrupted = True
+        running.stop_waits_since = running.stop_waits_since or time.monotonic()
         self._runner.asking.stop()
         if self._runner.debugger is not None:
             self._runner.debugger.let_go()
@@ -138,12 +139,13 @@ class Interrupts:
         if isinstance(running.task, asyncio.Task) and not running.task.done():
             place = self._runner.journal.stands_at(_places(_awaiting(running.task)))
             running.stopped_at = place if running.stopped_at in (None, place) else ""
+            running.stop_waits_since = 0.0
             running.task.cancel()
 
     def _note_stop(self, running: Running, frame: FrameType | None) -> None:
         """An interrupt is to be raised in ``frame``."""
         running.interrupted = True
-        running.unheard_since = 0.0
+        running.unheard_since = running.stop_waits_since = 0.0
         journal = self._runner.journal
         is_clear = frame is not None and not journal.may_hold_results(frame)
         is_first = running.stopped_at is None
@@ -193,6 +195,7 @@ class Interrupts:
     def _is_to_be_raised(self, running: Running) -> bool:
         journal = self._runner.journal
         if self._runner.current is not running or not (journal.interrupted or running.unheard):
+            running.stop_waits_since = 0.0  # it was raised at a launch meanwhile
             return False
         journal.interrupted = running.unheard = False
         if self._runner.debugger is not None:

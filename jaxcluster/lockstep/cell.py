@@ -34,6 +34,7 @@ from jaxcluster.ranks import name_ranks, say_each
 NOTICE_AFTER_S = 0.1
 DEATH_NOTICE_AFTER_S = 2.0
 SUSPECTED_S = 2.0  # before it is said that ranks wait for a launch that may still come
+HEARD_S = 2.0  # before somebody else's interrupt, which no code hears, is one of the stop button
 STILL_WORKING_S = 5.0  # before it is said who a cell waits for
 WAITED_S = 1.0  # for one launch: ranks that go on wait for each other for less
 REPLAY_AFTER_S = 0.2  # that interrupted ranks get to leave by themselves
@@ -250,6 +251,7 @@ class Cell:
 
     def _take_poll(self, reports: Reports, now: float, facts: Facts) -> list[Action]:
         """A certain finding ends the cell."""
+        record = self.record
         self._are_silent = self.silent_in(reports, facts)
         self._held = paused.kinds(report.state for report in reports.values())
         todo: list[Action] = []
@@ -261,9 +263,13 @@ class Cell:
             lives = facts.dead.keys().isdisjoint(report.culprits)
             found = health.Diagnosed(report.is_releasable and lives)
             return todo + self._watched(found, now)
+        states = [report.state for report in reports.values()]
+        # One that has heard it may write what it must: it is not interrupted again.
+        unheard = {s.rank for s in states if s.seq == record.seq and s.stop_waits_s > HEARD_S}
+        if unheard.issuperset(self.watch.open_ranks) and not (self.watch.why or self.watch.paused):
+            return todo + self._watched(health.StopPressed(), now)
         if gates := self.polls.stuck_gates(reports, facts):  # their notebook can't open them now
             # They have not ended alike, unless a thread may yet launch what ranks lack.
-            states = [report.state for report in reports.values()]
             left = gates
             if any(state.background for state in states):
                 cut_short = {state.gate[0] for state in states if state.is_cut_short}

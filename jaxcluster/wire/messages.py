@@ -498,7 +498,8 @@ class RankState:
     ``paused`` says that a person holds the rank: ``debugger``, or ``input`` where it has asked a
     question. It is neither hung nor diverged then, however long that takes, and no rank that waits
     for it is. ``restarts``: how often the ranks have begun to count launches from zero.
-    ``strict``: launches are checked before they are issued.
+    ``strict``: launches are checked before they are issued. ``stop_waits_s``: for how long an
+    interrupt of the cell could not be raised, as in C code.
     """
 
     rank: int
@@ -524,6 +525,7 @@ class RankState:
     is_cut_short: bool = False
     restarts: int = 0
     strict: bool = False
+    stop_waits_s: float = 0.0
 
     @property
     def is_queueing(self) -> bool:

@@ -21,7 +21,13 @@ from helpers import Home, until
 from overhosts import process_of, send_signal
 
 import jaxcluster
-from jaxcluster.errors import CellFailed, RankDied, RankHung, RecoveryError
+from jaxcluster.errors import (
+    CellFailed,
+    CellInterrupted,
+    RankDied,
+    RankHung,
+    RecoveryError,
+)
 
 pytestmark = pytest.mark.any_jax
 
@@ -277,3 +283,33 @@ def test_an_early_error_is_told_in_one_short_line(ranks: jaxcluster.Cluster) -> 
 def test_a_rank_whose_process_runs_another_program_is_called_so(ranks: jaxcluster.Cluster) -> None:
     with pytest.raises(RankDied, match="its process runs another program, 'sleep' "):
         ranks.run("import os\nif r == 1: os.execv('/bin/sleep', ['s', '60'])", timeout_s=2)
+
+
+@pytest.mark.promise("Interrupts")
+def test_an_interrupt_that_no_rank_can_hear_is_told_and_ends_them(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    """In C code that does not keep the GIL: their control channels answer."""
+    source = "import hashlib; hashlib.pbkdf2_hmac('sha256', b'x', b'y', 10**9)"
+    carried = Carried(ranks, source)
+    until(lambda: all(s.state == "running" for s in ranks.status()), "the cell runs")
+    assert ranks.interrupt() == [0, 1, 2]
+    carried.said("not answered the interrupt")
+    error = carried.end()
+    assert isinstance(error, CellInterrupted)
+    assert "New processes" in str(error)
+
+
+@pytest.mark.promise("Interrupts")
+@pytest.mark.parametrize("work", ["time.sleep(60)", "while True: x = jnp.ones(3) + 1"])
+def test_an_interrupt_that_the_cell_catches_is_heard_however_long_it_goes_on(
+    ranks: jaxcluster.Cluster, work: str
+) -> None:
+    cell = ranks.submit(
+        f"try:\n    {work}\nexcept KeyboardInterrupt:\n    time.sleep(6)\n    print('saved')"
+    )
+    until(lambda: all(s.state == "running" for s in ranks.status()), "the cell runs")
+    time.sleep(0.5)
+    assert ranks.interrupt() == [0, 1, 2]
+    cell.wait()
+    assert [cell.record.stdout(rank) for rank in range(3)] == ["saved\n"] * 3

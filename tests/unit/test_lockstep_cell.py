@@ -189,6 +189,25 @@ def test_where_its_time_is_up_its_places_are_asked_for_first() -> None:
     assert it.places == ["Ranks 0, 1 were in f at cell [3] line 1."]
 
 
+def test_an_interrupt_of_somebody_elses_that_no_code_hears_is_one_of_the_stop_button() -> None:
+    it = cell()
+    for stops in (0.5, 0.5), (2.5, 0.0):  # one of them has heard it, and goes on
+        assert it.feed(polled(T0 + 2, *(running(r, stop_waits_s=stops[r]) for r in range(2)))) != []
+        assert it.course.state is State.RUNNING
+    todo = it.feed(polled(T0 + 4, *(running(r, stop_waits_s=2.5) for r in range(2))))
+    assert actions.Interrupt((0, 1), spare=False) in todo
+    assert it.watch.why == "stop"
+    todo = it.feed(events.Tick(T0 + 4 + ANSWER_S))
+    assert it.silent == (0, 1)
+
+
+def test_one_of_another_cell_says_nothing_of_this() -> None:
+    it = cell()
+    other = dataclasses.replace(running(0, stop_waits_s=9.0).state, seq=SEQ - 1)
+    it.feed(polled(T0 + 2, wire.RankReport(other, [], []), running(1, stop_waits_s=9.0)))
+    assert it.course.state is State.RUNNING
+
+
 def in_one_launch(rank: int) -> wire.RankReport:
     within = ["/x/jaxcluster/engine/journal.py", 90, "launch", "", None, True]
     launch = wire.Launch(0, "0,1", "jit(f)", 4, 3, 1, "", SEQ)
