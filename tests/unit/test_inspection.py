@@ -43,7 +43,7 @@ class Runner:
     @staticmethod
     def in_cell(seq: int) -> Any:
         cell = SimpleNamespace(seq=seq, execution_count=seq)
-        return SimpleNamespace(cell=cell, has_left=False, started=0.0)
+        return SimpleNamespace(cell=cell, has_left=False, started=0.0, stop_waits_since=0.0)
 
     def act(self) -> None:
         """A thread of the first cell launches and ends; the next cell ends, and a third waits."""
