@@ -85,7 +85,8 @@ def of_several(message: str) -> str:
     if first == "still":
         return f"still {of_several(rest)}"
     message = f"{_OF_SEVERAL.get(first, first)} {rest}"
-    return message.replace(": it is ", ": they are ").replace(": it has ", ": they have ")
+    message = message.replace(": it is ", ": they are ").replace(": it has ", ": they have ")
+    return message.replace(" replaces it", " replaces them")
 
 
 _OF_SEVERAL = {
@@ -94,6 +95,7 @@ _OF_SEVERAL = {
     "was": "were",
     "does": "do",
     "runs": "run",
+    "sleeps": "sleep",
     "works": "work",
 }
 

@@ -430,7 +430,7 @@ class CellRunner:
                 running.status = "interrupted"
         if running.error is None:
             running.status = running.status or "ok"
-        elif running.error.ename in ("KeyboardInterrupt", "CancelledError") and running.interrupted:
+        elif running.interrupted and _is_of_a_stop(running.error):
             running.status = "interrupted"
         elif running.error.ename == debugging.QUIT:
             running.status = "interrupted"  # by the user, in the debugger
@@ -668,6 +668,12 @@ class _Turn:
 def _has_await(source: str) -> bool:
     """Whether a source may await at its top level: only by one of these words."""
     return "await" in source or "async" in source
+
+
+def _is_of_a_stop(error: wire.ErrorInfo) -> bool:
+    """Whether a stop has raised it; in a callback of JAX's on CPU, XLA has told of that."""
+    told = "CpuCallback error" in error.evalue and "KeyboardInterrupt" in error.evalue
+    return told or error.ename in ("KeyboardInterrupt", "CancelledError")
 
 
 def _error_of(result: Any) -> BaseException | None:

@@ -469,6 +469,8 @@ def _tell_branch(
     ):
         return f"Line {node.lineno} runs line {line} only if `{test}` is false."
     call = _call_at(source, line, entry, node.test) or f"line {line}"
+    if call == f"line {node.lineno}":
+        return f"What line {line} launches depends on `{test}`."
     word = "while" if isinstance(node, ast.While) else "if"
     return f"Line {node.lineno} runs {call} only `{word} {test}`."
 
@@ -496,7 +498,13 @@ def _call_at(
     """
     left_out = set(ast.walk(but)) if but is not None else set()
     calls = [node for node in _on(source, line, ast.Call) if node not in left_out]
-    names = [ast.unparse(node.func) for node in sorted(calls, key=lambda n: n.col_offset)]
+    loops: list[ast.For | ast.AsyncFor] = _on(source, line, ast.For, ast.AsyncFor)
+    loops = [loop for loop in loops if loop.body[0].lineno == line]
+    looped_over = {
+        node for loop in loops for node in ast.walk(loop.iter)
+    }  # before what it launches
+    calls.sort(key=lambda node: (node in looped_over, node.col_offset))
+    names = [ast.unparse(node.func) for node in calls]
     names = [name for name in names if name not in _PRINTING and len(name) < 60]
     program = _function_of(entry.name) if entry is not None else ""
     likely = [name for name in names if name.rpartition(".")[2] == program]

@@ -262,6 +262,21 @@ def test_programs_of_one_name_are_one_call_only_where_they_come_from_one_line(na
     assert told in str(look(reports, ended=[], source=source))
 
 
+def test_a_launch_in_the_test_of_a_loop_depends_on_that():
+    reports = {0: report(0, [SUM], lines=[1], processes="0,1")}
+    reports[1] = report(1, [], running=False, processes="0,1")
+    source = "while r < 1 and float(total(x)) > 0: pass"
+    found = look(reports, ended=[1], source=source)
+    assert found.lines[0] == "What line 1 launches depends on `r < 1 and float(total(x)) > 0`."
+
+
+def test_of_a_loop_on_one_line_the_call_in_its_body_is_named():
+    reports = {0: report(0, [SUM, SUM], line=1, lines=[1, 1], processes="0,1")}
+    reports[1] = report(1, [SUM], lines=[1], running=False, processes="0,1")
+    found = look(reports, ended=[1], source="for k in loader(): cnt += float(total(x * k))")
+    assert any(line.startswith("Rank 0 waited in total at cell [7] line 1") for line in found.lines)
+
+
 def test_a_loop_without_end_is_no_branch():
     source = "while True:\n    jnp.sum(g)"
     reports = {r: report(r, [SUM] * 3, line=2, lines=[2] * 3) for r in (0, 2, 3)}
