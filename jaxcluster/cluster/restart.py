@@ -333,9 +333,9 @@ def _dead(
     others = {*range(max(since, first) + 1, last + 1)} - own - {cell.seq for cell in cells}
     others = {seq for seq in others if not undone or seq < undone}
     unknown = others - (sources or {}).keys()
-    unheard = since if unknown else None
     if heard is None:
-        return Dead(unheard=unheard)
+        return Dead(unheard=since if others else None)
+    unheard = since if unknown else None
     open_ = [c for c in cells if rank in c.ranks and rank not in c.replies]
     texts = [c.source for c in open_ if not undone or c.seq < undone]
     texts += [sources[seq] for seq in others - unknown] if sources else []

@@ -216,6 +216,8 @@ def test_of_another_notebooks_cell_that_living_ranks_know_only_what_it_mentions_
     )
     found = _dead(told, cells, 1, last=6, own={1, 2, 3}, sources={5: "z = f(y)"})
     assert (found.is_current, found.unheard) == (False, 4), "nobody knows cell 6"
+    found = _dead({}, cells, 1, last=5, own={1, 2, 3}, sources={5: "z = f(y)"})
+    assert (found.names, found.unheard) == (None, 0), "it has told nothing: it may have had more"
 
 
 def test_of_an_undone_cell_nothing_is_left():
