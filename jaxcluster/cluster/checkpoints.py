@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import ast
-import math
 import shutil
 import sys
 import tempfile
-import time
-import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TypeVar
 
 from jaxcluster.cluster import resizing, stopbutton
+from jaxcluster.cluster.restoring import Restoring
 from jaxcluster.cluster.world import World
-from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError, RankHung, UsageError
+from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError, UsageError
 from jaxcluster.model.outputs import CellRecord
-from jaxcluster.ranks import name_ranks
 from jaxcluster.records import registry
 from jaxcluster.text import format_nbytes, plural
-from jaxcluster.wire.link import Event, Sink, replies, unwrap
-from jaxcluster.wire.ops import Operation
+from jaxcluster.wire.link import replies
 from jaxcluster.wire.ops.state import (
-    RestoreBind,
-    RestoreBound,
-    RestoreDrop,
     RestoreLook,
     RestoreLooked,
     SavePlace,
@@ -34,12 +26,9 @@ from jaxcluster.wire.ops.state import (
     Snapshot,
 )
 
-R = TypeVar("R")
-
 ORBAX = "orbax"  # the folder in a checkpoint that Orbax has written
 NO_ORBAX = "Orbax is not installed on the ranks. Nothing was saved."
 TIMEOUT_S = 600.0
-OTHERS_S = 0.5  # that other ranks' errors are waited for: the lowest rank's is told
 NAME = "a checkpoint's name"
 UNTOUCHED = "Nothing was restored: all ranks keep the variables they have."
 TOO_LATE = (
@@ -174,28 +163,24 @@ def restore(
             else "%jaxcluster checkpoint NAME saves one.",
         )
     with between, stopbutton.held() as presses:
-        looks = _look(world, path, token := uuid.uuid4().hex, presses, mesh or {})
+        restoring = Restoring(world, TIMEOUT_S, "%jaxcluster status shows where each rank is.")
+        looks = _look(world, restoring, path, presses, mesh or {})
         lost = {n: why for look in looks.values() for n, why in look.lost.items()}
         unsaved = {n: why for look in looks.values() for n, why in look.unsaved.items()}
         reasons = {n: f"was not saved in checkpoint {name!r} ({why})" for n, why in unsaved.items()}
         reasons |= {n: f"was lost when {name!r} was restored ({why})" for n, why in lost.items()}
         before = next(iter(looks.values())).before
         reasons = resizing.reasons_of(looks, before) | reasons
-        answers = _bind(world, RestoreBind(token, sorted(lost), reasons), presses)
-    for rank, answer in answers.items():
-        world.hear_unbound(rank, lost)
-        world.hear_bound(rank, answer.values)
-        lost |= answer.left
-    restored = {n for answer in answers.values() for n in answer.restored} - set(lost)
-    there = plural(len(answers), "rank")
-    line = f"Restored {plural(len(restored), 'variable')} on {there}."
+        back, left = _bind(restoring, lost, reasons, presses)
+    lost |= left
+    line = f"Restored {plural(len(back - {*lost}), 'variable')} on {plural(len(looks), 'rank')}."
     if lost:
         line += " Lost: " + ", ".join(f"{n} ({why})" for n, why in sorted(lost.items())) + "."
     return " ".join(filter(None, [line, resizing.tell(looks, before)]))
 
 
 def _look(
-    world: World, path: Path, token: str, presses: list[None], mesh: Mapping[str, int]
+    world: World, restoring: Restoring, path: Path, presses: list[None], mesh: Mapping[str, int]
 ) -> dict[int, RestoreLooked]:
     """Have all ranks read it; what they say that they would bind. Else none keeps what it read."""
 
@@ -204,21 +189,17 @@ def _look(
         if presses:
             raise CellInterrupted(f"Stopped. {UNTOUCHED}")
 
-    each = dict.fromkeys(range(world.num_processes), RestoreLook(token, str(path), dict(mesh)))
+    look = RestoreLook(restoring.token, str(path), mesh=dict(mesh))
     try:
-        check()
-        looks = _answers(world, each, check)
-        check()
-    except BaseException as error:
-        for rank in each:
-            world.link.request(rank, RestoreDrop(token), sink=Sink())
-        if isinstance(error, JaxClusterError):
-            error.hint = f"{UNTOUCHED}\n{error.hint}".strip()
+        return restoring.look(dict.fromkeys(range(world.num_processes), look), check)
+    except JaxClusterError as error:
+        error.hint = f"{UNTOUCHED}\n{error.hint}".strip()
         raise
-    return looks
 
 
-def _bind(world: World, request: RestoreBind, presses: list[None]) -> dict[int, RestoreBound]:
+def _bind(
+    restoring: Restoring, lost: Collection[str], reasons: Mapping[str, str], presses: list[None]
+) -> tuple[set[str], dict[str, str]]:
     """Have all ranks bind what they have read, which takes a moment and is not broken off."""
     told = False
 
@@ -234,45 +215,7 @@ def _bind(world: World, request: RestoreBind, presses: list[None]) -> dict[int, 
             )
 
     try:
-        return _answers(world, dict.fromkeys(range(world.num_processes), request), check)
+        return restoring.bind(lost, reasons, check)
     except JaxClusterError as error:
         error.hint = f"The other ranks have restored it.\n{error.hint}".strip()
         raise
-
-
-def _answers(
-    world: World, each: Mapping[int, Operation[R]], check: Callable[[], None]
-) -> dict[int, R]:
-    """What all ranks answer.
-
-    Raises:
-      JaxClusterError: what one of them answered instead; the others are not waited for. Or one
-        did not answer in time.
-    """
-    answers: dict[int, Event[R]] = {}
-    give_up_at = math.inf
-
-    def take(event: Event[R]) -> None:
-        nonlocal give_up_at
-        answers[event.rank] = event
-        if event.op != "reply":
-            give_up_at = min(give_up_at, time.monotonic() + OTHERS_S)
-
-    def look() -> None:
-        check()
-        if time.monotonic() > give_up_at:
-            unwrap_all()
-
-    def unwrap_all() -> None:
-        for _, event in sorted(answers.items()):
-            unwrap(event)
-
-    world.link.gather(each, each, timeout_s=TIMEOUT_S, check=look, on_answer=take)
-    unwrap_all()
-    if missing := sorted(set(each) - set(answers)):
-        raise RankHung(
-            f"{name_ranks(missing).capitalize()} did not answer within {TIMEOUT_S:g} s.",
-            "%jaxcluster status shows where each rank is.",
-            missing,
-        )
-    return {rank: event.body for rank, event in sorted(answers.items())}

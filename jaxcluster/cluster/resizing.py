@@ -7,21 +7,20 @@ when all have done so, all bind it.
 from __future__ import annotations
 
 import operator
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import SupportsIndex
 
 from jaxcluster import wire
 from jaxcluster.cluster.restart import (
+    AGAIN,
     RESTORE_S,
-    Check,
     Resize,
     Restored,
-    ask_all,
     nothing,
     reasons_of_lost,
 )
+from jaxcluster.cluster.restoring import Check, Restoring
 from jaxcluster.cluster.what_returns import (
     as_chosen,
     lost_with_dead,
@@ -32,14 +31,12 @@ from jaxcluster.cluster.what_returns import (
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import UsageError
 from jaxcluster.model import lineage
-from jaxcluster.model.last_known import LastKnown
 from jaxcluster.plan.spec import check_spec
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records.saved_states import Kept
 from jaxcluster.text import join_words, plural
 from jaxcluster.wire.ops.state import (
     Chosen,
-    RestoreBind,
     RestoreLook,
     RestoreLooked,
     SavedNames,
@@ -109,18 +106,18 @@ def restore(
       RecoveryError, RankDied, RankError, RankHung: a rank could not read it. Nothing was bound.
     """
     choice, chosen, lost = choose(saved)
-    token = uuid.uuid4().hex
     ranks = range(world.num_processes)
     idle = tell_idle(world.processes.idle_hosts)
     if not saved.reports:
         none = nothing(world, saved, when, check, made_by)
         return replace(none, ranks=len(ranks), notes=idle)
+    restoring = Restoring(world, RESTORE_S, AGAIN)
     each = {}
     for rank in ranks:
         check()
-        folders = _folders_for(saved, rank)
-        each[rank] = RestoreLook(token, mesh=dict(saved.mesh), folders=folders, chosen=choice)
-    looks = ask_all(world, each, RESTORE_S, check)
+        folders, mesh = _folders_for(saved, rank), dict(saved.mesh)
+        each[rank] = RestoreLook(restoring.token, mesh=mesh, folders=folders, chosen=choice)
+    looks = restoring.look(each, check)
     # What could not be saved is why parts lack.
     for one in (*(c.lost for c in chosen.values()), *(look.lost for look in looks.values())):
         lost |= {name: why for name, why in one.items() if name not in lost}
@@ -128,15 +125,7 @@ def restore(
     for report in saved.reports.values():
         reasons |= report.unbound
     reasons |= reasons_of_lost(lost, when, made_by)
-    bind = RestoreBind(token, sorted(lost), reasons)
-    answers = ask_all(world, dict.fromkeys(ranks, bind), RESTORE_S, check)
-    last, first = world.turns.last_cells(), world.record.last_seq
-    left: dict[str, str] = {}
-    for rank, answer in answers.items():
-        left |= answer.left
-        world.told[rank] = LastKnown(set(answer.restored), max(first, last.get(rank, 0)))
-        world.told[rank].hear_bound(answer.values)
-    back = {name for answer in answers.values() for name in answer.restored}
+    back, left = restoring.bind(lost, reasons, check)
     unheard = tell_unheard(saved.dead)
     return Restored(
         tuple(sorted(back)), lost | left, gone=saved.why_gone, ranks=world.num_processes,

@@ -25,6 +25,7 @@ from typing import Protocol
 from jaxcluster import wire
 from jaxcluster.cluster import between_cells, events, resizing, restart, stopbutton
 from jaxcluster.cluster.action_runner import Owner
+from jaxcluster.cluster.restoring import NotBrought
 from jaxcluster.cluster.starting import Starting
 from jaxcluster.errors import (
     CellInterrupted,
@@ -35,6 +36,7 @@ from jaxcluster.errors import (
     RecoveryError,
     UsageError,
 )
+from jaxcluster.model.last_known import LastKnown
 from jaxcluster.model.life import Life
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records.saved_states import Kept
@@ -360,9 +362,11 @@ class Respawn:
         world = self.cluster.world
         bring = resizing.restore if kept.is_resized else restart.restore
         made_by = self.cluster.lineage.known(world.record.last_seq)
+        last, first = world.turns.last_cells(), world.record.last_seq
+        world.told = {r: LastKnown(seq=max(first, last.get(r, 0))) for r in world.link.ranks}
         try:
             return bring(world, kept, when, self._check, made_by)
-        except restart.NotBrought:
+        except NotBrought:
             kept.bring_all()
             return bring(world, kept, when, self._check, made_by)
 

@@ -11,38 +11,36 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.cluster import copies
-from jaxcluster.cluster.what_returns import OWN, Plan, only, plan, tell_unheard
+from jaxcluster.cluster.restoring import Check, Restoring
+from jaxcluster.cluster.what_returns import OWN, Plan, plan, tell_unheard
 from jaxcluster.cluster.world import World
-from jaxcluster.errors import LaunchError, RankError, RankHung, RecoveryError
+from jaxcluster.errors import LaunchError, RecoveryError
 from jaxcluster.model import lineage
 from jaxcluster.model.last_known import LastKnown
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records.saved_states import Dead, Kept, StateFolder
 from jaxcluster.text import plural
-from jaxcluster.wire.link import Event, replies, unwrap
-from jaxcluster.wire.ops import Operation
+from jaxcluster.wire.link import Event, replies
 from jaxcluster.wire.ops.state import (
     NewDevices,
-    Restore,
-    RestoreDone,
     SavePlace,
     SaveReport,
     Snapshot,
+    Take,
     Where,
 )
 from jaxcluster.wire.ops.values import Unbind
 
-R = TypeVar("R")
-
 SAVE_S = 300.0
 RESTORE_S = 300.0
+AGAIN = "%jaxcluster restart tries again."
 RANDOM = ("np.random's state", "random's state")  # as engine.state.randomness calls them
 FEW = 8  # lost names that are in the line
 AT_LIMIT = (
@@ -50,11 +48,6 @@ AT_LIMIT = (
     "files that a cell has opened, then %jaxcluster restart"
 )
 _WORD = re.compile(r"[^\W\d]\w*")
-Check = Callable[[], None]  # raises where what goes on is to end
-
-
-class NotBrought(RankError):
-    """A rank could not read another host's files from there (the engine's error of that name)."""
 
 
 @dataclass(frozen=True)
@@ -421,51 +414,46 @@ def restore(
     bare = [rank for rank in missing if rank not in found.copied]
     # A module's variable is kept on all ranks, or on none.
     skip = [name for name in own if name not in RANDOM] if bare else []
-    each: dict[int, Restore] = {}
+    each: dict[int, Take] = {}
     for rank in range(world.num_processes):
         try:
             if rank in missing and rank in found.copied:
                 each[rank] = replace(_of_copy(saved, found, rank), skip=skip)
             elif rank not in missing:
                 folder = saved.folder.bring(rank, saved.reports[rank])
-                each[rank] = Restore(folder, names, before, skip=skip)
+                each[rank] = Take(folder, names, before, skip=skip)
         except LaunchError as error:  # the host that has it is lost, too
             why = error.message.rstrip(".")
             return restore(world, saved.without({rank: why}), when, check, made_by)
     for rank in bare:
         donor, folder = saved.folder.donor_for(rank, found.donor, saved.reports)
         each[rank] = replace(_of_donor(found, rank, donor, folder), skip=[*own, *differing])
-    heard = world.link.gather(each, each, timeout_s=RESTORE_S, check=check)
-    damaged = {
-        rank if (source := each[rank].from_rank) is None else source: event.why
-        for rank, event in heard.items()
-        if event.ename == "Unreadable"
-    }
-    if damaged:  # else it would be promised, and fail, for ever
+    restoring = Restoring(world, RESTORE_S, AGAIN)
+    try:
+        looks = [restoring.take(each, check)]
+    except RecoveryError:
+        if not restoring.damaged:
+            raise
+        damaged = {
+            rank if (source := each[rank].from_rank) is None else source: why
+            for rank, why in restoring.damaged.items()
+        }  # else it would be promised, and fail, for ever
         return restore(world, saved.without(damaged), when, check, made_by)
-    answers = _all(heard, each, RESTORE_S)
-    _restore_more(world, saved, found, answers, check)
+    looks.append(restoring.take(_beside(saved, found), check))
     lost = dict(found.lost)
-    for rank, reply in sorted(answers.items()):
-        for name, why in reply.lost.items():
+    for rank, look in (item for by_rank in looks for item in by_rank.items()):
+        for name, why in look.lost.items():
             lost.setdefault(name, "its only copy died with the rank" if rank in bare else why)
     back = found.names - set(lost)
     left: dict[str, str] = {}
     for report in saved.reports.values():
         left |= report.left
-    for reply in answers.values():
-        left |= reply.left
     reasons = reasons_of_lost(lost, when, made_by)
     for report in saved.reports.values():  # those of earlier times
         for name, why in report.unbound.items():
             if name not in back:
                 reasons.setdefault(name, why)
-    unbind = Unbind(sorted(lost), reasons)
-    ask_all(world, dict.fromkeys(each, unbind), RESTORE_S, check)
-    last, first = world.turns.last_cells(), world.record.last_seq
-    for rank, reply in answers.items():
-        world.told[rank] = LastKnown(set(reply.restored) - set(lost), max(first, last.get(rank, 0)))
-        world.told[rank].hear_bound(only(reply.values, world.told[rank].names))
+    left |= restoring.bind(lost, reasons, check)[1]
     if bare:
         left |= {name: f"{OWN}: rank {', '.join(map(str, bare))} has none" for name in differing}
     if bare and RANDOM[0] in own and any(d["seeded"] for d in drawn):
@@ -489,7 +477,8 @@ def nothing(
     lost = {name: why for one in saved.dead.values() for name in one.names or ()}
     if lost:
         unbind = Unbind(sorted(lost), reasons_of_lost(lost, when, made_by))
-        ask_all(world, dict.fromkeys(range(world.num_processes), unbind), RESTORE_S, check)
+        each = dict.fromkeys(range(world.num_processes), unbind)
+        Restoring(world, RESTORE_S, AGAIN).ask(each, check)
     return Restored(
         (), lost, nothing_lived=not saved.gone, gone=saved.why_gone,
         cells=lineage.tell(made_by or {}, lost),
@@ -508,27 +497,22 @@ def reasons_of_lost(
     return reasons
 
 
-def _of_copy(saved: Kept, found: Plan, rank: int) -> Restore:
+def _of_copy(saved: Kept, found: Plan, rank: int) -> Take:
     """What a rank is to take from its copy."""
     assert saved.copies is not None
     folder = saved.copies.folder.bring(rank, saved.copied[rank])
-    return Restore(folder, sorted(found.copied[rank]))
+    return Take(folder, sorted(found.copied[rank]))
 
 
-def _of_donor(found: Plan, rank: int, donor: int, folder: Where) -> Restore:
+def _of_donor(found: Plan, rank: int, donor: int, folder: Where) -> Take:
     """What the successor of a dead rank is to take from another, and what is its own."""
     shared = found.shared[rank]
     before = sorted(found.older & shared)
-    return Restore(folder, sorted(shared), before, from_rank=donor, texts=found.own[rank])
+    return Take(folder, sorted(shared), before, from_rank=donor, texts=found.own[rank])
 
 
-def _restore_more(
-    world: World, saved: Kept, found: Plan, answers: dict[int, RestoreDone], check: Check
-) -> None:
-    """What ranks have from a second place: the living from their copies, the others beside these.
-
-    ``answers`` gets what comes of it.
-    """
+def _beside(saved: Kept, found: Plan) -> dict[int, Take]:
+    """What ranks have from a second place: the living from copies, the others beside these."""
     each = {}
     for rank in found.copied:
         if rank in saved.reports:
@@ -536,42 +520,4 @@ def _restore_more(
         elif found.shared[rank] | found.own[rank].keys():
             donor, folder = saved.folder.donor_for(rank, found.donor, saved.reports)
             each[rank] = _of_donor(found, rank, donor, folder)
-    each = {rank: replace(one, settings=False) for rank, one in each.items()}
-    for rank, more in ask_all(world, each, RESTORE_S, check).items():
-        first = answers[rank]
-        answers[rank] = replace(
-            first,
-            restored=[*first.restored, *more.restored],
-            lost=first.lost | more.lost,
-            values=first.values | more.values,
-        )
-
-
-def ask_all(
-    world: World, each: Mapping[int, Operation[R]], timeout_s: float, check: Check
-) -> dict[int, R]:
-    """What ranks that must all answer do; ``check`` is called now and then, and may raise.
-
-    Raises:
-      RankDied, RankError, RankHung, RecoveryError: one of them did not.
-    """
-    answers = world.link.gather(each, each, timeout_s=timeout_s, check=check)
-    return _all(answers, each, timeout_s)
-
-
-def _all(
-    answers: Mapping[int, Event[R]], each: Mapping[int, Operation[R]], timeout_s: float
-) -> dict[int, R]:
-    """What all ranks have replied; raises as ``ask_all``."""
-    for event in answers.values():
-        if event.ename == NotBrought.__name__:
-            raise NotBrought(event.why, ranks=[event.rank])
-    bodies_back = {rank: unwrap(event) for rank, event in sorted(answers.items())}
-    if missing := sorted(set(each) - set(answers)):
-        op = each[missing[0]].op
-        raise RankHung(
-            f"{name_ranks(missing).capitalize()} did not {op} within {timeout_s:g} s.",
-            "%jaxcluster restart tries again.",
-            missing,
-        )
-    return bodies_back
+    return each

@@ -33,6 +33,7 @@ from jaxcluster.wire.ops.values import Spanning
 R = TypeVar("R")
 
 LOG_END_NBYTES = 1 << 18  # of a log that are read for the end of a rank's
+WHERE_HINT = "%jaxcluster status shows where each rank is; %jaxcluster interrupt stops them."
 ASK_S = 2.0  # for answers that a control channel gives at once
 # How jaxlib ends a process that has lost the coordinator: it aborts, and a thread that is just in a
 # collective may crash of that first.
@@ -367,19 +368,34 @@ class World:
         """
         self.check()
         answers = self.link.gather(ranks, request, timeout_s=timeout_s, buffers=buffers)
-        for _, event in sorted(answers.items()):
-            unwrap(event)
-        missing = sorted(set(ranks) - set(answers))
-        if missing:
-            raise self.unanswered(missing, timeout_s)
+        self.all_of(answers, ranks, timeout_s)
         return answers
 
-    def unanswered(self, missing: Sequence[int], timeout_s: float) -> RankHung:
+    def all_of(
+        self,
+        answers: Mapping[int, Event[R]],
+        ranks: Iterable[int],
+        timeout_s: float,
+        hint: str = WHERE_HINT,
+    ) -> dict[int, R]:
+        """What all ``ranks`` have replied; raises as ``ask``, the lowest rank's error.
+
+        Args:
+          hint: what to type where one did not answer.
+        """
+        bodies = {rank: unwrap(event) for rank, event in sorted(answers.items())}
+        if missing := sorted(set(ranks) - set(answers)):
+            raise self.unanswered(missing, timeout_s, hint)
+        return bodies
+
+    def unanswered(
+        self, missing: Sequence[int], timeout_s: float, hint: str = WHERE_HINT
+    ) -> RankHung:
         busy = [s for s in self.status() if s.rank in missing and s.state == "running"]
         where = "".join(f" Rank {s.rank} is in cell [{s.cell}] line {s.line}." for s in busy)
         return RankHung(
             f"{name_ranks(missing).capitalize()} did not answer within {timeout_s:g} s.{where}",
-            "%jaxcluster status shows where each rank is; %jaxcluster interrupt stops them.",
+            hint,
             missing,
         )
 

@@ -225,7 +225,6 @@ class Rank:
         handle(lockstep.Replay, "main", lambda request: replay.on_replay(self.journal, request))
         handle(saving.Snapshot, "side", self._snapshot)
         handle(saving.HoldReplies, "now", self._hold_replies)
-        handle(saving.Restore, "main", self._restore)
         handle(saving.RestoreLook, "main", self.runner.in_turn(self._restore_look))
         handle(saving.RestoreBind, "main", self.runner.in_turn(self._restore_bind))
         handle(saving.RestoreDrop, "now", spread(self.restoring.drop))
@@ -293,13 +292,6 @@ class Rank:
     def _unbind(self, request: Request[values.Unbind]) -> None:
         self.values.unbind(request)
         self.runner.changed_outside(request.ident)
-
-    def _restore(self, request: Request[saving.Restore]) -> saving.RestoreDone:
-        self.runner.undo.forget("variables were restored since")
-        namespace, names = self.values.namespace, self.runner.names
-        done = state.on_restore(namespace, self.rank, request.body, self.runner.settings)
-        self.runner.changed_outside(request.ident)
-        return replace(done, values=names.values.note_all(done.restored, namespace))
 
     def _restore_look(self, request: Request[saving.RestoreLook]) -> saving.RestoreLooked:
         namespace, settings = self.values.namespace, self.runner.settings

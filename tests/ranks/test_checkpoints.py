@@ -333,9 +333,9 @@ def test_stop_while_it_is_bound_says_that_it_can_not_be_stopped(
 ) -> None:
     bind = checkpoints._bind
 
-    def stop(world: Any, body: Any, presses: list[None]) -> Any:
-        presses.append(None)
-        return bind(world, body, presses)
+    def stop(*asked: Any) -> Any:
+        asked[-1].append(None)
+        return bind(*asked)
 
     monkeypatch.setattr(checkpoints, "_bind", stop)
     assert "Restored" in saved.restore("c", tmp_path)

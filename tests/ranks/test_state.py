@@ -16,7 +16,14 @@ import jaxcluster
 from jaxcluster import wire
 from jaxcluster.engine.state.saved import read, state_path
 from jaxcluster.wire.link import Sink, replies
-from jaxcluster.wire.ops.state import Restore, SavePlace, Snapshot
+from jaxcluster.wire.ops.state import (
+    RestoreBind,
+    RestoreLook,
+    RestoreLooked,
+    SavePlace,
+    Snapshot,
+    Take,
+)
 
 DEADLINE_S = 40.0
 SETUP = """
@@ -109,6 +116,14 @@ def runtime() -> Iterator[Path]:
         shutil.rmtree(root, ignore_errors=True)
 
 
+def restore(cluster: jaxcluster.Cluster, each: dict[int, Take]) -> dict[int, RestoreLooked]:
+    """Have ranks read what they are to take, and bind it; what they say of it."""
+    looks = {rank: RestoreLook("token", take=take) for rank, take in each.items()}
+    looked = replies(cluster.world.ask(list(each), looks, timeout_s=DEADLINE_S))
+    cluster.world.ask(list(each), RestoreBind("token", [], {}), timeout_s=DEADLINE_S)
+    return looked
+
+
 class Case:
     """What four ranks saved while three of them hung, and a new cluster that has it back."""
 
@@ -124,8 +139,7 @@ class Case:
         assert not any(process.state for process in processes)
         self.reports = replies(answers)
         self.cluster = jaxcluster.start(4, devices_per_process=devices)
-        restored = self.cluster.world.ask(range(4), Restore(str(folder)), timeout_s=DEADLINE_S)
-        self.restored = replies(restored)
+        self.restored = restore(self.cluster, dict.fromkeys(range(4), Take(str(folder))))
 
     @staticmethod
     def _hang(cluster: jaxcluster.Cluster) -> None:
@@ -267,8 +281,7 @@ def test_each_rank_saves_the_parts_that_it_has(case: Case) -> None:
 
 def test_a_replaced_rank_takes_a_survivors_values(case: Case) -> None:
     case.run("del replicated, step, g, model, mine, my_rank", ranks=[2])
-    asked = Restore(str(case.folder), from_rank=1)
-    report = case.cluster.world.ask([2], asked, timeout_s=DEADLINE_S)[2].body
+    report = restore(case.cluster, {2: Take(str(case.folder), from_rank=1)})[2]
     assert set(report.lost) == PARTS_OF_ONE_RANK
     assert "of an array of shape (16,) was not saved by rank 1" in report.lost["g"]
     source = (
@@ -279,12 +292,11 @@ def test_a_replaced_rank_takes_a_survivors_values(case: Case) -> None:
 
 
 def test_single_names_can_be_restored(case: Case) -> None:
-    asked = Restore(str(case.folder), ["g", "my_rank"])
-    report = case.cluster.world.ask([2], asked, timeout_s=DEADLINE_S)[2].body
+    report = restore(case.cluster, {2: Take(str(case.folder), ["g", "my_rank"])})[2]
     assert report.restored == ["g", "my_rank"]
     assert case.run("print(float(jnp.sum(g)))") == "120.0\n"
 
 
 def test_a_folder_without_a_state_says_so(case: Case) -> None:
     with pytest.raises(jaxcluster.JaxClusterError, match=r"rank-0.state can't be read: No such"):
-        case.cluster.world.ask([0], Restore("/nonexistent"))
+        restore(case.cluster, {0: Take("/nonexistent")})

@@ -264,7 +264,10 @@ class World:
     hear_names = worlds.World.hear_names
     hear_undo = worlds.World.hear_undo
     _hear_of_variables = worlds.World._hear_of_variables
+    hear_bound = worlds.World.hear_bound
+    hear_unbound = worlds.World.hear_unbound
     ask = worlds.World.ask
+    all_of = worlds.World.all_of
     unanswered = worlds.World.unanswered
     meet = worlds.World.meet
     copies: Any = None

@@ -30,9 +30,10 @@ from jaxcluster.agent.mirrors import Mirrors
 from jaxcluster.agent.report import AgentFacts
 from jaxcluster.allocation import states
 from jaxcluster.allocation.fleet import Place
-from jaxcluster.cluster import copies, respawn, restart
+from jaxcluster.cluster import copies, respawn, restart, restoring
 from jaxcluster.engine import change_notices, state
 from jaxcluster.engine.digests import LITERAL, is_literal
+from jaxcluster.engine.lost_names import LostNames
 from jaxcluster.engine.state import background_save, copier, loading, mirror, saving, version_store
 from jaxcluster.engine.state.saved import CannotSave, SavedArray
 from jaxcluster.errors import JaxClusterError, LaunchError
@@ -176,6 +177,7 @@ def virtual(own: Keeping) -> Iterator[None]:
     put(states, time=timed)
     put(change_notices.wire, encode=lambda op, id, body: (op, body))
     put(respawn, time=timed)
+    put(restoring, time=timed)
     jax = sys.modules.get("jax")
     FAKE_JAX.process_count = FAKE_JAX.device_count = lambda: own.num_ranks
     sys.modules["jax"] = FAKE_JAX
@@ -486,9 +488,14 @@ def answer(rank: Any, op: str, body: Any) -> Any:
         before = rank.names_before(body.cell)
         saved = state.on_snapshot(rank.names, number, body, before, rank.lost, None)
         return replace(saved, sources=dict(rank.queue.sources))
-    if op == "restore":
-        rank.before = None
-        done = state.on_restore(rank.names, number, body)
+    if op == "restore_look":
+        return rank.restoring.look(rank.names, number, body)
+    if op == "restore_drop":
+        return rank.restoring.drop(body.token)
+    if op == "restore_bind":
+        rank.before, lost = None, LostNames()
+        done = rank.restoring.bind(rank.names, body, lost, None)
+        rank.lost |= lost.reasons
         rank.copier.changed()
         return replace(done, values={n: text_of(rank.names[n]) for n in done.restored})
     assert op == "unbind"

@@ -21,6 +21,7 @@ from jaxcluster import wire
 from jaxcluster.engine import cell_queue, failures, strict
 from jaxcluster.engine import gate as gates
 from jaxcluster.engine import journal as journals
+from jaxcluster.engine.state.restoring import Restoring
 from jaxcluster.model import lockstep
 from jaxcluster.wire.link import Event
 from jaxcluster.wire.ops.lockstep import Checked, Replayed, Rest
@@ -262,6 +263,7 @@ class Rank:
         self.side: list[Actor] = []  # threads of the product's own
         self.saved: dict[str, Any] | None = None  # what a snapshot has, once there is one
         self.lost: dict[str, str] = {}
+        self.restoring = Restoring()
         self._paths: dict[int, tuple[Iterator[Any], Iterator[None]]] = {}  # of each program
         self._has_compiled: set[int] = set()
         self.copier = cluster.keeping.attach(self) if cluster.keeping is not None else None
@@ -366,8 +368,14 @@ class Rank:
     def _on_snapshot(self, request: Request) -> None:
         self._answer(request)
 
-    def _on_restore(self, request: Request) -> None:
+    def _on_restore_look(self, request: Request) -> None:
         self.jobs.append(lambda: self._answer(request))
+
+    def _on_restore_bind(self, request: Request) -> None:
+        self.jobs.append(lambda: self._answer(request))
+
+    def _on_restore_drop(self, request: Request) -> None:
+        self._answer(request)
 
     def _on_unbind(self, request: Request) -> None:
         self.jobs.append(lambda: self._answer(request))

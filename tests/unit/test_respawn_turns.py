@@ -52,7 +52,7 @@ class Cluster:
             dead={},
             own_cells={4},
             is_over=False,
-            turns=SimpleNamespace(quiet=quiet),
+            turns=SimpleNamespace(quiet=quiet, last_cells=dict),
             link=SimpleNamespace(ranks=[0], gather=gather),
             end_hung=lambda check: None,
             record=SimpleNamespace(last_seq=0),

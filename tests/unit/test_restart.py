@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,12 +13,22 @@ from jaxcluster import wire
 from jaxcluster.cluster import copies, resizing, restart
 from jaxcluster.cluster.restart import Restored, _dead, bound_names
 from jaxcluster.cluster.what_returns import OWN, plan, successors, tell_unheard
+from jaxcluster.cluster.world import World
 from jaxcluster.errors import LaunchError, RecoveryError
 from jaxcluster.model.last_known import LastKnown
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.records.saved_states import Dead, Kept
 from jaxcluster.wire.link import Event
-from jaxcluster.wire.ops.state import Restore, RestoreDone, SavedBefore, SavedNames, SaveReport
+from jaxcluster.wire.ops.state import (
+    RestoreBind,
+    RestoreBound,
+    RestoreLook,
+    RestoreLooked,
+    SavedBefore,
+    SavedNames,
+    SaveReport,
+    Take,
+)
 
 
 def saved(digests, spanning=(), common=(), lost=None) -> SavedNames:
@@ -408,23 +418,45 @@ def test_the_line_says_so_when_no_rank_lived():
     assert line == "New processes after 0.5 s: no rank survived, so all variables are lost."
 
 
-def test_what_was_lost_with_all_ranks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+class NewWorld:
+    """Two new ranks, which answer as ``answer`` says."""
+
+    all_of = World.all_of
+    hear_bound = World.hear_bound
+    hear_unbound = World.hear_unbound
+
+    def __init__(self, answer: Callable[[int, Any], Any]) -> None:
+        self.num_processes = 2
+        self.processes = SimpleNamespace(idle_hosts=[])
+        self.link = SimpleNamespace(
+            ranks=[0, 1], gather=self._gather, request_each=self._request_each
+        )
+        self.told: dict[int, LastKnown] = {}
+        self._answer = answer
+
+    def _gather(self, ranks: Any, each: Any, **rest: Any) -> dict[int, Event[Any]]:
+        bodies = {rank: self._answer(rank, one) for rank, one in each.items()}
+        ops = {r: "error" if isinstance(b, wire.Failure) else "reply" for r, b in bodies.items()}
+        return {rank: Event(rank, ops[rank], "", body) for rank, body in bodies.items()}
+
+    def _request_each(self, each: Any, *, sink: Any) -> None:
+        for rank, one in each.items():
+            self._answer(rank, one)
+
+
+def test_what_was_lost_with_all_ranks_is_named() -> None:
     """By the message, and by who uses it: with the cells that make it again."""
-    sent: list[Any] = []
-    monkeypatch.setattr(restart, "ask_all", lambda world, each, *_: sent.append(each))
+    sent: dict[int, Any] = {}
     two = {0: Dead(frozenset({"a", "mine"})), 1: Dead(frozenset({"a"})), 2: Dead()}
     kept = Kept(FOLDER, {}, False, two, 3)
-    world: Any = SimpleNamespace(num_processes=2)
+    world: Any = NewWorld(sent.__setitem__)
     for bring in (restart.restore, resizing.restore):
-        monkeypatch.setattr(resizing, "ask_all", restart.ask_all)
-        world.processes = SimpleNamespace(idle_hosts=[])
         found = bring(world, kept, "in cell [9]", check, {"a": (2,), "mine": (3,)})
         told = "no rank survived, so all variables are lost. They were a, mine. To make them again"
         assert f"{told}, run cells [2], [3]." in str(found)
-        each = sent.pop()
-        assert each.keys() == {0, 1}
+        assert sent.keys() == {0, 1}
         why = "was lost in cell [9] (no rank survived); run cell [2] again to make it"
-        assert each[0].lost["a"] == why
+        assert sent.pop(0).lost["a"] == sent.pop(1).lost["a"] == why
     gone = replace(kept, gone={0: "the disk is gone"})
     found = restart.restore(world, gone, "in a restart", check, {})
     assert "Lost: a (what was saved is gone), mine (what was saved is gone)." in str(found)
@@ -549,15 +581,13 @@ class Places:
 
 @pytest.mark.parametrize("why", ["", "Host h0 is lost: its agent was killed."])
 def test_a_copy_on_another_host_is_brought_or_named_where_that_is_lost_too(why: str):
-    asked: list[dict[int, Any]] = []
+    asked: list[Take] = []
 
-    def answer(ranks: Any, each: Any, **rest: Any) -> dict[int, Event[Any]]:
-        asked.append(each)
-        done = RestoreDone([], {}, {}, {}, 0.0)
-        return {
-            rank: Event(rank, "reply", "", replace(done, restored=list(one.names)))
-            for rank, one in each.items()
-        }
+    def answer(rank: int, body: Any) -> Any:
+        if isinstance(body, RestoreBind):
+            return RestoreBound({}, [])
+        asked.append(body.take)
+        return RestoreLooked(body.take.names, {}, {})
 
     random = dict.fromkeys([*restart.RANDOM, "seeded"])
     places: Any = Places(why)
@@ -570,22 +600,36 @@ def test_a_copy_on_another_host_is_brought_or_named_where_that_is_lost_too(why: 
         copied={1: copied(["a", "mine"], folder="v7", host=0)},
         copies=SimpleNamespace(folder=places),  # type: ignore[arg-type]
     )
-    world = SimpleNamespace(
-        num_processes=2,
-        link=SimpleNamespace(gather=answer),
-        turns=SimpleNamespace(last_cells=dict),
-        record=SimpleNamespace(last_seq=0),
-        told={},
-    )
-    found = restart.restore(world, kept, "in a restart", lambda: None)  # type: ignore[arg-type]
+    world: Any = NewWorld(answer)
+    found = restart.restore(world, kept, "in a restart", lambda: None)
     if why:
-        assert asked[0][1].path == "from 0"
+        assert asked[1].path == "from 0"
         assert (found.kept, set(found.lost)) == (("a",), {"mine"})
         assert found.gone == "rank 1: Host h0 is lost: its agent was killed"
         assert found.notes.startswith("Names that rank 1 alone had since cell [3] are lost")
     else:
-        assert asked[0][1] == Restore("brought v7", ["a", "mine"])
+        assert asked[1] == Take("brought v7", ["a", "mine"])
         assert (found.kept, found.lost, found.notes) == (("a", "mine"), {}, "")
+
+
+def test_a_damaged_file_is_seen_before_any_rank_binds_what_it_has_read() -> None:
+    asked: list[tuple[int, str]] = []
+
+    def answer(rank: int, body: Any) -> Any:
+        asked.append((rank, body.op))
+        if isinstance(body, RestoreLook):
+            if body.take.path == "own 1":
+                return wire.Failure("Unreadable", "own 1 is damaged")
+            return RestoreLooked(body.take.names, {}, {})
+        return RestoreBound({}, []) if isinstance(body, RestoreBind) else None
+
+    reports = {r: report(digests={"a": "equal"}, folder=f"own {r}") for r in (0, 1)}
+    kept = Kept(Places(), reports, False, {}, 2)  # type: ignore[arg-type]
+    found = restart.restore(NewWorld(answer), kept, "in a restart", check)  # type: ignore[arg-type]
+    assert (found.gone, found.kept + tuple(found.lost)) == ("rank 1: own 1 is damaged", ("a",))
+    ops = [op for _, op in asked]
+    looks, drops, binds = ["restore_look"] * 2, ["restore_drop"] * 2, ["restore_bind"] * 2
+    assert ops == [*looks, *drops, *looks, *binds]
 
 
 def test_meshes_that_were_named_count_where_all_comes_from_copies(

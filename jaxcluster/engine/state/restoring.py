@@ -1,12 +1,14 @@
-"""A checkpoint comes back on all ranks or on none: each reads it first, and binds it when told.
+"""What was saved comes back on all ranks or on none: each reads it first, and binds it when told.
 
 Between the two nothing of it is to be seen: no name is bound, and no setting is another.
 """
 
 from __future__ import annotations
 
+import ast
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from jaxcluster.engine.lost_names import LostNames
@@ -16,7 +18,14 @@ from jaxcluster.engine.state.remote_files import Hosts
 from jaxcluster.engine.state.saved import CannotRestore, Glance, Saved, read, state_path
 from jaxcluster.engine.state.saving import versions
 from jaxcluster.engine.state.settings import Settings
-from jaxcluster.wire.ops.state import RestoreBind, RestoreBound, RestoreLook, RestoreLooked, Where
+from jaxcluster.wire.ops.state import (
+    RestoreBind,
+    RestoreBound,
+    RestoreLook,
+    RestoreLooked,
+    Take,
+    Where,
+)
 
 HELD_S = 900.0  # by then its notebook has ended in between
 
@@ -25,7 +34,7 @@ class Restoring:
     """What a rank has read, until it is bound or dropped."""
 
     def __init__(self) -> None:
-        self._loaded: dict[str, tuple[Loaded, float]] = {}
+        self._loaded: dict[str, tuple[list[Loaded], float]] = {}
         self._dropped: deque[str] = deque(maxlen=64)
 
     def look(
@@ -35,7 +44,7 @@ class Restoring:
         body: RestoreLook,
         settings: Settings | None = None,
     ) -> RestoreLooked:
-        """``restore_look``: read it. On the main thread.
+        """``restore_look``: read it, beside what was read under that token. On the main thread.
 
         Raises:
           CannotRestore: it can't be restored here, or was given up meanwhile.
@@ -46,22 +55,23 @@ class Restoring:
             if token in self._dropped:
                 raise CannotRestore("it was cancelled")
 
+        before, _ = self._loaded.get(token, ([], 0.0))
         self._loaded.clear()
         check()
         told: dict[str, Any] = {}
-        if folders := body.folders or _folders_of_others(body.path):
-            with Hosts() as hosts:
+        with Hosts() as hosts:
+            if take := body.take:
+                loaded = _take(namespace, rank, take, hosts, settings, check, before)
+            elif folders := body.folders or _folders_of_others(body.path):
                 files = {one: Glance(hosts.state(folder, one)) for one, folder in folders.items()}
                 loaded, told = resizing.look(
                     namespace, rank, files, body.mesh, settings, check, body.chosen
                 )
-            saved = loaded.loader.saved
-        else:
-            saved = read(state_path(body.path, rank), check)
-            check_fits(saved)
-            loaded = load(saved, namespace, settings=settings, check=check)
+            else:
+                loaded = _take(namespace, rank, Take(body.path), hosts, settings, check, before)
         check()
-        self._loaded[token] = loaded, time.monotonic()
+        self._loaded[token] = [*before, loaded], time.monotonic()
+        saved = loaded.loader.saved
         unsaved = {**saved.now.lost, **saved.left}
         return RestoreLooked(sorted(loaded.values), dict(loaded.lost), unsaved, **told)
 
@@ -73,13 +83,17 @@ class Restoring:
         settings: Settings | None,
     ) -> RestoreBound:
         """``restore_bind``: bind it."""
-        loaded, _ = self._loaded.pop(body.token)
-        for name in loaded.lost.keys() | body.unbind:
-            loaded.values.pop(name, None)
+        all_loaded, _ = self._loaded.pop(body.token)
+        gone = {*body.unbind}.union(*(loaded.lost for loaded in all_loaded))
+        for name in gone:
             namespace.pop(name, None)
-        left = bind(loaded, namespace, settings)
+        left: dict[str, str] = {}
+        for loaded in all_loaded:
+            loaded.values = {n: value for n, value in loaded.values.items() if n not in gone}
+            left |= bind(loaded, namespace, settings)
+            settings = None  # those of the first one are set
         lost.add(body.lost, namespace)
-        return RestoreBound(left, sorted(loaded.values))
+        return RestoreBound(left, sorted({name for one in all_loaded for name in one.values}))
 
     def drop(self, token: str) -> None:
         """Give it up, also while it is being read. Any thread."""
@@ -91,6 +105,27 @@ class Restoring:
         for token, (_, since) in list(self._loaded.items()):
             if time.monotonic() - since > HELD_S:
                 self.drop(token)
+
+
+def _take(
+    namespace: dict[str, Any],
+    rank: int,
+    take: Take,
+    hosts: Hosts,
+    settings: Settings | None,
+    check: Callable[[], None],
+    before: list[Loaded],
+) -> Loaded:
+    """What a rank is to have of a file of as many ranks as there are now."""
+    source = rank if take.from_rank is None else take.from_rank
+    saved = read(hosts.state(take.path, source), check)
+    check_fits(saved)
+    first = before[0] if before else None
+    loaded = load(
+        saved, namespace, take.names, take.before, settings, take.skip, check, first=first
+    )
+    loaded.values |= {name: ast.literal_eval(text) for name, text in take.texts.items()}
+    return loaded
 
 
 def _folders_of_others(path: str) -> dict[int, Where]:

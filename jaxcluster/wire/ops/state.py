@@ -117,30 +117,17 @@ class HoldReplies(Operation[None], op="hold_replies"):
 
 
 @dataclass(frozen=True)
-class RestoreDone:
-    """The names that are ``restored``, and why others are ``lost``.
+class Take:
+    """What a rank takes from what was saved in a folder.
 
-    ``left``: the same of settings, ``unsaved`` of what could not be saved. ``values`` as in a
-    ``NameChanges``.
-    """
+    Beside what is read already it takes variables alone, and no settings.
 
-    restored: list[str]
-    lost: dict[str, str]
-    left: dict[str, str]
-    unsaved: dict[str, str]
-    seconds: float
-    values: dict[str, str] = field(default_factory=dict)
-
-
-class Restore(Operation[RestoreDone], op="restore"):
-    """Bind what was saved in this folder.
-
-    Args:
+    Attributes:
       names: only these.
       before: those that are taken as they were before the cell.
       from_rank: whose state is taken; None: the rank's own.
       texts: what Python writes for the values of more names.
-      skip: settings that are not set; without ``settings`` none is.
+      skip: settings that are not set.
     """
 
     path: Where
@@ -149,7 +136,6 @@ class Restore(Operation[RestoreDone], op="restore"):
     from_rank: int | None = None
     texts: dict[str, str] = field(default_factory=dict)
     skip: list[str] = field(default_factory=list)
-    settings: bool = True
 
 
 @dataclass(frozen=True)
@@ -171,7 +157,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class RestoreLooked:
-    """What would be restored, lost and is unsaved, as in ``RestoreDone``.
+    """The names that would be ``restored``; why others are ``lost``, or could not be saved.
 
     Of another number of ranks, which were so many ``before``: names that this rank, as a new one,
     has no value of (``own``), those of which gone ranks had their own (``gone``), those that may be
@@ -195,11 +181,13 @@ class RestoreLook(Operation[RestoreLooked], op="restore_look"):
     """Read what was saved, and hold it under the token. On the main thread.
 
     It may be of another number of ranks; ``mesh`` are the axes' sizes then, where they must be
-    named. ``folders`` in place of the ``path``: where the file of each rank is that has saved.
+    named. In place of the ``path`` there are ``folders``, where the file of each rank is that has
+    saved, or what this rank is to ``take``.
     """
 
     token: str
     path: str = ""
+    take: Take | None = None
     mesh: dict[str, int] = field(default_factory=dict)
     folders: dict[int, Where] = field(default_factory=dict)
     chosen: Chosen = field(default_factory=Chosen)
@@ -207,7 +195,10 @@ class RestoreLook(Operation[RestoreLooked], op="restore_look"):
 
 @dataclass(frozen=True)
 class RestoreBound:
-    """The settings that are ``left`` (why), and the names that are ``restored``."""
+    """The settings that are ``left`` (why), and the names that are ``restored``.
+
+    ``values`` as in a ``NameChanges``.
+    """
 
     left: dict[str, str]
     restored: list[str]
