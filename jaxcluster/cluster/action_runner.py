@@ -13,18 +13,21 @@ from jaxcluster.cluster import events as cluster_events
 from jaxcluster.cluster import replay, selfcheck, undoing, unresponsive
 from jaxcluster.cluster.between_cells import Notebook
 from jaxcluster.cluster.restart import Restored
+from jaxcluster.cluster.starting import Starting
 from jaxcluster.cluster.world import World
 from jaxcluster.lockstep import actions, events
-from jaxcluster.lockstep.availability import RecoveryMode
+from jaxcluster.lockstep.availability import ClusterCondition, RecoveryMode
 from jaxcluster.lockstep.cell import Cell
 from jaxcluster.lockstep.facts import Facts, Recovered, Replayed, Why
 from jaxcluster.lockstep.settling import Steps, T
 from jaxcluster.lockstep.undone import Undone
 from jaxcluster.model import rewrite
+from jaxcluster.model.life import Life
 from jaxcluster.model.lineage import Lineage
 from jaxcluster.model.notices import ClusterWarning, Passing, Warned, warn
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.records.lastreport import Reports
+from jaxcluster.records.saved_states import Kept
 from jaxcluster.wire.link import Event, Sink, replies
 from jaxcluster.wire.ops.cells import Interrupt
 from jaxcluster.wire.ops.lockstep import State
@@ -35,31 +38,33 @@ POLL_DEPTH = 256  # launches of each rank
 
 
 class Sent(Protocol):
-    """A cell that was sent, as far as another one knows it."""
+    """A cell that was sent, as far as another one knows it.
+
+    It may have been stopped, and may be waited for by nobody.
+    """
 
     @property
     def record(self) -> CellRecord: ...
-
-
-class Earlier(Sent, Protocol):
-    """One that may have been stopped, and may be waited for by nobody."""
-
     @property
     def is_stopped(self) -> bool: ...
-
     def carry_unwaited(self) -> None: ...
+    def stop(self) -> None: ...
     def withdraw(self, why: str) -> None: ...
 
 
 class Owner(Notebook, Protocol):
-    """Whose cell it is: a ``Cluster``, as far as a cell knows it."""
+    """Whose cell it is: a ``Cluster``, as far as it is known to what it has."""
 
+    kept: Kept | None
+    life: Life
     recovered: str
     past_reports: Reports
     lineage: Lineage
 
     @property
     def name(self) -> str: ...
+    @property
+    def condition(self) -> ClusterCondition: ...
     @property
     def can_restart(self) -> bool: ...
     @property
@@ -71,11 +76,26 @@ class Owner(Notebook, Protocol):
     @property
     def restored(self) -> Restored | None: ...
     @property
-    def cells(self) -> Sequence[Earlier]: ...
+    def down(self) -> str: ...
     @property
-    def sent(self) -> Sequence[Earlier]: ...
+    def down_hint(self) -> str: ...
+    @property
+    def last(self) -> CellRecord | None: ...
+    @property
+    def cells(self) -> Sequence[Sent]: ...
+    @property
+    def sent(self) -> Sequence[Sent]: ...
+    def ensure_open(self) -> None: ...
     def press_stop(self) -> None: ...
     def recover(self, evidence: str, *, message: str, when: str, undo: bool) -> str: ...
+    def restart(self, *, clean: bool = False, when: str = "", undo: bool = False) -> str: ...
+    def become(self, spec: wire.ClusterSpec) -> None: ...
+    def check_returns(self) -> None: ...
+    def leave_down(self, why: str) -> None: ...
+    def respawn(
+        self, progress: Callable[[str], None], watch: Callable[[Starting | None], None]
+    ) -> None: ...
+    def equip(self) -> None: ...
 
 
 class ActionRunner:
@@ -273,19 +293,7 @@ class ActionRunner:
     def _take_back(self, world: World, seq: int, number: int, asked: actions.Undo) -> Undone:
         # Beside new processes some ranks would be saved before the undo, and others after it.
         with self._cluster.changing:
-            undone = undoing.undo(
-                world.link,
-                world.turns,
-                seq,
-                number,
-                asked.ranks,
-                holds_others=asked.holds_others,
-                stays_but=asked.stays_but,
-                unbegun=asked.unbegun,
-            )
-            if not undone.refused or undone.refused == ALREADY_UNDONE:
-                world.hear_undo(seq, undone.in_doubt)
-        return undone
+            return undoing.undo(world, seq, number, asked)
 
     def _withdraw_behind(self) -> None:
         """Don't run what waits on the ranks for the end of this cell, which was taken back."""

@@ -17,12 +17,11 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.cluster.action_runner import Owner
-from jaxcluster.cluster.running import RunningCell
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import CellInterrupted, JaxClusterError, LaunchError, RankHung, RecoveryError
 from jaxcluster.wire.forks import Relay
@@ -33,14 +32,6 @@ RESTORE_S = 30.0  # after which no answer comes: its new processes are another f
 END_S = 15.0  # that interrupted cells get to end
 
 Message = Mapping[str, Any]
-
-
-class Restartable(Owner, Protocol):
-    """A ``Cluster``, as far as a restart on demand knows it."""
-
-    @property
-    def cells(self) -> Sequence[RunningCell]: ...
-    def restart(self, *, clean: bool = False) -> str: ...
 
 
 def ask_restart(world: World, clean: bool, is_replaced: Callable[[], bool]) -> str:
@@ -100,7 +91,7 @@ def _ignore(message: Message) -> None:
 class Delegate:
     """Does what others ask of the process that has started a cluster."""
 
-    def __init__(self, cluster: Restartable) -> None:
+    def __init__(self, cluster: Owner) -> None:
         self._cluster = cluster
         self._known: set[str] = set()  # each host passes a message on
 
@@ -138,7 +129,7 @@ class Delegate:
             self._cluster.world.supervisor.command(Relay(dict(message)), 5.0)
 
 
-def end_cells(cluster: Restartable) -> None:
+def end_cells(cluster: Owner) -> None:
     """Stop the cells of this process: under new processes they would end as if ranks had died.
 
     Raises:

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
 
 from jaxcluster import wire
 from jaxcluster.allocation.turns import Turn, who_we_are
@@ -20,12 +19,6 @@ from jaxcluster.plan.spec import check_seconds
 from jaxcluster.wire.link import Sink
 
 
-class Sender(Owner, Protocol):
-    """Whose cells they are: a ``Cluster``, as far as it is known here."""
-
-    def ensure_open(self) -> None: ...
-
-
 class Dispatcher:
     """Hands out the cells of one cluster of this process.
 
@@ -33,7 +26,7 @@ class Dispatcher:
       last: the record of the last cell.
     """
 
-    def __init__(self, cluster: Sender) -> None:
+    def __init__(self, cluster: Owner) -> None:
         self.last: CellRecord | None = None
         self._cluster = cluster
         self._failed: CellRecord | None = None

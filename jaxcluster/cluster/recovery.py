@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Set as AbstractSet
-from typing import Protocol
 
 from jaxcluster.cluster import replay, undoing
 from jaxcluster.cluster.action_runner import Owner
@@ -16,23 +15,14 @@ from jaxcluster.errors import (
     RecoveryError,
     UsageError,
 )
-from jaxcluster.lockstep.availability import ClusterCondition, advice, refusal
+from jaxcluster.lockstep import actions
+from jaxcluster.lockstep.availability import advice, refusal
 from jaxcluster.lockstep.undone import Undone
 from jaxcluster.model import skipped, suspect_launches
 from jaxcluster.model.outputs import CellRecord
 
 
-class Recoverable(Owner, Protocol):
-    """A ``Cluster``, as far as recovery knows it."""
-
-    @property
-    def condition(self) -> ClusterCondition: ...
-    @property
-    def last(self) -> CellRecord | None: ...
-    def restart(self, *, when: str = "", undo: bool = False) -> str: ...
-
-
-def ensure_open(cluster: Recoverable) -> None:
+def ensure_open(cluster: Owner) -> None:
     """See ``Cluster.ensure_open``."""
     if (why := refusal(cluster.condition)) is None:
         return
@@ -43,9 +33,7 @@ def ensure_open(cluster: Recoverable) -> None:
     raise RankDied(why.message, done, list(why.ranks))
 
 
-def recover(
-    cluster: Recoverable, evidence: str, *, message: str, when: str, undo: bool = False
-) -> str:
+def recover(cluster: Owner, evidence: str, *, message: str, when: str, undo: bool = False) -> str:
     """See ``Cluster.recover``."""
     hint = advice(cluster.condition)
     if hint is None:
@@ -62,7 +50,7 @@ def recover(
     return "\n".join(filter(None, [evidence, hint]))
 
 
-def bring_into_lockstep(cluster: Recoverable) -> str:
+def bring_into_lockstep(cluster: Owner) -> str:
     """By a replay of what ranks have skipped, or by new processes; returns what was done."""
     started, was_broken = time.monotonic(), cluster.is_broken
     begun = replay.Replay(cluster.world.link)
@@ -85,7 +73,7 @@ def bring_into_lockstep(cluster: Recoverable) -> str:
     return "\n".join(filter(None, [cluster.restart(), why]))
 
 
-def _judge_met(cluster: Recoverable, told: AbstractSet[int]) -> str:
+def _judge_met(cluster: Owner, told: AbstractSet[int]) -> str:
     """Take the last cell back if it met zeros, and say which others have; what comes of it.
 
     ``told``: those that had met zeros before the replay, of which others have told.
@@ -100,19 +88,16 @@ def _judge_met(cluster: Recoverable, told: AbstractSet[int]) -> str:
     return " ".join(filter(None, [kept, suspect_launches.tell_met(others - {0}, reports), threads]))
 
 
-def _undo_last(cluster: Recoverable, last: int) -> Undone | None:
+def _undo_last(cluster: Owner, last: int) -> Undone | None:
     """Take the last cell back, whoever has sent it. None: it is taken back."""
     own = cluster.last
     if own is not None and own.seq >= last:
         return None if own.undone else _take_back(cluster, own)
-    ranks = [rank for rank in cluster.world.link.ranks if rank not in cluster.world.dead]
-    undone = undoing.undo(cluster.world.link, cluster.world.turns, last, last, ranks)
-    if not undone.refused:
-        cluster.world.hear_undo(last, undone.in_doubt)
-    return undone
+    ranks = tuple(rank for rank in cluster.world.link.ranks if rank not in cluster.world.dead)
+    return undoing.undo(cluster.world, last, last, actions.Undo(ranks, False))
 
 
-def undo(cluster: Recoverable) -> str:
+def undo(cluster: Owner) -> str:
     """See ``Cluster.undo``."""
     if cluster.last is None:
         raise UsageError("No cell of this notebook has run on this cluster.", "%%spmd runs one.")
@@ -125,20 +110,18 @@ def undo(cluster: Recoverable) -> str:
     return undone.told(cell)
 
 
-def _take_back(cluster: Recoverable, cell: CellRecord) -> Undone:
+def _take_back(cluster: Owner, cell: CellRecord) -> Undone:
     """Take a cell of this notebook back."""
-    ranks = [rank for rank in cell.ranks if rank not in cluster.world.dead]
+    ranks = tuple(rank for rank in cell.ranks if rank not in cluster.world.dead)
     undone = undoing.undo(
-        cluster.world.link,
-        cluster.world.turns,
+        cluster.world,
         cell.seq,
         cell.execution_count,
-        ranks,
+        actions.Undo(ranks, False),
         looked=cluster.world.looks,
         answer_s=undoing.ASKED_FOR_S,
     )
     if not undone.refused:
-        cluster.world.hear_undo(cell.seq, undone.in_doubt)
         cluster.lineage.undone(cell.seq, undone.in_doubt)
         cell.undone = True
         cell.missed = tuple({*cell.ranks} - {*ranks} | {*undone.missed})

@@ -34,7 +34,6 @@ from jaxcluster.wire.link import Event, Sink
 from jaxcluster.wire.ops.cells import Withdraw
 from jaxcluster.wire.ops.state import KeptSteps
 
-_FORGET = {"forget": True}
 Listener = Callable[[CellRecord, wire.RankOutput | wire.CellReply], None]
 
 

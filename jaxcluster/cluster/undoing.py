@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.allocation.turns import Turns
+from jaxcluster.cluster.world import World
 from jaxcluster.errors import NoCluster, UsageError
+from jaxcluster.lockstep import actions
 from jaxcluster.lockstep.undone import Undone, plan_of
-from jaxcluster.ranks import name_ranks
+from jaxcluster.ranks import by_value, name_ranks
 from jaxcluster.wire.link import Event, Link, Sink, replies
 from jaxcluster.wire.ops.lockstep import State
 from jaxcluster.wire.ops.state import ALREADY_UNDONE, Undo, UndoDrop, UndoLook
@@ -34,57 +35,51 @@ LOOK_S = 0.02
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """Which cell is to be taken back, and how: see ``undo``."""
-
-    link: Link
-    seq: int
-    number: int
-    ranks: Sequence[int]
-    answer_s: float
-    stays_but: AbstractSet[str] | None
-    unbegun: Sequence[int]
-
-
 def undo(
-    link: Link,
-    turns: Turns,
+    world: World,
     seq: int,
     number: int,
-    ranks: Iterable[int],
-    holds_others: bool = False,
+    asked: actions.Undo,
     *,
-    stays_but: AbstractSet[str] | None = None,
-    unbegun: Sequence[int] = (),
     looked: AbstractSet[int] = frozenset(),
     answer_s: float = ANSWER_S,
 ) -> Undone:
-    """Take cell ``seq`` back on ``ranks``: those that were told to run it, and live.
+    """Take cell ``seq`` back on the ranks that were told to run it, and live.
 
-    Its ``number`` is what people call it by. ``holds_others``: cells that wait behind it don't
-    begin before the ranks are called settled. ``stays_but`` and ``unbegun``: as in
-    ``actions.Undo``. ``looked``: the seqs of looks at an error in the debugger, which may have been
-    sent since.
+    Its ``number`` is what people call it by. ``looked``: the seqs of looks at an error in the
+    debugger, which may have been sent since.
 
     Takes milliseconds, some 2 s beside values that are too large to be watched, and up to twice
     ``answer_s`` where a rank does not answer. Whether their main threads still are in the cell does
     not matter.
     """
-    ranks = list(ranks)
-    asked = _Asked(link, seq, number, ranks, answer_s, stays_but, unbegun)
+    undone = _undo_in_turn(world, seq, number, asked, looked, answer_s)
+    if undone.refused in ("", ALREADY_UNDONE):
+        world.hear_undo(seq, undone.in_doubt)
+    return undone
+
+
+def _undo_in_turn(
+    world: World,
+    seq: int,
+    number: int,
+    asked: actions.Undo,
+    looked: AbstractSet[int],
+    answer_s: float,
+) -> Undone:
+    link, ranks, holds_others = world.link, asked.ranks, asked.holds_others
     try:
-        with turns.quiet() as last:
+        with world.turns.quiet() as last:
             later = {rank: last[rank] for rank in ranks if last.get(rank, 0) > seq}
             later = {rank: found for rank, found in later.items() if found not in looked}
             if later and not (holds_others and _are_held(link, seq, later)):
                 return Undone("another cell has been sent since")
-            return _undo(asked)
+            return _undo(link, seq, number, asked, answer_s)
     except (NoCluster, OSError):
         # The first host is lost, or all are: nobody hands out a cell any more.
         if (why := _what_was_sent_since(link, seq, ranks, holds_others, answer_s)) is not None:
             return Undone(why)
-        return _undo(asked)
+        return _undo(link, seq, number, asked, answer_s)
 
 
 def _what_was_sent_since(
@@ -129,29 +124,36 @@ def _are_held(link: Link, seq: int, later: Mapping[int, int]) -> bool:
         time.sleep(LOOK_S)
 
 
-def _undo(asked: _Asked) -> Undone:
-    link, ranks, answer_s = asked.link, asked.ranks, asked.answer_s
+def _undo(link: Link, seq: int, number: int, asked: actions.Undo, answer_s: float) -> Undone:
     try:
         # What can't be taken back waits on ranks that have answered, until all have.
-        answers = link.gather(ranks, UndoLook(asked.seq, answer_s + DECISION_S), timeout_s=answer_s)
-        return _undo_if_all_can(asked, answers)
+        look = UndoLook(seq, answer_s + DECISION_S)
+        answers = link.gather(asked.ranks, look, timeout_s=answer_s)
+        return _undo_if_all_can(link, seq, number, asked, answer_s, answers)
     finally:
-        link.request_each(dict.fromkeys(ranks, UndoDrop()), sink=Sink())
+        link.request_each(dict.fromkeys(asked.ranks, UndoDrop()), sink=Sink())
 
 
-def _undo_if_all_can(asked: _Asked, answers: Mapping[int, Event[Any]]) -> Undone:
-    link, answer_s, stays_but = asked.link, asked.answer_s, asked.stays_but
+def _undo_if_all_can(
+    link: Link,
+    seq: int,
+    number: int,
+    asked: actions.Undo,
+    answer_s: float,
+    answers: Mapping[int, Event[Any]],
+) -> Undone:
     # Another notebook, or one that was ended in the midst of it, may have begun.
     ranks = [r for r in asked.ranks if not _is_undone(answers.get(r))] or asked.ranks
     if why := _refusal(answers, ranks, f"no answer within {answer_s:g} s ({_AGAIN})"):
         return Undone(why)
     looks = [look for _, look in sorted(replies(answers).items())]  # not of the dead
     plan = plan_of(looks)
-    if stays_but is not None and plan.lost and {*plan.lost, *plan.back, *plan.made} - stays_but:
+    stays_but, changed = asked.stays_but, {*plan.lost, *plan.back, *plan.made}
+    if stays_but is not None and plan.lost and changed - stays_but:
         return Undone(STAYS, plan.lost)
     leave = sorted({*plan.failed, *(n for look in looks for n in look.too_large)})
-    lost = dict.fromkeys(plan.lost, f"was lost in cell [{asked.number}] (donated or deleted)")
-    done = link.gather(ranks, Undo(asked.seq, leave, lost), timeout_s=answer_s)
+    lost = dict.fromkeys(plan.lost, f"was lost in cell [{number}] (donated or deleted)")
+    done = link.gather(ranks, Undo(seq, leave, lost), timeout_s=answer_s)
     if lost and asked.unbegun:
         unbind = Unbind(list(lost), lost)
         link.request_each(dict.fromkeys(asked.unbegun, unbind), sink=Sink())
@@ -177,13 +179,14 @@ def _refusal(answers: Mapping[int, Event[Any]], ranks: Sequence[int], silent: st
     Args:
       silent: what is said of those that have not answered.
     """
-    whys: dict[str, list[int]] = {}
-    for rank in ranks:
-        event = answers.get(rank)
-        if event is None:
-            whys.setdefault(silent, []).append(rank)
-        elif event.op == "error":
-            whys.setdefault(event.why, []).append(rank)
+    found = {rank: answers.get(rank) for rank in ranks}
+    whys = by_value(
+        {
+            rank: silent if event is None else event.why
+            for rank, event in found.items()
+            if event is None or event.op == "error"
+        }
+    )
     if not whys and all(event.op == "died" for event in answers.values()):
         return "all of its ranks have died"
     return "; ".join(

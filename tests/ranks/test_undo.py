@@ -21,6 +21,7 @@ from jaxcluster.errors import (
     RankDied,
     UsageError,
 )
+from jaxcluster.lockstep import actions
 from jaxcluster.wire.ops.state import UndoLimit
 
 N = 3
@@ -539,7 +540,8 @@ def test_a_rank_that_ends_the_cell_after_it_was_undone_is_undone_again(
     until(lambda: all(s.line == 2 for s in ranks.status()), "all sleep")
     ranks.interrupt()
     until(lambda: all(s.line == 4 for s in ranks.status()), "all wait on")
-    undone = undoing.undo(ranks.link, ranks.world.turns, cell.record.seq, 1, range(N))
+    asked = actions.Undo(tuple(range(N)), False)
+    undone = undoing.undo(ranks.world, cell.record.seq, 1, asked)
     assert undone == undoing.Undone(back=("x",))
     flag.touch()
     cell.wait()

@@ -451,7 +451,7 @@ class Client:
             for rank in link.ranks:
                 link.mark_dead(rank, wire.Death("the cluster was restarted"))
 
-    # What a restart asks of its notebook (``respawn.Renewable``), where copies are kept.
+    # What a restart asks of its notebook (``action_runner.Owner``), where copies are kept.
 
     @property
     def closed(self) -> bool:

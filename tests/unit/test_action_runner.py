@@ -57,16 +57,16 @@ def test_other_cells_are_taken_back_newest_first_and_each_is_called_by_its_name(
         1: Undone(lost=("w",), made=("v",)),
     }
 
-    def undo(link: Any, turns: Any, seq: int, number: int, ranks: Any, **how: Any) -> Undone:
-        asked.append((seq, number, list(ranks), how))
+    def undo(world: Any, seq: int, number: int, how: Any, *rest: Any) -> Undone:
+        asked.append((seq, number, how))
         return came[seq]
 
-    monkeypatch.setattr(undoing, "undo", undo)
+    monkeypatch.setattr(undoing, "_undo_in_turn", undo)
     heard: list[Any] = []
     on = runner(hear_undo=lambda seq, in_doubt: heard.append((seq, sorted(in_doubt))))
     took = on.do(actions.TakeBackOthers({1: None, 3: 7, 4: 8, 2: 9}))
-    how = {"holds_others": True, "stays_but": None, "unbegun": ()}
-    assert asked == [(seq, n, [0, 1], how) for seq, n in ((4, 8), (3, 7), (2, 9), (1, 0))]
+    how = actions.Undo((0, 1), True)
+    assert asked == [(seq, n, how) for seq, n in ((4, 8), (3, 7), (2, 9), (1, 0))]
     assert took.lines == (
         "Cell [7] is undone. Restored a.",
         "What cell [9] of another notebook changed is not undone: all of its ranks have died.",

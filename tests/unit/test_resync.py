@@ -79,7 +79,7 @@ def test_a_resync_takes_back_what_met_zeros(
     after = {0: report(0, met), 1: report(1, wire.OURS)}
     looked.append(after)
     monkeypatch.setattr(recovery.replay.Replay, "bring_back", bring_back)
-    monkeypatch.setattr(recovery.undoing, "undo", lambda *asked, **more: Undone(made=("x",)))
+    monkeypatch.setattr(recovery.undoing, "_undo_in_turn", lambda *asked: Undone(made=("x",)))
     heard: list[int] = []
     world = SimpleNamespace(
         counts={}, pending_launches={}, divergence=None, dead={}, link=None, status=list,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from jaxcluster.allocation.turns import LocalTurns
 from jaxcluster.cluster import undoing
 from jaxcluster.cluster.undoing import Undone, parse_limit, plan_of
 from jaxcluster.errors import UsageError
+from jaxcluster.lockstep import actions
 from jaxcluster.records import registry
 from jaxcluster.wire.link import Event
 from jaxcluster.wire.ops import Operation
@@ -107,6 +109,22 @@ class FakeLink:
         return found
 
 
+def undo(
+    link: Any,
+    turns: Any,
+    seq: int,
+    ranks: list[int],
+    *,
+    holds_others: bool = False,
+    looked: Any = frozenset(),
+    **how: Any,
+) -> Undone:
+    """Take a cell back that people call [9]."""
+    world: Any = SimpleNamespace(link=link, turns=turns, hear_undo=lambda seq, in_doubt: None)
+    asked = actions.Undo(tuple(ranks), holds_others, **how)
+    return undoing.undo(world, seq, 9, asked, looked=looked)
+
+
 @pytest.fixture
 def name(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> str:
     root = tmp_path_factory.mktemp("r")  # a short path
@@ -120,7 +138,7 @@ def test_what_is_right_stays_where_an_undo_would_lose_it(name: str) -> None:
     turns = LocalTurns(name)
     looks = {0: look(back=["w"], donated=["w"]), 1: look(back=["w"])}
     link: Any = FakeLink(looks, {0: [], 1: []})
-    kept = undoing.undo(link, turns, 1, 9, [0, 1], stays_but=frozenset())
+    kept = undo(link, turns, 1, [0, 1], stays_but=frozenset())
     assert kept.kept == ("w",) and kept.refused
     assert [one.op for one in link.asked] == ["undo_look"]
     assert kept.told("This cell") == (
@@ -133,42 +151,42 @@ def test_what_is_right_stays_where_an_undo_would_lose_it(name: str) -> None:
 def test_what_is_lost_anyway_is_undone(name: str, stays_but: frozenset[str] | None) -> None:
     looks = {0: look(back=["w"], donated=["w"]), 1: look(back=["w"])}
     link: Any = FakeLink(looks, {0: [], 1: []})
-    undone = undoing.undo(link, LocalTurns(name), 1, 9, [0, 1], stays_but=stays_but)
+    undone = undo(link, LocalTurns(name), 1, [0, 1], stays_but=stays_but)
     assert undone == Undone(lost=("w",))
 
 
 def test_what_is_lost_is_lost_also_where_the_cell_was_stopped_before_its_turn(name: str) -> None:
     looks = {0: look(back=["w"], donated=["w"])}
     link: Any = FakeLink(looks, {0: [], 1: []})
-    undone = undoing.undo(link, LocalTurns(name), 1, 9, [0], unbegun=[1])
+    undone = undo(link, LocalTurns(name), 1, [0], unbegun=[1])
     assert undone == Undone(lost=("w",))
     assert link.unbound == {1: ["w"]}
 
 
 def test_nothing_stays_where_nothing_is_lost(name: str) -> None:
     link: Any = FakeLink({0: look(back=["w"]), 1: look(back=["w"])}, {0: [], 1: []})
-    undone = undoing.undo(link, LocalTurns(name), 1, 9, [0, 1], stays_but=frozenset())
+    undone = undo(link, LocalTurns(name), 1, [0, 1], stays_but=frozenset())
     assert undone == Undone(back=("w",))
 
 
 def test_no_rank_is_told_to_undo_before_all_can(name: str) -> None:
     link = FakeLink({0: look(back=["a"]), 1: "it is let go"}, {})
-    undone = undoing.undo(link, LocalTurns(name), 1, 9, [0, 1])  # type: ignore[arg-type]
+    undone = undo(link, LocalTurns(name), 1, [0, 1])
     assert undone == Undone("rank 1: it is let go")
     assert [one.op for one in link.asked] == ["undo_look"]
     assert link.dropped == [0, 1]  # what waits there for the undo goes on
     assert (
-        undoing.undo(FakeLink({0: look()}, {}), LocalTurns(name), 1, 9, [0, 1]).refused
+        undo(FakeLink({0: look()}, {}), LocalTurns(name), 1, [0, 1]).refused
         == "rank 1: no answer within 5 s (nothing was changed: try %jaxcluster undo again)"
-    )  # type: ignore[arg-type]
+    )
 
 
 def test_what_another_notebook_had_begun_to_undo_is_ended(name: str) -> None:
     """It was killed when one rank had done so; the others would keep what the cell had made."""
     link = FakeLink({0: ALREADY_UNDONE, 1: look(back=["a"])}, {1: []})
-    assert undoing.undo(link, LocalTurns(name), 1, 9, [0, 1]) == Undone(back=("a",))  # type: ignore[arg-type]
+    assert undo(link, LocalTurns(name), 1, [0, 1]) == Undone(back=("a",))
     link = FakeLink({0: ALREADY_UNDONE, 1: ALREADY_UNDONE}, {})
-    assert undoing.undo(link, LocalTurns(name), 1, 9, [0, 1]) == Undone(ALREADY_UNDONE)  # type: ignore[arg-type]
+    assert undo(link, LocalTurns(name), 1, [0, 1]) == Undone(ALREADY_UNDONE)
 
 
 def test_what_is_told_to_one_is_told_to_all(name: str) -> None:
@@ -177,7 +195,7 @@ def test_what_is_told_to_one_is_told_to_all(name: str) -> None:
         {0: look(back=["a"], donated=["x"]), 1: look(too_large=["b"], failed=["c"])},
         {0: done, 1: ["a"]},
     )
-    undone = undoing.undo(link, LocalTurns(name), 7, 9, [0, 1])  # type: ignore[arg-type]
+    undone = undo(link, LocalTurns(name), 7, [0, 1])
     lost = {"x": "was lost in cell [9] (donated or deleted)"}
     assert link.asked[1] == Undo(7, ["b", "c"], lost)
     assert undone.failed == ("a", "c")
@@ -195,7 +213,7 @@ def test_what_is_told_to_one_is_told_to_all(name: str) -> None:
 def test_a_rank_that_dies_meanwhile_does_not_keep_the_others_from_it(
     name: str, looks: dict[int, Any], done: dict[int, Any]
 ) -> None:
-    undone = undoing.undo(FakeLink(looks, done), LocalTurns(name), 1, 9, [0, 1])  # type: ignore[arg-type]
+    undone = undo(FakeLink(looks, done), LocalTurns(name), 1, [0, 1])
     assert undone.back == ("a",)
     assert undone.missed == (1,)  # its copy still has what the cell made
 
@@ -206,12 +224,9 @@ def test_a_later_cell_refuses_it_before_anybody_is_asked(name: str) -> None:
     with LocalTurns(name).take([1]):
         pass
     link = FakeLink({0: look()}, {0: []})
-    assert (
-        undoing.undo(link, LocalTurns(name), first, 9, [0, 1]).refused
-        == "another cell has been sent since"
-    )  # type: ignore[arg-type]
+    assert undo(link, LocalTurns(name), first, [0, 1]).refused == "another cell has been sent since"
     assert link.asked == []
-    assert undoing.undo(link, LocalTurns(name), first, 9, [0]).refused == ""  # type: ignore[arg-type]
+    assert undo(link, LocalTurns(name), first, [0]).refused == ""
 
 
 def test_a_look_at_an_error_since_does_not_refuse_it(name: str) -> None:
@@ -220,14 +235,11 @@ def test_a_look_at_an_error_since_does_not_refuse_it(name: str) -> None:
     with LocalTurns(name).take([1]) as looked:
         pass
     link: Any = FakeLink({0: look(), 1: look()}, {0: [], 1: []})
-    assert undoing.undo(link, LocalTurns(name), first, 9, [0, 1], looked={looked}).refused == ""
+    assert undo(link, LocalTurns(name), first, [0, 1], looked={looked}).refused == ""
 
 
 def test_a_stopped_cluster_refuses_it(name: str) -> None:
-    assert (
-        undoing.undo(FakeLink({}, {}), LocalTurns("gone"), 1, 9, [0]).refused
-        == "the cluster is stopped"
-    )  # type: ignore[arg-type]
+    assert undo(FakeLink({}, {}), LocalTurns("gone"), 1, [0]).refused == "the cluster is stopped"
 
 
 @pytest.mark.parametrize(
@@ -257,7 +269,7 @@ def test_where_the_turns_are_lost_with_the_first_host_the_ranks_know_what_has_co
     }
     looks, done = {r: look(back=["a"]) for r in states}, {r: [] for r in states}
     link: Any = FakeLink(looks, done, answers)
-    undone = undoing.undo(link, LocalTurns("gone"), 5, 9, [*states], holds)
+    undone = undo(link, LocalTurns("gone"), 5, [*states], holds_others=holds)
     assert undone == (Undone(refused) if refused else Undone(back=("a",)))
 
 
