@@ -56,6 +56,11 @@ def by_value(values: Mapping[int, H]) -> dict[H, list[int]]:
     return groups
 
 
+def tell_each(said: Mapping[int, str]) -> str:
+    """What is said of ranks, the same once: ``rank 0: this; ranks 1, 2: that``."""
+    return "; ".join(f"{name_ranks(ranks)}: {what}" for what, ranks in by_value(said).items())
+
+
 def by_size(values: Mapping[int, object]) -> tuple[tuple[int, ...], ...]:
     """Ranks with equal values, the largest group last."""
     return tuple(map(tuple, sorted(by_value(values).values(), key=len)))

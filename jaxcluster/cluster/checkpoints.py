@@ -16,7 +16,7 @@ from jaxcluster.cluster.world import World
 from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError, UsageError
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.records import registry
-from jaxcluster.text import format_nbytes, plural
+from jaxcluster.text import format_nbytes, join_reasons, plural
 from jaxcluster.wire.link import replies
 from jaxcluster.wire.ops.state import (
     RestoreLook,
@@ -86,7 +86,7 @@ def save(
     whose = plural(len(reports), "rank")
     line = f"Saved {plural(len(kept), 'variable')} of {whose} ({size}) in {final}."
     if lost:
-        line += " Not saved: " + ", ".join(f"{n} ({why})" for n, why in sorted(lost.items())) + "."
+        line += f" Not saved: {join_reasons(lost)}."
     return f"{line}{told}"
 
 
@@ -121,9 +121,7 @@ def _export(draft: Path, reports: Sequence[SaveReport], export: Export) -> str:
     left = export(draft / ORBAX, alike)
     left = dict(left) | {n: "differs between ranks" for n in names if n not in alike}
     line = f" Its {ORBAX} folder has {', '.join(n for n in alike if n not in left)} for any program"
-    if not left:
-        return f"{line}."
-    return f"{line}, but not " + ", ".join(f"{n} ({why})" for n, why in sorted(left.items())) + "."
+    return f"{line}, but not {join_reasons(left)}." if left else f"{line}."
 
 
 def restore(
@@ -175,7 +173,7 @@ def restore(
     lost |= left
     line = f"Restored {plural(len(back - {*lost}), 'variable')} on {plural(len(looks), 'rank')}."
     if lost:
-        line += " Lost: " + ", ".join(f"{n} ({why})" for n, why in sorted(lost.items())) + "."
+        line += f" Lost: {join_reasons(lost)}."
     return " ".join(filter(None, [line, resizing.tell(looks, before)]))
 
 

@@ -22,7 +22,7 @@ from jaxcluster.errors import JaxClusterError, LaunchError, UsageError
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records.saved_states import Copies
-from jaxcluster.text import format_nbytes, format_seconds
+from jaxcluster.text import format_nbytes, format_seconds, join_reasons
 from jaxcluster.wire.link import replies
 from jaxcluster.wire.ops.state import (
     CopyState,
@@ -102,10 +102,7 @@ def tell(world: World, now: float) -> str:
     text = f"Copies: {_tell_size(told, ' of variables', now)}"
     text += _tell_mirrors(world.copies, told, now)
     left_out = {name: why for one in told.values() for name, why in one.left_out.items()}
-    if not left_out:
-        return f"{text}."
-    names = ", ".join(f"{name} ({why})" for name, why in sorted(left_out.items()))
-    return f"{text}. Not in them: {names}."
+    return f"{text}. Not in them: {join_reasons(left_out)}." if left_out else f"{text}."
 
 
 def _tell_size(told: Mapping[int, CopyState | MirrorState], of_what: str, now: float) -> str:
@@ -207,9 +204,8 @@ def find(
     reports = {}
     for rank, version in versions.items():
         if version:
-            report = copies.mirrored_report if rank in mirrored else copies.report
             with contextlib.suppress(OSError, ValueError):
-                reports[rank] = report(rank, version)
+                reports[rank] = copies.report(rank, version, rank in mirrored)
     if not reports:
         return Found()
     is_whole = reports.keys() == versions.keys()
@@ -254,7 +250,7 @@ def _versions(
         since = wire.Since(world.outside.get(rank, (0, 0))[1], tuple(marks.values()))
         is_undone = rank in taken
         after = before.get(rank, -1) if is_undone else last.get(rank, 0)
-        mark = copies.mirrored_mark(rank)
+        mark = copies.mark(rank, is_mirror=True)
         found[rank] = mark.mirror_for(taken.get(rank, 0), after, first, since)
     return found, mirrored
 

@@ -178,11 +178,6 @@ class Lifecycle(abc.ABC):
             self._allocation.check_returns()
 
     @property
-    def spent(self) -> str:
-        """Why it can get no new processes; "" while nobody knows better."""
-        return self._allocation.spent if self._allocation is not None else ""
-
-    @property
     def left(self) -> Left:
         """What is left of its hosts where some are lost, but not all."""
         return self._allocation.left if self._allocation is not None else Left()
@@ -214,7 +209,8 @@ class Lifecycle(abc.ABC):
     @property
     def down_hint(self) -> str:
         """What to type where it has no processes, and what is still there."""
-        return description.down_hint(self.kept, self.spent, self.left)
+        spent = self._allocation.spent if self._allocation is not None else ""
+        return description.down_hint(self.kept, spent, self.left)
 
     @property
     def condition(self) -> ClusterCondition:

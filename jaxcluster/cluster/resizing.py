@@ -91,14 +91,8 @@ def resized(
     return Resize(wanted, devices, mesh, without_lost)
 
 
-def restore(
-    world: World, saved: Kept, when: str, check: Check, made_by: lineage.Makers | None = None
-) -> Restored:
+def restore(world: World, saved: Kept, check: Check) -> Restored:
     """Bind what other ranks have saved, as far as these can have it.
-
-    Args:
-      when: when names were lost that are lost, as in "in cell [3]".
-      made_by: the cells that have made names.
 
     Raises:
       UsageError: it is not clear what becomes of a mesh.
@@ -109,8 +103,7 @@ def restore(
     ranks = range(world.num_processes)
     idle = tell_idle(world.processes.idle_hosts)
     if not saved.reports:
-        none = nothing(world, saved, when, check, made_by)
-        return replace(none, ranks=len(ranks), notes=idle)
+        return replace(nothing(world, saved, check), ranks=len(ranks), notes=idle)
     restoring = Restoring(world, RESTORE_S, AGAIN)
     each = {}
     for rank in ranks:
@@ -124,12 +117,12 @@ def restore(
     reasons = reasons_of(looks, saved.num_processes)
     for report in saved.reports.values():
         reasons |= report.unbound
-    reasons |= reasons_of_lost(lost, when, made_by)
+    reasons |= reasons_of_lost(saved, lost)
     back, left = restoring.bind(lost, reasons, check)
     unheard = tell_unheard(saved.dead)
     return Restored(
         tuple(sorted(back)), lost | left, gone=saved.why_gone, ranks=world.num_processes,
-        cells=lineage.tell(made_by or {}, lost),
+        cells=lineage.tell(saved.made_by, lost),
         notes=" ".join(filter(None, [tell(looks, saved.num_processes), unheard, idle])),
         older=tuple(sorted(back.intersection(choice.older))),
     )  # fmt: skip

@@ -20,7 +20,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Protocol
 
 from jaxcluster import wire
 from jaxcluster.cluster import between_cells, events, resizing, restart, stopbutton
@@ -37,7 +36,6 @@ from jaxcluster.errors import (
     UsageError,
 )
 from jaxcluster.model.last_known import LastKnown
-from jaxcluster.model.life import Life
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records.saved_states import Kept
 from jaxcluster.wire.link import replies
@@ -52,23 +50,6 @@ GIVEN_UP = (
     "Stopped while the ranks' variables were being saved. Nothing was ended or lost: the living "
     "processes keep their variables."
 )
-
-
-class Renewable(Owner, Protocol):
-    """A ``Cluster``, as far as it is known to who gives it new processes."""
-
-    kept: Kept | None
-    life: Life
-
-    @property
-    def down(self) -> str: ...
-    @property
-    def down_hint(self) -> str: ...
-    def become(self, spec: wire.ClusterSpec) -> None: ...
-    def check_returns(self) -> None: ...
-    def leave_down(self, why: str) -> None: ...
-    def respawn(self, progress: Say, watch: Callable[[Starting | None], None]) -> None: ...
-    def equip(self) -> None: ...
 
 
 ENDED_UNLIKE = (
@@ -95,7 +76,7 @@ class Respawn:
 
     def __init__(
         self,
-        cluster: Renewable,
+        cluster: Owner,
         *,
         clean: bool = False,
         when: str = "",
@@ -348,27 +329,27 @@ class Respawn:
         self._check()
         cluster.equip()
         if not self.clean and self._kept is not None:
-            self._kept = self._kept.looked_at()  # a host may have been lost with what it had
-            if self._kept.reports:
+            kept = self._kept.looked_at()  # a host may have been lost with what it had
+            if kept.reports:
                 say("restoring the variables ...")
-            is_other = self._kept.is_resized
-            when = self.when or ("when it was resized" if is_other else "in a restart")
-            restored = self._restore(self._kept, when)
+            when = self.when or ("when it was resized" if kept.is_resized else "in a restart")
+            made_by = cluster.lineage.known(cluster.world.record.last_seq)
+            self._kept = replace(kept, when=when, made_by=made_by)
+            restored = self._restore(self._kept)
             self.restored = replace(restored, seconds=time.perf_counter() - self._began)
         self._watch(None)  # from here on a stop comes too late: it would end what is done
 
-    def _restore(self, kept: Kept, when: str) -> restart.Restored:
+    def _restore(self, kept: Kept) -> restart.Restored:
         """Bring back what was saved; by way of the notebook, where hosts don't reach each other."""
         world = self.cluster.world
         bring = resizing.restore if kept.is_resized else restart.restore
-        made_by = self.cluster.lineage.known(world.record.last_seq)
         last, first = world.turns.last_cells(), world.record.last_seq
         world.told = {r: LastKnown(seq=max(first, last.get(r, 0))) for r in world.link.ranks}
         try:
-            return bring(world, kept, when, self._check, made_by)
+            return bring(world, kept, self._check)
         except NotBrought:
             kept.bring_all()
-            return bring(world, kept, when, self._check, made_by)
+            return bring(world, kept, self._check)
 
     def _watch(self, starting: Starting | None) -> None:
         """The start that goes on now; None while it waits for its turn, and when it is done."""

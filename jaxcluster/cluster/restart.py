@@ -24,7 +24,7 @@ from jaxcluster.errors import LaunchError, RecoveryError
 from jaxcluster.model import lineage
 from jaxcluster.model.last_known import LastKnown
 from jaxcluster.model.outputs import CellRecord
-from jaxcluster.ranks import name_ranks
+from jaxcluster.ranks import name_ranks, tell_each
 from jaxcluster.records.saved_states import Dead, Kept, StateFolder
 from jaxcluster.text import plural
 from jaxcluster.wire.link import Event, replies
@@ -282,18 +282,13 @@ def _snapshots(
 
 def _not_saved(failed: Mapping[int, Event[Any] | None], folder: StateFolder) -> RecoveryError:
     """That ranks which live could not be saved. They are not given up for that."""
-    whys: dict[str, list[int]] = {}
-    again = "Try again: %jaxcluster restart"
-    for rank, event in sorted(failed.items()):
-        why = f"no answer within {SAVE_S:g} s"
-        if event is not None:
-            why = event.why
-            if event.ename in ("CannotSave", "OSError"):
-                again = folder.hint
-            if event.ename == "AtLimit":
-                again = AT_LIMIT
-        whys.setdefault(why, []).append(rank)
-    told = "; ".join(f"{name_ranks(ranks)}: {why}" for why, ranks in whys.items())
+    again, silent = "Try again: %jaxcluster restart", f"no answer within {SAVE_S:g} s"
+    for _, event in sorted(failed.items()):
+        if event is not None and event.ename in ("CannotSave", "OSError"):
+            again = folder.hint
+        if event is not None and event.ename == "AtLimit":
+            again = AT_LIMIT
+    told = tell_each({r: silent if event is None else event.why for r, event in failed.items()})
     return RecoveryError(
         f"The variables of {name_ranks(failed)} could not be saved, so nothing was ended or lost "
         f"({told}).",
@@ -380,14 +375,8 @@ def bound_names(source: str) -> list[str]:
 # --------------------------------------------------------------------------- restoring
 
 
-def restore(
-    world: World, saved: Kept, when: str, check: Check, made_by: lineage.Makers | None = None
-) -> Restored:
+def restore(world: World, saved: Kept, check: Check) -> Restored:
     """Bind what was saved on the new processes: a name on all ranks that had it, or on none.
-
-    Args:
-      when: when names were lost that are lost, as in "in cell [3]".
-      made_by: the cells that have made names.
 
     Raises:
       NotBrought: a rank could not read what another host has. It can be brought to it.
@@ -395,7 +384,7 @@ def restore(
     """
     missing = tuple(r for r in range(world.num_processes) if r not in saved.reports)
     if not saved.reports:
-        return replace(nothing(world, saved, when, check, made_by), replaced=missing)
+        return replace(nothing(world, saved, check), replaced=missing)
     found = plan(saved.reports, saved.dead, saved.cell_is_undone, saved.copied)
     names, before = sorted(found.names), sorted(found.older)
     drawn = [report.random for report in saved.reports.values()]
@@ -424,7 +413,7 @@ def restore(
                 each[rank] = Take(folder, names, before, skip=skip)
         except LaunchError as error:  # the host that has it is lost, too
             why = error.message.rstrip(".")
-            return restore(world, saved.without({rank: why}), when, check, made_by)
+            return restore(world, saved.without({rank: why}), check)
     for rank in bare:
         donor, folder = saved.folder.donor_for(rank, found.donor, saved.reports)
         each[rank] = replace(_of_donor(found, rank, donor, folder), skip=[*own, *differing])
@@ -438,7 +427,7 @@ def restore(
             rank if (source := each[rank].from_rank) is None else source: why
             for rank, why in restoring.damaged.items()
         }  # else it would be promised, and fail, for ever
-        return restore(world, saved.without(damaged), when, check, made_by)
+        return restore(world, saved.without(damaged), check)
     looks.append(restoring.take(_beside(saved, found), check))
     lost = dict(found.lost)
     for rank, look in (item for by_rank in looks for item in by_rank.items()):
@@ -448,7 +437,7 @@ def restore(
     left: dict[str, str] = {}
     for report in saved.reports.values():
         left |= report.left
-    reasons = reasons_of_lost(lost, when, made_by)
+    reasons = reasons_of_lost(saved, lost)
     for report in saved.reports.values():  # those of earlier times
         for name, why in report.unbound.items():
             if name not in back:
@@ -463,37 +452,33 @@ def restore(
     unheard = tell_unheard({rank: saved.dead[rank] for rank in bare if rank in saved.dead})
     return Restored(
         tuple(sorted(back)), lost | left, (*missing, *saved.replaced), older=older,
-        gone=saved.why_gone, cells=lineage.tell(made_by or {}, lost), undone=saved.all_undone,
+        gone=saved.why_gone, cells=lineage.tell(saved.made_by, lost), undone=saved.all_undone,
         copied=frozenset(back if saved.replaced else back & copied),
         notes=" ".join(filter(None, [saved.notes, unheard])),
     )  # fmt: skip
 
 
-def nothing(
-    world: World, saved: Kept, when: str, check: Check, made_by: lineage.Makers | None
-) -> Restored:
+def nothing(world: World, saved: Kept, check: Check) -> Restored:
     """What is said where nothing comes back: what ranks have had that is lost."""
     why = "no rank survived" if not saved.gone else "what was saved is gone"
     lost = {name: why for one in saved.dead.values() for name in one.names or ()}
     if lost:
-        unbind = Unbind(sorted(lost), reasons_of_lost(lost, when, made_by))
+        unbind = Unbind(sorted(lost), reasons_of_lost(saved, lost))
         each = dict.fromkeys(range(world.num_processes), unbind)
         Restoring(world, RESTORE_S, AGAIN).ask(each, check)
     return Restored(
         (), lost, nothing_lived=not saved.gone, gone=saved.why_gone,
-        cells=lineage.tell(made_by or {}, lost),
+        cells=lineage.tell(saved.made_by, lost),
     )  # fmt: skip
 
 
-def reasons_of_lost(
-    lost: Mapping[str, str], when: str, made_by: lineage.Makers | None
-) -> dict[str, str]:
+def reasons_of_lost(saved: Kept, lost: Mapping[str, str]) -> dict[str, str]:
     """What an error says of names that are lost."""
     reasons = {}
     for name, why in lost.items():
-        cells = lineage.tell(made_by or {}, [name])
+        cells = lineage.tell(saved.made_by, [name])
         again = f"; run {cells} again to make it" if cells else ""
-        reasons[name] = f"was lost {when} ({why}){again}"
+        reasons[name] = f"was lost {saved.when} ({why}){again}"
     return reasons
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcluster.model import lockstep
-from jaxcluster.ranks import name_ranks
+from jaxcluster.ranks import by_value, name_ranks
 from jaxcluster.wire.link import Event, Link, Sink, replies, unwrap
 from jaxcluster.wire.ops.lockstep import Busy, Checked, PrepareCheck, SelfCheck
 
@@ -90,15 +90,15 @@ def _busy(link: Link) -> dict[int, float]:
 
 def _fault(answers: Mapping[int, Event[Any]], ranks: Iterable[int], late: str) -> str:
     """What was wrong on which ranks, as a sentence's end; "" if nothing was."""
-    wrong: dict[str, list[int]] = {}
+    wrong: dict[int, str] = {}
     for rank in ranks:
         event = answers.get(rank)
         if event is None:
-            wrong.setdefault(late, []).append(rank)
+            wrong[rank] = late
         elif event.op != "reply":
             said = event.why.partition("\n")[0] or event.ename
-            wrong.setdefault(f"failed ({said[:200]})", []).append(rank)
+            wrong[rank] = f"failed ({said[:200]})"
         elif isinstance(event.body, Checked) and not event.body.right:
-            wrong.setdefault(event.body.why, []).append(rank)
-    told = [f"{how} on {name_ranks(where)}" for how, where in wrong.items()]
+            wrong[rank] = event.body.why
+    told = [f"{how} on {name_ranks(where)}" for how, where in by_value(wrong).items()]
     return f"a sum over all devices {' and '.join(told)}" if told else ""

@@ -472,7 +472,7 @@ def push(world: World, values: Mapping[str, Any], ranks: Sequence[int] | None = 
     *offsets, total = _offsets(sizes)
     at = [[o, o + n] for o, n in zip(offsets, sizes, strict=True)]
     filled = {o: raw for (o, end), raw in zip(at, raws, strict=True) if end > o}
-    token = _token()
+    token = uuid.uuid4().hex
     for way in (_share, _bring_to_hosts) if total >= SHARED_FROM_NBYTES else ():
         with contextlib.suppress(NoRoom), way(world, chosen, filled, total) as paths:
             asked = {path: Assign(token, path, at) for path in {*paths.values()}}
@@ -491,10 +491,6 @@ def _dumps(value: Any, buffers: list[pickle.PickleBuffer]) -> bytes:
     file = io.BytesIO()
     _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(value)
     return file.getvalue()
-
-
-def _token() -> str:
-    return uuid.uuid4().hex
 
 
 def _assign(world: World, each: Mapping[int, Assign], buffers: Sequence[Any]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from jaxcluster.ranks import name_ranks
+from jaxcluster.ranks import by_value, name_ranks
 from jaxcluster.records.saved_states import Dead
 from jaxcluster.wire.ops.state import SavedNames, SaveReport
 
@@ -265,10 +265,7 @@ def successors(saved: Mapping[int, SavedNames], dead: Mapping[int, Dead]) -> Suc
 
 def tell_unheard(dead: Mapping[int, Dead]) -> str:
     """That ranks may have had names which nobody knows; "" if none can have had any. Pure."""
-    since: dict[int, list[int]] = {}
-    for rank, one in sorted(dead.items()):
-        if one.unheard is not None:
-            since.setdefault(one.unheard, []).append(rank)
+    since = by_value({r: one.unheard for r, one in dead.items() if one.unheard is not None})
     return " ".join(
         f"Names that {name_ranks(ranks)} alone had"
         f"{f' since cell [{seq}]' if seq else ''} are lost, too, and are not known here."

@@ -22,7 +22,8 @@ from jaxcluster import wire
 from jaxcluster.errors import RecoveryError
 from jaxcluster.host.checksums import quick_sum
 from jaxcluster.host.free_space import memory_room
-from jaxcluster.ranks import by_value, name_ranks
+from jaxcluster.model.lineage import Makers
+from jaxcluster.ranks import tell_each
 from jaxcluster.records import claims, registry
 from jaxcluster.wire.ops.state import SaveReport, Where
 
@@ -260,49 +261,35 @@ class Copies:
     mirrors: Mapping[int, Mirror] = field(default_factory=dict)
     why_not: str = ""
 
-    def mark(self, rank: int) -> wire.Mark:
-        """Which versions a rank has."""
-        return self._mark(rank, self._path(rank))
-
-    def mirrored_mark(self, rank: int) -> wire.Mark:
-        """Which of them are whole on another host, as they were once."""
-        if (mirror := self.mirrors.get(rank)) is None:
+    def mark(self, rank: int, is_mirror: bool = False) -> wire.Mark:
+        """Which versions a rank has; or which are whole on another host, as they were once."""
+        if is_mirror and rank not in self.mirrors:
             return wire.Mark()
-        return self._mark(rank, f"{mirror.folder}/copy-{rank}", mirror.host)
-
-    def _mark(self, rank: int, folder: str, host: int | None = None) -> wire.Mark:
+        folder, host = self._place(rank, is_mirror)
         try:
             return wire.Mark.unpack(self.folder.read(rank, f"{folder}/{MARK}", host))
         except OSError:
             return wire.Mark()
 
-    def report(self, rank: int, version: int) -> SaveReport:
-        """What a rank says of a version, whose numbers are looked at.
+    def report(self, rank: int, version: int, is_mirror: bool = False) -> SaveReport:
+        """What a rank says of a version, whose numbers are looked at; or of one on another host.
 
         Raises:
           OSError, ValueError: it can't be read, or is not what was written.
         """
-        return self._report(rank, f"{self._path(rank)}/v{version}")
-
-    def mirrored_report(self, rank: int, version: int) -> SaveReport:
-        """The same of a version on another host.
-
-        Raises:
-          OSError, ValueError: as ``report``.
-        """
-        mirror = self.mirrors[rank]
-        folder = f"{mirror.folder}/copy-{rank}/v{version}"
-        report = self._report(rank, folder, mirror.host)
-        return replace(report, folder=folder, host=mirror.host)
-
-    def _report(self, rank: int, folder: str, host: int | None = None) -> SaveReport:
+        folder, host = self._place(rank, is_mirror)
+        folder = f"{folder}/v{version}"
         written = json.loads(self.folder.read(rank, f"{folder}/report.json", host))
         report: SaveReport = wire.read(SaveReport, written, "report of a copy")
         self.folder.check(rank, folder, report.parts, host)
-        return report
+        return replace(report, folder=folder, host=host) if is_mirror else report
 
-    def _path(self, rank: int) -> str:
-        return f"{self.paths[rank]}/copy-{rank}"
+    def _place(self, rank: int, is_mirror: bool) -> tuple[str, int | None]:
+        """(the folder of a rank's copy, the number of its host where that is not the rank's)."""
+        folder, host = self.paths[rank], None
+        if is_mirror:
+            folder, host = self.mirrors[rank].folder, self.mirrors[rank].host
+        return f"{folder}/copy-{rank}", host
 
 
 def _nothing() -> None:
@@ -365,6 +352,8 @@ class Kept:
       undone: the cells that are taken back.
       is_resized: it is for other ranks than have saved it: others in number, or on other hosts.
       notes: what is to be said of it when it is back.
+      when: when names were lost that are lost, as in "in cell [3]".
+      made_by: the cells that have made names.
     """
 
     folder: StateFolder
@@ -380,6 +369,8 @@ class Kept:
     undone: frozenset[int] = frozenset()
     is_resized: bool = False
     notes: str = ""
+    when: str = "in a restart"
+    made_by: Makers = field(default_factory=dict)
 
     def looked_at(self) -> Kept:
         """What of it can be read now: a host may be lost since, with what its ranks had saved.
@@ -415,8 +406,7 @@ class Kept:
     @property
     def why_gone(self) -> str:
         """The ranks whose files can't be read any more, and why; "" where all can."""
-        whys = by_value(self.gone).items()
-        return "; ".join(f"{name_ranks(ranks)}: {why}" for why, ranks in whys)
+        return tell_each(self.gone)
 
     def bring_all(self) -> None:
         """Have ranks read nothing from other hosts: all that they need is brought to theirs."""

@@ -448,19 +448,20 @@ def test_what_was_lost_with_all_ranks_is_named() -> None:
     """By the message, and by who uses it: with the cells that make it again."""
     sent: dict[int, Any] = {}
     two = {0: Dead(frozenset({"a", "mine"})), 1: Dead(frozenset({"a"})), 2: Dead()}
-    kept = Kept(FOLDER, {}, False, two, 3)
+    makers = {"a": (2,), "mine": (3,)}
+    kept = Kept(FOLDER, {}, False, two, 3, when="in cell [9]", made_by=makers)
     world: Any = NewWorld(sent.__setitem__)
     for bring in (restart.restore, resizing.restore):
-        found = bring(world, kept, "in cell [9]", check, {"a": (2,), "mine": (3,)})
+        found = bring(world, kept, check)
         told = "no rank survived, so all variables are lost. They were a, mine. To make them again"
         assert f"{told}, run cells [2], [3]." in str(found)
         assert sent.keys() == {0, 1}
         why = "was lost in cell [9] (no rank survived); run cell [2] again to make it"
         assert sent.pop(0).lost["a"] == sent.pop(1).lost["a"] == why
     gone = replace(kept, gone={0: "the disk is gone"})
-    found = restart.restore(world, gone, "in a restart", check, {})
+    found = restart.restore(world, gone, check)
     assert "Lost: a (what was saved is gone), mine (what was saved is gone)." in str(found)
-    assert restart.restore(world, replace(kept, dead={}), "", check, {}).lost == {}
+    assert restart.restore(world, replace(kept, dead={}), check).lost == {}
 
 
 def check() -> None:
@@ -601,7 +602,7 @@ def test_a_copy_on_another_host_is_brought_or_named_where_that_is_lost_too(why: 
         copies=SimpleNamespace(folder=places),  # type: ignore[arg-type]
     )
     world: Any = NewWorld(answer)
-    found = restart.restore(world, kept, "in a restart", lambda: None)
+    found = restart.restore(world, kept, lambda: None)
     if why:
         assert asked[1].path == "from 0"
         assert (found.kept, set(found.lost)) == (("a",), {"mine"})
@@ -625,7 +626,7 @@ def test_a_damaged_file_is_seen_before_any_rank_binds_what_it_has_read() -> None
 
     reports = {r: report(digests={"a": "equal"}, folder=f"own {r}") for r in (0, 1)}
     kept = Kept(Places(), reports, False, {}, 2)  # type: ignore[arg-type]
-    found = restart.restore(NewWorld(answer), kept, "in a restart", check)  # type: ignore[arg-type]
+    found = restart.restore(NewWorld(answer), kept, check)  # type: ignore[arg-type]
     assert (found.gone, found.kept + tuple(found.lost)) == ("rank 1: own 1 is damaged", ("a",))
     ops = [op for _, op in asked]
     looks, drops, binds = ["restore_look"] * 2, ["restore_drop"] * 2, ["restore_bind"] * 2

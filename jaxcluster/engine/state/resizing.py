@@ -149,10 +149,7 @@ def look(
       choice: which values are meant, where ranks have died.
 
     Returns:
-      What was read, and what is to be said of it: names that this rank, as a new one, has no value
-      of (``own``), those of which gone ranks had their own (``gone``), those that it has from the
-      one rank that there was (``only``), those with arrays whose copies are not equal on all ranks
-      (``unequal``), and with arrays that wait to be placed (``unplaced``).
+      What was read, and what ``RestoreLooked`` says of another number of ranks.
 
     Raises:
       CannotRestore: a file can't be read, or it is not clear what becomes of a mesh.
