@@ -169,7 +169,12 @@ def restore(
         reasons |= {n: f"was lost when {name!r} was restored ({why})" for n, why in lost.items()}
         before = next(iter(looks.values())).before
         reasons = resizing.reasons_of(looks, before) | reasons
-        back, left = _bind(restoring, lost, reasons, presses)
+        try:
+            back, left = _bind(restoring, lost, reasons, presses)
+        except JaxClusterError as error:
+            again = f"%jaxcluster restore {name} brings it back on all."
+            error.hint = f"The other ranks have restored it. {again}\n{error.hint}".strip()
+            raise
     lost |= left
     line = f"Restored {plural(len(back - {*lost}), 'variable')} on {plural(len(looks), 'rank')}."
     if lost:
@@ -212,8 +217,4 @@ def _bind(
                 "soon as it is free."
             )
 
-    try:
-        return restoring.bind(lost, reasons, check)
-    except JaxClusterError as error:
-        error.hint = f"The other ranks have restored it.\n{error.hint}".strip()
-        raise
+    return restoring.bind(lost, reasons, check)

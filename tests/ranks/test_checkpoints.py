@@ -300,7 +300,7 @@ def test_a_rank_that_dies_while_all_bind_it_gets_no_value_that_nobody_knows_of(
     monkeypatch.setattr(checkpoints, "_bind", kill)
     with pytest.raises(RankDied) as caught:
         saved.restore("c", tmp_path)
-    assert "The other ranks have restored it." in caught.value.hint
+    assert "The other ranks have restored it. %jaxcluster restore" in caught.value.hint
     with pytest.raises(RankDied) as caught:
         saved.run("pass", show=False)
     record = saved.run("print('lr' in globals(), 'wide' in globals(), r)", show=False)
