@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from jaxcluster.engine.cells import CellRunner
 
 RETRY_S = 0.002  # before a signal that came at a bad moment is sent again
+BINDING_S = 0.05  # that what a launch returns is on its way to its names, through exits of ``with``
 RENDER_S = 1.5  # that the rendering of an error is not broken off
 PATIENCE_S = 1.0  # ... and IPython's own steps around a cell's code
 
@@ -93,7 +94,7 @@ class Interrupts:
         was_waiting, late, self._late = self._binding.waits, self._late, None
         self._binding.end()
         if late is not None and not (was_waiting and running is late):
-            return  # it was raised at a line meanwhile, or the cell is over
+            return  # it was raised meanwhile, or the cell is over
         if running is None:
             self._runner.on_idle_sigint(frame)
             return
@@ -153,10 +154,14 @@ class Interrupts:
         running.stopped_at = journal.stands_at(_places(outward(frame))) if is_known else ""
 
     def _waits_for_names(self, running: Running, frame: FrameType) -> bool:
-        """Whether an interrupt is raised at the next line, as a launch has just returned here."""
+        """Whether an interrupt is raised a moment later, as a launch has just returned here."""
+        until = time.monotonic() + BINDING_S
 
         def waits_yet() -> bool:
             does = self._binding.waits and self._runner.current is running and not running.over
+            if does and time.monotonic() < until:
+                self.signal_again(waits_yet)
+                return False
             self._late = running if does else None
             return does
 

@@ -54,6 +54,26 @@ def test_the_state_of_a_stopped_loop_is_there(home: Home) -> None:
     assert kept
 
 
+# What JAX's own launch ends a ``with jax.set_mesh(...)`` in, and what a cell's does.
+GATHER = "while True: gathered = multihost_utils.process_allgather(np.arange(3))"
+HOLD = "while True:\n    with lock:\n        total = summed(x)"
+
+
+@pytest.mark.promise("Interrupts")
+@pytest.mark.parametrize("source", [GATHER, HOLD], ids=["mesh", "lock"])
+def test_a_stop_leaves_no_with_open(pair: jaxcluster.Cluster, source: str) -> None:
+    pair.run(SETUP + "import threading\nfrom jax.experimental import multihost_utils")
+    pair.run("lock, summed = threading.Lock(), jax.jit(jnp.sum); summed(x)", show=False)
+    for n in range(8):
+        stop = threading.Timer(0.3 + n / 100, pair.interrupt)
+        stop.start()
+        with pytest.raises(CellInterrupted):
+            pair.run(source, show=False)
+        stop.join()
+        record = pair.run("print(lock.locked(), float(jax.jit(jnp.sum)(x)))", show=False)
+        assert [record.stdout(rank) for rank in range(2)] == ["False 12.0\n"] * 2
+
+
 @pytest.mark.promise("Undo")
 def test_what_a_time_limit_ends_is_kept_where_an_undo_would_lose_the_state(
     pair: jaxcluster.Cluster,
