@@ -18,6 +18,7 @@ import dis
 import functools
 import os
 import re
+import sys
 import types
 import unicodedata
 from collections.abc import Collection, Iterator, Mapping
@@ -26,7 +27,13 @@ from typing import Any, NamedTuple
 
 from jaxcluster.engine import value_copies
 from jaxcluster.engine.ipython_hooks import Registered
-from jaxcluster.engine.user_names import is_of_module, is_of_own_module, is_users, spec_of
+from jaxcluster.engine.user_names import (
+    is_of_module,
+    is_of_own_module,
+    is_own_module,
+    is_users,
+    spec_of,
+)
 from jaxcluster.engine.value_copies import (
     CLASS,
     FIXED,
@@ -85,8 +92,8 @@ class Watched(NamedTuple):
     Attributes:
       root: the name that led to it.
       beneath: an opaque value led to it, and to it alone: to put it back might be half the work.
-      spec: the import that it is of. Where its module was imported again since, as ``%autoreload``
-        does, it stays what that has made of it: the file is not read again.
+      spec: the import that it is of. Where its module was imported again since, as a cell's own
+        ``%autoreload`` does, it stays what that has made of it: the file is not read again.
     """
 
     root: str
@@ -146,7 +153,8 @@ class Watch:
                 failed.append(one)
                 continue
             try:
-                if type(one.value) is not one.cls:
+                now = type(one.value)
+                if now is not one.cls and not _is_loaded_again(now, one.cls):
                     _class_of.__set__(one.value, one.cls)
                 one.kind.put_back(one.value, one.copy)
             except Exception:  # a subclass's own methods may do anything
@@ -155,6 +163,16 @@ class Watch:
 
 
 _class_of: Any = object.__dict__["__class__"]
+
+
+def _is_loaded_again(new: type, old: type) -> bool:
+    """Whether a class has replaced another one since its module was imported again."""
+    module, name = value_copies.module_of(new), type.__dict__["__qualname__"].__get__(new)
+    return (
+        module == value_copies.module_of(old)
+        and is_own_module(module)
+        and _is_at(new, name, vars(sys.modules[module]))
+    )
 
 
 def can_put_back(one: Watched) -> bool:
@@ -372,11 +390,16 @@ def is_in_module(function: Any) -> bool:
     at: Any = function.__globals__
     if at.get("__name__") == "__main__" or not is_of_module(at):
         return False
-    for part in function.__qualname__.split("."):
+    return _is_at(function, function.__qualname__, at)
+
+
+def _is_at(one: Any, qualname: str, names: Mapping[str, Any]) -> bool:
+    """Whether a module has a function or class by this name."""
+    at: Any = names
+    for part in qualname.split("."):
+        at = vars(at) if isinstance(at, type) else at
         at = at.get(part) if isinstance(at, Mapping) else None
-        if isinstance(at, type):
-            at = vars(at)
-    return at is function
+    return at is one
 
 
 def _results(known: set[str], source: str, namespace: Mapping[str, Any]) -> Iterator[Any]:

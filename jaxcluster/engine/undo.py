@@ -14,6 +14,7 @@ permanently stuck in the cell; should it come back, the cell is taken back once 
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import time
@@ -30,6 +31,7 @@ from jaxcluster.engine.private import contexts
 from jaxcluster.engine.private.traces import Traces
 from jaxcluster.engine.repair import repair_modules
 from jaxcluster.engine.retained import Memory, format_nbytes
+from jaxcluster.engine.state import ownmodules
 from jaxcluster.engine.state.process_state import ContextOfCells, ProcessState
 from jaxcluster.engine.state.settings import Settings
 from jaxcluster.engine.user_names import is_users
@@ -124,6 +126,10 @@ class Undo:
         self._at_first = Registered()
         self._traces = Traces()
         self._then: ContextOfCells | None = None  # for the main thread, whose own that is
+        self._callbacks: list[Any] = []  # that IPython calls before a cell's code
+        self._last_callback = self._called
+        self._uncalled = ""  # the cell's source, until it has been called
+        self._loads = 0  # of the user's modules, before the cell
         self._may_set = True  # the cell, settings: its source calls something, or imports
         self._kept: Kept | None = None
         self._why_not = "the ranks' processes are newer than it"
@@ -137,6 +143,7 @@ class Undo:
         """Begin with a shell that has run no cell yet, and the settings of its cells."""
         self.settings = settings
         self.namespace = shell.user_ns
+        self._callbacks = shell.events.callbacks["pre_run_cell"]
         self._at_first = Registered(shell)
         self.display_hook = shell.displayhook
         threading.Thread(target=self._watch_memory, name="jaxcluster-undo", daemon=True).start()
@@ -145,6 +152,10 @@ class Undo:
 
     def begin(self, seq: int, source: str) -> None:
         """On the main thread, before a cell: keep what is now. Some 0.1 ms; raises nothing."""
+        called = self._last_callback
+        if not self._callbacks or self._callbacks[-1] is not called:  # it is to come last
+            self._callbacks[:] = [*(one for one in self._callbacks if one is not called), called]
+        self._uncalled, self._loads = source, ownmodules.loads()
         kept, why_not = None, SWITCHED_OFF
         self._may_set = not _SETS.isdisjoint(source) or "import" in source
         try:
@@ -175,8 +186,20 @@ class Undo:
             _shown(self.display_hook),
         )
 
+    def _called(self, *_: Any) -> None:
+        """On the main thread, before the cell's code: what ``%autoreload`` has loaded stays."""
+        source, self._uncalled = self._uncalled, ""
+        with self._lock:
+            kept = self._kept
+            if not source or ownmodules.loads() == self._loads or kept is None or kept.gone:
+                return
+            with contextlib.suppress(Exception):  # then what was loaded is named, and stays
+                watch = changes.watch(self.namespace, source, kept.registered)
+                kept.names, kept.watch = dict(self.namespace), watch
+
     def end(self) -> None:
         """On the main thread, after the cell."""
+        self._uncalled = ""
         with self._lock:
             if (kept := self._kept) is None:
                 return
@@ -201,7 +224,8 @@ class Undo:
             if (kept := self._kept) is None or kept.gone:
                 return None
             rebound, watch = _differing(kept.names, self.namespace), kept.watch
-            if watch.opaque or watch.too_large or watch.is_partial or watch.is_open:
+            has_loaded = ownmodules.loads() != self._loads
+            if has_loaded or watch.opaque or watch.too_large or watch.is_partial or watch.is_open:
                 return Course(rebound, None)
             return Course(rebound, frozenset(id(one.value) for one in watch.changed()))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -144,3 +146,43 @@ def test_with_copies_each_rank_has_its_own(ranks: jaxcluster.Cluster) -> None:
     until(all_are_copied, "the ranks' copies", 20)
     assert "Lost" not in killed(ranks, 1)
     assert shown(ranks) == EACH
+
+
+def test_an_edit_that_autoreload_loads_is_there_after_an_undo_and_in_new_processes(
+    ranks: jaxcluster.Cluster, tmp_path: Path
+) -> None:
+    file, edits = tmp_path / "edited.py", itertools.count(1)
+
+    def edit(s: int, add: int) -> None:
+        file.write_text(f"S = {s}\ndef f(x): return x * S + {add}\n")
+        at = file.stat().st_mtime + 10 * next(edits)  # autoreload goes by the time alone
+        os.utime(file, (at, at))
+
+    def show() -> str:
+        shown = ranks.run("print(m.f(2), f(2), m.S)", show=False)
+        (told,) = {shown.stdout(rank) for rank in range(3)}
+        return told.strip()
+
+    edit(1, 0)
+    ranks.run("%load_ext autoreload\n%autoreload 2")
+    ranks.run("import edited as m, os; from edited import f; rank = jax.process_index()")
+    assert show() == "2 2 1"
+    skip = "\nif rank == 0: jnp.sum(ones).block_until_ready()"
+    for s in (10, 100):
+        edit(s, 0)  # it is patched
+        with pytest.raises(Divergence, match=r"This cell is undone: it had changed no variable"):
+            ranks.run("m.f(2)" + skip, show=False)
+        assert show() == f"{2 * s} {2 * s} {s}"
+    edit(7, 1)
+    with pytest.raises(RankDied):
+        ranks.run("m.f(2)\nif rank == 1: os.kill(os.getpid(), 9)\njnp.sum(ones)", show=False)
+    assert show() == "15 15 7"
+    edit(8, 2)  # the first cell of new processes finds that
+    assert show() == "18 18 8"
+    edit(9, 3)
+    ranks.run("mine = m.f(1)", show=False)
+    assert "mine" in str(ranks.undo())
+    assert show() == "21 21 9"
+    edit(3, 1)
+    ranks.restart()
+    assert show() == "7 7 3"

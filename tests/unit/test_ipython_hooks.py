@@ -114,7 +114,8 @@ def test_what_a_cell_has_registered_is_undone_and_what_a_library_has_stays(rank:
     callbacks = shell.events.callbacks
     assert callbacks["post_run_cell"] == [shell.user_ns["told"]]
     assert [one.__qualname__ for one in callbacks["pre_run_cell"]] == [
-        "AutoreloadMagics.pre_run_cell"
+        "Undo._called",
+        "AutoreloadMagics.pre_run_cell",
     ]
     assert shell.ast_transformers == []
     assert complex not in shell.display_formatter.formatters["text/html"].type_printers

@@ -15,6 +15,7 @@ from ipykernel.zmqshell import ZMQInteractiveShell
 from IPython.core import inputtransformer2
 from IPython.core.inputtransformer2 import TransformerManager
 from IPython.core.interactiveshell import InteractiveShell
+from IPython.extensions.deduperreload.deduperreload import DeduperReloader
 
 from jaxcluster.host import kernel_private
 
@@ -27,6 +28,7 @@ from jaxcluster.host import kernel_private
         (IPythonKernel, "_cancel_on_sigint"),
         (IPythonKernel, "_publish_debug_event"),
         (Kernel, "_allow_stdin"),
+        (DeduperReloader, "maybe_reload_module"),
     ],
 )
 def test_it_has_the_name(owner: type, name: str) -> None:

@@ -13,6 +13,7 @@ that a cell has under a name (``from config import OPTIONS``) is one object with
 from __future__ import annotations
 
 import contextlib
+import copy
 import enum
 import functools
 import hashlib
@@ -32,6 +33,7 @@ from jaxcluster.engine.object_graph import arrays_within
 from jaxcluster.engine.state.saved import users_code
 from jaxcluster.engine.user_names import is_of_own_module, is_own_module
 from jaxcluster.engine.value_copies import has_attribute, kind_of, module_of, vars_of_class
+from jaxcluster.host import kernel_private
 
 OF_THE_DEAD = "the rank that died may have had its own value"
 GROUP = "module"  # of the settings; "module config" is one
@@ -45,10 +47,10 @@ class Variables:
     """A module's variables that can be compared.
 
     Attributes:
-      source: a hash of its file, when it was imported.
+      source: a hash of its file, when it was loaded last.
       values: the variables by their names.
       texts: their digests.
-      set_later: those that are not what they were when it was imported.
+      set_later: those that are not what its file has made.
       shared: those that are objects which names of cells lead to.
     """
 
@@ -76,8 +78,7 @@ class Variables:
         Raises:
           ImportError: it can't be imported.
         """
-        made, room = _imported(module), Room(MOST_ELEMENTS, MOST_NBYTES)
-        now = {name: text for name, _, text in _compared(made, room)}
+        now = _texts_of(_imported(module))
         return [name for name in names if now.get(name) != self.texts[name]]
 
     def take_out(self, setting: str, skip: Collection[str]) -> dict[str, str]:
@@ -119,7 +120,6 @@ class OwnModules:
     """The modules of one rank."""
 
     def __init__(self) -> None:
-        self._first: dict[str, tuple[str, dict[str, str]]] = {}
         self._count = 0  # of all modules, when they were looked through
 
     def note(self) -> None:
@@ -128,10 +128,8 @@ class OwnModules:
             return
         self._count = len(sys.modules)
         for module, names in _own():
-            if module not in self._first:
-                room = Room(MOST_ELEMENTS, MOST_NBYTES)
-                texts = {name: text for name, _, text in _compared(names, room)}
-                self._first[module] = _source_of(names), texts
+            if module not in _first:
+                _first[module] = _source_of(names), _texts_of(names)
                 if module not in _made:  # it came on another way
                     _note_made(names)
 
@@ -144,7 +142,7 @@ class OwnModules:
         held: dict[str, Held] = {}
         room = Room(MOST_ELEMENTS, MOST_NBYTES)
         for module, names in _own():
-            source, first = self._first.get(module, ("", {}))
+            source, first = _first.get(module, ("", {}))
             found[module] = Variables(source)
             for name, value, text in _compared(names, room):
                 found[module].values[name], found[module].texts[name] = value, text
@@ -252,6 +250,10 @@ def _compared(names: Mapping[str, Any], room: Room) -> Iterator[tuple[str, Any, 
                 yield name, value, text
 
 
+def _texts_of(names: Mapping[str, Any]) -> dict[str, str]:
+    return {name: text for name, _, text in _compared(names, Room(MOST_ELEMENTS, MOST_NBYTES))}
+
+
 def _variables(names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """What is no module, class or function, in a module and in the classes that it defines."""
     for name, value in list(names.items()):
@@ -318,6 +320,13 @@ def _arrays_of(value: Any) -> list[Any]:
 
 
 _made: dict[str, dict[str, _First]] = {}  # by module, what its file has made
+_first: dict[str, tuple[str, dict[str, str]]] = {}  # a hash of its file, and digests of that
+_loads = 0
+
+
+def loads() -> int:
+    """How often the file of a module of the user's own was loaded, once more or in part, too."""
+    return _loads
 
 
 def remember_imports() -> None:
@@ -326,37 +335,76 @@ def remember_imports() -> None:
 
     @functools.wraps(execute)
     def executing(self: SourceFileLoader, module: types.ModuleType) -> None:
-        names, before = vars(module), {}
-        with contextlib.suppress(Exception):  # an import must not fail by what is noted of it
-            before = {name: _reference(value) for name, value in _others(names, ())}
+        before = _Before(vars(module))
         execute(self, module)
-        with contextlib.suppress(Exception):  # as above
-            if is_of_own_module(names):
-                _note_made(names, before)
+        before.note_loaded()
 
     # Python leaves what is of this file out of the traceback of a module that raises.
     file = execute.__code__.co_filename
     executing.__code__ = executing.__code__.replace(co_filename=file)  # type: ignore[attr-defined]
     SourceFileLoader.exec_module = executing  # type: ignore[method-assign, assignment]
+    kernel_private.wrap_patching_of_modules(_noting_patches)
+
+
+def _noting_patches(patch: Callable[..., bool]) -> Callable[..., bool]:
+    """What ``%autoreload`` sets in a module, without a reload, is what its file makes, too."""
+
+    @functools.wraps(patch)
+    def patching(self: Any, module: types.ModuleType) -> bool:
+        before = _Before(vars(module))
+        if is_patched := patch(self, module):
+            # As a reload does: by it undo knows that the module stays so.
+            module.__spec__ = copy.copy(module.__spec__)
+            before.note_loaded()
+        return is_patched
+
+    return patching
+
+
+class _Before:
+    """What a module has before its file is loaded."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self._names = names
+        self._others: dict[str, Callable[[], Any]] = {}
+        self._texts: dict[str, str] = {}
+        with contextlib.suppress(Exception):  # an import must not fail by what is noted of it
+            self._others = {name: _reference(value) for name, value in _others(names, ())}
+            if names.get("__name__") in _first:
+                self._texts = _texts_of(names)
+
+    def note_loaded(self) -> None:
+        """Note what the file has made: what cells had set, and is still so, is theirs."""
+        global _loads
+        with contextlib.suppress(Exception):  # as above
+            if is_of_own_module(self._names):
+                _loads += 1
+                texts = _note_made(self._names, self._others)
+                if (module := self._names["__name__"]) in _first:
+                    known = _first[module][1]
+                    same = {n for n, text in texts.items() if self._texts.get(n) == text}
+                    made = {n: text for n, text in texts.items() if n not in same}
+                    made |= {n: known[n] for n in same & known.keys()}
+                    _first[module] = _source_of(self._names), made
 
 
 def _note_made(
     names: Mapping[str, Any], before: Mapping[str, Callable[[], Any]] | None = None
-) -> None:
-    """Note what a module's file has just made.
+) -> dict[str, str]:
+    """Note what a module's file has just made; returns the digests of what has one.
 
     Args:
       before: what it had before it was loaded once more: what cells had set stays so.
     """
     before, module = before or {}, str(names["__name__"])
-    known = _made.get(module, {})
-    compared = {name for name, *_ in _compared(names, Room(MOST_ELEMENTS, MOST_NBYTES))}
+    texts = _texts_of(names)
     new = {
-        name: _First(value, name in compared)
+        name: _First(value, name in texts)
         for name, value in _others(names, ())
         if name not in before or before[name]() is not value
     }
-    _made[module] = known | new
+    _made[module] = _made.get(module, {}) | new
+    return texts
 
 
 def _has_arrays(value: Any) -> bool:

@@ -12,6 +12,7 @@ import __future__
 import _signal  # type: ignore[import-not-found]  # ``signal.getsignal`` takes 6 us, this 0.1
 import contextlib
 import contextvars
+import copy
 import decimal
 import functools
 import gc
@@ -233,7 +234,7 @@ class Settings:
             "gc": Setting(lambda: (gc.isenabled(), gc.get_threshold()), _write_gc),
             "socket.setdefaulttimeout": Setting(socket.getdefaulttimeout, socket.setdefaulttimeout),
             "matplotlib": Setting(_read_matplotlib, _write_matplotlib),
-            ownmodules.GROUP: Setting(self._own.read, self._own.write),
+            ownmodules.GROUP: Setting(self._own.read, self._write_modules),
             sources.NAME: Setting(self._sources.read, self._sources.write),
         }
 
@@ -248,10 +249,9 @@ class Settings:
             found[f"%load_ext {name}"] = True
         for name, command in self.shell.alias_manager.aliases:
             found[f"%alias {name}"] = command
-        if (reloader := self._reloader()) is not None:
-            found["%autoreload"] = {
-                name: getattr(reloader, name, None) for name in ("enabled", "check_all")
-            }
+        if (magics := self._autoreload()) is not None:
+            values = vars(magics._reloader).items()
+            found["%autoreload"] = copy.deepcopy({k: v for k, v in values if k in _OF_AUTORELOAD})
         found["%xmode"] = self.shell.InteractiveTB.mode
         found[FUTURE] = self.future
         for part, trait, label in self._traits():
@@ -269,9 +269,13 @@ class Settings:
         compiler = self.shell.compile
         compiler.flags = compiler.flags & ~_FUTURE_FLAGS | flags
 
-    def _reloader(self) -> Any:
-        magics = self.shell.magics_manager.registry.get("AutoreloadMagics")
-        return getattr(magics, "_reloader", None)
+    def _autoreload(self) -> Any:
+        return self.shell.magics_manager.registry.get("AutoreloadMagics")
+
+    def _write_modules(self, found: Mapping[str, Any]) -> None:
+        self._own.write(found)
+        if self.shell is not None and (magics := self._autoreload()) is not None:
+            magics.post_execute_hook()  # it notes what has been imported, and when that was edited
 
     def _traits(self) -> Iterator[tuple[Any, str, str]]:
         formatters = self.shell.display_formatter.formatters.values()
@@ -289,7 +293,7 @@ class Settings:
             elif kind == "%alias":
                 self.shell.alias_manager.define_alias(rest, value)
             elif kind == "%autoreload":
-                vars(self._reloader()).update(value)
+                vars(self._autoreload()._reloader).update(value)
             elif name == FUTURE:
                 self.future = value
             elif kind == "%xmode":
@@ -301,6 +305,8 @@ class Settings:
                         setattr(part, trait, value)
 
 
+# Mode 1 has what ``%aimport`` names in ``modules``.
+_OF_AUTORELOAD = ("enabled", "check_all", "autoload_obj", "modules", "skip_modules", "hide_errors")
 _PLAIN = (bool, int, float, str, type(None))
 
 
