@@ -59,6 +59,7 @@ class Settling:
         self._others_asked: frozenset[int] = frozenset()  # other cells that it was to undo
         self._others: list[str] = []  # what became of them
         self._is_replaced = False  # its ranks are gone, and others have come in their place
+        self._died_beside: dict[int, str] = {}  # ranks that were not in it, and why
 
     def settle(self) -> Steps[None]:
         """After the cell: are the ranks in lockstep, and may what it assigned stay?"""
@@ -99,11 +100,14 @@ class Settling:
         yield from self._let_others_begin()
 
     def _replace_the_dead(self) -> Steps[None]:
-        """Where it went wrong, and a rank that did not run it has died: cells behind it wait."""
+        """Where it went wrong, and a rank that was not in it has died: cells behind it wait."""
         cell, facts = self._cell, self._facts
         own = cell.killed or any(rank.died for rank in cell.record.records.values())
-        wanted = facts.gives_new and facts.can_give_new and not facts.is_over
-        if facts.dead and wanted and cell.polls.report is not None and not own:
+        if own or cell.polls.report is None:
+            return
+        whys = {rank: death.why for rank, death in facts.dead.items()}
+        self._died_beside = {r: why for r, why in whys.items() if not deaths.meant([why])}
+        if facts.dead and facts.gives_new and facts.can_give_new and not facts.is_over:
             cell.recovered = yield from self._recover(str(cell.polls.report))
 
     def _doubt(self) -> Steps[None]:
@@ -660,7 +664,7 @@ class Settling:
             told = "\n".join([told, *whys])
             return verdict.Death(told, (yield from self._recover(told)), sorted(killed))
         if not died:
-            return None
+            return (yield from self._tell_died_beside())
         # Those that a restart has ended since have not died by themselves.
         died = {r: why for r, why in died.items() if not deaths.meant([why])} or died
         log_end = yield actions.ReadLogEnd(min(died))
@@ -680,6 +684,18 @@ class Settling:
         if report is not None:
             return verdict.Death(told, (yield from self._recover(told)), sorted(died), report)
         return verdict.Death(told, (yield from self._recover(told, log_end)), sorted(died))
+
+    def _tell_died_beside(self) -> Steps[verdict.Death | None]:
+        """Where it went wrong, and ranks have died that were not in it: that is told of it, too."""
+        cell, died = self._cell, self._died_beside
+        if not died or cell.is_last:
+            return None
+        after = f" after the end of cell [{cell.record.execution_count}] there"
+        where = {rank: after if rank in cell.record.replies else "" for rank in died}
+        ends = {rank: f"died{where[rank]}: {why}" for rank, why in died.items()}
+        told = "\n".join(say_each(ends, "died, too", self._facts.hosts))
+        done = cell.recovered or (yield from self._recover(""))
+        return verdict.Death(told, done, sorted(died), cell.polls.report)
 
     def _find_cause(self) -> Steps[findings.Report | None]:
         """The different programs that ranks launched before some of them died, if they did."""

@@ -53,9 +53,10 @@ def may_launch(
       expected: the seq of the last cell that any notebook has sent to it.
       is_held: the cell that waits there does not begin before what is asked about has ended.
     """
-    state = report.state
-    if state.state == "dead":
-        return None
+    state, old = report.state, before.state if before is not None else None
+    if state.state == "dead":  # a second look tells whether others lack the launch as well
+        is_new = old is None or old.state != "dead"
+        return Reason("moment", "has just died") if is_new else None
     if state.state != "idle":
         where = place_of(report) or f"cell [{state.cell}]"
         return Reason("cell", f"still runs {where}")
@@ -67,7 +68,6 @@ def may_launch(
         runs = "runs" if len(state.background) == 1 else "run"
         what = ", ".join(state.background[:3])
         return Reason("background", f"runs no cell, but its {what} still {runs}")
-    old = before.state if before is not None else None
     if old is None or (old.state, old.gate, old.ended, old.background, old.launches) != (
         "idle", state.gate, state.ended, [], state.launches,
     ) or old.is_queueing:  # fmt: skip

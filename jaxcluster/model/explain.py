@@ -333,7 +333,7 @@ def _tell_skipped(rank: int, found: Missing, scene: Scene) -> tuple[str, str]:
     if (error := scene.errors.get(rank)) is not None:
         line = f" on line {error.lineno}" if error.lineno else ""
         return f"raised {error.ename}{line} before {wanted}", last
-    if scene.reports[rank].state.state == "dead":
+    if scene.reports[rank].state.state == "dead" and rank not in scene.runners:
         return f"died before {wanted}", last
     if scene.reports[rank].state.seq == 0 and rank not in scene.runners:
         return "did not run the cell", last
@@ -349,8 +349,6 @@ def _why_missing(found: Missing, scene: Scene) -> tuple[str, str, str]:
         title = f"Cell not run on {name_ranks(left_out, scene.hosts)}"
         hint = "a program that spans processes must be launched by all of them: no --ranks."
         return title, "", hint
-    if dead := [r for r in found.culprits if scene.reports[r].state.state == "dead"]:
-        return f"{begin_ranks(dead, scene.hosts)} died", "", ""
     if failed := [r for r in found.culprits if r in scene.errors]:
         title = f"{scene.errors[failed[0]].ename} on {name_ranks(failed, scene.hosts)}"
         return title, "", FAILED_HINT

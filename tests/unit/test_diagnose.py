@@ -289,9 +289,21 @@ def test_a_death_is_the_cause():
     reports = {r: report(r, [SUM], line=1) for r in (0, 2, 3)}
     state = replace(report(1, []).state, state="dead")
     reports[1] = wire.RankReport(state, [], [])
-    found = look(reports, ended=[1], source="s = jnp.sum(g)")
-    assert found.title == "Rank 1 died"
+    found = look(reports, ended=[1], source="s = jnp.sum(g)", told=[0, 2, 3])
     assert found.lines[0].startswith("Rank 1 died before launch 1, jit(_reduce_sum)")
+
+
+def test_a_rank_that_dies_when_it_has_ended_the_cell_has_skipped_the_launch_like_others():
+    """A second look tells whether these lack it, too: the death alone is seen at once."""
+    reports = {r: report(r, [SUM], line=3) for r in (2, 3)}
+    reports |= {r: report(r, [], running=False) for r in (0, 1)}
+    state = replace(report(1, []).state, state="dead")
+    after = {**reports, 1: wire.RankReport(state, [], [])}
+    source = "# %%spmd\nif r > 1:\n    s = jnp.sum(g)"
+    found = suspect(after, ended=[0, 1], source=source, before=reports)
+    assert isinstance(found, findings.Suspicion)
+    found = look(after, ended=[0, 1], source=source)
+    assert found.lines[1].startswith("Ranks 0, 1 finished the cell without launch 1")
 
 
 def test_an_error_before_the_launch_is_named():

@@ -9,6 +9,7 @@ import pytest
 from settledranks import EVEN, HANG, LESS, REPORT, SEQ, SET, T0, Ranks, ended, given_up, states
 
 from jaxcluster import wire
+from jaxcluster.errors import Divergence
 from jaxcluster.lockstep import actions, events
 from jaxcluster.lockstep.cell import Cell
 from jaxcluster.lockstep.facts import Recovered, Replayed, Why
@@ -449,6 +450,28 @@ def test_where_it_went_wrong_a_dead_rank_that_did_not_run_it_is_replaced() -> No
         ranks = Ranks(dead={2: wire.Death("killed by SIGKILL")}, gives_new=True, can_give_new=True)
         ranks.carry(settling.settle())
         assert ranks.kinds().count("Recover") == done
+
+
+@pytest.mark.parametrize("new", [True, False], ids=["new processes", "by hand"])
+@pytest.mark.parametrize(("rank", "where"), [(0, " after the end of cell [3] there"), (2, "")])
+def test_a_skip_and_the_death_of_a_rank_that_was_not_in_the_cell_are_told_together(
+    rank: int, where: str, new: bool
+) -> None:
+    """A rank waits for the one that skips: it is not to blame, and gone with the restart."""
+    cell, settling = ended((EVEN, None))
+    cell.polls.report, cell.silent = replace(REPORT, others=(1,)), (1,)
+    dead = {rank: wire.Death("killed by SIGKILL")}
+    ranks = Ranks((0, 1, 2), dead=dead, gives_new=new, can_give_new=new)
+    ranks.answers[actions.Recover] = lambda _: ranks._set(dead={}) or Recovered("New processes.")
+    ranks.carry(settling.settle())
+    error = verdict.verdict(ranks.carry(settling.end(lambda error, ranks: ())))
+    assert isinstance(error, Divergence)
+    assert str(error).splitlines() == [
+        "Rank 1 left it out.",
+        f"Rank {rank} died{where}: killed by SIGKILL.",
+        "New processes. This cell is undone. Removed y.",
+    ]
+    assert ranks.kinds().count("Recover") == 1
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
