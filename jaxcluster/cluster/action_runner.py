@@ -314,7 +314,8 @@ class ActionRunner:
             return Recovered(line, is_replaced=is_replaced)
         names = frozenset({*restored.older, *restored.lost})
         is_undone = self._cell.record.seq in restored.undone
-        return Recovered(line, names, is_replaced, is_undone, restored.copied)
+        kept = frozenset(restored.kept)
+        return Recovered(line, names, is_replaced, is_undone, restored.copied, kept)
 
     def _rest(self) -> None:
         """Wait a moment between looks; the stop button ends it."""

@@ -111,6 +111,7 @@ class Dispatcher:
             sent_ns=sent_ns,
             shown=options.shown_ranks or (),
             after=seq.after,
+            earlier=[cell.record for cell in self.cells],
         )
         if message is None and not options.post_mortem:
             self._failed, self.last = self.last_failed, record

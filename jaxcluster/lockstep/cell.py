@@ -436,7 +436,9 @@ class Cell:
         """Whether no rank has begun it, as far as is known of those that have died."""
         records = self.record.records.items()
         died = {rank for rank, one in records if one.died and one.reply is None}
-        return bool(self.never_begun) and len(self.never_begun | died) == len(self.record.ranks)
+        never, total = self.never_begun, len(self.record.ranks)
+        is_likely = bool(never) and len(never | died) == total
+        return is_likely or len(never | self.record.kept_from) == total
 
     @property
     def lets_others_begin(self) -> bool:

@@ -90,7 +90,7 @@ class Recovered:
 
     ``is_replaced``: all ranks are new processes, which know nothing of the cell.
     ``is_undone``: nothing of the cell is left, whatever its undo has come to; ``back``: of which
-    names it is said.
+    names it is said; ``kept``: all names that there are.
     """
 
     line: str
@@ -98,3 +98,4 @@ class Recovered:
     is_replaced: bool = False
     is_undone: bool = False
     back: frozenset[str] = frozenset()
+    kept: frozenset[str] = frozenset()

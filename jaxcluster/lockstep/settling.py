@@ -59,6 +59,7 @@ class Settling:
         self._others_asked: frozenset[int] = frozenset()  # other cells that it was to undo
         self._others: list[str] = []  # what became of them
         self._is_replaced = False  # its ranks are gone, and others have come in their place
+        self._own: frozenset[int] = frozenset()  # cells of this notebook, which tell of themselves
         self._died_beside: dict[int, str] = {}  # ranks that were not in it, and why
 
     def settle(self) -> Steps[None]:
@@ -211,6 +212,7 @@ class Settling:
 
     def _look_around(self) -> Steps[Facts]:
         self._facts = yield actions.LookAround()
+        self._own |= self._facts.own
         if self._is(State.RUNNING, State.LEAVING):  # whatever was raised has ended it
             self._become(State.ENDED, "aborted")
         return self._facts
@@ -412,7 +414,7 @@ class Settling:
         """Those that ended before it without a word, and whose launches met the wrong ones."""
         seq, polls = self._cell.record.seq, self._cell.polls
         found = {seq, *(polls.report.cells if polls.report is not None else ())} - {0, wire.OURS}
-        cells = {one for one in found if one < seq} - self._facts.own
+        cells = {one for one in found if one < seq} - self._own
         looks = (polls.evidence, self._seen, self._zeroed)
         cells = cells.union(*(suspect_launches.met_by(look, found) for look in looks[:2]))
         cells |= self._met_zeros_now - {0, seq}
@@ -472,7 +474,7 @@ class Settling:
         report = self._cell.polls.report
         if report is None or report.concerns(self._cell.record.seq):
             return []
-        cells = {report.cell_seq, *report.cells} - self._facts.own
+        cells = {report.cell_seq, *report.cells} - self._own
         return sorted((seq for seq in cells if seq > 0), reverse=True)
 
     def _let_others_begin(self) -> Steps[None]:
@@ -530,12 +532,16 @@ class Settling:
         cell = self._cell
         if cell.undone is None:
             facts = yield from self._look_around()
-            gone = cell.never_begun.union(facts.dead)
+            gone = cell.never_begun.union(facts.dead, cell.record.kept_from)
             ranks = tuple(rank for rank in cell.record.ranks if rank not in gone)
             unbegun = tuple(sorted(cell.never_begun - facts.dead.keys()))
             stays_but = self._deleted() if may_stay else None
             holds_others = not cell.lets_others_begin
-            cell.undone = yield actions.Undo(ranks, holds_others, stays_but, unbegun)
+            ended = deaths.meant(one.why for r, one in facts.dead.items() if r in cell.record.ranks)
+            if ended and not ranks:
+                cell.undone = Undone(ended)
+            else:
+                cell.undone = yield actions.Undo(ranks, holds_others, stays_but, unbegun)
         if not self._is(State.LEFT) and (others := self._others_to_undo()):
             evidence = cell.polls.evidence
             took: events.TookBack = yield actions.TakeBackOthers(
@@ -556,7 +562,7 @@ class Settling:
         if self._is_blurred and report is not None:
             cells |= report.cells - {0, wire.OURS}
         facts, asked = self._facts, self._others_asked
-        cells -= facts.own | facts.stopped | asked | {self._cell.record.seq}
+        cells -= self._own | facts.stopped | asked | {self._cell.record.seq}
         self._others_asked = asked | cells
         return frozenset(cells)
 
@@ -579,7 +585,9 @@ class Settling:
         done: Recovered = yield actions.Recover(said, told, not undone.refused, when)
         self._is_replaced |= done.is_replaced
         names = rewrite.assigned_names(self._cell.record.source)
-        self._cell.undone = undone.brought_back(done.back, names) if done.is_undone else undone
+        if done.is_undone:
+            undone = undone.brought_back(done.back, names, done.kept)
+        self._cell.undone = undone
         facts = yield from self._look_around()
         if self._is(State.LEFT, State.DIVERGED) and not (facts.dead or facts.divergence):
             self._become(State.SETTLED, "the ranks have new processes")
@@ -626,6 +634,7 @@ class Settling:
             left=self._tell_left(),
             places=cell.places,
             withdrawn=cell.withdrawn,
+            begun=sorted({*record.ranks} - cell.never_begun),
             stalled_s=cell.stalled_s,
             explain_missing=explain_missing,
         )
@@ -670,13 +679,15 @@ class Settling:
         log_end = yield actions.ReadLogEnd(min(died))
         # Behind a cut they may live, and go on with the cell.
         what = "could no longer be reached" if self._facts.is_cut else "died"
-        where = f"in cell [{record.execution_count}]"
-        if cell.was_not_run:  # perhaps in another notebook's
-            where = f"before another rank had begun cell [{record.execution_count}]"
-        ends = {rank: f"{what} {where}: {why}" for rank, why in died.items()}
+        number, kept = f"cell [{record.execution_count}]", record.kept_from
+        where = f"before another rank had begun {number}" if cell.was_not_run else f"in {number}"
+        places = {rank: f"before it had begun {number}" if rank in kept else where for rank in died}
+        ends = {rank: f"{what} {places[rank]}: {why}" for rank, why in died.items()}
         told = "\n".join(say_each(ends, f"{what}, too", hosts))
         if ended := deaths.meant(died.values()):
-            told = f"Cell [{record.execution_count}] was ended: {ended}."
+            told = f"{number.capitalize()} was ended: {ended}."
+            if cell.was_not_run:
+                told = f"{ended.capitalize()} before {number} had begun."
         dead = self._facts.dead
         if lost := {r: why for r, why in died.items() if r in dead and dead[r].host_lost}:
             yield actions.Notice(notices.lost_hosts(lost))  # what follows can take a minute

@@ -52,14 +52,17 @@ class Undone:
             by_another=self.by_another,
         )
 
-    def brought_back(self, names: Iterable[str], assigned: Iterable[str]) -> Undone:
+    def brought_back(
+        self, names: Iterable[str], assigned: Iterable[str], kept: Iterable[str] = ()
+    ) -> Undone:
         """The same where nothing of the cell is left, and these names are what they were before it.
 
         Args:
           assigned: those that the cell has bound, where no rank lives to say so.
+          kept: all names that there are.
         """
         if self.refused:
-            back = set(assigned) & set(names)
+            back = set(assigned) & {*names, *kept}
             return Undone(back=tuple(sorted(back)), made=tuple(sorted(set(assigned) - back)))
         known = self.in_doubt & set(names)
         return replace(self.without(known), back=tuple(sorted({*self.back, *known})))

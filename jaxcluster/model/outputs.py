@@ -130,6 +130,7 @@ class CellRecord:
       shown: the ranks whose output is shown in its place; none: the first one's.
       after: for each of these ranks the seq of its cell before, of any notebook; not where it is
         not known.
+      earlier: the cells of this notebook that had not ended when it was sent.
       error: what its notebook has raised at its end.
       is_over: nothing more comes of it, and ``error`` is set where it has failed.
     """
@@ -147,8 +148,10 @@ class CellRecord:
     missed: tuple[int, ...] = ()
     shown: Sequence[int] = ()
     after: Mapping[int, int] = field(default_factory=dict)
+    earlier: Sequence[CellRecord] = ()
     error: wire.ErrorInfo | None = None
     is_over: bool = False
+    _kept_from: set[int] = field(default_factory=set)  # as it was known at its end
 
     def __post_init__(self) -> None:
         for rank in self.ranks:
@@ -165,6 +168,21 @@ class CellRecord:
         ended = (reply.status for reply in self.replies.values())
         return not self.is_over and "interrupted" in ended
 
+    @property
+    def kept_from(self) -> set[int]:
+        """The ranks that have not begun it: a cell that they were to end before has not ended so.
+
+        A rank has died in that one; or it was taken back, or a rank of it has died, and what waits
+        for its end on all its ranks never begins.
+        """
+        found = {*self._kept_from}
+        for cell in self.earlier:
+            ended = cell.replies.keys()
+            died = {rank for rank, one in cell.records.items() if one.died and rank not in ended}
+            is_closed = wire.cell_ends.guards(cell.ranks, self.ranks) and (died or cell.undone)
+            found |= {*cell.ranks} if is_closed else died
+        return found & {*self.ranks} - self.replies.keys()
+
     def add_output(self, output: wire.RankOutput) -> None:
         self.records[output.rank].add(output)
 
@@ -174,6 +192,7 @@ class CellRecord:
             render = getattr(error, "_render_traceback_", list)
             self.error = wire.ErrorInfo(type(error).__name__, str(error), render())
         self.is_over = True
+        self._kept_from, self.earlier = self.kept_from, ()
 
     def add_reply(self, reply: wire.CellReply) -> None:
         self.records[reply.rank].reply = reply

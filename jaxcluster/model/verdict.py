@@ -61,7 +61,8 @@ class Ending:
       undone: what became of what the cell did, where it was taken back.
       left: which names its stop has left without a value, or with others on each rank; "" else.
       places: where the ranks were when their time was up.
-      withdrawn: why no rank has begun it; "" else.
+      withdrawn: why ranks have not begun it; "" else.
+      begun: the ranks that have begun it, where it was withdrawn.
       stalled_s: how long all its ranks were in one launch, where that has ended it.
       kept_step: where it can go on, in words; "" where it can't.
       explain_missing: says more of a ModuleNotFoundError, by its message and the ranks.
@@ -83,6 +84,7 @@ class Ending:
     left: str = ""
     places: Sequence[str] = ()
     withdrawn: str = ""
+    begun: Sequence[int] = ()
     stalled_s: float | None = None
     kept_step: str = ""
     explain_missing: Explain = lambda message, ranks: ()
@@ -118,7 +120,7 @@ def verdict(ending: Ending) -> Exception | CellInterrupted | None:
             return Divergence(f"{death.report}\n{death.message}", done, death.report)
         return RankDied(death.message, done, death.ranks)
     if ending.withdrawn:
-        message = f"{ending.name} was not run: {ending.withdrawn}."
+        message = f"{ending.name} was {_how_far(ending)}: {ending.withdrawn}."
         hint = _hints(ending, ["Run it again."], with_report=False)
         return CellFailed(message, hint, ending.record.ranks, "NotRun")
     return (
@@ -130,6 +132,15 @@ def verdict(ending: Ending) -> Exception | CellInterrupted | None:
         or _stop(ending)
         or _end_out_of_step(ending)
     )
+
+
+def _how_far(ending: Ending) -> str:
+    """How far a cell came that was withdrawn: ranks may have begun it that did not have to wait."""
+    if not ending.begun:
+        return "not run"
+    left = {*ending.record.ranks} - {*ending.begun}
+    began, hosts = name_ranks(ending.begun, ending.hosts), ending.hosts
+    return f"ended on {began}" + (f", and not run on {name_ranks(left, hosts)}" if left else "")
 
 
 def _hints(ending: Ending, more: Sequence[str] = (), with_report: bool = True) -> str:

@@ -89,14 +89,13 @@ def test_a_cell_whose_ranks_are_ended_while_they_are_brought_back_says_so(
     cell.watch.interrupted = (1,)
     cell.polls.report = report
     ranks = Ranks()
-    ranks.answers[actions.Undo] = lambda _: Undone("all of its ranks have died")
     dead = dict.fromkeys((0, 1), wire.Death(why))
     ranks.answers[actions.BringBack] = lambda _: ranks._set(dead=dead) or Replayed(stuck="died")
     ranks.carry(settling.settle())
     assert cell.course.state is State.LEFT
     assert "Diverge" not in ranks.kinds()
     ending = ranks.carry(settling.end(lambda error, ranks: ()))
-    told = "Don't trust what this cell assigned: y (not undone: all of its ranks have died)."
+    told = f"Don't trust what this cell assigned: y (not undone: {why})."
     if report is None:
         assert ending.death.message == f"Cell [3] was ended: {why}."
         assert ending.death.done.endswith(told)
