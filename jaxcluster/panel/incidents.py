@@ -63,7 +63,7 @@ class Incidents:
             timelines=timeline.timelines(said, found.processes, found.seq, found.culprits),
         )
 
-    def of_cluster(self, current: Cluster, now: int, poller: RankPoller | None = None) -> None:
+    def of_cluster(self, current: Cluster, now: int, poller: RankPoller) -> None:
         """Take in what has befallen a cluster: the death of ranks, or of its coordinator.
 
         Args:
@@ -95,25 +95,21 @@ class Incidents:
         current: Cluster,
         dead: list[int],
         now: int,
-        poller: RankPoller | None,
+        poller: RankPoller,
     ) -> None:
         """Who died, of what, and what the others did then: most of them wait for nobody."""
         said = replay.ask_reports(current.link, launches=TIMELINE)
         gone = postmortem.reports_of(dead, current.world.last_launches)
         culprits = [rank for rank in dead if not deaths.meant([current.dead[rank].why])]
         cell = next((c for c in current.cells if set(c.record.ranks) & set(dead)), None)
-        waiting: list[int] = []
-        last_seen: dict[int, tuple[int, int]] = {}
-        if poller is not None:
-            waiting = sorted(poller.waiting - set(dead))
-            last_seen = {
-                rank: (state.cell, state.line)
-                for rank in culprits
-                if (state := poller.states.get(rank)) is not None
-                and state.state == "running"
-                and state.cell is not None
-                and state.line
-            }
+        last_seen = {
+            rank: (state.cell, state.line)
+            for rank in culprits
+            if (state := poller.states.get(rank)) is not None
+            and state.state == "running"
+            and state.cell is not None
+            and state.line
+        }
         self._keep(
             about,
             current,
@@ -122,7 +118,7 @@ class Incidents:
             now,
             title=_death_title(current, dead),
             lines=_obituary(current, dead, cell, said),
-            waiting=waiting,
+            waiting=sorted(poller.waiting - set(dead)),
             culprits=culprits,
             stacks=text.stacks(said),
             places=evidence.places(said, "dead", culprits, last_seen=last_seen),

@@ -62,7 +62,7 @@ class Model:
     _followed: OrderedDict[str, Followed] = field(default_factory=OrderedDict)
     _incidents: Incidents = field(default_factory=Incidents)
     _current: Cluster | None = None
-    _poller: RankPoller | None = None
+    _poller: RankPoller = field(default_factory=RankPoller)
     _records: list[tuple[ClusterRecord, bool]] = field(default_factory=list)
     _records_at: float = 0.0
     _records_of: list[int] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Model:
         """Ask the ranks of the current cluster what they do, for so long at most."""
         current = _current()
         if current is not None and not current.closed:
-            if self._poller is None or self._poller.link is not current.link:
+            if self._poller.link is not current.link:
                 self._poller = RankPoller(current.link)
             self._poller.look(timeout_s)
             if self.is_busy:
@@ -87,8 +87,8 @@ class Model:
         """The state, and the cells that may have changed."""
         now = time.time_ns() // 1_000_000
         current = self._current = _current()
-        if self._poller is not None and (current is None or self._poller.link is not current.link):
-            self._poller = None
+        if current is None or self._poller.link is not current.link:
+            self._poller = RankPoller()
         while self.submitted:
             self._follow(self.submitted.popleft(), now)
         going_on = [f for f in self._followed.values() if f.cell is not None]
@@ -110,14 +110,9 @@ class Model:
             strict=current is not None and current.is_strict,
             recovery=current.recovery if current is not None else "auto",
             report=self._incidents.report(),
-            undo=self._undo(current),
+            undo=undo.of_last_cell(current, self._poller.states),
         )
         return state, [f.shown for f in going_on if f.shown.cell_id]
-
-    def _undo(self, current: Cluster | None) -> protocol.Undo | None:
-        if current is None or current.closed:
-            return None
-        return undo.of_last_cell(current, self._poller.states if self._poller is not None else {})
 
     def cells(self) -> list[protocol.Cell]:
         """The newest run of each Jupyter cell, oldest first."""
@@ -135,8 +130,8 @@ class Model:
 
     def interrupted(self, ranks: list[int]) -> None:
         """These ranks were interrupted, by no cell of this kernel. Any thread."""
-        if (poller := self._poller) is not None:
-            poller.hit = {rank: poller.states[rank].seq for rank in ranks if rank in poller.states}
+        poller = self._poller
+        poller.hit = {rank: poller.states[rank].seq for rank in ranks if rank in poller.states}
 
     # ------------------------------------------------------------------ clusters
 
@@ -180,8 +175,8 @@ class Model:
                     first.setdefault(rank, cell)
         every = range(current.num_processes)
         shown = [self._rank(current, rank, first.get(rank), now) for rank in every]
-        states = self._poller.states.values() if self._poller is not None else ()
-        if (late := stragglers.of_running(current.late.found, states)) is not None:
+        late = stragglers.of_running(current.late.found, self._poller.states.values())
+        if late is not None:
             for rank in late.ranks:
                 if shown[rank].status in ("running", "waiting"):
                     shown[rank] = replace(shown[rank], note=stragglers.note(late))
@@ -191,7 +186,7 @@ class Model:
         self, current: Cluster, rank: int, own: RunningCell | None, now: int
     ) -> protocol.Rank:
         record, poller = current.record, self._poller
-        state = poller.states.get(rank) if poller is not None else None
+        state = poller.states.get(rank)
         devices = [f"{d.platform}:{d.id}" for d in record.devices[rank].devices]
         shown = protocol.Rank(
             rank,
@@ -199,7 +194,7 @@ class Model:
             record.facts[rank].hostname,
             record.pids[rank],
             devices,
-            rss=poller.rss(rank) if poller is not None else 0,
+            rss=poller.rss(rank),
         )
         if current.down:
             return replace(shown, status="dead", note=f"{current.down} {current.down_hint}")
@@ -207,12 +202,12 @@ class Model:
             return replace(shown, status="dead", rss=0, note=current.dead[rank].why)
         if current.is_restarting or (state is not None and state.state == "starting"):
             return replace(shown, status="starting")
-        if poller is not None and rank in poller.silent:
+        if rank in poller.silent:
             return replace(shown, status="silent", note="It does not answer.")
         running = state is not None and state.state == "running"
-        if poller is not None and state is not None and state.seq <= poller.ended.get(rank, 0):
+        if state is not None and state.seq <= poller.ended.get(rank, 0):
             running = False  # it has replied since
-        if running and state is not None and poller is not None:
+        if running and state is not None:
             since = poller.since(rank, now)
             shown = replace(shown, status="running", cell=state.cell, line=state.line, since=since)
             if poller.hit.get(rank) == state.seq:
@@ -226,7 +221,7 @@ class Model:
             shown = replace(shown, status="running", cell=number, since=self._started(own.record))
             if rank in own.interrupted:
                 return replace(shown, status="interrupted")
-            if running and poller is not None and rank in poller.waiting:
+            if running and rank in poller.waiting:
                 return replace(shown, status="waiting")
             return shown
         out = current.divergence
@@ -267,7 +262,7 @@ class Model:
         cell, record = followed.cell, followed.record
         assert cell is not None and record is not None
         is_done = cell.done  # before its ranks are looked at: it may end meanwhile
-        poller = self._poller if cell.cluster is self._current else None
+        poller = self._poller if cell.cluster is self._current else RankPoller()
         ranks = []
         for rank in record.ranks:
             kept = record.records[rank]
@@ -276,14 +271,13 @@ class Model:
             if kept.died:
                 status = "dead"
             elif kept.reply is not None:
-                if poller is not None:
-                    poller.ended[rank] = max(record.seq, poller.ended.get(rank, 0))
+                poller.ended[rank] = max(record.seq, poller.ended.get(rank, 0))
                 status, seconds = STATUS[kept.reply.status], round(kept.reply.seconds, 4)
             elif is_done:
                 status = "interrupted"
             elif rank in cell.paused:
                 status = "paused"
-            elif poller is not None and rank in poller.waiting:
+            elif rank in poller.waiting:
                 status = "waiting" if poller.states[rank].seq == record.seq else "running"
             ranks.append(protocol.CellRank(rank, status, seconds))
         ended = followed.shown.started + int(record.seconds * 1000) if is_done else None

@@ -18,6 +18,9 @@ RSS_STEP = 16 << 20  # smaller changes of a process's memory are not told
 class RankPoller:
     """The last state of each rank.
 
+    Args:
+      link: to the cluster's ranks; None where there is no cluster.
+
     Attributes:
       states: by rank; a rank that has never answered is missing.
       waiting: the ranks that wait in a collective.
@@ -26,7 +29,7 @@ class RankPoller:
       hit: the seq of the cell in which each rank was interrupted by hand.
     """
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link | None = None) -> None:
         self.link = link
         self.states: dict[int, wire.RankState] = {}
         self.waiting: set[int] = set()
@@ -42,14 +45,16 @@ class RankPoller:
 
     def look(self, timeout_s: float) -> None:
         """Ask all ranks, and take in what they answer meanwhile, now or at the next look."""
+        if (link := self.link) is None:
+            return
         self._take(0.0)
-        self.link.forget(self._asked)
+        link.forget(self._asked)
         self._before = dict(self.states)
         now = time.monotonic()
-        for rank in self.link.ranks:
+        for rank in link.ranks:
             self._owing.setdefault(rank, now)
-        each = dict.fromkeys(self.link.ranks, State())
-        self._asked = self.link.request_each(each, sink=self._sink)
+        each = dict.fromkeys(link.ranks, State())
+        self._asked = link.request_each(each, sink=self._sink)
         self._take(timeout_s)
         late = time.monotonic() - SILENT_S
         self.silent = {rank for rank, since in self._owing.items() if since < late}

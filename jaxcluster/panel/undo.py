@@ -9,14 +9,15 @@ from jaxcluster.cluster import Cluster
 from jaxcluster.panel import protocol
 
 
-def of_last_cell(cluster: Cluster, states: Mapping[int, wire.RankState]) -> protocol.Undo | None:
+def of_last_cell(
+    cluster: Cluster | None, states: Mapping[int, wire.RankState]
+) -> protocol.Undo | None:
     """What a page shows of it; None where no cell of this notebook has run.
 
     Args:
       states: what the ranks have said last.
     """
-    last = cluster.last
-    if last is None:
+    if cluster is None or cluster.closed or (last := cluster.last) is None:
         return None
     refused = ""
     if cluster.cells:
