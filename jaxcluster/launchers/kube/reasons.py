@@ -30,6 +30,22 @@ _NOT_THERE = re.compile(
     re.IGNORECASE,
 )
 _USER = "Name a user for the pods, other than root: --run-as-user 1000"
+_FIX_TEMPLATE = "Fix the file of --pod-template. --dry-run prints the resulting manifest."
+_NEVER_MADE = {  # why pods can't be made -> what to do
+    r"must specify ([\w./, -]+)": "Say what each pod needs ({}): --cpu 4 --mem 16Gi",
+    r"violates PodSecurity": f"{_USER}. Or put the securityContext that it asks for into a "
+    "--pod-template FILE.",
+    r"denied the request": "Put what it asks for into a --pod-template FILE; see --dry-run.",
+    # A new namespace's own account, "default", may come a moment later.
+    r'serviceaccount "(?!default")[^"]+" not found': "Name an existing one (kubectl get "
+    "serviceaccounts, in that namespace): --service-account NAME",
+    r"no PriorityClass with name": "kubectl get priorityclasses lists them, for the "
+    "--pod-template FILE.",
+    # A LimitRange: "maximum cpu usage per Container is 2, but limit is 4".
+    r"(?:maximum|minimum|max limit to request ratio) .* per (?:Container|Pod)": "Ask for what that "
+    "allows: --cpu 2 --mem 8Gi",
+    r"is invalid:": _FIX_TEMPLATE,
+}
 # https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
 _DISRUPTIONS = {
     "PreemptionByScheduler": "it was preempted by a pod of higher priority",
@@ -131,7 +147,7 @@ def refusal(status: int, body: str, doing: str, namespace: str, login: str = "")
     if status in (400, 422) and "unknown field" in message:
         return Reason(
             f"The API server does not know a field of the pod. {said}",
-            "Fix the file of --pod-template. --dry-run prints the resulting manifest.",
+            _FIX_TEMPLATE,
         )
     if status in (400, 403, 422):
         return Reason(
@@ -164,31 +180,40 @@ def index(pod: Object) -> int | None:
 
 def has_ended(pod: Object) -> bool:
     """Whether it runs no more, or is being ended."""
-    ended = pod.get("status", {}).get("phase") in ("Failed", "Succeeded")
     # Beside its agent a pod may have containers that never end.
-    ended = ended or bool(container_status(pod).get("state", {}).get("terminated"))
-    return ended or bool(pod["metadata"].get("deletionTimestamp"))
+    return _is_over(pod) or bool(_agent_end(pod)) or _is_being_ended(pod)
 
 
 def has_no_agent_left(pod: Object) -> bool:
     """Whether its agent has ended by itself, whatever its other containers do."""
-    ended = container_status(pod).get("state", {}).get("terminated")
-    if pod.get("status", {}).get("phase") in ("Failed", "Succeeded"):
-        return True
-    return bool(ended) and not pod["metadata"].get("deletionTimestamp")
+    return _is_over(pod) or (bool(_agent_end(pod)) and not _is_being_ended(pod))
 
 
 def lingers(pod: Object) -> bool:
     """Whether it counts as running although its agent has failed: a sidecar goes on."""
-    ended = container_status(pod).get("state", {}).get("terminated") or {}
-    is_running = pod.get("status", {}).get("phase") == "Running"
-    return (
-        is_running and bool(ended.get("exitCode")) and not pod["metadata"].get("deletionTimestamp")
-    )
+    has_failed = bool(_agent_end(pod).get("exitCode"))
+    return _phase(pod) == "Running" and has_failed and not _is_being_ended(pod)
 
 
 def runs(pod: Object) -> bool:
-    return pod.get("status", {}).get("phase") == "Running" and not has_ended(pod)
+    return _phase(pod) == "Running" and not has_ended(pod)
+
+
+def _phase(pod: Object) -> str:
+    return str(pod.get("status", {}).get("phase", ""))
+
+
+def _is_over(pod: Object) -> bool:
+    return _phase(pod) in ("Failed", "Succeeded")
+
+
+def _is_being_ended(pod: Object) -> bool:
+    return bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def _agent_end(pod: Object) -> Object:
+    """How the agent's container has ended; {} while it has not."""
+    return container_status(pod).get("state", {}).get("terminated") or {}
 
 
 def container_status(pod: Object) -> Object:
@@ -275,35 +300,9 @@ def never_made(why: str) -> Reason | None:
             f"One pod asks for {more[1]} of {more[0]}, and the quota is {more[2]} for all: ask for "
             "less (--cpu, --mem, --gpus), or another --namespace",
         )
-    if found := re.search(r"must specify (?P<what>[\w./, -]+)", why):
-        return Reason(
-            said, f"Say what each pod needs ({found['what'].strip()}): --cpu 4 --mem 16Gi"
-        )
-    if re.search(r"violates PodSecurity", why):
-        return Reason(
-            said,
-            f"{_USER}. Or put the securityContext that it asks for into a --pod-template FILE.",
-        )
-    if re.search(r"denied the request", why):
-        return Reason(said, "Put what it asks for into a --pod-template FILE; see --dry-run.")
-    # A new namespace's own account, "default", may come a moment later.
-    if found := re.search(r'serviceaccount "(?P<name>[^"]+)" not found', why):
-        if found["name"] == "default":
-            return None
-        return Reason(
-            said,
-            "Name an existing one (kubectl get serviceaccounts, in that namespace): "
-            "--service-account NAME",
-        )
-    if re.search(r"no PriorityClass with name", why):
-        return Reason(said, "kubectl get priorityclasses lists them, for the --pod-template FILE.")
-    # A LimitRange: "maximum cpu usage per Container is 2, but limit is 4".
-    if re.search(r"(maximum|minimum|max limit to request ratio) .* per (Container|Pod)", why):
-        return Reason(said, "Ask for what that allows: --cpu 2 --mem 8Gi")
-    if re.search(r"is invalid:", why):
-        return Reason(
-            said, "Fix the file of --pod-template. --dry-run prints the resulting manifest."
-        )
+    for pattern, hint in _NEVER_MADE.items():
+        if found := re.search(pattern, why):
+            return Reason(said, hint.format(*map(str.strip, found.groups())))
     return None
 
 
@@ -391,10 +390,10 @@ def why_ended(pod: Object | None) -> str:
     if status.get("reason"):  # Evicted, NodeLost, ...
         message = str(status.get("message", "")).rstrip(".")
         return f"{status['reason']}: {message}" if message else str(status["reason"])
-    ended = container_status(pod).get("state", {}).get("terminated") or {}
+    ended = _agent_end(pod)
     if ended.get("reason") == "OOMKilled":
         return "it used more memory than its limit (OOMKilled)"
-    if pod["metadata"].get("deletionTimestamp"):
+    if _is_being_ended(pod):
         return "it is being deleted"
     if ended.get("signal"):
         return f"its agent was ended by signal {ended['signal']}"
@@ -406,7 +405,7 @@ def why_ended(pod: Object | None) -> str:
 
 def why_failed(pod: Object, log: Sequence[str], image: str, python: str) -> Reason:
     """Why a pod ended before its agent was there."""
-    ended = container_status(pod).get("state", {}).get("terminated") or {}
+    ended = _agent_end(pod)
     message = str(ended.get("message", ""))
     trouble = _no_python(message, image) or python_trouble(log, python, f"in the image {image}")
     if trouble is not None:
