@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import inspect
 import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from jaxcluster import arguments, cluster, doctor
 from jaxcluster.allocation.supervisor import quit_warm
@@ -102,6 +103,9 @@ T = TypeVar("T")
 class Commands:
     """What ``%jaxcluster`` can do for one notebook.
 
+    Each command is a method, whose parameters are the words that it takes, each None where it is
+    not typed; or its whole line, where it takes more than words.
+
     Args:
       page: where it is typed.
       logs: what the notebook has run, for ``export``.
@@ -135,7 +139,12 @@ class Commands:
             )
         if command not in EXPRESSIONS:
             rest = self._with_values(rest)
-        getattr(self, f"_{command}")(rest)
+        run = getattr(self, f"_{command}")
+        words = inspect.signature(run).parameters
+        if [*words] == ["line"]:
+            run(rest)
+        else:
+            run(**vars(arguments.command_parser(f"%jaxcluster {command}", *words).read(rest)))
 
     def _with_values(self, line: str) -> str:
         """A line with the values of the notebook's variables in it, written ``{n}`` or ``$n``.
@@ -156,8 +165,7 @@ class Commands:
             display.done(cluster.start_once(spec, display.progress))
         self._show_running(cluster.current())
 
-    def _profiles(self, line: str) -> None:
-        name = arguments.command_parser("%jaxcluster profiles", "name").read(line).name
+    def _profiles(self, name: str | None) -> None:
         found = profiles.load()
         print(found.table() if name is None else found.explained(name))
 
@@ -177,8 +185,7 @@ class Commands:
         if late := stragglers.told(running.straggler(), states):
             print(late)
 
-    def _panel(self, line: str) -> None:
-        arguments.command_parser("%jaxcluster panel").read(line)
+    def _panel(self) -> None:
         if self.panel is None:
             raise UsageError("A terminal has no panel.", "%jaxcluster status shows the same.")
         widget = self.panel.widget()
@@ -217,16 +224,14 @@ class Commands:
             print(text.outputs(record.records))
             print("%jaxcluster outputs --follow shows what comes.")
 
-    def _history(self, line: str) -> None:
-        word = arguments.command_parser("%jaxcluster history", "count").read(line).count
-        if word is not None and not (word.isdecimal() and int(word)):
-            raise UsageError(f"{word!r} is not a number of cells.", "%jaxcluster history 50")
+    def _history(self, count: str | None) -> None:
+        if count is not None and not (count.isdecimal() and int(count)):
+            raise UsageError(f"{count!r} is not a number of cells.", "%jaxcluster history 50")
         found = cluster.current().history()
-        bundle = history.table(found, time.time_ns(), who_we_are(), int(word or 20))
+        bundle = history.table(found, time.time_ns(), who_we_are(), int(count or 20))
         self.page.show(bundle)
 
-    def _use(self, line: str) -> None:
-        name = arguments.command_parser("%jaxcluster use", "name").read(line).name
+    def _use(self, name: str | None) -> None:
         if name is None:
             names = ", ".join(record.name for record in cluster.live_records())
             raise UsageError("Which cluster?", f"%jaxcluster use NAME. Running: {names or 'none'}.")
@@ -295,19 +300,17 @@ class Commands:
             kept = running.resize(parsed.num_processes, mesh, display.progress)
         display.done(f"{running.summary()}\n{self.page.fold_lost(kept)}")
 
-    def _interrupt(self, line: str) -> None:
-        arguments.command_parser("%jaxcluster interrupt").read(line)
+    def _interrupt(self) -> None:
         hit = cluster.current().interrupt()
         print(f"Interrupted {name_ranks(hit)}." if hit else "No rank was running a cell.")
 
-    def _logs(self, line: str) -> None:
-        word = arguments.command_parser("%jaxcluster logs", "rank").read(line).rank
+    def _logs(self, rank: str | None) -> None:
         running = cluster.current()
-        if word is not None and not word.isdecimal():
-            raise UsageError(f"{word!r} is not a rank.", "For example: %jaxcluster logs 2")
-        ranks = range(running.num_processes) if word is None else [int(word)]
-        for rank in running.check_ranks(list(ranks)):
-            print(f"── rank {rank} ──\n{running.logs(rank, 200) or '(empty)'}")
+        if rank is not None and not rank.isdecimal():
+            raise UsageError(f"{rank!r} is not a rank.", "For example: %jaxcluster logs 2")
+        ranks = range(running.num_processes) if rank is None else [int(rank)]
+        for one in running.check_ranks(list(ranks)):
+            print(f"── rank {one} ──\n{running.logs(one, 200) or '(empty)'}")
 
     def _outputs(self, line: str) -> None:
         parser = arguments.command_parser("%jaxcluster outputs", "ranks")
@@ -370,33 +373,30 @@ class Commands:
                 print(f"\nhosts of cluster {one.name!r}:")
                 print(hostchecks.look(places))
 
-    def _resync(self, line: str) -> None:
-        arguments.command_parser("%jaxcluster resync").read(line)
+    def _resync(self) -> None:
         print(self.page.fold_lost(cluster.current().resync()))
 
-    def _undo(self, line: str) -> None:
-        word = arguments.command_parser("%jaxcluster undo", "size").read(line).size
+    def _undo(self, size: str | None) -> None:
         running = cluster.current()
-        if word is None:
+        if size is None:
             last = running.last
             print(running.undo())
             if last is not None:
                 self.logs.of(running).take_back(last.seq)
             return
-        most = running.limit_undo(undoing.parse_limit(word))
+        most = running.limit_undo(undoing.parse_limit(size))
         print(
             f"%jaxcluster undo keeps at most {format_nbytes(most)} of a device's memory."
             if most
             else "Nothing is kept: a cell that goes wrong is not undone."
         )
 
-    def _copies(self, line: str) -> None:
-        word = arguments.command_parser("%jaxcluster copies", "size").read(line).size
+    def _copies(self, size: str | None) -> None:
         running = cluster.current()
-        if word is None:
+        if size is None:
             print(running.tell_copies() or f"{NO_COPIES} To keep some: %jaxcluster copies on")
             return
-        most = running.copies(undoing.parse_limit(word, "copies"))
+        most = running.copies(undoing.parse_limit(size, "copies"))
         if most:
             copies = running.world.copies
             what, lost = "A rank's death costs", ""
@@ -411,24 +411,21 @@ class Commands:
         else:
             print(NO_COPIES)
 
-    def _steps(self, line: str) -> None:
-        word = arguments.command_parser("%jaxcluster steps", "forget").read(line).forget
-        if word not in (None, "forget"):
-            raise UsageError(f"There is no %jaxcluster steps {word}.", "%jaxcluster steps forget")
+    def _steps(self, forget: str | None) -> None:
+        if forget not in (None, "forget"):
+            raise UsageError(f"There is no %jaxcluster steps {forget}.", "%jaxcluster steps forget")
         running = cluster.current()
-        print(running.forget_steps() if word else running.tell_steps())
+        print(running.forget_steps() if forget else running.tell_steps())
 
-    def _stacks(self, line: str) -> None:
-        arguments.command_parser("%jaxcluster stacks").read(line)
+    def _stacks(self) -> None:
         print(text.stacks(cluster.current().reports(launches=1)))
 
-    def _journal(self, line: str) -> None:
-        word = arguments.command_parser("%jaxcluster journal", "count").read(line).count
-        if word is not None and not (word.isdecimal() and int(word)):
-            raise UsageError(f"{word!r} is not a number of launches.", "%jaxcluster journal 30")
+    def _journal(self, count: str | None) -> None:
+        if count is not None and not (count.isdecimal() and int(count)):
+            raise UsageError(f"{count!r} is not a number of launches.", "%jaxcluster journal 30")
         running = cluster.current()
         reports = running.reports()
-        found = timeline.journal(reports, int(word or 20))
+        found = timeline.journal(reports, int(count or 20))
         if self.page.rich and found:
             self.page.shell.display_pub.publish(journal.bundle(found))
         else:
@@ -437,15 +434,14 @@ class Commands:
         if late := stragglers.told(running.straggler(), states):
             print(late)
 
-    def _report(self, line: str) -> None:
-        word = arguments.command_parser("%jaxcluster report", "cell").read(line).cell
-        if word is not None and not word.strip("[]").isdecimal():
-            raise UsageError(f"{word!r} is not a cell's number.", "%jaxcluster report 7")
-        cell = None if word is None else int(word.strip("[]"))
+    def _report(self, cell: str | None) -> None:
+        if cell is not None and not cell.strip("[]").isdecimal():
+            raise UsageError(f"{cell!r} is not a cell's number.", "%jaxcluster report 7")
+        number = None if cell is None else int(cell.strip("[]"))
         running = cluster.current()
-        found = running.past_reports.find(cell)
+        found = running.past_reports.find(number)
         if found is None:
-            print(report.none(running.name, cell, running.past_reports.all()))
+            print(report.none(running.name, number, running.past_reports.all()))
         elif self.page.rich:
             self.page.shell.display_pub.publish(report.bundle(found, running.name))
         else:
@@ -466,18 +462,17 @@ class Commands:
             raise UsageError(f"{word!r} is not {', '.join(others)} or {last}. {state}", hint)
         return word is not None
 
-    def _debug(self, line: str) -> None:
-        word = arguments.command_parser("%jaxcluster debug", "rank").read(line).rank
+    def _debug(self, rank: str | None) -> None:
         running = cluster.current()
-        rank, lines = debugging.choose(running.last_failed, word, running.num_processes)
+        chosen, lines = debugging.choose(running.last_failed, rank, running.num_processes)
         for line in lines:
             print(line)
         display = CellDisplay(self.page.shell, running)
         if display.prompt is None:
             raise UsageError("A debugger needs input, and a cell on a thread can't ask for it.")
         running.submit(
-            f"%jaxcluster debug {rank}",
-            ranks=[rank],
+            f"%jaxcluster debug {chosen}",
+            ranks=[chosen],
             execution_count=self.page.shell.displayhook.prompt_count,
             on_output=display.on_output,
             on_notice=display.on_notice,
@@ -485,14 +480,13 @@ class Commands:
             post_mortem=True,
         ).wait()
 
-    def _strict(self, line: str) -> None:
-        word = arguments.command_parser("%jaxcluster strict", "switch").read(line).switch
+    def _strict(self, switch: str | None) -> None:
         running = cluster.current()
         running.status()  # another notebook may have switched it
         state = f"Strict mode is {'on' if running.is_strict else 'off'}."
-        if not self._is_choice(word, ("on", "off"), state, "%jaxcluster strict"):
+        if not self._is_choice(switch, ("on", "off"), state, "%jaxcluster strict"):
             return
-        running.strict(word == "on")
+        running.strict(switch == "on")
         print(
             "Every program that spans processes is now checked on all of them before it runs."
             if running.is_strict
@@ -517,22 +511,20 @@ class Commands:
         mesh = arguments.axis_sizes(parsed.mesh, "%jaxcluster restore NAME")
         print(cluster.current().restore(name, mesh=mesh))
 
-    def _recovery(self, line: str) -> None:
-        word = arguments.command_parser("%jaxcluster recovery", "mode").read(line).mode
+    def _recovery(self, mode: Any) -> None:
         running = cluster.current()
         state = f"Recovery is set to {running.recovery}."
-        if not self._is_choice(word, ("auto", "ask", "never"), state, "%jaxcluster recovery"):
+        if not self._is_choice(mode, ("auto", "ask", "never"), state, "%jaxcluster recovery"):
             return
-        running.recovery = word
+        running.recovery = mode
         events.tell()
-        print(f"Recovery is set to {word}.")
+        print(f"Recovery is set to {mode}.")
 
-    def _auto(self, line: str) -> None:
-        word = arguments.command_parser("%jaxcluster auto", "switch").read(line).switch
+    def _auto(self, switch: str | None) -> None:
         state = f"Auto mode is {'on' if self.auto.on else 'off'}."
-        if not self._is_choice(word, ("on", "off"), state, "%jaxcluster auto"):
+        if not self._is_choice(switch, ("on", "off"), state, "%jaxcluster auto"):
             return
-        self.auto.on = word == "on"
+        self.auto.on = switch == "on"
         events.tell()
         print(
             "Every cell is now an %%spmd cell; cells with only magics still run in the notebook."
@@ -592,21 +584,18 @@ class Commands:
         bundle = draw(found)
         self.page.show(bundle)
 
-    def _profile(self, line: str) -> None:
-        parsed = arguments.command_parser("%jaxcluster profile", "seconds", "folder").read(line)
-        wait_s = arguments.read_seconds(parsed.seconds or "5s", "%jaxcluster profile 5s")
+    def _profile(self, seconds: str | None, folder: str | None) -> None:
+        wait_s = arguments.read_seconds(seconds or "5s", "%jaxcluster profile 5s")
         running = cluster.current()
         what = f"the cell that runs, for {wait_s:g} s or to its end"
         show_message(self.page.shell, f"Profiling {what} ...")
-        self.page.show_profile(running.profile_running(wait_s, parsed.folder), "the running cell")
+        self.page.show_profile(running.profile_running(wait_s, folder), "the running cell")
 
-    def _mesh(self, line: str) -> None:
-        name = arguments.command_parser("%jaxcluster mesh", "name").read(line).name
+    def _mesh(self, name: str | None) -> None:
         with say_usage():
             array_views.show(array_views.mesh(cluster.current(), name), self.page.rich)
 
-    def _memory(self, line: str) -> None:
-        arguments.command_parser("%jaxcluster memory").read(line)
+    def _memory(self) -> None:
         array_views.show(array_views.memory(cluster.current()), self.page.rich)
 
     def _export(self, line: str) -> None:
