@@ -425,11 +425,7 @@ class Commands:
             raise UsageError(f"{count!r} is not a number of launches.", "%jaxcluster journal 30")
         running = cluster.current()
         reports = running.reports()
-        found = timeline.journal(reports, int(count or 20))
-        if self.page.rich and found:
-            self.page.shell.display_pub.publish(journal.bundle(found))
-        else:
-            print(text.journal(found))
+        self.page.show(journal.bundle(timeline.journal(reports, int(count or 20))))
         states = [one.state for one in reports.values()]
         if late := stragglers.told(running.straggler(), states):
             print(late)
@@ -442,10 +438,8 @@ class Commands:
         found = running.past_reports.find(number)
         if found is None:
             print(report.none(running.name, number, running.past_reports.all()))
-        elif self.page.rich:
-            self.page.shell.display_pub.publish(report.bundle(found, running.name))
         else:
-            print(report.text(found, running.name))
+            self.page.show(report.bundle(found, running.name))
 
     @staticmethod
     def _is_choice(word: str | None, choices: Sequence[str], state: str, prog: str) -> bool:
