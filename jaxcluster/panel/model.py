@@ -70,11 +70,12 @@ class Model:
     @property
     def current(self) -> Cluster | None:
         """The cluster that this kernel uses now."""
-        return _current()
+        connected = cluster.connected()
+        return next(reversed(connected.values())) if connected else None
 
     def look(self, timeout_s: float) -> None:
         """Ask the ranks of the current cluster what they do, for so long at most."""
-        current = _current()
+        current = self.current
         if current is not None and not current.closed:
             if self._poller.link is not current.link:
                 self._poller = RankPoller(current.link)
@@ -86,7 +87,7 @@ class Model:
     def take_in(self) -> tuple[protocol.State, list[protocol.Cell]]:
         """The state, and the cells that may have changed."""
         now = time.time_ns() // 1_000_000
-        current = self._current = _current()
+        current = self._current = self.current
         if current is None or self._poller.link is not current.link:
             self._poller = RankPoller()
         while self.submitted:
@@ -305,11 +306,6 @@ def _start() -> protocol.Start | None:
         bool(course.failure) and spec.platform not in ("cpu", "") and spec.is_here,
         course.is_restart,
     )
-
-
-def _current() -> Cluster | None:
-    connected = cluster.connected()
-    return next(reversed(connected.values())) if connected else None
 
 
 def _key(record: CellRecord) -> str:
