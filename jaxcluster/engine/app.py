@@ -90,7 +90,6 @@ class JaxEngine(IPEngine):
     name = "jaxcluster-engine"
     enable_nanny = False
     out_stream_factory = PythonsText
-    runner: CellRunner
     rank: Rank
 
     async def complete_registration(self, *args: Any, **kwargs: Any) -> None:

@@ -309,7 +309,7 @@ class CellRunner:
         attempt(repair, self.interrupts.handler)
         if cell.message is None:  # else it belongs to the cell before it
             attempt(self.history.begin, cell)
-        self.journal.enter(cell.seq, cell.execution_count, tuple(cell.ranks))
+        self.journal.enter(cell.seq, tuple(cell.ranks))
         self.journal.interrupted = False
         attempt(self.copier.begin, cell.seq, running.request.ident)
         if not cell.post_mortem:  # else the cell that failed can be undone after it
@@ -346,7 +346,7 @@ class CellRunner:
         self.current = None
         self.ended = cell.seq
         seconds = time.perf_counter() - running.started
-        attempt(self.journal.leave, running.status, seconds)
+        attempt(self.journal.leave)
         end = self.end_of(cell, running.status, running.error, running.stopped_at)
         self.gate.ended(cell, running.request.ident, end)
         copies = attempt(self.journal.host_values.end)

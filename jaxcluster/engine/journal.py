@@ -15,9 +15,8 @@ import linecache
 import operator
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import get_ident
 from time import monotonic
 from types import CodeType, FrameType
@@ -57,20 +56,11 @@ SETTLING = 3  # looks, at most, until no launch ends while it is looked
 _CELL = 2  # kinds of files: a cell's, 1 of another file whose lines are told, 0 of any other
 
 
-@dataclass(frozen=True)
-class CellEntry:
-    """A cell as it began; ``seconds`` is None while it runs."""
-
-    seq: int
-    execution_count: int
-    seconds: float | None = None
-    status: str = "running"
-
-
 class Journal(CountedLaunches):
     """Bounded, so that it costs the same after a day as after a minute.
 
     Attributes:
+      cell_seq: the seq of the cell that runs, or ran last.
       before_launch: in strict mode: called before a program is issued, may raise.
       taken_back: in strict mode: called where XLA has refused what was announced last.
       first: announces first launches, where others might meet them; may refuse one.
@@ -88,7 +78,7 @@ class Journal(CountedLaunches):
 
     def __init__(self, size: int = 4096) -> None:
         super().__init__(size)
-        self.cells: deque[CellEntry] = deque(maxlen=size)
+        self.cell_seq = 0
         # What is done at once for each launch is little, since caches are cold then.
         self._begun: dict[int, Launch] = {}  # by thread: also what was not made after all
         self._ended: dict[int, tuple[Launch, object]] = {}  # in _begun, and in an error; by whom
@@ -121,8 +111,8 @@ class Journal(CountedLaunches):
         with contextlib.suppress(OSError):  # no room, or a file system that can't: then nobody can
             self.box = BlackBox(path, self._tell, self._set_plain)
 
-    def enter(self, seq: int, execution_count: int, ranks: tuple[int, ...] = ()) -> None:
-        self.cells.append(CellEntry(seq, execution_count))
+    def enter(self, seq: int, ranks: tuple[int, ...] = ()) -> None:
+        self.cell_seq = seq
         self.cell_ranks = ranks
         self.refused = None
         self.given_up = {}
@@ -136,16 +126,10 @@ class Journal(CountedLaunches):
         self._running = seq
         self._set_plain()
 
-    def leave(self, status: str, seconds: float) -> None:
+    def leave(self) -> None:
         self._running, self.task = 0, None
         if self.first is not None:
             self.first.end_cell()
-        self.cells[-1] = replace(self.cells[-1], seconds=seconds, status=status)
-
-    @property
-    def cell_seq(self) -> int:
-        """The seq of the cell that runs, or ran last."""
-        return self.cells[-1].seq if self.cells else 0
 
     @property
     def announced(self) -> wire.Launch | None:

@@ -598,7 +598,7 @@ class Rank:
             self.gate.ended(cell, request.ident, self._end_of(cell, "interrupted"))
             return
         self.current, self.is_interrupted = cell, False
-        self.journal.enter(cell.seq, cell.execution_count)
+        self.journal.enter(cell.seq)
         if self.copier is not None:
             self.copier.begin(cell.seq, request.ident)
         self.before = Before(cell.seq, dict(self.names))
@@ -619,7 +619,7 @@ class Rank:
         if self.before.is_undone:  # the notebook did not wait for its end
             self._put_back(self.before)
         self.current, self.ended = None, cell.seq
-        self.journal.leave(status, 0.0)
+        self.journal.leave()
         end = self._end_of(cell, status, error)
         self.gate.ended(cell, request.ident, end)
         reply = wire.CellReply(

@@ -43,7 +43,7 @@ def journal(path: Path) -> Journal:
 
 
 def test_it_has_the_last_launches_as_the_journal_has_them(journal: Journal, path: Path) -> None:
-    journal.enter(5, 7)
+    journal.enter(5)
     for fingerprint in (1, 2, 1, 3):
         launched(journal, program(fingerprint))
     launched(journal, program(9, "0,1,2"))
@@ -89,7 +89,7 @@ def test_counts_that_have_gone_astray_are_put_right_at_the_next_cell(
     assert journal.box is not None
     launched(journal, program(1))
     journal.box.note(program(2), (None, 0, None, 0), 0)  # and it was not launched
-    journal.enter(6, 8)
+    journal.enter(6)
     launched(journal, program(3))
     assert left(path)[-1].seq == journal.tail(1)[0].seq == 1
 
@@ -99,7 +99,7 @@ def test_a_launch_that_is_being_made_when_a_cell_begins_counts(
 ) -> None:
     """A thread's, which waits for other ranks in it."""
     launched(journal, program(1))
-    journal.launch(program(2), lambda error: True, journal.enter, 6, 8)
+    journal.launch(program(2), lambda error: True, journal.enter, 6)
     launched(journal, program(3))
     assert [(e.seq, e.fingerprint) for e in left(path)] == [(0, 1), (1, 2), (2, 3)]
 
@@ -218,7 +218,7 @@ def test_launches_of_a_line_in_a_loop_are_noted_as_each_alone_is(
     for seq, (name, *step) in enumerate(
         [("one", 1), ("one", 2), ("two", 1), ("one", 9, "0,1,2"), ("one", 1)], 1
     ):
-        journal.enter(seq, 3)
+        journal.enter(seq)
         run(name, *step)
         expect(*((4, 3) if name == "two" else (3, 2)), seq)
     run_in_thread("one", 1)

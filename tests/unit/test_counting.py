@@ -220,7 +220,7 @@ def test_what_launches_before_the_launch_itself_has_a_known_order(
 
     monkeypatch.setattr(rank.journal, "_place_of", meanwhile)
     rank.journal.cell_numbers[__file__] = 5
-    rank.journal.enter(11, 5)
+    rank.journal.enter(11)
     rank.launch(f)
     assert rank.is_told_right()
     assert rank.executed == ["g", "f"]
@@ -394,8 +394,8 @@ def ends_in_an_error(rank: Rank, path: str, wait: Callable[[], None]) -> None:
 
 def ends_and_so_does_its_cell(rank: Rank, path: str, wait: Callable[[], None]) -> None:
     rank.launch(INLINE, path, wait)
-    rank.journal.leave("ok", 1.0)
-    rank.journal.enter(2, 2)
+    rank.journal.leave()
+    rank.journal.enter(2)
     rank.launch(PLAIN, path)
 
 
@@ -434,7 +434,7 @@ def act_at_an_instruction(
 
     def launch() -> None:
         rank.journal._main_thread = threading.get_ident()
-        rank.journal.enter(1, 1)
+        rank.journal.enter(1)
         rank.launch(INLINE)
         act(rank, path, wait)
 
@@ -463,7 +463,7 @@ def look_at_an_instruction(
 ) -> tuple[dict[str, Any], bool]:
     """The same the other way round: another thread looks at an instruction of ``act``."""
     rank, looked, main_thread = Rank(), [], threading.get_ident()
-    rank.journal.enter(1, 1)
+    rank.journal.enter(1)
     rank.launch(INLINE)
     instructions = itertools.count()
 

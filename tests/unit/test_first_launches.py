@@ -47,7 +47,7 @@ class Rank:
     def __init__(self, rank: int, service: Service) -> None:
         self.journal = Journal()
         self.first = self.journal.first = FirstLaunches(self.journal, rank, service)
-        self.journal.enter(5, 7)
+        self.journal.enter(5)
 
     def launch(self, one: Program) -> bool:
         try:
@@ -146,11 +146,11 @@ def test_what_an_interrupt_left_announced_is_in_nobodys_way(
     assert ranks[0].launch(program(5))
     assert ranks[2].launch(program(5))
     ranks[0].first.before_launch(program(6))
-    ranks[0].journal.leave("interrupted", 0.1)
+    ranks[0].journal.leave()
     assert all(rank.launch(program(7)) for rank in ranks[::-1])
     for rank in ranks:
-        rank.journal.enter(6, 8)
-        rank.journal.leave("ok", 0.1)
+        rank.journal.enter(6)
+        rank.journal.leave()
     assert len(service.kept) == 6
 
 

@@ -26,7 +26,7 @@ class Runner:
     def __init__(self) -> None:
         self.at, self.reads = -1, itertools.count()
         self.journal = Journal()
-        self.journal.enter(1, 1)
+        self.journal.enter(1)
         self.journal.launch(F, lambda error: False, list)
         self.rank, self.shell, self.ended, self.cell_numbers = 0, None, 0, {}
         self.main_thread_id = threading.get_ident()
@@ -49,11 +49,11 @@ class Runner:
         """A thread of the first cell launches and ends; the next cell ends, and a third waits."""
         self.journal.launch(G, lambda error: False, list)
         self.background.look = list
-        self.journal.leave("ok", 1.0)
+        self.journal.leave()
         self.ended, self.queue = 1, Queue()
         self.queue.taken = 2
         self.current = None
-        self.journal.enter(2, 2)
+        self.journal.enter(2)
         self.current = self.in_cell(2)
         self.journal.waiting.append(wire.Launch(2, "0,1", "h", 3, 2, 1, ""))
         self.background.probes, self.gate.waits_for = 1, [1]

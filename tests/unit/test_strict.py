@@ -68,13 +68,13 @@ class Rank:
         """A cell that launches these, and ends at an error."""
         self.journal._main_thread = threading.get_ident()
         self.journal.cell_numbers[__file__] = seq
-        self.journal.enter(seq, seq, (0, 1, 2))
+        self.journal.enter(seq, (0, 1, 2))
         try:
             for name in names:
                 self.launch(name)
         except Divergence as error:
             self.told.append(f"{seq}: {error}")
-        self.journal.leave("ok", 0.0)
+        self.journal.leave()
 
 
 def run(*programs: Callable[[Rank], Any]) -> list[Rank]:
@@ -144,7 +144,7 @@ def test_what_an_interrupted_cell_had_announced_is_known_until_it_is_launched_af
     def cell(rank: Rank) -> None:
         journal, wait = rank.journal, rank.strict._wait
         journal._main_thread = threading.get_ident()
-        journal.enter(1, 1, (0, 1, 2))
+        journal.enter(1, (0, 1, 2))
         if rank.strict.rank == 0:
             rank.strict._wait = Mock(side_effect=KeyboardInterrupt)  # type: ignore[method-assign]
             with pytest.raises(KeyboardInterrupt):
@@ -165,13 +165,13 @@ def test_only_what_a_cells_own_launch_was_to_be_is_given_up_and_until_the_next(
 ) -> None:
     rank = Rank(0, Store())
     rank.journal._main_thread = 0 if by_thread else threading.get_ident()
-    rank.journal.enter(1, 1, (0, 1, 2))
+    rank.journal.enter(1, (0, 1, 2))
     rank.strict._wait = Mock(side_effect=KeyboardInterrupt)  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         rank.launch("f")
     assert bool(rank.journal.given_up) is not by_thread
-    rank.journal.leave("ok", 0.0)
-    rank.journal.enter(2, 2, (0, 1, 2))
+    rank.journal.leave()
+    rank.journal.enter(2, (0, 1, 2))
     assert not rank.journal.given_up
 
 
@@ -257,9 +257,9 @@ def test_one_skip_in_a_queue_is_told_once_and_in_its_cell() -> None:
 def test_a_threads_launches_meet_whatever_cells_run_meanwhile() -> None:
     def launch_beside_cells(rank: Rank, cells: int) -> None:
         for seq in range(1, cells):
-            rank.journal.enter(seq, seq, (0, 1, 2))
+            rank.journal.enter(seq, (0, 1, 2))
             rank.launch("f")
-            rank.journal.leave("ok", 0.0)
+            rank.journal.leave()
 
     def alone(rank: Rank) -> None:
         for _ in range(8):
