@@ -7,6 +7,7 @@ import importlib
 import itertools
 import os
 import sys
+import types
 from collections.abc import Callable, Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -17,6 +18,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.extensions.deduperreload.deduperreload import DeduperReloader
 
 from jaxcluster.engine.state import ownmodules
+from jaxcluster.engine.state.loading import load
+from jaxcluster.engine.state.saving import save
 from jaxcluster.engine.state.settings import Settings
 from jaxcluster.engine.undo import Leave, Undo
 
@@ -199,3 +202,29 @@ def test_modules_that_new_processes_import_are_reloaded_once_edited(rank: Rank) 
             rank.settings.restore(name, value)
     rank.edit(10, 5)
     assert rank.run("import edited; edited.f(1)") == 15
+
+
+def test_what_cells_have_set_is_theirs_in_new_processes_too(rank: Rank) -> None:
+    rank.run("import edited as m")
+    rank.run("m.S = 0.5; m.new = 3")
+    for _ in range(2):
+        found = rank.settings.changed()["module edited"]
+        del sys.modules["edited"]
+        ownmodules._first.clear()
+        ownmodules._made.clear()
+        rank.settings._own._count = 0
+        rank.settings.restore("module edited", found)
+        rank.run("import edited as m")
+        assert rank.run("m.S, m.new, m.table['a']") == (0.5, 3, 1)
+        assert rank.set_by_cells() == {"S", "new"}
+
+
+def test_a_function_that_a_reload_has_replaced_is_its_modules_in_new_processes(rank: Rank) -> None:
+    """By value it would be one that autoreload does not know."""
+    rank.run("%load_ext autoreload\n%autoreload 2-")
+    rank.run("import edited as m; from edited import f")
+    rank.edit(10, 5)
+    f, module = rank.run("f, m")
+    assert f is not module.f and f(1) == module.f(1) == 15
+    loaded = load(save({"f": f, "g": types.FunctionType(f.__code__, vars(module))}, 0), {})
+    assert loaded.values["f"] is module.f and loaded.values["g"] is not module.f

@@ -154,22 +154,21 @@ class OwnModules:
                     held[f"{module}.{name}"] = Held(module, name, value)
         return {module: one for module, one in found.items() if one.values} | held
 
-    @staticmethod
-    def write(found: Mapping[str, Variables | Held]) -> None:
+    def write(self, found: Mapping[str, Variables | Held]) -> None:
         """Set what ``read`` had found, where the module's file makes something else.
 
         Where the file was edited since, what it makes is taken, but for what was set later.
         """
         for module, one in found.items():
-            if isinstance(one, Held):
-                with contextlib.suppress(ImportError):
+            # What could not be imported is lost with the names that need it, which say why.
+            with contextlib.suppress(ImportError):
+                if isinstance(one, Held):
                     names = _imported(one.module)
                     is_itself = one.shared or isinstance(one.value, _NEVER)
                     _set(names, one.name, one.value, is_itself)
-                continue
-            # What could not be imported is lost with the names that need it, which say why.
-            with contextlib.suppress(ImportError):
+                    continue
                 names = _imported(module)
+                self.note()  # what its file has made, before anything is set
                 is_edited = _source_of(names) != one.source
                 wanted = one.set_later & one.values.keys() if is_edited else {*one.values}
                 shared = wanted & one.shared
@@ -352,10 +351,10 @@ def _noting_patches(patch: Callable[..., bool]) -> Callable[..., bool]:
     @functools.wraps(patch)
     def patching(self: Any, module: types.ModuleType) -> bool:
         before = _Before(vars(module))
-        if is_patched := patch(self, module):
-            # As a reload does: by it undo knows that the module stays so.
-            module.__spec__ = copy.copy(module.__spec__)
-            before.note_loaded()
+        is_patched = patch(self, module)  # else in part: a reload comes, which may fail
+        # As a reload does: by it undo knows that the module stays so.
+        module.__spec__ = copy.copy(module.__spec__)
+        before.note_loaded()
         return is_patched
 
     return patching

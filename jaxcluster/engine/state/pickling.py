@@ -133,6 +133,8 @@ class Pickler(cloudpickle.Pickler):
             return *made, {k: v for k, v in vars(obj).items() if k not in _OF_LRU_CACHE}
         if type(obj) is FunctionType and obj.__code__ is _DISPATCHES and not is_imported(obj):
             return _reduce_dispatching(obj)
+        if type(obj) is FunctionType and _is_reloaded(obj):
+            return _find_imported, (obj.__module__, obj.__qualname__)
         if isinstance(obj, BaseException):
             return self._exception(obj)
         reduced = super().reducer_override(obj)
@@ -306,6 +308,25 @@ def _set_exception(error: BaseException, state: Any) -> None:
         setattr(error, name, value)
     for text in lacks:
         error.add_note(text)
+
+
+def _is_reloaded(function: FunctionType) -> bool:
+    """Whether ``%autoreload`` gives a function all that the one has which has replaced it.
+
+    By value it would be one of its own in a new process, where autoreload does not know it.
+    """
+    module = sys.modules.get(function.__module__)
+    if getattr(module, "__dict__", None) is not function.__globals__:
+        return False
+    found: Any = module
+    for part in function.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return (
+        type(found) is FunctionType
+        and found is not function
+        and found.__code__ is function.__code__
+        and found.__dict__ is function.__dict__
+    )
 
 
 def _find_imported(module: str, name: str) -> Any:
