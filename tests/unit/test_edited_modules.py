@@ -187,7 +187,7 @@ def test_what_a_cell_itself_loads_stays_and_is_named(rank: Rank, how: str, full:
 
 
 def test_modules_that_new_processes_import_are_reloaded_once_edited(rank: Rank) -> None:
-    rank.run("%load_ext autoreload\n%autoreload 1\n%aimport edited")
+    rank.run("%load_ext autoreload\n%autoreload 1-\n%aimport edited")
     now = rank.settings.changed()
     assert now["IPython %autoreload"]["modules"] == {"edited": True}
     rank.run("%aimport -edited")
@@ -195,11 +195,13 @@ def test_modules_that_new_processes_import_are_reloaded_once_edited(rank: Rank) 
     del sys.modules["edited"]
     reloader = rank.shell.magics_manager.registry["AutoreloadMagics"]
     reloader.loaded_modules.discard("edited")
+    reloader._reloader.deduper_reloader.enabled = True
     reloader._reloader.modules_mtimes.pop("edited", None)
     importlib.invalidate_caches()
     for name, value in now.items():
         if name.startswith(("IPython %", "module ")):
             rank.settings.restore(name, value)
+    assert not reloader._reloader.deduper_reloader.enabled
     rank.edit(10, 5)
     assert rank.run("import edited; edited.f(1)") == 15
 

@@ -251,7 +251,8 @@ class Settings:
             found[f"%alias {name}"] = command
         if (magics := self._autoreload()) is not None:
             values = vars(magics._reloader).items()
-            found["%autoreload"] = copy.deepcopy({k: v for k, v in values if k in _OF_AUTORELOAD})
+            known = copy.deepcopy({k: v for k, v in values if k in _OF_AUTORELOAD})
+            found["%autoreload"] = known | {_PATCHES: magics._reloader.deduper_reloader.enabled}
         found["%xmode"] = self.shell.InteractiveTB.mode
         found[FUTURE] = self.future
         for part, trait, label in self._traits():
@@ -293,7 +294,9 @@ class Settings:
             elif kind == "%alias":
                 self.shell.alias_manager.define_alias(rest, value)
             elif kind == "%autoreload":
-                vars(self._autoreload()._reloader).update(value)
+                reloader = self._autoreload()._reloader
+                vars(reloader).update({k: v for k, v in value.items() if k != _PATCHES})
+                reloader.deduper_reloader.enabled = value[_PATCHES]
             elif name == FUTURE:
                 self.future = value
             elif kind == "%xmode":
@@ -305,6 +308,7 @@ class Settings:
                         setattr(part, trait, value)
 
 
+_PATCHES = "patches"  # not so in ``%autoreload 2-``
 # Mode 1 has what ``%aimport`` names in ``modules``.
 _OF_AUTORELOAD = ("enabled", "check_all", "autoload_obj", "modules", "skip_modules", "hide_errors")
 _PLAIN = (bool, int, float, str, type(None))
