@@ -28,8 +28,9 @@ FAILED_HINT = "an error on some ranks only: check its cause on all of them befor
 
 
 def hosts_of(reports: Mapping[int, wire.RankReport]) -> dict[int, str]:
-    """The ranks' hosts, where there are several."""
-    return several_hosts({rank: report.state.hostname for rank, report in reports.items()})
+    """The ranks' hosts, where there are several; not of the dead, which say none."""
+    hosts = {rank: report.state.hostname for rank, report in reports.items()}
+    return several_hosts({rank: host for rank, host in hosts.items() if host})
 
 
 @dataclass(frozen=True)

@@ -243,6 +243,40 @@ def test_a_stopped_rank_is_told_and_the_cell_goes_on_when_it_does(
     assert told in notices[0]
 
 
+@pytest.mark.promise("New processes")
+def test_what_is_queued_behind_a_death_was_not_run(ranks: jaxcluster.Cluster) -> None:
+    ranks.run("import os\nkept = 0")
+    dies = "time.sleep(0.5)\nif r == 1: os.kill(os.getpid(), 9)\ntime.sleep(30)"
+    first, *later = [ranks.submit(source) for source in (dies, "kept += 1", "kept += 1")]
+    with pytest.raises(RankDied, match=r"^Rank 1 died in cell \[\d+\]: killed by SIGKILL"):
+        first.wait()
+    for cell in later:
+        with pytest.raises(RankDied, match=r"^Rank 1 died before it had begun cell") as caught:
+            cell.wait()
+        assert str(caught.value).endswith("This cell was not run.")
+        assert "undone" not in str(caught.value)
+    record = ranks.run("print(kept)", show=False)
+    assert [record.stdout(rank) for rank in range(4)] == ["0\n"] * 4
+
+
+def test_a_skip_is_told_with_the_death_of_a_rank_that_had_skipped(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    cell = ranks.submit("if r == 1: float(total(g))")
+    seq = cell.record.seq
+    until(lambda: [s.ended == seq for s in ranks.status()].count(True) == 3, "the others' ends")
+    send_signal(ranks, 3)
+    with pytest.raises(Divergence) as caught:
+        cell.wait()
+    told = str(caught.value)
+    assert told.startswith("Line 1 runs total only `if r == 1`.")
+    assert "\nRanks 0, 2 finished the cell without launch" in told
+    assert "\nRank 3 finished the cell without launch" in told
+    assert "Rank 3 died after the end of cell [2] there: killed by SIGKILL." in told
+    assert "rank 3 replaced" in told
+    assert "not answered" not in told and "%jaxcluster restart" not in told
+
+
 @pytest.mark.parametrize("num_processes", [2, 8])
 def test_a_skip_and_a_death_on_fewer_and_more_ranks(home: Home, num_processes: int) -> None:
     with jaxcluster.start(num_processes, devices_per_process=1, name="sizes") as cluster:

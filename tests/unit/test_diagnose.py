@@ -297,7 +297,7 @@ def test_a_rank_that_dies_when_it_has_ended_the_cell_has_skipped_the_launch_like
     """A second look tells whether these lack it, too: the death alone is seen at once."""
     reports = {r: report(r, [SUM], line=3) for r in (2, 3)}
     reports |= {r: report(r, [], running=False) for r in (0, 1)}
-    state = replace(report(1, []).state, state="dead")
+    state = replace(report(1, []).state, state="dead", hostname="")
     after = {**reports, 1: wire.RankReport(state, [], [])}
     source = "# %%spmd\nif r > 1:\n    s = jnp.sum(g)"
     found = suspect(after, ended=[0, 1], source=source, before=reports)
