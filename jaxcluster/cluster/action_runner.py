@@ -183,10 +183,10 @@ class ActionRunner:
                 begun.step(unresponsive.ANSWER_S, world.turns.last_cells())
                 ran = sum(begun.core.ran.values())
                 return events.Stepped(time.monotonic(), begun.core.stuck, ran, begun.core.is_open)
-            case actions.BringBack(is_patient):
+            case actions.BringBack(is_patient, missing):
                 begun = self._begun_replay(world)
                 core = begun.core
-                core.is_patient = is_patient
+                core.is_patient, core.missing = is_patient, missing
                 how = begun.bring_back(world.turns)
                 return Replayed(how, core.why_not, core.ran, core.counts, core.is_under_way)
             case actions.Undo():

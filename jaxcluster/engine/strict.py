@@ -201,7 +201,8 @@ class Strict:
         if self.rank not in expected:
             return  # a stage of a pipeline that others compute: none of it runs here
         self.journal.given_up.pop(program.processes, None)
-        folder = f"jaxcluster-strict/{self.epoch}/{self.journal.restarts}/{program.processes}/"
+        restarts = self.journal.restarts
+        folder = f"jaxcluster-strict/{self.epoch}/{restarts}/{program.processes}/"
         given = self.journal.host_values.take_announced(program.processes)
         turn = self._take_turn(folder, program)
         own: Announcement | None = None
@@ -211,7 +212,7 @@ class Strict:
             with self._order:
                 own = self._next(folder, program, upcoming, given)
                 self._announce(folder, own)
-            self._wait(folder, own, expected)
+            self._wait(folder, own, expected, restarts)
             turn.until = time.monotonic() + REFUSED_S
         except BaseException:
             # A signal's, say; a divergence is announced already.
@@ -283,7 +284,7 @@ class Strict:
             if len(announced) > KEPT:
                 self.client.key_value_delete(f"{key}{announced.popleft().number}")
 
-    def _wait(self, folder: str, own: Announcement, expected: Sequence[int]) -> None:
+    def _wait(self, folder: str, own: Announcement, expected: Sequence[int], restarts: int) -> None:
         started = time.monotonic()
         differing_since = 0.0
         while True:
@@ -299,6 +300,8 @@ class Strict:
                     against = tuple((one.rank, one.number) for one in outlook.against)
                     self._announce(folder, dataclasses.replace(own, over=True, against=against))
                     raise Divergence(message(outlook, expected), len(outlook.heard))
+            if restarts != self.journal.restarts:
+                raise Divergence(f"the ranks were brought back into lockstep without {own.told}", 0)
             late = now - started > SLOW_AFTER_S
             time.sleep(SLOW_POLL_S if late else POLL_S)
 

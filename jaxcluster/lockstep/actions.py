@@ -101,10 +101,12 @@ class StepReplay:
 class BringBack:
     """Bring the ranks back into lockstep, and check it. -> ``Replayed``
 
-    ``is_patient``: wait for ranks that run other cells.
+    ``is_patient``: wait for ranks that run other cells. ``missing``: the set and place of a launch
+    that ranks have skipped, which no thread is to wait for any more.
     """
 
     is_patient: bool
+    missing: tuple[str, int | None] = ("", None)
 
 
 @dataclass(frozen=True)

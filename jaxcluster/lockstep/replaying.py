@@ -122,6 +122,7 @@ class Replaying:
         for, and never made to run them with zeros.
       is_patient: it waits for ranks that run other cells, however long they take.
       others_run: a rank that is not idle runs another cell, or has one to run.
+      missing: the set and place of a launch that ranks have skipped; ("", None) where none have.
       threads: ranks on which threads of the user's live.
       is_even: ranks lack nothing but what the cells behind will launch themselves, which wait for
         this one's end; others are in those cells already, so they are never all idle.
@@ -135,6 +136,7 @@ class Replaying:
         self.counts: Mapping[int, lockstep.Counts] = {}
         self.pending: dict[int, findings.Reason] = {}
         self.is_patient = self.others_run = self.is_even = False
+        self.missing: tuple[str, int | None] = ("", None)
         self.threads: tuple[int, ...] = ()
         self._handed_out: Mapping[int, int] = {}
         self._last_cells: Mapping[int, int] = {}
@@ -409,6 +411,8 @@ class Replaying:
         replayed = yield from self.settle(handed_out=handed_out)
         if not (replayed or (yield from may_have_completed())):
             return ""
+        if replayed and self._is_announced_in_vain:
+            return "replayed" if (yield from self._count_anew()) else ""
         if replayed and (self.is_even or (self.threads and not self.ran)):
             return "replayed"  # other cells or threads launch beside it: a check would get between
         verified: Verified = yield Verify()
@@ -416,14 +420,32 @@ class Replaying:
         if self.stuck:
             return ""
         if not replayed:
-            number = 1 + max(one.state.restarts for one in self._heard.values())
-            # A thread may launch at any time, also before its rank is told.
-            if (yield CountAnew(number, lockstep.made_by_all(self.counts))):
+            if (yield from self._count_anew()):
                 return "completed"
-            self.stuck = "not all ranks count from zero again"
         elif not lockstep.in_lockstep(self.counts):
             self.stuck = "something else was launched while they were checked"
         return "" if self.stuck else "replayed"
+
+    @property
+    def _is_announced_in_vain(self) -> bool:
+        """Whether a thread still announces, in strict mode, what others have skipped for good.
+
+        All ranks are idle. It would meet what the next cell launches.
+        """
+        waiting = (one.announced for one in self._looks[-1][1].values())
+        return any(one and (one.processes, one.seq) == self.missing for one in waiting)
+
+    def _count_anew(self) -> Steps[bool]:
+        """Have all ranks count from zero, whatever was announced before."""
+        heard = {**self._heard, **self._looks[-1][1]}
+        number = 1 + max(one.state.restarts for one in heard.values())
+        # A thread may launch at any time, also before its rank is told.
+        if not (yield CountAnew(number, lockstep.made_by_all(self.counts))):
+            self.stuck = "not all ranks count from zero again"
+            return False
+        look: Looked = yield Ask("end", is_brief=True)
+        self.counts = {rank: report.state.launches for rank, report in look.reports.items()}
+        return True
 
 
 def _is_busy(report: wire.RankReport) -> bool:

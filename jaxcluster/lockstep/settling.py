@@ -351,7 +351,8 @@ class Settling:
             waits = (
                 report is not None and report.kind != "circle" and report.concerns(cell.record.seq)
             )
-            done = yield actions.BringBack(waits or cell.is_to_be_checked)
+            missing = (report.processes, report.seq) if report is not None else ("", None)
+            done = yield actions.BringBack(waits or cell.is_to_be_checked, missing)
         if done.ran:
             self._zeroed = (yield from self._ask(timeout_s=ANSWER_S, is_brief=True)).reports
         facts = yield from self._look_around()

@@ -81,7 +81,8 @@ def from_threads(
 ) -> str:
     """What to say where ranks are uneven, and cells' launches have met what threads launched.
 
-    ``seq``: only where this cell's have. ``apart``: sets of which the ranks have not launched the
+    ``seq``: only where this cell's have; else since the ranks were last brought back, when it was
+    told. ``apart``: sets of which the ranks have not launched the
     same in the cell, so that threads may have made them even. "" where there is nothing to say.
 
     It may be meant: what one rank's cell launches another one's thread may. Else one of the ranks
@@ -95,8 +96,12 @@ def from_threads(
     for processes, places in sorted(made.items()):
         if processes not in apart and not lockstep.uneven(counts, processes):
             continue
+        ours = [n for n, here in places.items() if wire.OURS in {e.cell_seq for e in here.values()}]
+        since = max(ours, default=-1) if seq is None else -1
         met = {
-            place: here for place, here in sorted(places.items()) if _met_thread(here.values(), seq)
+            place: here
+            for place, here in sorted(places.items())
+            if place > since and _met_thread(here.values(), seq)
         }
         if not met:
             continue

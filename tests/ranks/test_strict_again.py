@@ -73,6 +73,22 @@ def test_strict_mode_is_on_again_after_new_processes(
     assert not cluster.is_strict
 
 
+def test_a_thread_that_launched_alone_costs_no_later_cell(
+    start: Callable[..., jaxcluster.Cluster],
+) -> None:
+    cluster = start(2, platform="cpu")
+    cluster.run(SETUP, show=False)
+    cluster.strict(True)
+    alone = "import threading\nt = threading.Thread(target=lambda: jnp.sum(g) if not rank else 0)"
+    for _ in range(2):
+        with pytest.raises(Divergence) as caught:
+            cluster.run(f"{alone}\nt.start()\nt.join()", show=False)
+        assert "Back in lockstep" in str(caught.value)
+        for _ in range(2):
+            assert cluster.run("print(float(jnp.sum(g)))", show=False).stdout(1) == "28.0\n"
+    assert_checks(cluster)
+
+
 def test_strict_mode_of_one_cell_ends_with_it_though_a_rank_died(
     open_notebook: Callable[..., Notebook],
 ) -> None:

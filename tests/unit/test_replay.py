@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from jaxcluster import lockstep, wire
 from jaxcluster.engine import replay
 from jaxcluster.engine.counted import Program
 from jaxcluster.engine.replay import MovedOn, UnknownProgram, export_program, on_replay
-from jaxcluster.lockstep import replaying
+from jaxcluster.lockstep import actions, events, replaying
+from jaxcluster.lockstep.facts import Facts
 from jaxcluster.wire.ops.lockstep import Replay
 
 
@@ -59,3 +61,35 @@ def test_a_program_that_came_as_bytes_is_not_handed_out(monkeypatch: pytest.Monk
 def test_a_notebook_gives_a_replay_up_before_a_rank_does() -> None:
     """Else a rank that runs a program with zeros for ever seems to have run it."""
     assert Replay([]).timeout_s > replaying.SETTLE_S
+
+
+def brought_back(announced: wire.Launch | None) -> list[Any]:
+    """What is done with two idle ranks; one of them has a thread that announces this."""
+    core = replaying.Replaying(7)
+    core.missing = ("0,1", 1)
+    states = [wire.RankState(r, 9, "here", "idle", launches={"0,1": [1, 5]}) for r in (0, 1)]
+    reports = {r: wire.RankReport(states[r], [], [], announced=announced) for r in (0, 1)[:1]}
+    reports[1] = wire.RankReport(states[1], [], [])
+    facts, done = Facts(100.0, (0, 1)), []
+    answers = {
+        actions.LookAround: lambda _: facts,
+        actions.Ask: lambda it: events.Looked(facts.now, it, reports, facts),
+        replaying.Collect: lambda _: [],
+        replaying.Verify: lambda _: replaying.Verified("", {r: {"0,1": [1, 5]} for r in (0, 1)}),
+        actions.CountAnew: lambda _: True,
+    }
+
+    def do(action: Any) -> Any:
+        done.append(action)
+        return answers[type(action)](action)
+
+    assert lockstep.carry(core.bring_back(), do) == "replayed"
+    return [one for one in done if not isinstance(one, actions.Ask | actions.LookAround)][1:]
+
+
+def test_no_thread_announces_what_was_skipped_once_the_ranks_are_back() -> None:
+    """In strict mode it would meet what the next cell launches on the others."""
+    waits = wire.Launch(1, "0,1", "f", 3)
+    assert brought_back(waits) == [actions.CountAnew(1, {"0,1": 1})]
+    for other in (None, wire.Launch(1, "0,1,2", "f", 3)):
+        assert [type(one) for one in brought_back(other)] == [replaying.Verify]

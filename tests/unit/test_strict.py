@@ -269,6 +269,35 @@ def test_a_threads_launches_meet_whatever_cells_run_meanwhile() -> None:
     assert all(rank.launched == ["f"] * 8 for rank in ranks)
 
 
+def test_a_thread_that_waits_in_vain_gives_up_where_the_ranks_count_anew() -> None:
+    """What it has announced would meet what the next cell launches."""
+    left: list[str] = []
+    announced = threading.Event()
+
+    def alone(rank: Rank) -> None:
+        def thread() -> None:
+            with pytest.raises(Divergence, match="back into lockstep without f") as caught:
+                rank.launch("f")
+            left.append(str(caught.value))
+
+        waits = threading.Thread(target=thread)
+        waits.start()
+        until(lambda: rank.journal.waiting, "the thread waits")
+        announced.set()
+        rank.journal.restart(1)
+        waits.join(ENDS_S)
+        rank.cell(2, "f")
+
+    def others(rank: Rank) -> None:
+        assert announced.wait(ENDS_S)
+        rank.journal.restart(1)
+        rank.cell(2, "f")
+
+    ranks = run(alone, others, others)
+    assert all(rank.launched == ["f"] for rank in ranks)
+    assert len(left) == 1
+
+
 def test_what_xla_refuses_on_all_ranks_is_followed_by_anything() -> None:
     def cells(rank: Rank) -> None:
         rank.launch("f", refused=True)

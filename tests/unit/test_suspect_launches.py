@@ -95,6 +95,18 @@ def test_what_is_even_or_met_another_cell_or_nobody_met_no_thread() -> None:
     assert from_threads(cell, thread, seq=6) == "", "it is another cell's"
 
 
+def test_what_met_a_thread_before_the_ranks_were_brought_back_is_told_no_more() -> None:
+    """It was told then, and the cell is undone."""
+
+    def course(rank: int, *cells: int) -> wire.RankReport:
+        made = [wire.Launch(n, "0,1,2", "f", 11, 7, 3, "", seq) for n, seq in enumerate(cells)]
+        return wire.RankReport(wire.RankState(rank, 100, "here", "idle"), [], made)
+
+    assert from_threads(course(0, 5, 6, 8, 9), course(1, 0, wire.OURS, 8)) == ""
+    later = from_threads(course(0, 5, 6, 8, 9), course(1, 0, wire.OURS, 0))
+    assert later.startswith("Launch 3 of ranks 0-2 was ")
+
+
 def test_threads_that_have_made_a_cells_ranks_even_are_told() -> None:
     cell, thread = report(0, 3), report(1, 3, cell_seq=0)
     assert from_threads(cell, thread, seq=5) == ""
