@@ -585,6 +585,7 @@ class Settling:
         when = "when ranks died" if self._cell.was_not_run else when
         done: Recovered = yield actions.Recover(said, told, not undone.refused, when)
         self._is_replaced |= done.is_replaced
+        self._cell.record.replaced = self._is_replaced
         names = rewrite.assigned_names(self._cell.record.source)
         if done.is_undone:
             undone = undone.brought_back(done.back, names, done.kept)

@@ -130,6 +130,7 @@ class CellRecord:
       shown: the ranks whose output is shown in its place; none: the first one's.
       after: for each of these ranks the seq of its cell before, of any notebook; not where it is
         not known.
+      replaced: its ranks were replaced at its end, before what waits for that has begun.
       earlier: the cells of this notebook that had not ended when it was sent.
       error: what its notebook has raised at its end.
       is_over: nothing more comes of it, and ``error`` is set where it has failed.
@@ -148,6 +149,7 @@ class CellRecord:
     missed: tuple[int, ...] = ()
     shown: Sequence[int] = ()
     after: Mapping[int, int] = field(default_factory=dict)
+    replaced: bool = False
     earlier: Sequence[CellRecord] = ()
     error: wire.ErrorInfo | None = None
     is_over: bool = False
@@ -172,14 +174,14 @@ class CellRecord:
     def kept_from(self) -> set[int]:
         """The ranks that have not begun it: a cell that they were to end before has not ended so.
 
-        A rank has died in that one; or it was taken back, or a rank of it has died, and what waits
-        for its end on all its ranks never begins.
+        A rank has died in that one; or its ranks were replaced, or a rank of it has died, and what
+        waits for its end on all its ranks never begins.
         """
         found = {*self._kept_from}
         for cell in self.earlier:
             ended = cell.replies.keys()
             died = {rank for rank, one in cell.records.items() if one.died and rank not in ended}
-            is_closed = wire.cell_ends.guards(cell.ranks, self.ranks) and (died or cell.undone)
+            is_closed = wire.cell_ends.guards(cell.ranks, self.ranks) and (died or cell.replaced)
             found |= {*cell.ranks} if is_closed else died
         return found & {*self.ranks} - self.replies.keys()
 

@@ -20,9 +20,9 @@ from jaxcluster.wire.forks import RESTARTED
 KILLED = "killed by SIGKILL"
 
 
-def before(ranks: list[int], ended_on: list[int], undone: bool = False) -> CellRecord:
+def before(ranks: list[int], ended_on: list[int], replaced: bool = False) -> CellRecord:
     """A cell that has ended on these of its ranks, and whose others have died in it."""
-    made = CellRecord(SEQ - 1, 2, "f(x)", ranks, undone=undone)
+    made = CellRecord(SEQ - 1, 2, "f(x)", ranks, replaced=replaced)
     for rank in ranks:
         if rank in ended_on:
             made.add_reply(wire.CellReply(rank, SEQ - 1, "interrupted", 1.0))
@@ -60,12 +60,12 @@ def queued(behind: CellRecord, whys: dict[int, str]) -> verdict.Death:
             "The cluster was restarted before cell [3] had begun.",
         ),
         (
-            before([0, 1], [0, 1], undone=True),
+            before([0, 1], [0, 1], replaced=True),
             {0: RESTARTED, 1: RESTARTED},
             "The cluster was restarted before cell [3] had begun.",
         ),
     ],
-    ids=["a rank died", "all were ended", "it was taken back"],
+    ids=["a rank died", "all were ended", "its ranks were replaced"],
 )
 def test_what_waits_behind_a_cell_that_did_not_end_was_not_run(
     behind: CellRecord, whys: dict[int, str], told: str
