@@ -76,7 +76,7 @@ class Stops(Interrupts):
 
         journal = SimpleNamespace(stands_at=stands_at, may_hold_results=lambda frame: holds)
         super().__init__(SimpleNamespace(journal=journal))  # type: ignore[arg-type]
-        self.running: Any = SimpleNamespace(task=None, stopped_at=None)
+        self.running: Any = SimpleNamespace(task=None, stopped_at=None, stop_waits_since=0.0)
 
     def raised(self, frame: FrameType | None = None) -> Any:
         self._note_stop(self.running, frame or sys._getframe())
