@@ -206,6 +206,17 @@ def test_modules_that_new_processes_import_are_reloaded_once_edited(rank: Rank) 
     assert rank.run("import edited; edited.f(1)") == 15
 
 
+def test_an_ipython_that_patches_no_modules_is_set_as_it_was(rank: Rank) -> None:
+    """IPython 8."""
+    rank.run("%load_ext autoreload\n%autoreload 1")
+    reloader = rank.shell.magics_manager.registry["AutoreloadMagics"]._reloader
+    del reloader.deduper_reloader
+    now = rank.settings.changed()["IPython %autoreload"]
+    reloader.enabled = False
+    rank.settings.restore("IPython %autoreload", now)
+    assert reloader.enabled
+
+
 def test_what_cells_have_set_is_theirs_in_new_processes_too(rank: Rank) -> None:
     rank.run("import edited as m")
     rank.run("m.S = 0.5; m.new = 3")

@@ -252,7 +252,8 @@ class Settings:
         if (magics := self._autoreload()) is not None:
             values = vars(magics._reloader).items()
             known = copy.deepcopy({k: v for k, v in values if k in _OF_AUTORELOAD})
-            found["%autoreload"] = known | {_PATCHES: magics._reloader.deduper_reloader.enabled}
+            patcher = getattr(magics._reloader, "deduper_reloader", None)  # IPython 8 has none
+            found["%autoreload"] = known | {_PATCHES: getattr(patcher, "enabled", None)}
         found["%xmode"] = self.shell.InteractiveTB.mode
         found[FUTURE] = self.future
         for part, trait, label in self._traits():
@@ -296,7 +297,8 @@ class Settings:
             elif kind == "%autoreload":
                 reloader = self._autoreload()._reloader
                 vars(reloader).update({k: v for k, v in value.items() if k != _PATCHES})
-                reloader.deduper_reloader.enabled = value[_PATCHES]
+                if value[_PATCHES] is not None:
+                    reloader.deduper_reloader.enabled = value[_PATCHES]
             elif name == FUTURE:
                 self.future = value
             elif kind == "%xmode":
