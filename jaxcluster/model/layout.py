@@ -40,6 +40,15 @@ class Shard:
     nbytes: int
     replica_id: int
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(stop - start for start, stop in self.index)
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """The index as numpy and ``jax.Array.addressable_shards`` write it, bounds written out."""
+        return tuple(slice(start, stop) for start, stop in self.index)
+
 
 @dataclass(frozen=True)
 class Part:
