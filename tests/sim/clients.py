@@ -19,6 +19,7 @@ from jaxcluster.cluster import (
     questions,
     recovery,
     replay,
+    restoring,
     running,
     selfcheck,
     undoing,
@@ -42,7 +43,7 @@ from sim.hub import Hub, PatientTime, Sink, Time
 
 MODULES = (
     running, action_runner, replay, selfcheck, undoing, questions, dispatch, worlds, recovery,
-    between_cells, handle,
+    between_cells, handle, restoring,
 )  # fmt: skip
 
 OTHERS = "The notebook that started it can restart it."
