@@ -13,6 +13,7 @@ import contextlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any as AnyType
@@ -29,6 +30,9 @@ from jaxcluster.host import kernel_private
 from jaxcluster.supervision.processes import process_token, send_signal
 
 _APPLY = IPythonParallelKernel.do_apply.__code__
+# What a client's code has changed is in doubt from its begin on, and that has to be told before the
+# code may end the process: a thread of zmq's sends it.
+SENT_S = 0.002
 
 
 class _NoChannelThread:
@@ -111,6 +115,7 @@ class ClientCode:
         mark = is_own.set(False)
         self.runner.copier.enter()
         self.runner.others.enter()
+        time.sleep(SENT_S)
         log, stream = LogTail(self.runner.output.log.path), self._stdout
         with contextlib.suppress(OSError):
             log.reset()
