@@ -125,9 +125,8 @@ print(float(total(g)))"""
 CAUGHT = """
 done = 0
 try:
-    while True:
+    for done in range(1, 10**9):  # Python 3.11 catches nothing at the jump of a ``while True``
         y = total(g)
-        done += 1
         time.sleep(0.01 * (r + 1))
 except KeyboardInterrupt:
     print("saved")
