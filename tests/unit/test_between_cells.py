@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.cluster import Cluster, array_queries, between_cells
+from jaxcluster.cluster import Cluster, array_queries, between_cells, transfer
 from jaxcluster.cluster.world import World
 from jaxcluster.engine.app import Rank
 from jaxcluster.engine.control import DEFERRED
@@ -127,10 +127,11 @@ def test_cells_that_run_or_are_on_their_way_are_waited_for(busy: Rest) -> None:
     assert Notebook(Ranks([rest(), busy], FREE)).course() == [*HAD[:2], *HAD[1:]]
 
 
-def test_a_turn_of_ranks_that_a_restart_has_replaced_is_nobodys() -> None:
+@pytest.fixture
+def replaced() -> tuple[Notebook, Ranks, Ranks]:
+    """A notebook whose restart has the turn when it asks for it; the ranks before, and after."""
     old, new = Ranks(FREE), Ranks(FREE)
-    notebook = Notebook(old)
-    taken = old.turns.quiet
+    notebook, taken = Notebook(old), old.turns.quiet
 
     @contextlib.contextmanager
     def behind_a_restart() -> Iterator[dict[int, int]]:
@@ -139,8 +140,27 @@ def test_a_turn_of_ranks_that_a_restart_has_replaced_is_nobodys() -> None:
             yield last
 
     old.turns.quiet = behind_a_restart
+    return notebook, old, new
+
+
+def test_a_turn_of_ranks_that_a_restart_has_replaced_is_nobodys(
+    replaced: tuple[Notebook, Ranks, Ranks],
+) -> None:
+    notebook, old, _ = replaced
     assert notebook.course() == HAD
     assert "acts" not in old.told
+
+
+def test_a_value_is_not_pulled_in_the_turn_of_replaced_ranks(
+    replaced: tuple[Notebook, Ranks, Ranks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notebook, _, new = replaced
+    pulled: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(transfer, "pull", lambda *given: pulled.append(given))
+    monkeypatch.setattr(between_cells, "settle_cells", lambda notebook: None)
+    Cluster.pull(notebook, "x")  # type: ignore[arg-type]
+    assert pulled == [(new, "x")]
+    assert new.told == ["has the turn", "looks", "gives it back"]
 
 
 def test_a_cell_that_runs_for_long_gets_the_turn_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 from helpers import until
 
 from jaxcluster import wire
-from jaxcluster.engine import cell_queue, interrupts, usercode
+from jaxcluster.engine import cell_queue, cells, interrupts, usercode
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.control import ControlChannel
 from jaxcluster.engine.journal import LAUNCHING, Journal
@@ -258,3 +258,21 @@ def test_the_rendering_of_an_error_is_not_broken_off_for_a_while(
     running.left_at -= interrupts.RENDER_S
     with pytest.raises(KeyboardInterrupt):
         usercode.call(run_code, runner, 2)
+
+
+@pytest.mark.parametrize(
+    ("ename", "evalue", "is_stop"),
+    [
+        ("KeyboardInterrupt", "", True),
+        ("CancelledError", "", True),
+        (
+            "JaxRuntimeError",
+            "INTERNAL: CpuCallback error calling callback: KeyboardInterrupt",
+            True,
+        ),
+        ("JaxRuntimeError", "INTERNAL: CpuCallback error calling callback: ValueError", False),
+        ("ValueError", "KeyboardInterrupt", False),
+    ],
+)
+def test_a_stop_is_known_by_what_it_has_raised(ename: str, evalue: str, is_stop: bool) -> None:
+    assert cells._is_of_a_stop(wire.ErrorInfo(ename, evalue, [])) is is_stop

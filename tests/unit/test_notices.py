@@ -54,6 +54,17 @@ def test_equal_faults_of_ours_are_told_once() -> None:
     assert "KeyError: 1. %jaxcluster logs 0 has" in told
 
 
+def test_of_ranks_that_are_not_shown_it_is_told_what_their_threads_have_failed_with() -> None:
+    failed = wire.ThreadError("loader", "ValueError", "bad file", "data.py line 4")
+    for shown, ranks in ((), "ranks 1, 2"), ((1,), "ranks 0, 2"):
+        made = CellRecord(seq=1, execution_count=7, source="pass", ranks=[0, 1, 2], shown=shown)
+        for rank in range(3):
+            made.add_reply(wire.CellReply(rank, 1, "ok", 0.1, thread_error=failed))
+        assert notices.faults(made) == [
+            f"Thread 'loader' of {ranks} ended with ValueError at data.py line 4: bad file\n"
+        ]
+
+
 def test_while_a_person_holds_a_rank_nobody_has_only_so_long() -> None:
     failed = record(r2=wire.ErrorInfo("ValueError", "why", [], 2))
     assert notices.first_error(failed, [0, 1], 2.0, {}, [1]) == (

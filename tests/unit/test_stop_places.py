@@ -90,6 +90,19 @@ def test_where_a_stop_is_raised_tells_while_results_have_names_and_for_one_stop_
     assert [twice.raised(), twice.raised()] == ["3:1:20", ""]
 
 
+def test_a_stop_waits_until_it_is_raised() -> None:
+    stops = Stops("3:1:20")
+    stops.running.stop_waits_since = 7.0
+    stops.raised()
+    assert stops.running.stop_waits_since == 0.0
+    # The journal has raised it when its launch was made: it does not come again.
+    stops.running.stop_waits_since, stops.running.unheard = 7.0, False
+    journal = SimpleNamespace(interrupted=False)
+    stops._runner = SimpleNamespace(current=stops.running, journal=journal)  # type: ignore[assignment]
+    assert not stops._is_to_be_raised(stops.running)
+    assert stops.running.stop_waits_since == 0.0
+
+
 async def _inner() -> None:
     await asyncio.sleep(100)
 
@@ -115,7 +128,9 @@ def test_where_a_cell_awaits_tells_where_it_is_stopped(
         stops.running.stopped_at = before
         task = stops.running.task = asyncio.get_running_loop().create_task(_outer())
         await asyncio.sleep(0)
+        stops.running.stop_waits_since = 7.0
         stops._cancel(stops.running)
+        assert stops.running.stop_waits_since == 0.0
         with pytest.raises(asyncio.CancelledError):
             await task
         stops._cancel(stops.running)
