@@ -97,11 +97,14 @@ for i in batches(): y = total(g + i)
 
 @pytest.mark.promise("The promise")
 def test_what_a_loaders_thread_has_failed_with_is_named(ranks: jaxcluster.Cluster) -> None:
+    cell, said = ranks.submit(LOADER.strip()), list[str]()
+    cell.runner.on_notice = said.append
     with pytest.raises(Divergence) as caught:
-        ranks.run(LOADER.strip(), show=False)
+        cell.wait()
     told = r"Thread 'loader' of rank 1 ended with ValueError at cell \[\d+\] line 7: bad file"
     assert re.fullmatch(told, str(caught.value).splitlines()[0])
     assert "last batch" not in str(caught.value)
+    assert not any("ended with ValueError" in line for line in said), "it is told once"
 
 
 def test_a_thread_that_fails_on_a_rank_that_is_not_shown_is_told(
