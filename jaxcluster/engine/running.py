@@ -39,7 +39,7 @@ class Running:
       is_mute: the message of its exception does not end.
       escaped: what a cell that awaits has raised past IPython.
       unheard: an interrupt came where it could not be raised, and is to come again.
-      stop_waits_since: when an interrupt came that is not raised yet; 0: there is none.
+      stop_waits_since: since when an interrupt waits to be raised; 0: none waits.
       result: IPython's, once there is one.
       faults: errors of ours, a line each.
       between: what handlers of signals have raised before it, since the last cell.

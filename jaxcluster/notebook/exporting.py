@@ -95,7 +95,7 @@ class Logs:
 
     def found(self) -> Log:
         """The log of the cluster that cells run on, or ran on last."""
-        with contextlib.suppress(Exception):  # there is none, or it has run nothing
+        with contextlib.suppress(Exception):  # no cluster runs, or nothing has run on it
             return self._by_cluster[cluster.current()]
         return self.last
 

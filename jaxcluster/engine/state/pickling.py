@@ -311,9 +311,9 @@ def _set_exception(error: BaseException, state: Any) -> None:
 
 
 def _is_reloaded(function: FunctionType) -> bool:
-    """Whether ``%autoreload`` gives a function all that the one has which has replaced it.
+    """Whether ``%autoreload`` has replaced a function, and keeps it equal to the new one.
 
-    By value it would be one of its own in a new process, where autoreload does not know it.
+    By value a new process would have a copy, which autoreload does not know.
     """
     module = sys.modules.get(function.__module__)
     if getattr(module, "__dict__", None) is not function.__globals__:
