@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
-from jaxcluster import usage
+from jaxcluster import removed, usage
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.ssh import LOGIN
 from jaxcluster.options import profiles
@@ -99,6 +99,9 @@ class Parser(argparse.ArgumentParser):
         except argparse.ArgumentError as error:
             self.error(_reason(error))
         if unknown:
+            flag = unknown[0].partition("=")[0]
+            if flag in removed.OPTIONS:
+                raise UsageError(f"{self.prog}: {flag} was removed.", removed.OPTIONS[flag])
             if launcher := getattr(found, "launcher", None):
                 known().check(launcher)  # of one that is broken no option is known
             meant = self._meant(unknown[0])

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from jaxcluster import arguments, cluster, doctor
+from jaxcluster import arguments, cluster, doctor, removed
 from jaxcluster.allocation.supervisor import quit_warm
 from jaxcluster.allocation.turns import who_we_are
 from jaxcluster.cluster import events, undoing
@@ -128,6 +128,8 @@ class Commands:
         command, _, rest = line.strip().partition(" ")
         if command in ("", "-h", "--help", "help"):
             raise arguments.Help(list_commands())
+        if command in removed.COMMANDS:
+            raise UsageError(f"%jaxcluster {command} was removed.", removed.COMMANDS[command])
         if command not in COMMANDS:
             meant = ELSEWHERE.get(command, "")
             for close in difflib.get_close_matches(command, COMMANDS, n=1):

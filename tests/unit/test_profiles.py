@@ -270,6 +270,15 @@ def test_an_error_names_a_variable_and_never_its_value(files: Files, text: str, 
     assert not any("hush" in one or "4711" in one for one in told)
 
 
+@pytest.fixture
+def mpiexec(tmp_path: Path) -> Path:
+    """A program that prints Open MPI's version; tests/launchers run the real one."""
+    made = tmp_path / "mpiexec"
+    made.write_text("#!/bin/sh\necho 'mpiexec (OpenRTE) 4.1.4'\n")
+    made.chmod(0o755)
+    return made
+
+
 @pytest.mark.parametrize(
     "args",
     [
@@ -281,8 +290,12 @@ def test_an_error_names_a_variable_and_never_its_value(files: Files, text: str, 
         "-x SSH_PASSPHRASE=hush,hush",
     ],
 )
-def test_a_secret_in_a_launchers_arguments_is_not_shown(files: Files, args: str) -> None:
-    files.user.write_text(f'[profile.a]\nlauncher = "mpi"\nmpi-args = "{args}"\n')
+def test_a_secret_in_a_launchers_arguments_is_not_shown(
+    files: Files, mpiexec: Path, args: str
+) -> None:
+    files.user.write_text(
+        f'[profile.a]\nlauncher = "mpi"\nmpiexec = "{mpiexec}"\nmpi-args = "{args}"\n'
+    )
     found = profiles.load()
     _, said = files.started("--profile a")
     spec = files.spec("--profile a --hosts h1,h2")

@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
-import os
 import pickle
 import pkgutil
 import re
 import types
 import typing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,7 +31,6 @@ MESSAGES = [
     if dataclasses.is_dataclass(value) and value.__module__ == module.__name__
 ]
 OURS = {op: one for op, one in sorted(ops.OPERATIONS.items()) if "jaxcluster" in one.__module__}
-GOLDEN = Path(__file__).parents[1] / "golden" / "operations.txt"
 
 
 def example(annotation: Any) -> Any:
@@ -70,38 +67,6 @@ def test_every_reply_comes_back_equal(operation: type[ops.Operation[Any]]) -> No
     if (reply := operation.reply) is not type(None):
         sent = example(reply)
         assert wire.read(reply, over_the_wire(sent), "reply") == sent
-
-
-def _fields(kind: Any, seen: dict[str, str]) -> str:
-    """How a type is written; what it is made of is added to ``seen``."""
-    for one in typing.get_args(kind):
-        _fields(one, seen)
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type) and kind.__name__ not in seen:
-        seen[kind.__name__] = ""
-        hints = typing.get_type_hints(kind)
-        names = [f"{f.name}: {_fields(hints[f.name], seen)}" for f in dataclasses.fields(kind)]
-        seen[kind.__name__] = ", ".join(names)
-    if isinstance(kind, type) and typing.get_origin(kind) is None:
-        return kind.__name__
-    return re.sub(r"\b(?:\w+\.)+", "", str(kind))
-
-
-def test_who_changes_a_message_raises_the_version() -> None:
-    """Else an older peer would read it as another one. ``GOLDEN=write`` writes it again."""
-    types: dict[str, str] = {}
-    lines = [f"version {wire.PROTOCOL_VERSION}"]
-    for op, one in OURS.items():
-        lines.append(f"{op}: {_fields(one, types)} -> {_fields(one.reply, types)}")
-    for op, kind in sorted(ops.EVENTS.items()):
-        lines.append(f"{op}: {_fields(kind, types)}, no reply")
-    lines += [f"{name}({fields})" for name, fields in sorted(types.items())]
-    text = "\n".join(lines) + "\n"
-    if os.environ.get("GOLDEN") == "write":
-        GOLDEN.write_text(text)
-    assert text == GOLDEN.read_text(), (
-        "A message has changed: raise PROTOCOL_VERSION (jaxcluster/wire/codec.py) if it was "
-        "released, and write tests/golden/operations.txt again: GOLDEN=write pytest " + __file__
-    )
 
 
 @pytest.mark.parametrize(

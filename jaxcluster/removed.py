@@ -1,0 +1,13 @@
+"""Commands and options that 0.1 no longer has, each with what takes its place.
+
+They were never in a release. Notebooks of the people who tried jaxcluster early may hold them; this
+table goes after the next release.
+"""
+
+from __future__ import annotations
+
+COMMANDS: dict[str, str] = {}
+"""What to do instead of a removed ``%jaxcluster`` command."""
+
+OPTIONS: dict[str, str] = {}
+"""What to do instead of a removed option, by its flag."""
