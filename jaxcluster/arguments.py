@@ -350,57 +350,12 @@ _FLAGS = {  # of lines that no parser reads: each of their words, and how it is 
     "%shards": {"name": "NAME", "--check": "--check", "--widget": "--widget"},
     "%jaxcluster compare": {"expression": "EXPRESSION"},
     "%jaxcluster cost": {"call": "CALL"},
-    "%jaxcluster notify": {
-        "command": "COMMAND", "--after": "--after SECONDS", "--test": "--test",
-    },
-}  # fmt: skip
+}
 
 
 def help_of(prog: str) -> str:
     """What ``--help`` says of one of them."""
     return usage.format_help(prog, [usage.explain(prog, *each) for each in _FLAGS[prog].items()])
-
-
-_BEHIND = re.compile(r"(\s+(--test|--after\s+\S+))+\s*$")
-
-
-def notify_line(line: str) -> tuple[float | None, bool, str]:
-    """The (seconds, whether to try it, command) of a ``notify`` line; the command as it was typed.
-
-    Options may stand before or behind it.
-
-    Raises:
-      Help: it was asked for.
-      UsageError: an option is wrong.
-    """
-    after, is_test, left = None, False, line.strip()
-    if not left.startswith("-") and (found := _BEHIND.search(left)):
-        left = f"{found[0].strip()} {left[: found.start()]}"
-    while left.startswith("-"):
-        word, _, left = left.partition(" ")
-        left = left.lstrip()
-        if word in ("-h", "--help"):
-            raise Help(help_of("%jaxcluster notify"))
-        if word == "--test":
-            is_test = True
-        elif word == "--after":
-            value, _, left = left.partition(" ")
-            try:
-                after = seconds(value)
-            except ValueError:
-                after = math.nan
-            if not 0 <= after < math.inf:
-                what = f"not {value}" if value else "and nothing was given"
-                raise UsageError(
-                    f"--after takes a number of seconds, {what}.",
-                    "For example: %jaxcluster notify --after 600",
-                )
-            left = left.lstrip()
-        else:
-            raise UsageError(
-                f"There is no option {word}.", "%jaxcluster notify --help lists the options."
-            )
-    return after, is_test, left
 
 
 def shards_line(line: str) -> tuple[str, set[str]]:

@@ -6,7 +6,10 @@ table goes after the next release.
 
 from __future__ import annotations
 
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "notify": "IPython calls a function of yours at each cell's end, also of one that failed: "
+    "get_ipython().events.register('post_run_cell', function)",
+}
 """What to do instead of a removed ``%jaxcluster`` command."""
 
 OPTIONS: dict[str, str] = {}

@@ -96,11 +96,6 @@ ABOUT = {
         "of all for Perfetto, and a table: steps, time in collectives, who comes last into which. "
         "%%spmd --profile does it for a whole cell."
     ),
-    "notify": (
-        "Run a command of yours in this machine's shell when a cell of this notebook has run for a "
-        "minute or more, and has ended or failed. It gets CELL_TEXT, CELL_STATUS (ended or "
-        "failed), CELL_NUMBER, CELL_SECONDS and CELL_CLUSTER as environment variables."
-    ),
     "mesh": "Which rank holds which device of a mesh.",
     "memory": "What each device holds.",
     "checkpoint": "Save the ranks' variables to disk.",
@@ -173,12 +168,6 @@ WORDS = {
         "--follow",
     ),
     "history count": ("how many cells (20)", "100"),
-    "notify command": (
-        "a shell command, as it is typed; off for none; without one, the current setting is shown",
-        'curl -d "$CELL_TEXT" ntfy.sh/my-topic',
-    ),
-    "notify --after": ("how long a cell must have run (60 s)", "--after 600"),
-    "notify --test": ("run it now; a new command is kept only if it works", "--test"),
     "profile seconds": ("how long (5s); it ends with the cell", "10s"),
     "profile folder": ("where the files go (default: jaxcluster-profiles)", "10s before"),
     "cost call": ("a call of a function, jitted or not", "step(params, batch)"),

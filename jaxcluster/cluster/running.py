@@ -19,7 +19,6 @@ from jaxcluster import wire
 from jaxcluster.cluster import events as cluster_events
 from jaxcluster.cluster import stopbutton
 from jaxcluster.cluster.action_runner import ActionRunner, Owner
-from jaxcluster.cluster.notify import notifier
 from jaxcluster.cluster.prompts import Labelled
 from jaxcluster.cluster.questions import IN_BACKGROUND, NO_TERMINAL, Conversation
 from jaxcluster.errors import CellInterrupted, JaxClusterError
@@ -101,7 +100,6 @@ class RunningCell:
         self._is_carried = False
         self._stopped: CellInterrupted | None = None  # in the recovery at its end, on a thread
         self._listener_error: Exception | None = None
-        self._is_notified = False
         self._has_looked = False  # and what was seen lies behind what came before it
         self._left: list[actions.Action] = []  # what the stop button has kept from being done
         self._says_faults = not options.compared  # whose result is what differs
@@ -141,11 +139,9 @@ class RunningCell:
         if (error := verdict.verdict(ending)) is not None:
             with contextlib.suppress(OSError, JaxClusterError):  # that must not take its place
                 self._keep_report(error)
-            self._notify(error)
             raise error
         if ending.left:  # its code has caught the stop
             self.runner.say(notices.Warned(f"{ending.left}\n"))
-        self._notify(None)
         if (
             self.core.loop_progress.kept is not None
         ):  # it has come to its end: nobody goes on with it
@@ -154,13 +150,6 @@ class RunningCell:
 
     def _explain_missing(self, error: str, ranks: Sequence[int]) -> Sequence[str]:
         return self.cluster.world.processes.explain_missing(error, ranks)
-
-    def _notify(self, error: BaseException | None) -> None:
-        """Once, at its end: on a thread of its own before anybody waits for it."""
-        if not self._is_notified:
-            self._is_notified = True
-            seconds = time.monotonic() - self.started
-            notifier.ended(self.cluster.name, self.record, seconds, error)
 
     def _keep_report(self, error: BaseException) -> None:
         """For ``%jaxcluster report``, which is often asked when its ranks are gone."""
@@ -181,7 +170,6 @@ class RunningCell:
                     self._carry()
                 except CellInterrupted as stop:  # while it waited for new processes
                     self._stopped = stop
-                self._notify(self._stopped)
                 self.record.is_over = True
                 when_done(self.record)
             finally:

@@ -17,7 +17,6 @@ from jaxcluster.allocation.supervisor import quit_warm
 from jaxcluster.allocation.turns import who_we_are
 from jaxcluster.cluster import events, undoing
 from jaxcluster.cluster import history as cells
-from jaxcluster.cluster.notify import notifier
 from jaxcluster.doctor import hosts as hostchecks
 from jaxcluster.errors import UsageError
 from jaxcluster.model import compared, cost, rewrite, stragglers, timeline
@@ -60,7 +59,6 @@ COMMANDS = {
     "logs": "what the processes wrote outside of cells: logs 2",
     "outputs": "what each rank printed in the last cell: outputs 1-3; --cell N, --follow",
     "history": "the cells of all notebooks on the cluster: state, time, who",
-    "notify": "run a command of yours when a long cell ends: notify COMMAND|off",
     "compare": "an expression's value on each rank, equal values once: compare loss",
     "cost": "what a call would cost, before any run: cost step(params, batch)",
     "profile": "profile the cell that runs, on all its ranks: profile 5s",
@@ -527,27 +525,6 @@ class Commands:
             if self.auto.on
             else "Cells run in the notebook again."
         )
-
-    @staticmethod
-    def _notify(line: str) -> None:
-        def tell() -> str:
-            if not notifier.command:
-                return "Nothing is run when a cell ends."
-            return f"Run at the end of cells of {notifier.after_s:g} s and more: {notifier.command}"
-
-        after, is_test, typed = arguments.notify_line(line)
-        command = notifier.command if not typed else "" if typed == "off" else typed
-        is_test = is_test and bool(command)
-        if is_test and (problem := notifier.test(command)):
-            kept = f"It was not kept. {tell()}" if typed else ""
-            raise UsageError(f"{problem[0].upper()}{problem[1:]}", kept)
-        notifier.command = command
-        if after is not None:
-            notifier.after_s = after
-        example = '%jaxcluster notify curl -d "$CELL_TEXT" ntfy.sh/my-topic'
-        print(tell() if command else f"{tell()} For example: {example}")
-        if is_test:
-            print("The command ran without an error.")
 
     def _compare(self, line: str) -> None:
         if line.strip() in ("-h", "--help"):

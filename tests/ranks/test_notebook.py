@@ -150,25 +150,6 @@ def test_doctor_checks_and_says_what_to_mend(notebook: Notebook) -> None:
         assert re.search(rf"^[✓!✗] {word}", text, re.MULTILINE), text
 
 
-def test_a_command_is_run_at_the_end_of_a_long_cell(notebook: Notebook, tmp_path: Path) -> None:
-    told = tmp_path / "told"
-    set_ = notebook.ok(f'%jaxcluster notify --after 0.5 echo "$CELL_TEXT" >> {told}').stdout
-    assert set_ == f'Run at the end of cells of 0.5 s and more: echo "$CELL_TEXT" >> {told}\n'
-    notebook.ok("%%spmd\npass")
-    notebook.ok("%%spmd\ntime.sleep(1)")
-    notebook.run("%%spmd\ntime.sleep(1)\nif rank == 2: raise ValueError('late')")
-    notebook.ok("%%spmd --async\ntime.sleep(1)")
-
-    def lines() -> list[str]:
-        return told.read_text().splitlines() if told.exists() else []
-
-    notebook.until(lambda: len(lines()) == 3, "three ends are told")
-    assert "ended after 1 s." in lines()[0]
-    assert "failed after" in lines()[1] and "ValueError on rank 2" in lines()[1]
-    assert "ended after 1 s." in lines()[2]
-    assert "Nothing is run" in notebook.ok("%jaxcluster notify off").stdout
-
-
 def test_interrupt_with_nothing_to_interrupt_says_so(notebook: Notebook) -> None:
     assert notebook.ok("%jaxcluster interrupt").stdout == "No rank was running a cell.\n"
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from jaxcluster import removed
 from jaxcluster.arguments import (
     Help,
     Parser,
@@ -312,6 +313,15 @@ def test_the_examples_of_a_start_can_be_typed(
         line = example.removeprefix("%jaxcluster start ")
         parsed = start_parser("%jaxcluster start").read(line)
         launcher_of(parsed.launcher or "local", taken_from(parsed), parsed.num_processes)
+
+
+@pytest.mark.parametrize("command", removed.COMMANDS)
+def test_a_removed_command_says_what_takes_its_place(
+    magics: JaxClusterMagics, command: str
+) -> None:
+    with pytest.raises(UsageError, match=f"%jaxcluster {command} was removed") as caught:
+        magics.commands.run(f"{command} x")
+    assert removed.COMMANDS[command] in str(caught.value)
 
 
 def test_the_help_of_each_magic_is_its_docstring(magics: JaxClusterMagics) -> None:

@@ -26,7 +26,7 @@ import jaxcluster
 from jaxcluster import cli, cluster, mcp, wire
 from jaxcluster.allocation import remote, remote_attach
 from jaxcluster.arguments import Help
-from jaxcluster.cluster import notify, sessions, starting
+from jaxcluster.cluster import sessions, starting
 from jaxcluster.doctor import hosts as hostchecks
 from jaxcluster.errors import NoCluster, PlanError, UsageError
 from jaxcluster.model import rewrite
@@ -134,9 +134,6 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteractiveShell
 def typed(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Types a line, or a cell."""
     ours = JaxClusterMagics(shell)
-    monkeypatch.setattr(notify, "run", lambda command, told: "")
-    monkeypatch.setattr(notify.notifier, "command", "")
-    monkeypatch.setattr(notify.notifier, "after_s", notify.AFTER_S)
     shell.user_ns = Anything()
 
     def magic(source: str) -> None:
