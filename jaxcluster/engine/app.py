@@ -46,7 +46,6 @@ from jaxcluster.engine.comms import Comms
 from jaxcluster.engine.control import DEFERRED, ControlChannel, Request, StopJobs
 from jaxcluster.engine.history import History
 from jaxcluster.engine.journal import Journal
-from jaxcluster.engine.lab_debugger import RankDebugger
 from jaxcluster.engine.private import coordination
 from jaxcluster.engine.repair import repair_modules
 from jaxcluster.engine.resources import own_gpus, resources
@@ -232,7 +231,6 @@ class Rank:
         handle(profile.Profile, "side", profiler.on_run)
         handle(profile.ProfileStop, "side", profiler.on_stop)
         handle(profile.ReadTracks, "side", profiler.on_tracks)
-        RankDebugger(self.runner, self.control)
         handle(saving.UndoLook, "side", spread(self.runner.undo.look))
         handle(saving.UndoDrop, "side", spread(self.runner.undo.drop))
         handle(saving.Undo, "side", self._undo)

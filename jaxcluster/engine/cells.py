@@ -52,7 +52,7 @@ from jaxcluster.engine.repair import (
     repair_imports,
     repair_modules,
 )
-from jaxcluster.engine.running import Debugger, Home, Running
+from jaxcluster.engine.running import Home, Running
 from jaxcluster.engine.state.copier import Copier
 from jaxcluster.engine.state.settings import Settings
 from jaxcluster.engine.steps.active_loops import ActiveLoops
@@ -114,7 +114,6 @@ class CellRunner:
         self.paused = Paused(self._tell_paused)
         self.asking = Asking(self)
         self.last_error: BaseException | None = None
-        self.debugger: Debugger | None = None
         self.cell_numbers = journal.cell_numbers
         self.main_thread_id = threading.main_thread().ident or 0
         self._pid = os.getpid()
@@ -188,8 +187,6 @@ class CellRunner:
             number = self.current.cell.execution_count
         name = f"{CELL_DIRECTORY}/{number}-{digest}.py"
         self.cell_numbers[name] = number
-        if self.debugger is not None:
-            self.debugger.on_new_cell(name)
         return name
 
     # ------------------------------------------------------------------ running
@@ -328,8 +325,6 @@ class CellRunner:
         if not is_child:
             attempt(self.profiler.end, cell)
         self.asking.end()
-        if self.debugger is not None:
-            self.debugger.end_of_cell()
         self.paused.end_all()
         debugging.end()
         if is_child:

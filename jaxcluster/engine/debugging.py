@@ -184,9 +184,6 @@ def _on_breakpoint(*args: Any, **kwargs: Any) -> Any:
 
     ipykernel's debugpy has its own in the place of Python's, which passes over it in silence.
     """
-    lab = _runner.debugger if _runner is not None else None
-    if lab is not None and lab.stop_here():
-        return None
     debugpy = sys.modules.get("debugpy")
     if debugpy is not None and debugpy.is_client_connected():
         return debugpy.breakpoint()

@@ -77,8 +77,6 @@ class Interrupts:
         running.interrupted = True
         running.stop_waits_since = running.stop_waits_since or time.monotonic()
         self._runner.asking.stop()
-        if self._runner.debugger is not None:
-            self._runner.debugger.let_go()
         signal.pthread_kill(self._runner.main_thread_id, signal.SIGINT)
         return True
 
@@ -119,9 +117,6 @@ class Interrupts:
             self._note_stop(running, frame)
             if running.task is not None and asyncio.current_task(self._loop) is not running.task:
                 self._cancel_soon(running)  # what else runs in the loop is stopped here
-            if usercode.is_debugged(frame):  # the debugger keeps it to itself
-                running.unheard = True
-                self.signal_again(functools.partial(self._is_to_be_raised, running))
             raise KeyboardInterrupt
         if running.task is None or is_rendering:
             running.unheard = True
@@ -203,8 +198,6 @@ class Interrupts:
             running.stop_waits_since = 0.0  # it was raised at a launch meanwhile
             return False
         journal.interrupted = running.unheard = False
-        if self._runner.debugger is not None:
-            self._runner.debugger.let_go()
         return True
 
 

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.engine.control import Request
 from jaxcluster.engine.undo import Course
-
-
-class Debugger(Protocol):
-    """What may stop a cell, and must know of its course: a ``lab_debugger.RankDebugger``."""
-
-    def on_new_cell(self, name: str) -> None: ...
-    def let_go(self) -> None: ...
-    def end_of_cell(self) -> None: ...
-    def stop_here(self) -> bool: ...
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from jaxcluster.engine import dap
 from jaxcluster.engine.control import ControlChannel
 from jaxcluster.engine.pending_calls import run_pending
 
@@ -36,27 +35,18 @@ def is_inside(frame: FrameType | None) -> bool | None:
 
     Returns:
       None where it may be only if the wait for a better moment gets long: in IPython's own steps
-      around the code, which hooks and transformers of the user's may hold up, and in the debugger.
+      around the code, which hooks and transformers of the user's may hold up.
       False: nowhere in the cell's course, or within what holds a lock of ours for microseconds.
     """
     innermost, is_run = frame, False
     while frame is not None:
         if frame.f_code in WHOLE:
             return False
-        if dap.is_inside(frame.f_code.co_filename):
-            return None
         if frame.f_code in _WAYS_IN:
             return True if is_run else None if frame is not innermost else False
         is_run = is_run or frame.f_code in RUNS
         frame = frame.f_back
     return False
-
-
-def is_debugged(frame: FrameType | None) -> bool:
-    """Whether the debugger stands between ``frame`` and the cell: it has stopped the cell."""
-    while frame is not None and not dap.is_inside(frame.f_code.co_filename):
-        frame = frame.f_back
-    return frame is not None
 
 
 # What executes a cell's lines, displays what they end in, and renders what they raise. ``comms``

@@ -133,12 +133,6 @@ def shell_ident(kernel: Any) -> Any:
     return kernel._parent_ident["shell"]
 
 
-def debug_publisher(kernel: Any) -> Callable[[Any], None]:
-    """What sends a debugger's event to the pages; on the control thread's loop."""
-    publish: Callable[[Any], None] = kernel._publish_debug_event
-    return publish
-
-
 # ------------------------------------------------------------------ comm
 
 

@@ -11,7 +11,6 @@ from jaxcluster.errors import CellFailed, JaxClusterError, UsageError
 from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.notebook import export, exporting
-from jaxcluster.notebook.lab_debugger import Debugger
 from jaxcluster.notebook.name_hints import point_to_push
 from jaxcluster.notebook.page import Page
 from jaxcluster.plan.spec import check_seconds
@@ -30,14 +29,10 @@ class Cells:
     Args:
       page: where they are typed.
       logs: what the notebook has run.
-
-    Attributes:
-      debugger: JupyterLab's, where the page is one.
     """
 
     def __init__(self, page: Page, logs: exporting.Logs) -> None:
         self.page, self.logs = page, logs
-        self.debugger: Debugger | None = None
 
     def run(self, line: str, cell: str | None) -> None:
         """Run a cell, or a line's expression, on every rank; rank 0's output is shown as it comes.
@@ -142,8 +137,6 @@ class Cells:
         options: Any,
         profile: str,
     ) -> None:
-        if self.debugger is not None:
-            self.debugger.before_cell(running)
         relay = relay_of(running, self.page.shell)
         if relay is not None:
             relay.expect()

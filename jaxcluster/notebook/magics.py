@@ -26,7 +26,6 @@ from jaxcluster.notebook import debugging, export, exporting
 from jaxcluster.notebook.cells import Cells
 from jaxcluster.notebook.commands import Commands, list_commands, say_usage
 from jaxcluster.notebook.completion import Completion
-from jaxcluster.notebook.lab_debugger import Debugger
 from jaxcluster.notebook.name_hints import Elsewhere
 from jaxcluster.notebook.page import Page
 from jaxcluster.panel import Panel
@@ -191,8 +190,6 @@ def load(ipython: Any) -> None:
     panel = magics.commands.panel = Panel(ipython, magics.auto) if magics.page.rich else None
     if panel is not None:
         panel.install()
-        magics.cells.debugger = Debugger(ipython)
-        magics.cells.debugger.install()
     _loaded[id(ipython)] = (magics, completion, elsewhere, debug, panel)
 
 
@@ -214,8 +211,6 @@ def unload(ipython: Any) -> None:
     magics, completion, elsewhere, debug, panel = _loaded.pop(id(ipython))
     elsewhere.uninstall()
     debug.uninstall()
-    if magics.cells.debugger is not None:
-        magics.cells.debugger.uninstall()
     for transform in (magics.auto.transform, rewrite.ask_for_help):
         ipython.input_transformers_cleanup.remove(transform)
     completion.uninstall()

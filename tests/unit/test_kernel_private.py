@@ -26,7 +26,6 @@ from jaxcluster.host import kernel_private
         (InteractiveShell, "_showtraceback"),
         (InteractiveShell, "_format_exception_for_storage"),
         (IPythonKernel, "_cancel_on_sigint"),
-        (IPythonKernel, "_publish_debug_event"),
         (Kernel, "_allow_stdin"),
         (DeduperReloader, "maybe_reload_module"),
     ],

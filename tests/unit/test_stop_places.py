@@ -155,7 +155,7 @@ def stopped(stops: Stops, cell: Callable[[], Coroutine[Any, Any, None]]) -> None
             await asyncio.sleep(0)
 
     running, runner = stops.running, stops._runner
-    given = SimpleNamespace(current=running, debugger=None, journal=runner.journal)
+    given = SimpleNamespace(current=running, journal=runner.journal)
     given.main_thread_id, given.asking = threading.get_ident(), SimpleNamespace(stop=lambda: None)
     given.journal.is_launching = given.journal.has_just_launched = lambda frame: False
     stops._runner = given  # type: ignore[assignment]
