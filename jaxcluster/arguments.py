@@ -348,7 +348,6 @@ def read_seconds(word: str, example: str) -> float:
 
 _FLAGS = {  # of lines that no parser reads: each of their words, and how it is shown
     "%shards": {"name": "NAME", "--check": "--check", "--widget": "--widget"},
-    "%jaxcluster compare": {"expression": "EXPRESSION"},
     "%jaxcluster cost": {"call": "CALL"},
 }
 

@@ -7,6 +7,7 @@ table goes after the next release.
 from __future__ import annotations
 
 COMMANDS: dict[str, str] = {
+    "compare": "Equal values are shown once by %spmd --all EXPRESSION",
     "notify": "IPython calls a function of yours at each cell's end, also of one that failed: "
     "get_ipython().events.register('post_run_cell', function)",
 }

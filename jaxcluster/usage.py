@@ -82,10 +82,6 @@ ABOUT = {
         "The cells that all notebooks have run on the cluster, also closed ones: how each has "
         "ended, how long it took, who ran it. %jaxcluster outputs --cell N shows the output of one."
     ),
-    "compare": (
-        "Compute an expression on every rank, as a cell, and show each value once, with its ranks: "
-        "are they equal? Values are compared by hashes; nothing is launched for that."
-    ),
     "cost": (
         "Compile a call on every rank and show what it would cost, before any run: each collective "
         "with its mesh axis, bytes and line; operations, memory, seconds to compile; what is "
@@ -171,7 +167,6 @@ WORDS = {
     "profile seconds": ("how long (5s); it ends with the cell", "10s"),
     "profile folder": ("where the files go (default: jaxcluster-profiles)", "10s before"),
     "cost call": ("a call of a function, jitted or not", "step(params, batch)"),
-    "compare expression": ("a Python expression, in the ranks' variables", "params['w'].sum()"),
     "mesh name": ("a variable that is a mesh (default: all of them)", "mesh"),
     "checkpoint name": ("its name", "before-tuning"),
     "checkpoint --orbax": (
@@ -252,7 +247,6 @@ NEEDED = (
     "%push names",
     "%pull names",
     "use name",
-    "compare expression",
     "cost call",
     "checkpoint name",
     "restore name",

@@ -90,7 +90,6 @@ class Dispatcher:
                 message=message,
                 post_mortem=options.post_mortem,
                 script=options.script,
-                compared=options.compared,
                 costed=options.costed,
                 profile=options.profile,
                 sent_ns=sent_ns,

@@ -33,8 +33,7 @@ from jaxcluster.cluster.running import CellOptions, Listener, RunningCell
 from jaxcluster.cluster.starting import Progress
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import Divergence, NoCluster, RecoveryError, UsageError
-from jaxcluster.model import compared, findings
-from jaxcluster.model.compared import Compared, check_expression
+from jaxcluster.model import findings
 from jaxcluster.model.cost import Cost, check_call, estimate, reported
 from jaxcluster.model.history import History
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
@@ -411,34 +410,6 @@ class Cluster(Lifecycle):
             buffers, prompt, post_mortem, script, stall_s=stall_s, profile=profile,
         )  # fmt: skip
         return self._submit(source, options)
-
-    def compare(
-        self,
-        expression: str,
-        *,
-        execution_count: int | None = None,
-        on_output: Listener | None = None,
-        on_notice: Callable[[str], None] | None = None,
-        prompt: Labelled | None = None,
-    ) -> Compared:
-        """An expression's value on every rank, equal ones once; ``equal`` says whether all are.
-
-        It is computed as a cell is: what it launches, all ranks launch. Nothing more is launched
-        for the comparison, which is by hashes, made on each rank; at most 4,000 characters of each
-        value's text are fetched. Of an array that spans ranks its copies are compared.
-
-        Raises:
-          UsageError: it is no Python expression.
-          CellFailed, and all that ``run`` raises: it failed on some ranks.
-        """
-        source = check_expression(expression)
-
-        options = CellOptions(
-            execution_count=execution_count, on_output=_but("look", on_output),
-            on_notice=on_notice, prompt=prompt, compared=True,
-        )  # fmt: skip
-        record = self._submit(source, options).wait()
-        return compared.compare(source, compared.looks(record))
 
     def cost(
         self,

@@ -42,10 +42,9 @@ class CellOptions:
 
     With a ``message`` its code is not run again: what a user did to a widget of it is passed on.
     With a ``script`` it is all that the ranks are there for, so after it nothing is brought back,
-    undone or replaced; what has gone wrong is found and told all the same. ``compared``: its result
-    is told as a ``wire.ValueLook``. ``stall_s``: how long all its ranks may be in one launch.
-    ``costed``: of its source, a call, the cost alone is told. ``profile``: the token of the profile
-    for which its ranks are ready.
+    undone or replaced; what has gone wrong is found and told all the same. ``stall_s``: how long
+    all its ranks may be in one launch. ``costed``: of its source, a call, the cost alone is told.
+    ``profile``: the token of the profile for which its ranks are ready.
     """
 
     ranks: Sequence[int] | None = None
@@ -60,7 +59,6 @@ class CellOptions:
     prompt: Labelled | None = None
     post_mortem: bool = False
     script: wire.Script | None = None
-    compared: bool = False
     costed: bool = False
     profile: str = ""
     stall_s: float | None = None
@@ -102,7 +100,6 @@ class RunningCell:
         self._listener_error: Exception | None = None
         self._has_looked = False  # and what was seen lies behind what came before it
         self._left: list[actions.Action] = []  # what the stop button has kept from being done
-        self._says_faults = not options.compared  # whose result is what differs
         self._has_code = options.message is None and not options.post_mortem
 
     def wait(self) -> CellRecord:
@@ -126,11 +123,10 @@ class RunningCell:
 
     def _end(self) -> None:
         """Say, or raise, what its end has brought."""
-        if self._says_faults or self.runner.on_notice is not None:
-            report = self.core.polls.report
-            for line in notices.faults(self.record):
-                if report is None or line.strip() not in report.lines:
-                    self.runner.say(line)
+        report = self.core.polls.report
+        for line in notices.faults(self.record):
+            if report is None or line.strip() not in report.lines:
+                self.runner.say(line)
         if remains := self.core.remains:
             self.runner.say(notices.Lasting(remains))
         if self._stopped is not None:

@@ -12,7 +12,6 @@ from jaxcluster import wire
 from jaxcluster.engine import failures
 from jaxcluster.engine.arrays import describe, spans_processes
 from jaxcluster.engine.capture import LogTail, mime_bundle
-from jaxcluster.engine.compared import looked_at
 from jaxcluster.host import kernel_private
 
 if TYPE_CHECKING:
@@ -45,11 +44,7 @@ class CellOutput:
         if self._runner.is_child():  # its text goes to the log
             print(content.get("data", {}).get("text/plain", ""))
             return
-        if kind == "execute_result" and running.cell.compared:
-            shown = str(content["data"].get("text/plain", ""))
-            look = looked_at(self._runner.last_result, shown)
-            content = {"data": {"text/plain": look["text"]}, "metadata": {}, "look": look}
-        elif kind == "execute_result" and spans_processes(self._runner.last_result):
+        if kind == "execute_result" and spans_processes(self._runner.last_result):
             with contextlib.suppress(Exception):  # its text alone is shown
                 content["array"] = asdict(replace(describe(self._runner.last_result), shards=[]))
         self._runner.history.add(kind, content)

@@ -19,7 +19,7 @@ from jaxcluster.cluster import events, undoing
 from jaxcluster.cluster import history as cells
 from jaxcluster.doctor import hosts as hostchecks
 from jaxcluster.errors import UsageError
-from jaxcluster.model import compared, cost, rewrite, stragglers, timeline
+from jaxcluster.model import cost, rewrite, stragglers, timeline
 from jaxcluster.model.outputs import traceback_lines
 from jaxcluster.notebook import debugging, exporting
 from jaxcluster.notebook.page import Page
@@ -28,7 +28,6 @@ from jaxcluster.panel import Panel
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import registry
 from jaxcluster.text import format_nbytes
-from jaxcluster.views import compared as compared_view
 from jaxcluster.views import cost as cost_view
 from jaxcluster.views import history, journal, report, status, text
 from jaxcluster.views import shards as array_views
@@ -59,7 +58,6 @@ COMMANDS = {
     "logs": "what the processes wrote outside of cells: logs 2",
     "outputs": "what each rank printed in the last cell: outputs 1-3; --cell N, --follow",
     "history": "the cells of all notebooks on the cluster: state, time, who",
-    "compare": "an expression's value on each rank, equal values once: compare loss",
     "cost": "what a call would cost, before any run: cost step(params, batch)",
     "profile": "profile the cell that runs, on all its ranks: profile 5s",
     "mesh": "which rank holds which device of a mesh",
@@ -74,7 +72,7 @@ COMMANDS = {
     "doctor": "check this machine, or hosts, and say what to fix",
 }
 
-EXPRESSIONS = ("compare", "cost")  # commands whose lines are Python's, for the ranks
+EXPRESSIONS = ("cost",)  # commands whose lines are Python's, for the ranks
 _VARIABLE = re.compile(r"\{(\w+)\}|\$(\w+)")
 
 ELSEWHERE = {  # words that look like commands, and what has them
@@ -524,13 +522,6 @@ class Commands:
             "Every cell is now an %%spmd cell; cells with only magics still run in the notebook."
             if self.auto.on
             else "Cells run in the notebook again."
-        )
-
-    def _compare(self, line: str) -> None:
-        if line.strip() in ("-h", "--help"):
-            raise arguments.Help(arguments.help_of("%jaxcluster compare"))
-        self._show_found(
-            compared.check_expression(line), cluster.Cluster.compare, compared_view.bundle
         )
 
     def _cost(self, line: str) -> None:

@@ -119,8 +119,7 @@ def facts(found: Cost) -> list[str]:
     if found.differs:
         lines.append(
             f"{begin_ranks(found.differs)} would run another program than "
-            f"{name_ranks([min(found.compile_s)])}: the ranks would hang, or compute nonsense. "
-            "%jaxcluster compare EXPRESSION shows what differs."
+            f"{name_ranks([min(found.compile_s)])}: the ranks would hang, or compute nonsense."
         )
     if found.flops is not None:
         least = f" or more: {found.uncounted}" if found.uncounted else ""

@@ -92,7 +92,6 @@ from jaxcluster.wire.messages import (
     StepCost,
     StepsReport,
     ThreadError,
-    ValueLook,
     ValueReport,
     VariableInfo,
     session_name,

@@ -420,7 +420,6 @@ class CellRequest(Operation[CellReply], op="cell"):
     ``post_mortem``: it has no source; the rank's last error is looked at in the debugger.
     With a ``script`` the source is that script's, plain Python, and is run as one.
     ``settled``: this notebook's cells up to this seq have ended, and their ranks are in lockstep.
-    ``compared``: its result is told as a ``ValueLook``, in place of all of it.
     ``costed``: its source is a call, of which only the cost is told, as a ``StepCost``.
     ``profile``: the token of the profile that is made of it, which its ranks are ready for.
     ``sent_ns``: when it was sent, by its notebook's clock, and ``who`` that is.
@@ -437,7 +436,6 @@ class CellRequest(Operation[CellReply], op="cell"):
     post_mortem: bool = False
     script: Script | None = None
     settled: int = 0
-    compared: bool = False
     costed: bool = False
     profile: str = ""
     sent_ns: int = 0
@@ -624,21 +622,6 @@ class ValueReport:
     counts: list[int] = field(default_factory=list)
     infos: list[ArrayInfo] = field(default_factory=list)
     digest: str = ""
-    copies: list[Any] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class ValueLook:
-    """What one rank says of a value that is compared with the other ranks'.
-
-    ``digest`` is equal where values are; "" where none can be made. ``text`` is the beginning of
-    what IPython shows, without ``cut_chars`` more. ``copies`` as in a ``ValueReport``.
-    """
-
-    type: str
-    text: str
-    digest: str = ""
-    cut_chars: int = 0
     copies: list[Any] = field(default_factory=list)
 
 
