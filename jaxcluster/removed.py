@@ -13,5 +13,7 @@ COMMANDS: dict[str, str] = {
 }
 """What to do instead of a removed ``%jaxcluster`` command."""
 
-OPTIONS: dict[str, str] = {}
+OPTIONS: dict[str, str] = {
+    "--orbax": "Orbax works in a %%spmd cell as in a script: see docs/how-to/recover.md",
+}
 """What to do instead of a removed option, by its flag."""

@@ -169,10 +169,6 @@ WORDS = {
     "cost call": ("a call of a function, jitted or not", "step(params, batch)"),
     "mesh name": ("a variable that is a mesh (default: all of them)", "mesh"),
     "checkpoint name": ("its name", "before-tuning"),
-    "checkpoint --orbax": (
-        "also writes the arrays as a checkpoint of Orbax's, which any JAX program reads",
-        "after-100 --orbax",
-    ),
     "restore name": ("the checkpoint's name", "before-tuning"),
     "restore --mesh": (
         "the sizes of the meshes' axes, where another number of ranks has saved it",

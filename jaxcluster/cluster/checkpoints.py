@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from jaxcluster.cluster import resizing, stopbutton
 from jaxcluster.cluster.restoring import Restoring
 from jaxcluster.cluster.world import World
-from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError, UsageError
-from jaxcluster.model.outputs import CellRecord
+from jaxcluster.errors import CellInterrupted, JaxClusterError, UsageError
 from jaxcluster.records import registry
 from jaxcluster.text import format_nbytes, join_reasons, plural
 from jaxcluster.wire.link import replies
@@ -22,12 +20,9 @@ from jaxcluster.wire.ops.state import (
     RestoreLook,
     RestoreLooked,
     SavePlace,
-    SaveReport,
     Snapshot,
 )
 
-ORBAX = "orbax"  # the folder in a checkpoint that Orbax has written
-NO_ORBAX = "Orbax is not installed on the ranks. Nothing was saved."
 TIMEOUT_S = 600.0
 NAME = "a checkpoint's name"
 UNTOUCHED = "Nothing was restored: all ranks keep the variables they have."
@@ -37,22 +32,16 @@ TOO_LATE = (
 )
 
 
-# Writes those of some names that are arrays into a folder of Orbax's; why the others are not there.
-Export = Callable[[Path, Sequence[str]], Mapping[str, str]]
-
-
 def save(
     world: World,
     name: str,
     folder: str | Path,
-    export: Export | None,
     between: AbstractContextManager[object],
 ) -> str:
     """Save every rank's variables; returns in a line what was saved and what can't be.
 
     A file a rank, in ``folder/name``; an older checkpoint of that name is replaced once the new one
-    is whole. It takes one copy of all that the ranks hold, and with ``export`` another of the
-    arrays.
+    is whole. It takes one copy of all that the ranks hold.
 
     Args:
       between: a place among the cells of all notebooks.
@@ -75,7 +64,6 @@ def save(
         with between:
             answers = world.ask(ranks, asked, timeout_s=TIMEOUT_S)
         reports = [report for _, report in sorted(replies(answers).items())]
-        told = _export(draft, reports, export) if export is not None else ""
         shutil.rmtree(final, ignore_errors=True)
         draft.rename(final)
     finally:
@@ -87,41 +75,7 @@ def save(
     line = f"Saved {plural(len(kept), 'variable')} of {whose} ({size}) in {final}."
     if lost:
         line += f" Not saved: {join_reasons(lost)}."
-    return f"{line}{told}"
-
-
-def by_orbax(run: Callable[[str], CellRecord]) -> Export:
-    """What writes arrays through Orbax, in a cell that ``run`` runs on all ranks.
-
-    Raises, when it does:
-      UsageError: Orbax is not installed on the ranks.
-      CellFailed: it could not write.
-    """
-
-    def export(path: Path, names: Sequence[str]) -> Mapping[str, str]:
-        save = "__import__('jaxcluster.engine.orbaxfile', fromlist=['save']).save"
-        try:
-            record = run(f"print({save}({str(path)!r}, {list(names)!r}, globals()))")
-        except CellFailed as error:
-            error.hint = f"Nothing was saved.\n{error.hint}".strip()
-            if error.ename == "ModuleNotFoundError" and "orbax" in error.message:
-                raise UsageError(NO_ORBAX, "%pip install orbax-checkpoint") from error
-            raise
-        left = ast.literal_eval(record.stdout(0).splitlines()[-1])
-        return {str(name): str(why) for name, why in left.items()}
-
-    return export
-
-
-def _export(draft: Path, reports: Sequence[SaveReport], export: Export) -> str:
-    """Have the arrays in the draft for other programs as well; says which of the names are not."""
-    digests = [report.digests for report in reports]
-    names = sorted(set().union(*digests))
-    alike = [n for n in names if len({by_name.get(n) for by_name in digests}) == 1]
-    left = export(draft / ORBAX, alike)
-    left = dict(left) | {n: "differs between ranks" for n in names if n not in alike}
-    line = f" Its {ORBAX} folder has {', '.join(n for n in alike if n not in left)} for any program"
-    return f"{line}, but not {join_reasons(left)}." if left else f"{line}."
+    return line
 
 
 def restore(

@@ -607,30 +607,17 @@ class Cluster(Lifecycle):
         events.tell()
         return told
 
-    def checkpoint(
-        self, name: str, folder: str | Path = "jaxcluster-checkpoints", orbax: bool = False
-    ) -> str:
+    def checkpoint(self, name: str, folder: str | Path = "jaxcluster-checkpoints") -> str:
         """Save every rank's variables to disk, in ``folder/name``; returns what was saved.
 
-        Args:
-          orbax: also write ``folder/name/orbax``, a checkpoint of Orbax's that any JAX program
-            reads: a tree ``{name: value}`` of the variables that are alike on all ranks and are
-            arrays, numbers or trees of them. It is written in a cell, by all ranks at once.
-
         Raises:
-          UsageError: a checkpoint can't be called so, or Orbax is not installed on the ranks.
+          UsageError: a checkpoint can't be called so.
           RankError: a rank could not write its file.
-          CellFailed: Orbax could not write its own; nothing was saved.
         """
         from jaxcluster.cluster import checkpoints  # with numpy, as for ``push``
 
         self.check_not_closed()
-
-        def run(source: str) -> CellRecord:
-            return self._submit(source, CellOptions()).wait()
-
-        export = checkpoints.by_orbax(run) if orbax else None
-        return checkpoints.save(self.world, name, folder, export, between_cells.place(self))
+        return checkpoints.save(self.world, name, folder, between_cells.place(self))
 
     def restore(
         self,

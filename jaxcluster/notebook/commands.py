@@ -485,13 +485,10 @@ class Commands:
             else "Programs run without being checked first; the journals are compared as before."
         )
 
-    def _checkpoint(self, line: str) -> None:
-        parser = arguments.command_parser("%jaxcluster checkpoint", "name")
-        parser.add_argument("--orbax", action="store_true")
-        parsed = parser.read(line)
-        if parsed.name is None:
+    def _checkpoint(self, name: str | None) -> None:
+        if name is None:
             raise UsageError("A checkpoint needs a name.", "%jaxcluster checkpoint NAME")
-        print(cluster.current().checkpoint(parsed.name, orbax=parsed.orbax))
+        print(cluster.current().checkpoint(name))
 
     def _restore(self, line: str) -> None:
         parser = arguments.command_parser("%jaxcluster restore", "name")

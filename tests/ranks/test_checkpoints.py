@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +15,7 @@ from helpers import until
 import jaxcluster
 from jaxcluster.cluster import checkpoints
 from jaxcluster.engine.state.saved import read, state_path, write
-from jaxcluster.errors import CellFailed, CellInterrupted, RankDied, RecoveryError, UsageError
+from jaxcluster.errors import CellInterrupted, RankDied, RecoveryError, UsageError
 
 SETUP = """
 import jax, jax.numpy as jnp, numpy as np
@@ -50,59 +47,6 @@ def test_a_checkpoint_comes_back_in_a_later_cluster(
     assert "There are: epoch-1." in str(caught.value)
 
 
-ORBAX = """
-import optax, json
-w = jax.make_array_from_callback((8,), NamedSharding(mesh, P()), lambda i: np.arange(8.0)[i])
-tx = optax.adam(1e-3).init({"w": w})
-own = jax.process_index()
-host = {"a": np.arange(3), "b": jnp.ones(2, jnp.bfloat16), "ok": True, "half": np.float16(0.5)}
-host["z"] = 1j
-key = jax.random.key(0)
-words = "none"
-"""
-READ = """
-import json, sys, jax, numpy as np, orbax.checkpoint as ocp
-reader = ocp.PyTreeCheckpointer()
-tree = reader.metadata(sys.argv[1]).item_metadata.tree
-whole = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
-text = lambda x: [str(x.dtype), str(x.tolist())]
-print(json.dumps(jax.tree.map(text, reader.restore(sys.argv[1], restore_args=whole))))
-"""
-
-
-def test_the_arrays_of_a_checkpoint_are_files_that_any_jax_program_reads(
-    start: Callable[..., jaxcluster.Cluster], tmp_path: Path
-) -> None:
-    pytest.importorskip("orbax.checkpoint")
-    cluster = start(2, devices_per_process=2, platform="cpu")
-    cluster.run(SETUP + ORBAX, show=False)
-    told = cluster.checkpoint("c", tmp_path, orbax=True)
-    assert "orbax folder has g, host, params, tx, w for any program" in told
-    assert "own (differs between ranks)" in told
-    assert "words (str is not an array)" in told
-    assert "key (a PRNG key: save jax.random.key_data of it)" in told
-    # A program of one process and one device.
-    env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
-    command = [sys.executable, "-W", "ignore", "-c", READ, str(tmp_path / "c" / "orbax")]
-    done = subprocess.run(
-        command, check=False, env=env, capture_output=True, text=True, timeout=100
-    )
-    assert done.returncode == 0, done.stderr
-    tree = json.loads(done.stdout)
-    assert tree["g"] == tree["params"]["w"] == ["float32", str(list(map(float, range(16))))]
-    assert (tree["params"]["step"][1], tree["host"]["a"]) == ("7", ["int64", "[0, 1, 2]"])
-    assert tree["host"]["z"][1] == "1j"
-    assert tree["host"]["b"] == ["bfloat16", "[1.0, 1.0]"]
-    assert tree["host"]["half"] == ["float16", "0.5"]
-    assert tree["host"]["ok"] == ["bool", "True"]
-    assert tree["w"][1] == str(list(map(float, range(8))))
-    # It is still a checkpoint of ours, and the ranks are in lockstep.
-    cluster.run("g = None", show=False)
-    assert "Restored" in cluster.restore("c", tmp_path)
-    assert cluster.run("print(float(jnp.sum(g)))", show=False).stdout() == "120.0\n"
-    assert not list(tmp_path.glob(".c.part*"))
-
-
 def test_a_checkpoint_has_no_moment_of_a_cell_that_runs(
     pair: jaxcluster.Cluster, tmp_path: Path
 ) -> None:
@@ -117,28 +61,6 @@ def test_a_checkpoint_has_no_moment_of_a_cell_that_runs(
     pair.restore("c", tmp_path)
     told = pair.run("print(n, len(seen))", show=False)
     assert [told.stdout(rank) for rank in range(2)] == ["20 20\n"] * 2
-
-
-def test_without_orbax_nothing_is_saved(pair: jaxcluster.Cluster, tmp_path: Path) -> None:
-    pair.run("import sys; level = 1; sys.modules['orbax'] = sys.modules['orbax.checkpoint'] = None")
-    try:
-        with pytest.raises(UsageError) as caught:
-            pair.checkpoint("c", tmp_path, orbax=True)
-        assert "Orbax is not installed on the ranks. Nothing was saved." in str(caught.value)
-        assert list(tmp_path.iterdir()) == []
-    finally:
-        pair.run("del sys.modules['orbax'], sys.modules['orbax.checkpoint']")
-
-
-def test_where_orbax_can_not_write_nothing_is_saved(
-    pair: jaxcluster.Cluster, tmp_path: Path
-) -> None:
-    pytest.importorskip("orbax.checkpoint")
-    pair.run("%reset -f\nwords = 'none'", show=False)
-    with pytest.raises(CellFailed, match="no variable that is alike on all ranks") as caught:
-        pair.checkpoint("c", tmp_path, orbax=True)
-    assert "Nothing was saved." in caught.value.hint
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_state_of_another_jax_or_python_is_refused(
