@@ -227,6 +227,77 @@ def test_what_lab_has_panels_for_is_below_the_ranks(sidebar: Sidebar) -> None:
     assert sidebar.page.evaluate("document.activeElement.ariaLabel") == "More actions"
 
 
+# ------------------------------------------------------------------------------- many ranks
+
+
+def many(count: int, hosts: int = 1, **odd: dict[str, Any]) -> dict[str, Any]:
+    """The state while so many ranks run line 3; ``odd``: what is else with a rank, as ``r17``."""
+    usual = GOLDEN["state"]["ranks"][0] | {"status": "running", "cell": 7, "line": 3}
+    each = count // hosts
+    ranks = [
+        usual | {"rank": r, "host": f"a-node-with-a-long-name-{r // each:04}.cluster.example"}
+        for r in range(count)
+    ]
+    for name, more in odd.items():
+        ranks[int(name[1:])] |= more
+    return state(ranks=ranks, report=None)
+
+
+def test_from_8_ranks_on_each_has_a_tile_the_odd_ones_first(sidebar: Sidebar) -> None:
+    dead = {"status": "dead", "note": "killed by SIGKILL"}
+    view = sidebar.show(many(64, r17=dead, r40={"status": "waiting"}))
+    sidebar.meet()
+    tiles, detail = view.locator(".jxl-tile"), view.locator(".jxl-gridDetail")
+    assert tiles.count() == 64
+    assert tiles.first.get_attribute("aria-label") == "rank 17: dead, killed by SIGKILL"
+    assert tiles.last.get_attribute("data-rank") == "63"
+    assert "killed by SIGKILL" in detail.inner_text()  # of the first, while none is looked at
+    view.locator(".jxl-tile[data-rank='30']").hover()
+    assert detail.locator(".jxl-rank").get_attribute("data-rank") == "30"
+    assert "[7] line 3" in detail.inner_text()
+    view.locator(".jxl-tile[data-rank='40']").focus()
+    for key in ("Enter", "Tab", "Enter"):
+        sidebar.page.keyboard.press(key)
+    assert sidebar.taken()["args"]["rank"] == 40
+
+
+def test_arrow_keys_go_among_the_tiles_as_they_lie(sidebar: Sidebar) -> None:
+    tiles = sidebar.show(many(64)).locator(".jxl-tile")
+    tiles.first.focus()
+    columns = sidebar.page.evaluate(
+        "() => { const tiles = [...document.querySelectorAll('.jxl-tile')];"
+        " const top = tiles[0].getBoundingClientRect().top;"
+        " return tiles.filter(t => t.getBoundingClientRect().top === top).length; }"
+    )
+    for key, at in [("ArrowRight", 1), ("ArrowDown", 1 + columns), ("ArrowUp", 1), ("End", 63)]:
+        sidebar.page.keyboard.press(key)
+        assert tiles.nth(at).evaluate("tile => tile === document.activeElement"), key
+    assert sidebar.view.locator(".jxl-tile[tabindex='0']").count() == 1
+
+
+def test_several_hosts_have_tiles_of_their_own_and_fold(sidebar: Sidebar) -> None:
+    view = sidebar.show(many(16, hosts=2, r3={"status": "dead"}))
+    hosts = view.locator(".jxl-host")
+    assert (hosts.count(), view.locator(".jxl-tile").count()) == (2, 16)
+    assert "ranks 8-15" in hosts.nth(1).inner_text()
+    hosts.nth(0).locator("summary").press("Enter")
+    view.page.wait_for_function("() => document.querySelectorAll('.jxl-tile').length === 8")
+    assert "7 running" in hosts.nth(0).locator("summary").inner_text()
+    view = sidebar.show(many(256, hosts=32, r20={"status": "dead"}))  # folded at first
+    assert (hosts.count(), view.locator(".jxl-tile").count()) == (32, 0)
+    assert "1 dead" in hosts.nth(2).inner_text()
+    sidebar.show(many(32, hosts=32))  # a rank each: tiles, and no lines
+    assert (hosts.count(), view.locator(".jxl-tile").count()) == (0, 32)
+
+
+def test_64_ranks_leave_room_for_the_clusters_at_250_pixels(sidebar: Sidebar) -> None:
+    sidebar.page.set_viewport_size({"width": 250, "height": 800})
+    view = sidebar.show(many(64))
+    clusters = view.locator(".jxl-clusters").bounding_box()
+    assert clusters["y"] + clusters["height"] < 800
+    assert view.evaluate("s => s.scrollWidth <= s.clientWidth")
+
+
 @pytest.mark.parametrize("theme", VSCODE)
 def test_it_is_readable_in_vscodes_colours_and_without_any(
     sidebar: Sidebar, axe: str, beyond: Callable[[], None], theme: str
