@@ -6,7 +6,7 @@ import { rspack } from '@rspack/core';
 
 const here = import.meta.dirname ?? path.dirname(new URL(import.meta.url).pathname);
 const out = path.resolve(process.argv[2]);
-const styles = ['base', 'ranks', 'report', 'text', 'timeline', 'alone'];
+const styles = ['base', 'ranks', 'report', 'text', 'alone'];
 const shardview = path.join(here, '../jaxcluster/static/shardview');
 
 const compiler = rspack({

@@ -25,7 +25,7 @@ from jaxcluster.model import findings
 from jaxcluster.options import form
 from jaxcluster.panel import protocol
 from jaxcluster.panel.operations import Operations
-from jaxcluster.views import cell_outputs, document, journal
+from jaxcluster.views import cell_outputs, document
 
 TARGET = Path(__file__).resolve().parents[1] / "labextension" / "src" / "protocol.ts"
 WIDTH = 100
@@ -38,15 +38,13 @@ CONSTANTS = {
     "RESOURCES_ID": protocol.RESOURCES_ID,
     "RESOURCES_MIME": protocol.RESOURCES_MIME,
     "SHARDS_MIME": document.MIME,
-    "JOURNAL_MIME": journal.MIME,
-    "JOURNAL_VERSION": journal.VERSION,
     "OUTPUTS_MIME": cell_outputs.MIME,
     "OUTPUTS_VERSION": cell_outputs.VERSION,
 }
 ROOTS = (
     *(protocol.State, protocol.Cell, protocol.Resources, protocol.Hello),
     *(protocol.Request, protocol.Answer, protocol.Heard),
-    *(journal.Journal, cell_outputs.RanksOutputs, form.Form),
+    *(cell_outputs.RanksOutputs, form.Form),
 )
 SOURCES = (
     protocol,

@@ -1,11 +1,10 @@
-"""The last launches of ranks side by side: what a report and the journal draw. Pure."""
+"""The last launches of ranks side by side: what a report and the journal show. Pure."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
 
 from jaxcluster import wire
 
@@ -50,7 +49,7 @@ class Lane:
     ranks: list[int]
     launches: list[Launch | None]
     under_way: bool = False
-    died: Annotated[bool, "Missing in older notebooks."] = False
+    died: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class Timeline:
     first: int
     lanes: list[Lane]
     hidden: list[int] = field(default_factory=list)
-    odd: Annotated[list[int], "Missing in older notebooks."] = field(default_factory=list)
+    odd: list[int] = field(default_factory=list)
 
     @property
     def length(self) -> int:
@@ -81,12 +80,6 @@ class Timeline:
             if len({program_at(lane, at) for lane in self.lanes} - {WAITED_FOR}) > 1:
                 return at
         return None
-
-
-def letter(program: int) -> str:
-    """What stands for a program in a drawing: A, B, ..., Z, AA, ..."""
-    rest, last = divmod(program, 26)
-    return (letter(rest - 1) if rest else "") + chr(ord("A") + last)
 
 
 WAITED_FOR = -1  # stands for a program that a lane may still launch, or died before

@@ -29,7 +29,7 @@ from jaxcluster.ranks import name_ranks
 from jaxcluster.records import registry
 from jaxcluster.text import format_nbytes
 from jaxcluster.views import cost as cost_view
-from jaxcluster.views import history, journal, report, status, text
+from jaxcluster.views import history, report, status, text
 from jaxcluster.views import shards as array_views
 from jaxcluster.views.displays import Bundle
 from jaxcluster.views.live import CellDisplay, StartDisplay, show_hosts
@@ -423,7 +423,7 @@ class Commands:
             raise UsageError(f"{count!r} is not a number of launches.", "%jaxcluster journal 30")
         running = cluster.current()
         reports = running.reports()
-        self.page.show(journal.bundle(timeline.journal(reports, int(count or 20))))
+        print(text.journal(timeline.journal(reports, int(count or 20))))
         states = [one.state for one in reports.values()]
         if late := stragglers.told(running.straggler(), states):
             print(late)

@@ -10,14 +10,12 @@ from jaxcluster import wire
 from jaxcluster.cluster import Cluster, RunningCell, replay
 from jaxcluster.cluster.action_runner import Owner
 from jaxcluster.lockstep.availability import advice
-from jaxcluster.model import crash_log, deaths, explain, postmortem, timeline
+from jaxcluster.model import crash_log, deaths, explain
 from jaxcluster.model.findings import Report
 from jaxcluster.panel import evidence, protocol
 from jaxcluster.panel.poller import RankPoller
 from jaxcluster.ranks import begin_ranks
 from jaxcluster.views import text
-
-TIMELINE = 64  # launches that the survivors of a death are asked for
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,6 @@ class Incidents:
             now,
             **_told(found, said),
             places=evidence.places(said, found.kind, found.culprits, at, errors),
-            timelines=timeline.timelines(said, found.processes, found.seq, found.culprits),
         )
 
     def of_cluster(self, current: Cluster, now: int, poller: RankPoller) -> None:
@@ -78,16 +75,8 @@ class Incidents:
             self._keep_death(about, current, dead, now, poller)
         elif (why := current.divergence) is not None and (last is None or last.about is not why):
             # No cell has a finding, and yet they could not be brought back into lockstep.
-            said = replay.ask_reports(current.link)
-            self._keep(
-                why,
-                current,
-                None,
-                "step",
-                now,
-                **_told(why, said),
-                timelines=timeline.timelines(said),
-            )
+            said = replay.ask_reports(current.link, launches=1)
+            self._keep(why, current, None, "step", now, **_told(why, said))
 
     def _keep_death(
         self,
@@ -98,8 +87,7 @@ class Incidents:
         poller: RankPoller,
     ) -> None:
         """Who died, of what, and what the others did then: most of them wait for nobody."""
-        said = replay.ask_reports(current.link, launches=TIMELINE)
-        gone = postmortem.reports_of(dead, current.world.last_launches)
+        said = replay.ask_reports(current.link, launches=1)
         culprits = [rank for rank in dead if not deaths.meant([current.dead[rank].why])]
         cell = next((c for c in current.cells if set(c.record.ranks) & set(dead)), None)
         last_seen = {
@@ -122,7 +110,6 @@ class Incidents:
             culprits=culprits,
             stacks=text.stacks(said),
             places=evidence.places(said, "dead", culprits, last_seen=last_seen),
-            timelines=timeline.timelines({**said, **gone}, culprits=culprits, is_cut=True),
         )
 
     def _keep(

@@ -18,7 +18,6 @@ from typing import Any
 from jaxcluster import arguments, cluster, wire
 from jaxcluster.cluster import Cluster, array_queries, delegation, events
 from jaxcluster.errors import ClusterExists, JaxClusterError, UsageError
-from jaxcluster.model import timeline
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.rewrite import AutoMode
 from jaxcluster.options import profiles, written
@@ -29,7 +28,6 @@ from jaxcluster.views import comms, document, shards, text
 from jaxcluster.views.cell_outputs import MOST_CHARS, NotebookOutput, in_notebook, notebook_outputs
 
 HEARD_S = 0.25  # that a cell's own thread has to pass an interrupt on
-JOURNAL_LAUNCHES = 40  # the panel scrolls
 PLATFORM_ENV = ("JAX_PLATFORMS", "JAX_PLATFORM_NAME", "CUDA_VISIBLE_DEVICES")
 
 
@@ -224,10 +222,6 @@ class Operations:
     def stacks(self) -> str:
         """Where all ranks are."""
         return text.stacks(cluster.current().reports(launches=1))
-
-    def journal(self) -> list[timeline.Timeline]:
-        """The last launches of each set of processes."""
-        return timeline.journal(cluster.current().reports(), JOURNAL_LAUNCHES)
 
     def outputs(self, cell_id: str, rank: int) -> list[NotebookOutput]:
         """The output of one rank in a cell."""

@@ -20,7 +20,6 @@ from typing import Annotated, Any, Literal, NotRequired, Protocol, TypedDict
 from jaxcluster.cluster.events import StartStep
 from jaxcluster.lockstep.availability import RecoveryMode
 from jaxcluster.model.findings import FindingKind
-from jaxcluster.model.timeline import Timeline
 from jaxcluster.views.cell_outputs import NotebookOutput
 
 PROTOCOL = 1
@@ -143,7 +142,6 @@ class Report:
     recovered: str = ""
     open: bool = False
     places: list[Place] = field(default_factory=list)
-    timelines: list[Timeline] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

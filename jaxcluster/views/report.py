@@ -12,7 +12,6 @@ from html import escape
 from typing import Any
 
 from jaxcluster.records.lastreport import LastReport
-from jaxcluster.views import journal
 from jaxcluster.views import text as texts
 
 LAUNCHES = "Launches"
@@ -40,13 +39,15 @@ def text(found: LastReport, cluster: str) -> str:
 
 
 def html(found: LastReport, cluster: str) -> str:
-    """The same, with the launches as a table, and the stacks folded."""
+    """The same, with the stacks folded."""
     first, *more = _told(found).splitlines()
     parts = [f"<p><b>{escape(first)}</b></p>", f"<p>{escape(_where(found, cluster))}</p>"]
     if more:
         parts.append(f"<p>{'<br>'.join(map(escape, more))}</p>")
     parts.append(f"<p>{CELL}:</p><pre>{escape(_numbered(found))}</pre>")
-    parts += [journal.html(one) for one in found.timelines]
+    if found.timelines:
+        launches = escape(texts.journal(found.timelines))
+        parts.append(f"<p>{LAUNCHES}:</p><pre>{launches}</pre>")
     if found.reports:
         stacks = escape(_stacks(found))
         parts.append(f"<details><summary>{STACKS}</summary><pre>{stacks}</pre></details>")

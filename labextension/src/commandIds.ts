@@ -1,6 +1,6 @@
 /**
- * The ids of all commands. commands.ts adds them, except those that open a panel: showClusters, inspect,
- * journal and showReport are added by the plugins of these panels (sidebar, inspector, journal, report).
+ * The ids of all commands. commands.ts adds them, except those that open a panel: showClusters, inspect
+ * and showReport are added by the plugins of these panels (sidebar, inspector, report).
  *
  * Arguments: start {line?, cell?}, without a line a form asks, with `cell` a cell of the notebook starts it;
  * attach {name}; use {name}; stop {name?, id?}, where an id is
@@ -20,7 +20,6 @@ export namespace CommandIDs {
   export const use = 'jaxcluster:use';
   export const logs = 'jaxcluster:logs';
   export const stacks = 'jaxcluster:stacks';
-  export const journal = 'jaxcluster:journal';
   export const toggleSpmd = 'jaxcluster:toggle-spmd';
   export const writeSpmd = 'jaxcluster:write-spmd';
   export const showClusters = 'jaxcluster:show-clusters';

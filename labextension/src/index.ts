@@ -2,7 +2,6 @@ import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { badges } from './plugins/badges';
 import { commands } from './plugins/commands';
 import { inspector } from './plugins/inspector';
-import { journal } from './plugins/journal';
 import { launcher } from './plugins/launcher';
 import { links } from './plugins/links';
 import { mode } from './plugins/mode';
@@ -32,7 +31,6 @@ const plugins: JupyterFrontEndPlugin<any>[] = [
   mode,
   inspector,
   report,
-  journal,
   status
 ];
 

@@ -21,8 +21,6 @@ export const RPC = 'jaxcluster.rpc';
 export const RESOURCES_ID = 'jaxcluster-resources';
 export const RESOURCES_MIME = 'application/vnd.jaxcluster.resources+json';
 export const SHARDS_MIME = 'application/vnd.jaxcluster.shards+json';
-export const JOURNAL_MIME = 'application/vnd.jaxcluster.journal+json';
-export const JOURNAL_VERSION = 1;
 export const OUTPUTS_MIME = 'application/vnd.jaxcluster.outputs+json';
 export const OUTPUTS_VERSION = 1;
 
@@ -109,46 +107,6 @@ export interface IPlace {
   what: PlaceKind;
 }
 
-/** One launch of a lane. */
-export interface ILaunch {
-  name: string;
-  /** Equal on all lanes for the same program. */
-  program: number;
-  cell: number | null;
-  line: number | null;
-  /**
-   * The line of a script or module that launched it, if it was not the cell's own: "train.py line
-   * 3: x.sum()".
-   */
-  within: string;
-}
-
-/** Ranks that have made the same launches, from the timeline's first one on. */
-export interface ILane {
-  ranks: number[];
-  /** Null where they have made none. */
-  launches: (ILaunch | null)[];
-  /** They are in a cell still: what they have not launched may come. */
-  under_way: boolean;
-  /** Their processes have ended: they could not launch more. Missing in older notebooks. */
-  died?: boolean;
-}
-
-/** The last launches that a set of processes should have made together. */
-export interface ITimeline {
-  processes: number[];
-  /** The number of the first launch that is shown, from 1 on. */
-  first: number;
-  lanes: ILane[];
-  /** Ranks that are left out, if there are too many lanes. */
-  hidden: number[];
-  /**
-   * Ranks that differ from the most at the first launch that differs. What comes after it is
-   * shifted, and means nothing. Missing in older notebooks.
-   */
-  odd?: number[];
-}
-
 /** A certain finding, or the death of ranks: who was where, and who is to blame. */
 export interface IReport {
   /** Changes with every new finding. */
@@ -172,7 +130,6 @@ export interface IReport {
   /** Whether the ranks are still not in lockstep: recovery is the user's to choose. */
   open: boolean;
   places: IPlace[];
-  timelines: ITimeline[];
 }
 
 /** The last cell of this notebook, and whether it can be undone. */
@@ -299,12 +256,6 @@ export interface IAnswer {
 export interface IHeard {
   type: 'heard';
   id: string;
-}
-
-/** What the Lab extension draws of the last launches. */
-export interface IJournal {
-  v: number;
-  timelines: ITimeline[];
 }
 
 /** What was printed. */
@@ -603,8 +554,6 @@ export interface IOperations {
   logs: { args: { rank: number | null; lines: number }; result: string };
   /** Where all ranks are. */
   stacks: { args: Record<string, never>; result: string };
-  /** The last launches of each set of processes. */
-  journal: { args: Record<string, never>; result: ITimeline[] };
   /** The output of one rank in a cell. */
   outputs: { args: { cell_id: string; rank: number }; result: NotebookOutput[] };
   /**

@@ -46,7 +46,7 @@ def test_cells_switch_and_sidebar_work(page_7: LabPage) -> None:
     page = page_7
     every = "%%spmd --all\nprint('hello from', rank)"
     compute = "print('hello from', rank, float(jnp.sum(x)))"
-    cells = [START, SETUP, compute, "%shards x", every, "%jaxcluster journal"]
+    cells = [START, SETUP, compute, "%shards x", every]
     page.write("seven.ipynb", cells)
     page.page.goto(f"{page.lab.url}/notebooks/seven.ipynb")
     page.ready()
@@ -83,15 +83,6 @@ def test_cells_switch_and_sidebar_work(page_7: LabPage) -> None:
         fits(page.page, ".jxl-inspector")
         if shots := os.environ.get("SCREENSHOTS"):
             page.shot(Path(shots) / f"seven-{name}.png")
-    # The last launches, too; a letter leads to its line.
-    page.do(5)
-    page.command("jaxcluster:journal")
-    for part in (".jp-OutputArea .jxl-journal", ".jp-MainAreaWidget .jxl-journal"):
-        page.page.evaluate("() => { window.jaxcluster.currentPanel.content.activeCellIndex = 0; }")
-        at(part).locator("tbody tr").nth(1).locator(".jxl-launch").first.click()
-        page.until("window.jaxcluster.currentPanel.content.activeCellIndex === 2", "it leads there")
-    if shots := os.environ.get("SCREENSHOTS"):
-        page.shot(Path(shots) / "seven-journal.png")
     page.command("jaxcluster:show-clusters")
     at(".jxl-sidebar").get_by_role("button", name="Stop main").click()
     at(".jp-Dialog").get_by_role("button", name="Stop", exact=True).click()

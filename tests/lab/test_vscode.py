@@ -163,11 +163,12 @@ def draw(chromium: Any, url: str) -> dict[str, Shown]:
 PLAIN = {
     "start": "Cluster 'main': ranks 0, 1", "print": "0 28.0", "skip": "Divergence: Line 2 runs",
     "error": "On all 2 ranks:", "stop": "Stopped ranks 0, 1",
+    "journal": "Programs of ranks 0, 1",
 }  # fmt: skip
 RICH = {
     "all": "I am 1", "shards": "2 parts on 2 devices of 2 processes",
     "widget": "2 parts on 2 devices of 2 processes", "script": "by a script",
-    "report": "is the first that differs", "journal": "Last launches of ranks 0, 1",
+    "report": "<- first difference",
     "status": "the curves are of the last 3 minutes", "history": "this notebook",
 }  # fmt: skip
 

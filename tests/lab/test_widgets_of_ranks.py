@@ -51,7 +51,7 @@ def test_widgets_of_ranks_are_used_on_the_page(page: LabPage) -> None:
     page.open(
         "widgets.ipynb", START, SETUP, MAKE, BARS, "%jaxcluster status --live",
         "%%spmd --all\nprint(len(clicks), total.widget.kwargs)", "%jaxcluster restart", BAR,
-        "%%spmd\nbar.container.children[2].value = 'goes on'", "%jaxcluster journal",
+        "%%spmd\nbar.container.children[2].value = 'goes on'",
     )  # fmt: skip
     page.do(0, 1, 2)
     shown = page.page.locator(".jp-Cell").nth(2).locator(".jp-Cell-outputArea")
@@ -117,7 +117,6 @@ def test_widgets_of_ranks_are_used_on_the_page(page: LabPage) -> None:
     page.command("docmanager:open", {"path": "widgets.ipynb"})
     shot(page, "reloaded")
 
-    page.do(9)
     page.do(2, 6)
     sees("are no longer live: the ranks have new processes")
     assert shown.get_by_role("button", name="count").is_disabled()
@@ -150,8 +149,6 @@ def looks_right(page: LabPage, saved: nbformat.NotebookNode) -> None:
         )
         assert curve.count() == 1
         assert curve.bounding_box()["height"] < 40
-        assert alone.get_by_text("Last launches of ranks 0, 1").count() == 1
-        assert alone.get_by_role("rowheader").all_inner_texts() == ["0", "1"]
         if SHOTS:
             alone.screenshot(path=f"{SHOTS}/widgets-saved-{theme}.png", full_page=True)
     context.close()

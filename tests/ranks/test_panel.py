@@ -337,14 +337,9 @@ def test_texts(notebook: Notebook, page: Page) -> None:
     assert "from a child" in page.call("logs", rank=1, lines=50)
     assert page.call("stacks") == "── ranks 0, 1 ──\nidle, in no cell"
     notebook.ok("%spmd float(jnp.sum(x))")
-    (line,) = page.call("journal")
-    assert line["processes"] == [0, 1]
-    # One lane where they have launched the same: in cells before, the ranks did not always.
-    assert sorted(rank for lane in line["lanes"] for rank in lane["ranks"]) == [0, 1]
-    for lane in line["lanes"]:
-        assert lane["launches"][-1]["name"] == "jit(_reduce_sum)"
-        assert not lane["under_way"]
-    assert "Programs of ranks 0, 1" in notebook.ok("%jaxcluster journal").text
+    shown = notebook.ok("%jaxcluster journal").stdout.splitlines()
+    assert shown[0] == "Programs of ranks 0, 1"
+    assert "jit(_reduce_sum)" in shown[-1]
 
 
 def test_errors_say_what_to_do_and_have_no_traceback(notebook: Notebook, page: Page) -> None:

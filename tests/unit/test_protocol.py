@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 import pytest
 import typescript
 
-from jaxcluster.model.timeline import Lane, Launch, Timeline
 from jaxcluster.panel import protocol
 from jaxcluster.panel.operations import OPERATIONS
 from jaxcluster.panel.protocol import (
@@ -61,17 +60,6 @@ REPORT = Report(
     recovered="Back in lockstep after 0.3 s (rank 1 ran 1 skipped program with zeros).",
     open=False,
     places=[Place(7, 3, [0], "waited")],
-    timelines=[
-        Timeline(
-            [0, 1],
-            3,
-            [
-                Lane([0], [Launch("jit(f)", 0, 6, 2), Launch("jit(_reduce_sum)", 1, 7, 3)]),
-                Lane([1], [Launch("jit(f)", 0, 6, 2), None]),
-            ],
-            odd=[1],
-        )
-    ],
 )
 
 STATE = State(
@@ -142,7 +130,6 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "interrupt": {},
     "logs": {"rank": 2, "lines": 200},
     "stacks": {},
-    "journal": {},
     "outputs": {"cell_id": "8a1f2c9e", "rank": 1},
     "shown": {"cell_id": "8a1f2c9e", "mark": ""},
     "variables": {},
@@ -190,31 +177,6 @@ RESULTS: dict[str, Any] = {
     "interrupt": [0, 2],
     "logs": "INFO: loading\nWARNING: slow",
     "stacks": "── ranks 0, 2 ──\n  cell [7] line 3, in <module>\n    total = jnp.sum(x)",
-    "journal": [
-        {
-            "processes": [0, 1],
-            "first": 3,
-            "lanes": [
-                {
-                    "ranks": [0],
-                    "launches": [
-                        {
-                            "name": "jit(f)",
-                            "program": 0,
-                            "cell": 6,
-                            "line": 2,
-                            "within": "train.py line 3: x.sum()",
-                        }
-                    ],
-                    "under_way": False,
-                    "died": False,
-                },
-                {"ranks": [1], "launches": [None], "under_way": True, "died": False},
-            ],
-            "hidden": [],
-            "odd": [],
-        }
-    ],
     "outputs": [
         {"output_type": "stream", "name": "stdout", "text": "hello from 1\n"},
         {

@@ -17,7 +17,7 @@ export interface IQuestion {
 }
 
 /** What is shown below the ranks. */
-export type Pane = 'report' | 'stacks' | 'journal' | 'logs';
+export type Pane = 'report' | 'stacks' | 'logs';
 
 export type Action = { call: Call } | { question: IQuestion } | { pane: Pane; rank: number | null };
 
@@ -67,8 +67,6 @@ export function actionOf(command: string, args: Args, state: IState, trans: Tran
       return { pane: 'report', rank: null };
     case CommandIDs.stacks:
       return { pane: 'stacks', rank: null };
-    case CommandIDs.journal:
-      return { pane: 'journal', rank: null };
     case CommandIDs.logs:
       return { pane: 'logs', rank: typeof args.rank === 'number' ? args.rank : null };
     default:
@@ -82,7 +80,6 @@ export function menuOf(state: IState, trans: Trans): [command: string, label: st
   const all: [string, string, boolean][] = [
     [CommandIDs.showReport, trans.__('Show Report of What Went Wrong'), !!state.report],
     [CommandIDs.stacks, trans.__('Show Stacks'), has],
-    [CommandIDs.journal, trans.__('Show Last Launches'), has],
     [CommandIDs.logs, trans.__('Show Logs'), has],
     [CommandIDs.interrupt, trans.__('Interrupt All Ranks'), has && isBusy(state)],
     [CommandIDs.resync, trans.__('Resync Ranks'), has && isOutOfStep(state)],

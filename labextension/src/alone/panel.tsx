@@ -1,9 +1,8 @@
 /** The sidebar in a cell's output, with what JupyterLab has dialogs, menus and panels for. */
 
 import * as React from 'react';
-import type { ISeries, IState, ITimeline } from '../protocol';
+import type { ISeries, IState } from '../protocol';
 import { Ticker } from '../widgets/clock';
-import { Journal } from '../widgets/journal';
 import { Logs } from '../widgets/logs';
 import { Button, Failure } from '../widgets/parts';
 import { ReportView } from '../widgets/report';
@@ -244,7 +243,6 @@ function PaneView(props: IPane): JSX.Element {
   const titles: Record<Pane, string> = {
     report: trans.__('Report'),
     stacks: trans.__('Stacks'),
-    journal: trans.__('Last launches'),
     logs: trans.__('Logs')
   };
   return (
@@ -259,11 +257,6 @@ function PaneView(props: IPane): JSX.Element {
       {pane === 'stacks' && (
         <Asked ask={() => kernel.call('stacks', {})}>
           {(text: string) => <pre className="jxl-text">{text}</pre>}
-        </Asked>
-      )}
-      {pane === 'journal' && (
-        <Asked ask={() => kernel.call('journal', {})}>
-          {(timelines: ITimeline[]) => <Journal timelines={timelines} trans={trans} {...nowhere} />}
         </Asked>
       )}
       {pane === 'logs' && <FollowedLogs {...props} />}

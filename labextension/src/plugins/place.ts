@@ -16,7 +16,7 @@ export function place(
     app.shell.add(panel, 'right', options);
     return;
   }
-  const ours = [...lab.widgets('main')].find(({ id }) => /^jaxcluster-(report|arrays|journal)/.test(id));
+  const ours = [...lab.widgets('main')].find(({ id }) => /^jaxcluster-(report|arrays)/.test(id));
   const where = ours
     ? ({ mode: 'tab-after', ref: ours.id } as const)
     : ({

@@ -6,7 +6,6 @@ import type { IReport } from '../protocol';
 import { CommandIDs } from '../commandIds';
 import { Button } from './parts';
 import { Places } from './places';
-import { Timeline } from './timeline';
 import type { Tone, Trans } from './labels';
 
 interface IReportView {
@@ -136,15 +135,6 @@ export function ReportView(props: IReportView): JSX.Element {
           </div>
         </div>
       )}
-      {report.timelines.map(timeline => (
-        <Timeline
-          key={timeline.processes.join()}
-          timeline={timeline}
-          trans={trans}
-          onPlace={onPlace}
-          has={has}
-        />
-      ))}
       {report.stacks && (
         <details>
           <summary>{trans.__('Stacks of all ranks as they were then')}</summary>
