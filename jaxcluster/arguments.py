@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 
 from jaxcluster import removed, usage
 from jaxcluster.errors import UsageError
-from jaxcluster.launchers.ssh import LOGIN
 from jaxcluster.options import profiles
 from jaxcluster.options.known import known
 from jaxcluster.options.table import Option
@@ -374,13 +373,6 @@ def shards_line(line: str) -> tuple[str, set[str]]:
     if not name:
         raise UsageError("%shards needs the name of a variable of the ranks.", example)
     return name, options
-
-
-def way_parser(prog: str, *names: str) -> Parser:
-    """A command for clusters here and, with ``--hosts``, for those that another machine started."""
-    parser = command_parser(prog, *names)
-    parser.add_options(known().by_name[name] for name in LOGIN)
-    return parser
 
 
 def axis_sizes(text: str | None, command: str) -> dict[str, int]:

@@ -25,7 +25,6 @@ jaxcluster run [-n N] [--launcher ...] train.py ARGS   (or: -m MODULE ARGS)
     run a script on all ranks, with JAX's processes initialized, to its end; every option of start
 jaxcluster list           the running clusters of this user on this machine
 jaxcluster stop [NAME]    end one; --all ends all
-    list and stop also take --hosts HOST: then for the clusters that run on that host, over ssh
 jaxcluster profiles [NAME]  named options of a start: where they are defined, what they set
 jaxcluster doctor         check versions, ports, devices, and say what to fix; with --launcher
                           and its options, as for a start, it checks those hosts
@@ -68,22 +67,21 @@ def start(words: list[str]) -> None:
 
 
 def list_clusters(words: list[str]) -> None:
-    way = arguments.taken_from(arguments.way_parser("jaxcluster list").read(words))
-    records, unreachable = cluster.listed(**way)
+    arguments.command_parser("jaxcluster list").read(words)
+    records, unreachable = cluster.listed()
     print(text.clusters(records, [], time.time_ns(), unreachable, socket.gethostname()))
 
 
 def stop(words: list[str]) -> None:
-    parser = arguments.way_parser("jaxcluster stop", "name")
+    parser = arguments.command_parser("jaxcluster stop", "name")
     parser.add_argument("--all", action="store_true", dest="everything")
     parser.add_argument("--force", action="store_true")
     parsed = parser.read(words)
-    way = arguments.taken_from(parsed)
-    if parsed.everything and (parsed.name or way):
+    if parsed.everything and parsed.name:
         raise UsageError("Give a cluster's name or --all, not both.", "jaxcluster stop --all")
     names = [r.name for r in cluster.live_records()] if parsed.everything else [parsed.name]
     for name in names:
-        running = cluster.attach(name, **way)
+        running = cluster.attach(name)
         took = running.stop(parsed.force)
         print(
             f"Stopped {running.name!r}: {name_ranks(range(running.num_processes))}, {took:.1f} s."

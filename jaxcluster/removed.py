@@ -14,6 +14,10 @@ COMMANDS: dict[str, str] = {
 """What to do instead of a removed ``%jaxcluster`` command."""
 
 OPTIONS: dict[str, str] = {
+    "--hosts": (
+        "Only a start takes it. Type this on the machine that started the cluster, for example "
+        "by ssh: see docs/launchers.md."
+    ),
     "--orbax": "Orbax works in a %%spmd cell as in a script: see docs/how-to/recover.md",
 }
 """What to do instead of a removed option, by its flag."""

@@ -5,7 +5,6 @@ Of an option there is an example, which is a line that can be typed. Pure.
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -111,7 +110,7 @@ ABOUT = {
     "doctor": "Check this machine, or hosts, and say what to fix.",
     "mcp": (
         "Serve an assistant in your editor, by the Model Context Protocol on standard input. It "
-        "sees your clusters, on this machine or on --hosts."
+        "sees your clusters on this machine."
     ),
     "%%spmd": (
         "Run the cell on every rank. Process 0's output is shown as it comes; with --ranks "
@@ -237,7 +236,6 @@ WORDS = {
 }
 
 
-BY_HOSTS = ("list", "attach", "stop", "mcp")  # which take --hosts, and how to log in there
 NEEDED = (
     "%shards name",
     "%push names",
@@ -268,16 +266,11 @@ def explain(prog: str, flag: str, written: str, option: Option | None = None) ->
         what, typed = WORDS.get(f"{command} {flag}", ("", ""))
     else:
         what, typed = option.help, option.example
-        if option.launchers and command not in BY_HOSTS:
+        if option.launchers:
             what += f" ({', '.join(option.launchers)})"
     if command == "doctor" and "--launcher" not in typed:
         own = typed if flag == "-n" else typed.removeprefix("-n 4 ")
         typed = f"--launcher ssh --hosts h1,h2 {own}"
-    elif command in BY_HOSTS and option is not None:
-        # These log in to hosts where agents are: what starts those is not asked for.
-        name = "main " if command in ("attach", "stop") else ""
-        typed = name + re.sub(r"^--launcher \S+ ", "", typed).replace("h1:2,user@h2:2", "h1")
-        what = what.replace(" and their ranks: h1:2,user@h2:2", ": h1 or user@h1,h2")
     elif command == "run":
         typed += " train.py"
     if not prog.startswith("%"):  # in a shell

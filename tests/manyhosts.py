@@ -373,6 +373,13 @@ class LightAgent(Agent):
         return pid
 
 
+class AnyKey(transport.Authenticator):
+    """Lets everybody in: who starts the agents does not know the owner's key yet."""
+
+    def _who(self, key: bytes) -> bytes:
+        return b"owner"
+
+
 class House:
     """All agents, on one thread."""
 
@@ -381,7 +388,7 @@ class House:
         self.folder.mkdir()
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(1)
         self.context.set(zmq.MAX_SOCKETS, 4 * num_hosts + 64)
-        self.authenticator = transport.Authenticator(self.context, "00" * 32, lambda key: True)
+        self.authenticator = AnyKey(self.context, "00" * 32)
         self.ranks = Ranks(num_hosts)
         self.said = report.host_report()
         self.agents = [LightAgent(number, self) for number in range(num_hosts)]

@@ -51,7 +51,6 @@ import zmq
 from jaxcluster.agent import folder as folders
 from jaxcluster.agent import report, requests, transport
 from jaxcluster.agent.forkserver_client import ForkServerClient
-from jaxcluster.agent.guest_access import is_guest
 from jaxcluster.agent.messages import Session, new_name, sender_of
 from jaxcluster.agent.mirrors import Mirrors
 from jaxcluster.agent.report import AgentFacts
@@ -95,7 +94,6 @@ class Client:
 
     name: bytes
     session: Session
-    is_owner: bool  # or of another machine: it does not keep the agent alive
     fork: ForkServerClient | None = None
     ranks: dict[int, zmq.Socket[bytes]] = field(default_factory=dict)
     is_paused: bool = False
@@ -111,7 +109,7 @@ class Agent:
         self.folder = folder
         self.clients: dict[bytes, Client] = {}
         self.addresses: dict[int, str] = {}  # of ranks that were spawned with one of their own
-        self.detached = self.is_theirs = False
+        self.detached = False
         self.alone_s = min(0.0, options.lease - options.first_lease)
         self.why = ""
         self.has_failed = self.is_cut_short = False
@@ -132,9 +130,7 @@ class Agent:
         self.env = own_environment(os.environ)
         self._start_fork_server()
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(IO_THREADS)
-        self.authenticator = transport.Authenticator(
-            self.context, options.owner_key, lambda key: is_guest(self.folder.path, key)
-        )
+        self.authenticator = transport.Authenticator(self.context, options.owner_key)
         keys = self.keys = transport.new_keys()
         said = report.host_report()
         self.address = said.address
@@ -193,9 +189,9 @@ class Agent:
                     handler()
             self._look_after(time.monotonic())
 
-    def _has_company(self, guests: bool) -> bool:
-        """Whether its owner is connected to it, or (``guests``) anybody."""
-        return any(c.session.is_open and (c.is_owner or guests) for c in self.clients.values())
+    def _has_company(self) -> bool:
+        """Whether a notebook of its owner's is connected to it."""
+        return any(client.session.is_open for client in self.clients.values())
 
     def end_for(self, why: str) -> None:
         """The first reason to end is the one that is told."""
@@ -240,10 +236,9 @@ class Agent:
             if os.read(0, 4096):
                 return
         self._unwatch(0)
-        if not self.detached or not self._has_company(guests=True):
+        if not self.detached or not self._has_company():
             self.end_for("its standard input has ended")
-        # Nobody else finds the way to it: it is theirs who are there.
-        self.is_theirs, self.detached = self.detached, False
+        self.detached = False  # nobody else finds the way to it: it is theirs who are there
 
     def _watch(self, source: Any, handler: Callable[[], object]) -> None:
         self._handlers[source] = handler
@@ -276,7 +271,7 @@ class Agent:
                 self._grant(self.turns.done(client.name, None, now))
             if client.absent_s > self.options.lease:
                 self._drop(client)
-        self.alone_s = 0.0 if self._has_company(self.is_theirs) else self.alone_s + passed
+        self.alone_s = 0.0 if self._has_company() else self.alone_s + passed
         if self.alone_s > self.options.lease and not self.detached:
             self.end_for(f"its owner has not been connected to it for {self.options.lease:g} s")
         server = self.fork_server
@@ -298,10 +293,8 @@ class Agent:
                 if sender_of(head.buffer) != name.bytes:
                     continue
                 session = Session(new_name(), name.bytes, limit=self.options.limit)
-                is_owner = head.get("User-Id") == transport.OWNER.decode()
-                client = self.clients[name.bytes] = Client(name.bytes, session, is_owner)
-                if is_owner:
-                    self.alone_s = 0.0  # however short its visit is
+                client = self.clients[name.bytes] = Client(name.bytes, session)
+                self.alone_s = 0.0  # however short its visit is
             message = client.session.feed(head.buffer, frames, now)
             if message:
                 self._dispatch(client, message[0].bytes, message[1:])

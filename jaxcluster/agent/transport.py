@@ -5,8 +5,7 @@ the secret of a public key that the other was told of by the launcher, over a ch
 authenticated (CURVE). Only public keys ever leave a process.
 
 CURVE alone lets in every client that knows the server's public key; who else may come is asked over
-ZAP (ZeroMQ's RFC 27), which the agent answers itself: its owner's key, those that a login of the
-same user has brought (``guest_access``), and nobody's else.
+ZAP (ZeroMQ's RFC 27), which the agent answers itself: its owner's key and nobody's else.
 
 zmq's own heartbeats watch a connection. They run on threads that need no interpreter, so a busy
 notebook is not taken for a dead one.
@@ -15,7 +14,7 @@ notebook is not taken for a dead one.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +29,6 @@ HANDSHAKE_MS = 10_000  # a connection that has not said who it is by then is clo
 LARGE = 1 << 16  # bytes: a packet of more is sent from where it lies
 ZAP = "inproc://zeromq.zap.01"
 SERVICE, MIRRORS = b"jaxcluster", b"mirrors"  # an agent's sockets, as ZAP calls them
-OWNER, GUEST = b"owner", b"guest"  # who has sent a message, by his key: zmq's User-Id of it
 
 
 @dataclass(frozen=True)
@@ -55,21 +53,14 @@ class Authenticator:
 
     Args:
       owner: the public key that may.
-      is_guest: whether another one may, too.
 
     Attributes:
       mirrors: the public key that may come to the socket for mirrors; "": none.
       readers: those that may come there to read.
     """
 
-    def __init__(
-        self,
-        context: zmq.Context[zmq.Socket[bytes]],
-        owner: str,
-        is_guest: Callable[[str], bool] = lambda key: False,
-    ) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], owner: str) -> None:
         self.owner = bytes.fromhex(owner)
-        self.is_guest = is_guest
         self.mirrors = ""
         self.readers: Collection[str] = ()
         self.refused = 0
@@ -92,7 +83,7 @@ class Authenticator:
         self.socket.send_multipart([b"1.0", question, *status, b""])
 
     def _who(self, key: bytes) -> bytes:
-        return OWNER if key == self.owner else GUEST if self.is_guest(key.hex()) else b""
+        return b"owner" if key == self.owner else b""
 
     def _who_mirrors(self, key: bytes) -> bytes:
         if key.hex() in self.readers:

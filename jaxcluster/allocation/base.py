@@ -83,9 +83,6 @@ class Processes(ABC):
     def no_way(self, to: int, address: str, port: int, deaf: Sequence[int]) -> LaunchError:
         """What is said where ranks (``deaf``) can't reach rank ``to``, which listens there."""
 
-    def publish(self, record: ClusterRecord) -> None:
-        """Have the user's notebooks on other machines find the ranks, if these are on hosts."""
-
     def kill(self, rank: int) -> None:
         """End a rank's process, and return when it is reaped.
 

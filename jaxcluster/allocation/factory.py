@@ -9,16 +9,11 @@ from jaxcluster.allocation.base import Allocation, Processes
 from jaxcluster.allocation.local import LocalAllocation, LocalProcesses
 from jaxcluster.allocation.processes import HostProcesses
 from jaxcluster.allocation.remote import HostAllocation
-from jaxcluster.allocation.remote_attach import Found, Logins, RemoteAttach
 from jaxcluster.allocation.supervisor import Supervisor
 from jaxcluster.errors import LaunchError, NoCluster
-from jaxcluster.options.known import known
-from jaxcluster.options.table import kind_of
 from jaxcluster.records import claims
 from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.wire import ClusterSpec
-
-VISIT_S = 60.0  # for the logins to all hosts
 
 
 def allocate(claimed: claims.Claim, spec: ClusterSpec) -> Allocation:
@@ -45,30 +40,14 @@ def joined(record: ClusterRecord) -> Processes:
         raise
 
 
-def attached(logins: Logins, found: Found) -> Processes:
-    """Ranks that another machine has started.
-
-    Raises:
-      LaunchError: a host can't be reached.
-    """
-    return HostProcesses.joined(found.record, RemoteAttach(logins, found).start(VISIT_S))
-
-
 def check_is_here(record: ClusterRecord) -> None:
     """Raises NoCluster of a cluster that does not answer and yet may live, somewhere else."""
     if claims.lives([record.name])[record.name] is not claims.Life.UNKNOWN:
         return
-    hint = f"There: jaxcluster stop {record.name}   or   %jaxcluster attach {record.name}"
-    launcher = known().launchers.get(kind_of(record.spec.launcher))  # it may be none of ours
-    if record.hosts and launcher is not None and launcher.no_logins:
-        hint += f"\n{launcher.no_logins}"
-    elif record.hosts:
-        hint += f"\nHere, if you can log in to its hosts: %jaxcluster attach {record.name} "
-        hint += f"--hosts {record.hosts[0].name}"
     raise NoCluster(
         f"Cluster {record.name!r} was started on host {record.hostname} and can't be reached "
         f"from here ({socket.gethostname()}).",
-        hint,
+        f"There: jaxcluster stop {record.name}   or   %jaxcluster attach {record.name}",
     )
 
 

@@ -122,14 +122,13 @@ class Fleet(ForkServers):
     """All hosts of a cluster.
 
     Args:
-      keys: the owner's, or a visitor's.
+      keys: the owner's.
       reason: asks the launcher why all agents have ended; it may take seconds. None while that is
         not known.
-      owns: whether it is the cluster's owner's: its agents end where they can't be reached by it.
+      owns: whether this process started them: they end where it can't reach them.
 
     Attributes:
       places: in the order of ranks.
-      on_close: called once when the connections are closed.
       on_event: called with each event of a fork server, and with ``host_lost`` events; on a thread
         that may wait for a host's answer.
     """
@@ -143,7 +142,6 @@ class Fleet(ForkServers):
     ) -> None:
         self.owns = owns
         self.places: list[Place] = []
-        self.on_close: Callable[[], None] = lambda: None
         self.on_event: OnEvent | None = None
         self._agents, self._reason = Agents(keys), reason
         self._events: wire.Inbox[Heard | None] = wire.Inbox()
@@ -199,7 +197,9 @@ class Fleet(ForkServers):
         """
         self = cls(keys, owns=False)
         self._place([(h.name, StartedAgent(None, asdict(h))) for h in hosts])
-        self.place_ranks(hosts)
+        counts = [len(host.ranks) for host in hosts]
+        for place, ranks in zip(self.places, ranks_by_host(counts), strict=True):
+            place.ranks = ranks
         deadline = time.monotonic() + JOIN_S
         connecting = [p for p in self.places if p.agent.state is State.CONNECTING]
         while connecting and time.monotonic() < deadline:
@@ -214,12 +214,6 @@ class Fleet(ForkServers):
             raise LaunchError(f"None of the cluster's hosts can be reached ({why}).")
         return self
 
-    def place_ranks(self, hosts: Sequence[HostRecord]) -> None:
-        """Take in which ranks are on which host."""
-        counts = [len(host.ranks) for host in hosts]
-        for place, ranks in zip(self.places, ranks_by_host(counts), strict=True):
-            place.ranks = ranks
-
     def losses(self) -> list[HostLost]:
         return [self._host_lost(place) for place in self.places if place.lost]
 
@@ -227,11 +221,11 @@ class Fleet(ForkServers):
         cut = (State.CUT, State.CONNECTING)
         return [p.name for p in self.places if (p.agent.state in cut if not p.lost else not p.gone)]
 
-    def records(self, there: bool = False) -> list[HostRecord]:
+    def records(self) -> list[HostRecord]:
         return [
             HostRecord(
                 place.name,
-                place.facts.endpoint if there else place.agent.endpoint,
+                place.agent.endpoint,
                 place.agent.key,
                 place.folder,
                 place.memory,
@@ -324,8 +318,6 @@ class Fleet(ForkServers):
         self._agents.close()
         if threading.current_thread() is not self._thread:
             self._thread.join(2)
-        on_close, self.on_close = self.on_close, lambda: None
-        on_close()
 
     # ------------------------------------------------------------------ the thread
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import secrets
@@ -15,7 +14,6 @@ from pathlib import Path
 
 from jaxcluster import wire
 from jaxcluster.agent.client import WAIT_LONGER, Asked, Ended, answers
-from jaxcluster.agent.guest_access import RECORD
 from jaxcluster.agent.requests import Get, Look, Mkdir, Move, Put, Ring
 from jaxcluster.allocation import bulk
 from jaxcluster.allocation.base import Processes
@@ -68,34 +66,18 @@ class HostProcesses(Processes):
         self._handed_out: threading.Thread | None = None
 
     @classmethod
-    def joined(cls, record: registry.ClusterRecord, fleet: Fleet | None = None) -> HostProcesses:
+    def joined(cls, record: registry.ClusterRecord) -> HostProcesses:
         """Those of a cluster that another process of this user has started.
-
-        Args:
-          fleet: its hosts, where they are connected already; else they are by what lies here.
 
         Raises:
           LaunchError: a host does not answer.
           NoCluster: this user has no key to it.
         """
         folder = registry.folder(record.name)
-        if fleet is None:
-            check_files(0, len(record.hosts))
-            fleet = Fleet.joined(keys_of(record, folder), record.hosts)
+        check_files(0, len(record.hosts))
+        fleet = Fleet.joined(keys_of(record, folder), record.hosts)
         nothing = Sync(SyncedFolder(None))  # its owner sends the code
         return cls(record.spec, fleet, folder, nothing, record)
-
-    def publish(self, record: registry.ClusterRecord) -> None:
-        """Put the record beside each agent.
-
-        It holds no key but the agents' public ones, and nothing of the ranks' environment. A host
-        that does not answer has none: it can't be visited.
-        """
-        spec = dataclasses.replace(record.spec, env={}, options={})
-        hosts = self.supervisor.records(there=True)
-        told = dataclasses.replace(record, spec=spec, hosts=hosts, supervisor="")
-        data = json.dumps(dataclasses.asdict(told)).encode()
-        answers([(p, p.agent.begin(Put(RECORD), data)) for p in self.places], ASK_S)
 
     @property
     def places(self) -> Sequence[Place]:

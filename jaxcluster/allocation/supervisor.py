@@ -124,12 +124,8 @@ class ForkServers(ABC):
         """The names of the hosts that can't be reached now and are not known to have ended."""
         return []
 
-    def records(self, there: bool = False) -> list[registry.HostRecord]:
-        """How another process of this machine joins the hosts.
-
-        Args:
-          there: how the agents are reached on their own hosts.
-        """
+    def records(self) -> list[registry.HostRecord]:
+        """How another process of this machine joins the hosts."""
         return []
 
 

@@ -87,7 +87,7 @@ class Cluster(Lifecycle):
         super().__init__(world, allocation)
         self.recovered = ""
         self.lineage = Lineage()
-        self.past_reports = Reports(self.name, is_here=world.logins is None)
+        self.past_reports = Reports(self.name)
         self.restored: Restored | None = None
         self.undo_nbytes: int | None = None
         self.copies_nbytes: int | None = 0

@@ -218,7 +218,6 @@ class Lifecycle(abc.ABC):
         world, down = self.world, self.down
         return ClusterCondition(
             self.name,
-            world.logins.typed if world.logins is not None else "",
             down,
             self.down_hint if down else "",
             self.closed or self.is_ending,

@@ -5,12 +5,11 @@ from __future__ import annotations
 import atexit
 import os
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.allocation import factory, keys, remote_attach
+from jaxcluster.allocation import factory, keys
 from jaxcluster.cluster import events, lifecycle
 from jaxcluster.cluster.handle import Cluster
 from jaxcluster.cluster.names import clear_away, live_records
@@ -100,9 +99,8 @@ def _leave_ended() -> None:
     """Let go of clusters that have ended with the notebook that had started them."""
     for one in connected().values():
         # Its ranks die one after the other, and all of them without their notebook.
-        may_be_lost = one.dead and not one.owned and not one.world.logins
         # While its notebook gives it new processes it has no record, and then another one.
-        if may_be_lost and not claims.holds(one.name, one.record.claim):
+        if one.dead and not one.owned and not claims.holds(one.name, one.record.claim):
             one.close()
 
 
@@ -144,35 +142,28 @@ def _tell_again(known: Cluster) -> str:
     return said
 
 
-def attach(name: str | None = None, **way: str | list[str]) -> Cluster:
-    """Connect to a cluster that another notebook or a shell has started.
+def attach(name: str | None = None) -> Cluster:
+    """Connect to a cluster that another notebook or a shell on this machine has started.
 
     It is not stopped when this process ends. Cells of all notebooks on it take turns.
 
     Args:
       name: which; None takes the only one there is.
-      **way: where another machine has started it: how to log in to its hosts, by the options of
-        the ssh launcher, as ``hosts="h1"``. One of its hosts is enough to find it.
 
     Raises:
       NoCluster: there is none (of that name).
       UsageError: there are several and none was named.
-      LaunchError: a host can't be logged in to.
+      LaunchError: none of its hosts answers.
     """
-    if way:
-        return _made_current(_attach_by(name, remote_attach.logins_of(way)))
     living = live_records()
     if name is None and len(living) > 1:
         names = ", ".join(record.name for record in living)
         raise UsageError(f"Several clusters are running: {names}.", "%jaxcluster attach NAME")
     if name is None:
-        visited = [cluster.name for cluster in connected().values() if cluster.world.logins]
-        name = next(iter([*(record.name for record in living), *visited]), "main")
+        name = living[0].name if living else "main"
     found = connected().get(name)
     if found is not None and found.down:
         raise NoCluster(found.down, found.down_hint)
-    if found is not None and found.is_broken and found.world.logins is not None:
-        return _made_current(_attach_by(f"{name}@{found.record.hostname}", found.world.logins))
     if found is not None and found.is_broken and (found.is_replaced or found.world.unreachable):
         found.close()
         found = None
@@ -192,23 +183,13 @@ def use(name: str) -> Cluster:
     return _made_current(known) if known is not None and known.down else attach(name)
 
 
-def listed(
-    **way: str | list[str],
-) -> tuple[list[registry.ClusterRecord], dict[str, list[str]]]:
+def listed() -> tuple[list[registry.ClusterRecord], dict[str, list[str]]]:
     """(this user's running clusters, by name the hosts of theirs that can't be reached).
 
     Of a cluster whose host can't be reached nothing is taken away: it may live. Takes 2 s for each
     of them.
-
-    Args:
-      **way: as for ``attach``: what has agents on these hosts, instead of what was started here.
     """
-    if way:
-        return [found.record for found in remote_attach.look(remote_attach.logins_of(way))], {}
-    ours = connected()
-    elsewhere = [cluster.record for cluster in ours.values() if cluster.world.logins]
-    records = [*live_records(), *elsewhere]
-    lost = {}
+    ours, records, lost = connected(), live_records(), {}
     for record in records:
         known = ours.get(record.name)
         is_known = known is not None and not known.closed
@@ -227,29 +208,8 @@ def _made_current(cluster: Cluster) -> Cluster:
     return cluster
 
 
-def _attach_by(name: str | None, logins: remote_attach.Logins) -> Cluster:
-    """A connection to a cluster that another machine has started."""
-    found = remote_attach.find(logins, name)
-    record = found.record
-    known = connected().get(record.name)
-    if known is not None and known.record.claim != record.claim:
-        raise UsageError(
-            f"This notebook is already connected to another cluster {record.name!r}.",
-            "Attach to this one in another notebook.",
-        )
-    if known is not None:
-        is_old = known.record.created_ns != record.created_ns
-        if known.world.is_ours or not (known.is_broken or is_old):
-            return known
-        known.close()
-    return connect(record, lambda: World(record, factory.attached(logins, found), logins=logins))
-
-
-def connect(record: registry.ClusterRecord, join: Callable[[], World] | None = None) -> Cluster:
+def connect(record: registry.ClusterRecord) -> Cluster:
     """A connection to a running cluster, which does not become the current one.
-
-    Args:
-      join: how to come to its ranks, where its record does not lie here.
 
     Raises:
       VersionMismatch: it was started by another version of jaxcluster.
@@ -262,7 +222,7 @@ def connect(record: registry.ClusterRecord, join: Callable[[], World] | None = N
             f"{record.protocol}, here {wire.PROTOCOL_VERSION}).",
             "Attach with the version that started it, or stop it there and start another.",
         )
-    cluster = Cluster(join() if join is not None else World(record, factory.joined(record)))
+    cluster = Cluster(World(record, factory.joined(record)))
     try:
         cluster.world.ask_exits()
         states = cluster.status()

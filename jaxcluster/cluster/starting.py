@@ -144,7 +144,6 @@ class Starting:
             last_seq=self.last_seq,
         )
         registry.write(record)
-        processes.publish(record)
         if spec.detach:
             self.allocation.detach()
         return World(record, processes, self.link, self.exits)

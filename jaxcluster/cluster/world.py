@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from jaxcluster import wire
 from jaxcluster.allocation.base import Processes
-from jaxcluster.allocation.remote_attach import Logins
 from jaxcluster.allocation.supervisor import HostLost
 from jaxcluster.cluster import events, selfcheck, unresponsive
 from jaxcluster.errors import LaunchError, NoCluster, RankHung, RecoveryError, UsageError
@@ -48,7 +47,6 @@ class World:
       processes: their processes, whoever has started them.
       link: the way to them, where there is one already.
       missed: what their parent has told before somebody listens.
-      logins: how they are come to where another machine has started them.
 
     Attributes:
       dead: the ranks whose processes have ended, and why.
@@ -82,9 +80,7 @@ class World:
         processes: Processes,
         link: Link | None = None,
         missed: wire.Inbox[forks.Event | HostLost] | None = None,
-        logins: Logins | None = None,
     ) -> None:
-        self.logins = logins
         self.record = record
         self.processes, self.supervisor = processes, processes.supervisor
         self.link = link = link or processes.connect()
@@ -119,7 +115,7 @@ class World:
         self._ended_by = ""  # another process: why
         self._missed: wire.Inbox[forks.Event | HostLost] = missed or wire.Inbox()
         self.turns = processes.turns(record.last_seq)
-        self._let_go = _nothing if logins else registry.hold(record.name)
+        self._let_go = registry.hold(record.name)
 
     @property
     def is_ours(self) -> bool:
@@ -464,11 +460,6 @@ class World:
     @property
     def client(self) -> Any:
         """An ``ipyparallel.Client`` on the same engines; engine id is rank."""
-        if self.logins:
-            raise UsageError(
-                "ipyparallel's client works only on the machine that started the cluster "
-                f"({self.record.hostname})."
-            )
         if self._client is None:
             import ipyparallel
 

@@ -247,8 +247,6 @@ class Launcher(ABC):
       takes: what a name behind a colon names, as in ``ipp:pbs``; "" where there is none.
       python: the hosts' Python, where none is named; "" for this machine's.
       platform: the ranks' platform, where none is asked for; "" for that of the hosts' devices.
-      no_logins: a sentence on why nobody can log in to its hosts (``attach --hosts``); "" where
-        one can.
     """
 
     name: ClassVar[str]
@@ -258,7 +256,6 @@ class Launcher(ABC):
     takes: ClassVar[str] = ""
     python: ClassVar[str] = ""
     platform: ClassVar[str] = ""
-    no_logins: ClassVar[str] = ""
 
     @classmethod
     def of(cls, given: dict[str, Any], num_processes: int | None, what: str = "") -> Self:

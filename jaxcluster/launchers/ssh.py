@@ -37,10 +37,6 @@ from jaxcluster.launchers.shared_options import DIRECT, HOSTFILE, NAMED_HOSTS
 from jaxcluster.options.table import NO_OPTION, Option
 from jaxcluster.options.value_types import COUNT, PATH, TEXT, TEXTS, WORDS
 
-# Those that say how to log in to hosts where agents are already, also of another launcher's.
-LOGIN = (
-    "hosts", "hostfile", "user", "port", "jump", "ssh_config", "ssh_option", "ssh", "python",
-)  # fmt: skip
 CONNECT_S = 10
 SETTINGS_S = 60.0  # for ``ssh -G``, which takes 10 ms where no command of the user's is run by it
 # A link that is cut is noticed after 15 s, before the agent's lease is over.
@@ -190,44 +186,28 @@ class SSH(Launcher):
     def _command(
         self, number: int, host: Host, agent: AgentOptions, folder: str, token: str
     ) -> Command:
-        tunnel, listen = None, ""
+        tunnel, listen, forward = None, "", []
         if not self.direct:
             tunnel = Tunnel(f"{folder}/ssh-{number}.sock", f"/tmp/jaxcluster-{token}-{number}.sock")
             listen = tunnel.there
-        try:
-            there = remote_command(agent, listen)
-        except ValueError as error:
-            raise UsageError(
-                f"ssh can't pass on this text: {error}.", "Leave it out of --env and --python."
-            ) from None
-        return self.login(number, host, there, agent.python, tunnel)
-
-    def login(
-        self, number: int, host: Host, line: str, python: str, tunnel: Tunnel | None = None
-    ) -> Command:
-        """The command that runs a line in a host's login shell, with a tunnel beside it.
-
-        Args:
-          number: of the host, in ``hosts``.
-          python: what the line runs, for messages.
-
-        Raises:
-          UsageError: the tunnel's path is too long.
-        """
-        forward = []
-        if tunnel is not None:
             if len(tunnel.here.encode()) > SOCKET_LENGTH:
                 raise UsageError(
                     f"{tunnel.here} is too long for the path of a Unix socket.",
                     "Set JAXCLUSTER_RUNTIME_DIR to a shorter folder, or use --direct.",
                 )
             forward = ["-L", f"{forwarded(tunnel.here)}:{tunnel.there}"]
+        try:
+            line = remote_command(agent, listen)
+        except ValueError as error:
+            raise UsageError(
+                f"ssh can't pass on this text: {error}.", "Leave it out of --env and --python."
+            ) from None
         # No terminal (-T) and no X11 (-x), whatever the config says.
         argv = (*self._base(host), "-T", "-x", *forward, "--", self._address(host), line)
         return Command(
             argv,
             (number,),
-            python,
+            agent.python,
             env=NEVER_ASK,
             keeps_stdin=True,
             tunnel=tunnel,

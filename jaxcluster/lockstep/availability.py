@@ -20,7 +20,6 @@ class ClusterCondition:
     """What has become of a cluster, as far as this process knows.
 
     Attributes:
-      way: how it is come to where another machine has started it, as typed.
       down, down_hint: why it has no processes, and what is still there; "" while it has some.
       is_stopped: by whoever.
       unreachable: hosts that can't be reached, and may live; and why.
@@ -31,7 +30,6 @@ class ClusterCondition:
     """
 
     name: str
-    way: str = ""
     down: str = ""
     down_hint: str = ""
     is_stopped: bool = False
@@ -52,7 +50,7 @@ class ClusterCondition:
 
     @property
     def how_to_attach(self) -> str:
-        return f"%jaxcluster attach {self.name} {self.way}".rstrip()
+        return f"%jaxcluster attach {self.name}"
 
     @property
     def ended_by_others(self) -> str:

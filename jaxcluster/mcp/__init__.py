@@ -15,21 +15,18 @@ SDK = 2  # its major version
 
 
 def main(words: list[str]) -> None:
-    """``jaxcluster mcp [--allow-run] [--hosts HOST ...]``: serve until standard input ends.
+    """``jaxcluster mcp [--allow-run]``: serve until standard input ends.
 
     Raises:
       UsageError: the SDK is not installed, or the words are not these.
     """
-    parser = arguments.way_parser("jaxcluster mcp")
+    parser = arguments.command_parser("jaxcluster mcp")
     parser.add_argument("--allow-run", action="store_true")
-    parsed = parser.read(words)
-    allow_run = parsed.allow_run
-    del parsed.allow_run
-    way = arguments.taken_from(parsed)
+    allow_run = parser.read(words).allow_run
     check_sdk()
     from jaxcluster.mcp import server
 
-    server.serve(way, allow_run)
+    server.serve(allow_run)
 
 
 def check_sdk() -> None:

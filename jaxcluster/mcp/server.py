@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import anyio
@@ -59,14 +59,13 @@ ClusterName = Annotated[str, _said("from list_clusters; may be left out if there
 Ranks = Annotated[str, _said("such as 0,2-3; empty: all")]
 
 
-def serve(way: Mapping[str, str | list[str]], allow_run: bool) -> None:
+def serve(allow_run: bool) -> None:
     """Serve until standard input ends.
 
     Args:
-      way: how to log in to hosts whose clusters are meant, as for ``attach``; empty: those here.
       allow_run: offer the tools that run cells, interrupt and restart.
     """
-    tools = Tools(way)
+    tools = Tools()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         make_server(tools, allow_run).run("stdio")
@@ -115,14 +114,9 @@ def _tells(tool: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Tools:
-    """What the tools do. Each runs on a thread of its own, so `interrupt` is heard during a cell.
+    """What the tools do. Each runs on a thread of its own: `interrupt` is heard during a cell."""
 
-    Args:
-      way: how to log in to hosts whose clusters are meant, as for ``attach``; empty: those here.
-    """
-
-    def __init__(self, way: Mapping[str, str | list[str]]) -> None:
-        self._way = dict(way)
+    def __init__(self) -> None:
         self._attaching = threading.Lock()
         self.looks = (
             self.list_clusters, self.status, self.report, self.stacks, self.journal, self.logs,
@@ -142,13 +136,13 @@ class Tools:
 
     def _attached(self, name: str) -> Cluster:
         with self._attaching:
-            return cluster.attach(name or None, **self._way)
+            return cluster.attach(name or None)
 
     # ------------------------------------------------------------------ looks
 
     def list_clusters(self) -> str:
         """The running clusters of this user: name, number of ranks, platform, hosts, age, owner."""
-        return texts.clip(texts.clusters(self._way))
+        return texts.clip(texts.clusters())
 
     def status(self, cluster: ClusterName = "") -> str:
         """What every rank of a cluster does now: cell, line, state, devices, memory, lockstep."""

@@ -54,9 +54,9 @@ def clip_document(found: dict[str, Any]) -> dict[str, Any]:
 # --------------------------------------------------------------------------- clusters
 
 
-def clusters(way: Mapping[str, str | list[str]]) -> str:
+def clusters() -> str:
     """All clusters of this user that can be attached to."""
-    records, unreachable = cluster.listed(**way)
+    records, unreachable = cluster.listed()
     shown = text.clusters(records, [], time.time_ns(), unreachable, socket.gethostname())
     if records:
         return textwrap.dedent(shown)

@@ -193,14 +193,14 @@ class Commands:
         self.page.shell.display_pub.publish(*widget._repr_mimebundle_())
 
     def _list(self, line: str) -> None:
-        way = arguments.taken_from(arguments.way_parser("%jaxcluster list").read(line))
-        records, unreachable = cluster.listed(**way)
+        arguments.command_parser("%jaxcluster list").read(line)
+        records, unreachable = cluster.listed()
         here = list(cluster.connected())  # the one that cells run on is last
         print(text.clusters(records, here, time.time_ns(), unreachable, socket.gethostname()))
 
     def _attach(self, line: str) -> None:
-        parsed = arguments.way_parser("%jaxcluster attach", "name").read(line)
-        attached = cluster.attach(parsed.name, **arguments.taken_from(parsed))
+        parsed = arguments.command_parser("%jaxcluster attach", "name").read(line)
+        attached = cluster.attach(parsed.name)
         print(attached.summary())
         self._show_running(attached)
 

@@ -143,11 +143,7 @@ class Model:
             self._records = [(r, registry.is_held(r.name)) for r in cluster.live_records(False)]
             self._records_at, self._records_of = time.monotonic(), ours
         known = {record.created_ns for record, _ in self._records}
-        without = [
-            (c.record, True)
-            for c in connected.values()
-            if c.is_restarting or c.down or c.world.logins  # another machine has its record
-        ]
+        without = [(c.record, True) for c in connected.values() if c.is_restarting or c.down]
         rows = self._records + [row for row in without if row[0].created_ns not in known]
         shown = [
             protocol.Cluster(

@@ -162,26 +162,6 @@ def _draft(root: Path) -> tuple[Path, str, int]:
     return draft, id, lock
 
 
-@contextlib.contextmanager
-def private_folder() -> Iterator[Path]:
-    """A folder among the clusters' for as long as this lasts; with its process it is given up.
-
-    Raises:
-      LaunchError: nothing can be written there.
-    """
-    try:
-        draft, _, lock = _draft(inside())
-    except OSError as error:
-        raise LaunchError(
-            f"{runtime_root()} can't be written to: {error.strerror}.", CHOOSE
-        ) from None
-    try:
-        yield runtime_root() / draft.name
-    finally:
-        shutil.rmtree(runtime_root() / draft.name, ignore_errors=True)
-        os.close(lock)
-
-
 def is_free(name: str) -> bool:
     """Whether nobody has a name, as far as is known here."""
     folder = inside() / name

@@ -99,18 +99,15 @@ class Reports:
 
     Args:
       name: the cluster's.
-      is_here: its folder is on this machine. Else only those of this process are known.
     """
 
-    def __init__(self, name: str, is_here: bool = True) -> None:
-        self._name, self._is_here = name, is_here
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._own: list[LastReport] = []
 
     def add(self, report: LastReport) -> None:
         """Keep it, also for other processes. Never raises: a cell is not to fail by it."""
         self._own = [*self._own, report][-MOST:]
-        if not self._is_here:
-            return
         with contextlib.suppress(OSError, ValueError):
             folder = inside() / self._name / FOLDER
             with contextlib.suppress(FileExistsError):
@@ -125,7 +122,7 @@ class Reports:
     def all(self) -> list[LastReport]:
         """All that are known, oldest first."""
         found = {one.at_ns: one for one in self._own}
-        for file in self._files() if self._is_here else ():
+        for file in self._files():
             with contextlib.suppress(OSError, ValueError, RecursionError):
                 one = wire.parse_strictly(LastReport, json.loads(file.read_bytes()))
                 found[one.at_ns] = one

@@ -24,7 +24,7 @@ from rig import (
 
 @pytest.fixture(scope="session")
 def hosts() -> Iterator[Rig]:
-    """h0 to h3 on a switch of their own; h0 is the notebook's, h3 another machine of its user's."""
+    """h0 to h3 on a switch of their own; h0 is the notebook's."""
     with provided(lambda: Rig(("h0", "h1", "h2", "h3"))) as rig:
         yield rig
 
@@ -51,11 +51,11 @@ def mpi(request: pytest.FixtureRequest, ssh: Rig) -> Mpi:
 
 @pytest.fixture
 def open_notebook(hosts: Rig) -> Iterator[Callable[..., HostNotebook]]:
-    """Opens notebooks on h0 (or ``host=``) that are closed after the test."""
+    """Opens notebooks on h0 that are closed after the test."""
     opened: list[HostNotebook] = []
 
-    def open_one(host: str = "h0", directory: str = "", **env: str) -> HostNotebook:
-        opened.append(HostNotebook(hosts[host], directory, env))
+    def open_one(directory: str = "", **env: str) -> HostNotebook:
+        opened.append(HostNotebook(hosts["h0"], directory, env))
         return opened[-1]
 
     yield open_one

@@ -27,7 +27,7 @@ from proxy import Proxy, wait
 
 from jaxcluster import wire
 from jaxcluster.agent import folder as folders
-from jaxcluster.agent import guest_access, requests
+from jaxcluster.agent import requests
 from jaxcluster.agent.client import Agents, Host, State
 from jaxcluster.agent.transport import Keys, new_keys, open_dealer
 from jaxcluster.allocation.turns import HostTurns
@@ -333,29 +333,6 @@ def test_an_agent_ends_when_its_lease_is_over(
     wait(2.5)
     host.ask(requests.Facts())  # who is there need not say anything
     host.close()
-    assert "its owner has not been connected" in running.until_gone(20)["jaxcluster-agent-ended"]
-
-
-def test_a_guest_is_let_in_and_does_not_keep_an_agent_alive(
-    run_agent: Callable[..., Running], connect: Callable[..., Host]
-) -> None:
-    """Who visits from another machine has a key of his own, and the cluster ends with its owner."""
-    running, guest = run_agent(NO_FORK, "--lease=2"), new_keys()
-    owner = connect(running)
-    owner.ask(requests.Facts())
-    with guest_access.let_in(running.folder, guest.public):
-        visitor = connect(running, keys=guest)
-        visitor.ask(requests.Facts())
-        stranger = connect(running, keys=new_keys())
-        until(lambda: stranger.state is State.REFUSED, "it is refused", 20)
-        owner.close()
-
-        def has_ended() -> bool:
-            connect(running, keys=guest)  # nor does one who comes again and again
-            wait(0.3)
-            return visitor.state is State.ENDED
-
-        until(has_ended, "the lease is over", 20)
     assert "its owner has not been connected" in running.until_gone(20)["jaxcluster-agent-ended"]
 
 

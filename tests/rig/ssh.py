@@ -25,7 +25,7 @@ Subsystem sftp internal-sftp
 
 
 def start_ssh(rig: Rig) -> None:
-    """sshd on each host; h0's root, and h3's, has the key, the hosts' keys and a config.
+    """sshd on each host; h0's root has the key, the hosts' keys and a config.
 
     There ``ssh h1`` works as it stands, to port 22 or 2222, as root or alice. Each host has a key
     of its own, and logs to ``folder/log``.
@@ -48,10 +48,9 @@ def start_ssh(rig: Rig) -> None:
         host.path("/run/sshd").mkdir(mode=0o755)
         host.start_daemon("sshd", "/usr/sbin/sshd", "-D", "-e", "-f", "/etc/ssh/rig_sshd_config")
     first = rig["h0"]
-    for one in (rig.hosts[name] for name in ("h0", "h3") if name in rig.hosts):
-        one.write("~/.ssh/id_ed25519", _key(rig, "user"), 0o600)
-        one.write("~/.ssh/known_hosts", "\n".join(known) + "\n", 0o600)
-        one.write(rig.ssh_config, "Host *\n  BatchMode yes\n  ConnectTimeout 10\n", 0o600)
+    first.write("~/.ssh/id_ed25519", _key(rig, "user"), 0o600)
+    first.write("~/.ssh/known_hosts", "\n".join(known) + "\n", 0o600)
+    first.write(rig.ssh_config, "Host *\n  BatchMode yes\n  ConnectTimeout 10\n", 0o600)
     for host in rig.hosts.values():
         answered = until_answered(first, "ssh", host.name, "hostname")
         assert answered == host.name, answered

@@ -298,7 +298,7 @@ class World:
         self.looks: set[int] = set()
         self.last_launches: dict[int, Any] = {}
         self.unreachable: dict[str, str] = {}
-        self.divergence = self.logins = None
+        self.divergence = None
         self.is_over, self.is_strict = False, client.cluster.is_strict
         self.has_met, self.coordinator_died = True, ""
         self.stays = UsualTimes()
@@ -384,7 +384,7 @@ class Client:
         self.ident = f"client-{number}".encode()
         self.recovered = ""
         self.lineage = Lineage()
-        self.past_reports = lastreport.Reports("sim", is_here=False)
+        self.past_reports = lastreport.Reports("sim")
         self.others: list[Client] = []
         self.dispatcher = dispatch.Dispatcher(self)  # type: ignore[arg-type]
         self.begin()

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import zmq
 
-from jaxcluster.agent import transport
 from jaxcluster.agent.folder import Folder
 from jaxcluster.agent.messages import Session, new_name
 from jaxcluster.agent.server import Agent, Client, own_environment
@@ -35,8 +34,8 @@ class Made(Agent):
     def _reply(self, client: Client, reply: Reply, *data: Any) -> None:
         self.told.append(client.name)
 
-    def comes(self, name: bytes, is_owner: bool = True) -> Client:
-        client = self.clients[name] = Client(name, Session(new_name(), name), is_owner)
+    def comes(self, name: bytes) -> Client:
+        client = self.clients[name] = Client(name, Session(new_name(), name))
         client.session.is_open = True
         return client
 
@@ -97,7 +96,7 @@ def test_after_its_login_a_detached_agent_is_theirs_who_are_there(
     agent: Made, monkeypatch: pytest.MonkeyPatch, is_detached: bool, ends: bool
 ) -> None:
     monkeypatch.setattr(os, "read", lambda fd, size: b"")  # the end of standard input
-    visitor = agent.comes(b"visitor", is_owner=False)
+    notebook = agent.comes(b"notebook")
     agent.detached = is_detached
     agent._stdin()
     assert bool(agent.why) is ends
@@ -105,8 +104,8 @@ def test_after_its_login_a_detached_agent_is_theirs_who_are_there(
         return
     agent.alone_s = 0.0
     agent.passes(100)
-    assert not agent.why  # as long as the visitor is there
-    visitor.session.is_open = False
+    assert not agent.why  # as long as the notebook is there
+    notebook.session.is_open = False
     agent.passes(30)
     assert agent.why
 
@@ -190,19 +189,15 @@ class Router:
         return self.packets.pop(0)
 
 
-def test_who_opens_no_session_of_his_own_name_is_nobody(
-    agent: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_opens_no_session_of_his_own_name_is_nobody(agent: Made) -> None:
     def hello(name: bytes) -> bytes:
         session = Session(name)
         session.opened(0.0)
         ((head, *_),) = session.take()
         return bytes(head)
 
-    monkeypatch.setattr(zmq.Frame, "get", lambda self, name: transport.GUEST.decode())
     mine, odd = new_name(), new_name()
     router = Router([odd, b""], [odd, b"x", b"y"], [odd, hello(mine)], [mine, hello(mine)])
     agent.router = router  # type: ignore[assignment]
     agent._receive()
     assert list(agent.clients) == [mine] and not router.packets
-    assert not agent.clients[mine].is_owner

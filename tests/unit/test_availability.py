@@ -13,7 +13,7 @@ from jaxcluster.wire.forks import RESTARTED, STOPPED
 WELL = ClusterCondition("c")
 DEAD = replace(WELL, dead={2: Death("killed by SIGKILL"), 1: Death("out of memory")})
 DOWN = replace(WELL, down="Cluster 'c' has no processes now.", down_hint="Restart it.")
-CUT = replace(DEAD, unreachable={"h2": "no route"}, way="--via me@h1")
+CUT = replace(DEAD, unreachable={"h2": "no route"})
 
 
 def test_a_cluster_that_is_well_runs_cells() -> None:
@@ -47,7 +47,7 @@ def test_no_rank_can_do_without_jaxs_coordinator() -> None:
     [
         (DOWN, "Restart it."),
         (replace(DEAD, is_stopped=True), "%jaxcluster start"),
-        (CUT, "%jaxcluster attach c --via me@h1"),
+        (CUT, "%jaxcluster attach c"),
     ],
     ids=["down", "stopped", "cut"],
 )

@@ -24,7 +24,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import jaxcluster
 from jaxcluster import cli, cluster, mcp, wire
-from jaxcluster.allocation import remote, remote_attach
+from jaxcluster.allocation import remote
 from jaxcluster.arguments import Help
 from jaxcluster.cluster import sessions, starting
 from jaxcluster.doctor import hosts as hostchecks
@@ -100,19 +100,15 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
             remote.launcher_for(spec)
         raise Reached
 
-    def served(way: dict[str, Any], allow_run: bool) -> None:
-        if way:
-            remote_attach.logins_of(way)
-
     monkeypatch.setattr(sessions, "start_world", started)
     monkeypatch.setattr(cluster, "dry_run", started)
-    monkeypatch.setattr(remote_attach, "look", reached)
-    monkeypatch.setattr(remote_attach, "look", reached)
     monkeypatch.setattr(hostchecks, "look_before", reached)
     monkeypatch.setattr("jaxcluster.doctor.run_checks", lambda root: [])
     monkeypatch.setattr(exporting, "carry_out", reached)
     monkeypatch.setattr(mcp, "check_sdk", lambda: None)
-    monkeypatch.setattr(mcp, "server", types.SimpleNamespace(serve=served), raising=False)
+    monkeypatch.setattr(
+        mcp, "server", types.SimpleNamespace(serve=lambda allow_run: None), raising=False
+    )
     yield tmp_path
     home.remove()
 

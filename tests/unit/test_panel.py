@@ -89,7 +89,6 @@ class Running:
         self.recovery = "auto"
         self.is_strict = self.is_restarting = self.closed = False
         self.down = ""
-        self.logins = None
         self.last_launches: dict[int, Any] = {}
         self.last: CellRecord | None = None
         self.looks: set[int] = set()

@@ -17,7 +17,7 @@ def world_of_another_process() -> Any:
     record = SimpleNamespace(
         name="shared", facts=(), last_seq=0, spec=SimpleNamespace(num_processes=2)
     )
-    world: Any = World(record, processes, logins=MagicMock())  # type: ignore[arg-type]
+    world: Any = World(record, processes)  # type: ignore[arg-type]
     world.listen()
     return world
 

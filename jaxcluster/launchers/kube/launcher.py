@@ -88,7 +88,6 @@ class Kubernetes(Launcher):
     start = "--launcher kubernetes --image team/jax:1"
     example = "%jaxcluster start --launcher kubernetes --image team/jax:1 --pods 2 --gpus 8"
     python = "python3"  # no other machine's path to a Python means anything in an image
-    no_logins = "Its pods are reached through a port-forward on that machine."
     options = (
         Option("--image", TEXT, "IMAGE", "image with Python, jax, this jaxcluster", "team/jax:1",
             start="--launcher kubernetes", field=Field("Image", empty="team/jax:1"),
