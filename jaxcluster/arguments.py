@@ -6,7 +6,6 @@ import argparse
 import ast
 import difflib
 import functools
-import math
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
@@ -185,7 +184,6 @@ def run_parser() -> Parser:
     add("--logs", metavar="FOLDER")
     add("--strict", action="store_true")
     add("--stall", type=seconds, dest="stall_s", metavar="S")
-    add("--trace", metavar="FOLDER")
     add("--elastic", action="store_true")
     add("--retries", type=int, default=0, metavar="N")
     return parser
@@ -273,7 +271,7 @@ def spmd_parser() -> Parser:
     add("--stall", type=seconds, dest="stall_s", metavar="S")
     add("--strict", action="store_true")
     add("--async", action="store_true", dest="background")
-    add("--profile", nargs="?", const="", metavar="[NAME]")
+    add("--profile", nargs="?", const="", metavar="[FOLDER]")
     # Set by auto mode, whose cells have no %%spmd line above them.
     add("--no-magic-line", action="store_true", help=argparse.SUPPRESS)
     return parser
@@ -311,7 +309,7 @@ def split_spmd(line: str) -> tuple[str, str]:
             break
         at = found.end()
         if (
-            action.nargs is None  # --profile's name is written with a "="
+            action.nargs is None  # --profile's folder is written with a "="
             and found[2] is None
             and (value := re.compile(r"\s+\S+").match(line, at))
         ):
@@ -328,21 +326,6 @@ def _is_python(source: str) -> bool:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return True
-
-
-def read_seconds(word: str, example: str) -> float:
-    """A time such as ``5s`` in seconds.
-
-    Raises:
-      UsageError: it is not one, or not more than 0.
-    """
-    try:
-        found = seconds(word)
-    except ValueError:
-        found = math.nan
-    if not 0 < found < math.inf:
-        raise UsageError(f"{word!r} is not a time.", f"For example: {example}")
-    return found
 
 
 _FLAGS = {  # of lines that no parser reads: each of their words, and how it is shown

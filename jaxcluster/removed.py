@@ -10,6 +10,7 @@ COMMANDS: dict[str, str] = {
     "compare": "Equal values are shown once by %spmd --all EXPRESSION",
     "notify": "IPython calls a function of yours at each cell's end, also of one that failed: "
     "get_ipython().events.register('post_run_cell', function)",
+    "profile": "A cell is profiled from its beginning: %%spmd --profile FOLDER",
 }
 """What to do instead of a removed ``%jaxcluster`` command."""
 
@@ -19,5 +20,7 @@ OPTIONS: dict[str, str] = {
         "by ssh: see docs/launchers.md."
     ),
     "--orbax": "Orbax works in a %%spmd cell as in a script: see docs/how-to/recover.md",
+    "--trace": "The script can do it: "
+    "with jax.profiler.trace(f'out/rank-{jax.process_index()}'): ...",
 }
 """What to do instead of a removed option, by its flag."""

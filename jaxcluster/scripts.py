@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from jaxcluster import arguments, cluster, errors, wire
 from jaxcluster.cluster.prompts import Labelled, here
@@ -37,9 +37,6 @@ from jaxcluster.ranks import name_ranks
 from jaxcluster.text import join_words, plural
 from jaxcluster.views.live import StartDisplay
 from jaxcluster.views.statusline import OnTerminal, StatusLine, can_write_over
-
-if TYPE_CHECKING:
-    from jaxcluster.cluster.profiling import Profiling
 
 EXAMPLE = "jaxcluster run -n 4 train.py --steps 100   or   jaxcluster run -n 4 -m package.train"
 RETRIES = "jaxcluster run -n 4 --retries 3 train.py"
@@ -95,7 +92,6 @@ def run(words: list[str]) -> int:
     options = vars(parsed)
     everything, logs = options.pop("everything"), options.pop("logs")
     strict, stall_s = options.pop("strict"), options.pop("stall_s")
-    trace = options.pop("trace")
     if stall_s is not None:
         check_seconds("--stall", stall_s, "jaxcluster run -n 4 --stall 15m train.py")
     retries = options.pop("retries")
@@ -121,7 +117,7 @@ def run(words: list[str]) -> int:
     again = Again(retries, elastic)
     with Signals() as signals:
         try:
-            return _run(spec, script, source, outputs, signals, strict, stall_s, trace, again)
+            return _run(spec, script, source, outputs, signals, strict, stall_s, again)
         except KeyboardInterrupt:  # during the start
             return 128 + (signals.received or signal.SIGINT)
         finally:
@@ -164,7 +160,6 @@ def _run(
     signals: Signals,
     strict: bool,
     stall_s: float | None,
-    trace: str | None,
     again: Again,
 ) -> int:
     display = StartDisplay(rich=False)
@@ -179,16 +174,12 @@ def _run(
         prompt = here() if sys.stdin is not None and sys.stdin.isatty() else None
         status = outputs.status
         for tried in itertools.count(1):
-            # Each try has a profile of its own.
-            folder = trace if trace is None or tried == 1 else f"{trace}-{tried}"
-            profiling = started.prepare_profile(folder) if folder is not None else None
             cell = started.submit(
                 source,
                 script=script,
                 execution_count=1,
                 shown_ranks=range(started.num_processes),
                 stall_s=stall_s,
-                profile=profiling.token if profiling is not None else "",
                 on_output=outputs.take,
                 on_notice=lambda told: outputs.say(tell_notice(told, script)),
                 prompt=Labelled(prompt, lambda output: None, outputs.clear) if prompt else None,
@@ -205,8 +196,6 @@ def _run(
             if error is not None and not outputs.is_closed:
                 say(tell(error, script))
                 say(f"All outputs: {outputs.folder}")
-            if profiling is not None:
-                _show_profile(profiling, started, cell.record.seq, script)
             if outputs.is_closed:
                 return 128 + signal.SIGPIPE
             if error is None or signals.received or not again.is_due(tried, started.dead):
@@ -219,17 +208,6 @@ def _run(
     finally:
         signals.ignore()
         started.stop()
-
-
-def _show_profile(made: Profiling, started: cluster.Cluster, seq: int, script: wire.Script) -> None:
-    """Put the ranks' profiles together. What goes wrong with that is said, and ends nothing."""
-    from jaxcluster.views import profile  # with numpy, which other runs have no use for
-
-    try:
-        name = script.module or os.path.basename(script.path)
-        say(for_script(profile.text(made.collect(started.world, seq), name), script))
-    except (JaxClusterError, OSError) as error:
-        say(f"jaxcluster: the profile can't be put together: {error}")
 
 
 def _renew(

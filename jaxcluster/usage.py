@@ -86,11 +86,6 @@ ABOUT = {
         "with its mesh axis, bytes and line; operations, memory, seconds to compile; what is "
         "replicated and could be sharded. Nothing is launched."
     ),
-    "profile": (
-        "Profile the cell that runs, on all its ranks: a file for each rank, for TensorBoard, one "
-        "of all for Perfetto, and a table: steps, time in collectives, who comes last into which. "
-        "%%spmd --profile does it for a whole cell."
-    ),
     "mesh": "Which rank holds which device of a mesh.",
     "memory": "What each device holds.",
     "checkpoint": "Save the ranks' variables to disk.",
@@ -163,8 +158,6 @@ WORDS = {
         "--follow",
     ),
     "history count": ("how many cells (20)", "100"),
-    "profile seconds": ("how long (5s); it ends with the cell", "10s"),
-    "profile folder": ("where the files go (default: jaxcluster-profiles)", "10s before"),
     "cost call": ("a call of a function, jitted or not", "step(params, batch)"),
     "mesh name": ("a variable that is a mesh (default: all of them)", "mesh"),
     "checkpoint name": ("its name", "before-tuning"),
@@ -199,7 +192,8 @@ WORDS = {
         "--async --out job",
     ),
     "%%spmd --profile": (
-        "profile it on all ranks; the files go to the folder NAME (jaxcluster-profiles)",
+        "run it under JAX's profiler on each rank, whose files go to FOLDER/rank-N (default: a new "
+        "folder)",
         "--profile before",
     ),
     "%push names": ("variables of the notebook", "a b"),
@@ -227,10 +221,6 @@ WORDS = {
     "run --stall": (
         "end the script when ranks have been for S seconds in one launch, which all have made",
         "-n 4 --stall 15m",
-    ),
-    "run --trace": (
-        "profile the script on all ranks; the files go to this folder",
-        "-n 4 --trace profiles",
     ),
     "run --strict": ("check each launch on all ranks before it runs", "-n 4 --strict"),
 }

@@ -91,7 +91,7 @@ class Dispatcher:
                 post_mortem=options.post_mortem,
                 script=options.script,
                 costed=options.costed,
-                profile=options.profile,
+                profile=str(options.profile or ""),
                 sent_ns=sent_ns,
                 who=who_we_are(),
                 settled=min((c.record.seq for c in self.cells), default=seq) - 1,

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.allocation.base import Allocation
@@ -17,6 +17,7 @@ from jaxcluster.cluster import (
     description,
     events,
     history,
+    profiling,
     recovery,
     replay,
     resizing,
@@ -47,10 +48,6 @@ from jaxcluster.wire.link import Event, Link, replies
 from jaxcluster.wire.ops.cells import Interrupt
 from jaxcluster.wire.ops.lockstep import Strict
 from jaxcluster.wire.ops.state import UndoLimit
-
-if TYPE_CHECKING:
-    from jaxcluster.cluster.profiling import Profiling
-    from jaxcluster.model.profile import Profile
 
 ASK_S = 2.0  # for answers that a control channel gives at once
 RESYNC_S = 10.0  # that cells get to end before a resync
@@ -385,7 +382,7 @@ class Cluster(Lifecycle):
         prompt: Labelled | None = None,
         post_mortem: bool = False,
         stall_s: float | None = None,
-        profile: str = "",
+        profile: Path | None = None,
         message: wire.CommMessage | None = None,
         buffers: Sequence[bytes] = (),
         script: wire.Script | None = None,
@@ -398,7 +395,7 @@ class Cluster(Lifecycle):
           cell_id: Jupyter's, for the panel.
           prompt: where questions of its ranks are put; None: they are refused.
           post_mortem: instead of running ``source`` look at the ranks' last errors.
-          profile: the token of ``prepare_profile``.
+          profile: the folder for the files of JAX's profiler, as for ``profile``.
           message, buffers: instead of running ``source``, the code of the cell that has opened the
             comm, pass on what a page has said on it.
           script: what is run, whose code ``source`` is ("" of a module). Its output is given to
@@ -449,63 +446,23 @@ class Cluster(Lifecycle):
         ranks: Sequence[int] | None = None,
         on_output: Listener | None = None,
         on_notice: Callable[[str], None] | None = None,
-    ) -> Profile:
-        """Run a cell on all ranks (or ``ranks``) under JAX's profiler.
+    ) -> Path:
+        """Run a cell under JAX's profiler on all ranks (or ``ranks``); returns the files' folder.
 
-        Each rank writes a file of its own, one run of TensorBoard's, and all are put together in
-        one for Perfetto.
+        Each rank writes to ``rank-N`` in it, on its own host: what xprof and Perfetto open.
 
         Args:
-          folder: where they go; ``jaxcluster-profiles`` by default.
-
-        Returns:
-          Its steps, the time in collectives, who comes last into which, and the files.
+          folder: where the files go; a new one in the current directory by default.
 
         Raises:
-          UsageError: the folder can't be made, or a rank is being profiled already.
-          CellFailed, and all that ``run`` raises; files of what had run by then are written.
+          CellFailed, and all that ``run`` raises; also where a rank is being profiled already.
         """
-        made = self.prepare_profile(folder, ranks)
+        target = profiling.folder_of(folder)
         options = CellOptions(
-            ranks, on_output=on_output or _print_first, on_notice=on_notice, profile=made.token
+            ranks, on_output=on_output or _print_first, on_notice=on_notice, profile=target
         )
-        with contextlib.closing(made):
-            cell = self._submit(source, options)
-            try:
-                cell.wait()
-            finally:
-                found = made.collect(self.world, cell.record.seq)
-        return found
-
-    def prepare_profile(
-        self,
-        folder: str | Path | None = None,
-        ranks: Sequence[int] | None = None,
-        number: int | None = None,
-    ) -> Profiling:
-        """A profile of the next cell, which is submitted with its token; then ``collect`` it.
-
-        Args:
-          number: of the cell, which its files are called by.
-
-        Raises:
-          UsageError: the folder can't be made, or a rank is being profiled already.
-        """
-        from jaxcluster.cluster import profiling  # with numpy, which a shell command has no use for
-
-        self.ensure_open()
-        return profiling.ready(self.world, folder, self.check_ranks(ranks), number)
-
-    def profile_running(self, seconds: float = 5.0, folder: str | Path | None = None) -> Profile:
-        """What ``profile`` returns, of the cell that runs: so many seconds, or to its end.
-
-        Raises:
-          UsageError: no cell runs, a rank is being profiled already, or the folder can't be made.
-        """
-        from jaxcluster.cluster import profiling  # with numpy, which a shell command has no use for
-
-        self.check_not_closed()
-        return profiling.run(self.world, folder, seconds)
+        self._submit(source, options).wait()
+        return target
 
     def _submit(self, source: str, options: CellOptions) -> RunningCell:
         with contextlib.ExitStack() as on_its_way:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from jaxcluster import wire
@@ -44,7 +45,7 @@ class CellOptions:
     With a ``script`` it is all that the ranks are there for, so after it nothing is brought back,
     undone or replaced; what has gone wrong is found and told all the same. ``stall_s``: how long
     all its ranks may be in one launch. ``costed``: of its source, a call, the cost alone is told.
-    ``profile``: the token of the profile for which its ranks are ready.
+    ``profile``: the folder for the files of JAX's profiler.
     """
 
     ranks: Sequence[int] | None = None
@@ -60,7 +61,7 @@ class CellOptions:
     post_mortem: bool = False
     script: wire.Script | None = None
     costed: bool = False
-    profile: str = ""
+    profile: Path | None = None
     stall_s: float | None = None
 
 

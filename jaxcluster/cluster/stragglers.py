@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 
 from jaxcluster import wire
 from jaxcluster.cluster.world import World
@@ -66,36 +66,15 @@ def find(world: World, looks: int = LOOKS) -> Straggler | None:
     """
     if world.num_processes == 1:
         return None
-    count = ALL_LAUNCHES // world.num_processes
-    times = ask(world, min(MOST_LAUNCHES, max(LEAST_LAUNCHES, count)), world.link.ranks)
-    error_s = max((error for _, error in times.offsets.values()), default=0.0)
-    found = stragglers.find(times.made, times.hosts, error_s)
-    return found and replace(found, spent=_spent(world, found, looks))
-
-
-@dataclass(frozen=True)
-class Times:
-    """When ranks have begun their last launches, by one clock.
-
-    Attributes:
-      made: by rank, oldest first; of those that have answered.
-      hosts: the host of each rank.
-      offsets: by host: how far its clock is ahead of this process's, and how well that is known.
-    """
-
-    made: Mapping[int, Sequence[Made]]
-    hosts: Mapping[int, str]
-    offsets: Mapping[str, tuple[float, float]]
-
-
-def ask(world: World, count: int, ranks: Collection[int], timeout_s: float = ASK_S) -> Times:
-    """The last ``count`` launches of each of these ranks."""
-    told = replies(world.link.gather(ranks, requests.Times(count), timeout_s=timeout_s))
+    count = min(MOST_LAUNCHES, max(LEAST_LAUNCHES, ALL_LAUNCHES // world.num_processes))
+    told = replies(world.link.gather(world.link.ranks, requests.Times(count), timeout_s=ASK_S))
     hosts = {rank: facts.host_key for rank, facts in enumerate(world.record.facts)}
     offsets = _offsets(world, {hosts[rank]: rank for rank in sorted(told, reverse=True)})
     kinds: dict[wire.Launch, wire.Launch] = {}  # equal ones of several ranks are one object
     made = {rank: _made(one, offsets[hosts[rank]][0], kinds) for rank, one in told.items()}
-    return Times(made, hosts, offsets)
+    error_s = max((error for _, error in offsets.values()), default=0.0)
+    found = stragglers.find(made, hosts, error_s)
+    return found and replace(found, spent=_spent(world, found, looks))
 
 
 def _made(

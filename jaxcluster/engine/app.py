@@ -62,7 +62,7 @@ from jaxcluster.host.processes import busy_s, share_files_in
 from jaxcluster.host.reachability import connection_errors
 from jaxcluster.supervision.processes import pid_space_mark, process_token
 from jaxcluster.supervision.starting import WARNINGS
-from jaxcluster.wire.ops import arrays, cells, lockstep, profile, start, values
+from jaxcluster.wire.ops import arrays, cells, lockstep, start, values
 from jaxcluster.wire.ops import state as saving
 
 CONNECTION_FILE_TIMEOUT_S = 60.0
@@ -226,11 +226,6 @@ class Rank:
         handle(saving.RestoreLook, "main", self.runner.in_turn(self._restore_look))
         handle(saving.RestoreBind, "main", self.runner.in_turn(self._restore_bind))
         handle(saving.RestoreDrop, "now", spread(self.restoring.drop))
-        profiler = self.runner.profiler
-        handle(profile.ProfileReady, "side", profiler.on_ready)
-        handle(profile.Profile, "side", profiler.on_run)
-        handle(profile.ProfileStop, "side", profiler.on_stop)
-        handle(profile.ReadTracks, "side", profiler.on_tracks)
         handle(saving.UndoLook, "side", spread(self.runner.undo.look))
         handle(saving.UndoDrop, "side", spread(self.runner.undo.drop))
         handle(saving.Undo, "side", self._undo)
@@ -349,7 +344,6 @@ class Rank:
         self.values.lost.install(kernel.shell)
         kernel.shell.events.register("pre_run_cell", lambda info: self.restoring.tidy())
         self.runner.attach(kernel.shell)
-        self.runner.profiler.install()
         client = ClientCode(self.runner)
         client.attach(kernel)
         self.comms = Comms(self.runner, client.is_running)

@@ -26,6 +26,7 @@ from jaxcluster.engine import (
     magicbodies,
     mainscript,
     object_graph,
+    profiling,
     tracebacks,
     usercode,
 )
@@ -43,7 +44,6 @@ from jaxcluster.engine.leftovers import Leftovers
 from jaxcluster.engine.names import Names
 from jaxcluster.engine.paused import Paused
 from jaxcluster.engine.private import coordination, loaded
-from jaxcluster.engine.profiling import Profiler
 from jaxcluster.engine.questions import Asking
 from jaxcluster.engine.repair import (
     keep_streams,
@@ -81,7 +81,6 @@ class CellRunner:
       asking: what its cells ask the user.
       last_error: what the last cell that failed has raised, for a post-mortem.
       leftovers: handlers of signals that cells have left behind.
-      profiler: profiles cells, where that is asked for.
       copier: keeps a copy of its variables, which outlives the rank.
       steps: the loops that its cells are in.
     """
@@ -97,7 +96,6 @@ class CellRunner:
         self.rank = rank
         self.control = control
         self.journal = journal
-        self.profiler = Profiler(rank, journal, journal.cell_numbers)
         self.current: Running | None = None
         self.last_result: Any = None
         self.ended = 0
@@ -314,7 +312,8 @@ class CellRunner:
         attempt(loaded.unload)
         self.control.ticking = running.shown
         running.between = self.leftovers.take_told()
-        attempt(self.profiler.begin, cell)
+        if cell.profile:
+            attempt(self._begin_profile, running)
         attempt(self.leftovers.give_back)  # from here to their taking they may raise anywhere
         await self._execute(running)
         running.has_left = running.over = True
@@ -322,8 +321,8 @@ class CellRunner:
         if running.error is not None:
             attempt(repair_modules)
         is_child = self.is_child()
-        if not is_child:
-            attempt(self.profiler.end, cell)
+        if running.is_profiled and not is_child:
+            attempt(profiling.end)
         self.asking.end()
         self.paused.end_all()
         debugging.end()
@@ -436,6 +435,14 @@ class CellRunner:
                 places = (running.raised_at, running.stopped_at)
                 running.stopped_at = "/".join(filter(None, places))
 
+    def _begin_profile(self, running: Running) -> None:
+        try:
+            profiling.begin(running.cell, self.rank)
+            running.is_profiled = True
+        except (OSError, RuntimeError) as error:
+            lines = failures.plain_lines(error, self.cell_numbers)
+            running.error = failures.error_info(error, lines, self.cell_numbers)
+
     def _run_code(self, running: Running) -> Coroutine[Any, Any, None] | None:
         """IPython's run of one cell, as ipykernel's ``do_execute`` does it.
 
@@ -444,6 +451,8 @@ class CellRunner:
         """
         if running.interrupted:  # before it began
             raise KeyboardInterrupt
+        if running.error is not None:  # it can't be profiled
+            return None
         shell, cell = self.shell, running.cell
         if cell.message is not None:
             self.settings.context.run(self._deliver, running, cell.message)

@@ -11,7 +11,6 @@ from jaxcluster import wire
 from jaxcluster.engine import log, tracebacks
 from jaxcluster.engine.private import coordination
 from jaxcluster.engine.private.arrays import why_copies_differ
-from jaxcluster.engine.private.profiles import why_refused
 from jaxcluster.engine.repair import repair_modules
 
 T = TypeVar("T")
@@ -57,7 +56,7 @@ def error_info(
 
 def _hint(error: BaseException) -> str:
     try:
-        return why_copies_differ(error) or why_refused(error)
+        return why_copies_differ(error)
     except Exception:  # JAX's function is another one by now
         return ""
 

@@ -515,11 +515,6 @@ class Journal(CountedLaunches):
         self._enter_latest()
         return self._counts
 
-    def programs(self) -> list[Program]:
-        """Those launched last, the newest last. Any thread."""
-        self._enter_latest()
-        return list(self._programs.values())
-
     def program(self, fingerprint: int) -> Program | None:
         """One of the programs launched last, also one that this rank waits in. Any thread."""
         flights = self._settled()

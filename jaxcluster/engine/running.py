@@ -26,6 +26,7 @@ class Running:
     """The cell that the main thread is in.
 
     Attributes:
+      is_profiled: JAX's profiler was started for it.
       has_left: its own code is over: IPython renders its error, or we tidy up.
       is_mute: the message of its exception does not end.
       escaped: what a cell that awaits has raised past IPython.
@@ -47,6 +48,7 @@ class Running:
     unheard: bool = False
     unheard_since: float = 0.0
     stop_waits_since: float = 0.0
+    is_profiled: bool = False
     has_left: bool = False
     left_at: float = 0.0
     over: bool = False

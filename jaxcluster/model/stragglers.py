@@ -132,7 +132,7 @@ def _named(rows: Sequence[_Row], error_s: float) -> tuple[Hashable, list[_Delay]
         return None
     ((who, count),) = Counter(one.who for one in delays).most_common(1)
     own = [one for one in delays if one.who == who]
-    if not is_beyond_chance(count, len(delays), len(rows[0])):
+    if not _is_beyond_chance(count, len(delays), len(rows[0])):
         return None
     for part in range(PARTS):
         low, high = (at * len(rows) // PARTS for at in (part, part + 1))
@@ -180,7 +180,7 @@ def _span(rows: Sequence[_Row]) -> float:
     return max(rows[-1].values()) - min(rows[0].values())
 
 
-def is_beyond_chance(count: int, of: int, among: int) -> bool:
+def _is_beyond_chance(count: int, of: int, among: int) -> bool:
     """Whether one of so many has so many of all delays otherwise than by chance (Chernoff)."""
     share, even = count / of, 1 / among
     if share <= even:
@@ -236,12 +236,8 @@ def _late(found: Straggler) -> str:
     return f"{1000 * behind:.0f} ms" if behind < 1 else f"{behind:.1f} s"
 
 
-def tell(found: Straggler, *, is_over: bool = False, into: str = "launches") -> str:
-    """It in a sentence.
-
-    Args:
-      into: into what they come last.
-    """
+def tell(found: Straggler, *, is_over: bool = False) -> str:
+    """It in a sentence."""
     verb = "came" if is_over else "comes" if len(found.ranks) == 1 else "come"
     launch = found.launch
     where = f" of cell [{launch.cell}]" if launch.cell is not None else ""
@@ -252,6 +248,6 @@ def tell(found: Straggler, *, is_over: bool = False, into: str = "launches") -> 
     else:
         place = f", before the launch in {launch.within}" if launch.within else ""
     return (
-        f"{begin_ranks(found.ranks)} {verb} last into {100 * found.share:.0f} % of the {into}"
+        f"{begin_ranks(found.ranks)} {verb} last into {100 * found.share:.0f} % of the launches"
         f"{where}, {_late(found)} behind{place}."
     )

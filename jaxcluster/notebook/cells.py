@@ -1,13 +1,12 @@
-"""``%%spmd``: how a cell is sent, shown, profiled, and left to run in the background."""
+"""``%%spmd``: how a cell is sent, shown, and left to run in the background."""
 
 from __future__ import annotations
 
-import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxcluster import arguments, cluster
-from jaxcluster.cluster import transfer
-from jaxcluster.errors import CellFailed, JaxClusterError, UsageError
+from jaxcluster.cluster import profiling, transfer
+from jaxcluster.errors import CellFailed, UsageError
 from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.notebook import export, exporting
@@ -18,9 +17,6 @@ from jaxcluster.ranks import name_ranks
 from jaxcluster.views.comms import relay_of
 from jaxcluster.views.live import CellDisplay
 from jaxcluster.views.message import show_message
-
-if TYPE_CHECKING:
-    from jaxcluster.cluster.profiling import Profiling
 
 
 class Cells:
@@ -75,68 +71,29 @@ class Cells:
             self.page.shell.displayhook.prompt_count, typed, source if cell is None else cell
         )
         with self.logs.of(running).running(step):
-            if options.profile is None:
-                self._run_strictly(running, source, ranks, options)
-            else:
-                self._run_profiled(running, source, ranks, options)
-
-    def _run_profiled(
-        self, running: cluster.Cluster, source: str, ranks: list[int] | None, options: Any
-    ) -> None:
-        if options.background:
-            raise UsageError(
-                "A cell that runs in the background is not profiled from its beginning.",
-                "Run it with --async alone; while it runs: %jaxcluster profile 5s",
-            )
-        number = self.page.shell.displayhook.prompt_count
-        made = running.prepare_profile(options.profile or None, ranks, number)
-        before = running.last
-        with contextlib.closing(made):
-            try:
-                self._run_strictly(running, source, ranks, options, made.token)
-            except BaseException:
-                cell = running.last
-                if cell is not None and cell is not before:
-                    try:
-                        self._collect(running, made, cell)
-                    except (JaxClusterError, OSError) as error:  # the cell's own is raised
-                        print(f"The profile can't be put together: {error}")
-                raise
-            if (cell := running.last) is not None:
-                self._collect(running, made, cell)
-
-    def _collect(self, running: cluster.Cluster, made: Profiling, cell: CellRecord) -> None:
-        """Show what a profile says of its cell."""
-        found = made.collect(running.world, cell.seq)
-        self.page.show_profile(found, f"cell [{cell.execution_count}]")
+            self._run_strictly(running, source, ranks, options)
 
     def _run_strictly(
-        self,
-        running: cluster.Cluster,
-        source: str,
-        ranks: list[int] | None,
-        options: Any,
-        profile: str = "",
+        self, running: cluster.Cluster, source: str, ranks: list[int] | None, options: Any
     ) -> None:
         if options.strict and not any(state.strict for state in running.status()):
             running.strict(True)
             try:
-                self._run_cell(running, source, ranks, options, profile)
+                self._run_cell(running, source, ranks, options)
             finally:
                 running.stays_strict = False  # it was asked for this cell alone
                 if not running.closed and not running.dead:
                     running.strict(False)
         else:
-            self._run_cell(running, source, ranks, options, profile)
+            self._run_cell(running, source, ranks, options)
 
     def _run_cell(
-        self,
-        running: cluster.Cluster,
-        source: str,
-        ranks: list[int] | None,
-        options: Any,
-        profile: str,
+        self, running: cluster.Cluster, source: str, ranks: list[int] | None, options: Any
     ) -> None:
+        profile = None
+        if options.profile is not None:
+            profile = profiling.folder_of(options.profile)
+            print(profiling.tell(profile))
         relay = relay_of(running, self.page.shell)
         if relay is not None:
             relay.expect()

@@ -59,7 +59,6 @@ COMMANDS = {
     "outputs": "what each rank printed in the last cell: outputs 1-3; --cell N, --follow",
     "history": "the cells of all notebooks on the cluster: state, time, who",
     "cost": "what a call would cost, before any run: cost step(params, batch)",
-    "profile": "profile the cell that runs, on all its ranks: profile 5s",
     "mesh": "which rank holds which device of a mesh",
     "memory": "what each device holds",
     "checkpoint": "save the ranks' variables to disk: checkpoint NAME",
@@ -544,13 +543,6 @@ class Commands:
             display.close()
         bundle = draw(found)
         self.page.show(bundle)
-
-    def _profile(self, seconds: str | None, folder: str | None) -> None:
-        wait_s = arguments.read_seconds(seconds or "5s", "%jaxcluster profile 5s")
-        running = cluster.current()
-        what = f"the cell that runs, for {wait_s:g} s or to its end"
-        show_message(self.page.shell, f"Profiling {what} ...")
-        self.page.show_profile(running.profile_running(wait_s, folder), "the running cell")
 
     def _mesh(self, name: str | None) -> None:
         with say_usage():

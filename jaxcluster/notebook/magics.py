@@ -95,7 +95,7 @@ class JaxClusterMagics(Magics):
     @tells_plainly
     def spmd(self, line: str, cell: str | None = None) -> None:
         """%%spmd [--ranks 0,2] [--all] [--out NAME] [--timeout S] [--stall S] [--strict] [--async]
-        [--profile [NAME]]
+        [--profile [FOLDER]]
 
         Run the cell on every rank; process 0's output is shown as it comes. ``%spmd EXPRESSION``,
         with the same options before it, does one line.

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxcluster import cluster
 from jaxcluster.host import kernel_private
 from jaxcluster.model import rewrite
 from jaxcluster.views import lost_names
-
-if TYPE_CHECKING:
-    from jaxcluster.model.profile import Profile
 
 
 class Page:
@@ -37,12 +34,6 @@ class Page:
             self.shell.display_pub.publish(bundle)
         else:
             print(bundle["text/plain"])
-
-    def show_profile(self, found: Profile, what: str) -> None:
-        """Show a profile's table."""
-        from jaxcluster.views import profile  # with numpy's model of it
-
-        self.show(profile.bundle(found, what))
 
     def fold_lost(self, told: str) -> str:
         """``told``, where its long list of lost names is shown folded instead, if that can be."""

@@ -47,13 +47,10 @@ from jaxcluster.wire.launches import (
     fingerprint,
     is_compiling,
     is_of_source,
-    module_name,
     next_hash,
     unpacked,
 )
 from jaxcluster.wire.messages import (
-    COLLECTIVE_COLUMNS,
-    SLICE_COLUMNS,
     TOO_LATE,
     ArrayInfo,
     CellReply,
@@ -79,7 +76,6 @@ from jaxcluster.wire.messages import (
     Outside,
     Paused,
     PollReply,
-    ProfileTracks,
     Question,
     RankOutput,
     RankReport,
@@ -94,5 +90,4 @@ from jaxcluster.wire.messages import (
     ThreadError,
     ValueReport,
     VariableInfo,
-    session_name,
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeGuard
@@ -71,11 +70,6 @@ def is_compiling(launch: Launch | None) -> TypeGuard[Launch]:
 def is_of_source(launch: Launch, other: Launch) -> bool:
     """Whether two launches are of programs that were compiled from the same."""
     return launch.fingerprint >> _COMPILED_BITS == other.fingerprint >> _COMPILED_BITS
-
-
-def module_name(program: str) -> str:
-    """What XLA calls the module of a program: ``jit__lambda`` for ``jit(<lambda>)``."""
-    return re.sub(r"[^\w.-]", "_", program).rstrip("_")
 
 
 def unpacked(kinds: Sequence[Launch], made: Iterable[Sequence[int]]) -> list[Launch]:

@@ -449,7 +449,6 @@ def unwrap(event: Event[R]) -> R:
         "Unreadable": errors.RecoveryError,
         "Unclear": errors.UsageError,
         "CannotSave": errors.RecoveryError,
-        "AlreadyProfiled": errors.UsageError,
     }
     if ename == "WrongFields":
         raise errors.VersionMismatch(f"Rank {event.rank} can't read {message}.", VERSION_HINT)

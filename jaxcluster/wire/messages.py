@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -421,7 +420,7 @@ class CellRequest(Operation[CellReply], op="cell"):
     With a ``script`` the source is that script's, plain Python, and is run as one.
     ``settled``: this notebook's cells up to this seq have ended, and their ranks are in lockstep.
     ``costed``: its source is a call, of which only the cost is told, as a ``StepCost``.
-    ``profile``: the token of the profile that is made of it, which its ranks are ready for.
+    ``profile``: the folder for the files of JAX's profiler, under which it runs; "" for none.
     ``sent_ns``: when it was sent, by its notebook's clock, and ``who`` that is.
     """
 
@@ -673,47 +672,6 @@ class StepCost:
     arguments: list[CostArgument] = field(default_factory=list)
     flops: float | None = None
     memory: dict[str, int] = field(default_factory=dict)
-
-
-def session_name(cell: int, at_ns: int) -> str:
-    """How the profile of a cell is called, by when the cell was sent; 0 cells: of none."""
-    when = time.strftime("%Y_%m_%d_%H_%M_%S", time.localtime(at_ns / 1e9))
-    return f"cell-{cell}-{when}" if cell else when
-
-
-SLICE_COLUMNS = ("<u2", "<u4", "<i8", "<u8")  # track, name, start and nanoseconds
-COLLECTIVE_COLUMNS = ("<u4", "<i8", "<i4", "<u4", "<i8", "<i8")
-
-
-@dataclass(frozen=True)
-class ProfileTracks:
-    """What one rank's profile, a file of ``nbytes``, holds: slices on tracks.
-
-    Times are of a clock that all processes of a host have.
-
-    The columns are the message's buffers, as little-endian numbers: first those of the slices (the
-    number of the track, that of the name, start and length in nanoseconds), then those of the
-    collectives (the number of the operation, the run of its program or -1, the device, how often
-    the device has had it in that run, start, end). ``operations`` are [module, operation] of these,
-    ``steps`` the [number, start, end] of what the user has annotated as one. ``left_out`` slices
-    are not among them, of at most ``shortest_ns``, and the last ``uncounted`` collectives. The rest
-    is of the rank alone that is asked for its programs: ``texts`` are the compiled texts of those
-    with collectives, by module, compressed and as base64, ``processes`` has the process of each of
-    their devices, and ``files`` are as in a ``StepCost``.
-    """
-
-    rank: int
-    nbytes: int
-    names: list[str]
-    tracks: list[str]
-    operations: list[list[str]]
-    steps: list[list[int]] = field(default_factory=list)
-    left_out: int = 0
-    shortest_ns: int = 0
-    uncounted: int = 0
-    texts: dict[str, str] = field(default_factory=dict)
-    processes: dict[str, list[int]] = field(default_factory=dict)
-    files: dict[str, list[Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

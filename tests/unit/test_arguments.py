@@ -17,7 +17,6 @@ from jaxcluster.arguments import (
     Parser,
     command_parser,
     read_doctor,
-    read_seconds,
     shards_line,
     split_spmd,
     spmd_parser,
@@ -385,10 +384,3 @@ def test_the_folder_of_a_lines_profile_stands_behind_a_sign(
 @pytest.mark.parametrize(("line", "folder"), [("--profile", ""), ("--profile before", "before")])
 def test_a_cells_profile_may_have_a_folder(line: str, folder: str) -> None:
     assert spmd_parser().read(f"{line} --all").profile == folder
-
-
-@pytest.mark.parametrize("word", ["0", "-1s", "nan", "inf", "soon", ""])
-def test_a_time_that_is_none_is_refused(word: str) -> None:
-    assert read_seconds("1.5s", "x") == 1.5
-    with pytest.raises(UsageError, match="is not a time"):
-        read_seconds(word, "%jaxcluster profile 5s")

@@ -55,7 +55,7 @@ tree = {"x": x, "spec": P("i")}
     cluster.run("a.sum()")
     cluster.status()
     with tempfile.TemporaryDirectory() as folder:
-        assert cluster.profile("x.sum()", folder).trace
+        cluster.profile("x.sum()", folder)
 """
 
 

@@ -66,7 +66,6 @@ def test_every_option_of_start_stands_before_a_script() -> None:
         "--retries",
         "--stall",
         "--strict",
-        "--trace",
     }
     assert start < run
     assert "--detach" not in arguments.run_parser().format_help()

@@ -18,7 +18,6 @@ from jaxcluster.engine.private import (
     coordination,
     hostvalues,
     is_there,
-    profiles,
     programs,
     pytrees,
     transfers,
@@ -166,10 +165,6 @@ PROBES: dict[str, tuple[str, Callable[[], bool]]] = {
     "compiled programs": (
         "new processes compile all programs again",
         compilations.can_keep,
-    ),
-    "names of profiles": (
-        "profiles of ranks on one host overwrite each other, and cells are not profiled",
-        profiles.can_name,
     ),
     "device_put hint": (
         "there is no hint where device_put compares large arrays on all processes",
