@@ -12,7 +12,7 @@ from jaxcluster.cluster.action_runner import Owner
 from jaxcluster.lockstep.availability import advice
 from jaxcluster.model import crash_log, deaths, explain
 from jaxcluster.model.findings import Report
-from jaxcluster.panel import evidence, protocol
+from jaxcluster.panel import protocol
 from jaxcluster.panel.poller import RankPoller
 from jaxcluster.ranks import begin_ranks
 from jaxcluster.views import text
@@ -43,22 +43,7 @@ class Incidents:
         found = cell.report
         if found is None or (self._last is not None and self._last.about is found):
             return
-        said, record = cell.evidence, cell.record
-        at = (found.processes, found.seq) if found.seq is not None else None
-        errors = {
-            rank: (record.execution_count, error.lineno)
-            for rank, error in record.errors.items()
-            if error.lineno
-        }
-        self._keep(
-            found,
-            cell.cluster,
-            cell,
-            found.kind,
-            now,
-            **_told(found, said),
-            places=evidence.places(said, found.kind, found.culprits, at, errors),
-        )
+        self._keep(found, cell.cluster, cell, found.kind, now, **_told(found, cell.evidence))
 
     def of_cluster(self, current: Cluster, now: int, poller: RankPoller) -> None:
         """Take in what has befallen a cluster: the death of ranks, or of its coordinator.
@@ -90,14 +75,6 @@ class Incidents:
         said = replay.ask_reports(current.link, launches=1)
         culprits = [rank for rank in dead if not deaths.meant([current.dead[rank].why])]
         cell = next((c for c in current.cells if set(c.record.ranks) & set(dead)), None)
-        last_seen = {
-            rank: (state.cell, state.line)
-            for rank in culprits
-            if (state := poller.states.get(rank)) is not None
-            and state.state == "running"
-            and state.cell is not None
-            and state.line
-        }
         self._keep(
             about,
             current,
@@ -105,11 +82,10 @@ class Incidents:
             "dead",
             now,
             title=_death_title(current, dead),
-            lines=_obituary(current, dead, cell, said),
+            lines=_obituary(current, dead, cell, said, poller.states),
             waiting=sorted(poller.waiting - set(dead)),
             culprits=culprits,
             stacks=text.stacks(said),
-            places=evidence.places(said, "dead", culprits, last_seen=last_seen),
         )
 
     def _keep(
@@ -171,10 +147,15 @@ def _obituary(
     dead: Sequence[int],
     cell: RunningCell | None,
     said: Mapping[int, wire.RankReport],
+    seen: Mapping[int, wire.RankState],
 ) -> list[str]:
-    """What has died, and of what; where the others were; the end of the first one's log.
+    """What has died, of what, and where; where the others were; the end of the first one's log.
 
     Of ranks that a person has ended: that, and what to type.
+
+    Args:
+      said: what the others say now.
+      seen: what each rank was doing when it was last asked.
     """
     if not dead:
         return [f"JAX's coordinator died: {current.coordinator_died}."]
@@ -182,6 +163,10 @@ def _obituary(
     lines = deaths.tell({rank: current.dead[rank].why for rank in dead}, number)
     if current.condition.ended_by_others:
         return [*lines, advice(current.condition) or ""]
+    for rank in dead:
+        state = seen.get(rank)
+        if state is not None and state.state == "running" and state.line:
+            lines.append(f"Rank {rank} was last seen at cell [{state.cell}] line {state.line}.")
     if cell is not None and said:
         record = cell.record
         others = [rank for rank in record.ranks if rank in said]

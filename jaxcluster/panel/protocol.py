@@ -92,24 +92,6 @@ class Cluster:
     orphaned: bool = False
 
 
-PlaceKind = Literal["waited", "launched", "differs", "died", "was"]
-"""What ranks did at a line: ``differs`` is for those to blame, ``died`` for those last seen."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """A line of a cell at which ranks were.
-
-    Attributes:
-      cell: the cell's number.
-    """
-
-    cell: int
-    line: int
-    ranks: list[int]
-    what: PlaceKind
-
-
 ReportKind = Literal[FindingKind, "dead", "step"]
 """What went wrong; ``dead``: processes ended; ``step``: not in lockstep, no rank is to blame."""
 
@@ -141,7 +123,6 @@ class Report:
     stacks: str = ""
     recovered: str = ""
     open: bool = False
-    places: list[Place] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -95,18 +95,6 @@ export type RecoveryMode = 'auto' | 'ask' | 'never';
 /** What went wrong; `dead`: processes ended; `step`: not in lockstep, no rank is to blame. */
 export type ReportKind = 'missing' | 'mismatch' | 'circle' | 'dead' | 'step';
 
-/** What ranks did at a line: `differs` is for those to blame, `died` for those last seen. */
-export type PlaceKind = 'waited' | 'launched' | 'differs' | 'died' | 'was';
-
-/** A line of a cell at which ranks were. */
-export interface IPlace {
-  /** The cell's number. */
-  cell: number;
-  line: number;
-  ranks: number[];
-  what: PlaceKind;
-}
-
 /** A certain finding, or the death of ranks: who was where, and who is to blame. */
 export interface IReport {
   /** Changes with every new finding. */
@@ -129,7 +117,6 @@ export interface IReport {
   recovered: string;
   /** Whether the ranks are still not in lockstep: recovery is the user's to choose. */
   open: boolean;
-  places: IPlace[];
 }
 
 /** The last cell of this notebook, and whether it can be undone. */

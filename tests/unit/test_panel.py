@@ -606,10 +606,14 @@ def test_ranks_that_diverge_without_a_finding_are_told(running: Running) -> None
 def test_a_death_is_told_and_so_is_the_next_one(running: Running) -> None:
     model = Model(AutoMode())
     model.submitted.append(running.submit(7, "a"))
+    running.link.states[1] = state(1, "running", cell=7, line=3)
+    model.look(0)
     running.dead[1] = wire.Death("killed by SIGKILL")
     first = model.take_in()[0].report
     assert first is not None
-    assert first.lines[0] == "Rank 1 died in cell [7]: killed by SIGKILL."
+    assert first.lines[:2] == [
+        "Rank 1 died in cell [7]: killed by SIGKILL.", "Rank 1 was last seen at cell [7] line 3.",
+    ]  # fmt: skip
     assert first.lines[-1] == "its last words"
     assert (first.kind, first.culprits, first.waiting) == ("dead", [1], [])  # nobody waited
     assert first.cell_id == "a"

@@ -20,7 +20,6 @@ from jaxcluster.panel.protocol import (
     Cell,
     CellRank,
     Cluster,
-    Place,
     Profile,
     Rank,
     Report,
@@ -59,7 +58,6 @@ REPORT = Report(
     stacks="── rank 0 ──\n  cell [7] line 3, in <module>\n    total = jnp.sum(x)",
     recovered="Back in lockstep after 0.3 s (rank 1 ran 1 skipped program with zeros).",
     open=False,
-    places=[Place(7, 3, [0], "waited")],
 )
 
 STATE = State(

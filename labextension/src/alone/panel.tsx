@@ -239,7 +239,6 @@ interface IPane extends IAlone {
 /** What JupyterLab shows in a panel of its own. */
 function PaneView(props: IPane): JSX.Element {
   const { pane, kernel, state, trans } = props;
-  const nowhere = { onPlace: () => undefined, has: () => false }; // cells can't be shown from here
   const titles: Record<Pane, string> = {
     report: trans.__('Report'),
     stacks: trans.__('Stacks'),
@@ -252,7 +251,7 @@ function PaneView(props: IPane): JSX.Element {
         <Button label={trans.__('close')} onClick={props.onClose} />
       </h2>
       {pane === 'report' && (
-        <ReportView report={state.report} trans={trans} execute={props.execute} {...nowhere} />
+        <ReportView report={state.report} trans={trans} execute={props.execute} onShow={null} />
       )}
       {pane === 'stacks' && (
         <Asked ask={() => kernel.call('stacks', {})}>

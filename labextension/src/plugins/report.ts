@@ -4,22 +4,17 @@ import {
   type JupyterFrontEndPlugin
 } from '@jupyterlab/application';
 import { MainAreaWidget, Notification } from '@jupyterlab/apputils';
-import type { Cell } from '@jupyterlab/cells';
 import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
-import { ITranslator, nullTranslator, type TranslationBundle } from '@jupyterlab/translation';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { DockPanel } from '@lumino/widgets';
 import * as React from 'react';
 import { icon } from '../icon';
-import { CommandIDs, IClusters, IPreferences, type ILink } from '../tokens';
-import type { IPlace, IReport } from '../protocol';
-import { markLines } from '../widgets/lineMarks';
+import { CommandIDs, IClusters, IPreferences } from '../tokens';
 import { ReportView } from '../widgets/report';
 import { View } from '../widgets/view';
-import { cellOf } from './cellsByNumber';
-import { goTo } from './goTo';
 import { place } from './place';
 
-/** Says what was found on the ranks, and shows the finding in a panel of its notebook and in its lines. */
+/** Says what was found on the ranks, and shows the finding in a panel of its notebook. */
 export const report: JupyterFrontEndPlugin<void> = {
   id: 'jaxcluster-labextension:report',
   description: 'Who was where when ranks diverged or died, and what can be done.',
@@ -39,19 +34,25 @@ export const report: JupyterFrontEndPlugin<void> = {
 
     const make = (notebook: NotebookPanel): MainAreaWidget => {
       const link = clusters.linkOf(notebook);
-      const view = new View(() =>
-        React.createElement(ReportView, {
-          report: link.state?.report ?? null,
+      const showCell = (at: number): void => {
+        app.shell.activateById(notebook.id);
+        notebook.content.activeCellIndex = at;
+        void notebook.content.scrollToItem(at);
+      };
+      const view = new View(() => {
+        const found = link.state?.report ?? null;
+        const at = notebook.content.widgets.findIndex(({ model }) => model.id === found?.cell_id);
+        return React.createElement(ReportView, {
+          report: found,
           trans,
           // The commands act on the current notebook; this panel is about one of its own.
           execute: (command: string) => {
             app.shell.activateById(notebook.id);
             void app.commands.execute(command);
           },
-          has: number => cellOf(notebook, link, number) !== null,
-          onPlace: (number, line) => void goTo(app, notebook, link, number, line)
-        })
-      );
+          onShow: at < 0 ? null : () => showCell(at)
+        });
+      });
       view.addClass('jxl-view');
       const panel = new MainAreaWidget({ content: view });
       const update = () => {
@@ -104,7 +105,6 @@ export const report: JupyterFrontEndPlugin<void> = {
     /** A finding that was there when the notebook was opened is not new. */
     const watch = (notebook: NotebookPanel): void => {
       const link = clusters.linkOf(notebook);
-      const marks = new Marks(notebook, link, trans);
       let known = link.state?.report?.id ?? null;
       let first = link.state === null;
       let note = '';
@@ -135,65 +135,9 @@ export const report: JupyterFrontEndPlugin<void> = {
       notebook.disposed.connect(() => {
         link.stateChanged.disconnect(onState);
         Notification.dismiss(note);
-        marks.dispose();
       });
     };
     tracker.forEach(watch);
     tracker.widgetAdded.connect((_, notebook) => watch(notebook));
   }
 };
-
-/** The places of the last report in the lines of its notebook, until the cells run again. */
-class Marks {
-  private shown: IReport | null = null;
-
-  constructor(
-    private readonly notebook: NotebookPanel,
-    private readonly link: ILink,
-    private readonly trans: TranslationBundle
-  ) {
-    link.stateChanged.connect(this.update, this);
-    link.cellChanged.connect(this.updateAll, this);
-    notebook.content.cellInViewportChanged.connect(this.updateAll, this);
-  }
-
-  dispose(): void {
-    this.link.stateChanged.disconnect(this.update, this);
-    this.link.cellChanged.disconnect(this.updateAll, this);
-    this.notebook.content?.cellInViewportChanged.disconnect(this.updateAll, this);
-  }
-
-  private update(): void {
-    const found = this.link.state?.report ?? null;
-    if (found?.id !== this.shown?.id) {
-      this.shown = found;
-      this.updateAll();
-    }
-  }
-
-  private readonly marked = new Map<Cell, string>();
-
-  /** Each cell has the marks of the report that it was in; one that has run again since has none. */
-  private updateAll(): void {
-    const wanted = new Map<Cell, IPlace[]>();
-    for (const place of this.shown?.places ?? []) {
-      const cell = cellOf(this.notebook, this.link, place.cell);
-      if (cell) {
-        wanted.set(cell, [...(wanted.get(cell) ?? []), place]);
-      }
-    }
-    for (const cell of [...this.marked.keys()].filter(cell => !wanted.has(cell))) {
-      this.marked.delete(cell);
-      if (!cell.isDisposed) {
-        markLines(cell, [], this.trans);
-      }
-    }
-    for (const [cell, places] of wanted) {
-      const key = JSON.stringify(places);
-      if (cell.editor && this.marked.get(cell) !== key) {
-        this.marked.set(cell, key);
-        markLines(cell, places, this.trans);
-      }
-    }
-  }
-}

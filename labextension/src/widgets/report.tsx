@@ -5,17 +5,14 @@ import { ranksText } from '../draw/shardview';
 import type { IReport } from '../protocol';
 import { CommandIDs } from '../commandIds';
 import { Button } from './parts';
-import { Places } from './places';
 import type { Tone, Trans } from './labels';
 
 interface IReportView {
   report: IReport | null;
   trans: Trans;
   execute: (command: string) => void;
-  /** Show the cell of this number, and one of its lines. */
-  onPlace: (cell: number, line: number) => void;
-  /** Whether the cell of this number is in the notebook, as it was then. */
-  has: (cell: number) => boolean;
+  /** Show the report's cell; null where it is not in the notebook. */
+  onShow: (() => void) | null;
 }
 
 /** Who did what, the ranks as a whole: nobody is said to have waited where somebody died. */
@@ -55,7 +52,7 @@ export function sidesOf(report: IReport, trans: Trans): [glyph: string, tone: To
 }
 
 export function ReportView(props: IReportView): JSX.Element {
-  const { report, trans, execute, onPlace, has } = props;
+  const { report, trans, execute, onShow } = props;
   if (!report) {
     return (
       <article className="jxl-report">
@@ -63,18 +60,12 @@ export function ReportView(props: IReportView): JSX.Element {
       </article>
     );
   }
-  const ways = { cell: report.cell, trans, onPlace, has };
   return (
     <article className="jxl-report" data-kind={report.kind}>
       <header>
         <h2>
           {report.title}
-          {report.cell > 0 && has(report.cell) && (
-            <Button
-              label={trans.__('Show cell [%1]', report.cell)}
-              onClick={() => onPlace(report.cell, report.places[0]?.line ?? 1)}
-            />
-          )}
+          {onShow && <Button label={trans.__('Show cell [%1]', report.cell)} onClick={onShow} />}
         </h2>
         <p className="jxl-dim">
           {[
@@ -98,9 +89,7 @@ export function ReportView(props: IReportView): JSX.Element {
       </ul>
       <div className="jxl-lines">
         {report.lines.map((line, i) => (
-          <div key={i}>
-            <Places {...ways} text={line} />
-          </div>
+          <div key={i}>{line}</div>
         ))}
       </div>
       {report.recovered && (
@@ -139,7 +128,7 @@ export function ReportView(props: IReportView): JSX.Element {
         <details>
           <summary>{trans.__('Stacks of all ranks as they were then')}</summary>
           <pre className="jxl-stacks" tabIndex={0} aria-label={trans.__('Stacks')} role="group">
-            <Places {...ways} text={report.stacks} />
+            {report.stacks}
           </pre>
         </details>
       )}
