@@ -1,0 +1,220 @@
+"""The cells of all notebooks, in one order for all ranks. Pure: no clock, no socket.
+
+A cell is queued once all of its ranks have it, and begins on all of them at the same time: when
+they are idle, and no earlier cell needs one of them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from jaxcluster.agreement.refusals import Place, Program, Refusal
+
+REMEMBERED = 256  # cells that were skipped, for what arrives late
+LAUNCHES = 256  # of a cell
+MOST_TURNS = 64  # of a loop that a rank may have left out
+
+
+# By processes of a program, a hash of the launches without collectives in a cell.
+Folded = dict[tuple[int, ...], int]
+
+
+@dataclass(frozen=True)
+class CellSpec:
+    """A cell as its notebook has sent it.
+
+    Args:
+      seq: its number among the cells of all notebooks; later cells of a notebook have larger ones.
+      ranks: which run it, in order.
+      owner: the notebook.
+      seen: the last cell whose end the notebook knew of when it sent this one. If a cell between
+        the two failed, this one is skipped, as Jupyter skips cells queued after an error.
+      is_foreground: the notebook waits for it, so it sends no other cell meanwhile.
+      is_skippable: see ``seen``; a widget's event and a transfer of values are not.
+    """
+
+    seq: int
+    ranks: tuple[int, ...]
+    owner: str = ""
+    seen: int = 0
+    is_foreground: bool = False
+    is_skippable: bool = True
+
+
+@dataclass(eq=False)
+class Cell:
+    """A cell on its way through the ranks.
+
+    ``folded``: the launches without collectives, by rank. ``launched``: the last agreed ones of its
+    main threads, with their places.
+    """
+
+    spec: CellSpec
+    arrived: set[int] = field(default_factory=set)
+    ended: dict[int, str] = field(default_factory=dict)  # rank -> "ok", "error", "died"
+    folded: dict[int, Folded] = field(default_factory=dict)
+    refusal: Refusal | None = None
+    launched: deque[tuple[Program, Place]] = field(default_factory=lambda: deque(maxlen=LAUNCHES))
+    _covered: dict[Program, bool] = field(default_factory=dict)
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.arrived) == len(self.spec.ranks)
+
+    @property
+    def is_over(self) -> bool:
+        return len(self.ended) == len(self.spec.ranks)
+
+    def covers(self, program: Program) -> bool:
+        """Whether all processes of a program run the cell."""
+        found = self._covered.get(program)
+        if found is None:
+            found = self._covered[program] = {*self.spec.ranks}.issuperset(program.processes)
+        return found
+
+    def mixed(self, awaited: Program) -> tuple[Place, int] | None:
+        """Since which launch turns of a loop may have met other turns, and how many launches.
+
+        A rank that has left out some launches meets the others' earlier turns, as long as it makes
+        the same launches as these: from one place on, each launch is that of so many later. The
+        next launch that the others wait for is such a one, too.
+        """
+        made = [one for one in self.launched if one[0].processes == awaited.processes]
+        first = count = len(made)
+        for left_out in range(1, min(MOST_TURNS, count) + 1):
+            at = count - left_out
+            if made[at][0] is not awaited:
+                continue
+            while at and made[at - 1][0] is made[at - 1 + left_out][0]:
+                at -= 1
+            first = min(first, at)
+        return (made[first][1], count - first) if first < count else None
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """Why a cell is not run: cell ``after`` failed, rank ``dead`` died, or it was cancelled."""
+
+    after: int = 0
+    dead: int | None = None
+
+
+class CellQueue:
+    """Which cell each rank is in, and which cells wait.
+
+    Attributes:
+      running: by rank, the cell that it is in.
+      queue: the cells that wait, in the order in which they begin.
+    """
+
+    def __init__(self, num_ranks: int) -> None:
+        self.running: list[Cell | None] = [None] * num_ranks
+        self.queue: list[Cell] = []
+        self._incomplete: dict[int, Cell] = {}
+        self._skipped: OrderedDict[int, Skipped] = OrderedDict()
+        self._failed: dict[str, int] = {}  # by notebook, its last cell that failed
+        self._dead: set[int] = set()
+
+    def arrive(self, rank: int, spec: CellSpec) -> Skipped | None:
+        """A rank has a cell. Returns why it is not to run it, if it is not."""
+        if (why := self._skipped.get(spec.seq) or self._why_skip(spec)) is not None:
+            self._remember(spec.seq, why)
+            return why
+        cell = self._incomplete.setdefault(spec.seq, Cell(spec))
+        cell.arrived.add(rank)
+        if cell.is_complete:
+            del self._incomplete[spec.seq]
+            later = [
+                at
+                for at, other in enumerate(self.queue)
+                if other.spec.owner == spec.owner and other.spec.seq > spec.seq
+            ]
+            self.queue.insert(min(later, default=len(self.queue)), cell)
+        return None
+
+    def begin(self) -> list[Cell]:
+        """The cells that begin now."""
+        begun, needed = [], set[int]()
+        for cell in list(self.queue):
+            ranks = cell.spec.ranks
+            is_free = needed.isdisjoint(ranks) and not any(self.running[rank] for rank in ranks)
+            if is_free and not self._is_behind(cell):
+                self.queue.remove(cell)
+                for rank in ranks:
+                    self.running[rank] = cell
+                begun.append(cell)
+            needed.update(ranks)
+        return begun
+
+    def end(self, rank: int, how: str) -> Cell | None:
+        """A rank has ended its cell."""
+        cell = self.running[rank]
+        if cell is not None:
+            self.running[rank] = None
+            cell.ended[rank] = how
+        return cell
+
+    def over(self, cell: Cell) -> list[tuple[int, int, Skipped]]:
+        """A cell has ended on all ranks. Returns (rank, seq, why) of what is skipped after it."""
+        owner, seq = cell.spec.owner, cell.spec.seq
+        if cell.refusal is None:
+            return []
+        self._failed[owner] = max(seq, self._failed.get(owner, 0))
+        return self._skip_queued()
+
+    def cancel(self, seq: int) -> list[tuple[int, int, Skipped]]:
+        """Don't run a cell that has not begun; also if it arrives later."""
+        return self._skip(seq, Skipped())
+
+    def died(self, rank: int) -> list[tuple[int, int, Skipped]]:
+        """What needs this rank is not run."""
+        self._dead.add(rank)
+        return self._skip_queued()
+
+    def waiting_cells(self) -> Iterator[Cell]:
+        """Those that have not begun; those that not all of their ranks have are last."""
+        yield from self.queue
+        yield from self._incomplete.values()
+
+    def _why_skip(self, spec: CellSpec) -> Skipped | None:
+        if dead := self._dead.intersection(spec.ranks):
+            return Skipped(dead=min(dead))
+        failed = self._failed.get(spec.owner, 0)
+        if spec.is_skippable and spec.seen < failed < spec.seq:
+            return Skipped(after=failed)
+        return None
+
+    def _skip_queued(self) -> list[tuple[int, int, Skipped]]:
+        told = []
+        for cell in list(self.waiting_cells()):
+            if (why := self._why_skip(cell.spec)) is not None:
+                told += self._skip(cell.spec.seq, why)
+        return told
+
+    def _skip(self, seq: int, why: Skipped) -> list[tuple[int, int, Skipped]]:
+        self._remember(seq, why)
+        cell = self._incomplete.pop(seq, None)
+        for queued in self.queue:
+            if queued.spec.seq == seq:
+                cell = queued
+        if cell is None:
+            return []
+        if cell in self.queue:
+            self.queue.remove(cell)
+        return [(rank, seq, why) for rank in sorted(cell.arrived)]
+
+    def _remember(self, seq: int, why: Skipped) -> None:
+        self._skipped[seq] = why
+        if len(self._skipped) > REMEMBERED:
+            self._skipped.popitem(last=False)
+
+    def _is_behind(self, cell: Cell) -> bool:
+        """Whether an earlier cell of its notebook is still on its way to one of its ranks."""
+        return any(
+            other.spec.owner == cell.spec.owner
+            and other.spec.seq < cell.spec.seq
+            and not set(other.spec.ranks).isdisjoint(cell.spec.ranks)
+            for other in self._incomplete.values()
+        )

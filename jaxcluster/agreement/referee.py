@@ -1,0 +1,643 @@
+"""Decides which launches are made. Pure: what a rank says comes in, answers go out.
+
+No program that spans processes is launched before all of its processes have announced the same
+one. The first refusal closes the cell: nothing more is launched in it on any of its ranks, whatever
+the code does with the exception. So all ranks have always made the same launches.
+
+A launch is refused only if it is certain that it can't be agreed. Otherwise it waits, and
+``Referee.waits`` says for whom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from jaxcluster.agreement.cellqueue import Cell, CellQueue, CellSpec, Folded, Skipped
+from jaxcluster.agreement.refusals import NOWHERE, Doing, Kind, Place, Program, Refusal
+
+MAIN = ""  # the lane of a rank's main thread; other threads have a name of their own
+REMEMBERED = 4096  # agreed launches of a rank, and closed cells
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """Launch now. It is the ``count``-th agreed launch of this rank, in that order.
+
+    ``is_alone`` says that no other thread of the rank launches.
+    """
+
+    rank: int
+    lane: str
+    count: int
+    is_alone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Don't launch. ``withdrawn``: the rank has asked for that."""
+
+    rank: int
+    lane: str
+    refusal: Refusal
+    withdrawn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Begin a cell."""
+
+    rank: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Don't begin a cell."""
+
+    rank: int
+    seq: int
+    why: Skipped
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Nothing more is launched in a cell of this rank. One rank ``tells`` the notebook."""
+
+    rank: int
+    seq: int
+    refusal: Refusal
+    tells: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """A cell has ended on all of its ranks. ``refusal`` is None if it is ok on all."""
+
+    rank: int
+    seq: int
+    refusal: Refusal | None
+    tells: bool
+
+
+Answer = Go | Refuse | Run | Skip | Closed | Over
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Announcements with equal keys agree.
+
+    ``seq`` is the cell, or 0 if it does not cover the program; ``name`` that of the lane.
+    """
+
+    program: Program
+    given: int
+    folded: int
+    seq: int
+    name: str
+
+    @property
+    def is_main(self) -> bool:
+        return self.name == MAIN
+
+
+@dataclass(slots=True)
+class Wait:
+    """A lane that has announced a launch and has no answer. ``seq``: its cell's, 0 for none."""
+
+    rank: int
+    lane: str
+    key: Key
+    place: Place
+    seq: int
+    since: float
+
+
+Group = dict[int, Wait]  # by rank, in the order in which they came
+
+
+@dataclass(slots=True)
+class Rank:
+    """What is known of one rank.
+
+    ``goes`` counts its agreed launches, and ``numbers`` has their places among all. ``lanes``: its
+    threads that launch, with their names and the cells that started them.
+    """
+
+    rank: int
+    is_dead: bool = False
+    goes: int = 0
+    numbers: dict[int, int] = field(default_factory=dict)
+    lanes: dict[str, tuple[str, int]] = field(default_factory=dict)
+    waits: dict[str, Wait] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """An agreed launch. Rank ``last`` came last: the others were complete ``late_s`` before."""
+
+    number: int
+    seq: int
+    program: Program
+    place: Place
+    at: float
+    last: int
+    late_s: float
+
+
+class Referee:
+    """Hears the ranks of one cluster. Each method returns the answers that an event brings.
+
+    Attributes:
+      cells: the cells that run and wait.
+      last: the last agreed launch.
+      wants_tick: call ``tick`` in a moment. A refusal is certain, but other ranks may announce
+        something until then, and that shows who is alone with what it does.
+    """
+
+    def __init__(self, num_ranks: int) -> None:
+        self.cells = CellQueue(num_ranks)
+        self.last: Agreed | None = None
+        self.wants_tick = False
+        self._ranks = [Rank(rank) for rank in range(num_ranks)]
+        self._groups: dict[Key, Group] = {}
+        self._main_groups = 0
+        self._dead: set[int] = set()
+        self._closed: dict[int, Refusal] = {}  # by seq; threads may outlive their cell
+        self._number = 0
+        self._processes: dict[int, tuple[int, ...]] = {}  # number -> those of the program
+        self._unmade: dict[int, set[int]] = {}  # number -> the ranks that XLA has refused it on
+
+    # ------------------------------------------------------------------ cells
+
+    def arrive(self, rank: int, spec: CellSpec) -> list[Answer]:
+        """A rank has a cell, and runs it once it is told to."""
+        if (why := self.cells.arrive(rank, spec)) is not None:
+            return [Skip(rank, spec.seq, why)]
+        return self._begin_cells() + self._settle()
+
+    def end(self, rank: int, outcome: str, folded: Folded | None = None) -> list[Answer]:
+        """A rank's main thread has ended its cell, and makes no more launches in it.
+
+        Args:
+          outcome: "ok", or what went wrong.
+          folded: hashes the launches without collectives.
+        """
+        cell = self.cells.end(rank, outcome)
+        if cell is None:
+            return []
+        cell.folded[rank] = folded or {}
+        answers: list[Answer] = []
+        if outcome != "ok":
+            doing = self._doing_of(cell, Doing(rank, "failed"))
+            answers += self._close(cell.spec.seq, Refusal("failed", (rank,), doing))
+        return answers + self._ended(cell)
+
+    def cancel(self, seq: int) -> list[Answer]:
+        """Don't run a cell, or stop it if it has begun."""
+        if self._find(seq) is not None:
+            return self.stop(seq)
+        skipped = self.cells.cancel(seq)
+        return [Skip(*one) for one in skipped] + self._begin_cells() + self._settle()
+
+    def stop(self, seq: int | None = None) -> list[Answer]:
+        """Close a cell; None: all that run, and every launch that waits."""
+        answers: list[Answer] = []
+        for cell in self._running_cells():
+            if seq in (None, cell.spec.seq):
+                refusal = Refusal("stopped", (), self._doing_of(cell))
+                answers += self._close(cell.spec.seq, refusal)
+        if seq is None:
+            for wait in [wait for group in self._groups.values() for wait in group.values()]:
+                refusal = Refusal("stopped", (), (self._doing(wait.rank),))
+                answers += self._close(wait.seq, refusal) + self._refuse(wait, refusal)
+        return answers + self._settle()
+
+    # --------------------------------------------------------------- launches
+
+    def hello(self, rank: int, lane: str, name: str, seq: int) -> list[Answer]:
+        """A thread that cell ``seq`` has started will launch.
+
+        Args:
+          lane: tells it from the rank's other threads.
+          name: tells it from threads with other tasks; the same on all ranks.
+        """
+        self._ranks[rank].lanes[lane] = name, seq
+        return []
+
+    def gone(self, rank: int, lane: str) -> list[Answer]:
+        """A thread has ended."""
+        state = self._ranks[rank]
+        state.lanes.pop(lane, None)
+        if (wait := state.waits.get(lane)) is not None:
+            self._forget(wait)
+        return self._settle()
+
+    def launch(
+        self,
+        rank: int,
+        lane: str,
+        program: Program,
+        *,
+        given: int = 0,
+        folded: int = 0,
+        place: Place = NOWHERE,
+        now: float = 0.0,
+    ) -> list[Answer]:
+        """A thread is about to launch a program, and waits for the answer.
+
+        Args:
+          given: hashes the values that the host gives to the launch.
+          folded: hashes the launches without collectives of these processes in the cell.
+          now: the time, in seconds; for status and reports alone.
+        """
+        state, seq, covered, name = self._ranks[rank], 0, 0, MAIN
+        if lane == MAIN:
+            cell = self.cells.running[rank]
+            if cell is not None:
+                seq = cell.spec.seq
+                covered = seq if cell.covers(program) else 0
+        else:
+            name, seq = state.lanes.get(lane, (lane, 0))
+        if seq and (closed := self._closed.get(seq)) is not None:
+            return [Refuse(rank, lane, closed)]
+        key = Key(program, given, folded if covered or name else 0, covered, name)
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = {}
+            self._main_groups += lane == MAIN
+        group[rank] = state.waits[lane] = wait = Wait(rank, lane, key, place, seq, now)
+        if len(group) == len(program.processes):
+            if lane == MAIN and self._unmade and self._is_torn(group):
+                return self._give_up(group.values(), "torn", ()) + self._settle()
+            return self._go(group, now)
+        return self._settle() if self._is_doubtful(wait) else []
+
+    def unmade(self, rank: int, lane: str, count: int) -> list[Answer]:
+        """XLA has refused this rank's ``count``-th agreed launch.
+
+        If it has refused a main thread's launch on all ranks, that is an error of the program's.
+        Otherwise the other ranks are in a launch that can't end.
+        """
+        number = self._ranks[rank].numbers.get(count)
+        if number is None:
+            return []
+        if lane == MAIN:
+            self._unmade.setdefault(number, set()).add(rank)
+            return []
+        processes = self._processes.get(number, (rank,))
+        refusal = Refusal("torn", (rank,), tuple(self._doing(one) for one in processes))
+        _, seq = self._ranks[rank].lanes.get(lane, ("", 0))
+        self._closed.setdefault(seq, refusal)
+        living = [one for one in processes if one not in self._dead]
+        return [Closed(one, seq, refusal, one == living[0]) for one in living]
+
+    def withdraw(self, rank: int, lane: str) -> list[Answer]:
+        """Something raised in a wait. Answered with ``withdrawn``, unless ``go`` is on its way.
+
+        Leaving closes the cell: the next launch might look like this one, and would not be.
+        """
+        wait = self._ranks[rank].waits.get(lane)
+        if wait is None:
+            return []
+        left = replace(self._doing(rank, lane), does="left")
+        cell = self._find(wait.seq)
+        doing = (left,) if cell is None else self._doing_of(cell, left)
+        refusal = Refusal("left", (rank,), doing)
+        self._forget(wait)
+        answers: list[Answer] = [Refuse(rank, lane, refusal, withdrawn=True)]
+        return answers + self._close(wait.seq, refusal) + self._settle()
+
+    def died(self, rank: int) -> list[Answer]:
+        """A rank's process has ended."""
+        state = self._ranks[rank]
+        if state.is_dead:
+            return []
+        state.is_dead = True
+        self._dead.add(rank)
+        for wait in list(state.waits.values()):
+            self._forget(wait)
+        state.lanes.clear()
+        answers: list[Answer] = [Skip(*one) for one in self.cells.died(rank)]
+        cell = self.cells.end(rank, "died")
+        if cell is not None:
+            refusal = Refusal("died", (rank,), self._doing_of(cell))
+            answers += self._close(cell.spec.seq, refusal)
+            answers += self._ended(cell)
+        return answers + self._settle()
+
+    def tick(self) -> list[Answer]:
+        """The other ranks have had a moment to announce theirs: see ``wants_tick``."""
+        return self._settle(is_patient=False)
+
+    # ------------------------------------------------------------------- reading
+
+    def waits(self) -> list[tuple[Wait, tuple[int, ...]]]:
+        """Each lane that waits, with the ranks that it waits for."""
+        return [
+            (wait, tuple(_missing(key, group)))
+            for key, group in self._groups.items()
+            for wait in group.values()
+        ]
+
+    # ------------------------------------------------------------------ deciding
+
+    def _go(self, group: Group, now: float) -> list[Answer]:
+        """All have announced it."""
+        answers: list[Answer] = []
+        self._number = number = self._number + 1
+        waits = list(group.values())
+        for wait in waits:
+            state = self._ranks[wait.rank]
+            del state.waits[wait.lane]
+            state.goes += 1
+            state.numbers[state.goes] = number
+            state.numbers.pop(state.goes - REMEMBERED, None)
+            answers.append(Go(wait.rank, wait.lane, state.goes, not state.lanes))
+        last = waits[-1]
+        program = last.key.program
+        self._drop(last.key)
+        self._processes[number] = program.processes
+        self._processes.pop(number - REMEMBERED, None)
+        if last.key.is_main:
+            for cell in self._running_cells():
+                if cell.spec.seq in {wait.seq for wait in waits}:
+                    cell.launched.append((program, last.place))
+        late_s = last.since - waits[-2].since if len(waits) > 1 else 0.0
+        self.last = Agreed(number, last.seq, program, last.place, now, last.rank, late_s)
+        return answers
+
+    def _is_doubtful(self, wait: Wait) -> bool:
+        """Whether an announcement may be one that can't be agreed, or make others so."""
+        if self._dead or not wait.key.is_main:
+            return bool(self._dead)
+        cell = self.cells.running[wait.rank]
+        is_odd = cell is not None and (bool(cell.ended) or not wait.key.seq)
+        return is_odd or self._main_groups > 1
+
+    def _settle(self, is_patient: bool = True) -> list[Answer]:
+        """Refuse what can't be agreed any more, until nothing of that kind is left."""
+        answers: list[Answer] = []
+        self.wants_tick = False
+        while self._groups:
+            found = self._refuse_gone(is_patient) or self._refuse_stuck(is_patient)
+            if not found:
+                break
+            answers += found
+        return answers
+
+    def _refuse_gone(self, is_patient: bool) -> list[Answer]:
+        """Refuse launches for which a rank has died, or has ended the cell."""
+        for key, group in self._groups.items():
+            missing = _missing(key, group)
+            if dead := [rank for rank in missing if rank in self._dead]:
+                return self._give_up(group.values(), "died", dead)
+            if not key.is_main:
+                continue  # others may still come to a thread's launch
+            for wait in group.values():
+                cell = self.cells.running[wait.rank]
+                ended = [rank for rank in missing if cell is not None and rank in cell.ended]
+                if not ended:
+                    continue
+                if is_patient and self._may_tell_more([key]):
+                    self.wants_tick = True
+                    continue
+                others = [one for one in missing if one in ended or self._waits_for(one, group)]
+                causes = ended if len(group) >= len(others) else list(group)
+                return self._give_up(group.values(), "ended", causes)
+        return []
+
+    def _refuse_stuck(self, is_patient: bool) -> list[Answer]:
+        """Refuse launches of main threads that wait for each other, so that none can come."""
+        lost = self._lost()
+        if not lost:
+            return []
+        if is_patient and self._may_tell_more(lost):
+            self.wants_tick = True
+            return []
+        waiting = [rank for key in lost for rank in self._groups[key]]
+        for key in lost:
+            rivals = [other for other in lost if other.program.processes == key.program.processes]
+            if len(rivals) > 1:
+                groups = [self._groups[rival] for rival in rivals]
+                waits = [wait for group in groups for wait in group.values()]
+                return self._give_up(waits, "differs", _minority(groups))
+        first = self._groups[lost[0]].values()
+        if any(self._is_idle(rank) for key in lost for rank in key.program.processes):
+            return self._give_up(first, "idle", waiting)
+        return self._give_up(first, "circle", waiting)
+
+    def _lost(self) -> list[Key]:
+        """The launches of main threads that can't be agreed: all but a least fixpoint."""
+        keys = [key for key in self._groups if key.is_main]
+        alive: set[Key] = set()
+        is_grown = True
+        while is_grown and len(alive) < len(keys):
+            found = [key for key in keys if key not in alive and self._may_fill(key, alive)]
+            alive.update(found)
+            is_grown = bool(found)
+        return [key for key in keys if key not in alive]
+
+    def _may_fill(self, key: Key, alive: set[Key]) -> bool:
+        """Whether all ranks that are missing may still announce this."""
+        group = self._groups[key]
+        cells = [self.cells.running[wait.rank] for wait in group.values()]
+        is_open = any(cell is None or not cell.spec.is_foreground for cell in cells)
+        return all(self._may_come(rank, alive, is_open) for rank in _missing(key, group))
+
+    def _may_come(self, rank: int, alive: set[Key], is_open: bool) -> bool:
+        """Whether a rank may announce another launch than the one that it waits in.
+
+        Args:
+          is_open: more cells may be sent to it.
+        """
+        if (wait := self._ranks[rank].waits.get(MAIN)) is not None:
+            return wait.key in alive
+        if self._ranks[rank].is_dead or self.cells.running[rank] is not None:
+            return not self._ranks[rank].is_dead
+        for cell in self.cells.waiting_cells():
+            if rank in cell.spec.ranks:
+                waits = [self._ranks[one].waits.get(MAIN) for one in cell.spec.ranks]
+                return all(wait is None or wait.key in alive for wait in waits)
+        return is_open
+
+    def _waits_for(self, rank: int, others: Group) -> bool:
+        """Whether a rank waits in another launch for one of these."""
+        wait = self._ranks[rank].waits.get(MAIN)
+        missing = [] if wait is None else _missing(wait.key, self._groups[wait.key])
+        return not others.keys().isdisjoint(missing)
+
+    def _may_tell_more(self, lost: Iterable[Key]) -> bool:
+        """Whether a rank that is needed still works, and may announce something in a moment."""
+        return any(
+            self.cells.running[rank] is not None and MAIN not in self._ranks[rank].waits
+            for key in lost
+            for rank in key.program.processes
+        )
+
+    def _give_up(self, waits: Iterable[Wait], kind: Kind, causes: Iterable[int]) -> list[Answer]:
+        """Close the cells of these launches, and refuse those that are in no cell."""
+        waits = list(waits)
+        ranks = {rank for wait in waits for rank in wait.key.program.processes}
+        for wait in waits:
+            if (cell := self._find(wait.seq)) is not None:
+                ranks.update(cell.spec.ranks)
+        doing = tuple(self._doing(rank) for rank in sorted(ranks))
+        refusal = Refusal(kind, tuple(sorted({*causes})), doing)
+        if kind in ("ended", "differs", "circle"):
+            others = [self._ranks[rank].waits.get(MAIN) for rank in sorted(ranks)]
+            refusal = self._with_mixed([wait for wait in others if wait is not None], refusal)
+        answers: list[Answer] = []
+        for wait in waits:
+            answers += self._close(wait.seq, refusal)
+            answers += self._refuse(wait, refusal)
+        return answers
+
+    def _with_mixed(self, waits: Sequence[Wait], refusal: Refusal) -> Refusal:
+        """Say since which launch turns of a loop may have met other turns: see ``Cell.mixed``."""
+        for wait in waits:
+            cell = self._find(wait.seq)
+            found = cell.mixed(wait.key.program) if cell is not None else None
+            if found is not None and found[1] > refusal.mixed_launches:
+                refusal = replace(refusal, mixed=found[0], mixed_launches=found[1])
+        return refusal
+
+    def _close(self, seq: int, refusal: Refusal) -> list[Answer]:
+        """From now on nothing is launched in this cell, nor by threads that it has started."""
+        if not seq or seq in self._closed:
+            return []
+        self._closed[seq] = refusal
+        if len(self._closed) > REMEMBERED:
+            del self._closed[next(iter(self._closed))]
+        answers: list[Answer] = []
+        if (cell := self._find(seq)) is not None:
+            cell.refusal = refusal
+            answers += self._tell(Closed, cell, refusal)
+        for state in self._ranks:
+            for wait in [wait for wait in state.waits.values() if wait.seq == seq]:
+                answers += self._refuse(wait, refusal)
+        return answers
+
+    def _ended(self, cell: Cell) -> list[Answer]:
+        """One more rank has ended the cell."""
+        if not cell.is_over:
+            return self._settle()
+        if self._is_torn(range(len(self._ranks))):
+            cell.refusal = replace(cell.refusal or Refusal("torn"), kind="torn")
+        elif cell.refusal is None and (odd := _odd_ones(cell)):
+            cell.refusal = Refusal("uneven", odd, self._doing_of(cell))
+        skipped: list[Answer] = [Skip(*one) for one in self.cells.over(cell)]
+        over = self._tell(Over, cell, cell.refusal)
+        return skipped + over + self._begin_cells() + self._settle()
+
+    def _is_torn(self, spoken: Container[int]) -> bool:
+        """Whether XLA has launched an agreed program on some ranks alone.
+
+        Args:
+          spoken: ranks that have told what XLA refused until now.
+        """
+        for number, ranks in list(self._unmade.items()):
+            others = {*self._processes.get(number, ranks)} - ranks - self._dead
+            if not others:
+                del self._unmade[number]
+            elif any(rank in spoken for rank in others):
+                return True
+        return False
+
+    # -------------------------------------------------------------------- helpers
+
+    def _begin_cells(self) -> list[Answer]:
+        return [Run(rank, cell.spec.seq) for cell in self.cells.begin() for rank in cell.spec.ranks]
+
+    def _running_cells(self) -> list[Cell]:
+        found = {cell.spec.seq: cell for cell in self.cells.running if cell is not None}
+        return list(found.values())
+
+    def _find(self, seq: int) -> Cell | None:
+        """The cell of this number, if it runs."""
+        return next((cell for cell in self._running_cells() if cell.spec.seq == seq), None)
+
+    def _tell(
+        self, kind: type[Closed] | type[Over], cell: Cell, refusal: Refusal | None
+    ) -> list[Answer]:
+        """An answer for each living rank of a cell; the first of them tells the notebook."""
+        living = [rank for rank in cell.spec.ranks if rank not in self._dead]
+        return [kind(rank, cell.spec.seq, refusal, rank == living[0]) for rank in living]  # type: ignore[arg-type]
+
+    def _is_idle(self, rank: int) -> bool:
+        return self.cells.running[rank] is None and MAIN not in self._ranks[rank].waits
+
+    def _refuse(self, wait: Wait, refusal: Refusal) -> list[Answer]:
+        if self._ranks[wait.rank].waits.get(wait.lane) is not wait:
+            return []  # it has its answer
+        self._forget(wait)
+        return [Refuse(wait.rank, wait.lane, refusal)]
+
+    def _forget(self, wait: Wait) -> None:
+        del self._ranks[wait.rank].waits[wait.lane]
+        group = self._groups[wait.key]
+        del group[wait.rank]
+        if not group:
+            self._drop(wait.key)
+
+    def _drop(self, key: Key) -> None:
+        del self._groups[key]
+        self._main_groups -= key.is_main
+
+    def _doing_of(self, cell: Cell, *known: Doing) -> tuple[Doing, ...]:
+        """What the ranks of a cell do, and those that they wait for; of some it is known."""
+        told = {one.rank: one for one in known}
+        ranks = {*cell.spec.ranks}
+        for rank in cell.spec.ranks:
+            if (wait := self._ranks[rank].waits.get(MAIN)) is not None:
+                ranks.update(wait.key.program.processes)
+        return tuple(told.get(rank) or self._doing(rank, of=cell) for rank in sorted(ranks))
+
+    def _doing(self, rank: int, lane: str = MAIN, of: Cell | None = None) -> Doing:
+        """What a rank does now, or has done in a cell that it has ended."""
+        state = self._ranks[rank]
+        if state.is_dead:
+            return Doing(rank, "died")
+        if (wait := state.waits.get(lane)) is None:
+            cell = self.cells.running[rank]
+            if cell is None and of is not None and rank in of.ended:
+                return Doing(rank, "ended" if of.ended[rank] == "ok" else "failed")
+            return Doing(rank, "idle" if cell is None else "works")
+        program = wait.key.program
+        return Doing(
+            rank,
+            "waits",
+            program.name,
+            program.signature,
+            wait.place,
+            program.fingerprint,
+            wait.key.given,
+            wait.key.folded,
+            program.processes,
+            wait.since,
+        )
+
+
+def _missing(key: Key, group: Group) -> list[int]:
+    return [rank for rank in key.program.processes if rank not in group]
+
+
+def _minority(groups: Sequence[Group]) -> list[int]:
+    """The ranks that are alone with their program; all of them if that is not clear."""
+    sizes = sorted(len(group) for group in groups)
+    is_clear = sizes[-1] > sizes[-2]
+    return [rank for group in groups if not is_clear or len(group) < sizes[-1] for rank in group]
+
+
+def _odd_ones(cell: Cell) -> tuple[int, ...]:
+    """The ranks whose launches without collectives are not those of the most; () if all agree."""
+    for processes in {processes for folded in cell.folded.values() for processes in folded}:
+        by_hash: dict[int, list[int]] = {}
+        for rank in cell.folded.keys() & {*processes}:
+            by_hash.setdefault(cell.folded[rank].get(processes, 0), []).append(rank)
+        if len(by_hash) > 1:
+            most = max(by_hash.values(), key=len)
+            return tuple(
+                sorted(r for ranks in by_hash.values() if ranks is not most for r in ranks)
+            )
+    return ()

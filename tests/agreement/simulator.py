@@ -1,0 +1,696 @@
+"""Random programs of ranks against the referee. The simulator knows the truth.
+
+A schedule is a seed: it makes cells for a few ranks, perhaps with one fault, and picks at random
+which rank, thread or message moves next. ``Schedule.check`` holds what came of it against the
+properties.
+
+``python -m agreement.simulator FIRST COUNT`` plays schedules and prints those that break one.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxcluster.agreement import referee as core
+from jaxcluster.agreement.cellqueue import CellSpec
+from jaxcluster.agreement.refusals import Place, Program, Refusal
+
+MOST_STEPS = 20_000
+FOLDS = 4  # each so many launches without collectives are announced; 64 on real ranks
+# Faults of one rank's main flow, and what else may come.
+MISTAKES = ("skip", "other", "extra", "swap", "given", "fail", "skip fold", "extra fold")
+MISHAPS = ("die", "stop", "alarm", "unmade", "unmade on all", "cancel", "pool", "interrupt all")
+
+
+class Broken(AssertionError):
+    """A schedule has broken a property."""
+
+
+@dataclass(frozen=True)
+class Op:
+    """A step of a program. Equal ``truth`` on all ranks: they are the same turn of the same loop."""
+
+    kind: str  # launch, fold, fail
+    processes: tuple[int, ...] = ()
+    fingerprint: int = 0
+    given: int = 0
+    truth: int = 0
+
+
+@dataclass
+class SimCell:
+    """A cell: for each rank the steps of its main flow and of its threads."""
+
+    spec: CellSpec
+    steps: dict[int, list[Op]]
+    threads: dict[str, dict[int, list[Op]]]
+    is_endless: bool = False
+    is_waited_for: bool = True
+
+
+@dataclass
+class Lane:
+    """A thread of a rank. ``state``: runs, waits, granted, over."""
+
+    name: str
+    seq: int
+    steps: list[Op]
+    at: int = 0
+    state: str = "runs"
+    count: int = 0
+    folds: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
+    op: Op | None = None
+    raises: bool = False  # after the launch, or in place of it
+
+    def fold_hash(self, processes: tuple[int, ...]) -> int:
+        return self.folds.get(processes, [0, 0])[1]
+
+
+@dataclass
+class SimRank:
+    rank: int
+    is_alive: bool = True
+    lanes: dict[str, Lane] = field(default_factory=dict)
+    made: dict[int, Op] = field(default_factory=dict)  # by the number among all launches
+    order: list[int] = field(default_factory=list)
+    taken: int = 0  # agreed launches that were made, or refused by XLA
+    spoiled: set[int] = field(default_factory=set)  # numbers that XLA has refused here
+    out: dict[str, deque[tuple[Any, ...]]] = field(default_factory=dict)  # by connection
+    inbox: dict[str, deque[core.Answer]] = field(default_factory=dict)
+    cells: list[int] = field(default_factory=list)  # that it has run, in order
+    folded: dict[int, dict[tuple[int, ...], list[int]]] = field(default_factory=dict)
+
+    def say(self, connection: str, *event: Any) -> None:
+        self.out.setdefault(connection, deque()).append(event)
+
+
+class Notebook:
+    """Sends its cells to each rank on a link of its own, and hears how they end."""
+
+    def __init__(self, name: str, cells: list[SimCell]) -> None:
+        self.name, self.cells, self.at, self.seen = name, cells, 0, 0
+        self.links: dict[int, deque[CellSpec]] = {}
+        self.waits_for = 0
+        self.over: dict[int, Refusal | None] = {}
+        self.skipped: set[int] = set()
+
+
+class Schedule:
+    """One run, from its seed to its end."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.rng = seed, random.Random(seed)
+        self.fault = self.rng.choice(("none", "none", *MISTAKES, *MISHAPS))
+        self.guilty: int | None = None
+        self.num_ranks = self.rng.randint(2, 4)
+        self.programs: dict[tuple[tuple[int, ...], int], Program] = {}
+        self.truth = 0
+        self.cells: dict[int, SimCell] = {}
+        self.notebooks = [Notebook(name, []) for name in ("n1", "n2")[: self.rng.choice((1, 1, 2))]]
+        self.make_cells()
+        self.catches = self.fault not in ("none", "pool") and self.rng.random() < 0.3
+        self.ranks = [SimRank(rank) for rank in range(self.num_ranks)]
+        self.referee = core.Referee(self.num_ranks)
+        self.number_of: dict[tuple[int, int], int] = {}  # (rank, count) -> number
+        self.granted: dict[int, tuple[Program, int, str]] = {}  # number -> program, seq, lane
+        self.closed: dict[int, Refusal] = {}
+        self.refusals: list[tuple[int, str, Refusal]] = []
+        self.skips: dict[int, dict[int, bool]] = {}  # seq -> rank -> whether it was run
+        self.is_struck = False
+        self.strikes_at = self.rng.randint(3, 60)
+        self.ticks = 0
+
+    # -------------------------------------------------------------- making programs
+
+    def new_truth(self) -> int:
+        self.truth += 1
+        return self.truth
+
+    def make_cells(self) -> None:
+        rng, everyone = self.rng, tuple(range(self.num_ranks))
+        few = rng.random() < 0.6  # few programs: equal ones are frequent
+        has_threads = self.fault == "pool" or rng.random() < 0.25
+        for seq in range(1, rng.randint(1, 3) + 1):
+            notebook = rng.choice(self.notebooks)
+            ranks = everyone
+            if self.num_ranks > 2 and rng.random() < 0.2:
+                ranks = tuple(sorted(rng.sample(everyone, rng.randint(1, self.num_ranks - 1))))
+            cell = SimCell(CellSpec(seq, ranks, notebook.name), {r: [] for r in ranks}, {})
+            body = list(self.make_ops(ranks, few, rng.randint(0, 6)))
+            if rng.random() < 0.3:  # a loop: later turns launch what earlier ones did
+                turns = [body[:2]] * rng.randint(2, 4)
+                body = [
+                    Op(o.kind, o.processes, o.fingerprint, o.given, self.new_truth())
+                    for turn in turns
+                    for o in turn
+                ]
+            for op in body:
+                for rank in op.processes:
+                    cell.steps[rank].append(op)
+            if has_threads:
+                names = ["loader", "writer"] if self.fault != "pool" else ["pool#1", "pool#2"]
+                for name in names[: rng.randint(1, 2)]:
+                    steps = list(self.make_ops(ranks, few, rng.randint(1, 3), 50))
+                    cell.threads[name] = {r: [o for o in steps if r in o.processes] for r in ranks}
+            cell.is_endless = self.fault in ("stop", "interrupt all") and rng.random() < 0.7
+            cell.is_waited_for = rng.random() < 0.6
+            self.cells[seq] = cell
+            notebook.cells.append(cell)
+        if self.fault in MISTAKES:
+            self.spoil()
+        if self.fault == "pool":
+            self.shuffle_pools()
+
+    def make_ops(
+        self, ranks: tuple[int, ...], few: bool, count: int, base: int = 0
+    ) -> Iterator[Op]:
+        rng = self.rng
+        for _ in range(count):
+            processes = ranks
+            if len(ranks) > 2 and rng.random() < 0.4:
+                processes = tuple(sorted(rng.sample(ranks, rng.randint(2, len(ranks)))))
+            if len(processes) < 2:
+                continue
+            truth = self.new_truth()
+            fingerprint = base + (rng.randint(1, 2) if few else truth)
+            kind = "fold" if rng.random() < 0.3 else "launch"
+            yield Op(kind, processes, fingerprint + 100 * (kind == "fold"), 0, truth)
+
+    def spoil(self) -> None:
+        """Put one mistake into the main flow of one rank; none where there is no place for it."""
+        rng, kind = self.rng, "fold" if "fold" in self.fault else "launch"
+        places = [
+            (cell, rank, at)
+            for cell in self.cells.values()
+            for rank, steps in cell.steps.items()
+            for at, op in enumerate(steps)
+            if op.kind == kind
+        ]
+        if not places:
+            self.fault = "none"
+            return
+        cell, rank, at = rng.choice(places)
+        steps = cell.steps[rank]
+        op = steps[at]
+        self.guilty = rank
+        match self.fault:
+            case "skip" | "skip fold":
+                del steps[at]
+            case "other":
+                steps[at] = Op("launch", op.processes, 99, op.given, self.new_truth())
+            case "extra" | "extra fold":
+                steps.insert(at, Op(kind, op.processes, 98 + 100 * (kind == "fold"), 0, -1))
+            case "given":
+                steps[at] = Op("launch", op.processes, op.fingerprint, 7, self.new_truth())
+            case "fail":
+                steps[at:] = [Op("fail")]
+            case "swap":
+                others = [
+                    i
+                    for i in range(at + 1, len(steps))
+                    if steps[i].kind == "launch" and steps[i].processes == op.processes
+                    and steps[i].fingerprint != op.fingerprint
+                ]  # fmt: skip
+                if not others:
+                    self.fault, self.guilty = "none", None
+                    return
+                steps[at], steps[others[0]] = steps[others[0]], op
+
+    def shuffle_pools(self) -> None:
+        """Workers of a pool take the tasks in another order on each rank."""
+        for cell in self.cells.values():
+            if len(cell.threads) == 2:
+                first, second = cell.threads.values()
+                for rank in cell.spec.ranks:
+                    if self.rng.random() < 0.5:
+                        first[rank], second[rank] = second[rank], first[rank]
+
+    def program(self, op: Op) -> Program:
+        key = op.processes, op.fingerprint
+        return self.programs.setdefault(key, Program(*key, name=f"p{op.fingerprint}"))
+
+    # ---------------------------------------------------------------------- playing
+
+    def play(self) -> Schedule:
+        """Move until nothing moves any more; then interrupt what waits for cells to come."""
+        is_freed = False
+        for step in range(MOST_STEPS):
+            if step >= self.strikes_at and not self.is_struck:
+                self.strike()
+            moves = list(self.moves())
+            if self.referee.wants_tick and (not moves or self.rng.random() < 0.05):
+                self.ticks += 1
+                self.hear(self.referee.tick())
+                continue
+            if not moves:
+                if is_freed:
+                    return self
+                is_freed = True
+                self.check_told()
+                if self.fault in ("stop", "cancel", "interrupt all") and not self.is_struck:
+                    self.is_struck = True
+                self.hear(self.referee.stop(None))
+                continue
+            self.rng.choice(moves)()
+        raise Broken("endless")
+
+    def moves(self) -> Iterator[Callable[[], None]]:
+        for notebook in self.notebooks:
+            yield from self.moves_of_notebook(notebook)
+        for rank in self.ranks:
+            if not rank.is_alive:
+                continue
+            for connection, waiting in rank.out.items():
+                if waiting:
+                    yield lambda r=rank, c=connection: self.deliver(r, c)
+            for connection, answers in rank.inbox.items():
+                if answers:
+                    yield lambda r=rank, c=connection: self.answer(r, r.inbox[c].popleft())
+            for name, lane in rank.lanes.items():
+                if lane.state == "runs":
+                    yield lambda r=rank, n=name, one=lane: self.go_on(r, n, one)
+                elif lane.state == "granted" and rank.taken == lane.count - 1:
+                    yield lambda r=rank, n=name, one=lane: self.make(r, n, one)
+
+    def moves_of_notebook(self, notebook: Notebook) -> Iterator[Callable[[], None]]:
+        if notebook.at < len(notebook.cells) and notebook.waits_for in (0, *notebook.over):
+            yield lambda: self.send(notebook)
+        for rank, link in notebook.links.items():
+            if link:
+                yield lambda r=rank, one=link: self.arrive(r, one.popleft())
+
+    def send(self, notebook: Notebook) -> None:
+        cell = notebook.cells[notebook.at]
+        earlier = notebook.cells[: notebook.at]
+        notebook.at += 1
+        is_foreground = cell.is_waited_for and all(
+            one.spec.seq in {*notebook.over, *notebook.skipped} for one in earlier
+        )
+        spec = CellSpec(
+            cell.spec.seq, cell.spec.ranks, notebook.name, notebook.seen, is_foreground
+        )
+        notebook.waits_for = cell.spec.seq if cell.is_waited_for else 0
+        cell.spec = spec
+        for rank in spec.ranks:
+            notebook.links.setdefault(rank, deque()).append(spec)
+
+    def arrive(self, rank: int, spec: CellSpec) -> None:
+        if self.ranks[rank].is_alive:
+            self.ranks[rank].say("base", "arrive", spec)
+        else:
+            self.notebook_of(spec.seq).over[spec.seq] = None
+            self.notebook_of(spec.seq).skipped.add(spec.seq)
+
+    def notebook_of(self, seq: int) -> Notebook:
+        owner = self.cells[seq].spec.owner
+        return next(one for one in self.notebooks if one.name == owner)
+
+    def deliver(self, rank: SimRank, connection: str) -> None:
+        name, *args = rank.out[connection].popleft()
+        if name == "launch":
+            lane, op, folded = args
+            self.hear(
+                self.referee.launch(
+                    rank.rank,
+                    lane,
+                    self.program(op),
+                    given=op.given,
+                    folded=folded,
+                    place=Place(1, op.truth),
+                )
+            )
+        else:
+            self.hear(getattr(self.referee, name)(rank.rank, *args))
+
+    def hear(self, answers: list[core.Answer]) -> None:
+        """What the referee says is on its way to the ranks."""
+        goes = [one for one in answers if isinstance(one, core.Go)]
+        agreed: dict[int, set[int]] = {}
+        for go in goes:
+            number = self.referee._ranks[go.rank].numbers[go.count]
+            self.number_of[go.rank, go.count] = number
+            lane = self.ranks[go.rank].lanes.get(go.lane)
+            if lane is None or lane.state != "waits" or lane.op is None:
+                raise Broken(f"P1 go for a lane that does not wait: {go}")
+            program = self.program(lane.op)
+            told = self.granted.setdefault(number, (program, lane.seq, lane.name))
+            if told[0] is not program:
+                raise Broken("P1 one number for two programs")
+            agreed.setdefault(number, set()).add(go.rank)
+            if lane.seq in self.closed:
+                raise Broken("P8 a launch is agreed in a closed cell")
+        for answer in answers:
+            if isinstance(answer, core.Closed) and (
+                answer.seq not in self.closed or answer.refusal.kind == "torn"
+            ):
+                self.closed[answer.seq] = answer.refusal
+            if isinstance(answer, core.Skip) and (
+                self.skips.setdefault(answer.seq, {}).setdefault(answer.rank, False)
+            ):
+                raise Broken("P7 a cell is skipped that was run")
+            connection = "base"
+            if isinstance(answer, core.Go | core.Refuse):
+                connection = answer.lane or "main"
+            self.ranks[answer.rank].inbox.setdefault(connection, deque()).append(answer)
+        for number, ranks in agreed.items():
+            if ranks != {*self.granted[number][0].processes}:
+                raise Broken(f"P1 go for some ranks of a program: {ranks}")
+
+    def answer(self, rank: SimRank, answer: core.Answer) -> None:
+        match answer:
+            case core.Go(_, name, count, is_alone):
+                lane = rank.lanes[name]
+                lane.state, lane.count = "granted", count
+                if is_alone and rank.taken != count - 1:
+                    raise Broken("P1 another thread's launch comes first")
+            case core.Refuse(_, name, refusal, withdrawn):
+                self.refusals.append((rank.rank, name, refusal))
+                self.raise_in(rank, name, rank.lanes[name], withdrawn)
+            case core.Run(_, seq):
+                if self.skips.setdefault(seq, {}).setdefault(rank.rank, True) is False:
+                    raise Broken("P7 a cell is run that was skipped")
+                rank.cells.append(seq)
+                cell = self.cells[seq]
+                steps = list(cell.steps[rank.rank])
+                rank.lanes[core.MAIN] = Lane(core.MAIN, seq, steps)
+                for name, of in cell.threads.items():
+                    lane = f"{name}.{seq}"
+                    rank.lanes[lane] = Lane(lane, seq, list(of[rank.rank]))
+                    rank.say(lane, "hello", lane, lane, seq)
+            case core.Skip(_, seq, _):
+                notebook = self.notebook_of(seq)
+                notebook.skipped.add(seq)
+                notebook.over.setdefault(seq, None)
+                notebook.seen = max(notebook.seen, seq)
+            case core.Closed():
+                pass
+            case core.Over(_, seq, refusal, tells):
+                if tells:
+                    notebook = self.notebook_of(seq)
+                    notebook.over[seq] = refusal
+                    notebook.seen = max(notebook.seen, seq)
+
+    def go_on(self, rank: SimRank, name: str, lane: Lane) -> None:
+        """A thread does its next step."""
+        if lane.raises:
+            lane.raises = False
+            self.fail(rank, name, lane, "error")
+            return
+        cell = self.cells[lane.seq]
+        if lane.at == len(lane.steps) and cell.is_endless and lane.name == core.MAIN and lane.steps:
+            lane.at = 0
+        if lane.at == len(lane.steps):
+            self.end(rank, name, lane, "ok")
+            return
+        op = lane.steps[lane.at]
+        lane.at += 1
+        if op.kind == "fail":
+            self.fail(rank, name, lane, "error")
+            return
+        if op.kind == "fold":
+            count, value = lane.folds.get(op.processes, [0, 0])
+            lane.folds[op.processes] = [count + 1, hash((value, op.fingerprint))]
+            if lane.name == core.MAIN:
+                rank.folded.setdefault(lane.seq, {}).setdefault(op.processes, []).append(op.truth)
+            if (count + 1) % FOLDS:
+                return
+        lane.state, lane.op = "waits", op
+        rank.say(name or "main", "launch", name, op, lane.fold_hash(op.processes))
+
+    def make(self, rank: SimRank, name: str, lane: Lane) -> None:
+        """Launch what was agreed; or XLA refuses it here."""
+        number = self.number_of[rank.rank, lane.count]
+        assert lane.op is not None
+        rank.taken += 1
+        lane.state = "runs"
+        if self.is_unmade(rank, number):
+            rank.say("base" if name == core.MAIN else name, "unmade", name, lane.count)
+            rank.spoiled.add(number)
+            self.fail(rank, name, lane, "error")
+            return
+        rank.made[number] = lane.op
+        rank.order.append(number)
+
+    def is_unmade(self, rank: SimRank, number: int) -> bool:
+        if self.fault == "unmade on all" and number == 2:
+            return True
+        if self.fault == "unmade" and number == 2 and len(self.granted[number][0].processes) > 1:
+            return rank.rank == max(self.granted[number][0].processes)
+        return False
+
+    def raise_in(self, rank: SimRank, name: str, lane: Lane, withdrawn: bool) -> None:
+        lane.state, lane.raises = "runs", False
+        self.fail(rank, name, lane, "withdrawn" if withdrawn else "refused")
+
+    def fail(self, rank: SimRank, name: str, lane: Lane, how: str) -> None:
+        """An exception: it ends the flow, or the code catches it and goes on."""
+        if self.catches and self.rng.random() < 0.7:
+            return
+        self.end(rank, name, lane, how)
+
+    def end(self, rank: SimRank, name: str, lane: Lane, how: str) -> None:
+        if name == core.MAIN:
+            folded = {processes: value for processes, (_, value) in lane.folds.items()}
+            rank.say("base", "end", how, folded)
+        else:
+            rank.say(name, "gone", name)
+        del rank.lanes[name]
+
+    def strike(self) -> None:
+        """The mishap comes, if it can now."""
+        rng = self.rng
+        running = [(r, lane) for r in self.ranks for lane in r.lanes.values() if r.is_alive]
+        match self.fault:
+            case "die":
+                rank = rng.choice(self.ranks)
+                self.guilty, rank.is_alive = rank.rank, False
+                if rng.random() < 0.5:
+                    for connection, waiting in rank.out.items():
+                        while waiting:
+                            self.deliver(rank, connection)
+                rank.lanes.clear()
+                rank.inbox.clear()
+                self.hear(self.referee.died(rank.rank))
+            case "stop" | "cancel":
+                seqs = [lane.seq for _, lane in running if lane.name == core.MAIN]
+                if self.fault == "cancel":
+                    seqs = [seq for seq in self.cells if seq not in self.skips]
+                if not seqs:
+                    return
+                seq = rng.choice(seqs)
+                self.hear(getattr(self.referee, self.fault)(seq))
+            case "interrupt all":
+                if not running:
+                    return
+                self.hear(self.referee.stop(None))
+                self.strikes_at += rng.randint(5, 40)
+                for cell in self.cells.values():  # what begins later has an end
+                    if cell.spec.seq not in self.skips:
+                        cell.is_endless = False
+                return
+            case "alarm":
+                waiting = [(r, lane) for r, lane in running if lane.state == "waits"]
+                if not waiting:
+                    return
+                rank, lane = rng.choice(waiting)
+                self.guilty, lane.raises = rank.rank, True
+                rank.say(lane.name or "main", "withdraw", lane.name)
+        self.is_struck = True
+        if self.fault in ("stop", "cancel"):
+            for cell in self.cells.values():
+                if cell.spec.seq not in self.skips:
+                    cell.is_endless = False
+
+    # --------------------------------------------------------------------- checking
+
+    def check_told(self) -> None:
+        """P3: when nothing can move, only who may yet be joined waits."""
+        for wait, missing in self.referee.waits():
+            if wait.lane != core.MAIN:
+                continue
+            cell = self.referee.cells.running[wait.rank]
+            is_open = cell is not None and not cell.spec.is_foreground
+            idle = [rank for rank in missing if self.referee.cells.running[rank] is None]
+            if not (is_open and (idle or self.waits_openly())):
+                raise Broken(f"P3 rank {wait.rank} waits for {missing}, and is not told")
+
+    def waits_openly(self) -> bool:
+        """Whether some rank waits for one that runs no cell, and may get one."""
+        for wait, missing in self.referee.waits():
+            cell = self.referee.cells.running[wait.rank]
+            if cell is not None and not cell.spec.is_foreground and any(
+                self.referee.cells.running[rank] is None for rank in missing
+            ):
+                return True
+        return False
+
+    def check(self) -> None:
+        """All properties, once nothing moves."""
+        self.check_launches()
+        self.check_order()
+        self.check_cells()
+        self.check_refusals()
+        self.check_mixed()
+
+    def check_mixed(self) -> None:
+        """P1: whoever is told of different turns is told since which launch."""
+        if self.fault == "pool":
+            return
+        for seq, refusal in self.closed.items():
+            if refusal.kind not in ("ended", "differs", "circle"):
+                continue
+            waiting = {one.processes for one in refusal.doing if one.does == "waits"}
+            for processes in waiting:
+                mixed = [
+                    len({r.made[number].truth for r in self.ranks if number in r.made}) > 1
+                    for number, (program, of, lane) in sorted(self.granted.items())
+                    if of == seq and program.processes == processes and lane == core.MAIN
+                ]
+                if True in mixed and len(mixed) - mixed.index(True) > refusal.mixed_launches:
+                    raise Broken(f"P1 launches are mixed, and not told: {mixed} {refusal}")
+
+    def check_launches(self) -> None:
+        """P1, P5: what one rank of a set has launched all of it have, in one order."""
+        for number, (program, seq, _) in self.granted.items():
+            made = {r.rank: r.made[number] for r in self.ranks if number in r.made}
+            living = [r for r in program.processes if self.ranks[r].is_alive]
+            refused = {r.rank for r in self.ranks if number in r.spoiled}
+            lacks = [r for r in living if r not in made and r not in refused]
+            if lacks:
+                raise Broken(f"P1 ranks {lacks} did not launch {number}")
+            if len({(op.processes, op.fingerprint, op.given) for op in made.values()}) > 1:
+                raise Broken("P1 different programs")
+            is_mixed = len({op.truth for op in made.values()}) > 1
+            if is_mixed and self.fault in ("none", "stop", "cancel", "die"):
+                raise Broken("P2 turns of a correct program met others")
+            if is_mixed and self.fault != "pool" and self.outcome(seq) == "ok":
+                raise Broken("P1 different turns met, and the cell is ok")
+            if made and refused and len(made) + len(refused) > 1 and seq and (
+                self.cell_ended(seq) and self.torn(seq) is False
+            ):
+                raise Broken("P1 a launch was made on some ranks alone, and nobody says so")
+
+    def torn(self, seq: int) -> bool:
+        if seq in self.closed and self.closed[seq].kind == "torn":
+            return True
+        found = self.notebook_of(seq).over.get(seq)
+        return found is not None and found.kind == "torn"
+
+    def cell_ended(self, seq: int) -> bool:
+        return seq in self.notebook_of(seq).over
+
+    def outcome(self, seq: int) -> str:
+        over = self.notebook_of(seq).over
+        if seq not in over:
+            return "open"
+        return "ok" if over[seq] is None else "error"
+
+    def check_order(self) -> None:
+        """P1: two ranks make the launches that they share in one order; P7: and cells."""
+        for one in self.ranks:
+            for other in self.ranks[one.rank + 1 :]:
+                if not (one.is_alive and other.is_alive):
+                    continue
+                shared = one.made.keys() & other.made.keys()
+                orders = [[n for n in r.order if n in shared] for r in (one, other)]
+                if orders[0] != orders[1]:
+                    raise Broken("P1 another order of launches")
+                both = [[c for c in r.cells if other.rank in self.cells[c].spec.ranks
+                         and one.rank in self.cells[c].spec.ranks] for r in (one, other)]  # fmt: skip
+                if both[0] != both[1]:
+                    raise Broken(f"P7 another order of cells: {both}")
+
+    def check_cells(self) -> None:
+        """P7: a cell runs on all of its ranks or on none; P9: what is ok is equal."""
+        for seq, cell in self.cells.items():
+            ran = {r for r, was in self.skips.get(seq, {}).items() if was}
+            living = {r for r in cell.spec.ranks if self.ranks[r].is_alive}
+            if ran and self.fault != "die" and ran != {*cell.spec.ranks}:
+                raise Broken("P7 a cell was run on some ranks")
+            if any(lane.seq == seq and n == core.MAIN for r in self.ranks if r.is_alive
+                   for n, lane in r.lanes.items()):  # fmt: skip
+                raise Broken("P3 a cell is not over, though all was interrupted")
+            if self.outcome(seq) != "ok" or not ran:
+                continue
+            for processes in {p for r in living for p in self.ranks[r].folded.get(seq, {})}:
+                found = [self.ranks[r].folded.get(seq, {}).get(processes, [])
+                         for r in processes if r in living]  # fmt: skip
+                programs = [len(one) for one in found]
+                if len({*programs}) > 1:
+                    raise Broken("P9 launches without collectives differ, and the cell is ok")
+        for notebook in self.notebooks:
+            for earlier, later in zip(notebook.cells, notebook.cells[1:], strict=False):
+                shared = {*earlier.spec.ranks} & {*later.spec.ranks}
+                for rank in shared:
+                    cells = self.ranks[rank].cells
+                    seqs = [s for s in (earlier.spec.seq, later.spec.seq) if s in cells]
+                    if sorted(seqs, key=cells.index) != seqs:
+                        raise Broken("P7 a notebook's cells ran in another order")
+
+    def check_refusals(self) -> None:
+        """P2: a correct program is not refused; P4: who is named did it."""
+        told = [r for _, _, r in self.refusals] + [*self.closed.values()]
+        if self.fault in ("none", "pool"):
+            wrong = [r for r in told if r.kind not in ("stopped", "idle")]
+            if wrong:
+                raise Broken(f"P2 a correct program was refused: {wrong[0]}")
+        if self.fault in ("stop", "cancel", "interrupt all"):
+            wrong = [r for r in told if r.kind not in ("stopped", "idle")
+                     and not (r.kind == "failed")]  # fmt: skip
+            if wrong:
+                raise Broken(f"P2 a stopped program was refused: {wrong[0]}")
+        if self.fault in MISTAKES and self.closed and not self.is_mixed():
+            first = next(iter(self.closed.values()))
+            if first.kind in ("stopped", "idle"):
+                return
+            waiting = [one.rank for one in first.doing if one.does == "waits"]
+            is_even = first.kind == "ended" and len(waiting) == len(first.causes)
+            if self.guilty not in first.causes and not (is_even and self.guilty in waiting):
+                raise Broken(f"P4 rank {self.guilty} ({self.fault}) is not named: {first}")
+
+    def is_mixed(self) -> bool:
+        return any(
+            len({r.made[number].truth for r in self.ranks if number in r.made}) > 1
+            for number in self.granted
+        )
+
+
+def play(seed: int) -> Schedule:
+    """Play a schedule and check it.
+
+    Raises:
+      Broken: it breaks a property.
+    """
+    schedule = Schedule(seed)
+    schedule.play()
+    schedule.check()
+    return schedule
+
+
+def main(first: int, count: int) -> int:
+    broken: Counter[str] = Counter()
+    tally: Counter[tuple[str, str]] = Counter()
+    for seed in range(first, first + count):
+        try:
+            schedule = play(seed)
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"[:140]
+            broken[what[:60]] += 1
+            if broken[what[:60]] <= 3:
+                print(seed, what)
+        else:
+            kind = next((r.kind for r in schedule.closed.values()), "-")
+            tally[schedule.fault, kind] += 1
+    for (fault, kind), number in sorted(tally.items()):
+        print(f"  {fault:14} {kind:8} {number}")
+    print(f"{count} schedules from {first}: {sum(broken.values())} broken {dict(broken)}")
+    return bool(broken)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))
