@@ -17,6 +17,7 @@ from jaxcluster.agreement.cellqueue import Cell, CellQueue, CellSpec, Folded, Sk
 from jaxcluster.agreement.refusals import NOWHERE, Doing, Kind, Place, Program, Refusal
 
 MAIN = ""  # the lane of a rank's main thread; other threads have a name of their own
+ANY = "*"  # the name of a lane in a rendezvous that all may meet in
 REMEMBERED = 4096  # agreed launches of a rank, and closed cells
 
 
@@ -261,11 +262,13 @@ class Referee:
             name, seq = state.lanes.get(lane, (lane, 0))
         if seq and (closed := self._closed.get(seq)) is not None:
             return [Refuse(rank, lane, closed)]
-        key = Key(program, given, folded if covered or name else 0, covered, name)
+        if program.meets_all:
+            covered, name = 0, ANY
+        key = Key(program, given, folded if covered else 0, covered, name)
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = {}
-            self._main_groups += lane == MAIN
+            self._main_groups += key.is_main
         group[rank] = state.waits[lane] = wait = Wait(rank, lane, key, place, seq, now)
         if len(group) == len(program.processes):
             if lane == MAIN and self._unmade and self._is_torn(group):

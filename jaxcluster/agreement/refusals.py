@@ -26,12 +26,13 @@ Does = Literal["waits", "works", "ended", "failed", "left", "died", "idle"]
 class Place:
     """Where a rank launches: a line of a cell, and within it a line of another file.
 
-    ``cell`` and ``line`` are 0 if no cell is on the stack. ``within`` is such as ``train.py line
-    3: x.sum()``, or empty.
+    ``cell`` and ``line`` are 0 if no cell is on the stack, and ``text`` is that line. ``within`` is
+    such as ``train.py line 3: x.sum()``, or empty.
     """
 
     cell: int = 0
     line: int = 0
+    text: str = ""
     within: str = ""
 
 
@@ -42,13 +43,17 @@ NOWHERE = Place()
 class Program:
     """A compiled program: its processes in order, and what tells it apart from others.
 
-    Alike only if identical: whoever makes them makes one for each set and fingerprint.
+    Alike only if identical: whoever makes them makes one for each set and fingerprint. Without
+    ``collective`` it waits for nobody. ``meets_all``: a rendezvous that main threads and others of
+    any name may meet in, such as a barrier.
     """
 
     processes: tuple[int, ...]
     fingerprint: int
     name: str = ""
     signature: str = ""
+    collective: bool = True
+    meets_all: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,389 @@
+"""A rank's side: announces each launch, and lets it go once the referee says so.
+
+From the announcement to the launch no bytecode of Python runs: it is a chain of C callables. So no
+signal handler, tracer or collector comes between "go" and the launch. What a signal handler raises
+meanwhile is a question to the referee, since "go" may be on its way: see ``Agreement.guarded``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from threading import get_ident
+from types import FrameType
+from typing import Any
+
+from jaxcluster.agreement.frames import BASE, BUFFER, COUNT, LAUNCH, pack
+from jaxcluster.agreement.refusals import NOWHERE, Place, Program, Refusal
+from jaxcluster.agreement.words import explain
+
+FOLDS = 64  # each so many launches without collectives are announced, so that a stop reaches them
+KEPT = 128  # launches, for reports
+ORDER_S = 0.0002  # between looks whether another thread has made its launch
+AGAIN_S = 0.01  # before a signal comes again whose handler could not raise
+HASH = (1 << 64) - 1
+
+Handler = Callable[[int, FrameType | None], Any]
+# A launch: program, place, when it was announced, the frame that makes it (by id) with its
+# instruction, and whether it needs the referee's word.
+Record = tuple[Program, Place, float, int, int, bool]
+
+
+class Divergence(RuntimeError):
+    """The processes of a program did not come to launch the same one. Nothing was launched."""
+
+    def __init__(self, message: str, refusal: Refusal | None = None) -> None:
+        super().__init__(message)
+        self.refusal = refusal
+
+
+class Stopped(KeyboardInterrupt):
+    """Somebody stopped the cell. It is raised before a launch, the same one on all ranks."""
+
+
+class Lane:
+    """One thread's connection to the referee.
+
+    Attributes:
+      answers: each ``next`` sends a message, waits for its answer, and gives True for "go"; in C.
+      folds: by processes, the count and hash of launches without collectives.
+      deferred: what a signal handler raised while a launch was on its way, and is still to be.
+      count: of the agreed launch that it was let make, if other threads launch too.
+    """
+
+    def __init__(self, agreement: Agreement, name: str, task: str, seq: int) -> None:
+        self.name = name
+        self.socket = agreement.dial([agreement.rank, name, task, seq])
+        self.messages: deque[bytes] = deque()
+        self.folds: dict[tuple[int, ...], tuple[int, int]] = {}
+        self.deferred: BaseException | None = None
+        self.count = 0
+        self._programs: dict[Program, int] = {}
+        self._places: dict[Place, int] = {}
+        sent = map(self.socket.send, iter(self.messages.popleft, None))
+        received = map(self.socket.recv, map(BUFFER.__or__, sent))
+        self.answers: Iterator[bool] = map(_Answers(agreement.hear).__getitem__, received)
+
+    def __del__(self) -> None:
+        if hasattr(self, "socket"):
+            self.socket.close()
+
+    def announcement(self, program: Program, place: Place, given: int, folded: int) -> bytes:
+        """A launch's message; what it refers to is sent before it is returned."""
+        if program not in self._programs:
+            told = [program.processes, program.fingerprint, program.name, program.signature]
+            self.socket.send(pack(b"D", [*told, program.meets_all]))
+            self._programs[program] = len(self._programs)
+        if place not in self._places:
+            self.socket.send(pack(b"P", [place.cell, place.line, place.text, place.within]))
+            self._places[place] = len(self._places)
+        numbers = self._programs[program], self._places[place]
+        return LAUNCH.pack(b"L", *numbers, given, folded)
+
+
+class _Answers(dict[bytes, bool]):
+    def __init__(self, hear: Callable[[bytes], bool]) -> None:
+        super().__init__({b"g": True})
+        self._hear = hear
+
+    def __missing__(self, frame: bytes) -> bool:
+        return self._hear(frame)
+
+
+class Agreement:
+    """The launches of one process.
+
+    Args:
+      path: of the referee's Unix socket, or of its relay's on this host.
+      rank: of this process.
+      place_of: tells where a frame launches.
+      given: tells a hash of what the host gives to the next launch of this program.
+
+    Attributes:
+      begun: by thread, the launch that it makes, or has failed to make.
+      seq: the cell that the main thread runs; 0: none.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        rank: int,
+        place_of: Callable[[FrameType | None], Place] = lambda frame: NOWHERE,
+        given: Callable[[Program], int] = lambda program: 0,
+    ) -> None:
+        self.rank = rank
+        self.begun: dict[int, Record] = {}
+        self.seq = 0
+        self._path, self._place_of, self._given = path, place_of, given
+        self._lanes = threading.local()
+        self._tasks: Counter[str] = Counter()  # threads that the cell has started
+        self._made: list[Record] = []
+        self._last: deque[Record] = deque(maxlen=KEPT)
+        self._taken = 0
+        self._base: socket.socket | None = None
+        self._main: Lane | None = None
+        self._is_child = False
+
+    def dial(self, hello: Sequence[Any]) -> socket.socket:
+        """A connection for one thread.
+
+        Raises:
+          OSError: the referee can't be reached.
+        """
+        peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            peer.connect(self._path)
+            peer.send(pack(b"H", hello))
+        except OSError:
+            peer.close()
+            raise
+        return peer
+
+    def connect(self) -> socket.socket:
+        """Connect the main thread, which calls it; returns the control thread's connection.
+
+        Raises:
+          OSError: the referee can't be reached.
+        """
+        self._base = self.dial([self.rank, BASE, "", 0])
+        self._main = self._lanes.lane = Lane(self, "", "", 0)
+        os.register_at_fork(after_in_child=self._become_child)
+        return self._base
+
+    def tell(self, method: str, *arguments: Any) -> None:
+        """Say something that is answered, if at all, on the control thread's connection."""
+        if self._base is not None:
+            with contextlib.suppress(OSError):  # the referee is gone
+                self._base.send(pack(b"J", [method, *arguments]))
+
+    def begin(self, seq: int) -> None:
+        """The main thread, which calls it, begins a cell."""
+        self.seq = seq
+        self._tasks.clear()
+        self._lane().folds.clear()
+
+    def end(self, outcome: str) -> None:
+        """The main thread, which calls it, makes no more launches in its cell."""
+        lane = self._lane()
+        self._note_failed(lane)
+        self.seq = 0
+        folded = [[processes, value] for processes, (_, value) in lane.folds.items()]
+        lane.folds.clear()
+        self.tell("end", outcome, folded)
+
+    # --------------------------------------------------------------- launches
+
+    def preparations(self, program: Program, result: Any) -> Iterator[Any]:
+        """Each ``next`` of it waits for "go" and gives ``result``: JAX launches right after it."""
+        agreed = map(next, map(self._prepare, itertools.repeat(program)))
+        return itertools.compress(itertools.repeat(result), agreed)
+
+    def confirmations(self) -> Iterator[None]:
+        """Each ``next`` of it counts a launch of this thread as made; in C."""
+        idents = itertools.starmap(get_ident, itertools.repeat(()))
+        return map(self._made.append, map(self.begun.pop, idents))
+
+    def launch(self, program: Program, call: Callable[..., Any], *arguments: Any) -> Any:
+        """What ``call(*arguments)`` returns, which launches ``program``, once that is agreed."""
+        agreed = map(next, map(self._prepare, (program,)))
+        made = itertools.starmap(call, (arguments,))
+        confirmed = itertools.islice(self.confirmations(), 1)
+        return list(itertools.chain(agreed, made, confirmed))[1]
+
+    def taken(self) -> int:
+        """How many agreed launches this process has made, or XLA has refused."""
+        return self._taken + sum(record[-1] for record in self._made)
+
+    def last(self) -> list[Record]:
+        """The last launches, oldest first. Any thread."""
+        return [*self._last, *self._made]
+
+    def _lane(self) -> Lane:
+        """This thread's connection."""
+        lane: Lane | None = getattr(self._lanes, "lane", None)
+        if lane is None:
+            thread = threading.current_thread()
+            task, seq = getattr(thread, "jaxcluster_task", (_task_of(thread), 0))
+            lane = self._lanes.lane = Lane(self, f"{thread.name} {get_ident()}", task, seq)
+        return lane
+
+    def _prepare(self, program: Program) -> Iterator[Any]:
+        """What gives the answer, when asked for its next, to the launch that the caller makes."""
+        ident, caller, lane = get_ident(), sys._getframe().f_back, self._lane()
+        if ident in self.begun:
+            if self._is_begun(program, self.begun[ident], caller):
+                return itertools.repeat(True)
+            self._note_failed(lane)
+        if self._is_child:
+            raise RuntimeError(
+                f"This process was forked from rank {self.rank}, so it can't launch {program.name},"
+                " which spans processes: it shares the rank's connections. Launch it on the rank, "
+                "and give the child numpy arrays."
+            )
+        if len(self._made) >= KEPT:
+            self._drain()
+        place, is_agreed, folded = self._place_of(caller), True, 0
+        count, value = lane.folds.get(program.processes, (0, 0))
+        if not program.collective:
+            value = (value * 1_000_003 + program.fingerprint + 1) & HASH
+            lane.folds[program.processes] = count + 1, value
+            is_agreed = not (count + 1) % FOLDS
+        if is_agreed:
+            folded = value if lane is self._main else 0
+            message = lane.announcement(program, place, self._given(program), folded)
+            lane.count = 0
+            lane.messages.append(message)
+        instruction = caller.f_lasti if caller is not None else -1
+        self.begun[ident] = program, place, time.monotonic(), id(caller), instruction, is_agreed
+        return lane.answers if is_agreed else itertools.repeat(True)
+
+    def _is_begun(self, program: Program, before: Record, caller: FrameType | None) -> bool:
+        """Whether JAX's fast path has prepared this launch, and left it to its Python path.
+
+        Raises:
+          RuntimeError: another launch of this thread is being made.
+        """
+        inner = None
+        while caller is not None and not _is_at(caller, before):
+            inner, caller = caller, caller.f_back
+        if caller is None or inner is None:
+            return False
+        if inner.f_code.co_name == "cache_miss" and before[0] is program:
+            return True
+        if inner.f_code.co_name == "cache_miss":
+            return False
+        raise RuntimeError(f"{program.name} can't be launched while {before[0].name} is launched.")
+
+    def _note_failed(self, lane: Lane) -> None:
+        """A launch of this thread was not made: XLA has refused it, or it ended in an error."""
+        record = self.begun.pop(get_ident(), None)
+        if record is not None and record[-1]:
+            self.tell("unmade", lane.name, lane.count or self.taken() + 1)
+            self._taken += 1
+
+    def _drain(self) -> None:
+        while self._made:
+            record = self._made.pop(0)
+            self._last.append(record)
+            self._taken += record[-1]
+
+    def hear(self, frame: bytes) -> bool:
+        """Take this thread's answer, if it is not a plain "go".
+
+        Raises:
+          Divergence, Stopped: nothing is to be launched.
+          BaseException: what a signal handler has raised meanwhile.
+        """
+        lane, kind = self._lane(), frame[:1]
+        if kind == b"G":
+            _, lane.count = COUNT.unpack(frame)
+            while self.taken() < lane.count - 1:  # another thread's launch comes first
+                time.sleep(ORDER_S)
+            return True
+        self.begun.pop(get_ident(), None)
+        deferred, lane.deferred = lane.deferred, None
+        if deferred is not None:
+            raise deferred
+        if not kind:
+            raise ConnectionError("The referee is gone: nothing can be launched any more.")
+        refusal = Refusal.parse(json.loads(frame[1:]))
+        if refusal.kind == "stopped":
+            raise Stopped
+        raise Divergence(explain(refusal), refusal)
+
+    # ---------------------------------------------------------------- signals
+
+    def guarded(self, handler: Handler) -> Handler:
+        """A signal handler that raises nothing between an announcement and its launch.
+
+        What ``handler`` raises there is kept, and the referee is asked to let the launch go. It is
+        raised in its place, or after it, if "go" was on its way.
+        """
+
+        def run(number: int, frame: FrameType | None) -> Any:
+            lane = self._main
+            if lane is None or get_ident() != threading.main_thread().ident:
+                return handler(number, frame)
+            if not self.is_launching(frame):
+                deferred, lane.deferred = lane.deferred, None
+                if deferred is not None:
+                    raise deferred
+                return handler(number, frame)
+            if lane.deferred is None:
+                try:
+                    return handler(number, frame)
+                except BaseException as error:
+                    lane.deferred = error
+                    again = threading.Thread(target=self._raise_later, args=(lane, number))
+                    again.daemon = True
+                    again.start()
+            return None
+
+        run.handler = handler  # type: ignore[attr-defined]
+        return run
+
+    def is_launching(self, frame: FrameType | None) -> bool:
+        """Whether the main thread, which is in ``frame``, is between announcement and launch."""
+        record = self.begun.get(threading.main_thread().ident or 0)
+        while frame is not None:
+            if frame.f_code in _OURS or (record is not None and _is_at(frame, record)):
+                return True
+            frame = frame.f_back
+        return False
+
+    def _raise_later(self, lane: Lane, number: int) -> None:
+        """A thread: asks to leave the wait until that is answered, or the launch is made."""
+        main = threading.main_thread().ident or 0
+        while lane.deferred is not None:
+            if self.is_launching(sys._current_frames().get(main)):
+                with contextlib.suppress(OSError):
+                    lane.socket.send(b"W")
+            else:
+                signal.pthread_kill(main, number)
+            time.sleep(AGAIN_S)
+
+    # ---------------------------------------------------------------- threads
+
+    def watch_threads(self) -> None:
+        """From now on threads know which cell has started them, and for what."""
+        start = threading.Thread.start
+
+        def start_known(thread: threading.Thread) -> None:
+            _, seq = getattr(threading.current_thread(), "jaxcluster_task", ("", self.seq))
+            task = _task_of(thread)
+            self._tasks[task] += 1
+            thread.jaxcluster_task = f"{task} {self._tasks[task]}", seq  # type: ignore[attr-defined]
+            start(thread)
+
+        threading.Thread.start = start_known  # type: ignore[assignment, method-assign]
+
+    def _become_child(self) -> None:
+        """In a process that was forked: else its parent's death would not show."""
+        self._is_child = True
+        if self._base is not None and self._main is not None:
+            self._base.close()
+            self._main.socket.close()
+
+
+def _task_of(thread: threading.Thread) -> str:
+    """What a thread is for, the same on all ranks: its name without numbers, and its function."""
+    target = getattr(thread, "_target", None)
+    name = getattr(target, "__qualname__", type(thread).__qualname__)
+    return f"{re.sub('[0-9]+', '', thread.name)} {name}"
+
+
+def _is_at(frame: FrameType, record: Record) -> bool:
+    return id(frame) == record[3] and frame.f_lasti == record[4]
+
+
+_OURS = {Agreement._prepare.__code__, Agreement.hear.__code__, Agreement.launch.__code__}

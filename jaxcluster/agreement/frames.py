@@ -1,0 +1,137 @@
+"""Frames between ranks and the referee.
+
+A frame is one message. Its first byte says which:
+
+    from a rank                                     to a rank
+    H  who it is (JSON): rank, lane, name, seq      g  go
+    D  the next program (JSON)                      G  go, as the rank's n-th agreed launch
+    P  the next place (JSON)                        R  refused (JSON)
+    L  launch: program, place, given, folded        W  withdrawn (JSON)
+    W  withdraw                                     J  anything else (JSON)
+    J  anything else (JSON): [method, arguments]
+
+Ranks connect to a Unix socket. On other hosts than the referee's that is a ``Relay``'s, which sends
+what the ranks of its host say together as one message over TCP.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import marshal
+import os
+import selectors
+import socket
+import struct
+import threading
+from multiprocessing.connection import Client, Connection
+from typing import Any
+
+LAUNCH = struct.Struct("<cIIQQ")
+COUNT = struct.Struct("<cQ")
+BUFFER = 1 << 17  # bytes of a frame, at most
+BASE = "base"  # the lane of a rank's control thread
+
+
+def pack(kind: bytes, body: Any) -> bytes:
+    """A frame that is JSON behind its first byte."""
+    return kind + json.dumps(body, separators=(",", ":")).encode()
+
+
+def listen(path: str) -> socket.socket:
+    """A Unix socket that ranks connect to. Whoever can open its path is trusted."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(path)
+    listener.listen(512)
+    return listener
+
+
+def receive(peer: socket.socket) -> bytes:
+    """A frame; b"" once the peer is gone."""
+    try:
+        return peer.recv(BUFFER)
+    except OSError:
+        return b""
+
+
+class Stream:
+    """Frames of one host's ranks over one connection, each with the number of its thread.
+
+    A frame b"" says that the thread is gone.
+    """
+
+    def __init__(self, connection: Connection[Any, Any]) -> None:
+        self.connection = connection
+        self._queue: list[tuple[int, bytes]] = []
+
+    def queue(self, number: int, frame: bytes) -> None:
+        """Send it with the next ``flush``."""
+        self._queue.append((number, frame))
+
+    def flush(self) -> None:
+        """Send what is queued. A peer that is gone shows when it is read."""
+        if self._queue:
+            frames, self._queue = self._queue, []
+            with contextlib.suppress(OSError):
+                self.connection.send_bytes(marshal.dumps(frames))
+
+    def receive(self) -> list[tuple[int, bytes]]:
+        """What has come together.
+
+        Raises:
+          OSError, EOFError: the peer is gone.
+        """
+        frames: list[tuple[int, bytes]] = marshal.loads(self.connection.recv_bytes())
+        return frames
+
+
+class Relay:
+    """Carries frames of this host's ranks on a thread, until one of the two sides is gone.
+
+    Args:
+      path: of the Unix socket for the ranks.
+      address, key: of the referee.
+
+    Raises:
+      OSError, AuthenticationError: the referee can't be reached, or has another key.
+    """
+
+    def __init__(self, path: str, address: tuple[str, int], key: str) -> None:
+        self._stream = Stream(Client(address, authkey=key.encode()))
+        self._peers: list[socket.socket] = []
+        self._selector = selectors.DefaultSelector()
+        self._listener = listen(path)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(self._stream.connection, selectors.EVENT_READ, self._deliver)
+        threading.Thread(target=self._run, name="jaxcluster-relay", daemon=True).start()
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError, EOFError):
+            while True:
+                for key, _ in self._selector.select():
+                    key.data()
+                self._stream.flush()
+        self._stream.connection.close()
+        for peer in (self._listener, *self._peers):
+            peer.close()
+
+    def _accept(self) -> None:
+        peer, _ = self._listener.accept()
+        number = len(self._peers)
+        self._peers.append(peer)
+
+        def read() -> None:
+            frame = receive(peer)
+            self._stream.queue(number, frame)
+            if not frame:
+                self._selector.unregister(peer)
+                peer.close()
+
+        self._selector.register(peer, selectors.EVENT_READ, read)
+
+    def _deliver(self) -> None:
+        for number, frame in self._stream.receive():
+            with contextlib.suppress(OSError):  # that rank is gone
+                self._peers[number].send(frame)

@@ -1,0 +1,252 @@
+"""The referee's process: hears ranks on a Unix socket, and the relays of other hosts on TCP.
+
+Each thread of a rank that launches has a connection of its own, and its control thread another one,
+by whose end the death of the rank shows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Listener
+from typing import Any
+
+from jaxcluster.agreement import referee as core
+from jaxcluster.agreement.cellqueue import CellSpec
+from jaxcluster.agreement.frames import BASE, COUNT, LAUNCH, Stream, listen, pack, receive
+from jaxcluster.agreement.refusals import Place, Program
+
+TICK_S = 0.05  # that other ranks have to announce theirs, once a refusal is certain
+KEPT = 256  # agreed launches
+
+
+class Connection:
+    """One thread of a rank, connected directly or through a relay."""
+
+    def __init__(self, send: Callable[[bytes], object]) -> None:
+        self.send = send
+        self.rank = -1
+        self.lane = ""
+        self.programs: list[Program] = []
+        self.places: list[Place] = []
+
+
+class Server:
+    """Gives what ranks say to a ``Referee``, and its answers to the ranks.
+
+    Args:
+      num_ranks: of the cluster.
+      path: of the Unix socket. Whoever can open it is trusted.
+      key: what relays have to know.
+      clock: in seconds.
+    """
+
+    def __init__(
+        self,
+        num_ranks: int,
+        path: str,
+        key: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.referee = core.Referee(num_ranks)
+        self.agreed: deque[core.Agreed] = deque(maxlen=KEPT)
+        self._key, self._clock = key, clock
+        self._selector = selectors.DefaultSelector()
+        self._programs: dict[tuple[tuple[int, ...], int], Program] = {}
+        self._connections: dict[tuple[int, str], Connection] = {}
+        self._streams: list[Stream] = []
+        self._tick_at = 0.0
+        self._selector.register(listen(path), selectors.EVENT_READ, self._accept)
+
+    def listen(self, address: str) -> int:
+        """Hear relays of other hosts at this address, too. Returns the port."""
+        family = "AF_INET6" if ":" in address else "AF_INET"
+        listener = Listener((address, 0), family, 512, authkey=self._key.encode())
+        accept = functools.partial(self._accept_relays, listener)
+        threading.Thread(target=accept, name="jaxcluster-relays", daemon=True).start()
+        return int(listener.address[1])
+
+    def serve(self) -> None:
+        """Never returns."""
+        while True:
+            self.step()
+
+    def step(self, timeout_s: float | None = None) -> None:
+        """Wait for messages, and answer those that have come."""
+        if self.referee.wants_tick and not self._tick_at:
+            self._tick_at = self._clock() + TICK_S
+        if self._tick_at:
+            timeout_s = max(0.0, self._tick_at - self._clock())
+        for key, _ in self._selector.select(timeout_s):
+            key.data(key.fileobj)
+        if self._tick_at and self._clock() >= self._tick_at:
+            self._tick_at = 0.0
+            if self.referee.wants_tick:
+                self._answer(self.referee.tick())
+        for stream in self._streams:
+            stream.flush()
+
+    # ------------------------------------------------------------- connections
+
+    def _accept(self, listener: socket.socket) -> None:
+        peer, _ = listener.accept()
+        connection = Connection(peer.send)
+
+        def read(peer: socket.socket) -> None:
+            if frame := receive(peer):
+                self._hear(connection, frame)
+                return
+            self._selector.unregister(peer)
+            peer.close()
+            self._lost(connection)
+
+        self._selector.register(peer, selectors.EVENT_READ, read)
+
+    def _accept_relays(self, listener: Listener) -> None:
+        """A thread's loop: who does not know the key does not keep the referee waiting."""
+        while True:
+            with contextlib.suppress(OSError, EOFError, AuthenticationError):
+                self._add_relay(Stream(listener.accept()))
+
+    def _add_relay(self, stream: Stream) -> None:
+        connections: dict[int, Connection] = {}
+        self._streams.append(stream)
+
+        def read(_: object) -> None:
+            try:
+                frames = stream.receive()
+            except (OSError, EOFError):
+                self._selector.unregister(stream.connection)
+                self._streams.remove(stream)
+                stream.connection.close()
+                frames = [(number, b"") for number in connections]
+            for number, frame in frames:
+                if number not in connections:
+                    connections[number] = Connection(functools.partial(stream.queue, number))
+                if frame:
+                    self._hear(connections[number], frame)
+                else:
+                    self._lost(connections.pop(number))
+
+        self._selector.register(stream.connection, selectors.EVENT_READ, read)
+
+    def _lost(self, connection: Connection) -> None:
+        if self._connections.pop((connection.rank, connection.lane), None) is None:
+            return
+        if connection.lane == BASE:
+            self._answer(self.referee.died(connection.rank))
+        elif connection.lane != core.MAIN:
+            self._answer(self.referee.gone(connection.rank, connection.lane))
+
+    # ------------------------------------------------------------------ messages
+
+    def _hear(self, connection: Connection, frame: bytes) -> None:
+        kind, rank, lane = frame[:1], connection.rank, connection.lane
+        if kind == b"L":
+            _, program, place, given, folded = LAUNCH.unpack(frame)
+            answers = self.referee.launch(
+                rank,
+                lane,
+                connection.programs[program],
+                given=given,
+                folded=folded,
+                place=connection.places[place],
+                now=self._clock(),
+            )
+            if answers and type(answers[0]) is core.Go and self.referee.last is not None:
+                self.agreed.append(self.referee.last)
+            self._answer(answers)
+        elif kind == b"W":
+            self._answer(self.referee.withdraw(rank, lane))
+        else:
+            self._hear_json(connection, kind, json.loads(frame[1:]))
+
+    def _hear_json(self, connection: Connection, kind: bytes, body: Any) -> None:
+        rank, referee = connection.rank, self.referee
+        if kind == b"H":
+            connection.rank, connection.lane, name, seq = body
+            self._connections[connection.rank, connection.lane] = connection
+            if connection.lane not in (BASE, core.MAIN):
+                referee.hello(connection.rank, connection.lane, name, seq)
+            return
+        if kind == b"D":
+            processes, fingerprint, name, signature, meets_all = body
+            key = tuple(processes), fingerprint
+            program = Program(*key, name, signature, meets_all=meets_all)
+            connection.programs.append(self._programs.setdefault(key, program))
+            return
+        if kind == b"P":
+            connection.places.append(Place(*body))
+            return
+        method, *arguments = body
+        match method:
+            case "arrive":
+                spec = CellSpec(**{**arguments[0], "ranks": tuple(arguments[0]["ranks"])})
+                self._answer(referee.arrive(rank, spec))
+            case "end":
+                outcome, folded = arguments
+                hashes = {tuple(processes): value for processes, value in folded}
+                self._answer(referee.end(rank, outcome, hashes))
+            case "unmade":
+                self._answer(referee.unmade(rank, *arguments))
+            case "cancel" | "stop":
+                self._answer(getattr(referee, method)(*arguments))
+            case "look":
+                connection.send(pack(b"J", ["look", arguments[0], self.look(arguments[1])]))
+
+    def _answer(self, answers: Sequence[core.Answer]) -> None:
+        for answer in answers:
+            connection = self._connections.get((answer.rank, getattr(answer, "lane", BASE)))
+            if connection is None:
+                continue  # it has died
+            with contextlib.suppress(OSError):
+                connection.send(frame_of(answer))
+
+    def look(self, count: int) -> dict[str, Any]:
+        """Who waits for whom since when, the last ``count`` agreed launches, and the time."""
+        waits = [
+            {
+                "rank": wait.rank,
+                "lane": wait.lane,
+                "seq": wait.seq,
+                "name": wait.key.program.name,
+                "place": asdict(wait.place),
+                "since": wait.since,
+                "missing": missing,
+            }
+            for wait, missing in self.referee.waits()
+        ]
+        agreed = [
+            [one.number, one.seq, one.program.name, asdict(one.place), one.at, one.last, one.late_s]
+            for one in list(self.agreed)[-count:]
+        ]
+        running = [cell and cell.spec.seq for cell in self.referee.cells.running]
+        return {"now": self._clock(), "waits": waits, "agreed": agreed, "running": running}
+
+
+def frame_of(answer: core.Answer) -> bytes:
+    """What a rank is sent."""
+    match answer:
+        case core.Go(is_alone=True):
+            return b"g"
+        case core.Go(count=count):
+            return COUNT.pack(b"G", count)
+        case core.Refuse(refusal=refusal, withdrawn=withdrawn):
+            return pack(b"W" if withdrawn else b"R", refusal.plain())
+        case core.Run(seq=seq):
+            return pack(b"J", ["run", seq])
+        case core.Skip(seq=seq, why=why):
+            return pack(b"J", ["skip", seq, why.after, why.dead])
+        case core.Closed(seq=seq, refusal=refusal, tells=tells):
+            return pack(b"J", ["closed", seq, refusal.plain(), tells])
+        case core.Over(seq=seq, refusal=over, tells=tells):
+            return pack(b"J", ["over", seq, over and over.plain(), tells])

@@ -1,0 +1,150 @@
+"""What a refusal says to a user: the cause first, then what each rank did, then what to do."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+
+from jaxcluster.agreement.refusals import NOWHERE, Doing, Refusal
+from jaxcluster.ranks import begin_ranks, name_ranks
+
+MOST_ROWS = 4
+TEXT_CHARS = 60  # of a line
+
+NOTHING = "Nothing was launched."
+FIXES = {
+    "ended": "Fix the cell and run it again.",
+    "differs": "All ranks must make the same calls: run both on every rank, and choose afterwards.",
+    "circle": "Make the calls in one order on all ranks.",
+    "idle": "Run the cell on all ranks; or run the other cell first, with --async.",
+    "uneven": "All ranks must make the same calls.",
+    "torn": "The ranks need new processes: %jaxcluster restart",
+}
+
+
+def explain(refusal: Refusal, sources: Mapping[int, str] | None = None) -> str:
+    """The message of a refusal, at most some six lines.
+
+    Args:
+      sources: of cells, by number: to name the branch or loop that a launch is in.
+    """
+    lines = [headline(refusal), *rows(refusal, sources or {})]
+    if refusal.mixed is not None:
+        lines.append(mixed(refusal))
+    fix = FIXES.get(refusal.kind, "")
+    if refusal.kind in ("uneven", "torn"):
+        lines.append(fix)
+    else:
+        lines.append(f"{NOTHING} {fix}".rstrip())
+    return "\n".join(lines)
+
+
+def headline(refusal: Refusal) -> str:
+    """What happened, in a sentence."""
+    causes, waiting = refusal.causes, [one for one in refusal.doing if one.does == "waits"]
+    others = [one.rank for one in waiting if one.rank not in causes]
+    match refusal.kind:
+        case "ended" if others:
+            launch = f"the launch that {name_ranks(others)} {_verb(others, 'wait')} for"
+            return f"{begin_ranks(causes)} ended the cell without {launch}."
+        case "ended":
+            return f"{begin_ranks(causes)} {_verb(causes, 'make')} a launch that the others do not."
+        case "differs":
+            what = "different programs"
+            if len({one.fingerprint for one in waiting}) == 1:
+                values = len({one.given for one in waiting}) > 1
+                what = "one program with different values" if values else "a program after others"
+            return f"{begin_ranks(one.rank for one in waiting)} came to launch {what}."
+        case "circle":
+            return f"{begin_ranks(causes)} wait for each other."
+        case "idle":
+            idle = [one.rank for one in refusal.doing if one.does == "idle"]
+            return (
+                f"{begin_ranks(causes)} {_verb(causes, 'wait')} for {name_ranks(idle)}, which "
+                f"{_verb(idle, 'run')} no cell."
+            )
+        case "died":
+            return f"{begin_ranks(causes)} died."
+        case "failed":
+            return f"{begin_ranks(causes)} failed, so no rank launches anything more in this cell."
+        case "left":
+            return (
+                f"{begin_ranks(causes)} left the wait for a launch: an exception was raised in it."
+            )
+        case "uneven":
+            return f"{begin_ranks(causes)} launched other programs without collectives."
+        case "torn":
+            return "XLA launched a program on some ranks, and refused it on others."
+        case _:
+            return "The cell was stopped."
+
+
+def rows(refusal: Refusal, sources: Mapping[int, str]) -> list[str]:
+    """What the ranks did, a line for those that did the same."""
+    is_one = len({one.fingerprint for one in refusal.doing if one.does == "waits"}) == 1
+    groups: dict[str, list[int]] = {}
+    for one in refusal.doing:
+        groups.setdefault(_row(one, is_one and refusal.kind == "differs"), []).append(one.rank)
+    told = [(name_ranks(ranks), row) for row, ranks in groups.items()]
+    if len(told) > MOST_ROWS:
+        rest = [rank for ranks in list(groups.values())[MOST_ROWS - 1 :] for rank in ranks]
+        told = [*told[: MOST_ROWS - 1], (name_ranks(rest), "each something else")]
+    width = max((len(name) for name, _ in told), default=0)
+    lines = [f"  {name.ljust(width)}   {row}" for name, row in told]
+    if branch := _branch(refusal, sources):
+        lines.append(f"  {branch}")
+    return lines
+
+
+def _row(one: Doing, with_values: bool) -> str:
+    if one.does != "waits":
+        return {"works": "still at work", "idle": "run no cell"}.get(one.does, one.does)
+    place, program = one.place, f"{one.name} {one.signature}".strip()
+    if place is not NOWHERE and place.line:
+        text = place.text if len(place.text) <= TEXT_CHARS else place.text[:TEXT_CHARS] + "..."
+        where = f"line {place.line}   {text}".rstrip()
+        if place.within:
+            where += f"   ({place.within})"
+        program = f"{where}   {program}"
+    elif place.within:
+        program = f"{place.within}   {program}"
+    return f"{program}   values #{one.given & 0xFFFFFF:06x}" if with_values else program
+
+
+def mixed(refusal: Refusal) -> str:
+    """Since when turns of a loop may have met other turns."""
+    place, count = refusal.mixed or NOWHERE, refusal.mixed_launches
+    where = f"line {place.line}" if place.line else place.within or "this program"
+    launches = "launch" if count == 1 else f"{count} launches"
+    return (
+        f"The last {launches} from {where} on may have met other turns of a loop, if a rank left "
+        "one out: don't use what the cell has assigned since."
+    )
+
+
+def _branch(refusal: Refusal, sources: Mapping[int, str]) -> str:
+    """The branch or loop of the cell that some ranks alone took to their launch."""
+    waiting = [one for one in refusal.doing if one.does == "waits" and one.place.line]
+    if refusal.kind not in ("ended", "differs", "circle") or not waiting:
+        return ""
+    alone = [one for one in waiting if one.rank in refusal.causes] or waiting
+    place = alone[0].place
+    try:
+        tree = ast.parse(sources.get(place.cell, ""))
+    except SyntaxError:
+        return ""
+    around = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If | ast.For | ast.While | ast.Try | ast.With)
+        and node.lineno < place.line <= (node.end_lineno or 0)
+    ]
+    found = max(around, key=lambda node: node.lineno, default=None)
+    if found is None:
+        return ""
+    text = sources[place.cell].splitlines()[found.lineno - 1].strip()
+    return f"line {place.line} is in `{text[:TEXT_CHARS]}` (line {found.lineno})"
+
+
+def _verb(ranks: Iterable[int], verb: str) -> str:
+    return verb if len({*ranks}) > 1 else f"{verb}s"
