@@ -482,10 +482,11 @@ class Referee:
         """Close the cells of these launches, and refuse those that are in no cell."""
         waits = list(waits)
         ranks = {rank for wait in waits for rank in wait.key.program.processes}
-        for wait in waits:
-            if (cell := self._find(wait.seq)) is not None:
-                ranks.update(cell.spec.ranks)
-        doing = tuple(self._doing(rank) for rank in sorted(ranks))
+        cells = [cell for wait in waits if (cell := self._find(wait.seq)) is not None]
+        for cell in cells:
+            ranks.update(cell.spec.ranks)
+        of = cells[0] if cells else None
+        doing = tuple(self._doing(rank, of=of) for rank in sorted(ranks))
         refusal = Refusal(kind, tuple(sorted({*causes})), doing)
         if kind in ("ended", "differs", "circle"):
             others = [self._ranks[rank].waits.get(MAIN) for rank in sorted(ranks)]

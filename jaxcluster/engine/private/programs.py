@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from jaxcluster import wire
+from jaxcluster.agreement import refusals as agreed
 from jaxcluster.engine.fingerprint import of_lowered
 from jaxcluster.engine.private import contexts, loaded
 from jaxcluster.wire.hlo import ANY_COLLECTIVE
@@ -50,6 +51,18 @@ def describe_program(executable: Any, inline: bool = False) -> Program:
         calls_python=calls_python(executable),
         inline=inline,
     )
+
+
+def describe(executable: Any) -> agreed.Program:
+    """What tells a compiled program from others, for whoever announces its launches."""
+    signature = _signature_of(executable)
+    if signature is None:  # deserialized, and not compiled by a rank
+        text = Text.of(executable.xla_executable)
+        signature = _fingerprint(executable, text, 0), text.is_collective
+    fingerprint, is_collective = signature
+    processes = tuple(sorted({d.process_index for d in executable.device_list}))
+    name = _readable(executable.name)
+    return agreed.Program(processes, fingerprint, name, _inputs(executable), is_collective)
 
 
 def sign(
