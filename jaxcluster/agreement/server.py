@@ -226,8 +226,16 @@ class Server:
             for wait, missing in self.referee.waits()
         ]
         agreed = [
-            [one.number, one.seq, one.program.name, asdict(one.place), one.at, one.last, one.late_s]
-            for one in list(self.agreed)[-count:]
+            {
+                "number": one.number,
+                "seq": one.seq,
+                "name": one.program.name,
+                "place": asdict(one.place),
+                "at": one.at,
+                "last": one.last,
+                "late_s": one.late_s,
+            }
+            for one in list(self.agreed)[len(self.agreed) - count :]
         ]
         running = [cell and cell.spec.seq for cell in self.referee.cells.running]
         return {"now": self._clock(), "waits": waits, "agreed": agreed, "running": running}

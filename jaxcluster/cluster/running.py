@@ -1,7 +1,4 @@
-"""One cell, carried through: what comes from its ranks is passed on, and what is decided is done.
-
-``lockstep.cell`` and ``lockstep.settling`` decide.
-"""
+"""One cell, carried through: what comes from its ranks is passed on, to its end."""
 
 from __future__ import annotations
 
@@ -11,30 +8,35 @@ import dataclasses
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.cluster import events as cluster_events
-from jaxcluster.cluster import stopbutton
-from jaxcluster.cluster.action_runner import ActionRunner, Owner
+from jaxcluster.agreement.refusals import Refusal
+from jaxcluster.cluster import events, stopbutton
+from jaxcluster.cluster.owner import Owner
 from jaxcluster.cluster.prompts import Labelled
 from jaxcluster.cluster.questions import IN_BACKGROUND, NO_TERMINAL, Conversation
 from jaxcluster.errors import CellInterrupted, JaxClusterError
-from jaxcluster.lockstep import actions, events
-from jaxcluster.lockstep.cell import Cell
-from jaxcluster.lockstep.settling import Settling
-from jaxcluster.model import findings, notices, verdict
+from jaxcluster.model import notices, verdict, waiting
 from jaxcluster.model.outputs import CellRecord
+from jaxcluster.model.progress import Progress
 from jaxcluster.records import lastreport
 from jaxcluster.wire.forks import RESTARTED
-from jaxcluster.wire.link import Event, Sink
-from jaxcluster.wire.ops.cells import Withdraw
-from jaxcluster.wire.ops.state import KeptSteps
+from jaxcluster.wire.link import Event, Sink, replies
+from jaxcluster.wire.ops.agreement import Look
+from jaxcluster.wire.ops.cells import Interrupt
+from jaxcluster.wire.ops.lockstep import State
 
 Listener = Callable[[CellRecord, wire.RankOutput | wire.CellReply], None]
+
+LOOK_S = 1.0  # between looks at what the ranks wait for
+ANSWER_S = 0.3  # that they have to answer
+STUCK_S = 5.0  # that ranks have to come back from C code once they were interrupted
+INTERRUPT_S = {"stopped": 0.3, "died": 0.0}  # before that, by kinds of refusals; see engine.turns
+OTHERS_S = 2.0
+DEATH_S = 0.5  # that the others have to reply once a rank has died
+OVER_S = 2.0  # that the referee has to say what came of it once all ranks have replied
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,10 +44,8 @@ class CellOptions:
     """How a cell is to be run: see ``Cluster.run`` and ``submit``.
 
     With a ``message`` its code is not run again: what a user did to a widget of it is passed on.
-    With a ``script`` it is all that the ranks are there for, so after it nothing is brought back,
-    undone or replaced; what has gone wrong is found and told all the same. ``stall_s``: how long
-    all its ranks may be in one launch. ``costed``: of its source, a call, the cost alone is told.
-    ``profile``: the folder for the files of JAX's profiler.
+    With a ``script`` it is all that the ranks are there for: nothing is recovered after it.
+    ``profile``: the folder for files of JAX's profiler; "" for none.
     """
 
     ranks: Sequence[int] | None = None
@@ -60,9 +60,7 @@ class CellOptions:
     prompt: Labelled | None = None
     post_mortem: bool = False
     script: wire.Script | None = None
-    costed: bool = False
-    profile: Path | None = None
-    stall_s: float | None = None
+    profile: str = ""
 
 
 class RunningCell:
@@ -70,9 +68,17 @@ class RunningCell:
 
     Attributes:
       cluster: whose it is.
-      core: what is known of it, and decided about it.
-      runner: carries that out, and tells who listens.
+      record: what has come so far.
+      started: when it was sent, by ``time.monotonic``.
+      refusal: why the referee has closed it; None while it has not.
+      why: "stop" or "timeout" once this notebook has stopped it.
+      paused: the ranks that a person holds, in a debugger or by a question.
+      recovered: what was done about ranks that are lost; "" while nothing was.
+      on_notice: told what is said under the cell; None where nobody listens.
+      on_status: told the one line that says what the cell waits for, each time it is another one,
+        and "" where it waits for nothing; without it ``on_notice`` is told, now and then.
       talk: puts its ranks' questions to the user.
+      terminates: a stop is SIGTERM's, and goes to what handles that on the ranks.
       done: nothing is to be done for it any more, but to tell how it has ended.
     """
 
@@ -84,81 +90,58 @@ class RunningCell:
         ids: Sequence[str],
         options: CellOptions,
     ) -> None:
-        self.cluster = cluster
-        world, started, is_last = cluster.world, time.monotonic(), options.script is not None
-        self.core = Cell(
-            record, started, options.timeout_s, world.hosts, is_last, options.stall_s, world.stays
-        )
+        self.cluster, self.record = cluster, record
+        self.started = time.monotonic()
+        self.refusal: Refusal | None = None
+        self.why = ""
+        self.paused: set[int] = set()
+        self.recovered = ""
+        self.on_notice = options.on_notice
+        self.on_status: Callable[[str], None] | None = None
+        self.terminates = False
         self.done = False
-        self._sent_to = world
-        self._settling = Settling(self.core)
-        self.runner = ActionRunner(cluster, self.core, sink)
-        self._sink, self._ids, self._on_output = sink, ids, options.on_output
-        self.talk = Conversation(world.link, NO_TERMINAL if is_last else IN_BACKGROUND)
+        self._world, self._sink, self._ids = cluster.world, sink, ids
+        self._on_output, self._timeout_s = options.on_output, options.timeout_s
+        self._is_script = options.script is not None
+        self.talk = Conversation(
+            self._world.link, NO_TERMINAL if self._is_script else IN_BACKGROUND
+        )
+        self.talk.prompt = options.prompt
+        self._deaths: dict[int, wire.Death] = {}
+        self._is_over = False
+        self._closed_at = self._replied_at = 0.0
+        self._stuck: tuple[int, ...] = ()
+        self._look_at = self.started + LOOK_S
+        self._progress = Progress(self.started)
         self._ended: threading.Event | None = None  # where it is carried through on a thread
-        self._is_carried = False
         self._stopped: CellInterrupted | None = None  # in the recovery at its end, on a thread
         self._listener_error: Exception | None = None
-        self._has_looked = False  # and what was seen lies behind what came before it
-        self._left: list[actions.Action] = []  # what the stop button has kept from being done
         self._has_code = options.message is None and not options.post_mortem
 
+    # ------------------------------------------------------------------ waiting
+
     def wait(self) -> CellRecord:
-        """Carry the cell through: show what comes, do what is decided."""
-        for earlier in self.cluster.cells:  # ranks wait for what is found of one that went wrong
-            if earlier.record.seq < self.record.seq:
-                earlier.carry_unwaited()
+        """Carry the cell through: show what comes, and raise how it has ended."""
         if self._ended is None:
             self._carry()
         else:
-            self._await(self._ended)
+            while not self._ended.is_set():
+                try:
+                    self._ended.wait(0.2)
+                except KeyboardInterrupt:
+                    self.stop()
         try:
             self._end()
         except BaseException as error:
             self.record.end(error)
             raise
         self.record.end(None)
-        if (raised := self._listener_error or self.runner.warned) is not None:
-            raise raised
+        if self._listener_error is not None:
+            raise self._listener_error
         return self.record
-
-    def _end(self) -> None:
-        """Say, or raise, what its end has brought."""
-        report = self.core.polls.report
-        for line in notices.faults(self.record):
-            if report is None or line.strip() not in report.lines:
-                self.runner.say(line)
-        if remains := self.core.remains:
-            self.runner.say(notices.Lasting(remains))
-        if self._stopped is not None:
-            raise self._stopped
-        ending = self.runner.carry(self._settling.end(self._explain_missing))
-        if (error := verdict.verdict(ending)) is not None:
-            with contextlib.suppress(OSError, JaxClusterError):  # that must not take its place
-                self._keep_report(error)
-            raise error
-        if ending.left:  # its code has caught the stop
-            self.runner.say(notices.Warned(f"{ending.left}\n"))
-        if (
-            self.core.loop_progress.kept is not None
-        ):  # it has come to its end: nobody goes on with it
-            bodies = dict.fromkeys(self.record.ranks, KeptSteps(forget=True))
-            self.cluster.world.link.request_each(bodies, sink=Sink())
-
-    def _explain_missing(self, error: str, ranks: Sequence[int]) -> Sequence[str]:
-        return self.cluster.world.processes.explain_missing(error, ranks)
-
-    def _keep_report(self, error: BaseException) -> None:
-        """For ``%jaxcluster report``, which is often asked when its ranks are gone."""
-        found = getattr(error, "report", None) or self.report
-        evidence = self.evidence or self.core.polls.before
-        made = lastreport.made_of(self.record, error, found, evidence, time.time_ns())
-        if made is not None:
-            self.cluster.past_reports.add(made)
 
     def run_in_background(self, when_done: Callable[[CellRecord], None]) -> None:
         """Carry the cell through on a thread; ``when_done`` is called there at its end."""
-
         ended = self._ended = threading.Event()
 
         def carry() -> None:
@@ -176,236 +159,213 @@ class RunningCell:
         run = contextvars.copy_context().run
         threading.Thread(target=run, args=(carry,), daemon=True).start()
 
-    def carry_unwaited(self) -> None:
-        """Carry it through on a thread where nobody waits for it: others do, for what is behind."""
-        if not self._is_carried and self._ended is None:
-            self.run_in_background(lambda record: None)
-
-    @property
-    def record(self) -> CellRecord:
-        """What has come so far."""
-        return self.core.record
-
-    @property
-    def started(self) -> float:
-        """When it was sent, by ``time.monotonic``."""
-        return self.core.started
-
-    @property
-    def interrupted(self) -> tuple[int, ...]:
-        """The ranks that were interrupted, whether or not they have ended the cell."""
-        return self.core.watch.interrupted
-
-    @property
-    def paused(self) -> frozenset[int]:
-        """The ranks that a person holds, in a debugger or by a question."""
-        return self.core.watch.paused
-
-    @property
-    def report(self) -> findings.Report | None:
-        """The certain finding, if the cell could not end or its numbers are wrong."""
-        return self.core.polls.report
-
-    @property
-    def evidence(self) -> Mapping[int, wire.RankReport]:
-        """What the ranks said when it was found."""
-        return self.core.polls.evidence
-
-    @property
-    def recovered(self) -> str:
-        """What was done about it; "" while nothing was."""
-        return self.core.recovered
+    def stop(self, why: str = "stop") -> None:
+        """Stop the cell on all its ranks, before the same launch; ``wait`` says how it ended."""
+        self.cluster.press_stop()  # it may be at its end already, waiting for new processes
+        self.why = self.why or why
+        with stopbutton.held():  # they are told, all of them
+            self.talk.end()
+            each = dict.fromkeys(self._open_ranks(), Interrupt(self.record.seq, self.terminates))
+            self._world.link.request_each(each, sink=Sink())
 
     @property
     def is_stopped(self) -> bool:
         """Whether this notebook has stopped it: by the button, or by a time limit."""
-        return self.core.watch.why in ("stop", "timeout")
+        return bool(self.why)
 
-    def stop(self) -> None:
-        """Interrupt the cell's ranks, as the stop button does; ``wait`` then says how it ended."""
-        self.cluster.press_stop()  # it may be at its end already, waiting for new processes
-        self._sink.put(Event(-1, "stop", "", None))
-
-    def withdraw(self, why: str) -> None:
-        """Have no rank begin it: it waits on all of them, behind a cell that was taken back."""
-        self.core.withdrawn = why
-        each = dict.fromkeys(self.record.ranks, Withdraw(self.record.seq))
-        self.cluster.world.link.request_each(each, sink=Sink())
-
-    def _await(self, ended: threading.Event) -> None:
-        # Not Thread.join: after a KeyboardInterrupt in it the thread counts as ended (Python 3.11).
-        while not ended.is_set():
-            try:
-                ended.wait(0.2)
-            except KeyboardInterrupt:
-                self.stop()
+    # ----------------------------------------------------------------- carrying
 
     def _carry(self) -> None:
         if self.done:
             return
-        self._is_carried = True
-        watch, is_pressed = self.core.watch, False
         try:
-            while self._left or not watch.finished:
-                # Wherever the stop button hits, also twice, the ranks are told, and waited for: the
-                # inner loop is for the jump back to its beginning, where Python looks for signals.
+            while not self._is_finished():
+                # Wherever the stop button hits, also twice, the ranks are told, and waited for.
                 try:
-                    self._do(())
-                    if is_pressed:
-                        self._feed(events.Stopped(time.monotonic()))
-                        is_pressed = False
-                    while not watch.finished:
-                        self._hear_next()
-                        if self.talk.is_open:
-                            self.talk.step(time.monotonic(), watch.open_ranks)
+                    while not self._is_finished():
+                        self._step()
                 except KeyboardInterrupt:
-                    is_pressed = True
+                    self.stop()
         finally:
+            self.talk.end()
+            self._say_status("")
+            self.record.seconds = time.monotonic() - self.started
+            self._world.link.forget(self._ids)
             try:
-                self.talk.end()
-                self.record.seconds = time.monotonic() - self.started
-                self._sent_to.link.forget(self._ids)
-                # Another cell's end may have replaced the ranks. With the new ones all is right.
-                self.runner.carry(self._settling.settle(), self._sent_to)
-            except KeyboardInterrupt:
-                with stopbutton.held():  # else nobody would know that the ranks have diverged
-                    self.runner.carry(self._settling.leave_unsettled(), self._sent_to)
-                raise
+                self._recover()
             finally:
                 self.done = True
-                self._note_names()
-                cluster_events.tell()
+                if self._has_code:
+                    made = self.cluster.lineage
+                    record = self.record
+                    is_whole = record.ok and self.refusal is None
+                    made.ended(
+                        record.seq, record.source, record.execution_count, is_whole=is_whole
+                    )
+                events.tell()
 
-    def _note_names(self) -> None:
-        """Remember what it has made: for whoever loses it later."""
-        record, undone, made = self.record, self.core.undone, self.cluster.lineage
-        if not self._has_code:
-            return
-        is_whole = record.ok and self.report is None and undone is None
-        made.ended(record.seq, record.source, record.execution_count, is_whole=is_whole)
-        if undone is not None and not undone.refused:
-            made.undone(record.seq, undone.in_doubt)
+    def _open_ranks(self) -> list[int]:
+        """The ranks that have not ended it, as far as is known."""
+        ended = self.record.replies.keys() | self._deaths.keys()
+        return [rank for rank in self.record.ranks if rank not in ended]
 
-    def _hear_next(self) -> None:
-        deadline = self.core.deadline()
-        timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+    def _is_finished(self) -> bool:
+        now, open_ranks = time.monotonic(), self._open_ranks()
+        if not open_ranks:
+            self._replied_at = self._replied_at or now
+            is_skipped = any(reply.skipped for reply in self.record.replies.values())
+            is_late = now > self._replied_at + OVER_S
+            return bool(self._is_over or self._deaths or is_skipped or is_late)
+        if self._closed_at and not self.paused.intersection(open_ranks):
+            kind = self.refusal.kind if self.refusal is not None else "died"
+            limit_s = INTERRUPT_S.get(kind, OTHERS_S)
+            limit_s += DEATH_S if self._deaths else STUCK_S
+            if now > self._closed_at + limit_s:
+                self._stuck = tuple(open_ranks)
+        return bool(self._stuck)
+
+    def _step(self) -> None:
+        now = time.monotonic()
+        if self._timeout_s is not None and now > self.started + self._timeout_s and not self.why:
+            self.stop("timeout")
+        if now >= self._look_at:
+            self._look()
+            self._look_at = time.monotonic() + LOOK_S
+        wait_s = max(0.0, self._look_at - time.monotonic())
+        if self._timeout_s is not None and not self.why:
+            wait_s = min(wait_s, max(0.0, self.started + self._timeout_s - now))
+        if self._closed_at or not self._open_ranks():
+            wait_s = min(wait_s, 0.1)
         if (look_s := self.talk.look_s) is not None:
-            timeout = look_s if timeout is None else min(timeout, look_s)
-        try:
-            self._take(self._sink.get(timeout=timeout))
-        except queue.Empty:
-            self._feed(events.Tick(time.monotonic()))
-
-    def _feed(self, event: events.Event) -> None:
-        self._do(self.core.feed(event))
-
-    def _do(self, todo: Sequence[actions.Action]) -> None:
-        """Carry actions out, in order; before them what the stop button has come between."""
-        left, self._left = deque([*self._left, *todo]), []
-        try:
-            while left:
-                self._do_one(left.popleft())
-        finally:
-            self._left += left
-
-    def _do_one(self, action: actions.Action) -> None:
-        if isinstance(action, actions.AskWhere | actions.ExplainSilent) and not (
-            self.runner.on_notice or self.runner.on_status
-        ):
-            return  # nobody listens
-        is_poll = isinstance(action, actions.Ask) and action.why == "poll"
-        if is_poll and self._has_looked:
-            return  # it stays due until the last look is heard
-        if isinstance(action, actions.Interrupt):
-            with stopbutton.held() as pressed:  # they are told, all of them
-                self.talk.end()
-                self.runner.do(action)
-            if pressed:
-                self._sink.put(Event(-1, "press", "", None))
-            return
-        if (answer := self.runner.do(action)) is None:
-            return
-        if is_poll and not self._sink.empty():
-            # What has come meanwhile is older than the last answer: a reply tells why its rank
-            # has left launches out.
-            self._has_looked = True
-            self._sink.put(Event(-1, "looked", "", answer))
-        else:
-            self._feed(answer)
+            wait_s = min(wait_s, look_s)
+        with contextlib.suppress(queue.Empty):
+            self._take(self._sink.get(timeout=wait_s))
+        if self.talk.is_open:
+            self.talk.step(time.monotonic(), self._open_ranks())
 
     def _take(self, event: Event[Any]) -> None:
-        """Hear what has come, and let the core decide what follows."""
-        now, rank, record = time.monotonic(), event.rank, self.record
-        if event.id in self.runner.interrupts:
-            left = event.op == "reply" and event.body == "left"
-            return self._feed(events.Leaving(now, rank) if left else events.Tick(now))
-        if event.op == "output":
-            output = event.body
-            if not self.core.is_last:  # else whoever hears it keeps it, all of it
-                record.add_output(output)
-            if output.rank != record.ranks[0]:
-                self.talk.hear(output)
-            self._tell(output)
-        elif event.op == "steps":
-            return self._feed(events.Stepping(now, event.body))
-        elif event.op == "looked":
-            self._has_looked = False
-            return self._feed(dataclasses.replace(event.body, now=now))
-        elif event.op == "stop":
-            return self._feed(events.Stopped(now))
-        elif event.op == "press":  # nobody has pressed it once more
-            is_first = not self.core.watch.why
-            return self._feed(events.Stopped(now) if is_first else events.Tick(now))
-        elif event.op == "paused":
-            self.talk.paused(rank, event.body.kind)
-            return self._feed(events.Held(now, rank, event.body.kind))
-        elif event.op == "ask":
-            self.talk.add(event.body, now)
-        elif event.op == "died":
-            self.talk.withdraw(rank)
-            return self._feed(events.Died(now, rank, event.why, event.body.code))
-        else:
-            return self._take_in_turn(event)
-        return self._feed(events.Tick(time.monotonic()))
+        """Hear what has come."""
+        rank, record, now = event.rank, self.record, time.monotonic()
+        match event.op:
+            case "output":
+                record.add_output(event.body)
+                self.talk.hear(event.body)
+                self._listen(event.body)
+            case "reply":
+                record.add_reply(event.body)
+                self._note_names(event.body)
+                self.talk.withdraw(rank)
+                self.paused.discard(rank)
+                self._listen(event.body)
+                events.tell()
+            case "closed":
+                self._close(event.body.refusal, now)
+            case "over":
+                self._is_over = True
+                self.refusal = event.body.refusal or self.refusal
+            case "ask":
+                self.talk.add(event.body, now)
+            case "paused":
+                kind = event.body.kind
+                (self.paused.add if kind else self.paused.discard)(rank)
+                record.held |= self.paused
+                self.talk.paused(rank, kind)
+            case "died":
+                death = self._world.dead.get(rank) or wire.Death(event.why)
+                self._deaths[rank] = death
+                record.records[rank].died = death.why
+                self.talk.withdraw(rank)
+                self._closed_at = self._closed_at or now
+                events.tell()
+            case "error":  # the rank could not even begin it
+                info = wire.ErrorInfo(event.ename, event.why, [f"{event.ename}: {event.why}"])
+                record.add_reply(wire.CellReply(rank, record.seq, "error", 0.0, info))
 
-    def _take_in_turn(self, event: Event[Any]) -> None:
-        """Take a reply, but none of a rank that was saved before: the new one has not ended it."""
-        cluster = self.cluster
-        # What has come before new processes are asked for is of ranks that have not been saved.
-        until = cluster.changing if cluster.is_restarting else contextlib.nullcontext()
-        try:
-            with until:
-                now = time.monotonic()
-                if cluster.world is self._sent_to:
-                    return self._take_reply(event, now)
-        except KeyboardInterrupt:
-            self._sink.put(event)
-            raise
-        self.talk.withdraw(event.rank)
-        return self._feed(events.Died(now, event.rank, RESTARTED))
+    def _close(self, refusal: Refusal, now: float) -> None:
+        self.refusal, self._closed_at = self.refusal or refusal, self._closed_at or now
+        events.tell()
 
-    def _take_reply(self, event: Event[Any], now: float) -> None:
-        if event.op in ("error", "mismatch"):
-            error = wire.ErrorInfo(event.ename, event.why, [])
-            reply = wire.CellReply(event.rank, self.record.seq, "error", 0.0, error)
-        else:
-            reply = event.body
-            if reply.names is not None:
-                self.cluster.world.hear_names(event.rank, reply.seq, reply.names)
-        todo = self.core.feed(events.Replied(now, reply))
-        self.talk.withdraw(reply.rank)
-        cluster_events.tell()
-        self._tell(reply)
-        self._do(todo)
+    def _note_names(self, reply: wire.CellReply) -> None:
+        if reply.names is not None:
+            self._world.note_names(reply.rank, reply.names)
 
-    def _tell(self, what: wire.RankOutput | wire.CellReply) -> None:
-        """Show what came. A listener that raises is told nothing more, and raises at the end.
+    def _listen(self, what: wire.RankOutput | wire.CellReply) -> None:
+        if self._on_output is not None and self._listener_error is None:
+            try:
+                self._on_output(self.record, what)
+            except Exception as error:  # the cell's ranks are waited for all the same
+                self._listener_error = error
 
-        The ranks run on whatever has befallen it: a closed pipe, an error of the user's own.
-        """
-        if self._on_output is None or self._listener_error is not None:
+    # ------------------------------------------------------------------- saying
+
+    def _look(self) -> None:
+        """Say what the cell waits for, if anybody listens."""
+        if self.on_status is None and self.on_notice is None:
             return
-        try:
-            self._on_output(self.record, what)
-        except Exception as error:
-            self._listener_error = error
+        ranks = self._open_ranks()
+        states = replies(self._world.link.gather(ranks, State(), timeout_s=ANSWER_S))
+        looked = self._world.look(0, ANSWER_S)
+        self._say_status(waiting.line(self.record.seq, ranks, states, looked, self._world.hosts))
+
+    def _say_status(self, text: str) -> None:
+        line = self._progress.say(text, time.monotonic())
+        if line is None:
+            return
+        if self.on_status is not None:
+            self.on_status(line.text)
+        elif self.on_notice is not None and line.for_logs:
+            self.on_notice(notices.Passing(f"{line.text}\n"))
+
+    def say(self, text: str) -> None:
+        """Say it under the cell. Where nobody listens, Python warns of what no error repeats."""
+        if self.on_notice is not None:
+            self.on_notice(text)
+        elif isinstance(text, notices.Warned):
+            notices.warn(text)
+
+    # ------------------------------------------------------------------- ending
+
+    def _recover(self) -> None:
+        """Give the ranks new processes, if some are lost or can't be used any more."""
+        is_torn = self.refusal is not None and self.refusal.kind == "torn"
+        if self._is_script or self.cluster.closed or self.cluster.world is not self._world:
+            return
+        if not (self._deaths or self._stuck or is_torn):
+            return
+        if all(death.why == RESTARTED for death in self._deaths.values()) and self._deaths:
+            return  # by somebody's restart
+        when = f"in cell [{self.record.execution_count}]"
+        self._world.is_torn = self._world.is_torn or is_torn or bool(self._stuck)
+        self.recovered = self.cluster.recover("", message=f"Cell {when[3:]} has lost ranks.", when=when)
+
+    def _end(self) -> None:
+        """Say, or raise, what its end has brought."""
+        for line in notices.faults(self.record):
+            self.say(line)
+        if self._stopped is not None:
+            raise self._stopped
+        ending = verdict.Ending(
+            self.record,
+            self.refusal,
+            self.why,
+            self._timeout_s,
+            self._world.hosts,
+            self._deaths,
+            self._stuck,
+            self.recovered,
+            {cell.record.seq: cell.record.execution_count for cell in self.cluster.sent},
+            self._explain_missing,
+        )
+        if (error := verdict.verdict(ending)) is not None:
+            with contextlib.suppress(OSError, JaxClusterError):  # that must not take its place
+                self._keep_report(error)
+            raise error
+
+    def _explain_missing(self, error: str, ranks: Sequence[int]) -> Sequence[str]:
+        return self._world.processes.explain_missing(error, ranks)
+
+    def _keep_report(self, error: BaseException) -> None:
+        """For ``%jaxcluster report``, which is often asked when its ranks are gone."""
+        made = lastreport.made_of(self.record, error, time.time_ns())
+        if made is not None:
+            self.cluster.past_reports.add(made)

@@ -1,4 +1,4 @@
-"""Runs a notebook's cells on a rank's main thread, one after another."""
+"""Runs cells on a rank's main thread, when the referee gives them their turn."""
 
 from __future__ import annotations
 
@@ -17,33 +17,18 @@ from typing import Any
 from IPython.core.error import StdinNotImplementedError
 
 from jaxcluster import wire
-from jaxcluster.engine import (
-    changes,
-    cost,
-    debugging,
-    failures,
-    log,
-    magicbodies,
-    mainscript,
-    object_graph,
-    profiling,
-    tracebacks,
-    usercode,
-)
-from jaxcluster.engine.background import Background, is_own
+from jaxcluster.agreement.client import Agreement, Divergence, Stopped
+from jaxcluster.engine import debugging, failures, log, magicbodies, mainscript, profiling
+from jaxcluster.engine import tracebacks, usercode
 from jaxcluster.engine.capture import CELL_DIRECTORY, LogTail, RankStream, capture_displays
 from jaxcluster.engine.cell_output import CellOutput
-from jaxcluster.engine.cell_queue import CellQueue
-from jaxcluster.engine.change_notices import ChangeNotices
 from jaxcluster.engine.control import DEFERRED, ControlChannel, Handler, Request
-from jaxcluster.engine.gate import Gate
+from jaxcluster.engine.given import Given
 from jaxcluster.engine.history import History
 from jaxcluster.engine.interrupts import Interrupts
-from jaxcluster.engine.journal import Journal, outward
-from jaxcluster.engine.leftovers import Leftovers
 from jaxcluster.engine.names import Names
 from jaxcluster.engine.paused import Paused
-from jaxcluster.engine.private import coordination, loaded
+from jaxcluster.engine.places import Places, outward
 from jaxcluster.engine.questions import Asking
 from jaxcluster.engine.repair import (
     keep_streams,
@@ -53,26 +38,24 @@ from jaxcluster.engine.repair import (
     repair_modules,
 )
 from jaxcluster.engine.running import Home, Running
-from jaxcluster.engine.state.copier import Copier
 from jaxcluster.engine.state.settings import Settings
-from jaxcluster.engine.steps.active_loops import ActiveLoops
-from jaxcluster.engine.thread_errors import ThreadErrors
-from jaxcluster.engine.undo import Undo
+from jaxcluster.engine.turns import Turn, Turns
 from jaxcluster.host import kernel_private
 
 
 class CellRunner:
     """Owns the shell of one rank.
 
+    Args:
+      cells: the numbers of cells by the names of their files.
+
     Attributes:
       current: the running cell, read by the control thread.
-      ended: the seq of the last cell that ended.
       last_result: the value of the last cell's last expression.
-      queue: the cells that wait for their turn.
-      gate: keeps a queued cell from beginning before those before it have ended alike.
+      turns: when cells, and what is done between them, may begin.
+      given: hashes what cells give to launches.
       interrupts: stops cells.
       output: where the output of cells goes.
-      undo: takes the last cell back.
       paused: whether a person holds the rank, in a debugger or by a question.
       history: its cells and their output, for those who have not sent them.
       diverts: whether the output of this thread is not the cell's, but an ``ipywidgets.Output``'s.
@@ -80,49 +63,37 @@ class CellRunner:
       deliver: does what a page has said on a comm.
       asking: what its cells ask the user.
       last_error: what the last cell that failed has raised, for a post-mortem.
-      leftovers: handlers of signals that cells have left behind.
-      copier: keeps a copy of its variables, which outlives the rank.
-      steps: the loops that its cells are in.
     """
 
     def __init__(
         self,
         rank: int,
         control: ControlChannel,
-        journal: Journal,
+        agreement_path: str,
         log_path: str,
         history: History | None = None,
     ) -> None:
         self.rank = rank
         self.control = control
-        self.journal = journal
+        self.cell_numbers: dict[str, int] = {}
+        self.given = Given()
+        places = Places(self.cell_numbers)
+        self.agreement = Agreement(agreement_path, rank, places.of, self.given.take)
+        self.turns = Turns(control, self.agreement)
         self.current: Running | None = None
         self.last_result: Any = None
-        self.ended = 0
-        self.undo = Undo()
         self.shell: Any = None
         self.names = Names()
-        self.others = ChangeNotices(control, self.names, lambda: self.current is not None)
         self.history = history or History(None)
-        self.background = Background()
-        self.thread_errors = ThreadErrors(journal.cell_numbers, self._last_seq)
         self.settings = Settings()
-        self.copier = Copier(rank)
-        self.steps = ActiveLoops(self, None)
         self.paused = Paused(self._tell_paused)
         self.asking = Asking(self)
         self.last_error: BaseException | None = None
-        self.cell_numbers = journal.cell_numbers
         self.main_thread_id = threading.main_thread().ident or 0
         self._pid = os.getpid()
         self.interrupts = Interrupts(self)
-        self.leftovers = Leftovers()
-        self.settings.set_handler = self.leftovers.put_between
-        self.undo.handlers = self.leftovers.handlers
-        self.queue = CellQueue(rank, control, self._begin)
-        self.gate = Gate(rank, lambda: coordination.store("jaxcluster-ends"))
+        self.turns.interrupt = self._interrupt_closed
         self.output = CellOutput(self, LogTail(log_path))
-        self._lock: asyncio.Lock | None = None
         self._home: Home | None = None  # of the last cell, or of the comm that has a message now
         self.diverts: Callable[[], bool] = lambda: False
         self.divert: Callable[[str, dict[str, Any]], bool] = lambda kind, content: False
@@ -135,11 +106,8 @@ class CellRunner:
     def attach(self, shell: Any) -> None:
         """Take over a running kernel's shell. On the main thread, inside its event loop."""
         self.shell = shell
-        self.undo.attach(shell, self.settings)
-        self._lock = asyncio.Lock()
         loop = asyncio.get_running_loop()
         self.interrupts.attach(loop)
-        self.others.attach(shell.user_ns, loop.call_later)
         out = self.output
         capture_displays(shell, out.emit, out.take_traceback, out.is_heard)
         fill_exec_result = shell.displayhook.fill_exec_result
@@ -163,19 +131,9 @@ class CellRunner:
         debugging.install(self)
         tracebacks.install(shell)
         self.settings.begin(shell, self.cell_numbers)
-        self.settings.context.run(is_own.set, False)
         self.control.on_tick = out.tick
-        self.copier.attach(shell.user_ns, self.settings, loop.call_soon_threadsafe)
-        self.copier.tell = self._tell_outside
-        self.background.attach(loop)
-        self.thread_errors.listen()
         # Looked up at each call: the main thread is in this loop from now on.
         self.control.call_main = loop.call_soon_threadsafe  # type: ignore[assignment]
-
-    def _last_seq(self) -> int:
-        """The seq of the cell that runs, or has ended last."""
-        running = self.current
-        return self.ended if running is None else running.cell.seq
 
     def _code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
         digest = hashlib.blake2b(
@@ -187,112 +145,75 @@ class CellRunner:
         self.cell_numbers[name] = number
         return name
 
-    # ------------------------------------------------------------------ running
+    # ------------------------------------------------------------------ turns
 
-    def _begin(self, request: Request[wire.CellRequest], cell: wire.CellRequest) -> None:
-        task = asyncio.ensure_future(self._run_in_turn(request, cell))
-        task.add_done_callback(lambda t: self._answer_failed(t, request, cell))
+    def on_cell(self, request: Request[wire.CellRequest]) -> Any:
+        """Handler of ``cell``, on the control thread: run it in its turn and reply at its end."""
+        cell = request.body
 
-    def _answer_failed(
-        self, task: asyncio.Task[None], request: Request[wire.CellRequest], cell: wire.CellRequest
-    ) -> None:
-        """Something of ours has failed around the cell: whoever waits for its reply gets one.
+        def begin() -> None:
+            task = asyncio.ensure_future(self._run_in_turn(request, cell))
+            task.add_done_callback(lambda t: t.exception())
 
-        Its turn is over, so the next one may have begun.
-        """
-        error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        if error is None:
-            return
-        with contextlib.suppress(Exception):  # it is answered, whatever a cell has broken
-            repair_modules()
-        if self.current is not None and self.current.cell is cell:
-            self.current = None
-        if self.ended < cell.seq:
-            self.ended = cell.seq
-            self.gate.ended(cell, request.ident, self.end_of(cell, "error", stopped_at=""))
-        told = f"{type(error).__name__}: {error}"  # plainly: what tells errors may have failed
-        info = wire.ErrorInfo("InternalError", told, [f"InternalError: {told}"])
-        request.reply(wire.CellReply(self.rank, cell.seq, "error", 0.0, info))
+        def skip(why: wire.Skipped) -> None:
+            failures.attempt([], self.history.skip, cell)
+            request.reply(wire.CellReply(self.rank, cell.seq, "skipped", 0.0, skipped=why))
+
+        self.turns.arrive(Turn(cell.turn, begin, skip, request.send))
+        return DEFERRED
 
     def in_turn(self, handler: Handler) -> Handler:
-        """A ``main`` handler that keeps its turn among cells: whoever asks later, is later."""
+        """A handler, for the control thread, that has its request's turn among cells."""
 
-        async def answer(request: Request[wire.CellRequest]) -> None:
-            async with _Turn(self._lock):
-                ControlChannel.answer(handler, request)
+        def arrive(request: Request[Any]) -> Any:
+            spec = request.body.turn
 
-        def begin(request: Request[wire.CellRequest]) -> Any:
-            task = asyncio.ensure_future(answer(request))
-            task.add_done_callback(lambda t: t.exception())
+            def begin() -> None:
+                self.agreement.begin(spec.seq)
+                try:
+                    ControlChannel.answer(handler, request)
+                finally:
+                    self.agreement.end("ok")
+
+            def skip(why: wire.Skipped) -> None:
+                told = f"rank {why.dead} has died" if why.dead is not None else "it was stopped"
+                request.fail(RuntimeError(f"This was not done: {told}."))
+
+            self.turns.arrive(Turn(spec, begin, skip, request.send))
             return DEFERRED
 
-        return begin
+        return arrive
+
+    def _interrupt_closed(self, seq: int, is_stop: bool) -> None:
+        """A cell is closed, and this rank has not come to a launch since. Any thread."""
+        if is_stop or not self.paused.kind:
+            self.interrupts.interrupt(seq)
 
     async def _run_in_turn(
         self, request: Request[wire.CellRequest], cell: wire.CellRequest
     ) -> None:
-        async with _Turn(self._lock):
-            await self._wait_at_gate(request, cell)
-            shown = self.rank in cell.shown_ranks
-            running = Running(request, cell, time.perf_counter(), shown)
-            self.current = running  # before it leaves those: an interrupt finds it here or there
-            if self.queue.withdraw(cell.seq) is None:
-                self.current = None  # interrupted before its turn, or too late, and answered
-                self.ended = max(self.ended, cell.seq)
-                self.gate.ended(cell, request.ident, self.end_of(cell, "interrupted"))
-                failures.attempt([], self.history.skip, cell)
-                return
-            try:
-                reply = await self._run(running)
-            except BaseException as error:  # of ours: it must not cost the reply
-                failures.attempt([], self.leftovers.take)
-                repair_modules()
-                self.current, self.ended = None, cell.seq
-                self.gate.ended(cell, request.ident, self.end_of(cell, "error", stopped_at=""))
-                told = self._outside(error)
-                reply = wire.CellReply(
-                    self.rank, cell.seq, "error", 0.0, told, between=running.between, stopped_at=""
-                )
-            failures.attempt([], self.history.end, reply)
-            self.others.answer(request.ident, functools.partial(request.reply, reply))
-            failures.attempt([], self.others.cell_ended, request.ident, cell.seq)
-            failures.attempt([], self._keep, running, reply)
-
-    def _keep(self, running: Running, reply: wire.CellReply) -> None:
-        """What the cell has changed is copied, when there is time."""
-        is_same = False
-        if self.copier.is_on:
-            is_same = self.undo.is_untouched(running.course)
-        else:
-            self.settings.asked = None
-        self.copier.end(reply.seq, is_same)
-
-    def changed_outside(self, whose: bytes, undone: int = 0) -> None:
-        """A notebook has changed variables by something else than a cell. Any thread.
-
-        Args:
-          whose: the notebook, which knows what it has done.
-          undone: the cell that it has taken back, if it is that.
-        """
-        self.copier.changed()
-        self.others.spoil(whose, undone)
-
-    def _tell_outside(self, begun: int, outside: int) -> None:
-        """For who judges what another host has of this rank's copy."""
-        told = wire.Outside(begun, outside)
-        self.control.post(self.copier.owner, wire.encode("outside", "", told))
-
-    async def _wait_at_gate(
-        self, request: Request[wire.CellRequest], cell: wire.CellRequest
-    ) -> None:
-        """It raises nothing: a cell that can't be compared is compared at its end alone."""
+        """One cell, to the reply that it gets whatever its code has done to this process."""
+        shown = self.rank in cell.shown_ranks
+        running = self.current = Running(request, cell, time.perf_counter(), shown)
         try:
-            await self.gate.wait(cell, request.ident, lambda: self.queue.waits(cell.seq))
-        except Exception as error:
-            log.error(error)
+            reply = await self._run(running)
+        except BaseException as error:  # of ours: it must not cost the reply
+            repair_modules()
+            told = self._outside(error)
+            reply = wire.CellReply(self.rank, cell.seq, "error", 0.0, told)
+        self._end_turn(running)
+        self.current = None
+        failures.attempt([], self.history.end, reply)
+        request.reply(reply)
+
+    def _end_turn(self, running: Running) -> None:
+        """It makes no more launches: the referee is told so, once."""
+        if not running.over:
+            running.has_left = running.over = True
+            self.given.forget()
+            self.agreement.end("ok" if running.status == "ok" else "error")
 
     async def _run(self, running: Running) -> wire.CellReply:
-        """One cell, to the reply that it gets whatever its code has done to this process."""
         cell = running.cell
         attempt: Any = functools.partial(failures.attempt, running.faults)
         if cell.message is None:
@@ -304,97 +225,40 @@ class CellRunner:
         attempt(repair, self.interrupts.handler)
         if cell.message is None:  # else it belongs to the cell before it
             attempt(self.history.begin, cell)
-        self.journal.enter(cell.seq, tuple(cell.ranks))
-        self.journal.interrupted = False
-        attempt(self.copier.begin, cell.seq, running.request.ident)
-        if not cell.post_mortem:  # else the cell that failed can be undone after it
-            attempt(self.undo.begin, cell.seq, cell.source)
-        attempt(loaded.unload)
+        self.given.forget()
+        self.agreement.begin(cell.seq)
         self.control.ticking = running.shown
-        running.between = self.leftovers.take_told()
         if cell.profile:
-            attempt(self._begin_profile, running)
-        attempt(self.leftovers.give_back)  # from here to their taking they may raise anywhere
+            attempt(profiling.begin, cell, self.rank)
         await self._execute(running)
-        running.has_left = running.over = True
-        attempt(self.leftovers.take)
+        is_child = self.is_child()
+        if not is_child:
+            self._end_turn(running)
         if running.error is not None:
             attempt(repair_modules)
-        is_child = self.is_child()
-        if running.is_profiled and not is_child:
+        if cell.profile and not is_child:
             attempt(profiling.end)
         self.asking.end()
         self.paused.end_all()
         debugging.end()
         if is_child:
             self._end_child(running)
-        attempt(self.steps.end_cell, cell, running.status)
         self.control.ticking = False
-        attempt(repair, self.interrupts.handler)  # ``leftovers`` has seen to builtins
+        attempt(repair, self.interrupts.handler)
         attempt(self.output.show_rest)
         attempt(self.output.show_pages)
-        if not cell.post_mortem:
-            attempt(self.undo.end)
         attempt(self.settings.note)
-        deleted = attempt(self._deleted, running)
-        self.current = None
-        self.ended = cell.seq
-        seconds = time.perf_counter() - running.started
-        attempt(self.journal.leave)
-        end = self.end_of(cell, running.status, running.error, running.stopped_at)
-        self.gate.ended(cell, running.request.ident, end)
-        copies = attempt(self.journal.host_values.end)
-        names = attempt(self._name_changes, running)
         return wire.CellReply(
             rank=self.rank,
             seq=cell.seq,
             status=running.status,
-            seconds=seconds,
+            seconds=time.perf_counter() - running.started,
             error=running.error,
-            launches=end.launches,
-            names=names,
+            names=attempt(self.names.changes, running.request.ident, self.shell.user_ns),
             fault="; ".join(running.faults),
-            own=end.own,
-            foreign=end.foreign,
-            unchecked=end.unchecked,
-            background=end.background,
-            copies=copies or [],
-            between=running.between,
-            given_up=sorted(self.journal.given_up),
-            deleted=deleted or [],
-            stopped_at=running.stopped_at,
-            thread_error=self.thread_errors.take_untold(),
         )
 
-    def _deleted(self, running: Running) -> list[str]:
-        """What a stop has left without a value: a launch took it, and its results have no names."""
-        if not running.is_stopped or running.cell.script is not None:
-            return []
-        namespace = self.shell.user_ns
-        reached = changes.watch(namespace, running.cell.source).mentioned
-        return object_graph.leading_to_deleted(namespace, reached, {})
-
-    def _name_changes(self, running: Running) -> wire.NameChanges | None:
-        namespace = self.shell.user_ns
-        running.course = self.undo.course() if not running.cell.post_mortem else None
-        self.names.values.note(running.course, namespace)
-        return self.names.changes(running.request.ident, namespace)
-
-    def end_of(
-        self,
-        cell: wire.CellRequest,
-        status: str,
-        error: wire.ErrorInfo | None = None,
-        stopped_at: str | None = None,
-    ) -> wire.cell_ends.CellEnd:
-        """What it has launched by now, were this its end."""
-        journal = self.journal
-        own, launches = journal.own(cell.seq), journal.launches()
-        lives = self.background.is_any_left()
-        refused = wire.cell_ends.is_refused(error, journal.given_up)
-        return wire.cell_ends.CellEnd(
-            status, own, launches, journal.foreign, journal.unchecked, lives, refused, stopped_at
-        )
+    # ------------------------------------------------------------------ running
 
     async def _execute(self, running: Running) -> None:
         """Run the cell's code; how that ended is in ``running``. It raises nothing."""
@@ -405,43 +269,34 @@ class CellRunner:
                 running.task = asyncio.get_running_loop().create_task(
                     usercode.wait_for(code), context=self.settings.context
                 )
-                self.journal.task = running.task
                 if running.interrupted:
                     running.task.cancel()
                 await running.task
-                self.journal.task = None
                 if running.escaped is not None:
                     raise running.escaped
         except BaseException as error:
             repair_modules()
             failed = _error_of(running.result)
-            if not running.interrupted:
+            if isinstance(error, Stopped) or not running.interrupted:
+                running.raised = error
                 running.error = self._outside(error)
-                self.note_place(running, error)
             elif failed is not None:
                 running.error = running.error or self._info(failed, ask=False)
             else:  # whatever IPython makes of it
                 running.status = "interrupted"
-        if running.error is None:
-            running.status = running.status or "ok"
-        elif running.interrupted and _is_of_a_stop(running.error):
-            running.status = "interrupted"
-        elif running.error.ename == debugging.QUIT:
-            running.status = "interrupted"  # by the user, in the debugger
-        else:
-            running.status = "error"
-            # Where it was stopped before, and has caught that, is the outermost place.
-            if running.stopped_at != "":
-                places = (running.raised_at, running.stopped_at)
-                running.stopped_at = "/".join(filter(None, places))
+        running.status = running.status or self._status(running)
 
-    def _begin_profile(self, running: Running) -> None:
-        try:
-            profiling.begin(running.cell, self.rank)
-            running.is_profiled = True
-        except (OSError, RuntimeError) as error:
-            lines = failures.plain_lines(error, self.cell_numbers)
-            running.error = failures.error_info(error, lines, self.cell_numbers)
+    def _status(self, running: Running) -> str:
+        """How a cell has ended whose code has come to an end."""
+        if running.error is None:
+            return "ok"
+        if type(running.raised) is Stopped:
+            return "interrupted"
+        if running.interrupted and _is_of_a_stop(running.error):
+            return "interrupted"
+        if running.error.ename == debugging.QUIT:
+            return "interrupted"  # by the user, in the debugger
+        return "refused" if type(running.raised) is Divergence else "error"
 
     def _run_code(self, running: Running) -> Coroutine[Any, Any, None] | None:
         """IPython's run of one cell, as ipykernel's ``do_execute`` does it.
@@ -451,8 +306,6 @@ class CellRunner:
         """
         if running.interrupted:  # before it began
             raise KeyboardInterrupt
-        if running.error is not None:  # it can't be profiled
-            return None
         shell, cell = self.shell, running.cell
         if cell.message is not None:
             self.settings.context.run(self._deliver, running, cell.message)
@@ -480,20 +333,9 @@ class CellRunner:
                 source, transformed_cell=transformed, preprocessing_exc_tuple=problem
             ):
                 return self._run_async_code(running, transformed, problem)
-        with self._costing(running) if cell.costed else contextlib.nullcontext():
-            result = self.settings.context.run(shell.run_cell, source, store_history=True)
+        result = self.settings.context.run(shell.run_cell, source, store_history=True)
         self._take_result(running, result)
         return None
-
-    @contextlib.contextmanager
-    def _costing(self, running: Running) -> Iterator[None]:
-        """Inside it the cell's call is not made: what it would cost is told."""
-        is_first = self.rank == running.cell.ranks[0]
-        estimator = cost.Estimator(self.rank, is_first, self.cell_numbers, self.journal)
-        with cost.staged(self.shell, estimator):
-            yield
-        if estimator.found is not None:
-            self.output.tell_cost(running, estimator.found)
 
     def _run_script(self, running: Running, script: wire.Script) -> None:
         """A script in place of a cell: no IPython stands between Python and its code."""
@@ -506,6 +348,7 @@ class CellRunner:
                 self.cell_numbers,
             )
         except BaseException as error:
+            running.raised = error
             if isinstance(error, SystemExit):
                 lines = [f"It ended with exit status {error.code}."]
             else:
@@ -517,7 +360,7 @@ class CellRunner:
         try:
             self.deliver(running.request, message)
         except Exception as error:
-            self.note_place(running, error)
+            running.raised = error
             lines = failures.plain_lines(error, self.cell_numbers)
             running.error = failures.error_info(error, lines, self.cell_numbers)
 
@@ -560,12 +403,8 @@ class CellRunner:
         if (error := _error_of(result)) is not None:
             if wire.type_name(type(error)) != debugging.QUIT:
                 self.last_error = error
+            running.raised = error
             running.error = self._info(error, ask=not running.is_mute)
-            self.note_place(running, error)
-
-    def note_place(self, running: Running, error: BaseException) -> None:
-        """Where what has ended a cell was raised."""
-        running.raised_at = self.journal.stands_at(failures.places_of(error))
 
     def _info(self, error: BaseException, *, ask: bool = True) -> wire.ErrorInfo:
         lines = kernel_private.last_traceback(self.shell)
@@ -639,34 +478,13 @@ class CellRunner:
         os._exit(0 if running.status == "ok" else 1)
 
     def in_a_cell(self, frame: FrameType | None) -> bool:
+        """Whether a frame is a cell's, or was called by one's."""
         return any(one.f_code.co_filename in self.cell_numbers for one in outward(frame))
 
     def _tell_paused(self, kind: str) -> None:
         """The notebook whose cell this is stops its clocks, and says who waits for whom."""
         if (running := self.current) is not None and not self.is_child():
             running.request.send("paused", wire.Paused(kind))
-
-
-class _Turn:
-    """Holds a lock of the event loop, however often whoever waits for it is cancelled.
-
-    A cell that cancels all tasks of the loop does not mean the cells after it.
-    """
-
-    def __init__(self, lock: asyncio.Lock | None) -> None:
-        assert lock is not None
-        self.lock = lock
-
-    async def __aenter__(self) -> None:
-        while True:
-            try:
-                await self.lock.acquire()
-                return
-            except asyncio.CancelledError:
-                continue
-
-    async def __aexit__(self, *exc: object) -> None:
-        self.lock.release()
 
 
 def _has_await(source: str) -> bool:

@@ -134,6 +134,8 @@ class ControlChannel:
         os.set_blocking(self._wake_write, False)
         self._woken = False
         self._bound = threading.Event()
+        self._watched: dict[int, Callable[[], None]] = {}
+        self._poller = select.poll()
         os.register_at_fork(after_in_child=self._in_child)
 
     def _in_child(self) -> None:
@@ -146,6 +148,17 @@ class ControlChannel:
         That is its reply, a tuple of its reply and buffers, or ``DEFERRED``.
         """
         self.handlers[kind.op] = (where, handler)
+
+    def watch(self, descriptor: int, on_readable: Callable[[], None]) -> None:
+        """Have the thread call something, which takes microseconds, when this can be read."""
+        self._watched[descriptor] = on_readable
+        self._poller.register(descriptor, select.POLLIN)
+        self._wake()
+
+    def unwatch(self, descriptor: int) -> None:
+        """No longer: on the thread."""
+        self._poller.unregister(descriptor)
+        del self._watched[descriptor]
 
     def start(self) -> None:
         threading.Thread(target=self._serve, name="jaxcluster-control", daemon=True).start()
@@ -250,7 +263,7 @@ class ControlChannel:
         endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
         self.address = endpoint.decode() if isinstance(endpoint, bytes) else self.address
         # Not zmq's own poller, which touches the socket whenever it likes.
-        poller = select.poll()
+        poller = self._poller
         poller.register(socket.fileno(), select.POLLIN)
         poller.register(self._wake_read, select.POLLIN)
         self._socket = socket
@@ -271,6 +284,8 @@ class ControlChannel:
         events = dict(poller.poll(None if wait_s is None else math.ceil(wait_s * 1000)))
         if self._wake_read in events:
             os.read(self._wake_read, 4096)
+        for descriptor in self._watched.keys() & events.keys():
+            self._watched[descriptor]()
         self._woken = False
         self._receive(socket)
         now = time.monotonic()

@@ -1,0 +1,142 @@
+"""A rank's way to the referee for all that is no launch: whose turn the main thread has.
+
+Cells, and what is done to variables between cells, begin when the referee says so: at the same
+place among all notebooks' cells on all ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from jaxcluster import wire
+from jaxcluster.agreement.cellqueue import CellSpec
+from jaxcluster.agreement.client import Agreement
+from jaxcluster.agreement.frames import BUFFER
+from jaxcluster.agreement.refusals import Refusal
+from jaxcluster.engine.control import ControlChannel
+from jaxcluster.wire.ops.agreement import Looked
+
+STOP_S = 0.3  # that a rank has to come to a launch after a stop, before it is interrupted
+FAILED_S = 2.0  # ... and after another rank failed
+LOOK_S = 2.0
+
+
+@dataclass
+class Turn:
+    """What the main thread is to do when it has its turn.
+
+    Attributes:
+      begin: called on the main thread; what it does ends with ``Turns.end``.
+      skip: called with a reason, on the control thread, if it is not to be done.
+      tell: sends an event to the notebook that has sent it.
+    """
+
+    spec: CellSpec
+    begin: Callable[[], None]
+    skip: Callable[[wire.Skipped], None]
+    tell: Callable[[str, Any], None]
+
+
+class Turns:
+    """The turns of one rank.
+
+    Attributes:
+      interrupt: called some time after a turn was closed, with its seq and whether it was stopped.
+      taken: the seq of the last turn that the main thread was given.
+    """
+
+    def __init__(self, control: ControlChannel, agreement: Agreement) -> None:
+        self._control, self._agreement = control, agreement
+        self._waiting: dict[int, Turn] = {}
+        self._known: dict[int, Turn] = {}  # until they are over on all ranks
+        self._looks: dict[int, wire.Inbox[Looked]] = {}
+        self._base: socket.socket | None = None
+        self.interrupt: Callable[[int, bool], None] = lambda seq, is_stop: None
+        self.taken = 0
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    def connect(self) -> None:
+        """On the main thread, before any launch.
+
+        Raises:
+          OSError: the referee can't be reached.
+        """
+        self._base = self._agreement.connect()
+        self._base.setblocking(False)
+        self._control.watch(self._base.fileno(), self._hear)
+
+    def arrive(self, turn: Turn) -> None:
+        """Wait for a turn. The control thread."""
+        self._waiting[turn.spec.seq] = self._known[turn.spec.seq] = turn
+        self._agreement.tell("arrive", asdict(turn.spec))
+
+    def cancel(self, seq: int) -> None:
+        """Don't give this turn, on any rank; stop it if it has begun. Any thread."""
+        self._agreement.tell("cancel", seq)
+
+    def stop(self) -> None:
+        """Stop whatever runs, on all ranks. Any thread."""
+        self._agreement.tell("stop", None)
+
+    def look(self, count: int) -> Looked | None:
+        """Who waits for whom, by the referee; None if it does not answer. Not the control thread."""
+        number = time.monotonic_ns()
+        inbox = self._looks[number] = wire.Inbox()
+        try:
+            self._agreement.tell("look", number, count)
+            return inbox.get(timeout=LOOK_S)
+        except queue.Empty:
+            return None
+        finally:
+            del self._looks[number]
+
+    def _hear(self) -> None:
+        """Take what the referee has said. The control thread."""
+        assert self._base is not None
+        try:
+            frame = self._base.recv(BUFFER)
+        except BlockingIOError:
+            return
+        except OSError:
+            frame = b""
+        if not frame:
+            self._control.unwatch(self._base.fileno())
+            return
+        kind, *rest = json.loads(frame[1:])
+        match kind, rest:
+            case "run", [seq]:
+                self.taken = seq
+                turn = self._waiting.pop(seq)
+                self._control.call_main(turn.begin)
+            case "skip", [seq, after, dead]:
+                self._known.pop(seq, None)
+                if (turn := self._waiting.pop(seq, None)) is not None:
+                    turn.skip(wire.Skipped(after, dead))
+            case "closed", [seq, refusal, tells]:
+                self._on_closed(seq, Refusal.parse(refusal), tells)
+            case "over", [seq, refusal, tells]:
+                turn = self._known.pop(seq, None)
+                if turn is not None and tells:
+                    turn.tell("over", wire.Over(seq, refusal and Refusal.parse(refusal)))
+            case "look", [number, found]:
+                if (inbox := self._looks.get(number)) is not None:
+                    inbox.put(wire.parse(Looked, found))
+
+    def _on_closed(self, seq: int, refusal: Refusal, tells: bool) -> None:
+        """Nothing more is launched in a turn: a main thread that launches nothing is interrupted."""
+        if tells and (turn := self._known.get(seq)) is not None:
+            turn.tell("closed", wire.Closed(seq, refusal))
+        is_stop = refusal.kind == "stopped"
+        timer = threading.Timer(STOP_S if is_stop else FAILED_S, self.interrupt, [seq, is_stop])
+        timer.name, timer.daemon = "jaxcluster-interrupt", True
+        timer.start()
