@@ -235,7 +235,7 @@ class Server:
                 "last": one.last,
                 "late_s": one.late_s,
             }
-            for one in list(self.agreed)[len(self.agreed) - count :]
+            for one in (list(self.agreed)[-count:] if count else ())
         ]
         running = [cell and cell.spec.seq for cell in self.referee.cells.running]
         return {"now": self._clock(), "waits": waits, "agreed": agreed, "running": running}

@@ -1,16 +1,14 @@
-"""Where values of one process become an array of several, and where such an array is read."""
+"""Where values of one process become an array of several."""
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from jaxcluster.engine.given import Given
 from jaxcluster.engine.private import is_there
-
-if TYPE_CHECKING:
-    from jaxcluster.engine.journal import Journal
 
 MAKERS = (
     "make_array_from_callback",
@@ -20,14 +18,11 @@ MAKERS = (
 _heard: list[Any] = []
 
 
-def hear_host_values(journal: Journal) -> bool:
-    """Have the journal's ``host_values`` told of them (jax 0.10.2 and 0.12).
+def hear_host_values(given: Given) -> bool:
+    """Have ``given`` told of them (jax 0.10.2 and 0.12).
 
     What is no array that spans a program's devices comes to ``pxla.shard_arg_handlers``, on JAX's
-    fast path too. Whatever reads an array on the host, by ``float``, ``print`` or numpy, does so by
-    ``ArrayImpl._value``. Only arrays that span processes are told of; for others it costs 0.2 us.
-    Of an array with one part here numpy would take the memory itself, by ``__buffer__``, which so
-    costs 3 us of each array. Before Python 3.12 that can't be heard.
+    fast path too.
 
     Returns:
       False where a private name has moved: then nothing is told.
@@ -39,27 +34,19 @@ def hear_host_values(journal: Journal) -> bool:
     from jax._src import literals
     from jax._src.interpreters import pxla
 
-    from jaxcluster.engine import usercode
-
-    heard = journal.host_values
     handlers: Any = pxla.shard_arg_handlers
     cls: Any = jax_array.ArrayImpl
-    own_value = cls._value.fget
     makers = [(name, getattr(jax_array, name)) for name in MAKERS]
     if _heard:
-        return _heard[0] is heard
-    _heard.append(heard)
+        return _heard[0] is given
+    _heard.append(given)
 
     def hearing(handle: Any, is_local: Any) -> Any:
         def shard(values: Any, shardings: Any, *args: Any) -> Any:
             arrays = handle(values, shardings, *args)
             for value, sharding in zip(values, shardings, strict=False):
-                if sharding.is_fully_addressable:
-                    continue
-                if is_local(value):
-                    heard.given(value, sharding)
-                else:
-                    heard.held(value)
+                if not sharding.is_fully_addressable and is_local(value):
+                    given.add(value, sharding)
             return arrays
 
         return shard
@@ -71,35 +58,13 @@ def hear_host_values(journal: Journal) -> bool:
             # Python's own numbers become arrays of numpy's.
             handlers[kind] = hearing(handlers[kind], lambda value: True)
 
-    def value(array: Any) -> Any:
-        if journal.interrupted:
-            journal.raise_if_interrupted()
-        values = own_value(array)
-        if not array.is_fully_addressable:
-            heard.read(array, values)
-        return values
-
-    cls._value = property(value)
-    if (own_buffer := vars(cls).get("__buffer__")) is not None:
-
-        def buffer(array: Any, flags: int) -> memoryview:
-            if array.is_fully_addressable:
-                view: memoryview = own_buffer(array, flags)  # may wait
-                if not journal.interrupted:
-                    return view
-            raise BufferError("its value is asked for then")
-
-        # Numpy passes over what it raises: an interrupt is raised where the value is asked for.
-        usercode.WHOLE.add(buffer.__code__)
-        cls.__buffer__ = buffer
-
     def telling(make: Any) -> Any:
         # Under its own name: by that cloudpickle finds it, and takes no part of it along.
         @functools.wraps(make)
         def make_and_tell(*args: Any, **kwargs: Any) -> Any:
             made = make(*args, **kwargs)
             for array in jax.tree.leaves(made):  # one array, or those of a pytree
-                heard.made(array)
+                given.made(array)
             return made
 
         return make_and_tell
@@ -122,5 +87,4 @@ def can_hear() -> bool:
 
     makes = all(hasattr(array, name) for name in MAKERS)
     takes = {np.ndarray, literals.TypedNdArray, array.ArrayImpl} <= set(pxla.shard_arg_handlers)
-    reads: Any = array.ArrayImpl
-    return makes and takes and callable(reads._value.fget) and bool(literals.typed_scalar_types)
+    return makes and takes and bool(literals.typed_scalar_types)

@@ -1,4 +1,4 @@
-"""``device_put`` from one process's devices to another's: on CPU made to work, and recorded.
+"""``device_put`` from one process's devices to another's: on CPU made to work, and announced.
 
 JAX's runtime has such transfers on GPU and TPU. For other platforms it has a server of its own,
 which ``jax_cross_host_transfer_socket_address`` turns on: the receiver connects to the sender at
@@ -8,7 +8,7 @@ listens on one that is free, the receiver dials port 0, and waits for ever (jax 
 A transfer is no program, but it must keep the order all the same. Each process numbers the
 transfers that it has asked for, and sender and receiver find each other by these numbers. Where a
 process leaves one out, whether it takes part in it or not, later ones hang, or bring another
-array's values. So each counts as a launch of all processes. Three ways lead to them, by which XLA
+array's values. So each is announced as a launch of all processes. Three ways lead to them, by which XLA
 takes numbers:
 
 - ``device_put`` to a sharding. One call numbers its arrays in groups, of the same devices, in the
@@ -25,13 +25,11 @@ import hashlib
 import random
 import socket
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from jaxcluster.agreement.client import Agreement
+from jaxcluster.agreement.refusals import Program
 from jaxcluster.engine.private import is_there
-
-if TYPE_CHECKING:
-    from jaxcluster.engine.counted import Program
-    from jaxcluster.engine.journal import Journal
 
 NAME = "batched_copy_array_to_devices_with_sharding"  # what asks for transfers
 PUT = "batched_device_put"  # what asks for them too, where it is given another process's array
@@ -43,28 +41,28 @@ TRIES = 20
 TIMEOUT_S = 7 * 24 * 3600
 
 
-def record_transfers(journal: Journal) -> bool:
-    """Have ``journal`` hear of every transfer between processes, right before it is made.
+def announce_transfers(agreement: Agreement) -> bool:
+    """Have ``agreement`` asked before each transfer between processes.
 
     Returns:
       False where a private name has moved (jax 0.10.2 and 0.12: ``dispatch.xc``,
       ``dispatch._device_put_sharding_impl``, ``xla_client.batched_device_put``).
     """
-    if not is_there(can_record):
+    if not is_there(can_announce):
         return False
     from jax._src import dispatch
 
     client: Any = dispatch.xc
     if isinstance(client, _Client):
-        return client.journal is journal
+        return client.agreement is agreement
     copy = getattr(client, NAME)
-    dispatch.xc = _Client(client, copy, journal)  # type: ignore[assignment]
+    dispatch.xc = _Client(client, copy, agreement)  # type: ignore[assignment]
     setattr(client, PUT, _refuse_others(getattr(client, PUT)))
     setattr(dispatch, IMPL, _by_sharding(getattr(dispatch, IMPL)))
     return True
 
 
-def can_record() -> bool:
+def can_announce() -> bool:
     """Whether JAX asks for transfers where it is looked for.
 
     Raises:
@@ -143,10 +141,10 @@ def _others(xs: Sequence[Any], devices: Sequence[Any]) -> bool:
 class _Client:
     """Stands for ``xla_client`` in the module that asks for transfers, and in no other."""
 
-    def __init__(self, client: Any, copy: Callable[..., Any], journal: Journal) -> None:
+    def __init__(self, client: Any, copy: Callable[..., Any], agreement: Agreement) -> None:
         self.client = client
         self.copy = copy
-        self.journal = journal
+        self.agreement = agreement
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.client, name)
@@ -166,24 +164,10 @@ class _Client:
     def copy_group(
         self, arrays: Sequence[Any], devices: Any, shardings: Sequence[Any], semantics: Any
     ) -> Any:
+        if any(array.is_deleted() for array in arrays):
+            return self.copy(arrays, devices, shardings, semantics)  # which refuses it
         program = _describe(arrays, shardings)
-        if self.journal.before_launch is not None:  # may wait for long, and be interrupted
-            self.journal.before_launch(program)
-        refused = functools.partial(_made_nothing, arrays)
-        copied = self.journal.launch(
-            program, refused, self.copy, arrays, devices, shardings, semantics
-        )
-        if self.journal.interrupted:
-            self.journal.raise_if_interrupted()
-        return copied
-
-
-# What jaxlib says before it has numbered a transfer.
-REFUSED = "only if every shard requires a cross-host transfer"
-
-
-def _made_nothing(arrays: Sequence[Any], error: BaseException) -> bool:
-    return any(array.is_deleted() for array in arrays) or REFUSED in str(error)
+        return self.agreement.launch(program, self.copy, arrays, devices, shardings, semantics)
 
 
 def _groups(
@@ -203,8 +187,6 @@ def _groups(
 def _describe(arrays: Sequence[Any], shardings: Sequence[Any]) -> Program:
     import jax
 
-    from jaxcluster.engine.counted import Program
-
     signature = ", ".join(array.aval.str_short() for array in arrays)
     ways = [
         (str(array.sharding.spec if hasattr(array.sharding, "spec") else array.sharding),
@@ -214,8 +196,7 @@ def _describe(arrays: Sequence[Any], shardings: Sequence[Any]) -> Program:
     ]  # fmt: skip
     text = f"device_put {signature} {ways}".encode()
     fingerprint = int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "little")
-    processes = ",".join(map(str, range(jax.process_count())))
-    return Program("device_put", fingerprint, processes, signature, None)
+    return Program(tuple(range(jax.process_count())), fingerprint, "device_put", signature)
 
 
 def allow_transfers() -> str:
