@@ -104,7 +104,6 @@ class Agreement:
     """The launches of one process.
 
     Args:
-      path: of the referee's Unix socket, or of its relay's on this host.
       rank: of this process.
       place_of: tells where a frame launches.
       given: tells a hash of what the host gives to the next launch of this program.
@@ -116,7 +115,6 @@ class Agreement:
 
     def __init__(
         self,
-        path: str,
         rank: int,
         place_of: Callable[[FrameType | None], Place] = lambda frame: NOWHERE,
         given: Callable[[Program], int] = lambda program: 0,
@@ -124,7 +122,7 @@ class Agreement:
         self.rank = rank
         self.begun: dict[int, Record] = {}
         self.seq = 0
-        self._path, self._place_of, self._given = path, place_of, given
+        self._path, self._place_of, self._given = "", place_of, given
         self._lanes = threading.local()
         self._tasks: Counter[str] = Counter()  # threads that the cell has started
         self._made: list[Record] = []
@@ -149,12 +147,16 @@ class Agreement:
             raise
         return peer
 
-    def connect(self) -> socket.socket:
+    def connect(self, path: str) -> socket.socket:
         """Connect the main thread, which calls it; returns the control thread's connection.
+
+        Args:
+          path: of the referee's Unix socket, or of its relay's on this host.
 
         Raises:
           OSError: the referee can't be reached.
         """
+        self._path = path
         self._base = self.dial([self.rank, BASE, "", 0])
         self._main = self._lanes.lane = Lane(self, "", "", 0)
         os.register_at_fork(after_in_child=self._become_child)
@@ -163,8 +165,7 @@ class Agreement:
     def tell(self, method: str, *arguments: Any) -> None:
         """Say something that is answered, if at all, on the control thread's connection."""
         if self._base is not None:
-            with contextlib.suppress(OSError):  # the referee is gone
-                self._base.send(pack(b"J", [method, *arguments]))
+            _say(self._base, method, *arguments)
 
     def begin(self, seq: int) -> None:
         """The main thread, which calls it, begins a cell."""
@@ -179,7 +180,7 @@ class Agreement:
         self.seq = 0
         folded = [[processes, value] for processes, (_, value) in lane.folds.items()]
         lane.folds.clear()
-        self.tell("end", outcome, folded)
+        _say(lane.socket, "end", outcome, folded)
 
     # --------------------------------------------------------------- launches
 
@@ -199,6 +200,18 @@ class Agreement:
         made = itertools.starmap(call, (arguments,))
         confirmed = itertools.islice(self.confirmations(), 1)
         return list(itertools.chain(agreed, made, confirmed))[1]
+
+    def place(self) -> Place:
+        """Where the caller's caller is."""
+        return self._place_of(sys._getframe(2))
+
+    def launching(self) -> tuple[str, float] | None:
+        """The launch that the main thread is in, or is about to make, and since when. Any thread."""
+        main = threading.main_thread().ident or 0
+        record = self.begun.get(main)
+        if record is None or not self.is_launching(sys._current_frames().get(main)):
+            return None
+        return record[0].name, time.monotonic() - record[2]
 
     def taken(self) -> int:
         """How many agreed launches this process has made, or XLA has refused."""
@@ -268,7 +281,7 @@ class Agreement:
         """A launch of this thread was not made: XLA has refused it, or it ended in an error."""
         record = self.begun.pop(get_ident(), None)
         if record is not None and record[-1]:
-            self.tell("unmade", lane.name, lane.count or self.taken() + 1)
+            _say(lane.socket, "unmade", lane.name, lane.count or self.taken() + 1)
             self._taken += 1
 
     def _drain(self) -> None:
@@ -373,6 +386,11 @@ class Agreement:
         if self._base is not None and self._main is not None:
             self._base.close()
             self._main.socket.close()
+
+
+def _say(to: socket.socket, method: str, *arguments: Any) -> None:
+    with contextlib.suppress(OSError):  # the referee is gone
+        to.send(pack(b"J", [method, *arguments]))
 
 
 def _task_of(thread: threading.Thread) -> str:

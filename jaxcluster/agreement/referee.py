@@ -291,6 +291,8 @@ class Referee:
         processes = self._processes.get(number, (rank,))
         refusal = Refusal("torn", (rank,), tuple(self._doing(one) for one in processes))
         _, seq = self._ranks[rank].lanes.get(lane, ("", 0))
+        if self._find(seq) is not None:
+            return self._close(seq, refusal) + self._settle()
         self._closed.setdefault(seq, refusal)
         living = [one for one in processes if one not in self._dead]
         return [Closed(one, seq, refusal, one == living[0]) for one in living]

@@ -65,15 +65,16 @@ class Server:
         self._connections: dict[tuple[int, str], Connection] = {}
         self._streams: list[Stream] = []
         self._tick_at = 0.0
+        self.port = 0
         self._selector.register(listen(path), selectors.EVENT_READ, self._accept)
 
-    def listen(self, address: str) -> int:
-        """Hear relays of other hosts at this address, too. Returns the port."""
+    def listen(self, address: str) -> None:
+        """Hear relays of other hosts at this address, too; at ``port``."""
         family = "AF_INET6" if ":" in address else "AF_INET"
         listener = Listener((address, 0), family, 512, authkey=self._key.encode())
         accept = functools.partial(self._accept_relays, listener)
         threading.Thread(target=accept, name="jaxcluster-relays", daemon=True).start()
-        return int(listener.address[1])
+        self.port = int(listener.address[1])
 
     def serve(self) -> None:
         """Never returns."""
@@ -201,7 +202,9 @@ class Server:
             case "cancel" | "stop":
                 self._answer(getattr(referee, method)(*arguments))
             case "look":
-                connection.send(pack(b"J", ["look", arguments[0], self.look(arguments[1])]))
+                connection.send(pack(b"J", ["answer", arguments[0], self.look(arguments[1])]))
+            case "port":
+                connection.send(pack(b"J", ["answer", arguments[0], self.port]))
 
     def _answer(self, answers: Sequence[core.Answer]) -> None:
         for answer in answers:

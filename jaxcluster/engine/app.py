@@ -27,33 +27,18 @@ from ipyparallel.engine.app import IPEngine
 from traitlets import default
 
 from jaxcluster import wire
-from jaxcluster.engine import (
-    blackbox,
-    bootstrap,
-    guards,
-    inspection,
-    log,
-    replay,
-    scripts,
-    state,
-    strict,
-    undo,
-)
-from jaxcluster.engine.background import is_own
+from jaxcluster.engine import bootstrap, guards, inspection, log, scripts, state
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.clientcode import ClientCode, RankKernel
 from jaxcluster.engine.comms import Comms
 from jaxcluster.engine.control import DEFERRED, ControlChannel, Request, StopJobs
 from jaxcluster.engine.history import History
-from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.private import coordination
 from jaxcluster.engine.repair import repair_modules
 from jaxcluster.engine.resources import own_gpus, resources
-from jaxcluster.engine.selfcheck import SelfCheck
 from jaxcluster.engine.shards import ArrayViews
 from jaxcluster.engine.state import settings
 from jaxcluster.engine.state.restoring import Restoring
-from jaxcluster.engine.steps import active_loops
 from jaxcluster.engine.values import Values
 from jaxcluster.engine.variables import variables
 from jaxcluster.host import limits
@@ -62,7 +47,7 @@ from jaxcluster.host.processes import busy_s, share_files_in
 from jaxcluster.host.reachability import connection_errors
 from jaxcluster.supervision.processes import pid_space_mark, process_token
 from jaxcluster.supervision.starting import WARNINGS
-from jaxcluster.wire.ops import arrays, cells, lockstep, start, values
+from jaxcluster.wire.ops import agreement, arrays, cells, lockstep, start, values
 from jaxcluster.wire.ops import state as saving
 
 CONNECTION_FILE_TIMEOUT_S = 60.0
@@ -127,7 +112,7 @@ class JaxEngine(IPEngine):
             except BaseException as error:
                 if is_over or not self.rank.attached:
                     raise
-                self.rank.runner.leftovers.on_error(error)
+                log.error(error)
             run = self.loop.start
 
     def init_signal(self) -> None:
@@ -154,15 +139,10 @@ class Rank:
         self.code, self.compiled = code, compiled  # folders on this host
         self.connection_file = connection_file
         self.control = ControlChannel(address)
-        self.journal = Journal()
-        self.journal.keep_in(blackbox.path_of(log_path))
         self.history = History(Path(history) if history else None, rank)
-        self.runner = CellRunner(rank, self.control, self.journal, log_path, self.history)
-        kept = Path(history).parents[1] / "steps" / f"rank-{rank}" if history else None
-        self.runner.steps = active_loops.active = active_loops.ActiveLoops(self.runner, kept)
+        self.runner = CellRunner(rank, self.control, log_path, self.history)
         self.values = Values(rank)
         self.values.last_result = lambda: self.runner.last_result
-        self.values.kept = self.runner.undo.old_values
         self.facts = engine_facts(rank, host_address, host)
         self.restoring = Restoring()
         self.reservation: bootstrap.Reservation | None = None
@@ -170,69 +150,50 @@ class Rank:
         self.gpus: list[str] = []  # as CUDA_VISIBLE_DEVICES has them
         self.attached = False
         self._serve_request: Request[start.Serve] | None = None
-        handle = self.control.handle
+        self.comms: Comms | None = None
+        handle, in_turn, turns = self.control.handle, self.runner.in_turn, self.runner.turns
         handle(start.Facts, "now", lambda request: self.facts)
         handle(start.Reserve, "side", self._reserve)
         handle(start.Probe, "side", spread(bootstrap.probe))
         handle(start.Reachability, "side", self._reachability)
         handle(wire.InitializeRequest, "main", self._initialize)
         handle(start.Serve, "main", self._serve)
-        handle(wire.CellRequest, "now", self.runner.queue.on_cell)
-        handle(cells.Interrupt, "now", spread(self.runner.interrupts.interrupt))
-        handle(cells.Withdraw, "now", spread(self.runner.interrupts.withdraw))
-        handle(cells.OpenGates, "now", spread(self.runner.gate.clear))
+        handle(start.RelayPort, "side", lambda request: turns.relay_port())
+        handle(wire.CellRequest, "now", self.runner.on_cell)
+        handle(cells.Interrupt, "now", self._interrupt)
         handle(cells.Answer, "now", self.runner.asking.on_answer)
+        handle(agreement.Look, "side", spread(turns.look))
         handle(lockstep.State, "now", lambda request: self._state())
-        handle(lockstep.AtRest, "now", lambda request: inspection.rest(self.runner))
-        handle(lockstep.Poll, "now", self._poll)
-        handle(lockstep.Times, "side", self._times)
-        handle(lockstep.Resume, "now", spread(self.journal.restart))
-        handle(
-            lockstep.Strict, "main", spread(functools.partial(strict.switch, self.journal, rank))
-        )
-        check = SelfCheck(self.journal)
-        handle(lockstep.PrepareCheck, "side", check.on_prepare)
-        handle(lockstep.SelfCheck, "main", spread(check.check))
+        handle(lockstep.Stacks, "side", lambda request: self._stacks())
         handle(lockstep.Busy, "side", lambda request: busy_s())
+        handle(lockstep.Resources, "side", lambda request: resources(self.rank, self.gpus))
         handle(
             cells.Complete, "side", lambda request: inspection.complete(self.runner, request.body)
         )
         handle(cells.Inspect, "side", lambda request: inspection.inspect(self.runner, request.body))
-        handle(values.Describe, "now", self._describe)
+        handle(cells.Reveal, "side", self._reveal)
+        handle(values.Describe, "now", in_turn(self.values.describe_value))
         handle(values.Fill, "side", self.values.fill)
         handle(values.Fetch, "side", self.values.fetch)
         handle(values.Pack, "side", self.values.pack)
         handle(values.Forget, "now", self.values.forget)
         handle(values.Sample, "side", self.values.sample)
-        handle(values.Assign, "main", self.runner.in_turn(self.values.assign))
-        handle(values.AssignBind, "main", self.runner.in_turn(self._assign_bind))
+        handle(values.Assign, "now", in_turn(self.values.assign))
+        handle(values.AssignBind, "now", in_turn(self.values.assign_bind))
         handle(values.Spanning, "side", self.values.spanning_names)
-        self.comms: Comms | None = None
-        handle(cells.Reveal, "side", self._reveal)
-        handle(values.Unbind, "main", self._unbind)
+        handle(values.Unbind, "now", in_turn(self.values.unbind))
         views = ArrayViews(self.values)
         handle(arrays.Arrays, "side", views.report)
         handle(arrays.CheckShards, "side", views.check)
         handle(arrays.Peek, "side", views.peek)
         handle(arrays.Meshes, "side", views.meshes)
         handle(arrays.Memory, "side", views.memory)
-        handle(lockstep.Resources, "side", lambda request: resources(self.rank, self.gpus))
         handle(arrays.Variables, "side", lambda request: variables(dict(self.values.namespace)))
-        handle(lockstep.Courses, "side", lambda request: replay.on_courses(self.journal, request))
-        handle(lockstep.Export, "side", lambda request: replay.on_export(self.journal, request))
-        handle(lockstep.Replay, "main", lambda request: replay.on_replay(self.journal, request))
         handle(saving.Snapshot, "side", self._snapshot)
-        handle(saving.HoldReplies, "now", self._hold_replies)
-        handle(saving.RestoreLook, "main", self.runner.in_turn(self._restore_look))
-        handle(saving.RestoreBind, "main", self.runner.in_turn(self._restore_bind))
+        handle(saving.Checkpoint, "now", in_turn(self._snapshot))
+        handle(saving.RestoreLook, "now", in_turn(self._restore_look))
+        handle(saving.RestoreBind, "now", in_turn(self._restore_bind))
         handle(saving.RestoreDrop, "now", spread(self.restoring.drop))
-        handle(saving.UndoLook, "side", spread(self.runner.undo.look))
-        handle(saving.UndoDrop, "side", spread(self.runner.undo.drop))
-        handle(saving.Undo, "side", self._undo)
-        handle(saving.Keep, "side", lambda request: state.on_keep(self.runner.copier, request))
-        handle(saving.Kept, "now", lambda request: self.runner.copier.told())
-        handle(saving.KeptSteps, "side", lambda request: self.runner.steps.on_request(request.body))
-        handle(saving.UndoLimit, "side", spread(self.runner.undo.set_limit))
 
     @property
     def _process(self) -> inspection.Process:
@@ -241,70 +202,34 @@ class Rank:
     def _state(self) -> wire.RankState:
         return inspection.rank_state(self.runner, self._process)
 
-    def _poll(self, request: Request[lockstep.Poll]) -> wire.PollReply:
-        body = request.body
-        return inspection.report(self.runner, self._process, body.names, body.launches)
+    def _stacks(self) -> wire.RankReport:
+        return inspection.report(self.runner, self._process)
 
-    def _times(self, request: Request[lockstep.Times]) -> wire.LaunchTimes:
-        count = request.body.launches
-        kinds, made = self.journal.timed_tail(count) if count else ([], [])
-        return wire.LaunchTimes(self.rank, int(1e6 * time.monotonic()), kinds, made)
+    def _interrupt(self, request: Request[cells.Interrupt]) -> bool:
+        """Stop a cell on all its ranks, or (None) whatever runs; again, if it was stopped before."""
+        seq, runner = request.body.seq, self.runner
+        is_running = runner.current is not None and seq in (None, runner.current.cell.seq)
+        runner.turns.stop(seq)
+        if request.body.terminate or (seq is not None and seq in runner.turns.stopped):
+            runner.interrupts.interrupt(seq, request.body.terminate)
+        return is_running
 
     def _reveal(self, request: Request[cells.Reveal]) -> list[str]:
         return self.comms.reveal(request) if self.comms is not None else []
 
-    def _describe(self, request: Request[values.Describe]) -> Any:
-        after, rest = request.body.after, None
-        if after is not None:
-            rest = inspection.rest(self.runner)
-            if not (self.attached and rest.is_free and rest.taken >= after):
-                return values.Described([], [], rest=replace(rest, is_free=False))
-        describe = self.runner.in_turn(functools.partial(self.values.describe_value, rest=rest))
-        self.control.call_main(functools.partial(ControlChannel.answer, describe, request))
-        return DEFERRED
-
-    def _assign_bind(self, request: Request[values.AssignBind]) -> dict[str, str]:
-        names = self.values.assign_bind(request)
-        self.runner.undo.bound(names)
-        self.runner.changed_outside(request.ident)
-        return self.runner.names.values.note_all(names, self.values.namespace)
-
     def _snapshot(self, request: Request[saving.Snapshot]) -> saving.SaveReport:
         repair_modules()
-        values, body = self.values, request.body
-        before = self.runner.undo.before(body.cell)
+        values, settings = self.values, self.runner.settings
         lost = values.lost.reasons
-        settings = self.runner.settings
-        saved = state.on_snapshot(values.namespace, self.rank, body, before, lost, settings)
-        return replace(saved, sources=dict(self.runner.queue.sources))
-
-    def _hold_replies(self, request: Request[saving.HoldReplies]) -> None:
-        self.runner.others.hold(request.ident, request.body.is_on)
-
-    def _unbind(self, request: Request[values.Unbind]) -> None:
-        self.values.unbind(request)
-        self.runner.changed_outside(request.ident)
+        return state.on_snapshot(values.namespace, self.rank, request.body, lost, settings)
 
     def _restore_look(self, request: Request[saving.RestoreLook]) -> saving.RestoreLooked:
         namespace, settings = self.values.namespace, self.runner.settings
         return self.restoring.look(namespace, self.rank, request.body, settings)
 
     def _restore_bind(self, request: Request[saving.RestoreBind]) -> saving.RestoreBound:
-        namespace, values = self.values.namespace, self.runner.names.values
-        self.runner.undo.forget("variables were restored since")
-        values.is_spoiled = True  # of which the lost ones are gone
-        done = self.restoring.bind(namespace, request.body, self.values.lost, self.runner.settings)
-        self.runner.changed_outside(request.ident)
-        return replace(done, values=values.note_all(done.restored, namespace))
-
-    def _undo(self, request: Request[saving.Undo]) -> list[str]:
-        body = request.body
-        failed = self.runner.undo.undo(body.seq, undo.Leave(tuple(body.leave), tuple(body.lost)))
-        self.values.lost.add(body.lost, self.values.namespace)
-        self.runner.last_result = None
-        self.runner.names.values.is_spoiled = True
-        self.runner.changed_outside(request.ident, body.seq)
-        return failed
+        namespace = self.values.namespace
+        return self.restoring.bind(namespace, request.body, self.values.lost, self.runner.settings)
 
     def _reserve(self, request: Request[start.Reserve]) -> start.Reserved:
         if self.reservation is not None:
@@ -321,7 +246,7 @@ class Rank:
         return [start.Unreachable(place, why) for place, why in enumerate(found) if why]
 
     def _initialize(self, request: Request[wire.InitializeRequest]) -> wire.InitializeReply:
-        reply = bootstrap.initialize(request.body, self.journal, self.compiled)
+        reply = bootstrap.initialize(request.body, self.runner, self.compiled)
         if self.reservation is not None:
             self.reservation.release()
             self.reservation = None
@@ -338,7 +263,6 @@ class Rank:
         find_modules_here(self.code)
         apply_warnings()
         self.values.namespace = kernel.shell.user_ns
-        self.runner.copier.lost = self.values.lost.reasons
         guards.guard(kernel.shell, self.runner.asking)
         scripts.run_again(kernel.shell)
         self.values.lost.install(kernel.shell)
@@ -353,7 +277,6 @@ class Rank:
             self._serve_request.reply(self._state())
 
     def run(self) -> None:
-        is_own.set(True)  # and so of all that the engine begins on this thread
         self.control.start()
         self.history.start()
         self.control.run_jobs()

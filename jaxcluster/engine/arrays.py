@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from jaxcluster import wire
-from jaxcluster.engine.private import contexts
+from jaxcluster.engine.private.arrays import exactly
 
 READY_POLL_S = 0.002
 MOST_LEAVES = 1 << 22  # of a pytree that is looked at
@@ -235,7 +235,7 @@ def numpy_view(array: Any) -> Any:
     return array
 
 
-@contexts.exactly()
+@exactly()
 def key_data(array: Any) -> Any:
     """The numbers of a PRNG key array."""
     import jax

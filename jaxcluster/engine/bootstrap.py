@@ -19,9 +19,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from jaxcluster import wire
-from jaxcluster.engine import first_launches
+from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.compiled import CompiledFolder
-from jaxcluster.engine.journal import Journal
 from jaxcluster.engine.private import (
     arrays,
     compilations,
@@ -38,6 +37,7 @@ from jaxcluster.engine.state import classes, ownmodules
 from jaxcluster.host import tpus
 
 POLL_S = 0.002
+SWITCH_S = 0.0005
 LOOPBACK = "127.0.0.1"
 UNIX = "unix:"  # gRPC's own way to write the path of a Unix socket
 
@@ -124,7 +124,7 @@ def _dial(address: str) -> socket.socket:
 
 
 def initialize(
-    request: wire.InitializeRequest, journal: Journal, compiled: str = ""
+    request: wire.InitializeRequest, runner: CellRunner, compiled: str = ""
 ) -> wire.InitializeReply:
     """Make this process rank ``process_id`` of the cluster and start its backend.
 
@@ -160,16 +160,23 @@ def initialize(
     moved = self_test.missing() if request.process_id == 0 else {}
     if request.collectives_address is not None:
         coordination.set_collectives_address(request.collectives_address)
-    journal.recording = launches.record_launches(journal)
-    os.register_at_fork(after_in_child=lambda: journal.become_child(request.process_id))
+    runner.turns.connect(request.referee)
+    runner.agreement.watch_threads()
+    agreement = runner.agreement
+    is_checked = request.is_checked and launches.announce_launches(agreement)
+    # The GIL comes back sooner beside a busy thread, such as a data loader's: the wait for it would
+    # take longer than the agreement.
+    sys.setswitchinterval(SWITCH_S)
     if compiled:
         compilations.keep_compiled(CompiledFolder(Path(compiled)))
-    hostvalues.hear_host_values(journal)
+    if is_checked:
+        hostvalues.hear_host_values(runner.given)
     pytrees.remember_keys()
     classes.remember_registrations()
     ownmodules.remember_imports()
-    # Between hosts, where others may listen, and where it isn't recorded, JAX refuses them.
-    if transfers.record_transfers(journal) and request.collectives_address == LOOPBACK:
+    # Between hosts, where others may listen, and where it isn't announced, JAX refuses them.
+    is_announced = is_checked and transfers.announce_transfers(agreement)
+    if is_announced and request.collectives_address == LOOPBACK:
         with contextlib.suppress(ImportError, AttributeError, OSError):
             transfers.allow_transfers()
     if request.process_id == 0:
@@ -199,8 +206,6 @@ def initialize(
         loaded.unload_when_idle()
     if devices[0].platform == "cpu":
         options.accept_num_cpu_devices(frozenset({len(devices), jax.device_count()}))
-    if request.num_processes > 1 and devices[0].platform == "cpu":
-        first_launches.watch(journal, request.process_id)
     _limit_blas_threads(request.num_processes)
     if jax.process_index() != request.process_id:
         raise RuntimeError(
@@ -217,7 +222,7 @@ def initialize(
         device_count=jax.device_count(),
         devices=devices,
         seconds=time.perf_counter() - started,
-        recording=journal.recording,
+        recording=is_checked,
         moved=moved,
     )
 

@@ -16,8 +16,7 @@ from jaxcluster.host import kernel_private
 
 if TYPE_CHECKING:
     from jaxcluster.engine.cells import CellRunner
-    from jaxcluster.engine.running import Running
-
+    
 
 class CellOutput:
     """That of one rank's cells.
@@ -51,12 +50,6 @@ class CellOutput:
         output = wire.RankOutput(self._runner.rank, running.cell.seq, kind, content)
         running.request.send("output", output)
 
-    def tell_cost(self, running: Running, found: wire.StepCost) -> None:
-        """To the notebook alone: the program's text is too long to be kept."""
-        content = {"data": {}, "metadata": {}, "cost": asdict(found)}
-        output = wire.RankOutput(self._runner.rank, running.cell.seq, "display_data", content)
-        running.request.send("output", output)
-
     def take_traceback(self, error: BaseException, lines: list[str]) -> None:
         """IPython renders an error: the cell's own, or one that the cell itself has shown."""
         running = self._runner.current
@@ -72,10 +65,10 @@ class CellOutput:
                 error, self._own_lines(error, lines), self._runner.cell_numbers
             )
             if running.error is None:
-                running.error = info
-                self._runner.note_place(running, error)
+                running.error, running.raised = info, error
         else:
             self.print("stderr", "\n".join([*lines, ""]))
+            running.printed = error
 
     def _own_lines(self, error: BaseException, lines: list[str]) -> list[str]:
         """A traceback from the cell's own line on, without the library that has called it."""

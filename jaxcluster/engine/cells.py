@@ -46,9 +46,6 @@ from jaxcluster.host import kernel_private
 class CellRunner:
     """Owns the shell of one rank.
 
-    Args:
-      cells: the numbers of cells by the names of their files.
-
     Attributes:
       current: the running cell, read by the control thread.
       last_result: the value of the last cell's last expression.
@@ -69,7 +66,6 @@ class CellRunner:
         self,
         rank: int,
         control: ControlChannel,
-        agreement_path: str,
         log_path: str,
         history: History | None = None,
     ) -> None:
@@ -78,7 +74,7 @@ class CellRunner:
         self.cell_numbers: dict[str, int] = {}
         self.given = Given()
         places = Places(self.cell_numbers)
-        self.agreement = Agreement(agreement_path, rank, places.of, self.given.take)
+        self.agreement = Agreement(rank, places.of, self.given.take)
         self.turns = Turns(control, self.agreement)
         self.current: Running | None = None
         self.last_result: Any = None
@@ -405,6 +401,10 @@ class CellRunner:
                 self.last_error = error
             running.raised = error
             running.error = self._info(error, ask=not running.is_mute)
+        elif running.printed is not None:  # it was shown: what comes later must not hide it
+            running.raised = running.printed
+            lines = failures.plain_lines(running.printed, self.cell_numbers)
+            running.error = failures.error_info(running.printed, lines, self.cell_numbers)
 
     def _info(self, error: BaseException, *, ask: bool = True) -> wire.ErrorInfo:
         lines = kernel_private.last_traceback(self.shell)

@@ -13,7 +13,6 @@ import contextlib
 import os
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any as AnyType
@@ -22,17 +21,13 @@ from ipyparallel import error
 from ipyparallel.engine.kernel import IPythonParallelKernel
 from traitlets import Any
 
-from jaxcluster.engine.background import is_own
 from jaxcluster.engine.capture import LogTail
 from jaxcluster.engine.cells import CellRunner
-from jaxcluster.engine.journal import outward
+from jaxcluster.engine.places import outward
 from jaxcluster.host import kernel_private
 from jaxcluster.supervision.processes import process_token, send_signal
 
 _APPLY = IPythonParallelKernel.do_apply.__code__
-# What a client's code has changed is in doubt from its begin on, and that has to be told before the
-# code may end the process: a thread of zmq's sends it.
-SENT_S = 0.002
 
 
 class _NoChannelThread:
@@ -83,50 +78,31 @@ class ClientCode:
         execute, apply = kernel.do_execute, kernel.do_apply
 
         async def execute_and_show_log(*args: AnyType, **kwargs: AnyType) -> AnyType:
-            self._forget_cell()
             with self._as_the_users():
                 return await execute(*args, **kwargs)
 
         def apply_and_show_log(*args: AnyType, **kwargs: AnyType) -> AnyType:
-            self._forget_cell()
             with self._as_the_users():
                 return apply(*args, **kwargs)
 
         kernel.do_execute, kernel.do_apply = execute_and_show_log, apply_and_show_log
-        self.runner.leftovers.is_users = lambda frame: (
-            self._depth > 0 and self._in_client_code(frame)
-        )
         self.runner.on_idle_sigint = self._on_sigint
         self.runner.on_idle_unraisable = self._on_unraisable
 
-    def _forget_cell(self) -> None:
-        """This code belongs to no cell: to undo the last one would undo it as well."""
-        why = "%%px, or another client's code, has run on it since"
-        if told := self.runner.undo.forget_once_decided(why):
-            with contextlib.suppress(Exception):  # the stream may be the user's
-                print(told, file=self._stdout)
-
     @contextlib.contextmanager
     def _as_the_users(self) -> Iterator[None]:
-        """What it leaves behind is the user's; what C code and subprocesses write is sent too.
+        """What C code and subprocesses write is sent too, after what Python prints.
 
-        That comes behind what Python prints. Nothing of it may cost the client its answer.
+        Nothing of it may cost the client its answer.
         """
-        mark = is_own.set(False)
-        self.runner.copier.enter()
-        self.runner.others.enter()
-        time.sleep(SENT_S)
         log, stream = LogTail(self.runner.output.log.path), self._stdout
         with contextlib.suppress(OSError):
             log.reset()
         try:
             yield
         finally:
-            is_own.reset(mark)
             with contextlib.suppress(Exception):  # what the code has changed may be of any class
                 self.runner.settings.note()
-            self.runner.copier.leave()
-            self.runner.others.leave()
             with contextlib.suppress(Exception):  # the stream may be the user's
                 if text := log.read(last=True):
                     stream.write(text)
@@ -154,30 +130,17 @@ class ClientCode:
     def _on_sigint(self, frame: FrameType | None) -> None:
         if not self._depth:
             return
-        journal, request = self.runner.journal, self._request
-        launching = journal.is_launching(frame)
-        if not launching and self._in_client_code(frame):
+        if self._in_client_code(frame):
             raise KeyboardInterrupt
-        if self._awaited and not launching:
-            for cell in self._awaited:
-                cell.get_loop().call_soon_threadsafe(cell.cancel)
-            return
-        if launching:
-            journal.interrupted = True  # raised by the hook when both are done
-        self.runner.interrupts.signal_again(lambda: self._is_to_be_raised(request, launching))
+        for cell in self._awaited:
+            cell.get_loop().call_soon_threadsafe(cell.cancel)
+        if not self._awaited:
+            self._on_unraisable()
 
     def _on_unraisable(self) -> None:
-        """An interrupt was raised where Python passes over it."""
+        """An interrupt could not be raised where it came: it comes again."""
         request = self._request
         self.runner.interrupts.signal_again(lambda: self._depth > 0 and self._request == request)
-
-    def _is_to_be_raised(self, request: int, launching: bool) -> bool:
-        journal = self.runner.journal
-        if launching and not journal.interrupted:
-            return False  # the hook has raised it
-        if launching:
-            journal.interrupted = False
-        return self._depth > 0 and self._request == request
 
     def _in_client_code(self, frame: FrameType | None) -> bool:
         """Whether ``frame`` is in a client's cell, or in a function that it applies."""

@@ -177,7 +177,7 @@ class Comms:
         told = wire.plain({"data": data or {}, "metadata": metadata or {}, **keys})
         state = wire.CommState.opened(told, frames)
         model = state.state.get("_model_name")
-        what = f"{state.target_name} {model} {self._runner.journal.place()}"
+        what = f"{state.target_name} {model} {self._runner.agreement.place()}"
         chain = f"{self._chains.get(home.seq, '')} {what}".encode()
         self._chains[home.seq] = digest = hashlib.blake2b(chain, digest_size=8).hexdigest()
         opened = self._opened[id] = _Opened(home, f"{home.seq}-{digest}", home.shown)

@@ -28,7 +28,6 @@ import zmq
 
 from jaxcluster import wire
 from jaxcluster.engine import log
-from jaxcluster.engine.background import is_own
 from jaxcluster.engine.failures import message_of
 from jaxcluster.engine.repair import repair_modules
 from jaxcluster.host import procfs
@@ -113,7 +112,7 @@ class ControlChannel:
         self._jobs: wire.Inbox[Callable[[], None]] = wire.Inbox()
         self.call_main: Callable[[Callable[[], None]], None] = self._jobs.put
         self._pool = ThreadPoolExecutor(
-            4, thread_name_prefix="jaxcluster-side", initializer=is_own.set, initargs=(True,)
+            4, thread_name_prefix="jaxcluster-side"
         )
         self._socket: zmq.Socket[bytes] | None = None  # touched with the lock alone
         self._thread_id = 0
@@ -249,7 +248,6 @@ class ControlChannel:
 
     def _serve(self) -> None:
         self._thread_id = threading.get_ident()
-        is_own.set(True)
         # A context of its own: the main thread's may be stuck or torn down.
         socket = zmq.Context().socket(zmq.ROUTER)
         procfs.name_this_thread(procfs.CONTROL_COMM)

@@ -1,36 +1,46 @@
-"""JAX's coordination service in a process of its own, so that any rank may die, rank 0 too.
+"""A process of its own for the referee, and for JAX's coordination service, so that any rank may die.
 
-``python -m jaxcluster.engine.coordinator --address HOST:PORT --num-processes N ...``
+``python -m jaxcluster.engine.coordinator --num-processes N --referee PATH [--address HOST:PORT]``
 
 In plain JAX rank 0 hosts the service: when rank 0 dies, all others abort within a moment. Here its
 tasks are recoverable as well, so the death of any rank ends no other.
 
-It does nothing but live; its parent ends it. Where JAX's private names have moved it can't run, and
-rank 0 hosts the service as in plain JAX.
+Its parent ends it. Where JAX's private names have moved rank 0 hosts the service as in plain JAX,
+and this process has the referee alone.
 """
 
 from __future__ import annotations
 
 import argparse
-import signal
+import os
 from collections.abc import Sequence
 
-from jaxcluster.engine.private import coordination
+from jaxcluster.agreement.server import Server
 
 SHUTDOWN_TIMEOUT_S = 5
+KEY = "JAXCLUSTER_REFEREE_KEY"  # in the environment: what relays of other hosts have to know
 
 
 def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m jaxcluster.engine.coordinator")
-    parser.add_argument("--address", required=True, help="where it listens, HOST:PORT")
     parser.add_argument("--num-processes", required=True, type=int)
+    parser.add_argument("--referee", required=True, help="the path of its Unix socket")
+    parser.add_argument("--relays", help="the address at which it hears other hosts")
+    parser.add_argument("--address", help="where JAX's service listens, HOST:PORT")
     parser.add_argument("--heartbeat-timeout", default=100, type=int, help="in seconds")
     args = parser.parse_args(argv)
-    service = coordination.coordination_service(
-        args.address, args.num_processes, args.heartbeat_timeout, SHUTDOWN_TIMEOUT_S
-    )
-    while service is not None:
-        signal.pause()
+    server = Server(args.num_processes, args.referee, os.environ.pop(KEY, ""))
+    if args.relays:
+        server.listen(args.relays)
+    service = None
+    if args.address:
+        from jaxcluster.engine.private import coordination
+
+        service = coordination.coordination_service(
+            args.address, args.num_processes, args.heartbeat_timeout, SHUTDOWN_TIMEOUT_S
+        )
+    server.serve()
+    del service  # it lives until here
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from jaxcluster import wire
 from jaxcluster.engine import log, tracebacks
-from jaxcluster.engine.private import coordination
 from jaxcluster.engine.private.arrays import why_copies_differ
 from jaxcluster.engine.repair import repair_modules
 
@@ -19,18 +18,6 @@ MESSAGE_CHARS = 20_000  # of an error's message
 TRACEBACK_CHARS = 200_000  # of all its lines
 MAX_CHAIN = 100  # causes and contexts
 NO_MESSAGE = "(its message is not available)"
-
-
-class Divergence(RuntimeError):
-    """The ranks of a program were about to launch different ones, and this one launched none.
-
-    Attributes:
-      heard: in strict mode, how many of them had announced theirs; else 0.
-    """
-
-    def __init__(self, message: str, heard: int) -> None:
-        super().__init__(message)
-        self.heard = heard
 
 
 def error_info(
@@ -48,9 +35,7 @@ def error_info(
         evalue=message_of(error) if ask else NO_MESSAGE,
         traceback=_cut(lines),
         lineno=line_of(error, cells),
-        heard=error.heard if type(error) is Divergence else None,
         hint=_hint(error) if ask else "",
-        unconnected=ask and coordination.could_not_connect(message_of(error)),
     )
 
 

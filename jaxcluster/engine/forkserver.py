@@ -44,7 +44,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from jaxcluster.engine import blackbox
 from jaxcluster.engine.forked import become_a_process_of_its_own
 from jaxcluster.host import shared_memory
 from jaxcluster.host.processes import allow_files, redirect_output
@@ -352,7 +351,7 @@ class ForkServer(SupervisionLoop):
                 child.popen.returncode = code
             ends.kill_groups([pid])  # what it has started, if it ended by itself
             proc = child.process
-            exit = forks.Exit(proc.role, proc.rank, code, blackbox.read(blackbox.path_of(proc.log)))
+            exit = forks.Exit(proc.role, proc.rank, code)
             if pid in self.ending:
                 self.ending.discard(pid)
             else:

@@ -18,7 +18,6 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.engine import log
-from jaxcluster.engine.background import is_own
 from jaxcluster.host import ringfile
 from jaxcluster.host.ringfile import RingFile
 
@@ -69,7 +68,6 @@ class History:
             threading.Thread(target=self._serve, name="jaxcluster-history", daemon=True).start()
 
     def _serve(self) -> None:
-        is_own.set(True)
         while True:
             self._is_waiting.wait()
             time.sleep(WRITE_S)

@@ -33,7 +33,8 @@ class Running:
       is_mute: the message of its exception does not end.
       escaped: what a cell that awaits has raised past IPython.
       result: IPython's, once there is one.
-      raised: what its code has raised, or printed as a traceback.
+      raised: what its code has raised.
+      printed: what IPython has printed as a traceback in it, as ``%run`` does.
       faults: errors of ours, a line each.
     """
 
@@ -52,6 +53,7 @@ class Running:
     escaped: BaseException | None = None
     result: Any = None
     raised: BaseException | None = None
+    printed: BaseException | None = None
     error: wire.ErrorInfo | None = None
     status: str = ""
     faults: list[str] = field(default_factory=list)

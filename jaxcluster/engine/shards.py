@@ -30,7 +30,6 @@ from jaxcluster.engine.arrays import (
     is_tracer,
     wait_ready,
 )
-from jaxcluster.engine.changes import describe as describe_kind
 from jaxcluster.engine.control import Request
 from jaxcluster.engine.replicas import LOOK_NBYTES
 from jaxcluster.engine.resources import rss_nbytes
@@ -72,7 +71,7 @@ class ArrayViews:
     def _nothing(self, found: Any, body: Arrays) -> str:
         if body.path:
             return f"{body.name} has no part {''.join(body.path)}"
-        return f"{body.name or 'the last result'} is {describe_kind(found)}, not an array"
+        return f"{body.name or 'the last result'} is {_kind_of(found)}, not an array"
 
     def _shards(
         self, body: CheckShards | Peek
@@ -393,3 +392,9 @@ def _fold_names(named: list[wire.NamedBytes]) -> list[wire.NamedBytes]:
         sums = [sum(column) for column in zip(*(entry.nbytes for entry in rest), strict=True)]
         kept.append(wire.NamedBytes(f"{len(rest)} more variables", sums))
     return kept
+
+
+def _kind_of(value: Any) -> str:
+    """What a value is, in a word or two."""
+    name = type(value).__name__
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"

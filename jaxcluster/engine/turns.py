@@ -25,7 +25,7 @@ from jaxcluster.wire.ops.agreement import Looked
 
 STOP_S = 0.3  # that a rank has to come to a launch after a stop, before it is interrupted
 FAILED_S = 2.0  # ... and after another rank failed
-LOOK_S = 2.0
+ASK_S = 2.0
 
 
 @dataclass
@@ -50,13 +50,15 @@ class Turns:
     Attributes:
       interrupt: called some time after a turn was closed, with its seq and whether it was stopped.
       taken: the seq of the last turn that the main thread was given.
+      stopped: turns that are closed and not over.
     """
 
     def __init__(self, control: ControlChannel, agreement: Agreement) -> None:
         self._control, self._agreement = control, agreement
         self._waiting: dict[int, Turn] = {}
         self._known: dict[int, Turn] = {}  # until they are over on all ranks
-        self._looks: dict[int, wire.Inbox[Looked]] = {}
+        self._asked: dict[int, wire.Inbox[Any]] = {}
+        self.stopped: set[int] = set()
         self._base: socket.socket | None = None
         self.interrupt: Callable[[int, bool], None] = lambda seq, is_stop: None
         self.taken = 0
@@ -65,13 +67,13 @@ class Turns:
         """How many wait."""
         return len(self._waiting)
 
-    def connect(self) -> None:
-        """On the main thread, before any launch.
+    def connect(self, path: str) -> None:
+        """On the main thread, before any launch. ``path``: of the referee's socket on this host.
 
         Raises:
           OSError: the referee can't be reached.
         """
-        self._base = self._agreement.connect()
+        self._base = self._agreement.connect(path)
         self._base.setblocking(False)
         self._control.watch(self._base.fileno(), self._hear)
 
@@ -80,25 +82,29 @@ class Turns:
         self._waiting[turn.spec.seq] = self._known[turn.spec.seq] = turn
         self._agreement.tell("arrive", asdict(turn.spec))
 
-    def cancel(self, seq: int) -> None:
-        """Don't give this turn, on any rank; stop it if it has begun. Any thread."""
-        self._agreement.tell("cancel", seq)
+    def stop(self, seq: int | None) -> None:
+        """Don't give this turn, on any rank, and stop it if it has begun; None: all that run."""
+        self._agreement.tell("stop" if seq is None else "cancel", seq)
 
-    def stop(self) -> None:
-        """Stop whatever runs, on all ranks. Any thread."""
-        self._agreement.tell("stop", None)
+    def look(self, launches: int) -> Looked | None:
+        """Who waits for whom; None if the referee does not answer. Not on the control thread."""
+        found = self._ask("look", launches)
+        return None if found is None else wire.parse(Looked, found)
 
-    def look(self, count: int) -> Looked | None:
-        """Who waits for whom, by the referee; None if it does not answer. Not the control thread."""
+    def relay_port(self) -> int:
+        """Where the referee, which is on this host, hears other hosts."""
+        return self._ask("port") or 0
+
+    def _ask(self, what: str, *arguments: Any) -> Any:
         number = time.monotonic_ns()
-        inbox = self._looks[number] = wire.Inbox()
+        inbox = self._asked[number] = wire.Inbox()
         try:
-            self._agreement.tell("look", number, count)
-            return inbox.get(timeout=LOOK_S)
+            self._agreement.tell(what, number, *arguments)
+            return inbox.get(timeout=ASK_S)
         except queue.Empty:
             return None
         finally:
-            del self._looks[number]
+            del self._asked[number]
 
     def _hear(self) -> None:
         """Take what the referee has said. The control thread."""
@@ -126,17 +132,19 @@ class Turns:
                 self._on_closed(seq, Refusal.parse(refusal), tells)
             case "over", [seq, refusal, tells]:
                 turn = self._known.pop(seq, None)
+                self.stopped.discard(seq)
                 if turn is not None and tells:
                     turn.tell("over", wire.Over(seq, refusal and Refusal.parse(refusal)))
-            case "look", [number, found]:
-                if (inbox := self._looks.get(number)) is not None:
-                    inbox.put(wire.parse(Looked, found))
+            case "answer", [number, found]:
+                if (inbox := self._asked.get(number)) is not None:
+                    inbox.put(found)
 
     def _on_closed(self, seq: int, refusal: Refusal, tells: bool) -> None:
         """Nothing more is launched in a turn: a main thread that launches nothing is interrupted."""
         if tells and (turn := self._known.get(seq)) is not None:
             turn.tell("closed", wire.Closed(seq, refusal))
         is_stop = refusal.kind == "stopped"
+        self.stopped.add(seq)
         timer = threading.Timer(STOP_S if is_stop else FAILED_S, self.interrupt, [seq, is_stop])
         timer.name, timer.daemon = "jaxcluster-interrupt", True
         timer.start()

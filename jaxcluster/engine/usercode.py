@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from IPython.core.interactiveshell import InteractiveShell
 
 from jaxcluster.engine.control import ControlChannel
-from jaxcluster.engine.pending_calls import run_pending
 
 T = TypeVar("T")
 
@@ -57,5 +56,4 @@ _WAYS_IN: set[CodeType] = {call.__code__, wait_for.__code__}
 WHOLE: set[CodeType] = {
     ControlChannel.post.__code__,
     ControlChannel._stream_text.__code__,
-    run_pending.__code__,  # what it raises is lost: C has called it
 }

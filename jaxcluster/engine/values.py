@@ -148,7 +148,6 @@ class Values:
         self.namespace: dict[str, Any] = {}
         self.lost = LostNames()
         self.last_result: Any = lambda: None
-        self.kept: Callable[[], Sequence[Any]] = lambda: ()  # for undo: no variables
         self._classes = PulledClasses()
         self._held: dict[str, Held] = {}
         self._pushed: dict[str, tuple[dict[str, Any], float]] = {}
@@ -177,9 +176,7 @@ class Values:
 
     # ------------------------------------------------------------------ pull
 
-    def describe_value(
-        self, request: Request[Describe], rest: Rest | None = None
-    ) -> tuple[Described, list[bytes]]:
+    def describe_value(self, request: Request[Describe]) -> tuple[Described, list[bytes]]:
         """``describe``: the pickle (rank 0, or whoever is asked for it) and this rank's arrays."""
         body = request.body
         name, value = body.name, self.lookup(body.name)
@@ -201,7 +198,7 @@ class Values:
             self._hold(body.token, Held(name, arrays, buffers, time.monotonic()))
         sizes = [b.raw().nbytes for b in buffers]
         places = [sorted(one) for one in pickler.places]
-        made = Described([describe(a) for a in arrays], sizes, places, rest)
+        made = Described([describe(a) for a in arrays], sizes, places)
         return made, [file.getvalue()] if body.pickle else []
 
     def _hold(self, token: str, value: Held) -> None:

@@ -11,7 +11,8 @@ with its request and its reply. ``codec`` makes bytes of it and it of bytes. JSO
 arrives on these sockets is unpickled, except the values that a user pushes and pulls on purpose.
 """
 
-from jaxcluster.wire import cell_ends
+from jaxcluster.agreement.cellqueue import CellSpec, Skipped
+from jaxcluster.agreement.refusals import Refusal
 from jaxcluster.wire.codec import (
     PROTOCOL_VERSION,
     OtherVersion,
@@ -32,33 +33,14 @@ from jaxcluster.wire.codec import (
 from jaxcluster.wire.comms import VIEW_MIME, WIDGET, CommState, opening_order
 from jaxcluster.wire.copy_marks import Mark, Since
 from jaxcluster.wire.inbox import Inbox
-from jaxcluster.wire.journals import LastLaunches, reports_of
-from jaxcluster.wire.launches import (
-    BROKEN_OFF,
-    CROSSING,
-    HASH_FACTOR,
-    HASH_MODULUS,
-    OURS,
-    Launch,
-    LaunchTimes,
-    compiling_fingerprint,
-    crossing,
-    crossing_began,
-    fingerprint,
-    is_compiling,
-    is_of_source,
-    next_hash,
-    unpacked,
-)
 from jaxcluster.wire.messages import (
-    TOO_LATE,
     ArrayInfo,
     CellReply,
     CellRequest,
+    Closed,
     ClusterSpec,
     CommMessage,
     CommPush,
-    CopyNote,
     CostArgument,
     Death,
     DeviceInfo,
@@ -71,11 +53,9 @@ from jaxcluster.wire.messages import (
     MemoryReport,
     MeshInfo,
     NameChanges,
-    Named,
     NamedBytes,
-    Outside,
+    Over,
     Paused,
-    PollReply,
     Question,
     RankOutput,
     RankReport,
@@ -84,10 +64,7 @@ from jaxcluster.wire.messages import (
     Script,
     ShardCheck,
     ShardInfo,
-    Spoiled,
     StepCost,
-    StepsReport,
-    ThreadError,
     ValueReport,
     VariableInfo,
 )

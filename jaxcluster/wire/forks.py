@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeVar
 
 from jaxcluster.wire.codec import parse
-from jaxcluster.wire.journals import LastLaunches
 from jaxcluster.wire.requests import FORK, Reply, Request
 
 R = TypeVar("R")
@@ -58,7 +57,6 @@ class Exit:
     role: str
     rank: int | None
     code: int
-    launches: LastLaunches = field(default_factory=LastLaunches)
     host: str = ""
 
 

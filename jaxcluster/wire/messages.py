@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxcluster.wire.launches import Launch
+from jaxcluster.agreement.cellqueue import CellSpec, Skipped
+from jaxcluster.agreement.refusals import Refusal
 from jaxcluster.wire.ops import EVENTS, Operation
 
 # --------------------------------------------------------------------------- a cluster's making
@@ -90,7 +91,7 @@ class DeviceInfo:
 class InitializeReply:
     """What JAX says after ``initialize``: the devices of this process and how many there are.
 
-    ``recording`` says that launches reach the rank's journal. ``moved`` are the private names of
+    ``recording`` says that launches are checked. ``moved`` are the private names of
     JAX that rank 0 has not found, each with what happens without it.
     """
 
@@ -107,7 +108,8 @@ class InitializeRequest(Operation[InitializeReply], op="initialize"):
     """One rank's part of the plan: its environment, JAX settings and initialize arguments.
 
     ``coordinator_process`` says that the coordination service runs in a process of its own; else
-    rank 0 hosts it.
+    rank 0 hosts it. ``referee`` is the path of the referee's socket on this host. ``is_checked``:
+    each launch of a program that spans processes waits for the referee's word.
     """
 
     process_id: int
@@ -122,6 +124,8 @@ class InitializeRequest(Operation[InitializeReply], op="initialize"):
     collectives_address: str | None
     env: dict[str, str] = field(default_factory=dict)
     coordinator_process: bool = False
+    referee: str = ""
+    is_checked: bool = True
 
 
 # --------------------------------------------------------------------------- cells
@@ -174,20 +178,6 @@ class RankOutput:
 
 
 @dataclass(frozen=True)
-class StepsReport:
-    """How far a rank is in the loops of a cell, before its reply (``steps``).
-
-    ``places`` has for each loop, the outermost first, how many iterations are behind it and how
-    many there are (-1: nobody knows). With ``kept``, nothing but that: after how many of them all
-    ranks have kept it last.
-    """
-
-    rank: int
-    places: list[list[int]]
-    kept: int = -1
-
-
-@dataclass(frozen=True)
 class Question:
     """What a rank asks the notebook whose cell it runs (``ask``); ``answer`` with its id follows.
 
@@ -210,22 +200,19 @@ class Paused:
 
 
 @dataclass(frozen=True)
-class Outside:
-    """The number of the last change of a rank's variables that has ``begun``, and of the last that
-    is ``outside`` of the rank: on another host.
-    """
+class Closed:
+    """Nothing more is launched in a cell: why. From one of its ranks."""
 
-    begun: int
-    outside: int
+    seq: int
+    refusal: Refusal
 
 
 @dataclass(frozen=True)
-class Spoiled:
-    """That something else than a cell changes variables of a rank: what it has told of their values
-    does not hold any more. ``undone`` is the seq of the cell that is taken back, if it is that.
-    """
+class Over:
+    """A cell has ended on all of its ranks: why it is not ok, or None. From one of its ranks."""
 
-    undone: int = 0
+    seq: int
+    refusal: Refusal | None = None
 
 
 @dataclass(frozen=True)
@@ -274,119 +261,48 @@ class Death:
 
 EVENTS.update(
     output=RankOutput,
-    steps=StepsReport,
     ask=Question,
     paused=Paused,
-    outside=Outside,
+    closed=Closed,
+    over=Over,
     push=CommPush,
-    spoiled=Spoiled,
     error=Failure,
 )
-
-
-TOO_LATE = "TooLate"  # the error of a cell that came when a later one had begun
 
 
 @dataclass(frozen=True)
 class ErrorInfo:
     """An exception of a rank, rendered there: ``traceback`` is IPython's, in the cell's lines.
 
-    ``heard`` is set by strict mode alone, where programs differed and none was launched: how many
-    ranks' announcements the rank had heard by then. ``hint`` is what the rank knows for certain of
-    the reason, and the message does not say. ``unconnected``: other processes did not come to the
-    first program of some devices in time, and this one can run none of these devices any more.
+    ``hint`` is what the rank knows for certain of the reason, and the message does not say.
     """
 
     ename: str
     evalue: str
     traceback: list[str]
     lineno: int | None = None
-    heard: int | None = None
     hint: str = ""
-    unconnected: bool = False
-
-
-@dataclass(frozen=True)
-class ThreadError:
-    """What a thread of the user's has ended with.
-
-    ``place`` is where it was raised: ``cell [3] line 4``, ``data.py line 12``, or "".
-    """
-
-    thread: str
-    ename: str
-    evalue: str
-    place: str
-
-    def tell(self, who: str) -> str:
-        """That a thread of ``who`` has ended with it."""
-        place = f" at {self.place}" if self.place else ""
-        why = f": {self.evalue}" if self.evalue else "."
-        return f"Thread {self.thread!r} of {who} ended with {self.ename}{place}{why}"
 
 
 @dataclass(frozen=True)
 class NameChanges:
     """Which names a rank has bound and unbound since it last told this notebook.
 
-    ``is_first``: it has told nothing before, so ``bound`` are all. ``values`` says of those whose
-    values have changed what they are now, as ``engine.digests`` has it ("": it is not known).
+    ``is_first``: it has told nothing before, so ``bound`` are all.
     """
 
     bound: list[str]
     gone: list[str]
     is_first: bool = False
-    values: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Named:
-    """What another notebook's cell has changed on a rank."""
-
-    seq: int
-    changes: NameChanges
-
-
-EVENTS.update(named=Named)
-
-
-@dataclass(frozen=True)
-class CopyNote:
-    """What a line of a cell gave to programs, made or read, of which each process has a copy.
-
-    ``kind``: ``given``, ``made`` or ``read``; ``cell`` and ``line``: 0 where they are not known, as
-    in a script; ``what``: its dtype and shape; ``processes``: those that have a copy ("0,1,2");
-    ``count``: how often; ``digest``: a hash of all that it was.
-    """
-
-    kind: str
-    cell: int
-    line: int
-    what: str
-    processes: str
-    count: int
-    digest: str
 
 
 @dataclass(frozen=True)
 class CellReply:
-    """How a cell ended on a rank. ``status``: ``ok``, ``error`` or ``interrupted``.
+    """How a cell ended on a rank.
 
-    ``launches`` is the journal's: for each set of processes ("0,1,2,3") the number of programs
-    that it has launched together and their rolling hash; equal on the set's members while they are
-    in lockstep. ``own`` is the same of what the rank's main thread launched in this cell alone, and
-    ``foreign`` are the sets of which something else than cells has launched programs, and
-    ``background`` says that something may yet (see ``cell_ends``). ``fault`` is an error of ours
-    after the cell's own code was over, in words; "" if there was none. ``unchecked``: a program
-    with collectives has broken off since the ranks were last checked. ``between``: what was raised
-    after the cell before. ``copies``: what should be equal on the ranks. ``given_up`` are the sets
-    of which, in strict mode, the main thread had announced a program and did not launch it, since
-    it was interrupted. ``deleted``: where it was stopped, the names of those that it can reach
-    whose arrays are donated or deleted. ``stopped_at``: the instructions of cells, and of the
-    user's own files, in which it was stopped, also where its code has caught that, or in which the
-    error was raised that has ended it; None where it has come to its end, "" where that does not
-    tell what has names: results of its last launch may have none. ``thread_error`` came since the
-    last reply.
+    ``status``: ``ok``, ``error``, ``refused`` (a launch was, and the error says why),
+    ``interrupted`` or ``skipped``. ``fault`` is an error of ours after the cell's own code was
+    over, in words; "" if there was none.
     """
 
     rank: int
@@ -394,19 +310,9 @@ class CellReply:
     status: str
     seconds: float
     error: ErrorInfo | None = None
-    launches: dict[str, list[int]] = field(default_factory=dict)
     names: NameChanges | None = None
     fault: str = ""
-    own: dict[str, list[int]] = field(default_factory=dict)
-    foreign: list[str] = field(default_factory=list)
-    background: bool = False
-    unchecked: bool = False
-    between: str = ""
-    copies: list[CopyNote] = field(default_factory=list)
-    given_up: list[str] = field(default_factory=list)
-    deleted: list[str] = field(default_factory=list)
-    stopped_at: str | None = None
-    thread_error: ThreadError | None = None
+    skipped: Skipped | None = None
 
 
 class CellRequest(Operation[CellReply], op="cell"):
@@ -414,66 +320,32 @@ class CellRequest(Operation[CellReply], op="cell"):
 
     ``source`` has the notebook's own line numbers (the ``%%spmd`` line is line 1, a comment).
     ``execution_count`` is the notebook's, so tracebacks and ``Out`` carry the cell's number.
-    ``after`` is the seq of the cell before it on this rank, which another notebook may have sent.
     With a ``message`` it is not run: the message is for a comm that it has opened.
     ``post_mortem``: it has no source; the rank's last error is looked at in the debugger.
     With a ``script`` the source is that script's, plain Python, and is run as one.
-    ``settled``: this notebook's cells up to this seq have ended, and their ranks are in lockstep.
-    ``costed``: its source is a call, of which only the cost is told, as a ``StepCost``.
     ``profile``: the folder for the files of JAX's profiler, under which it runs; "" for none.
     ``sent_ns``: when it was sent, by its notebook's clock, and ``who`` that is.
     """
 
-    seq: int
+    turn: CellSpec
     source: str
     execution_count: int
-    ranks: list[int]
     shown_ranks: list[int]
     cell_id: str = ""
-    after: int = 0
     message: CommMessage | None = None
     post_mortem: bool = False
     script: Script | None = None
-    settled: int = 0
-    costed: bool = False
     profile: str = ""
     sent_ns: int = 0
     who: str = ""
 
+    @property
+    def seq(self) -> int:
+        return self.turn.seq
 
-@dataclass(frozen=True)
-class RankReport:
-    """What a rank's control channel says when it is asked why a cell does not end.
-
-    ``stack`` is the main thread's, outermost first: [file, line, function, source, cell or None,
-    whether it is JAX's own or jaxcluster's].
-    ``locals`` are small values of the innermost frame of the cell. ``announced`` is the launch
-    that, in strict mode, waits for the other ranks; or one that was refused since others differed;
-    or, on GPU, one whose program is being compiled, for which the ranks wait for each other.
-    ``given_up`` are those that, in strict mode, waited so in the cell that runs, or ran last, until
-    it was interrupted. ``thread_error`` came in that cell, or in the one before.
-    """
-
-    state: RankState
-    stack: list[list[Any]]
-    launches: list[Launch]
-    locals: dict[str, str] = field(default_factory=dict)
-    announced: Launch | None = None
-    given_up: list[Launch] = field(default_factory=list)
-    thread_error: ThreadError | None = None
-
-
-@dataclass(frozen=True)
-class PollReply:
-    """A ``RankReport`` on its way: a training loop's launches differ in little but their ``seq``.
-
-    ``report`` has none of its launches. ``kinds`` are those that differ in more than the ``seq``,
-    which is 0 there; ``made`` has the ``seq`` and the number of its kind of each, oldest first.
-    """
-
-    report: RankReport
-    kinds: list[Launch]
-    made: list[list[int]]
+    @property
+    def ranks(self) -> list[int]:
+        return list(self.turn.ranks)
 
 
 @dataclass(frozen=True)
@@ -481,22 +353,12 @@ class RankState:
     """What a rank's control channel says of its main thread, at any time.
 
     ``state``: ``starting``, ``idle`` or ``running``; the notebook adds ``dead`` and ``silent``.
-    ``seq`` is the running cell's, ``ended`` that of the last one that ended, ``queued`` how many
-    wait for their turn, ``taken`` the seq of the last one whose turn has come. ``gate`` is [], or
-    the cell whose end on all its ranks the next one waits for: its seq, then these ranks (see
-    ``cell_ends``); ``is_cut_short``: that one was, on some of them. ``line`` is the innermost line
-    of the running cell, ``frame`` the innermost frame of all. ``has_left`` says that the cell's own
-    code is over: IPython renders its error.
-
-    ``background`` is what else of the user's may launch programs: threads, tasks, timers.
-    ``probes`` counts how often the main thread has said so, between cells or in one that awaits:
-    where it grows, the thread is free.
+    ``seq`` is the running cell's, ``queued`` how many wait for their turn. ``line`` is the
+    innermost line of the running cell, ``frame`` the innermost frame of all. ``launching`` is the
+    program that it launches or waits to launch, for ``launching_s``.
 
     ``paused`` says that a person holds the rank: ``debugger``, or ``input`` where it has asked a
-    question. It is neither hung nor diverged then, however long that takes, and no rank that waits
-    for it is. ``restarts``: how often the ranks have begun to count launches from zero.
-    ``strict``: launches are checked before they are issued. ``stop_waits_s``: for how long an
-    interrupt of the cell could not be raised, as in C code.
+    question.
     """
 
     rank: int
@@ -510,24 +372,23 @@ class RankState:
     frame: str = ""
     seconds: float = 0.0
     queued: int = 0
-    ended: int = 0
-    taken: int = 0
-    launches: dict[str, list[int]] = field(default_factory=dict)
     rss_nbytes: int = 0
-    has_left: bool = False
-    background: list[str] = field(default_factory=list)
-    probes: int = 0
     paused: str = ""
-    gate: list[int] = field(default_factory=list)
-    is_cut_short: bool = False
-    restarts: int = 0
-    strict: bool = False
-    stop_waits_s: float = 0.0
+    launching: str = ""
+    launching_s: float = 0.0
 
-    @property
-    def is_queueing(self) -> bool:
-        """Whether a cell waits here that begins by itself: not for the end of an earlier one."""
-        return self.queued > 0 and not self.gate
+
+@dataclass(frozen=True)
+class RankReport:
+    """Where a rank is.
+
+    ``stack`` is the main thread's, outermost first: [file, line, function, source, cell or None,
+    whether it is JAX's own or jaxcluster's]; ``threads`` has those of other threads, by name.
+    """
+
+    state: RankState
+    stack: list[list[Any]]
+    threads: dict[str, list[list[Any]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,8 @@ class Schedule:
         self.number_of: dict[tuple[int, int], int] = {}  # (rank, count) -> number
         self.granted: dict[int, tuple[Program, int, str]] = {}  # number -> program, seq, lane
         self.closed: dict[int, Refusal] = {}
+        self.decided: dict[int, Refusal | None] = {}
+        self.troubled: set[int] = set()  # cells that a rank has left or failed in
         self.refusals: list[tuple[int, str, Refusal]] = []
         self.skips: dict[int, dict[int, bool]] = {}  # seq -> rank -> whether it was run
         self.is_struck = False
@@ -345,6 +347,14 @@ class Schedule:
             if lane.seq in self.closed:
                 raise Broken("P8 a launch is agreed in a closed cell")
         for answer in answers:
+            if isinstance(answer, core.Over):
+                self.decided[answer.seq] = answer.refusal
+            if isinstance(answer, core.Run):
+                spec = self.cells[answer.seq].spec
+                for seq, refusal in self.decided.items():
+                    is_own = self.cells[seq].spec.owner == spec.owner
+                    if refusal is not None and is_own and spec.seen < seq < spec.seq:
+                        raise Broken("P7 a cell is run after one that failed")
             if isinstance(answer, core.Closed) and (
                 answer.seq not in self.closed or answer.refusal.kind == "torn"
             ):
@@ -429,7 +439,7 @@ class Schedule:
         rank.taken += 1
         lane.state = "runs"
         if self.is_unmade(rank, number):
-            rank.say("base" if name == core.MAIN else name, "unmade", name, lane.count)
+            rank.say(name or "main", "unmade", name, lane.count)
             rank.spoiled.add(number)
             self.fail(rank, name, lane, "error")
             return
@@ -445,6 +455,8 @@ class Schedule:
 
     def raise_in(self, rank: SimRank, name: str, lane: Lane, withdrawn: bool) -> None:
         lane.state, lane.raises = "runs", False
+        if withdrawn and name == core.MAIN:
+            self.troubled.add(lane.seq)
         self.fail(rank, name, lane, "withdrawn" if withdrawn else "refused")
 
     def fail(self, rank: SimRank, name: str, lane: Lane, how: str) -> None:
@@ -455,8 +467,10 @@ class Schedule:
 
     def end(self, rank: SimRank, name: str, lane: Lane, how: str) -> None:
         if name == core.MAIN:
+            if how != "ok":
+                self.troubled.add(lane.seq)
             folded = {processes: value for processes, (_, value) in lane.folds.items()}
-            rank.say("base", "end", how, folded)
+            rank.say("main", "end", how, folded)
         else:
             rank.say(name, "gone", name)
         del rank.lanes[name]
@@ -515,7 +529,12 @@ class Schedule:
                 continue
             cell = self.referee.cells.running[wait.rank]
             is_open = cell is not None and not cell.spec.is_foreground
-            idle = [rank for rank in missing if self.referee.cells.running[rank] is None]
+            idle = [
+                rank
+                for rank in missing
+                if self.referee.cells.running[rank] is None
+                and not (cell is not None and rank in cell.spec.ranks)
+            ]
             if not (is_open and (idle or self.waits_openly())):
                 raise Broken(f"P3 rank {wait.rank} waits for {missing}, and is not told")
 
@@ -634,6 +653,13 @@ class Schedule:
 
     def check_refusals(self) -> None:
         """P2: a correct program is not refused; P4: who is named did it."""
+        for seq in self.troubled:
+            if self.outcome(seq) == "ok":
+                raise Broken("P1 a rank has left or failed, and the cell is ok")
+        if self.fault == "unmade on all" and 2 in self.granted and self.granted[2][2] == core.MAIN:
+            torn = [r for r in [*self.closed.values(), *self.decided.values()] if r is not None]
+            if any(r.kind == "torn" for r in torn):
+                raise Broken("P2 what XLA has refused on all ranks is torn")
         told = [r for _, _, r in self.refusals] + [*self.closed.values()]
         if self.fault in ("none", "pool"):
             wrong = [r for r in told if r.kind not in ("stopped", "idle")]

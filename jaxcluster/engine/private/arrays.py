@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import traceback
 from collections.abc import Callable
@@ -125,3 +126,22 @@ def arrays_of_reference(reference: Any) -> list[Any] | None:
         return [one._buf for one in jax.tree.leaves(reference._refs)]
     except AttributeError:
         return None
+
+
+@contextlib.contextmanager
+def exactly() -> Iterator[None]:
+    """Within, what is ours is made with its dtype and values, whatever the cells have set.
+
+    An array that was made in ``jax.enable_x64`` would be cut to 32 bits outside of it, and with
+    ``jax_no_tracing`` a new process could make no key. This is public.
+    """
+    import jax
+
+    with (
+        jax.enable_x64(True),
+        jax.no_tracing(False),
+        jax.debug_nans(False),
+        jax.debug_infs(False),
+        jax.transfer_guard("allow"),
+    ):
+        yield

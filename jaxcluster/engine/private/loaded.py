@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxcluster.engine.private import contexts
+from jaxcluster.engine.private import arrays
+
 
 IDLE_S = 0.002  # how long a device gets before a cell to show that it has nothing to do
 
@@ -113,7 +114,7 @@ _OURS = _references(Loaded(object()))  # how many there are where nobody else ha
 
 def _are_idle() -> bool:
     """Whether this process's devices have done all that they were given, within ``IDLE_S``."""
-    with contexts.exactly():
+    with arrays.exactly():
         done = [compute(value) for compute, value in _last_computations()]
     deadline = time.monotonic() + IDLE_S
     while not all(mark.is_ready() for mark in done):

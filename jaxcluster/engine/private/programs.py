@@ -1,27 +1,17 @@
-"""Compiled programs: what tells them apart, and how another rank is given and runs them."""
+"""Compiled programs: what tells them apart, equal on all processes."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import hashlib
-import io
-import pickle
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-import numpy as np
-
-from jaxcluster import wire
-from jaxcluster.agreement import refusals as agreed
+from jaxcluster.agreement.refusals import Program
 from jaxcluster.engine.fingerprint import of_lowered
-from jaxcluster.engine.private import contexts, loaded
-from jaxcluster.wire.hlo import ANY_COLLECTIVE
-
-if TYPE_CHECKING:
-    from jaxcluster.engine.counted import Program
-
+from jaxcluster.engine.private import loaded
 
 # The fingerprint of a program is kept where its executable keeps what it needs to stay alive: JAX
 # never looks there, and it is serialized with the executable.
@@ -31,29 +21,7 @@ T = TypeVar("T")
 TRIES = 3  # attempts to make a digest or a text
 
 
-def describe_program(executable: Any, inline: bool = False) -> Program:
-    """What the journal keeps of a compiled program; ``inline``: see ``Program``."""
-    from jaxcluster.engine.counted import Program
-
-    processes = sorted({d.process_index for d in executable.device_list})
-    signature = _signature_of(executable)
-    if signature is None:  # deserialized, and not compiled by a rank
-        text = Text.of(executable.xla_executable)
-        signature = _fingerprint(executable, text, 0), text.is_collective
-    fingerprint, is_collective = signature
-    return Program(
-        name=_readable(executable.name),
-        fingerprint=fingerprint,
-        processes=",".join(map(str, processes)),
-        signature=_inputs(executable),
-        executable=executable,
-        collective=is_collective,
-        calls_python=calls_python(executable),
-        inline=inline,
-    )
-
-
-def describe(executable: Any) -> agreed.Program:
+def describe(executable: Any) -> Program:
     """What tells a compiled program from others, for whoever announces its launches."""
     signature = _signature_of(executable)
     if signature is None:  # deserialized, and not compiled by a rank
@@ -62,7 +30,7 @@ def describe(executable: Any) -> agreed.Program:
     fingerprint, is_collective = signature
     processes = tuple(sorted({d.process_index for d in executable.device_list}))
     name = _readable(executable.name)
-    return agreed.Program(processes, fingerprint, name, _inputs(executable), is_collective)
+    return Program(processes, fingerprint, name, _inputs(executable), is_collective)
 
 
 def sign(
@@ -95,18 +63,12 @@ def source_of(computation: Any, compiler_options: Any) -> int:
     return int.from_bytes(digest, "little")
 
 
-def uncompiled(computation: Any, source: int, devices: Iterable[Any]) -> Program:
-    """What the journal announces of a program that is to be compiled, and then launched."""
-    from jaxcluster.engine.counted import Program
-
+def uncompiled(computation: Any, source: int, processes: tuple[int, ...]) -> Program:
+    """What is announced of a program that is to be compiled, and then launched."""
     inputs = computation.compile_args.get("global_in_avals", ())
-    return Program(
-        name=_readable(computation._name),
-        fingerprint=wire.compiling_fingerprint(source),
-        processes=",".join(map(str, sorted({d.process_index for d in devices}))),
-        signature=", ".join(a.str_short() for a in inputs),
-        executable=None,
-    )
+    signature = ", ".join(a.str_short() for a in inputs)
+    name = f"{_readable(computation._name)}, to compile it"
+    return Program(processes, source, name, signature)
 
 
 def _lowered(computation: Any) -> bytes:
@@ -226,10 +188,15 @@ def _fingerprint(executable: Any, compiled: Text, source: int) -> int:
     hlo = compiled.digest if on_cpu else repr(compiled.collectives)
     text = f"{executable.name} {devices} {outside} {hlo}".encode()
     digest = hashlib.blake2b(text, digest_size=7).digest()
-    return wire.fingerprint(source, int.from_bytes(digest, "little"))
+    # What was compiled (24 bits), and what came of it (32 bits).
+    compiled_bits = int.from_bytes(digest, "little") & 0xFFFFFFFF
+    return (source & 0xFFFFFF) << 32 | (compiled_bits or 1)
 
 
-_COLLECTIVE = re.compile(rf"(?<!\S)(\S+) ({ANY_COLLECTIVE})(?:-start)?\(")
+_COLLECTIVE = re.compile(
+    r"(?<!\S)(\S+) (all-gather|all-reduce|all-to-all|collective-broadcast|collective-permute"
+    r"|ragged-all-to-all|reduce-scatter)(?:-start)?\("
+)
 
 
 def collectives_of(hlo: str) -> list[tuple[str, str]]:
@@ -241,109 +208,3 @@ def _readable(name: str) -> str:
     """``jit(step)`` for XLA's ``jit_step``."""
     kind, _, rest = name.partition("_")
     return f"{kind}({rest})" if kind in ("jit", "pmap", "pjit") and rest else name
-
-
-def compiled_text(executable: Any) -> str:
-    """What was compiled, as ``replayable`` reads it; "" if it can't be read.
-
-    Of one that came as bytes too (jax 0.10.2 and 0.12).
-    """
-    try:
-        return "\n".join(m.to_string() for m in executable.xla_executable.hlo_modules())
-    except (AttributeError, RuntimeError):  # moved, or a platform that keeps no HLO
-        return ""
-
-
-def calls_python(executable: Any) -> bool:
-    """Whether a program calls back into Python or orders its effects (debug.print, io_callback)."""
-    signed = _signature_of(executable) is not None
-    return bool(
-        executable.host_callbacks
-        or len(executable.keepalive or ()) > signed
-        or executable.ordered_effects
-        or executable.unordered_effects
-    )
-
-
-def export_program(executable: Any) -> bytes:
-    """A compiled program as bytes that ``load_program`` takes on another rank.
-
-    By the pickler behind ``jax.experimental.serialize_executable`` (jax 0.10.2 and 0.12), which
-    has no public way to serialize a program without the call that compiled it. Needs no main
-    thread. A pickle: load it only where the ranks are trusted, which they are, being one program.
-
-    Raises:
-      NotImplementedError: the private names have moved.
-      Exception: whatever pickling the program raises.
-    """
-    try:
-        from jax.experimental.serialize_executable import _JaxPjrtPickler
-
-        # What the program closes over is replaced by zeros when it is run there.
-        slim = dataclasses.replace(executable, all_args_info=None, pgle_profiler=None, mut=None)
-        devices = [d.id for d in executable.device_list]
-    except (ImportError, AttributeError, TypeError) as error:
-        raise NotImplementedError(f"this jax serializes programs in another way: {error}") from None
-    file = io.BytesIO()
-    pickle.dump(devices, file)
-    _JaxPjrtPickler(file).dump(slim)
-    return file.getvalue()
-
-
-def load_program(payload: bytes | memoryview) -> Any:
-    """The executable that ``export_program`` made bytes of, on this rank's devices.
-
-    Raises:
-      NotImplementedError: the private names have moved.
-    """
-    import jax
-
-    try:
-        from jax.experimental.serialize_executable import _JaxPjrtUnpickler
-    except ImportError as error:
-        raise NotImplementedError(f"this jax serializes programs in another way: {error}") from None
-    file = io.BytesIO(payload)
-    ids = pickle.load(file)
-    by_id = {d.id: d for d in jax.devices()}
-    devices = [by_id[i] for i in ids]
-    return _JaxPjrtUnpickler(file, jax.local_devices()[0].client, devices).load()
-
-
-def launch_with_zeros(program: Program, executable: Any) -> list[Any]:
-    """Launch a program with zeros for all its inputs; it counts as a launch of ``program``.
-
-    The launch goes through the same recorded call as the user's own, so the journal's count and
-    hash move exactly as on the ranks that launched it themselves. The fingerprint is taken from
-    ``program``: XLA gives a deserialized executable another one.
-    """
-    call = executable.build_unsafe_call()
-    call.program = program
-    inputs = [
-        _zeros(aval, sharding)
-        for aval, sharding in zip(executable.input_avals, executable.input_shardings, strict=True)
-    ]
-    # The avals are those of the inputs that are used, and of the refs that the program closes over.
-    call.kept_var_idx = set(range(len(inputs)))
-    call.mut = None
-    call.pgle_profiler = None
-    outputs: list[Any] = call(*inputs)
-    return outputs
-
-
-@contexts.exactly()
-def _zeros(aval: Any, sharding: Any) -> Any:
-    """A jax.Array of zeros, made of local shards alone: nothing is launched."""
-    import jax
-
-    if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):
-        impl = aval.dtype._impl
-        bits = _zero_bits((*aval.shape, *impl.key_shape), np.dtype("uint32"), sharding)
-        return jax.random.wrap_key_data(bits, impl=impl)
-    return _zero_bits(aval.shape, aval.dtype, sharding)
-
-
-def _zero_bits(shape: Any, dtype: Any, sharding: Any) -> Any:
-    import jax
-
-    shard: np.ndarray[Any, Any] = np.zeros(sharding.shard_shape(shape), dtype)
-    return jax.make_array_from_callback(shape, sharding, lambda index: shard)

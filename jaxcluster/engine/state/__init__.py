@@ -23,7 +23,6 @@ def on_snapshot(
     namespace: dict[str, Any],
     rank: int,
     body: Snapshot,
-    before: Mapping[str, Any] | None = None,
     lost: Mapping[str, str] | None = None,
     settings: Settings | None = None,
 ) -> SaveReport:
@@ -32,7 +31,6 @@ def on_snapshot(
     It is in one of the folders, and was read back, when this returns.
 
     Args:
-      before: what the names were bound to before that cell; None if that is not known.
       lost: names that were lost earlier, and how (see ``LostNames``).
       settings: those of the process.
     """

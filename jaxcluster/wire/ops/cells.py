@@ -10,29 +10,15 @@ from dataclasses import dataclass
 from jaxcluster.wire.ops import Operation
 
 
-class Interrupt(Operation[bool | str], op="interrupt"):
-    """Stop a cell (None: whichever runs); replies whether it runs.
+class Interrupt(Operation[bool], op="interrupt"):
+    """Stop a cell on all of its ranks (None: whatever runs); replies whether it runs here.
 
-    One that still waits for its turn is not run at all. With ``spare`` it is left alone if its own
-    code is over, and "left" is the reply; with ``terminate`` it is stopped by SIGTERM, if its code
-    handles that.
+    One that still waits for its turn is not run at all. With ``terminate`` it is stopped by
+    SIGTERM, if its code handles that.
     """
 
     seq: int | None
-    spare: bool = False
     terminate: bool = False
-
-
-class Withdraw(Operation[bool], op="withdraw"):
-    """Don't run a cell, if it waits for its turn yet; replies whether it did."""
-
-    seq: int
-
-
-class OpenGates(Operation[None], op="clear"):
-    """Let cells begin that wait for the end of these."""
-
-    seqs: list[int]
 
 
 class Answer(Operation[None], op="answer"):

@@ -7,9 +7,9 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
+from jaxcluster.agreement.cellqueue import CellSpec
 from jaxcluster.wire.messages import ArrayInfo
 from jaxcluster.wire.ops import Operation
-from jaxcluster.wire.ops.lockstep import Rest
 
 Hashes = list[Any]  # (leaf, part, hash) of parts that other processes have too
 
@@ -37,28 +37,25 @@ FILES = dict.fromkeys(
 class Described:
     """A value's arrays and the sizes of its other buffers; its pickle is the reply's buffer.
 
-    ``places``: of each array, what is equal where other ranks have the same one. ``rest``: what the
-    rank was in, where that was asked (see ``Describe``).
+    ``places``: of each array, what is equal where other ranks have the same one.
     """
 
     arrays: list[ArrayInfo]
     buffers: list[int]
     places: list[list[str]] = field(default_factory=list)
-    rest: Rest | None = None
 
 
 class Describe(Operation[Described], op="describe"):
-    """Describe a value, and hold it under the token for the parts that are asked for next.
+    """Describe a value, in turn, and hold it under the token for the parts that are asked for next.
 
     ``pickle``: with the pickle and other buffers. ``plain``: with dicts and lists as containers.
-    ``after``: only where the rank has ended this cell, and runs and awaits no other; None: in turn.
     """
 
+    turn: CellSpec
     name: str
     pickle: bool
     plain: bool = False
     token: str = ""
-    after: int | None = None
 
 
 @dataclass(frozen=True)
@@ -155,19 +152,21 @@ class Sample(Operation[Sampled], op="sample"):
 
 
 class Assign(Operation[None], op="assign"):
-    """Read pushed values, which are bound when all ranks have done so.
+    """Read pushed values, in turn; they are bound when all ranks have done so.
 
     The first buffer is the pickle. Its own are the others, or [start, stop] of a file each.
     """
 
+    turn: CellSpec
     token: str
     path: str = ""
     buffers: list[list[int]] = field(default_factory=list)
 
 
-class AssignBind(Operation[dict[str, str]], op="assign_bind"):
-    """Bind what ``Assign`` has read; replies what each name's value is (``NameChanges``)."""
+class AssignBind(Operation[list[str]], op="assign_bind"):
+    """Bind what ``Assign`` has read, in turn; replies the names."""
 
+    turn: CellSpec
     token: str
 
 
@@ -180,5 +179,6 @@ class Spanning(Operation[list[str]], op="spanning"):
 class Unbind(Operation[None], op="unbind"):
     """Forget these names, and keep how some were ``lost``."""
 
+    turn: CellSpec
     names: list[str]
     lost: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,217 @@
+"""A search for schedules that break the promise, and faults that it has to find."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from agreement import simulator
+
+from jaxcluster.agreement import cellqueue, referee
+from jaxcluster.agreement.referee import Referee
+
+SCHEDULES = int(os.environ.get("JAXCLUSTER_SCHEDULES", "3000"))
+FIRST = int(os.environ.get("JAXCLUSTER_FIRST_SCHEDULE", "0"))
+
+
+def test_no_schedule_breaks_a_property() -> None:
+    assert simulator.main(FIRST, SCHEDULES) == 0
+
+
+def replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> tuple[Any, str, Any]:
+    return owner, name, make(getattr(owner, name))
+
+
+def go_without_the_last(original: Any) -> Any:
+    def launch(self: Referee, rank: int, lane: str, program: Any, **more: Any) -> Any:
+        answers = original(self, rank, lane, program, **more)
+        for group in list(self._groups.values()):
+            size = len(next(iter(group.values())).key.program.processes)
+            if not answers and size > 2 and len(group) == size - 1:
+                return self._go(group, 0.0)
+        return answers
+
+    return launch
+
+
+def without_first_argument_changed(change: Callable[..., dict[str, Any]]) -> Any:
+    def make(original: Any) -> Any:
+        def launch(self: Any, rank: int, lane: str, program: Any, **more: Any) -> Any:
+            return original(self, rank, lane, program, **{**more, **change(**more)})
+
+        return launch
+
+    return make
+
+
+def keys_with(**fields: Any) -> Callable[[Any], Any]:
+    def make(original: Any) -> Any:
+        def key(program: Any, given: int, folded: int, seq: int, name: str) -> Any:
+            return replace(original(program, given, folded, seq, name), **fields)
+
+        return key
+
+    return make
+
+
+def nothing(original: Any) -> Any:
+    return lambda self, *args, **more: []
+
+
+FAULTS: dict[str, list[tuple[Any, str, Callable[[Any], Any]]]] = {
+    "goes without the last rank": [(Referee, "launch", go_without_the_last)],
+    "ignores host values": [
+        (Referee, "launch", without_first_argument_changed(lambda **more: {"given": 0}))
+    ],
+    "ignores launches without collectives": [
+        (Referee, "launch", without_first_argument_changed(lambda **more: {"folded": 0})),
+        (referee, "_odd_ones", lambda original: lambda cell: ()),
+    ],
+    "lets threads meet main flows": [(referee, "Key", keys_with(name=""))],
+    "always grants a withdrawal": [
+        (
+            Referee,
+            "withdraw",
+            lambda original: lambda self, rank, lane: (
+                original(self, rank, lane)
+                or [referee.Refuse(rank, lane, referee.Refusal("left", (rank,)), True)]
+            ),
+        )
+    ],
+    "leaving closes nothing": [
+        (
+            Referee,
+            "withdraw",
+            lambda original: lambda self, rank, lane: [
+                one for one in _leave(self, rank, lane)
+            ],
+        )
+    ],
+    "a refusal does not stick": [
+        (
+            Referee,
+            "_close",
+            lambda original: lambda self, seq, refusal: _close_once(original, self, seq, refusal),
+        )
+    ],
+    "an error closes nothing": [
+        (
+            Referee,
+            "end",
+            lambda original: lambda self, rank, outcome, folded=None: original(
+                self, rank, "ok", folded
+            ),
+        )
+    ],
+    "a death is not noticed": [(Referee, "died", nothing)],
+    "an early end is not noticed": [(Referee, "_refuse_gone", nothing)],
+    "circles are not noticed": [(Referee, "_refuse_stuck", nothing)],
+    "waits for what waits": [
+        (Referee, "_may_come", lambda original: lambda self, rank, alive, is_open: True)
+    ],
+    "takes who works for lost": [
+        (
+            Referee,
+            "_may_come",
+            lambda original: lambda self, rank, alive, is_open: (
+                original(self, rank, alive, is_open)
+                and self.cells.running[rank] is None
+                or (w := self._ranks[rank].waits.get("")) is not None
+                and w.key in alive
+            ),
+        )
+    ],
+    "blames the others": [
+        (
+            Referee,
+            "_give_up",
+            lambda original: lambda self, waits, kind, causes: original(
+                self, list(waits), kind, set(range(len(self._ranks))) - set(causes)
+            ),
+        )
+    ],
+    "a stop reaches one rank": [
+        (Referee, "stop", lambda original: lambda self, seq=None: original(self, seq)[:1])
+    ],
+    "cells begin on whoever is free": [
+        (
+            cellqueue.Cell,
+            "is_complete",
+            lambda original: property(lambda self: len(self.arrived) >= 1),
+        )
+    ],
+    "cells of a notebook overtake": [
+        (cellqueue.CellQueue, "_is_behind", lambda original: lambda self, cell: False)
+    ],
+    "cells begin beside others": [
+        (
+            cellqueue.CellQueue,
+            "begin",
+            lambda original: lambda self: _begin_all(self),
+        )
+    ],
+    "what is queued after a failed cell is run": [
+        (cellqueue.CellQueue, "over", lambda original: lambda self, cell: [])
+    ],
+    "mixed turns are not told": [
+        (Referee, "_with_mixed", lambda original: lambda self, waits, refusal: refusal)
+    ],
+    "a torn launch is not noticed": [
+        (Referee, "_is_torn", lambda original: lambda self, spoken: False)
+    ],
+    "what XLA refused on all ranks is torn": [
+        (
+            Referee,
+            "_is_torn",
+            lambda original: lambda self, spoken: bool(self._unmade),
+        )
+    ],
+    "counts go wrong": [
+        (
+            referee,
+            "Go",
+            lambda original: lambda rank, lane, count, alone: original(
+                rank, lane, max(1, count - 1), alone
+            ),
+        )
+    ],
+}
+
+
+def _leave(self: Referee, rank: int, lane: str) -> list[Any]:
+    wait = self._ranks[rank].waits.get(lane)
+    if wait is None:
+        return []
+    self._forget(wait)
+    return [referee.Refuse(rank, lane, referee.Refusal("left", (rank,)), True)]
+
+
+def _close_once(original: Any, self: Referee, seq: int, refusal: Any) -> Any:
+    answers = original(self, seq, refusal)
+    self._closed.pop(seq, None)
+    return answers
+
+
+def _begin_all(self: Any) -> list[Any]:
+    begun = list(self.queue)
+    for cell in begun:
+        self.queue.remove(cell)
+        for rank in cell.spec.ranks:
+            self.running[rank] = cell
+    return begun
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_in_the_core_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for owner, attribute, make in FAULTS[name]:
+        original = vars(owner)[attribute] if isinstance(owner, type) else getattr(owner, attribute)
+        monkeypatch.setattr(owner, attribute, make(original))
+    for seed in range(4000):
+        try:
+            simulator.play(seed)
+        except Exception:
+            return
+    pytest.fail("4,000 schedules did not find it")
