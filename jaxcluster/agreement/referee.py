@@ -191,7 +191,7 @@ class Referee:
         answers: list[Answer] = []
         if outcome != "ok":
             doing = self._doing_of(cell, Doing(rank, "failed"))
-            answers += self._close(cell.spec.seq, Refusal("failed", (rank,), doing))
+            answers += self._close(cell.spec.seq, Refusal("failed", (rank,), doing), cell)
         return answers + self._ended(cell)
 
     def cancel(self, seq: int) -> list[Answer]:
@@ -327,7 +327,7 @@ class Referee:
         cell = self.cells.end(rank, "died")
         if cell is not None:
             refusal = Refusal("died", (rank,), self._doing_of(cell))
-            answers += self._close(cell.spec.seq, refusal)
+            answers += self._close(cell.spec.seq, refusal, cell)
             answers += self._ended(cell)
         return answers + self._settle()
 
@@ -508,15 +508,19 @@ class Referee:
                 refusal = replace(refusal, mixed=found[0], mixed_launches=found[1])
         return refusal
 
-    def _close(self, seq: int, refusal: Refusal) -> list[Answer]:
-        """From now on nothing is launched in this cell, nor by threads that it has started."""
+    def _close(self, seq: int, refusal: Refusal, cell: Cell | None = None) -> list[Answer]:
+        """From now on nothing is launched in this cell, nor by threads that it has started.
+
+        Args:
+          cell: it, if its last rank has just ended it.
+        """
         if not seq or seq in self._closed:
             return []
         self._closed[seq] = refusal
         if len(self._closed) > REMEMBERED:
             del self._closed[next(iter(self._closed))]
         answers: list[Answer] = []
-        if (cell := self._find(seq)) is not None:
+        if (cell := cell or self._find(seq)) is not None:
             cell.refusal = refusal
             answers += self._tell(Closed, cell, refusal)
         for state in self._ranks:
