@@ -120,6 +120,7 @@ class Schedule:
         self.granted: dict[int, tuple[Program, int, str]] = {}  # number -> program, seq, lane
         self.closed: dict[int, Refusal] = {}
         self.decided: dict[int, Refusal | None] = {}
+        self.left: set[int] = set()  # cells in which a main flow has left a wait
         self.troubled: set[int] = set()  # cells that a rank has left or failed in
         self.refusals: list[tuple[int, str, Refusal]] = []
         self.skips: dict[int, dict[int, bool]] = {}  # seq -> rank -> whether it was run
@@ -344,9 +345,11 @@ class Schedule:
             if told[0] is not program:
                 raise Broken("P1 one number for two programs")
             agreed.setdefault(number, set()).add(go.rank)
-            if lane.seq in self.closed:
+            if lane.seq in self.closed or (lane.name == core.MAIN and lane.seq in self.left):
                 raise Broken("P8 a launch is agreed in a closed cell")
         for answer in answers:
+            if isinstance(answer, core.Refuse) and answer.withdrawn and answer.lane == core.MAIN:
+                self.left.add(self.ranks[answer.rank].lanes[core.MAIN].seq)
             if isinstance(answer, core.Over):
                 self.decided[answer.seq] = answer.refusal
             if isinstance(answer, core.Run):
@@ -529,22 +532,19 @@ class Schedule:
                 continue
             cell = self.referee.cells.running[wait.rank]
             is_open = cell is not None and not cell.spec.is_foreground
-            idle = [
-                rank
-                for rank in missing
-                if self.referee.cells.running[rank] is None
-                and not (cell is not None and rank in cell.spec.ranks)
-            ]
-            if not (is_open and (idle or self.waits_openly())):
+            if not (is_open and (self.lacks_cells(cell, missing) or self.waits_openly())):
                 raise Broken(f"P3 rank {wait.rank} waits for {missing}, and is not told")
+
+    def lacks_cells(self, cell: Any, missing: tuple[int, ...]) -> bool:
+        """Whether one of these ranks runs no cell, and may get one that launches this."""
+        running = self.referee.cells.running
+        return any(running[rank] is None and rank not in cell.spec.ranks for rank in missing)
 
     def waits_openly(self) -> bool:
         """Whether some rank waits for one that runs no cell, and may get one."""
         for wait, missing in self.referee.waits():
             cell = self.referee.cells.running[wait.rank]
-            if cell is not None and not cell.spec.is_foreground and any(
-                self.referee.cells.running[rank] is None for rank in missing
-            ):
+            if cell is not None and not cell.spec.is_foreground and self.lacks_cells(cell, missing):
                 return True
         return False
 
@@ -675,7 +675,9 @@ class Schedule:
             if first.kind in ("stopped", "idle"):
                 return
             waiting = [one.rank for one in first.doing if one.does == "waits"]
-            is_even = first.kind == "ended" and len(waiting) == len(first.causes)
+            is_even = first.kind == "ended" and (
+                len(waiting) == len(first.causes) or "fold" in self.fault
+            )
             if self.guilty not in first.causes and not (is_even and self.guilty in waiting):
                 raise Broken(f"P4 rank {self.guilty} ({self.fault}) is not named: {first}")
 
