@@ -44,8 +44,7 @@ class CellOptions:
     With a ``message`` its code is not run again: what a user did to a widget of it is passed on.
     With a ``script`` it is all that the ranks are there for, so after it nothing is brought back,
     undone or replaced; what has gone wrong is found and told all the same. ``stall_s``: how long
-    all its ranks may be in one launch. ``costed``: of its source, a call, the cost alone is told.
-    ``profile``: the folder for the files of JAX's profiler.
+    all its ranks may be in one launch. ``profile``: the folder for the files of JAX's profiler.
     """
 
     ranks: Sequence[int] | None = None
@@ -60,7 +59,6 @@ class CellOptions:
     prompt: Labelled | None = None
     post_mortem: bool = False
     script: wire.Script | None = None
-    costed: bool = False
     profile: Path | None = None
     stall_s: float | None = None
 

@@ -16,7 +16,6 @@ from jaxcluster.host import kernel_private
 
 if TYPE_CHECKING:
     from jaxcluster.engine.cells import CellRunner
-    from jaxcluster.engine.running import Running
 
 
 class CellOutput:
@@ -49,12 +48,6 @@ class CellOutput:
                 content["array"] = asdict(replace(describe(self._runner.last_result), shards=[]))
         self._runner.history.add(kind, content)
         output = wire.RankOutput(self._runner.rank, running.cell.seq, kind, content)
-        running.request.send("output", output)
-
-    def tell_cost(self, running: Running, found: wire.StepCost) -> None:
-        """To the notebook alone: the program's text is too long to be kept."""
-        content = {"data": {}, "metadata": {}, "cost": asdict(found)}
-        output = wire.RankOutput(self._runner.rank, running.cell.seq, "display_data", content)
         running.request.send("output", output)
 
     def take_traceback(self, error: BaseException, lines: list[str]) -> None:

@@ -19,7 +19,6 @@ from IPython.core.error import StdinNotImplementedError
 from jaxcluster import wire
 from jaxcluster.engine import (
     changes,
-    cost,
     debugging,
     failures,
     log,
@@ -480,20 +479,9 @@ class CellRunner:
                 source, transformed_cell=transformed, preprocessing_exc_tuple=problem
             ):
                 return self._run_async_code(running, transformed, problem)
-        with self._costing(running) if cell.costed else contextlib.nullcontext():
-            result = self.settings.context.run(shell.run_cell, source, store_history=True)
+        result = self.settings.context.run(shell.run_cell, source, store_history=True)
         self._take_result(running, result)
         return None
-
-    @contextlib.contextmanager
-    def _costing(self, running: Running) -> Iterator[None]:
-        """Inside it the cell's call is not made: what it would cost is told."""
-        is_first = self.rank == running.cell.ranks[0]
-        estimator = cost.Estimator(self.rank, is_first, self.cell_numbers, self.journal)
-        with cost.staged(self.shell, estimator):
-            yield
-        if estimator.found is not None:
-            self.output.tell_cost(running, estimator.found)
 
     def _run_script(self, running: Running, script: wire.Script) -> None:
         """A script in place of a cell: no IPython stands between Python and its code."""

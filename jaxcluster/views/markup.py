@@ -193,30 +193,6 @@ def _tile(
     return out
 
 
-def bars(
-    title: str,
-    rows: Sequence[tuple[str, float, str, str]],
-    most: float,
-    height: int,
-    label: int,
-    room: int,
-) -> str:
-    """A bar for each of (name, number, what stands behind it, colour), as SVG.
-
-    Args:
-      most: what the longest possible bar stands for.
-      height, label, room: of a bar, before it and behind it, in pixels.
-    """
-    out = [open_svg(label + WIDTH + room, height * len(rows) + 24), svg_text(4, 13, title, 11)]
-    for number, (name, value, told, color) in enumerate(rows):
-        y, width = 20 + height * number, WIDTH * value / most
-        base = y + height // 2 + 3
-        out.append(svg_text(4, base, name, 11))
-        out.append(_rect(label, y, max(1.0, width), height - 4, color))
-        out.append(svg_text(label + width + 6, base, told, 11))
-    return "".join([*out, "</svg>"])
-
-
 def _rect(x: float, y: float, width: float, height: float, fill: str, more: str = "") -> str:
     size = f'width="{width:.1f}" height="{height:.1f}"'
     return f'<rect x="{x:.1f}" y="{y:.1f}" {size} fill="{fill}"{more}/>'

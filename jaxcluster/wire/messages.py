@@ -419,7 +419,6 @@ class CellRequest(Operation[CellReply], op="cell"):
     ``post_mortem``: it has no source; the rank's last error is looked at in the debugger.
     With a ``script`` the source is that script's, plain Python, and is run as one.
     ``settled``: this notebook's cells up to this seq have ended, and their ranks are in lockstep.
-    ``costed``: its source is a call, of which only the cost is told, as a ``StepCost``.
     ``profile``: the folder for the files of JAX's profiler, under which it runs; "" for none.
     ``sent_ns``: when it was sent, by its notebook's clock, and ``who`` that is.
     """
@@ -435,7 +434,6 @@ class CellRequest(Operation[CellReply], op="cell"):
     post_mortem: bool = False
     script: Script | None = None
     settled: int = 0
-    costed: bool = False
     profile: str = ""
     sent_ns: int = 0
     who: str = ""
@@ -622,56 +620,6 @@ class ValueReport:
     infos: list[ArrayInfo] = field(default_factory=list)
     digest: str = ""
     copies: list[Any] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class CostArgument:
-    """An array that a compiled program takes.
-
-    ``at`` is the number or name of the argument that it is a part of ("bound": what a method or a
-    partial holds; "": not known), ``path`` the way to it there ("['w']"). ``mesh`` has the sizes of
-    the axes of its mesh, by name; ``split`` names those that cut each of its axes. ``nbytes`` is
-    what one device holds.
-    """
-
-    at: str
-    path: str
-    shape: list[int]
-    dtype: str
-    nbytes: int
-    mesh: dict[str, int]
-    split: list[list[str]]
-
-
-@dataclass(frozen=True)
-class StepCost:
-    """What one rank says of a call's compiled program, which it has not launched.
-
-    ``digest`` is equal on ranks that have lowered the same program. ``lower_s`` is the time to
-    trace and lower it, ``compile_s`` XLA's. ``launches``: what was launched meanwhile, which only
-    the user's own code can have done. ``abstract`` are the leaves of arguments, by their
-    expressions, that were not computed but for their shapes. The rest is the cell's first rank's
-    alone: ``text`` is the compiled text, compressed and as base64, ``files`` says of the files that
-    it names [cell or None, short name, whether it is somebody's whose lines are told], ``meshes``
-    are those that the program mentions, their devices as places in the program, and ``processes``
-    has the process of each place. ``flops`` is XLA's count, of each loop's turn once; ``memory`` as
-    XLA counts one device's, in bytes.
-    """
-
-    rank: int
-    name: str
-    digest: str
-    lower_s: float
-    compile_s: float
-    launches: int = 0
-    abstract: dict[str, int] = field(default_factory=dict)
-    text: str = ""
-    files: dict[str, list[Any]] = field(default_factory=dict)
-    meshes: list[MeshInfo] = field(default_factory=list)
-    processes: list[int] = field(default_factory=list)
-    arguments: list[CostArgument] = field(default_factory=list)
-    flops: float | None = None
-    memory: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
