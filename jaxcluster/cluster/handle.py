@@ -100,7 +100,7 @@ class Cluster(Lifecycle):
         world.on_message = self._delegate.on_message
         world.link.on_push = self._on_push
         self.world, self.num_processes = world, world.num_processes
-        self.meter = Meter(world.link)  # for all that show what the ranks use over time
+        self.meter = Meter(world.link)  # for all that show what the ranks use
         self.late = stragglers.Watch(world)
         self._dispatcher.begin()
         world.listen()
@@ -160,17 +160,6 @@ class Cluster(Lifecycle):
         meter.look(ASK_S)
         time.sleep(seconds)
         return meter.look(ASK_S)
-
-    def resource_history(self) -> dict[int, list[Sample]]:
-        """What each rank has used in the last three minutes, by rank, oldest first.
-
-        The samples are those that the sidebar and ``%jaxcluster status --live`` show: one in 2 s
-        while one of them does. Each call takes one too, if the last is older. A sample's ``cpu``
-        is since the one before.
-        """
-        self.check_not_closed()
-        self.meter.keep_up(ASK_S)
-        return {rank: list(found) for rank, found in sorted(self.meter.history.items())}
 
     def straggler(self) -> Straggler | None:
         """Who keeps the other ranks waiting in the last cell, also while it runs; None: nobody.
