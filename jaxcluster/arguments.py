@@ -328,15 +328,10 @@ def _is_python(source: str) -> bool:
     return True
 
 
-_FLAGS = {  # of lines that no parser reads: each of their words, and how it is shown
-    "%shards": {"name": "NAME", "--check": "--check", "--widget": "--widget"},
-    "%jaxcluster cost": {"call": "CALL"},
-}
-
-
-def help_of(prog: str) -> str:
-    """What ``--help`` says of one of them."""
-    return usage.format_help(prog, [usage.explain(prog, *each) for each in _FLAGS[prog].items()])
+def shards_help() -> str:
+    """What ``%shards --help`` says."""
+    words = ("name", "NAME"), ("--check", "--check"), ("--widget", "--widget")
+    return usage.format_help("%shards", [usage.explain("%shards", *each) for each in words])
 
 
 def shards_line(line: str) -> tuple[str, set[str]]:
@@ -348,7 +343,7 @@ def shards_line(line: str) -> tuple[str, set[str]]:
     example = "For example: %shards x   or   %shards params['w'] --check"
     words = without_comment(line).split(" ")
     if {"-h", "--help"} & set(words):
-        raise Help(help_of("%shards"))
+        raise Help(shards_help())
     options = {word for word in words if word.startswith("--")}
     if unknown := options - {"--check", "--widget"}:
         raise UsageError(f"%shards: there is no {min(unknown)}.", example)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 COMMANDS: dict[str, str] = {
     "compare": "Equal values are shown once by %spmd --all EXPRESSION",
+    "cost": "JAX tells it in a %%spmd cell: step.lower(params, batch).compile().cost_analysis(), "
+    "and .memory_analysis(): see docs/how-to/slow.md",
     "notify": "IPython calls a function of yours at each cell's end, also of one that failed: "
     "get_ipython().events.register('post_run_cell', function)",
     "profile": "A cell is profiled from its beginning: %%spmd --profile FOLDER",

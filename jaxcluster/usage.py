@@ -81,11 +81,6 @@ ABOUT = {
         "The cells that all notebooks have run on the cluster, also closed ones: how each has "
         "ended, how long it took, who ran it. %jaxcluster outputs --cell N shows the output of one."
     ),
-    "cost": (
-        "Compile a call on every rank and show what it would cost, before any run: each collective "
-        "with its mesh axis, bytes and line; operations, memory, seconds to compile; what is "
-        "replicated and could be sharded. Nothing is launched."
-    ),
     "mesh": "Which rank holds which device of a mesh.",
     "memory": "What each device holds.",
     "checkpoint": "Save the ranks' variables to disk.",
@@ -158,7 +153,6 @@ WORDS = {
         "--follow",
     ),
     "history count": ("how many cells (20)", "100"),
-    "cost call": ("a call of a function, jitted or not", "step(params, batch)"),
     "mesh name": ("a variable that is a mesh (default: all of them)", "mesh"),
     "checkpoint name": ("its name", "before-tuning"),
     "restore name": ("the checkpoint's name", "before-tuning"),
@@ -231,7 +225,6 @@ NEEDED = (
     "%push names",
     "%pull names",
     "use name",
-    "cost call",
     "checkpoint name",
     "restore name",
     "export path",

@@ -368,7 +368,7 @@ class LightAgent(Agent):
         elif proc.role == "controller":
             words = dict(word.partition("=")[::2] for word in proc.argv)
             for kind in ("engine", "client"):
-                name = f"ipcontroller-{words['--cluster-id']}-{kind}.json"
+                name = f"ipcontroller-{kind}.json"
                 Path(words["--profile-dir"], "security", name).write_text('{"key": "none"}')
         return pid
 

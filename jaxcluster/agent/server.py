@@ -78,6 +78,7 @@ AT_ONCE = 64  # messages that are taken from one socket before the others have t
 JOB_PREFIXES = (
     "HYDI_",
     "HYDRA_",
+    "IPP_",  # of its own launchers: its controller and engines would be those of its cluster
     "MPIR_",
     "OMPI_",
     "PMIX_",

@@ -100,14 +100,8 @@ class Processes(ABC):
             self.supervisor.command(Stop(why), 10.0)
             if self._may_quit:
                 self.supervisor.quit()
-        if self.is_ours:
-            self._clear_away()
-        else:
+        if not self.is_ours:
             self.supervisor.close()
-
-    @abstractmethod
-    def _clear_away(self) -> None:
-        """Remove what ipyparallel's controller has left."""
 
     def leave(self) -> None:
         """Let go of them; they run on."""
@@ -125,11 +119,6 @@ class Processes(ABC):
     @abstractmethod
     def logs(self) -> list[str]:
         """Each rank's log, on its host."""
-
-    @property
-    @abstractmethod
-    def cluster_file(self) -> str:
-        """Where ipyparallel has its own record of the cluster, or would have it."""
 
     @abstractmethod
     def socket_path(self, name: str) -> str:
@@ -176,8 +165,8 @@ class Processes(ABC):
         """
 
     @abstractmethod
-    def turns(self, last_seq: int) -> Turns:
-        """The turns of cells for these ranks, whose numbers follow ``last_seq``."""
+    def turns(self, record: ClusterRecord) -> Turns:
+        """The turns of cells for these ranks, whose record this is."""
 
     @abstractmethod
     def state_folder(self) -> StateFolder:

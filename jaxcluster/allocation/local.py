@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import os
 import resource
-import secrets
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.allocation.base import Allocation, Processes, Say
+from jaxcluster.allocation.controller import CONTROLLER_ARGS
 from jaxcluster.allocation.supervisor import (
     OnEvent,
     Supervisor,
@@ -46,8 +42,8 @@ COMPILED = "compiled"  # programs
 
 GUARD_S = 2.0  # for a process that looks after folders to end; then it is killed
 
-# What would make a child believe that it is a part of somebody else's job or kernel.
-DROPPED_ENV = ("JPY_PARENT_PID", "JPY_INTERRUPT_EVENT", "IPP_CONNECTION_INFO")
+# How names begin that would make a child believe that it is part of another job or kernel.
+DROPPED_ENV = ("JPY_PARENT_PID", "JPY_INTERRUPT_EVENT", "IPP_")
 
 
 @dataclass(frozen=True)
@@ -62,11 +58,9 @@ class ProcessPlan:
     addresses: tuple[str, ...]
 
 
-def render(
-    spec: wire.ClusterSpec, folder: Path, env: Mapping[str, str], cwd: str, connection_file: str
-) -> ProcessPlan:
+def render(spec: wire.ClusterSpec, folder: Path, env: Mapping[str, str], cwd: str) -> ProcessPlan:
     """The processes of a local cluster. Pure: nothing is started or written."""
-    base = {k: v for k, v in env.items() if k not in DROPPED_ENV} | spec.env
+    base = {k: v for k, v in env.items() if not k.startswith(DROPPED_ENV)} | spec.env
     addresses = tuple(f"ipc://{folder}/rank-{rank}.sock" for rank in range(spec.num_processes))
     ranks = []
     for rank, address in enumerate(addresses):
@@ -74,7 +68,7 @@ def render(
         engine = {
             "rank": rank,
             "address": address,
-            "connection_file": connection_file,
+            "connection_file": f"{folder}/{registry.CONTROLLER}/security/ipcontroller-engine.json",
             "log_path": log,
             "history": f"{folder}/{HISTORY}/rank-{rank}",
             "compiled": f"{folder}/{COMPILED}",
@@ -82,7 +76,8 @@ def render(
         own = base | {"JAXCLUSTER_ENGINE": json.dumps(engine)}
         ranks.append(Process("rank", own, cwd, log, rank=rank))
     hold = f"{folder}/{registry.ALIVE}"
-    controller = Process("controller", base, cwd, f"{folder}/controller.log", hold=hold)
+    argv = (f"--profile-dir={folder}/{registry.CONTROLLER}", *CONTROLLER_ARGS)
+    controller = Process("controller", base, cwd, f"{folder}/controller.log", argv, hold=hold)
     coordinator = Process("coordinator", base, cwd, f"{folder}/coordinator.log")
     return ProcessPlan(spec, folder, controller, coordinator, tuple(ranks), addresses)
 
@@ -165,33 +160,10 @@ class LocalAllocation(Allocation):
         """
         say(f"starting {spec.num_processes} processes ...")
         check_files(spec.num_processes)
-        env = {k: v for k, v in os.environ.items() if k not in DROPPED_ENV} | spec.env
+        env = {k: v for k, v in os.environ.items() if not k.startswith(DROPPED_ENV)} | spec.env
         supervisor = self._fork_server(env, os.getcwd())
         supervisor.on_event = on_event
-        # Imported while the fork server does its own imports on another core.
-        from ipyparallel.cluster.cluster import Cluster as IPPCluster
-
-        from jaxcluster.allocation.ipp import HostController, HostEngines
-
-        ipp = IPPCluster(
-            # Unique: hosts that share a home directory share ipyparallel's folder too.
-            cluster_id=f"jaxcluster-{spec.name}-{secrets.token_hex(4)}",
-            n=spec.num_processes,
-            delay=0,
-            controller_launcher_class=HostController,
-            engine_launcher_class=HostEngines,
-            send_engines_connection_env=False,
-            shutdown_atexit=False,  # the fork server sees to that, also where atexit never runs
-            load_profile=False,
-            log_level=40,
-            parent=None,
-        )
-        # ipyparallel would make the folders at the controller's start, which is too late for us.
-        security = Path(ipp.profile_dir, "security")
-        security.mkdir(parents=True, exist_ok=True)
-        connection_file = security / f"ipcontroller-{ipp.cluster_id}-engine.json"
-        plan = render(spec, self.folder, env, os.getcwd(), str(connection_file))
-        return LocalProcesses(plan, supervisor, ipp)
+        return LocalProcesses(render(spec, self.folder, env, os.getcwd()), supervisor)
 
     def _fork_server(self, env: Mapping[str, str], cwd: str) -> Supervisor:
         """The fork server, whose imports fit ``env``; it may not be up yet."""
@@ -236,12 +208,11 @@ class LocalAllocation(Allocation):
 
 
 class LocalProcesses(Processes):
-    """Those on this machine, and ipyparallel's record of them.
+    """Those on this machine.
 
     Args:
       plan: what is started.
       supervisor: the connection to the fork server whose children they are.
-      ipp: ipyparallel's cluster; None where another process has it.
     """
 
     supervisor: Supervisor
@@ -250,11 +221,10 @@ class LocalProcesses(Processes):
         self,
         plan: ProcessPlan,
         supervisor: Supervisor,
-        ipp: Any,
         record: registry.ClusterRecord | None = None,
     ) -> None:
         super().__init__(plan.spec, supervisor, plan.folder, record)
-        self.plan, self.ipp = plan, ipp
+        self.plan = plan
         self._is_seen = record is None or record.host_key == host_key()
 
     @classmethod
@@ -266,20 +236,14 @@ class LocalProcesses(Processes):
         """
         supervisor = Supervisor(Path(record.supervisor))
         supervisor.connect(5.0)
-        plan = render(record.spec, registry.folder(record.name), {}, "", "")
-        return cls(replace(plan, addresses=tuple(record.addresses)), supervisor, None, record)
+        plan = render(record.spec, registry.folder(record.name), {}, "")
+        return cls(replace(plan, addresses=tuple(record.addresses)), supervisor, record)
 
     def start(self) -> list[int]:
-        self._remove_connection_files()
-        kwargs = {
-            "plan": self.plan,
-            "supervisor": self.supervisor,
-            "supervisor_path": str(self.supervisor.path),
-            "timeout_s": self.spec.timeout_s,
-        }
-        _run(self.ipp.start_controller(**kwargs))
-        _run(self.ipp.start_engines(self.spec.num_processes, **kwargs))
-        self._pids = self.ipp.engine_set.proc_pids
+        # The controller would make it at its start, which is too late: the ranks look for its file.
+        registry.client_file(self.spec.name).parent.mkdir(parents=True, exist_ok=True)
+        procs = Spawn([self.plan.controller, *self.plan.ranks])
+        _, *self._pids = self.supervisor.command(procs, self.spec.timeout_s)
         return self._pids
 
     def connect(self) -> SocketLink:
@@ -293,12 +257,8 @@ class LocalProcesses(Processes):
     def logs(self) -> list[str]:
         return [process.log for process in self.plan.ranks]
 
-    @property
-    def cluster_file(self) -> str:
-        return str(self.ipp.cluster_file)
-
     def _spawn_coordinator(self, *argv: str) -> int:
-        procs = [self.plan.coordinator.with_more(argv)]
+        procs = [replace(self.plan.coordinator, argv=argv)]
         return self.supervisor.command(Spawn(procs), self.spec.timeout_s)[0]
 
     def no_way(self, to: int, address: str, port: int, deaf: Sequence[int]) -> LaunchError:
@@ -328,8 +288,8 @@ class LocalProcesses(Processes):
         folder = inside() / self.folder.name / HISTORY
         return {r: ringfile.read(folder / f"rank-{r}" / log, at) for r, at in wanted.items()}
 
-    def turns(self, last_seq: int) -> LocalTurns:
-        return LocalTurns(self.folder.name, last_seq)
+    def turns(self, record: registry.ClusterRecord) -> LocalTurns:
+        return LocalTurns(record.name, record.last_seq)
 
     def state_folder(self) -> saved_states.LocalStates:
         return saved_states.LocalStates(self.spec.num_processes, _look_after)
@@ -343,17 +303,6 @@ class LocalProcesses(Processes):
             )
         return saved_states.LocalStates(self.spec.num_processes, in_memory=True)
 
-    def _clear_away(self) -> None:
-        with contextlib.suppress(LaunchError):
-            _run(self.ipp.stop_cluster())
-        self._remove_connection_files()
-
-    def _remove_connection_files(self) -> None:
-        """The controller does it itself when it has the time; it is killed instead."""
-        for kind in ("engine", "client"):
-            name = f"ipcontroller-{self.ipp.cluster_id}-{kind}.json"
-            Path(self.ipp.profile_dir, "security", name).unlink(missing_ok=True)
-
 
 def _look_after(folders: Sequence[Path]) -> Callable[[], None]:
     """Have folders removed by another process, should this one be killed; returns what ends it."""
@@ -364,34 +313,3 @@ def _look_after(folders: Sequence[Path]) -> Callable[[], None]:
     guarded.look_after(folders)
     # A process that was forked meanwhile may hold its input open: it has nothing to do any more.
     return lambda: guarded.close(GUARD_S)
-
-
-def _run(steps: Coroutine[Any, Any, None]) -> None:
-    """Take these steps of ipyparallel's; where this thread has a loop that runs, on another one.
-
-    Its own ``_sync`` methods would leave a thread and its files behind with each cluster.
-    """
-
-    def take() -> None:
-        loop = asyncio.new_event_loop()
-        try:
-            loop.run_until_complete(steps)
-        finally:
-            loop.close()
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:  # there is none, and at the interpreter's end no thread can be started
-        take()
-        return
-    done: Future[None] = Future()
-
-    def work() -> None:
-        try:
-            take()
-            done.set_result(None)
-        except BaseException as error:
-            done.set_exception(error)
-
-    threading.Thread(target=work, name="jaxcluster-ipyparallel", daemon=True).start()
-    done.result()

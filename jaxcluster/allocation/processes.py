@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from jaxcluster.agent.client import WAIT_LONGER, Asked, Ended, answers
 from jaxcluster.agent.requests import Get, Look, Mkdir, Move, Put, Ring
 from jaxcluster.allocation import bulk
 from jaxcluster.allocation.base import Processes
+from jaxcluster.allocation.controller import CONTROLLER_ARGS
 from jaxcluster.allocation.fleet import Fleet, Place, ask_each
 from jaxcluster.allocation.keys import keys_of
 from jaxcluster.allocation.local import COMPILED, HISTORY, check_files
@@ -60,9 +60,6 @@ class HostProcesses(Processes):
     ) -> None:
         super().__init__(spec, supervisor, folder, record)
         self._sync = sync
-        self._cluster_id = f"jaxcluster-{spec.name}-{secrets.token_hex(4)}"
-        if record is not None:
-            self._cluster_id = Path(record.cluster_file).stem.removeprefix("cluster-")
         self._handed_out: threading.Thread | None = None
 
     @classmethod
@@ -87,11 +84,8 @@ class HostProcesses(Processes):
         first = self.places[0]
         profile = f"{first.folder}/ranks/profile"
         first.agent.ask(Mkdir("ranks/profile/security"), ASK_S)
-        from jaxcluster.allocation.ipp import CONTROLLER_ARGS
-
         argv = (
             f"--profile-dir={profile}",
-            f"--cluster-id={self._cluster_id}",
             f"--ip={first.address}",
             f"--location={first.address}",
             *CONTROLLER_ARGS,
@@ -152,7 +146,7 @@ class HostProcesses(Processes):
     def _hand_out(self) -> None:
         """Bring the controller's connection file to the hosts, and its client's to the notebook."""
         first = self.places[0]
-        security = f"ranks/profile/security/ipcontroller-{self._cluster_id}"
+        security = "ranks/profile/security/ipcontroller"
         deadline = time.monotonic() + FILE_S
         while time.monotonic() < deadline:
             try:
@@ -166,9 +160,8 @@ class HostProcesses(Processes):
                 draft = "ranks/engine.part"
                 ask_each(self.places, Put(draft), FILE_S, data=found["engine"])
                 ask_each(self.places, Move(draft, "ranks/engine.json"), FILE_S)
-                path = Path(self.cluster_file).with_name(
-                    f"ipcontroller-{self._cluster_id}-client.json"
-                )
+                path = registry.client_file(self.spec.name)
+                path.parent.mkdir(parents=True, exist_ok=True)
                 with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
                     file.write(found["client"])
             return
@@ -184,8 +177,9 @@ class HostProcesses(Processes):
     def explain_missing(self, error: str, ranks: Sequence[int]) -> list[str]:
         return self._sync.explain(error, [self.host_of(rank) for rank in ranks])
 
-    def turns(self, last_seq: int) -> HostTurns:
-        return HostTurns(self.places[0], self._cluster_id, last_seq)
+    def turns(self, record: registry.ClusterRecord) -> HostTurns:
+        world = f"{record.claim}-{record.created_ns}"
+        return HostTurns(self.places[0], world, record.last_seq)
 
     def host_of(self, rank: int) -> Place:
         """The host that a rank is on."""
@@ -215,10 +209,6 @@ class HostProcesses(Processes):
     def _on_hosts(self, name: str) -> list[str]:
         homes = enumerate(map(self.host_of, range(self.spec.num_processes)))
         return [f"{host.name}:{host.folder}/ranks/{name.format(rank)}" for rank, host in homes]
-
-    @property
-    def cluster_file(self) -> str:
-        return str(self.folder / f"cluster-{self._cluster_id}.json")
 
     def _spawn_coordinator(self, *argv: str) -> int:
         first = self.places[0]
@@ -285,10 +275,6 @@ class HostProcesses(Processes):
 
     def copies_folder(self) -> HostStates:
         return self.state_folder()
-
-    def _clear_away(self) -> None:
-        path = Path(self.cluster_file)
-        path.with_name(f"ipcontroller-{self._cluster_id}-client.json").unlink(missing_ok=True)
 
 
 def _pids(where: Place, asked: Asked[list[int]], deadline: float) -> list[int]:

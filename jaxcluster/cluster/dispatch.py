@@ -90,7 +90,6 @@ class Dispatcher:
                 message=message,
                 post_mortem=options.post_mortem,
                 script=options.script,
-                costed=options.costed,
                 profile=str(options.profile or ""),
                 sent_ns=sent_ns,
                 who=who_we_are(),

@@ -35,7 +35,6 @@ from jaxcluster.cluster.starting import Progress
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import Divergence, NoCluster, RecoveryError, UsageError
 from jaxcluster.model import findings
-from jaxcluster.model.cost import Cost, check_call, estimate, reported
 from jaxcluster.model.history import History
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
 from jaxcluster.model.life import State
@@ -101,7 +100,7 @@ class Cluster(Lifecycle):
         world.on_message = self._delegate.on_message
         world.link.on_push = self._on_push
         self.world, self.num_processes = world, world.num_processes
-        self.meter = Meter(world.link)  # for all that show what the ranks use over time
+        self.meter = Meter(world.link)  # for all that show what the ranks use
         self.late = stragglers.Watch(world)
         self._dispatcher.begin()
         world.listen()
@@ -161,17 +160,6 @@ class Cluster(Lifecycle):
         meter.look(ASK_S)
         time.sleep(seconds)
         return meter.look(ASK_S)
-
-    def resource_history(self) -> dict[int, list[Sample]]:
-        """What each rank has used in the last three minutes, by rank, oldest first.
-
-        The samples are those that the sidebar and ``%jaxcluster status --live`` show: one in 2 s
-        while one of them does. Each call takes one too, if the last is older. A sample's ``cpu``
-        is since the one before.
-        """
-        self.check_not_closed()
-        self.meter.keep_up(ASK_S)
-        return {rank: list(found) for rank, found in sorted(self.meter.history.items())}
 
     def straggler(self) -> Straggler | None:
         """Who keeps the other ranks waiting in the last cell, also while it runs; None: nobody.
@@ -407,36 +395,6 @@ class Cluster(Lifecycle):
             buffers, prompt, post_mortem, script, stall_s=stall_s, profile=profile,
         )  # fmt: skip
         return self._submit(source, options)
-
-    def cost(
-        self,
-        call: str,
-        *,
-        execution_count: int | None = None,
-        on_output: Listener | None = None,
-        on_notice: Callable[[str], None] | None = None,
-        prompt: Labelled | None = None,
-    ) -> Cost:
-        """What ``call``, such as ``"step(params, batch)"``, would cost; nothing is launched.
-
-        Every rank traces, lowers and compiles it, with the shardings of its arguments, also a
-        function that is not jitted. Arguments that are names are as they are. What would have to be
-        computed for one is a shape alone, so it counts as replicated.
-
-        Returns:
-          Its collectives, with the mesh's axes, bytes and lines; operations, memory, seconds.
-
-        Raises:
-          UsageError: it is not a call.
-          CellFailed, and all that ``run`` raises: it can't be compiled on some ranks.
-        """
-        source = check_call(call)
-
-        options = CellOptions(
-            execution_count=execution_count, on_output=_but("cost", on_output),
-            on_notice=on_notice, prompt=prompt, costed=True,
-        )  # fmt: skip
-        return estimate(source, reported(self._submit(source, options).wait()))
 
     def profile(
         self,
@@ -756,16 +714,6 @@ class Cluster(Lifecycle):
 def _check_room(nbytes: int | None) -> None:
     if nbytes is not None and nbytes < 0:
         raise UsageError(f"nbytes must be 0 or more, not {nbytes}.", "0 keeps nothing.")
-
-
-def _but(answer: str, on_output: Listener | None) -> Listener:
-    """What a cell's ranks say beside what they were asked for."""
-
-    def hear(record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:
-        if on_output is not None and answer not in getattr(what, "content", {}):
-            on_output(record, what)
-
-    return hear
 
 
 def _print_first(record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:

@@ -104,8 +104,7 @@ class Lifecycle(abc.ABC):
         if self.life.state is State.REPLACING and self._allocation is not None:
             self._allocation.keep()
             self.world.end(RESTARTED)
-            registry.remove_connection_files(self.record)  # nobody else gets its name meanwhile
-            self._allocation.clear()
+            self._allocation.clear()  # nobody else gets its name meanwhile
         else:
             self.world.end()
             clear_away(self.record)

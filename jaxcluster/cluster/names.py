@@ -68,5 +68,4 @@ def live_records(tidy: bool = True) -> list[registry.ClusterRecord]:
 
 def clear_away(record: registry.ClusterRecord) -> None:
     """Remove what a cluster that has ended has left, and nothing of another one of its name."""
-    registry.remove_connection_files(record)
     claims.remove(record.name, record.claim)

@@ -1,11 +1,10 @@
-"""What the ranks use, over time: processors, memory, GPUs. Asked now and then, never waited for."""
+"""What the ranks use: processors, memory, GPUs. Asked now and then, never waited for."""
 
 from __future__ import annotations
 
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,7 +13,6 @@ from jaxcluster.wire.link import Link, Sink
 from jaxcluster.wire.ops.lockstep import Resources
 
 EVERY_S = 2.0  # between two samples
-KEPT = 90  # samples of each rank: three minutes
 
 
 @dataclass(frozen=True)
@@ -22,14 +20,12 @@ class Sample:
     """What one rank used at one time.
 
     Attributes:
-      at: milliseconds since 1970, by the notebook's clock.
       cpu: percent of one processor since the sample before; None in the first one.
       rss_nbytes: the process's memory.
       gpu: percent of its GPUs' time that they computed, their mean; None where that is not known.
       gpu_used_nbytes, gpu_total_nbytes: these GPUs' memory, of all processes on them.
     """
 
-    at: int
     cpu: float | None
     rss_nbytes: int
     gpu: float | None = None
@@ -42,15 +38,13 @@ class Meter:
 
     Attributes:
       link: of the ranks.
-      history: the last samples of each rank, oldest first.
-      taken: how many samples of each rank there have been, to know what is new.
+      latest: the last sample of each rank; another mapping as soon as one of them is new.
       due: when ``keep_up`` measures next, by ``time.monotonic``.
     """
 
     def __init__(self, link: Link) -> None:
         self.link = link
-        self.history: dict[int, deque[Sample]] = {}
-        self.taken: dict[int, int] = {}
+        self.latest: Mapping[int, Sample] = {}
         self.due = 0.0
         self._lock = threading.Lock()
         self._before: dict[int, wire.RankResources] = {}
@@ -58,7 +52,7 @@ class Meter:
         self._asked: list[str] = []
 
     def keep_up(self, timeout_s: float) -> None:
-        """Measure if that is due: whoever shows the history calls it, and all get the same samples.
+        """Measure if that is due: whoever shows it calls this, and all get the same samples.
 
         Any thread.
         """
@@ -67,18 +61,8 @@ class Meter:
             if now < self.due:
                 return
             # A share of a processor takes two readings: the second comes soon.
-            self.due = now + (EVERY_S if self.taken else EVERY_S / 4)
+            self.due = now + (EVERY_S if self.latest else EVERY_S / 4)
             self.look(timeout_s)
-
-    def since(self, taken: Mapping[int, int]) -> tuple[dict[int, list[Sample]], dict[int, int]]:
-        """The samples since ``taken`` was what it was then, oldest first; and what it is now."""
-        found = {}
-        with self._lock:
-            for rank, history in self.history.items():
-                new = self.taken[rank] - taken.get(rank, 0)
-                if new > 0:
-                    found[rank] = list(history)[-new:]
-            return found, dict(self.taken)
 
     def look(self, timeout_s: float) -> dict[int, Sample]:
         """Ask all ranks; returns the samples that have come since the last look, by rank.
@@ -90,6 +74,8 @@ class Meter:
         ranks = list(self.link.ranks)
         self._asked = self.link.request_each(dict.fromkeys(ranks, Resources()), sink=self._sink)
         found.update(self._take(timeout_s, len(ranks)))
+        if found:
+            self.latest = {**self.latest, **found}
         return found
 
     def _take(self, timeout_s: float, count: int | None = None) -> dict[int, Sample]:
@@ -110,20 +96,16 @@ class Meter:
     def _sample(self, now: wire.RankResources) -> Sample:
         before = self._before.get(now.rank)
         self._before[now.rank] = now
-        sample = sample_of(before, now, time.time_ns() // 1_000_000)
-        self.history.setdefault(now.rank, deque(maxlen=KEPT)).append(sample)
-        self.taken[now.rank] = self.taken.get(now.rank, 0) + 1
-        return sample
+        return sample_of(before, now)
 
 
-def sample_of(before: wire.RankResources | None, now: wire.RankResources, at: int) -> Sample:
+def sample_of(before: wire.RankResources | None, now: wire.RankResources) -> Sample:
     """One sample, by a rank's present readings and those before."""
     cpu = None
     if before is not None and now.at_s > before.at_s:
         cpu = 100.0 * max(0.0, now.cpu_s - before.cpu_s) / (now.at_s - before.at_s)
     percents = [gpu.percent for gpu in now.gpus if gpu.percent is not None]
     return Sample(
-        at,
         cpu,
         now.rss_nbytes,
         sum(percents) / len(percents) if percents else None,

@@ -135,7 +135,6 @@ class Starting:
             logs=processes.logs,
             facts=facts,
             devices=replies,
-            cluster_file=processes.cluster_file,
             notebook=os.environ.get("JPY_SESSION_NAME", ""),
             coordinator_pid=self.coordinator_pid,
             claim=self.allocation.claim.id,
@@ -392,7 +391,7 @@ def dry_run(spec: wire.ClusterSpec) -> str:
     if spec.any_name:
         spec = dataclasses.replace(spec, name=free_name())
     folder = registry.runtime_root() / spec.name
-    launch = render(spec, folder, {}, os.getcwd(), "<security>/ipcontroller-engine.json")
+    launch = render(spec, folder, {}, os.getcwd())
     coordinator = f"{LOOPBACK}:<a free port>"
     if has_coordinator_process(spec) and sys.platform.startswith("linux"):
         coordinator = unix_coordinator(str(folder / COORDINATOR_SOCKET))

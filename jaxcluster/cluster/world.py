@@ -114,7 +114,7 @@ class World:
         self._is_ending = False
         self._ended_by = ""  # another process: why
         self._missed: wire.Inbox[forks.Event | HostLost] = missed or wire.Inbox()
-        self.turns = processes.turns(record.last_seq)
+        self.turns = processes.turns(record)
         self._let_go = registry.hold(record.name)
 
     @property
@@ -463,8 +463,7 @@ class World:
         if self._client is None:
             import ipyparallel
 
-            security = registry.connection_files(self.record)[2]
-            self._client = ipyparallel.Client(str(security))
+            self._client = ipyparallel.Client(str(registry.client_file(self.record.name)))
             self._client.wait_for_engines(self.num_processes, timeout=30)
         return self._client
 

@@ -9,8 +9,8 @@ import inspect
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from jaxcluster import arguments, cluster, doctor, removed
 from jaxcluster.allocation.supervisor import quit_warm
@@ -19,7 +19,7 @@ from jaxcluster.cluster import events, undoing
 from jaxcluster.cluster import history as cells
 from jaxcluster.doctor import hosts as hostchecks
 from jaxcluster.errors import UsageError
-from jaxcluster.model import cost, rewrite, stragglers, timeline
+from jaxcluster.model import rewrite, stragglers, timeline
 from jaxcluster.model.outputs import traceback_lines
 from jaxcluster.notebook import debugging, exporting
 from jaxcluster.notebook.page import Page
@@ -28,10 +28,8 @@ from jaxcluster.panel import Panel
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import registry
 from jaxcluster.text import format_nbytes
-from jaxcluster.views import cost as cost_view
 from jaxcluster.views import history, report, status, text
 from jaxcluster.views import shards as array_views
-from jaxcluster.views.displays import Bundle
 from jaxcluster.views.live import CellDisplay, StartDisplay, show_hosts
 from jaxcluster.views.message import show_message
 
@@ -58,7 +56,6 @@ COMMANDS = {
     "logs": "what the processes wrote outside of cells: logs 2",
     "outputs": "what each rank printed in the last cell: outputs 1-3; --cell N, --follow",
     "history": "the cells of all notebooks on the cluster: state, time, who",
-    "cost": "what a call would cost, before any run: cost step(params, batch)",
     "mesh": "which rank holds which device of a mesh",
     "memory": "what each device holds",
     "checkpoint": "save the ranks' variables to disk: checkpoint NAME",
@@ -71,7 +68,6 @@ COMMANDS = {
     "doctor": "check this machine, or hosts, and say what to fix",
 }
 
-EXPRESSIONS = ("cost",)  # commands whose lines are Python's, for the ranks
 _VARIABLE = re.compile(r"\{(\w+)\}|\$(\w+)")
 
 ELSEWHERE = {  # words that look like commands, and what has them
@@ -90,9 +86,6 @@ def list_commands() -> str:
     return "\n".join(
         ["%jaxcluster COMMAND", *lines, "", "%jaxcluster COMMAND --help says what it takes."]
     )
-
-
-T = TypeVar("T")
 
 
 class Commands:
@@ -134,8 +127,7 @@ class Commands:
                 + (f": did you mean {meant}?" if meant else "."),
                 "%jaxcluster alone lists all commands.",
             )
-        if command not in EXPRESSIONS:
-            rest = self._with_values(rest)
+        rest = self._with_values(rest)
         run = getattr(self, f"_{command}")
         words = inspect.signature(run).parameters
         if [*words] == ["line"]:
@@ -519,30 +511,6 @@ class Commands:
             if self.auto.on
             else "Cells run in the notebook again."
         )
-
-    def _cost(self, line: str) -> None:
-        if line.strip() in ("", "-h", "--help"):
-            raise arguments.Help(arguments.help_of("%jaxcluster cost"))
-        self._show_found(cost.check_call(line), cluster.Cluster.cost, cost_view.bundle)
-
-    def _show_found(self, source: str, find: Callable[..., T], draw: Callable[[T], Bundle]) -> None:
-        """Have the ranks look into an expression, and show what they found below their output."""
-        running = cluster.current()
-        self.page.check_syntax(source)
-        display = CellDisplay(self.page.shell, running)
-        try:
-            found = find(
-                running,
-                source,
-                execution_count=self.page.shell.displayhook.prompt_count,
-                on_output=display.on_output,
-                on_notice=display.on_notice,
-                prompt=display.prompt,
-            )
-        finally:
-            display.close()
-        bundle = draw(found)
-        self.page.show(bundle)
 
     def _mesh(self, name: str | None) -> None:
         with say_usage():

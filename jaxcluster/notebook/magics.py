@@ -166,7 +166,7 @@ JaxClusterMagics.jaxcluster.__doc__ = list_commands()
 JaxClusterMagics.spmd.__doc__ = arguments.spmd_parser().format_help()
 JaxClusterMagics.push.__doc__ = arguments.push_parser().format_help()
 JaxClusterMagics.pull.__doc__ = arguments.pull_parser().format_help()
-JaxClusterMagics.shards.__doc__ = arguments.help_of("%shards")
+JaxClusterMagics.shards.__doc__ = arguments.shards_help()
 
 
 _Parts = tuple[JaxClusterMagics, Completion, Elsewhere, debugging.DebugMagic, Panel | None]

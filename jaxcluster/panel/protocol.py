@@ -251,35 +251,26 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Series:
-    """One rank's samples, oldest first: percents of a processor and of its GPUs' time, and bytes.
+class RankUse:
+    """What one rank uses: percents of a processor and of its GPUs' time, and bytes.
 
     Attributes:
       gpu_total: 0 if there is no GPU, or nothing is known of it.
     """
 
     rank: int
-    cpu: list[int | None]
-    rss: list[int]
-    gpu: list[int | None]
-    gpu_used: list[int]
+    cpu: int | None
+    rss: int
+    gpu: int | None
+    gpu_used: int
     gpu_total: int = 0
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What the ranks of a cluster use.
+    """What the ranks of the current cluster use."""
 
-    Attributes:
-      whole: whether it replaces all that was known; else it comes after that.
-      every: milliseconds between two samples.
-    """
-
-    now: int
-    cluster: str
-    ranks: list[Series]
-    whole: bool
-    every: int
+    ranks: list[RankUse]
     type: Literal["resources"] = "resources"
 
 

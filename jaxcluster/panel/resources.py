@@ -1,4 +1,4 @@
-"""What the ranks use, over time, for the pages that show it.
+"""What the ranks use, for the pages that show it.
 
 It is no comm's message but an update of a display that nobody has (``views/displays``), so that a
 kernel whose ranks are idle looks idle. Frontends pass it by; the extension hears it.
@@ -30,23 +30,22 @@ class ResourceFeed:
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
         self._meter: Meter | None = None
-        self._sent: dict[int, int] = {}  # ``Meter.taken`` by then
-        self._sent_to_widget: dict[int, int] = {}
+        self._told: Mapping[int, Sample] = {}  # that pages have; {}: some page has none
+        self._told_widget: Mapping[int, Sample] = {}
         self._watching: set[str] = set()
-        self._whole = False  # some page knows nothing of what was before
         self.due = 0.0
 
     def watch(self, page: str, on: bool) -> None:
         """A page shows it from now on, or does not any more. Any thread."""
         if on:
             self._watching.add(page)
-            self._whole, self.due = True, 0.0
+            self._told, self.due = {}, 0.0
         else:
             self._watching.discard(page)
 
     def greet(self) -> None:
         """The notebook's widget has a new view, which knows nothing. Any thread."""
-        self._sent_to_widget, self.due = {}, 0.0
+        self._told_widget, self.due = {}, 0.0
 
     def step(
         self,
@@ -58,8 +57,8 @@ class ResourceFeed:
         """Measure, and send it to whoever looks.
 
         Args:
-          widget: sends it to the notebook's widget: all at first, and then while ranks are busy,
-            since these messages count as activity of the kernel.
+          widget: sends it to the notebook's widget: at first, and then while ranks are busy, since
+            these messages count as activity of the kernel.
         """
         self.due = time.monotonic() + EVERY_S
         self._watching &= set(pages)
@@ -67,45 +66,34 @@ class ResourceFeed:
             self._meter = None
             return
         if self._meter is not current.meter:
-            self._meter, self._whole = current.meter, True
-            self._sent_to_widget = {}
-        meter = current.meter
-        meter.keep_up(WAIT_S)
-        self.due = meter.due
-        whole = not self._sent_to_widget
-        if widget is not None and (whole or is_busy):
-            shown, self._sent_to_widget = meter.since(self._sent_to_widget)
-            if shown:
-                widget(protocol.plain(message(current.name, shown, whole)))
-        if not self._watching:
-            return
-        whole, self._whole = self._whole, False
-        shown, self._sent = meter.since({} if whole else self._sent)
-        if shown or whole:
-            self._send(message(current.name, shown, whole))
-
-    def _send(self, resources: protocol.Resources) -> None:
-        data = {protocol.RESOURCES_MIME: protocol.plain(resources)}
-        displays.update_display(self._kernel, data, protocol.RESOURCES_ID)
+            self._meter, self._told, self._told_widget = current.meter, {}, {}
+        self._meter.keep_up(WAIT_S)
+        self.due, latest = self._meter.due, self._meter.latest
+        is_wanted = is_busy or not self._told_widget
+        if widget is not None and is_wanted and latest and latest is not self._told_widget:
+            self._told_widget = latest
+            widget(protocol.plain(message(latest)))
+        if self._watching and latest and latest is not self._told:
+            self._told = latest
+            data = {protocol.RESOURCES_MIME: protocol.plain(message(latest))}
+            displays.update_display(self._kernel, data, protocol.RESOURCES_ID)
 
 
-def message(name: str, samples: Mapping[int, Iterable[Sample]], whole: bool) -> protocol.Resources:
-    """These samples as a page gets them: whole percents, and a list for each quantity."""
-    series = []
-    for rank, found in sorted(samples.items()):
-        own = list(found)
-        series.append(
-            protocol.Series(
+def message(samples: Mapping[int, Sample]) -> protocol.Resources:
+    """These samples as a page gets them, in whole percents."""
+    return protocol.Resources(
+        [
+            protocol.RankUse(
                 rank,
-                [_percent(one.cpu) for one in own],
-                [one.rss_nbytes for one in own],
-                [_percent(one.gpu) for one in own],
-                [one.gpu_used_nbytes for one in own],
-                own[-1].gpu_total_nbytes if own else 0,
+                _percent(one.cpu),
+                one.rss_nbytes,
+                _percent(one.gpu),
+                one.gpu_used_nbytes,
+                one.gpu_total_nbytes,
             )
-        )
-    now = time.time_ns() // 1_000_000
-    return protocol.Resources(now, name, series, whole, int(EVERY_S * 1000))
+            for rank, one in sorted(samples.items())
+        ]
+    )
 
 
 def _percent(value: float | None) -> int | None:

@@ -108,8 +108,9 @@ class Claim:
     def empty(self) -> None:
         """Remove the files that a cluster has left, for the next one of the same name.
 
-        Folders are its launcher's, which goes on, and the reports of what went wrong.
+        Other folders are its launcher's, which goes on, and the reports of what went wrong.
         """
+        shutil.rmtree(inside() / self.name / registry.CONTROLLER, ignore_errors=True)
         for path in (inside() / self.name).iterdir():
             if path.name not in (ALIVE, registry.HELD) and not path.is_dir():
                 path.unlink(missing_ok=True)
@@ -254,8 +255,6 @@ def tidy() -> None:
             if folder.name.startswith(DEAD):
                 shutil.rmtree(folder, ignore_errors=True)
             elif _is_ours(folder.name) and judge(folder) is Life.DEAD:
-                if record := registry.parse(folder):
-                    registry.remove_connection_files(record)
                 _discard(folder)
 
 

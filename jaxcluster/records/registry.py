@@ -7,6 +7,7 @@
                      jax.sock         JAX's coordinator
                      lock             held while a cell is handed out; holds their seqs (turns)
                      held             locked by all processes that are connected to it
+                     ipyparallel/     of its controller: how engines and clients connect
               fork-812-4711.sock      a fork server's socket, and its log
 
 The folder belongs to the user alone (0700): whoever can't enter it can't talk to the ranks. What
@@ -33,7 +34,7 @@ from jaxcluster.records.runtimefolder import inside
 from jaxcluster.supervision.processes import is_alive, pid_space
 
 runtime_root = runtimefolder.runtime_root
-ALIVE, HELD = "alive", "held"
+ALIVE, HELD, CONTROLLER = "alive", "held", "ipyparallel"
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,6 @@ class ClusterRecord:
     logs: list[str] = field(default_factory=list)
     facts: list[wire.EngineFacts] = field(default_factory=list)
     devices: list[wire.InitializeReply] = field(default_factory=list)
-    cluster_file: str = ""
     notebook: str = ""
     coordinator_pid: int = 0
     claim: str = ""
@@ -169,24 +169,9 @@ def parse(folder: Path) -> ClusterRecord | None:
     return record if whole and record.name == record.spec.name == folder.name else None
 
 
-def connection_files(record: ClusterRecord) -> list[Path]:
-    """ipyparallel's files of a cluster: its record of it, and how engines and clients connect.
-
-    Empty where the record names something else.
-    """
-    path = Path(record.cluster_file)
-    ours = rf"cluster-jaxcluster-{re.escape(record.name)}-[0-9a-f]{{8}}\.json"
-    if not re.fullmatch(ours, path.name):
-        return []
-    cluster_id = path.stem.removeprefix("cluster-")
-    kinds = ("engine", "client")
-    return [path, *(path.with_name(f"ipcontroller-{cluster_id}-{kind}.json") for kind in kinds)]
-
-
-def remove_connection_files(record: ClusterRecord) -> None:
-    for path in connection_files(record):
-        with contextlib.suppress(OSError):
-            path.unlink()
+def client_file(name: str) -> Path:
+    """How a client of ipyparallel's connects to the cluster of this name."""
+    return folder(name) / CONTROLLER / "security" / "ipcontroller-client.json"
 
 
 def hold(name: str) -> Callable[[], None]:

@@ -10,9 +10,6 @@ from jaxcluster.ranks import begin_ranks, by_value, format_ranks, name_ranks
 from jaxcluster.text import format_nbytes, plural
 from jaxcluster.wire import Death, RankState
 
-BLOCKS = 20  # of a line of blocks: 40 s
-_BLOCKS = "▁▂▃▄▅▆▇█"
-
 
 def index(bounds: Bounds) -> str:
     """``[0:2, 0:8]``, as it would be typed."""
@@ -149,32 +146,17 @@ def cell(state: RankState) -> str:
     return f"[{state.cell}]" + (f" line {state.line}" if state.line else "")
 
 
-def blocks(values: Sequence[float | None], most: float) -> str:
-    """The last values as a line of blocks: ``▁▂▅█▇``. What is not known is a space.
-
-    Args:
-      most: what a whole block stands for; the greatest value where that is more.
-    """
-    known = [value for value in values[-BLOCKS:] if value is not None]
-    top = max([most, *known])
-    full = len(_BLOCKS) - 1
-    return "".join(
-        " " if value is None else _BLOCKS[round(full * value / top)] for value in values[-BLOCKS:]
-    )
-
-
-def cpu(samples: Sequence[Sample]) -> str:
+def cpu(sample: Sample | None) -> str:
     """A share of a processor now: ``12 %``, and ``3.2 CPUs`` from two on."""
-    percent = samples[-1].cpu if samples else None
+    percent = sample.cpu if sample is not None else None
     if percent is None:
         return ""
     return f"{percent:.0f} %" if percent < 200 else f"{percent / 100:.1f} CPUs"
 
 
-def gpu(samples: Sequence[Sample]) -> str:
+def gpu(sample: Sample | None) -> str:
     """GPUs now: ``40 %, 12 GiB of 80 GiB``."""
-    if not samples or not samples[-1].gpu_total_nbytes:
+    if sample is None or not sample.gpu_total_nbytes:
         return ""
-    last = samples[-1]
-    used = f"{format_nbytes(last.gpu_used_nbytes)} of {format_nbytes(last.gpu_total_nbytes)}"
-    return used if last.gpu is None else f"{last.gpu:.0f} %, {used}"
+    used = f"{format_nbytes(sample.gpu_used_nbytes)} of {format_nbytes(sample.gpu_total_nbytes)}"
+    return used if sample.gpu is None else f"{sample.gpu:.0f} %, {used}"

@@ -193,30 +193,6 @@ def _tile(
     return out
 
 
-def bars(
-    title: str,
-    rows: Sequence[tuple[str, float, str, str]],
-    most: float,
-    height: int,
-    label: int,
-    room: int,
-) -> str:
-    """A bar for each of (name, number, what stands behind it, colour), as SVG.
-
-    Args:
-      most: what the longest possible bar stands for.
-      height, label, room: of a bar, before it and behind it, in pixels.
-    """
-    out = [open_svg(label + WIDTH + room, height * len(rows) + 24), svg_text(4, 13, title, 11)]
-    for number, (name, value, told, color) in enumerate(rows):
-        y, width = 20 + height * number, WIDTH * value / most
-        base = y + height // 2 + 3
-        out.append(svg_text(4, base, name, 11))
-        out.append(_rect(label, y, max(1.0, width), height - 4, color))
-        out.append(svg_text(label + width + 6, base, told, 11))
-    return "".join([*out, "</svg>"])
-
-
 def _rect(x: float, y: float, width: float, height: float, fill: str, more: str = "") -> str:
     size = f'width="{width:.1f}" height="{height:.1f}"'
     return f'<rect x="{x:.1f}" y="{y:.1f}" {size} fill="{fill}"{more}/>'
@@ -355,44 +331,28 @@ def _odd_parts(check: CheckResult | None) -> frozenset[object]:
 
 # ------------------------------------------------------------------ what ranks do and use
 
-SPARK_WIDTH, SPARK_HEIGHT = 72, 16
-SPARK_POINTS = 45  # of the last three minutes: one for two samples
-SPARK_COLOR = "#4c8bc4"  # seen on white and on black
-
 
 def status(
     states: Sequence[RankState],
     dead: Mapping[int, Death],
-    samples: Mapping[int, Sequence[Sample]],
+    samples: Mapping[int, Sample],
 ) -> str:
-    """A table of the ranks, with what each has used in the last minutes as a curve."""
-    gpus = any(found and found[-1].gpu_total_nbytes for found in samples.values())
+    """A table of the ranks, with what each uses."""
+    gpus = any(one.gpu_total_nbytes for one in samples.values())
     head = ["", "rank", "state", "cell", "for", "CPU", "memory", *(["GPU"] if gpus else [])]
     rows = []
     for state in states:
-        found = list(samples.get(state.rank, ()))
-        rss = found[-1].rss_nbytes if found else state.rss_nbytes
-        at = state.rank
+        found = samples.get(state.rank)
+        rss = found.rss_nbytes if found is not None else state.rss_nbytes
         row = [
-            *_rank_cells(at),
+            *_rank_cells(state.rank),
             td(formatting.doing(state, dead)),
             td(formatting.cell(state)),
             td(f"{state.seconds:.1f} s" if state.cell is not None else ""),
-            _curve(f"rank {at}: CPU", [s.cpu for s in found], 100, formatting.cpu(found)),
-            _curve(
-                f"rank {at}: memory",
-                [s.rss_nbytes for s in found],
-                1.25 * rss,
-                format_nbytes(rss) if rss else "",
-            ),
+            td(formatting.cpu(found)),
+            td(format_nbytes(rss) if rss else ""),
+            *([td(formatting.gpu(found))] if gpus else []),
         ]
-        if gpus:
-            known = [s.gpu for s in found]
-            most: float = 100
-            if not any(value is not None for value in known):  # a part of a card tells no use
-                known = [s.gpu_used_nbytes for s in found]
-                most = found[-1].gpu_total_nbytes if found else 1
-            row.append(_curve(f"rank {at}: GPU", known, most, formatting.gpu(found)))
         rows.append(row)
     places = {
         (s.hostname, s.pid, " ".join(s.devices)): s.rank for s in states
@@ -403,45 +363,3 @@ def status(
     )
     folded = f"<details><summary>Hosts, processes, devices</summary><small>{told}</small></details>"
     return f"{html_table(head, rows)}\n{folded}"
-
-
-def _curve(what: str, values: Sequence[float | None], most: float, now: str) -> str:
-    """A cell with a quantity's curve and its present value."""
-    if not any(value is not None for value in values):
-        return td(now)
-    return f"<td>{image(sparkline(values, most), what)}&nbsp;{escape(now)}</td>"
-
-
-def sparkline(values: Sequence[float | None], most: float) -> str:
-    """An area under a line, the newest at its right. Of what is not known there is none.
-
-    Args:
-      most: what the upper edge stands for; the greatest value where that is more.
-    """
-    halved = [_mean(values[max(0, at - 2) : at]) for at in range(len(values), 0, -2)][::-1]
-    shown = halved[-SPARK_POINTS:]
-    top = max([most, *(value for value in shown if value is not None)]) or 1
-    step = SPARK_WIDTH / (SPARK_POINTS - 1)
-    first = SPARK_POINTS - len(shown)
-    floor = SPARK_HEIGHT - 1
-    parts: list[str] = []
-    run: list[tuple[float, float]] = []
-    for at, value in enumerate([*shown, None]):
-        if value is not None:
-            run.append(((first + at) * step, 1 + (1 - value / top) * (floor - 1)))
-        elif run:
-            if len(run) == 1:  # one point has no width
-                run.insert(0, (run[0][0] - step / 2, run[0][1]))
-            line = "L".join(f"{x:.0f} {y:.1f}" for x, y in run)
-            parts.append(f"M{run[0][0]:.0f} {floor}L{line}L{run[-1][0]:.0f} {floor}Z")
-            run = []
-    return (
-        f"<svg xmlns='http://www.w3.org/2000/svg' width='{SPARK_WIDTH}' height='{SPARK_HEIGHT}'>"
-        f"<path d='{''.join(parts)}' fill='{SPARK_COLOR}' fill-opacity='.35' "
-        f"stroke='{SPARK_COLOR}'/></svg>"
-    )
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

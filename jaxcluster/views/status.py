@@ -57,26 +57,25 @@ def live(cluster: Cluster, show: Show, cell_id: str = "") -> threading.Event:
     states = cluster.status()
     told = _changing(states, cluster)
     cluster.meter.keep_up(WAIT_S)
-    samples, taken = cluster.meter.since({})
-    show(bundle(states, cluster.dead, samples, _late(cluster, states)), "first")
+    used = cluster.meter.latest
+    show(bundle(states, cluster.dead, used, _late(cluster, states)), "first")
 
     def follow() -> None:
-        nonlocal told, states, taken
+        nonlocal told, states, used
         while not done.wait(BUSY_S if _is_busy(states) else IDLE_S):
             try:
-                states, meter = cluster.status(), cluster.meter
-                meter.keep_up(WAIT_S)
+                states = cluster.status()
+                cluster.meter.keep_up(WAIT_S)
                 if _is_busy(states):
                     cluster.late.keep_up()
             except JaxClusterError as error:  # the cluster was stopped
                 show(ended(str(error).partition("\n")[0]), "changed")
                 return
-            samples, now_taken = meter.since({})  # of others' looks too
-            now = _changing(states, cluster)
-            if now != told or now_taken != taken:
+            now, now_used = _changing(states, cluster), cluster.meter.latest  # of others' looks too
+            if now != told or now_used is not used:
                 how = "changed" if now != told else "measured"
-                told, taken = now, now_taken
-                show(bundle(states, cluster.dead, samples, _late(cluster, states)), how)
+                told, used = now, now_used
+                show(bundle(states, cluster.dead, used, _late(cluster, states)), how)
 
     start_in_cell(follow, "jaxcluster-status")
     return done
@@ -99,7 +98,7 @@ def shown_by(shell: Any) -> Show:
 def bundle(
     states: Sequence[wire.RankState],
     dead: Mapping[int, wire.Death],
-    samples: Mapping[int, Sequence[Sample]],
+    samples: Mapping[int, Sample],
     late: str = "",
 ) -> Bundle:
     """What the ranks do and use in all the forms that a frontend may ask for.
@@ -114,7 +113,7 @@ def bundle(
     table += f"\n{late}" if late else ""
     html += told
     return {
-        "text/html": f"{html}\n<p><small>{at}; the curves are of the last 3 minutes</small></p>",
+        "text/html": f"{html}\n<p><small>{at}</small></p>",
         "text/plain": f"{table}\n\n{at}",
     }
 
@@ -125,7 +124,7 @@ def seen(cluster: Cluster | None) -> Bundle:
         none = "This notebook has no cluster."
         return {"text/html": f"<p>{none}</p>", "text/plain": none}
     states = cluster.status()
-    return bundle(states, cluster.dead, cluster.meter.since({})[0], _late(cluster, states))
+    return bundle(states, cluster.dead, cluster.meter.latest, _late(cluster, states))
 
 
 def ended(why: str) -> Bundle:

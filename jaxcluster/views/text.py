@@ -20,22 +20,22 @@ from jaxcluster.views import formatting
 def status(
     states: Sequence[wire.RankState],
     dead: Mapping[int, wire.Death],
-    samples: Mapping[int, Sequence[Sample]] | None = None,
+    samples: Mapping[int, Sample] | None = None,
 ) -> str:
     """One row a rank: where it runs, what it is doing, and what it uses.
 
     Args:
-      samples: of the last minutes. Without them there is the memory of now alone.
+      samples: of now. Without them there is the memory alone.
     """
     hosts = several_hosts({s.rank: s.hostname for s in states})
     head = ["rank", "pid", *["host"] * bool(hosts), "devices", "state", "cell", "for", "memory"]
-    gpus = any(found and found[-1].gpu_total_nbytes for found in (samples or {}).values())
+    gpus = any(one.gpu_total_nbytes for one in (samples or {}).values())
     if samples is not None:
-        head += ["CPU", "", *(["GPU", ""] if gpus else [])]
+        head += ["CPU", *(["GPU"] if gpus else [])]
     rows = []
     for s in states:
-        found = list((samples or {}).get(s.rank, ()))
-        rss = found[-1].rss_nbytes if found else s.rss_nbytes
+        found = (samples or {}).get(s.rank)
+        rss = found.rss_nbytes if found is not None else s.rss_nbytes
         row = [
             str(s.rank),
             str(s.pid),
@@ -47,9 +47,7 @@ def status(
             format_nbytes(rss) if rss else "",
         ]
         if samples is not None:
-            row += [formatting.blocks([one.cpu for one in found], 100), formatting.cpu(found)]
-            if gpus:
-                row += [formatting.blocks([one.gpu for one in found], 100), formatting.gpu(found)]
+            row += [formatting.cpu(found), *([formatting.gpu(found)] if gpus else [])]
         rows.append(row)
     return "\n".join(format_table([head, *rows]))
 

@@ -41,7 +41,6 @@ from jaxcluster.wire.messages import (
     ClusterSpec,
     CommMessage,
     CommPush,
-    CostArgument,
     Death,
     DeviceInfo,
     EngineFacts,
@@ -64,7 +63,6 @@ from jaxcluster.wire.messages import (
     Script,
     ShardCheck,
     ShardInfo,
-    StepCost,
     ValueReport,
     VariableInfo,
 )

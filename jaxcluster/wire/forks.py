@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 from jaxcluster.wire.codec import parse
@@ -38,10 +38,6 @@ class Process:
     hold: str = ""
     inherit: bool = False
     address: str = ""
-
-    def with_more(self, argv: Iterable[str] = (), env: Mapping[str, str] | None = None) -> Process:
-        """The same; ``argv`` and ``env`` come on top."""
-        return replace(self, argv=[*self.argv, *argv], env={**self.env, **(env or {})})
 
 
 @dataclass(frozen=True)

@@ -486,56 +486,6 @@ class ValueReport:
 
 
 @dataclass(frozen=True)
-class CostArgument:
-    """An array that a compiled program takes.
-
-    ``at`` is the number or name of the argument that it is a part of ("bound": what a method or a
-    partial holds; "": not known), ``path`` the way to it there ("['w']"). ``mesh`` has the sizes of
-    the axes of its mesh, by name; ``split`` names those that cut each of its axes. ``nbytes`` is
-    what one device holds.
-    """
-
-    at: str
-    path: str
-    shape: list[int]
-    dtype: str
-    nbytes: int
-    mesh: dict[str, int]
-    split: list[list[str]]
-
-
-@dataclass(frozen=True)
-class StepCost:
-    """What one rank says of a call's compiled program, which it has not launched.
-
-    ``digest`` is equal on ranks that have lowered the same program. ``lower_s`` is the time to
-    trace and lower it, ``compile_s`` XLA's. ``launches``: what was launched meanwhile, which only
-    the user's own code can have done. ``abstract`` are the leaves of arguments, by their
-    expressions, that were not computed but for their shapes. The rest is the cell's first rank's
-    alone: ``text`` is the compiled text, compressed and as base64, ``files`` says of the files that
-    it names [cell or None, short name, whether it is somebody's whose lines are told], ``meshes``
-    are those that the program mentions, their devices as places in the program, and ``processes``
-    has the process of each place. ``flops`` is XLA's count, of each loop's turn once; ``memory`` as
-    XLA counts one device's, in bytes.
-    """
-
-    rank: int
-    name: str
-    digest: str
-    lower_s: float
-    compile_s: float
-    launches: int = 0
-    abstract: dict[str, int] = field(default_factory=dict)
-    text: str = ""
-    files: dict[str, list[Any]] = field(default_factory=dict)
-    meshes: list[MeshInfo] = field(default_factory=list)
-    processes: list[int] = field(default_factory=list)
-    arguments: list[CostArgument] = field(default_factory=list)
-    flops: float | None = None
-    memory: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class ShardCheck:
     """What one shard holds: statistics of its finite values, and a hash of its bytes.
 

@@ -23,8 +23,8 @@ import {
   type ICell,
   type IOperations,
   type IRequest,
+  type IRankUse,
   type IResources,
-  type ISeries,
   type IState,
   type Message,
   type Operation
@@ -93,7 +93,7 @@ export class Link implements ILink {
     return this.known.clockOffset ?? 0;
   }
 
-  get resources(): ReadonlyMap<number, ISeries> {
+  get resources(): readonly IRankUse[] {
     return this.known.resources;
   }
 

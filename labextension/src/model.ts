@@ -7,9 +7,8 @@ import {
   PROTOCOL,
   type IAnswer,
   type ICell,
+  type IRankUse,
   type IRequest,
-  type IResources,
-  type ISeries,
   type IState,
   type Message,
   type Operation
@@ -21,24 +20,22 @@ export interface IModel {
   readonly cells: ReadonlyMap<string, ICell>;
   /** The kernel's clock less ours, in milliseconds; null before the first message. */
   readonly clockOffset: number | null;
-  /** What each rank of the current cluster used in the last minutes. */
-  readonly resources: ReadonlyMap<number, ISeries>;
+  /** What each rank of the current cluster uses. */
+  readonly resources: readonly IRankUse[];
 }
 
 const OVERTAKEN_MS = 5000;
-/** As many samples as the kernel's side keeps. */
-export const SAMPLES = 90;
 
 export const NOTHING: IModel = {
   state: null,
   cells: new Map(),
   clockOffset: null,
-  resources: new Map()
+  resources: []
 };
 
 /** Nothing is heard of the kernel any more; what its cells did remains true. */
 export function silent(model: IModel): IModel {
-  return { ...model, state: null, resources: new Map() };
+  return { ...model, state: null, resources: [] };
 }
 
 /** The model after a message that came at `received` (Date.now()). The same one if it says nothing new. */
@@ -49,30 +46,10 @@ export function reduce(model: IModel, message: Message, received: number): IMode
     case 'cell':
       return withCells(withClock(model, message.now, received), [message]);
     case 'resources':
-      return { ...model, resources: withSamples(model.resources, message) };
+      return { ...model, resources: message.ranks };
     default:
       return model;
   }
-}
-
-function withSamples(
-  known: ReadonlyMap<number, ISeries>,
-  { ranks, whole }: IResources
-): ReadonlyMap<number, ISeries> {
-  const found = new Map(whole ? [] : known);
-  for (const fresh of ranks) {
-    const old = found.get(fresh.rank);
-    const joined = <T>(before: readonly T[] | undefined, after: readonly T[]): T[] =>
-      [...(before ?? []), ...after].slice(-SAMPLES);
-    found.set(fresh.rank, {
-      ...fresh,
-      cpu: joined(old?.cpu, fresh.cpu),
-      rss: joined(old?.rss, fresh.rss),
-      gpu: joined(old?.gpu, fresh.gpu),
-      gpu_used: joined(old?.gpu_used, fresh.gpu_used)
-    });
-  }
-  return found;
 }
 
 /** The model after the answer to hello. */

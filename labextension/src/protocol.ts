@@ -191,26 +191,20 @@ export interface ICell {
   type: 'cell';
 }
 
-/** One rank's samples, oldest first: percents of a processor and of its GPUs' time, and bytes. */
-export interface ISeries {
+/** What one rank uses: percents of a processor and of its GPUs' time, and bytes. */
+export interface IRankUse {
   rank: number;
-  cpu: (number | null)[];
-  rss: number[];
-  gpu: (number | null)[];
-  gpu_used: number[];
+  cpu: number | null;
+  rss: number;
+  gpu: number | null;
+  gpu_used: number;
   /** 0 if there is no GPU, or nothing is known of it. */
   gpu_total: number;
 }
 
-/** What the ranks of a cluster use. */
+/** What the ranks of the current cluster use. */
 export interface IResources {
-  now: number;
-  cluster: string;
-  ranks: ISeries[];
-  /** Whether it replaces all that was known; else it comes after that. */
-  whole: boolean;
-  /** Milliseconds between two samples. */
-  every: number;
+  ranks: IRankUse[];
   type: 'resources';
 }
 

@@ -5,7 +5,7 @@ import type { IDisposable } from '@lumino/disposable';
 import type { ISignal } from '@lumino/signaling';
 import type { NotebookPanel } from '@jupyterlab/notebook';
 export { CommandIDs } from './commandIds';
-import type { ICell, IOperations, ISeries, IState, Operation } from './protocol';
+import type { ICell, IOperations, IRankUse, IState, Operation } from './protocol';
 
 /** One notebook's kernel as this extension sees it. Made by connection.ts, one for each notebook panel. */
 export interface ILink extends IDisposable {
@@ -17,8 +17,8 @@ export interface ILink extends IDisposable {
   readonly stateChanged: ISignal<ILink, void>;
   /** One cell has changed: its id. '' when all have (after a reload or a kernel restart). */
   readonly cellChanged: ISignal<ILink, string>;
-  /** What each rank used in the last minutes, while somebody watches it. */
-  readonly resources: ReadonlyMap<number, ISeries>;
+  /** What each rank uses, while somebody watches it. */
+  readonly resources: readonly IRankUse[];
   readonly resourcesChanged: ISignal<ILink, void>;
   /** Have `resources` kept fresh until what is returned is disposed of. */
   watchResources(): IDisposable;

@@ -304,14 +304,8 @@ def test_it_is_readable_in_vscodes_colours_and_without_any(
 ) -> None:
     view = sidebar.show(state(), theme)
     sidebar.meet()
-    samples = [
-        {"rank": r["rank"], "cpu": [None, 50, 80], "rss": [2**29] * 3, "gpu": [None] * 3,
-         "gpu_used": [0] * 3, "gpu_total": 0}
-        for r in GOLDEN["state"]["ranks"]
-    ]  # fmt: skip
-    used = {"type": "resources", "now": 0, "cluster": "main", "whole": True, "every": 2000}
-    sidebar.page.evaluate("message => model.say(message)", {**used, "ranks": samples})
-    view.locator(".jxl-spark").first.wait_for()
+    sidebar.page.evaluate("message => model.say(message)", GOLDEN["resources"])
+    view.get_by_text("12 % CPU").wait_for()
     view.get_by_role("button", name="More actions").click()
     view.get_by_role("menuitem", name="Show Report").click()
     if SHOTS:

@@ -80,7 +80,7 @@ def test_the_sidebar_is_in_a_cell(chromium: Any, bare_lab: Lab) -> None:
     # Interrupted, during a cell: ipykernel 7 and JupyterLab have a subshell for it.
     page.run(2)
     view.get_by_text("[3] line 3").first.wait_for()
-    view.locator(".jxl-rank .jxl-spark").nth(1).wait_for()  # what the ranks use
+    view.locator(".jxl-rank").get_by_text("% CPU").nth(1).wait_for()  # what the ranks use
     view.get_by_role("button", name="Interrupt").click()
     page.finish(2)
     view.get_by_text("2/2 idle").wait_for()

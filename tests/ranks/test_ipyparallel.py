@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -97,47 +96,15 @@ def test_our_cells_stay_ours(cluster: jaxcluster.Cluster, client: Any) -> None:
     assert record.result(3) == {"text/plain": "3"}
 
 
-@pytest.mark.one_machine("ipyparallel lists what runs on this machine")
-def test_the_cluster_is_in_ipyparallels_own_list(cluster: jaxcluster.Cluster) -> None:
-    path = Path(cluster.record.cluster_file)
-    saved = json.loads(path.read_text())
-    assert saved["cluster"]["cluster_id"].startswith("jaxcluster-shared-")
-    done = python("-m", "ipyparallel.cluster", "list")
-    assert done.returncode == 0, done.stderr
-    assert "jaxcluster-shared" in done.stdout
-
-
-@pytest.mark.one_machine("ipyparallel lists what runs on this machine")
 def test_a_client_in_another_process_finds_the_engines(cluster: jaxcluster.Cluster) -> None:
-    cluster_id = Path(cluster.record.cluster_file).stem.removeprefix("cluster-")
     done = python(
         "-c",
-        "import ipyparallel\n"
-        f"client = ipyparallel.Client(cluster_id={cluster_id!r})\n"
-        "client.wait_for_engines(4, timeout=60)\n"
+        "import jaxcluster\n"
+        f"client = jaxcluster.attach({cluster.name!r}).client\n"
         "print(client.ids, client[:].apply_sync(lambda: 1 + 1))",
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[0, 1, 2, 3] [2, 2, 2, 2]\n"
-
-
-@pytest.mark.one_machine("ipyparallel lists what runs on this machine")
-def test_a_cluster_that_has_ended_leaves_the_list_of_who_knew_it(
-    start: Callable[..., jaxcluster.Cluster],
-) -> None:
-    """As in a Jupyter server, which lists the clusters of kernels that come and go."""
-    from ipyparallel.cluster import ClusterManager
-
-    manager = ClusterManager()
-
-    def listed() -> list[str]:
-        manager.load_clusters()
-        return [key for key, known in manager.clusters.items() if "-ending-" in key]
-
-    running = start(name="ending")
-    assert len(listed()) == 1
-    running.stop()
-    assert listed() == []
 
 
 # --------------------------------------------------------------------------- broadcast views

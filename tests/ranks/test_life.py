@@ -357,7 +357,6 @@ def test_a_stop_takes_less_than_3_seconds_and_leaves_nothing(start: Start) -> No
     assert seconds < 10
     assert not any(process.state for process in processes)
     assert not registry.folder("short").exists()
-    assert not Path(running.record.cluster_file).exists()
     assert running.stop() == 0.0
     with pytest.raises(NoCluster, match="Cluster 'short' is stopped"):
         running.run("1")

@@ -693,7 +693,6 @@ def test_broken_records_beside_a_cluster_harm_nothing(alone: Home) -> None:
             {"spec": 7},
             {"facts": None},
             {"owner": "x:y"},
-            {"cluster_file": str(dear / "thesis.txt")},
             {"supervisor": str(dear / "thesis.txt")},
         ]
         for number, change in enumerate(changes):

@@ -166,24 +166,6 @@ def test_a_detached_cluster_is_listed_attached_to_and_stopped(
     assert shell("list").stdout == "No cluster is running. Start one: %jaxcluster start -n 4\n"
 
 
-def test_ipyparallels_own_stop_leaves_nothing_behind(
-    shell: Callable[..., subprocess.CompletedProcess[str]], private_home: Home
-) -> None:
-    """``ipcluster stop`` and the Jupyter server's DELETE /ipyparallel/clusters/ID are the same."""
-    assert shell("start", "-n", "2", "--name", "kept", "--detach").returncode == 0
-    stop = (
-        "import asyncio\n"
-        "from ipyparallel.cluster import ClusterManager\n"
-        "[cluster] = ClusterManager().load_clusters().values()\n"
-        "print(cluster.cluster_id, len(cluster.engine_set.proc_pids))\n"
-        "asyncio.run(cluster.stop_cluster())"
-    )
-    done = python("-c", stop, env=private_home.environ())
-    assert re.match(r"jaxcluster-kept-\w{8} 2\n", done.stdout), done.stderr
-    private_home.wait_until_empty()
-    assert shell("list").stdout == "No cluster is running. Start one: %jaxcluster start -n 4\n"
-
-
 def test_stop_all_ends_all(
     shell: Callable[..., subprocess.CompletedProcess[str]], private_home: Home
 ) -> None:
@@ -221,25 +203,6 @@ def test_a_cluster_in_the_foreground_may_be_stopped_from_elsewhere(
     began = time.monotonic()
     command.process.wait(30)
     assert time.monotonic() - began < 30
-    private_home.wait_until_empty(GONE_S)
-
-
-def test_ipyparallels_own_stop_is_no_death_for_the_owner(
-    foreground: Callable[..., Foreground], private_home: Home
-) -> None:
-    """A Jupyter server that has read the cluster's file during the start knows of no ranks."""
-    command = foreground("-n", "1", "--name", "front")
-    command.wait_for("Ctrl-C stops it.")
-    stop = (
-        "import asyncio\n"
-        "from ipyparallel.cluster import ClusterManager\n"
-        "[cluster] = ClusterManager().load_clusters().values()\n"
-        "cluster.engines.clear()\n"
-        "asyncio.run(cluster.stop_cluster())"
-    )
-    done = python("-c", stop, env=private_home.environ())
-    assert done.returncode == 0, done.stderr
-    command.process.wait(30)  # it has heard that it is meant, and replaces nothing
     private_home.wait_until_empty(GONE_S)
 
 

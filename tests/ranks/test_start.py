@@ -166,12 +166,11 @@ def test_every_port_is_on_loopback(cluster: jaxcluster.Cluster, home: Home) -> N
 def test_ipyparallels_keys_are_on_and_in_no_command_line(
     cluster: jaxcluster.Cluster, home: Home
 ) -> None:
-    security = Path(cluster.record.cluster_file).parent
-    cluster_id = Path(cluster.record.cluster_file).stem.removeprefix("cluster-")
+    security = registry.client_file(cluster.name).parent
     secrets = []
     kinds = ("client",) if overhosts.hosts() else ("engine", "client")
     for kind in kinds:
-        path = security / f"ipcontroller-{cluster_id}-{kind}.json"
+        path = security / f"ipcontroller-{kind}.json"
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         said = json.loads(path.read_text())
         secrets.append(said["curve_serverkey"] or said["key"])  # curve, where zmq has it

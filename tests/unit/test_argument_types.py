@@ -90,7 +90,6 @@ def test_a_missing_argument_is_pythons_to_tell() -> None:
         lambda c: c.copies(True),
         lambda c: c.limit_undo("x"),
         lambda c: c.logs(None),
-        lambda c: c.cost(None),
         lambda c: c.push(None),
         lambda c: c.restart("yes"),
         lambda c: c.restart(clean="no"),

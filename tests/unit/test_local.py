@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from helpers import Home
 
 from jaxcluster import wire
 from jaxcluster.allocation import local
+from jaxcluster.allocation.controller import CONTROLLER_ARGS
 from jaxcluster.allocation.local import ProcessPlan, describe_launch, render
 from jaxcluster.allocation.supervisor import import_time_settings
 from jaxcluster.cluster import make_spec
@@ -24,13 +24,13 @@ from jaxcluster.supervision.starting import can_fork
 from jaxcluster.wire.forks import Process
 
 SPEC = wire.ClusterSpec("exp", 3, devices_per_process=2, env={"MINE": "1", "PATH": "/mine"})
-ENV = {"PATH": "/bin", "HOME": "/home/me", "JPY_PARENT_PID": "12", "IPP_CONNECTION_INFO": "{}"}
-FILE = "/home/me/security/ipcontroller-exp-engine.json"
+ENV = {"PATH": "/bin", "HOME": "/home/me", "JPY_PARENT_PID": "12", "IPP_CLUSTER_ID": "theirs"}
+FILE = "/run/exp/ipyparallel/security/ipcontroller-engine.json"
 
 
 @pytest.fixture
 def plan() -> ProcessPlan:
-    return render(SPEC, Path("/run/exp"), ENV, "/work", FILE)
+    return render(SPEC, Path("/run/exp"), ENV, "/work")
 
 
 def test_every_rank_has_a_socket_and_a_log_in_the_clusters_folder(plan: ProcessPlan) -> None:
@@ -63,12 +63,13 @@ def test_the_users_environment_stands_above_the_notebooks(plan: ProcessPlan) -> 
 def test_a_rank_does_not_take_itself_for_a_part_of_the_notebooks_kernel(plan: ProcessPlan) -> None:
     for proc in (*plan.ranks, plan.controller):
         assert "JPY_PARENT_PID" not in proc.env
-        assert "IPP_CONNECTION_INFO" not in proc.env
+        assert "IPP_CLUSTER_ID" not in proc.env
 
 
-def test_nothing_is_in_the_command_line(plan: ProcessPlan) -> None:
+def test_nothing_of_the_users_is_in_the_command_line(plan: ProcessPlan) -> None:
     """Every user of a machine can read everybody's command lines."""
-    assert [proc.argv for proc in (*plan.ranks, plan.controller)] == [()] * 4
+    assert [proc.argv for proc in plan.ranks] == [()] * 3
+    assert plan.controller.argv == ("--profile-dir=/run/exp/ipyparallel", *CONTROLLER_ARGS)
 
 
 def test_a_dry_run_shows_each_ranks_part_but_not_the_whole_environment(plan: ProcessPlan) -> None:
@@ -77,25 +78,17 @@ def test_a_dry_run_shows_each_ranks_part_but_not_the_whole_environment(plan: Pro
     for rank in range(3):
         assert f"rank {rank}: JAXCLUSTER_ENGINE=" in shown
     assert "every rank: MINE=1 PATH=/mine" in shown
-    assert "/home/me/security" in shown
+    assert FILE in shown
     assert "HOME=" not in shown
 
 
 def test_rendering_changes_nothing(tmp_path: Path) -> None:
     env = dict(ENV)
-    made = render(SPEC, tmp_path / "exp", env, "/work", FILE)
+    made = render(SPEC, tmp_path / "exp", env, "/work")
     assert not (tmp_path / "exp").exists()
     assert env == ENV
     with pytest.raises(dataclasses.FrozenInstanceError):
         made.spec = SPEC  # type: ignore[misc]
-
-
-def test_ipyparallel_finds_our_launchers_by_name() -> None:
-    for kind in ("controller", "engine"):
-        (found,) = importlib.metadata.entry_points(
-            group=f"ipyparallel.{kind}_launchers", name="jaxcluster"
-        )
-        assert found.load().__module__ == "jaxcluster.allocation.ipp"
 
 
 # --------------------------------------------------------------------------- the fork server
@@ -169,12 +162,9 @@ def test_a_process_allows_itself_the_files_that_hosts_need(monkeypatch: pytest.M
 
 
 def test_the_fork_server_is_told_what_a_process_has(plan: ProcessPlan) -> None:
-    env = {**plan.ranks[1].env, "MORE": "1"}
-    rank = plan.ranks[1].with_more(env={"MORE": "1"})
-    assert rank == Process("rank", env, "/work", "/run/exp/rank-1.log", [], rank=1)
-    told = plan.controller.with_more(["--port=1"])
-    assert told.argv == ["--port=1"] and told.hold == "/run/exp/alive"
-    assert told.rank is None
+    rank = plan.ranks[1]
+    assert rank == Process("rank", rank.env, "/work", "/run/exp/rank-1.log", (), rank=1)
+    assert plan.controller.hold == "/run/exp/alive" and plan.controller.rank is None
 
 
 @pytest.fixture

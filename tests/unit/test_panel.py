@@ -442,37 +442,37 @@ def uses(at_s: float, cpu_s: float, *gpus: wire.GpuUse) -> wire.RankResources:
 
 def test_a_share_of_a_processor_takes_two_readings() -> None:
     gpus = (wire.GpuUse("0", 80.0, 3, 10), wire.GpuUse("1", 40.0, 4, 10))
-    first = sample_of(None, uses(10.0, 5.0), 1)
+    first = sample_of(None, uses(10.0, 5.0))
     assert (first.cpu, first.gpu, first.gpu_total_nbytes) == (None, None, 0)
-    second = sample_of(uses(10.0, 5.0), uses(12.0, 8.0, *gpus), 2)
+    second = sample_of(uses(10.0, 5.0), uses(12.0, 8.0, *gpus))
     assert (second.cpu, second.gpu) == (150.0, 60.0)
     assert (second.gpu_used_nbytes, second.gpu_total_nbytes) == (7, 20)
-    part = sample_of(None, uses(1.0, 1.0, wire.GpuUse("MIG-1", None, 3, 10)), 3)
+    part = sample_of(None, uses(1.0, 1.0, wire.GpuUse("MIG-1", None, 3, 10)))
     assert (part.gpu, part.gpu_used_nbytes) == (None, 3)
 
 
 def test_an_answer_that_is_late_is_in_the_next_look(running: Running) -> None:
     meter = Meter(running.link)  # type: ignore[arg-type]
     running.link.uses = {}
-    assert meter.look(0) == {}
+    assert meter.look(0) == meter.latest == {}
     running.link.uses = {0: uses(1.0, 1.0)}
     assert list(meter.look(0)) == [0]
     running.link.uses = {0: uses(2.0, 1.25)}
     assert meter.look(0)[0].cpu == 25.0
-    assert [one.cpu for one in meter.history[0]] == [None, 25.0]
+    assert meter.latest[0].cpu == 25.0
 
 
 def test_who_shows_the_samples_later_gets_the_same_ones(running: Running) -> None:
     meter = running.meter
-    for second in range(3):
+    for second, cpu in enumerate((None, 50.0, 50.0)):
         running.link.uses = {0: uses(second, 0.5 * second)}
         meter.due = 0.0
+        before = meter.latest
         meter.keep_up(0)
+        first = meter.latest
         meter.keep_up(0)  # another one that shows them
-    assert [one.cpu for one in meter.history[0]] == [None, 50.0, 50.0]
-    new, taken = meter.since({0: 2})
-    assert ([one.cpu for one in new[0]], taken) == ([50.0], {0: 3})
-    assert meter.since(taken)[0] == {}
+        assert meter.latest is first is not before
+        assert first[0].cpu == cpu
 
 
 class FakeKernel:
@@ -492,9 +492,7 @@ class FakeKernel:
         self.sent.append({"type": msg_type, "parent": parent["header"]["msg_type"], "data": data})
 
 
-def test_resources_are_sent_while_a_page_shows_them_and_the_first_time_whole(
-    running: Running,
-) -> None:
+def test_resources_are_sent_while_a_page_shows_them(running: Running) -> None:
     kernel = FakeKernel()
     feed = ResourceFeed(kernel)
     for second in range(3):
@@ -509,15 +507,15 @@ def test_resources_are_sent_while_a_page_shows_them_and_the_first_time_whole(
         running.meter.due = 0.0
         feed.step(running, ["p"])  # type: ignore[arg-type]
     feed.step(running, ["p"])  # type: ignore[arg-type]  # nothing is due, and nothing new to send
-    first, second = (sent["data"] for sent in kernel.sent)
-    assert (first["whole"], second["whole"]) == (True, False)
-    assert first["ranks"][0]["cpu"] == [None, 50, 50, 50]
-    assert second["ranks"][0]["cpu"] == [50]
+    assert [sent["data"]["ranks"][0]["cpu"] for sent in kernel.sent] == [50, 50]
+    feed.watch("p", True)  # the page was reloaded
+    feed.step(running, ["p"])  # type: ignore[arg-type]
+    assert len(kernel.sent) == 3
     feed.step(running, [])  # type: ignore[arg-type]  # the page is gone, and said nothing
     feed.watch("q", True)
     feed.watch("q", False)
     feed.step(running, ["q"])  # type: ignore[arg-type]
-    assert len(kernel.sent) == 2
+    assert len(kernel.sent) == 3
 
 
 def test_a_widget_is_sent_what_there_is_and_then_what_comes_while_ranks_are_busy(
@@ -530,14 +528,10 @@ def test_a_widget_is_sent_what_there_is_and_then_what_comes_while_ranks_are_busy
         running.link.uses = {0: uses(second, 0.5 * second)}
         running.meter.due = 0.0
         feed.step(running, ["w"], said.append, is_busy)  # type: ignore[arg-type]
-    assert [(one["whole"], one["ranks"][0]["cpu"]) for one in said] == [
-        (True, [None]),
-        (False, [50, 50]),
-        (False, [50]),
-    ]
+    assert [one["ranks"][0]["cpu"] for one in said] == [None, 50, 50]
     feed.greet()  # one more view of it
     feed.step(running, ["w"], said.append)  # type: ignore[arg-type]
-    assert (said[-1]["whole"], len(said[-1]["ranks"][0]["cpu"])) == (True, 4)
+    assert len(said) == 4
 
 
 def test_new_ranks_begin_anew(running: Running) -> None:
@@ -551,8 +545,7 @@ def test_new_ranks_begin_anew(running: Running) -> None:
     running.link.uses = {0: uses(9.0, 0.1)}
     feed.step(running, ["p"])  # type: ignore[arg-type]
     feed.step(None, ["p"])
-    assert [sent["data"]["whole"] for sent in kernel.sent] == [True, True]
-    assert kernel.sent[1]["data"]["ranks"][0]["cpu"] == [None]
+    assert [sent["data"]["ranks"][0]["cpu"] for sent in kernel.sent] == [None, None]
 
 
 def test_jupyters_server_does_not_take_them_for_activity(running: Running) -> None:

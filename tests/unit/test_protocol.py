@@ -22,9 +22,9 @@ from jaxcluster.panel.protocol import (
     Cluster,
     Profile,
     Rank,
+    RankUse,
     Report,
     Resources,
-    Series,
     Shown,
     Start,
     State,
@@ -99,14 +99,10 @@ CELL = Cell(
 )
 
 RESOURCES = Resources(
-    now=NOW,
-    cluster="main",
-    ranks=[
-        Series(0, [None, 12], [512 << 20, 512 << 20], [None, None], [0, 0]),
-        Series(1, [None, 104], [496 << 20, 496 << 20], [80, 85], [2 << 30, 2 << 30], 80 << 30),
-    ],
-    whole=True,
-    every=2000,
+    [
+        RankUse(0, 12, 512 << 20, None, 0),
+        RankUse(1, 104, 496 << 20, 85, 2 << 30, 80 << 30),
+    ]
 )
 
 REQUESTS: dict[str, dict[str, Any]] = {

@@ -127,7 +127,6 @@ def broken(change: Callable[[dict[str, Any]], object]) -> str:
         broken(lambda b: b.update(pids=[])),
         broken(lambda b: b.update(created_ns="1")),
         broken(lambda b: b.update(created_ns=True)),
-        broken(lambda b: b.update(cluster_file=None)),
         broken(lambda b: b.update(owner=["1:2"])),
         broken(lambda b: b.update(name="other")),
         broken(lambda b: b.update(name="../odd")),
@@ -161,31 +160,6 @@ def test_a_name_that_is_a_path_is_no_clusters(root: Path, name: str) -> None:
         registry.read(name)
     with pytest.raises(UsageError):
         registry.folder(name)
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["/home/me/model.json", "", "cluster-jaxcluster-other-0123abcd.json", "cluster-x.json"],
-)
-def test_only_ipyparallels_files_of_the_cluster_are_ever_removed(tmp_path: Path, path: str) -> None:
-    there = tmp_path / Path(path).name if path else tmp_path / "none"
-    there.write_text("dear")
-    found = dataclasses.replace(record(), cluster_file=str(there))
-    assert registry.connection_files(found) == []
-    registry.remove_connection_files(found)
-    assert there.exists()
-
-
-def test_ipyparallels_files_of_the_cluster_are_removed(tmp_path: Path) -> None:
-    names = ["cluster-{}.json", "ipcontroller-{}-engine.json", "ipcontroller-{}-client.json"]
-    files = [tmp_path / name.format("jaxcluster-main-0123abcd") for name in names]
-    for file in files:
-        file.touch()
-    found = dataclasses.replace(record(), cluster_file=str(files[0]))
-    assert registry.connection_files(found) == files
-    registry.remove_connection_files(found)
-    registry.remove_connection_files(found)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unknown_cluster_says_which_are_running() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from jaxcluster.engine import log
@@ -16,18 +15,6 @@ from jaxcluster.engine.fingerprint import calls_into_process
 from jaxcluster.engine.private import loaded, programs
 
 _kept: CompiledFolder | None = None
-_is_fresh = False
-
-
-@contextlib.contextmanager
-def fresh() -> Iterator[None]:
-    """Inside it nothing is loaded: what was kept names the lines of whoever compiled it first."""
-    global _is_fresh
-    before, _is_fresh = _is_fresh, True
-    try:
-        yield
-    finally:
-        _is_fresh = before
 
 
 def keep_compiled(folder: CompiledFolder) -> bool:
@@ -95,7 +82,7 @@ def keep_compiled(folder: CompiledFolder) -> bool:
         name = None
         try:
             name = key(backend, module, devices, options, callbacks)
-            if name is not None and not _is_fresh:
+            if name is not None:
                 executable = load(name, backend, options, device_list)
                 if executable is not None:
                     return executable

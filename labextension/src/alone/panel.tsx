@@ -1,12 +1,12 @@
 /** The sidebar in a cell's output, with what JupyterLab has dialogs, menus and panels for. */
 
 import * as React from 'react';
-import type { ISeries, IState } from '../protocol';
+import type { IState } from '../protocol';
 import { Ticker } from '../widgets/clock';
 import { Logs } from '../widgets/logs';
 import { Button, Failure } from '../widgets/parts';
 import { ReportView } from '../widgets/report';
-import type { ISamples } from '../widgets/resources';
+import type { IUses } from '../widgets/resources';
 import { Sidebar } from '../widgets/sidebar';
 import type { Trans } from '../widgets/labels';
 import { actionOf, menuOf, type Args, type Call, type IQuestion, type Pane } from './actions';
@@ -38,7 +38,10 @@ export function Alone({ kernel, trans }: IAlone): JSX.Element {
     const around = box.current?.parentElement;
     setBare(!!around && !getComputedStyle(around).getPropertyValue('--jp-layout-color1'));
   }, [state === null]);
-  const samples = React.useMemo(() => samplesOf(kernel), [kernel]);
+  const uses = React.useMemo(
+    (): IUses => ({ all: () => kernel.known.resources, listen: kernel.listen }),
+    [kernel]
+  );
   const ticker = React.useMemo(() => new Ticker(() => kernel.known.clockOffset !== null), [kernel]);
 
   const call = React.useCallback(
@@ -92,7 +95,7 @@ export function Alone({ kernel, trans }: IAlone): JSX.Element {
           ticker={ticker}
           trans={trans}
           execute={execute}
-          samples={samples}
+          uses={uses}
           openMenu={button => {
             anchor.current = button;
             openMenu(!menu);
@@ -302,21 +305,4 @@ function FollowedLogs({ kernel, rank, state, trans, onRank }: IPane): JSX.Elemen
   }, [kernel, rank, follow]);
   const ranks = state.ranks.map(one => one.rank);
   return <Logs {...{ rank, ranks, text, failure, follow, trans, onRank }} onFollow={setFollow} />;
-}
-
-/** The samples as the sidebar's parts hear of them. */
-function samplesOf(kernel: Kernel): ISamples {
-  let map = kernel.known.resources;
-  let list: readonly ISeries[] = [...map.values()];
-  return {
-    get: rank => kernel.known.resources.get(rank),
-    all: () => {
-      if (map !== kernel.known.resources) {
-        map = kernel.known.resources;
-        list = [...map.values()];
-      }
-      return list;
-    },
-    listen: kernel.listen
-  };
 }

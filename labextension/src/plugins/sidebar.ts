@@ -7,11 +7,10 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import type { IDisposable } from '@lumino/disposable';
 import * as React from 'react';
 import { Menu } from '@lumino/widgets';
-import type { ISeries } from '../protocol';
 import { complain } from '../messages';
 import { load, numberFor, startWith } from '../startCell';
 import { CommandIDs, IClusters, IPreferences, IServerClusters, type ILink } from '../tokens';
-import type { ISamples } from '../widgets/resources';
+import type { IUses } from '../widgets/resources';
 import { icon } from '../icon';
 import { Sidebar } from '../widgets/sidebar';
 import { View } from '../widgets/view';
@@ -21,20 +20,6 @@ const MENU = [
   [CommandIDs.showReport, CommandIDs.stacks, CommandIDs.logs, CommandIDs.inspect],
   [CommandIDs.interrupt, CommandIDs.resync, CommandIDs.undo, CommandIDs.restart]
 ];
-
-/** The values of a map as a list that is a new one only if the map is. */
-function memo(get: () => ReadonlyMap<number, ISeries> | undefined): () => readonly ISeries[] {
-  let map: ReadonlyMap<number, ISeries> | undefined;
-  let list: readonly ISeries[] = [];
-  return () => {
-    const now = get();
-    if (now !== map) {
-      map = now;
-      list = [...(now?.values() ?? [])];
-    }
-    return list;
-  };
-}
 
 /** The sidebar "JAX clusters". */
 export const sidebar: JupyterFrontEndPlugin<void> = {
@@ -56,9 +41,8 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
       void app.commands.execute(command, args);
     };
     /** The link of the notebook that is shown. */
-    const samples: ISamples = {
-      get: rank => clusters.current?.resources.get(rank),
-      all: memo(() => clusters.current?.resources),
+    const uses: IUses = {
+      all: () => clusters.current?.resources,
       listen: listener => {
         listeners.add(listener);
         return () => listeners.delete(listener);
@@ -105,7 +89,7 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
         ticker,
         trans,
         execute,
-        samples,
+        uses,
         openMenu,
         number: number ?? values.numProcesses,
         onStart: number === null ? null : start,

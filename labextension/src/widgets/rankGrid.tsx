@@ -7,7 +7,7 @@ import { countStatuses, glyphOf, oddFirst, statusLabel, toneOf, type Trans } fro
 import { Middle } from './middle';
 import { Counts, stopAt } from './parts';
 import { RankRow, differencesOf } from './rankTable';
-import { useSeries } from './resources';
+import { useUse } from './resources';
 
 /** From so many ranks on hosts start folded. */
 const FOLD_FROM = 65;
@@ -177,7 +177,7 @@ const Tile = React.memo(RankTile, (a, b) => {
 
 function RankTile(props: ITile): JSX.Element {
   const { rank, odd, shown, trans } = props;
-  const cpu = useSeries(rank.rank)?.cpu.slice(-1)[0] ?? null;
+  const cpu = useUse(rank.rank)?.cpu ?? 0;
   const label = trans.__('rank %1: %2', rank.rank, statusLabel(rank.status, trans));
   return (
     <li>
@@ -191,7 +191,7 @@ function RankTile(props: ITile): JSX.Element {
         aria-current={shown ? 'true' : undefined}
         aria-label={rank.note ? `${label}, ${rank.note}` : label}
         tabIndex={-1}
-        style={{ '--jxl-use': `${Math.min(100, cpu ?? 0)}%` } as React.CSSProperties}
+        style={{ '--jxl-use': `${Math.min(100, cpu)}%` } as React.CSSProperties}
         onMouseEnter={() => props.onLook(rank.rank)}
         onFocus={() => props.onLook(rank.rank)}
         onClick={() => props.onChoose(rank.rank)}

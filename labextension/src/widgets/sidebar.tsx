@@ -12,7 +12,7 @@ import { chipText, currentCluster, primaryOf, type Trans } from './labels';
 import { Middle } from './middle';
 import { StartHere } from './startHere';
 import { Starting } from './starting';
-import { SamplesContext, Total, type ISamples } from './resources';
+import { Total, UsesContext, type IUses } from './resources';
 
 export interface ISidebar {
   /** The current notebook's name; null without a notebook. */
@@ -26,7 +26,7 @@ export interface ISidebar {
   /** Everything that can be done is a command. */
   execute: (command: string, args?: { [key: string]: string | number | boolean }) => void;
   /** What the ranks use. */
-  samples: ISamples;
+  uses: IUses;
   /** Open the menu of all that can be done now, at a button. */
   openMenu: (anchor: HTMLElement) => void;
   /** How many ranks are proposed for a cluster. */
@@ -52,7 +52,7 @@ export function Sidebar(props: ISidebar): JSX.Element {
     );
   return (
     <TickerContext.Provider value={props.ticker}>
-      <SamplesContext.Provider value={props.samples}>
+      <UsesContext.Provider value={props.uses}>
       <div className="jxl-sidebar">
         <section aria-label={trans.__('This notebook')}>
           <h2 title={props.notebook ?? ''}>{props.notebook ?? trans.__('This notebook')}</h2>
@@ -71,7 +71,7 @@ export function Sidebar(props: ISidebar): JSX.Element {
           />
         </section>
       </div>
-      </SamplesContext.Provider>
+      </UsesContext.Provider>
     </TickerContext.Provider>
   );
 }
