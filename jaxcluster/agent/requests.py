@@ -14,7 +14,6 @@ from typing import Any
 
 from jaxcluster.agent.folder import Folder
 from jaxcluster.agent.report import HostFacts
-from jaxcluster.agent.turns import Granted, LineLook
 from jaxcluster.host import ringfile
 from jaxcluster.host.free_space import free_nbytes, memory_room
 from jaxcluster.host.procfs import ProcessLook, look_at
@@ -59,24 +58,13 @@ class GiveOut(Request[str], cmd="give_out"):
     folders: list[str]
 
 
-class Turn(Request[Granted], cmd="turn"):
-    """Have the turn of a cell; answered when it is granted (see ``turns``)."""
+class Relay(Request[None], cmd="relay"):
+    """Carry what ranks say on a socket here to the cluster's referee, and back."""
 
-    world: str
-    who: str
-    ranks: list[int] | None
-
-
-class TurnDone(Request[None], cmd="turn_done"):
-    """Give a turn, or the wish for it, back; ``turn`` is the id of the request."""
-
-    turn: int
-
-
-class Turns(Request[LineLook], cmd="turns"):
-    """Who has the turn, and each rank's last cell."""
-
-    world: str
+    path: str
+    host: str
+    port: int
+    key: str
 
 
 class Look(Request[dict[int, ProcessLook | None]], cmd="look"):

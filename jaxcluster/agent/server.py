@@ -54,7 +54,7 @@ from jaxcluster.agent.forkserver_client import ForkServerClient
 from jaxcluster.agent.messages import Session, new_name, sender_of
 from jaxcluster.agent.mirrors import Mirrors
 from jaxcluster.agent.report import AgentFacts
-from jaxcluster.agent.turns import AWAY_S, Asked, Granted, LineLook, Turns
+from jaxcluster.agreement.frames import Relay
 from jaxcluster.host.reachability import connection_errors
 from jaxcluster.supervision import ends, processes, starting
 from jaxcluster.wire import encode_body
@@ -115,7 +115,6 @@ class Agent:
         self.why = ""
         self.has_failed = self.is_cut_short = False
         self.doors = report.Doors()
-        self.turns = Turns()
         self.mirrors: Mirrors | None = None
         self.fork_server: subprocess.Popen[bytes] | None = None
         self._handlers: dict[Any, Callable[[], object]] = {}
@@ -451,9 +450,6 @@ class Agent:
         beside: Buffer = b""
         try:
             request = parsed(message)
-            if isinstance(request, requests.Turn):  # it is answered when it is granted
-                world, who, ranks = request.world, request.who, request.ranks
-                return self._grant(self.turns.ask(world, client.name, id, who, ranks, now))
             answer, beside = self._do(client, request, data[0] if data else b"", now)
             reply = Reply(id, answer)
         except OSError as error:
@@ -491,15 +487,8 @@ class Agent:
                 mirrors.give_out(request.key, request.folders)
                 self.authenticator.readers = mirrors.readers
                 return mirrors.endpoint, b""
-            case requests.Turns():
-                line = self.turns.line(request.world)
-                if (holder := line.holder) is None:
-                    return LineLook("", 0.0, 0.0, line.last), b""
-                its = self.clients.get(holder.client)
-                away_s = its.absent_s if its is not None else 0.0
-                return LineLook(holder.who, now - holder.since, away_s, line.last), b""
-            case requests.TurnDone():
-                self._grant(self.turns.done(client.name, request.turn, now))
+            case requests.Relay(path, host, port, key):
+                Relay(str(self.folder.inside(path)), (host, port), key)
                 return None, b""
             case requests.Mkdir(own=True):
                 client.own.append(request.path)
@@ -512,11 +501,6 @@ class Agent:
             receive = self.mirrors.receive
             self._watch(self.mirrors.socket, lambda: receive(MIRRORS_AT_ONCE))
         return self.mirrors
-
-    def _grant(self, granted: Iterable[tuple[Asked, Granted]]) -> None:
-        for asked, turn in granted:
-            if (client := self.clients.get(asked.client)) is not None:
-                self._reply(client, Reply(asked.id, turn))
 
     def _reply(self, client: Client, reply: Reply, *data: Buffer) -> None:
         self._post(client, [b"agent", encode_body(reply), *data])

@@ -203,8 +203,6 @@ class Server:
                 self._answer(getattr(referee, method)(*arguments))
             case "look":
                 connection.send(pack(b"J", ["answer", arguments[0], self.look(arguments[1])]))
-            case "port":
-                connection.send(pack(b"J", ["answer", arguments[0], self.port]))
 
     def _answer(self, answers: Sequence[core.Answer]) -> None:
         for answer in answers:

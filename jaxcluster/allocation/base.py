@@ -64,20 +64,38 @@ class Processes(ABC):
     def connect(self) -> Link:
         """The way to the ranks."""
 
-    def start_coordinator(self, address: str) -> int:
-        """Start JAX's coordination service at ``address`` beside rank 0; returns its pid.
+    def start_coordinator(self, address: str, relays: str = "", key: str = "") -> int:
+        """Start the referee beside rank 0, with JAX's coordination service; returns its pid.
+
+        Args:
+          address: where JAX's service listens; "": it is rank 0's own.
+          relays, key: where the referee hears other hosts, and what these have to know.
 
         Raises:
           LaunchError: the fork server did not start it in time.
         """
-        return self._spawn_coordinator(
-            f"--address={address}",
+        words = [
             f"--num-processes={self.spec.num_processes}",
+            f"--referee={self.socket_path(REFEREE)}",
             f"--heartbeat-timeout={self.spec.heartbeat_timeout_seconds}",
-        )
+        ]
+        words += [f"--address={address}"] if address else []
+        words += [f"--relays={relays}"] if relays else []
+        return self._spawn_coordinator(words, {REFEREE_KEY: key} if key else {})
 
     @abstractmethod
-    def _spawn_coordinator(self, *argv: str) -> int: ...
+    def _spawn_coordinator(self, argv: Sequence[str], env: Mapping[str, str]) -> int: ...
+
+    def referee_paths(self, address: str, port: int, key: str) -> dict[int, str]:
+        """The referee's socket for each rank, on its own host.
+
+        Args:
+          address, port, key: of the referee, for relays on other hosts.
+
+        Raises:
+          LaunchError: a host could not reach it.
+        """
+        return dict.fromkeys(range(self.spec.num_processes), self.socket_path(REFEREE))
 
     @abstractmethod
     def no_way(self, to: int, address: str, port: int, deaf: Sequence[int]) -> LaunchError:

@@ -257,8 +257,8 @@ class LocalProcesses(Processes):
     def logs(self) -> list[str]:
         return [process.log for process in self.plan.ranks]
 
-    def _spawn_coordinator(self, *argv: str) -> int:
-        procs = [replace(self.plan.coordinator, argv=argv)]
+    def _spawn_coordinator(self, argv: Sequence[str], env: Mapping[str, str]) -> int:
+        procs = [self.plan.coordinator.with_more(argv, env)]
         return self.supervisor.command(Spawn(procs), self.spec.timeout_s)[0]
 
     def no_way(self, to: int, address: str, port: int, deaf: Sequence[int]) -> LaunchError:
@@ -287,9 +287,6 @@ class LocalProcesses(Processes):
     def read_history(self, log: str, wanted: Mapping[int, int]) -> dict[int, Part]:
         folder = inside() / self.folder.name / HISTORY
         return {r: ringfile.read(folder / f"rank-{r}" / log, at) for r, at in wanted.items()}
-
-    def turns(self, record: registry.ClusterRecord) -> LocalTurns:
-        return LocalTurns(record.name, record.last_seq)
 
     def state_folder(self) -> saved_states.LocalStates:
         return saved_states.LocalStates(self.spec.num_processes, _look_after)

@@ -177,9 +177,14 @@ class HostProcesses(Processes):
     def explain_missing(self, error: str, ranks: Sequence[int]) -> list[str]:
         return self._sync.explain(error, [self.host_of(rank) for rank in ranks])
 
-    def turns(self, record: registry.ClusterRecord) -> HostTurns:
-        world = f"{record.claim}-{record.created_ns}"
-        return HostTurns(self.places[0], world, record.last_seq)
+    def referee_paths(self, address: str, port: int, key: str) -> dict[int, str]:
+        first = self.places[0]
+        others = [where for where in self.places if where is not first]
+        for where in others:
+            path = f"{where.folder}/ranks/{REFEREE}"
+            where.agent.ask(requests.Relay(path, address, port, key), self.spec.timeout_s)
+        ranks = range(self.spec.num_processes)
+        return {rank: f"{self.host_of(rank).folder}/ranks/{REFEREE}" for rank in ranks}
 
     def host_of(self, rank: int) -> Place:
         """The host that a rank is on."""
@@ -210,9 +215,9 @@ class HostProcesses(Processes):
         homes = enumerate(map(self.host_of, range(self.spec.num_processes)))
         return [f"{host.name}:{host.folder}/ranks/{name.format(rank)}" for rank, host in homes]
 
-    def _spawn_coordinator(self, *argv: str) -> int:
+    def _spawn_coordinator(self, argv: Sequence[str], env: Mapping[str, str]) -> int:
         first = self.places[0]
-        procs = [self._process("coordinator", first, argv=argv)]
+        procs = [self._process("coordinator", first, argv=argv).with_more(env=env)]
         return first.agent.ask(Spawn(procs), self.spec.timeout_s)[0]
 
     def no_way(self, to: int, address: str, port: int, deaf: Sequence[int]) -> LaunchError:

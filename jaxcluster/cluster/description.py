@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxcluster.allocation.fleet import Left
-from jaxcluster.lockstep.availability import ClusterCondition
+from jaxcluster.model.availability import ClusterCondition
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.records.saved_states import Kept

@@ -11,17 +11,13 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.allocation.base import Allocation
 from jaxcluster.cluster import (
-    between_cells,
-    copies,
     delegation,
     description,
     events,
     history,
+    lateness,
     profiling,
     recovery,
-    replay,
-    resizing,
-    stragglers,
 )
 from jaxcluster.cluster.argument_types import checked
 from jaxcluster.cluster.dispatch import Dispatcher
@@ -33,24 +29,21 @@ from jaxcluster.cluster.restart import Restored
 from jaxcluster.cluster.running import CellOptions, Listener, RunningCell
 from jaxcluster.cluster.starting import Progress
 from jaxcluster.cluster.world import World
-from jaxcluster.errors import Divergence, NoCluster, RecoveryError, UsageError
-from jaxcluster.model import findings
+from jaxcluster.errors import RecoveryError
 from jaxcluster.model.history import History
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
 from jaxcluster.model.life import State
 from jaxcluster.model.lineage import Lineage
 from jaxcluster.model.outputs import CellRecord
-from jaxcluster.model.stragglers import Straggler
+from jaxcluster.model.lateness import Late
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records.lastreport import Reports
 from jaxcluster.wire.link import Event, Link, replies
 from jaxcluster.wire.ops.cells import Interrupt
-from jaxcluster.wire.ops.lockstep import Strict
-from jaxcluster.wire.ops.state import UndoLimit
+from jaxcluster.wire.ops.agreement import Looked
+from jaxcluster.wire.ops.lockstep import Stacks
 
 ASK_S = 2.0  # for answers that a control channel gives at once
-RESYNC_S = 10.0  # that cells get to end before a resync
-SWITCH_S = 10.0  # that cells get to end, and ranks to switch strict mode
 
 
 @checked
@@ -72,11 +65,8 @@ class Cluster(Lifecycle):
       recovered: what was done about the last finding or death; "" if nothing was yet.
       lineage: the cells of this process that have made the ranks' variables.
       past_reports: how its last cells went wrong, for ``%jaxcluster report``.
-      copies_nbytes: what ``copies`` was given last.
-      undo_nbytes: what ``limit_undo`` was given last.
-      stays_strict: new processes check launches from their start on, too.
       asked: what it was started with, before the hosts decided what was left open.
-      changing: held while it gets new processes, or its end, and while a cell is undone.
+      changing: held while it gets new processes, or its end.
     """
 
     def __init__(self, world: World, allocation: Allocation | None = None) -> None:
@@ -85,9 +75,6 @@ class Cluster(Lifecycle):
         self.lineage = Lineage()
         self.past_reports = Reports(self.name)
         self.restored: Restored | None = None
-        self.undo_nbytes: int | None = None
-        self.copies_nbytes: int | None = 0
-        self.stays_strict = False
         self.on_push: Callable[[Event[Any]], None] | None = None
         self._dispatcher = Dispatcher(self)
         self._delegate = delegation.Delegate(self)
@@ -101,7 +88,6 @@ class Cluster(Lifecycle):
         world.link.on_push = self._on_push
         self.world, self.num_processes = world, world.num_processes
         self.meter = Meter(world.link)  # for all that show what the ranks use
-        self.late = stragglers.Watch(world)
         self._dispatcher.begin()
         world.listen()
 
@@ -118,19 +104,9 @@ class Cluster(Lifecycle):
         return self.world.dead
 
     @property
-    def divergence(self) -> findings.Report | None:
-        """Why no cell may run; None while the ranks are in lockstep."""
-        return self.world.divergence
-
-    @property
     def coordinator_died(self) -> str:
         """How JAX's coordination service has ended; "" while it serves."""
         return self.world.coordinator_died
-
-    @property
-    def is_strict(self) -> bool:
-        """Whether launches are checked before they are issued."""
-        return self.world.is_strict
 
     @property
     def is_broken(self) -> bool:
@@ -161,14 +137,21 @@ class Cluster(Lifecycle):
         time.sleep(seconds)
         return meter.look(ASK_S)
 
-    def straggler(self) -> Straggler | None:
-        """Who keeps the other ranks waiting in the last cell, also while it runs; None: nobody.
-
-        By the journals' own times, of the last 512 launches. Somebody is named only where chance
-        can't explain it: that takes some 20 launches. Up to 0.3 s while somebody does.
-        """
+    def look(self, launches: int = 0) -> Looked | None:
+        """Who waits for whom, and so many of the last launches, also during a cell."""
         self.check_not_closed()
-        return stragglers.find(self.world)
+        return self.world.look(launches)
+
+    def late(self) -> Late | None:
+        """Who comes last into most launches that span processes, and by how much; None: nobody."""
+        self.check_not_closed()
+        return lateness.find(self.world)
+
+    def stacks(self) -> dict[int, wire.RankReport]:
+        """Where each rank's threads are, also while it runs or hangs."""
+        self.check_not_closed()
+        ranks = range(self.num_processes)
+        return replies(self.link.gather(ranks, Stacks(), timeout_s=ASK_S))
 
     def check_ranks(self, ranks: Sequence[int] | None) -> list[int]:
         """``ranks``, or all of them.
@@ -211,7 +194,6 @@ class Cluster(Lifecycle):
         *,
         clean: bool = False,
         when: str = "",
-        undo: bool = False,
     ) -> str:
         """Give it new processes; returns in a line what was kept and what was lost.
 
@@ -223,14 +205,13 @@ class Cluster(Lifecycle):
         Args:
           clean: keep nothing.
           when: when names were lost that are lost, as in "in cell [3]".
-          undo: what the last cell has bound comes back as it was before that cell.
 
         Raises:
           RecoveryError: nothing could be saved; the old processes still run then.
           LaunchError: the new processes did not come up; what was saved is kept.
           CellInterrupted: it was stopped; the message says what the cluster is now.
         """
-        return self._renew(progress, lambda: Respawn(self, clean=clean, when=when, undo=undo))
+        return self._renew(progress, lambda: Respawn(self, clean=clean, when=when))
 
     def _renew(self, progress: Progress | None, make: Callable[[], Respawn]) -> str:
         with self.changing:
@@ -305,15 +286,6 @@ class Cluster(Lifecycle):
         self.check_not_closed()
         return delegation.ask_restart(self.world, clean, lambda: self.is_replaced)
 
-    def equip(self) -> None:
-        """Have new processes keep what the old ones were told to keep, and be as strict."""
-        if self.undo_nbytes is not None:
-            self.limit_undo(self.undo_nbytes)
-        if self.stays_strict:
-            self._switch_strict(True)  # who brings them has the turn: there are no cells
-        if self.copies_nbytes != 0:
-            self.copies(self.copies_nbytes)
-
     # ------------------------------------------------------------------ cells
 
     def run(
@@ -327,7 +299,6 @@ class Cluster(Lifecycle):
         on_output: Listener | None = None,
         on_notice: Callable[[str], None] | None = None,
         show: bool = True,
-        stall_s: float | None = None,
     ) -> CellRecord:
         """Run a cell on all ranks (or ``ranks``) and return when all have ended it.
 
@@ -337,22 +308,22 @@ class Cluster(Lifecycle):
           execution_count: the cell's number, for tracebacks and ``Out``.
           shown_ranks: whose file descriptors are read too; the first rank by default.
           on_output: called with each output and reply as it comes, on this thread.
-          on_notice: told of the first error while other ranks still run, and who is waited for.
+          on_notice: told what the cell waits for.
           show: without ``on_output``: print what the first rank prints.
-          stall_s: interrupt ranks that have been so many seconds in a launch that all have made.
 
         Raises:
-          CellFailed: it raised on some ranks. The first error is shown at once; the other ranks
-            get 2 s to end, and are interrupted then.
+          CellFailed: it raised on some ranks. The others stop before their next launch; those that
+            launch nothing are interrupted 2 s later.
+          Divergence: its ranks were about to launch different programs. Nothing was launched.
           RankDied: a rank's process ended.
-          RankHung: some ranks did not answer an interrupt.
+          RankHung: some ranks did not come back from C code.
         """
         on_output = on_output or (_print_first if show else None)
         prompt = here()
         talk = Labelled(prompt, _print_output) if prompt is not None else None
         options = CellOptions(
             ranks, timeout_s, execution_count, shown_ranks, on_output, on_notice, prompt=talk,
-            stall_s=stall_s,
+            is_waited_for=True,
         )  # fmt: skip
         return self._submit(source, options).wait()
 
@@ -369,15 +340,13 @@ class Cluster(Lifecycle):
         cell_id: str = "",
         prompt: Labelled | None = None,
         post_mortem: bool = False,
-        stall_s: float | None = None,
         profile: Path | None = None,
         message: wire.CommMessage | None = None,
         buffers: Sequence[bytes] = (),
         script: wire.Script | None = None,
+        is_waited_for: bool = False,
     ) -> RunningCell:
         """Like ``run``, without waiting: ``wait`` on what it returns.
-
-        Another notebook's turn to hand out a cell, or to recover the ranks, is waited for.
 
         Args:
           cell_id: Jupyter's, for the panel.
@@ -387,12 +356,13 @@ class Cluster(Lifecycle):
           message, buffers: instead of running ``source``, the code of the cell that has opened the
             comm, pass on what a page has said on it.
           script: what is run, whose code ``source`` is ("" of a module). Its output is given to
-            ``on_output`` and not kept. The ranks are of no use afterwards: nothing is brought back
-            into lockstep, undone or replaced. See ``engine.mainscript``.
+            ``on_output`` and not kept. The ranks are of no use afterwards: none is replaced. See
+            ``engine.mainscript``.
+          is_waited_for: this process sends no other cell before this one has ended.
         """
         options = CellOptions(
             ranks, timeout_s, execution_count, shown_ranks, on_output, on_notice, cell_id, message,
-            buffers, prompt, post_mortem, script, stall_s=stall_s, profile=profile,
+            buffers, prompt, post_mortem, script, str(profile or ""), is_waited_for,
         )  # fmt: skip
         return self._submit(source, options)
 
@@ -455,72 +425,18 @@ class Cluster(Lifecycle):
         """Raise if no cell can run. Ranks that are lost are replaced first, if recovery is auto."""
         recovery.ensure_open(self)
 
-    def recover(
-        self, evidence: str = "", *, message: str = "", when: str = "", undo: bool = False
-    ) -> str:
-        """After a death or a permanent hang: what was done about it, as ``recovery`` has it.
+    def recover(self, evidence: str = "", *, message: str = "", when: str = "") -> str:
+        """After ranks were lost: what was done about it.
 
         Args:
           evidence: a text that comes before it.
           message: what has happened, for the exception if a user stops this.
-          when, undo: see ``restart``.
+          when: see ``restart``.
 
         Raises:
           CellInterrupted: it was stopped.
         """
-        return recovery.recover(self, evidence, message=message, when=when, undo=undo)
-
-    def strict(self, on: bool) -> None:
-        """Check every multi-process launch before it is issued (some 2 ms each), or no longer.
-
-        Ranks that are about to launch different programs then raise at the line, with nothing
-        launched.
-        """
-        self.ensure_open()
-        with between_cells.place(self, SWITCH_S):  # in a cell it would be on for some ranks only
-            self._switch_strict(on)
-        events.tell()
-
-    def _switch_strict(self, on: bool) -> None:
-        epoch = f"{time.time_ns():x}" if on else None
-        self.world.ask(range(self.num_processes), Strict(epoch), timeout_s=SWITCH_S)
-        self.world.is_strict = self.stays_strict = on
-
-    def resync(self) -> str:
-        """Bring the ranks back into lockstep, the mildest way that works; returns what was done.
-
-        While nothing is known to be wrong, other notebooks' cells come to their ends first: a rank
-        that is late is not run past what it lacks.
-
-        Raises:
-          RankHung: a cell runs, and nothing is wrong with it so far.
-          RecoveryError: no way works; ``restart(clean=True)`` gives it empty ranks.
-        """
-        if self.down:
-            return self.restart()
-        self.check_not_closed()
-        try:
-            if not self.is_broken:
-                with between_cells.place(self, RESYNC_S):
-                    pass
-        except Divergence as found:
-            if not self.is_broken:
-                return str(found)
-        with self.changing:
-            self.recovered = recovery.bring_into_lockstep(self)
-        events.tell()
-        return self.recovered
-
-    def undo(self) -> str:
-        """Take back what the last cell did to the ranks' variables; returns what was done.
-
-        Raises:
-          UsageError: it can't be taken back; why is said, and nothing was changed.
-        """
-        self.check_not_closed()
-        told = recovery.undo(self)
-        events.tell()
-        return told
+        return recovery.recover(self, evidence, message=message, when=when)
 
     def checkpoint(self, name: str, folder: str | Path = "jaxcluster-checkpoints") -> str:
         """Save every rank's variables to disk, in ``folder/name``; returns what was saved.
@@ -532,7 +448,7 @@ class Cluster(Lifecycle):
         from jaxcluster.cluster import checkpoints  # with numpy, as for ``push``
 
         self.check_not_closed()
-        return checkpoints.save(self.world, name, folder, between_cells.place(self))
+        return checkpoints.save(self.world, name, folder)
 
     def restore(
         self,
@@ -556,62 +472,7 @@ class Cluster(Lifecycle):
 
         self.check_not_closed()
         self.lineage.forget_all()
-        return checkpoints.restore(self.world, name, folder, mesh, between_cells.place(self))
-
-    def limit_undo(self, nbytes: int | None) -> int:
-        """How many bytes of a device may be kept for ``undo``; returns the most on any rank.
-
-        Args:
-          nbytes: 0: nothing is kept, and no cell can be undone. None: a quarter of its memory.
-        """
-        self.ensure_open()
-        _check_room(nbytes)
-        answers = self.world.ask(range(self.num_processes), UndoLimit(nbytes))
-        self.undo_nbytes = nbytes
-        return max(replies(answers).values())
-
-    def copies(self, nbytes: int | None = None) -> int:
-        """How much memory ranks may take for copies of their variables, which outlive them.
-
-        Returns what they may take together; 0: they keep none.
-
-        Args:
-          nbytes: 0: they keep none. None: a quarter of the machine's free memory.
-        """
-        self.ensure_open()
-        _check_room(nbytes)
-        if nbytes == 0:
-            copies.switch_off(self.world)
-            most = 0
-        else:
-            most = copies.switch_on(self.world, nbytes)
-        self.copies_nbytes = nbytes
-        return most
-
-    def tell_copies(self) -> str:
-        """How much of the ranks' variables is copied, and what is not; "" where nothing is."""
-        self.check_not_closed()
-        return copies.tell(self.world, time.time())
-
-    def tell_steps(self) -> str:
-        """What all ranks have kept of the last loop of ``jaxcluster.steps``, in a line."""
-        self.check_not_closed()
-        return copies.tell_steps(self.world)
-
-    def forget_steps(self) -> str:
-        """Have the ranks keep nothing of it: its cell begins at 0. Says what it was.
-
-        Raises:
-          UsageError: a cell runs.
-        """
-        self.ensure_open()
-        if self.cells:
-            raise UsageError(
-                "What is kept of a loop can't be forgotten while a cell runs.",
-                "%jaxcluster interrupt stops it.",
-            )
-        told = copies.tell_steps(self.world, forget=True)
-        return f"Forgotten. It was: {told[0].lower()}{told[1:]}"
+        return checkpoints.restore(self.world, name, folder, mesh)
 
     def history(self) -> History:
         """The cells that its ranks have run, whoever has sent them, oldest first.
@@ -632,11 +493,6 @@ class Cluster(Lifecycle):
         """
         self.check_not_closed()
         return history.record_of(self.world, history.find(self.world, number))
-
-    def reports(self, launches: int = 256) -> dict[int, wire.RankReport]:
-        """Each rank's stack and last launches, also while it runs or hangs."""
-        self.check_not_closed()
-        return replay.ask_reports(self.link, launches=launches)
 
     def interrupt(self, ranks: Sequence[int] | None = None) -> list[int]:
         """Interrupt whatever the ranks run now; returns those that were running something.
@@ -659,21 +515,13 @@ class Cluster(Lifecycle):
         if not self.closed:
             self.world.processes.bring_code()  # of which the values' classes may be
         self.lineage.bound(values)
-        with between_cells.place(self):
-            transfer.push(self.world, values, ranks)
+        transfer.push(self.world, values, ranks)
 
     def pull(self, name: str) -> Any:
         """A rank-0 name's value, arrays whole, as numpy. See ``transfer.pull``."""
         from jaxcluster.cluster import transfer  # with numpy, which a shell command has no use for
 
-        between_cells.settle_cells(self)
-        # Mostly no rank runs a cell: the same question tells that, and has the answer.
-        world = self.world
-        with contextlib.suppress(transfer.Busy, NoCluster), world.turns.quiet() as last:
-            if world is self.world:  # else a restart had the turn: this one is nobody's any more
-                return transfer.pull(world, name, last)
-        with between_cells.place(self):
-            return transfer.pull(self.world, name)
+        return transfer.pull(self.world, name)
 
     def layout(self, name: str) -> ArrayLayout | TreeLayout:
         """Which device holds which part of a rank-side array, or of the arrays of a pytree.
@@ -686,13 +534,7 @@ class Cluster(Lifecycle):
         """
         from jaxcluster.cluster import array_queries  # with numpy, as for ``push``
 
-        between_cells.settle_cells(self)
         return array_queries.look(self.world, name)
-
-    def carry_unwaited(self) -> None:
-        """Have those of its cells judged that nobody waits for, which the ranks do."""
-        for cell in self.cells:
-            cell.carry_unwaited()
 
     def __getitem__(self, name: str) -> Any:
         return self.pull(name)
@@ -710,10 +552,6 @@ class Cluster(Lifecycle):
         """What was done about an earlier death says nothing of this one. Any thread."""
         self.recovered = ""
 
-
-def _check_room(nbytes: int | None) -> None:
-    if nbytes is not None and nbytes < 0:
-        raise UsageError(f"nbytes must be 0 or more, not {nbytes}.", "0 keeps nothing.")
 
 
 def _print_first(record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:

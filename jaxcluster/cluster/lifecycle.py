@@ -21,7 +21,7 @@ from jaxcluster.cluster.respawn import Respawn
 from jaxcluster.cluster.starting import Progress, Starting, one_at_a_time, start_world
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import NoCluster, UsageError
-from jaxcluster.lockstep.availability import ClusterCondition, RecoveryMode
+from jaxcluster.model.availability import ClusterCondition, RecoveryMode
 from jaxcluster.model.life import Life, State
 from jaxcluster.records import registry
 from jaxcluster.records.saved_states import Kept
@@ -51,7 +51,6 @@ class Lifecycle(abc.ABC):
         self._recovery: RecoveryMode = "auto"
         self._respawn: Respawn | None = None
         self._allocation = allocation
-        self._last_seq = 0
 
     @abc.abstractmethod
     def _take(self, world: World) -> None:
@@ -153,13 +152,12 @@ class Lifecycle(abc.ABC):
           watch: is given the start that goes on, and may raise to end it.
         """
         self.life.become(State.REPLACING)
-        self._last_seq = last_seq = max(self._last_seq, self.world.last_seq)
         self._end_world()
         with events.going_on(progress) as say:
             while not one_at_a_time.acquire(timeout=TURN_S):
                 watch(None)
             try:
-                started = start_world(self.spec, say, watch, self._allocation, last_seq)
+                started = start_world(self.spec, say, watch, self._allocation)
             finally:
                 one_at_a_time.release()
         world, self._allocation = started

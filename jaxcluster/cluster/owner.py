@@ -10,7 +10,7 @@ from jaxcluster import wire
 from jaxcluster.cluster.restart import Restored
 from jaxcluster.cluster.starting import Starting
 from jaxcluster.cluster.world import World
-from jaxcluster.lockstep.availability import ClusterCondition
+from jaxcluster.model.availability import ClusterCondition
 from jaxcluster.model.life import Life
 from jaxcluster.model.lineage import Lineage
 from jaxcluster.model.outputs import CellRecord

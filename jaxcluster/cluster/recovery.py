@@ -16,7 +16,7 @@ from jaxcluster.errors import (
     UsageError,
 )
 from jaxcluster.lockstep import actions
-from jaxcluster.lockstep.availability import advice, refusal
+from jaxcluster.model.availability import advice, refusal
 from jaxcluster.lockstep.undone import Undone
 from jaxcluster.model import skipped, suspect_launches
 from jaxcluster.model.outputs import CellRecord

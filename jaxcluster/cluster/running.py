@@ -45,7 +45,8 @@ class CellOptions:
 
     With a ``message`` its code is not run again: what a user did to a widget of it is passed on.
     With a ``script`` it is all that the ranks are there for: nothing is recovered after it.
-    ``profile``: the folder for files of JAX's profiler; "" for none.
+    ``profile``: the folder for files of JAX's profiler; "" for none. ``is_waited_for``: its
+    notebook sends nothing else before it has ended.
     """
 
     ranks: Sequence[int] | None = None
@@ -61,6 +62,7 @@ class CellOptions:
     post_mortem: bool = False
     script: wire.Script | None = None
     profile: str = ""
+    is_waited_for: bool = False
 
 
 class RunningCell:
@@ -195,6 +197,7 @@ class RunningCell:
                 self._recover()
             finally:
                 self.done = True
+                self._world.turns.ended(self.record.seq)
                 if self._has_code:
                     made = self.cluster.lineage
                     record = self.record

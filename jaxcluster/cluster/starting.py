@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
+import secrets
 import socket
 import sys
 import threading
@@ -58,6 +60,8 @@ STEPS: dict[str, events.StartStep] = {
     "serve": "ready",
 }  # by what a rank was asked
 
+LEAST_S, LOOK_S = 0.2, 0.01
+
 one_at_a_time = threading.Lock()  # held by the one start of this process that goes on
 
 
@@ -78,9 +82,8 @@ class Starting:
         allocation: Allocation,
         step: Callable[[int, events.StartStep], None] = lambda rank, what: None,
         is_first: bool = True,
-        last_seq: int = 0,
     ) -> None:
-        self.spec, self.is_first, self.last_seq = spec, is_first, last_seq
+        self.spec, self.is_first = spec, is_first
         self.step = step
         self.allocation = allocation
         self.say = say
@@ -140,7 +143,6 @@ class Starting:
             claim=self.allocation.claim.id,
             pid_space=pid_space(),
             hosts=processes.supervisor.records(),
-            last_seq=self.last_seq,
         )
         registry.write(record)
         if spec.detach:
@@ -187,9 +189,8 @@ class Starting:
             coordinator_bind_address=coordinator,
             collectives_addresses=[answers[rank] for rank in ranks],
         )
-        if not reserved.coordinator_process:
-            return plan
-        return self._with_coordinator(plan, one_host)
+        is_elsewhere = reserved.coordinator_process and has_coordinator_process(self.spec)
+        return self._with_referee(plan, is_elsewhere, "" if one_host else address)
 
     def _reserve(self, addresses: Mapping[int, str]) -> dict[int, Reserved]:
         """Have these ranks listen for probes at these addresses; rank 0 has its port then."""
@@ -252,31 +253,52 @@ class Starting:
             to = max(deaf, key=lambda to: len(deaf[to]))
             raise self.processes.no_way(to, others[to], ports[to], deaf[to])
 
-    def _with_coordinator(self, plan: placement.RankPlan, one_host: bool) -> placement.RankPlan:
-        """Start the coordination service beside the ranks, so that rank 0 may die as well.
+    def _with_referee(
+        self, plan: placement.RankPlan, is_elsewhere: bool, address: str
+    ) -> placement.RankPlan:
+        """Start the referee beside the ranks, and JAX's coordination service with it.
 
-        A coordinator that the user placed stays where JAX puts it: in rank 0.
+        So rank 0 may die as well. A coordinator that the user placed stays where JAX puts it: in
+        rank 0.
+
+        Args:
+          is_elsewhere: the service runs there.
+          address: of the first host, for others; "" if there is one host alone.
         """
         assert self.processes is not None
-        if not has_coordinator_process(self.spec):
-            return plan
         # Whoever reaches the coordinator can end ranks, and it asks nobody who he is: on one host
         # it listens on a Unix socket in the cluster's folder, which only this user can enter.
         # Elsewhere rank 0 holds the port with SO_REUSEPORT, so nobody else gets it meanwhile.
-        address = plan.requests[0].coordinator_address
-        if one_host and sys.platform.startswith("linux"):
-            address = unix_coordinator(self.processes.socket_path(COORDINATOR_SOCKET))
-        self.coordinator_pid = self.processes.start_coordinator(address)
-        requests = tuple(
-            dataclasses.replace(
-                request,
-                coordinator_address=address,
-                coordinator_bind_address=address,
-                coordinator_process=True,
-            )
-            for request in plan.requests
-        )
-        return dataclasses.replace(plan, requests=requests)
+        service = plan.requests[0].coordinator_address if is_elsewhere else ""
+        if service and not address and sys.platform.startswith("linux"):
+            service = unix_coordinator(self.processes.socket_path(COORDINATOR_SOCKET))
+        key = secrets.token_hex(32) if address else ""
+        self.coordinator_pid = self.processes.start_coordinator(service, address, key)
+        port = self._relay_port() if address else 0
+        paths = self.processes.referee_paths(address, port, key)
+        requests = []
+        for request in plan.requests:
+            if service:
+                request = dataclasses.replace(
+                    request,
+                    coordinator_address=service,
+                    coordinator_bind_address=service,
+                    coordinator_process=True,
+                )
+            path = paths[request.process_id]
+            is_checked = os.environ.get("JAXCLUSTER_AGREE") != "0"
+            requests.append(dataclasses.replace(request, referee=path, is_checked=is_checked))
+        return dataclasses.replace(plan, requests=tuple(requests))
+
+    def _relay_port(self) -> int:
+        """Where the referee hears other hosts; its process writes that to its log."""
+        assert self.processes is not None
+        while self.left_s > LEAST_S:
+            self._check_exits()
+            if found := re.search(r"^relays: (\d+)$", self._tail("coordinator"), re.M):
+                return int(found[1])
+            time.sleep(LOOK_S)
+        raise LaunchError("The referee did not start in time.", "%jaxcluster doctor")
 
     def _initialize(self, plan: placement.RankPlan) -> list[wire.InitializeReply]:
         each = {request.process_id: request for request in plan.requests}
@@ -459,14 +481,12 @@ def start_world(
     say: Progress,
     watch: Callable[[Starting | None], None] = lambda starting: None,
     allocation: Allocation | None = None,
-    last_seq: int = 0,
 ) -> tuple[World, Allocation]:
     """Start what ``spec`` describes; returns its ranks, and what they run on.
 
     Args:
       watch: is given the start that goes on, and may raise to end it.
       allocation: what they are to run on, where there is one; it is kept if this fails.
-      last_seq: the number of the last cell of the ranks that these replace.
     """
     began = time.perf_counter()
     with events.starting(spec, is_restart=allocation is not None) as course:
@@ -482,7 +502,7 @@ def start_world(
             spec, claimed = claim(spec)
             allocation.take(claimed)
         deadline, is_first = began + spec.timeout_s, not is_kept
-        starting = Starting(spec, say, deadline, allocation, course.step, is_first, last_seq)
+        starting = Starting(spec, say, deadline, allocation, course.step, is_first)
         course.spec, course.end = spec, starting.cancel
         try:
             watch(starting)

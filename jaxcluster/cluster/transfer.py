@@ -9,6 +9,7 @@ shards come as raw frames.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import itertools
 import keyword
@@ -31,9 +32,9 @@ import numpy as np
 import psutil
 
 from jaxcluster import wire
+from jaxcluster.agreement.cellqueue import CellSpec
 from jaxcluster.allocation.bulk import NoRoom
 from jaxcluster.cluster import stopbutton
-from jaxcluster.cluster.between_cells import standing
 from jaxcluster.cluster.unpickling import NeedsJax, load
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import (
@@ -76,23 +77,14 @@ ALIGN = 64
 # --------------------------------------------------------------------------- pull
 
 
-class Busy(Exception):
-    """A rank runs a cell, or one is on its way to it, or the last one may have gone wrong."""
-
-
-def pull(world: World, name: str, last: Mapping[int, int] | None = None) -> Any:
+def pull(world: World, name: str) -> Any:
     """The value of ``name`` on rank 0, with every jax.Array in it as a whole numpy array.
 
     Arrays that span processes are assembled from all ranks' shards; nothing is computed on the
     ranks, so a pull cannot hang on a rank that has diverged. On one host the bytes of an array
     are copied once, into memory that the result owns.
 
-    Args:
-      last: for each rank the last cell that it was sent, after which the value is to be as it is;
-        None: it is known that no rank runs a cell.
-
     Raises:
-      Busy: some rank has not ended its ``last`` cell, or that is not known to be right.
       UsageError: ``name`` is not a name.
       TransferError: no such variable, or it does not fit into this machine's memory.
       NotAddressable: some part of an array is held by no rank.
@@ -100,11 +92,11 @@ def pull(world: World, name: str, last: Mapping[int, int] | None = None) -> Any:
     """
     check_names([name])
     try:
-        return _pull_once(world, name, last, plain=False)
+        return _pull_once(world, name, plain=False)
     except NeedsJax:
         pass
     try:
-        return _pull_once(world, name, last, plain=True)
+        return _pull_once(world, name, plain=True)
     except NeedsJax as error:
         raise NotSerialisable(
             f"{name} is or holds an object of {error}, which the notebook does not import: it "
@@ -113,7 +105,7 @@ def pull(world: World, name: str, last: Mapping[int, int] | None = None) -> Any:
         ) from None
 
 
-def _pull_once(world: World, name: str, last: Mapping[int, int] | None, plain: bool) -> Any:
+def _pull_once(world: World, name: str, plain: bool) -> Any:
     """Ask, collect, and whatever happens leave nothing behind on the ranks.
 
     Between the two the ranks hold on to the value, under a token, and its arrays stay in memory as
@@ -123,13 +115,17 @@ def _pull_once(world: World, name: str, last: Mapping[int, int] | None, plain: b
     token = secrets.token_hex(8)
     holding = True
     try:
-        described = _describe(world, name, last, plain, token)
+        described = _describe(world, name, plain, token)
         holding = bool(described.arrays or described.buffer_sizes)
         return _collect(world, described)
     finally:
         if holding and not world.is_over:
             each = dict.fromkeys(range(world.num_processes), Forget(token))
             world.link.request_each(each, sink=Sink())
+
+
+def _describing(name: str, is_first: bool, plain: bool, token: str, turn: CellSpec) -> Describe:
+    return Describe(turn, name, is_first, plain, token)
 
 
 @dataclass
@@ -152,18 +148,11 @@ class _Described:
         return [number for number, views in enumerate(self.arrays) if rank in views]
 
 
-def _describe(
-    world: World, name: str, last: Mapping[int, int] | None, plain: bool, token: str
-) -> _Described:
+def _describe(world: World, name: str, plain: bool, token: str) -> _Described:
     ranks = range(world.num_processes)
-    after = dict.fromkeys(ranks) if last is None else {r: last.get(r, 0) for r in ranks}
-    each = {r: Describe(name, r == 0, plain, token, after[r]) for r in ranks}
-    answers = world.ask(ranks, each, timeout_s=VALUE_TIMEOUT_S)
+    each = {r: functools.partial(_describing, name, r == 0, plain, token) for r in ranks}
+    answers = world.ask_in_turn(each, timeout_s=VALUE_TIMEOUT_S)
     told = replies(answers)
-    if last is not None:
-        found = standing({rank: one.rest for rank, one in told.items() if one.rest}, last)
-        if found.busy or found.unsettled or not found.is_even:
-            raise Busy
     per_rank = {r: one.arrays for r, one in told.items()}
     first = per_rank[0]
     arrays: list[dict[int, wire.ArrayInfo]] = []
@@ -475,12 +464,11 @@ def push(world: World, values: Mapping[str, Any], ranks: Sequence[int] | None = 
     token = uuid.uuid4().hex
     for way in (_share, _bring_to_hosts) if total >= SHARED_FROM_NBYTES else ():
         with contextlib.suppress(NoRoom), way(world, chosen, filled, total) as paths:
-            asked = {path: Assign(token, path, at) for path in {*paths.values()}}
-            _assign(world, {rank: asked[path] for rank, path in paths.items()}, [pickled])
+            _assign(world, token, paths, at, [pickled])
             return
     if total:
         check_memory(" and ".join(values), total * len(chosen))
-    _assign(world, dict.fromkeys(chosen, Assign(token)), [pickled, *raws])
+    _assign(world, token, dict.fromkeys(chosen, ""), [], [pickled, *raws])
 
 
 class _Pickler(cloudpickle.Pickler):
@@ -493,21 +481,34 @@ def _dumps(value: Any, buffers: list[pickle.PickleBuffer]) -> bytes:
     return file.getvalue()
 
 
-def _assign(world: World, each: Mapping[int, Assign], buffers: Sequence[Any]) -> None:
-    """Have these ranks read what is pushed, and bind it when all have: all of them or none.
+def _assign(
+    world: World,
+    token: str,
+    paths: Mapping[int, str],
+    places: list[list[int]],
+    buffers: Sequence[bytes | memoryview],
+) -> None:
+    """Have the ranks read the values, and once all have, bind them.
 
     Raises:
       CellInterrupted: stop was pressed when all had read it.
     """
-    token, sink = next(iter(each.values())).token, Sink()
+
+    def assign(path: str, turn: CellSpec) -> Assign:
+        return Assign(turn, token, path, places if path else [])
+
+    each = {rank: functools.partial(assign, path) for rank, path in paths.items()}
+    sink = Sink()
     try:
-        world.ask(list(each), each, buffers=buffers, timeout_s=VALUE_TIMEOUT_S)
+        world.ask_in_turn(each, buffers=buffers, timeout_s=VALUE_TIMEOUT_S)
         with stopbutton.held():  # else some might be told, and others not
-            ids = world.link.request_each(dict.fromkeys(each, AssignBind(token)), sink=sink)
+            turn = world.turns.make(list(each), is_skippable=False)
+            bind = AssignBind(turn, token)
+            ids = world.link.request_each(dict.fromkeys(each, bind), sink=sink)
     except BaseException:
         world.link.request_each(dict.fromkeys(each, Forget(token)), sink=Sink())
         raise
-    answers: list[Event[dict[str, str]]] = []
+    answers: list[Event[list[str]]] = []
     try:
         while len(answers) < len(each):
             answers.append(sink.get(timeout=VALUE_TIMEOUT_S))
@@ -526,9 +527,7 @@ def _assign(world: World, each: Mapping[int, Assign], buffers: Sequence[Any]) ->
         ) from None
     finally:
         world.link.forget(ids)
-    for event in answers:
-        if event.op == "reply":
-            world.hear_bound(event.rank, event.body)
+        world.turns.ended(turn.seq)
     for event in answers:
         unwrap(event)
 

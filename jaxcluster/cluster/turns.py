@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import socket
 import threading
 import time
 import uuid
 from collections.abc import Sequence
+from pathlib import Path
 
 from jaxcluster.agreement.cellqueue import CellSpec
 
@@ -46,3 +49,6 @@ class TurnMaker:
         with self._lock:
             self._open.discard(seq)
             self._seen = max(self._seen, seq)
+
+
+

@@ -12,20 +12,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from jaxcluster import wire
+from jaxcluster.agreement.cellqueue import CellSpec
 from jaxcluster.allocation.base import Processes
 from jaxcluster.allocation.supervisor import HostLost
-from jaxcluster.cluster import events, selfcheck, unresponsive
+from jaxcluster.cluster import events, unresponsive
+from jaxcluster.cluster.turns import TurnMaker
 from jaxcluster.errors import LaunchError, NoCluster, RankHung, RecoveryError, UsageError
 from jaxcluster.host.exits import OomKills, describe_event
-from jaxcluster.model import crash_log, findings, lockstep, pending_launches
-from jaxcluster.model.last_known import LastKnown
-from jaxcluster.model.long_launches import UsualTimes
+from jaxcluster.model import crash_log
 from jaxcluster.ranks import name_ranks, say_each, several_hosts
-from jaxcluster.records import registry, saved_states
+from jaxcluster.records import registry
 from jaxcluster.wire import forks
 from jaxcluster.wire.forks import STOPPED
 from jaxcluster.wire.link import Event, Link, Request, Sink, replies, unwrap
-from jaxcluster.wire.ops.cells import OpenGates
+from jaxcluster.wire.ops import Operation
+from jaxcluster.wire.ops.agreement import Look, Looked
+from jaxcluster.wire.ops.cells import Interrupt
 from jaxcluster.wire.ops.lockstep import State
 from jaxcluster.wire.ops.values import Spanning
 
@@ -50,24 +52,14 @@ class World:
 
     Attributes:
       dead: the ranks whose processes have ended, and why.
-      last_launches: of ranks whose processes have ended, as far as they are known.
-      counts: each rank's launches, as last heard (see ``diagnose``).
-      pending_launches: that cells have ended without, and that threads may yet make.
-      divergence: why no cell may run; None while the ranks are in lockstep.
+      is_torn: ranks sit in a launch that can't end, so no cell may run.
       unreachable: the hosts that can't be reached from here and may live, and why.
       coordinator_died: how JAX's coordination service has ended; "" while it serves.
-      is_strict: whether launches are checked before they are issued.
-      has_met: whether it is known that all processes are connected to each other (see ``meet``).
-      names: the names that each rank has, as last heard; a rank that was not heard is missing.
+      names: the names that each rank has, as last heard.
       hosts: of the ranks, where there are several; for messages.
       started_s: how long the start took; 0 where another process has started them.
       is_over: whether it has ended, or was left.
-      stays: how long launches have lasted.
-      turns: whose turn it is to hand out a cell to them.
-      copies: where the ranks' copies of themselves are (``cluster.copies``); None: they keep none.
-      outside: what ranks with copies on another host told last: the last cell that has begun, and
-        how often something else than a cell has changed variables (see ``wire.Mark``).
-      taken_back: for each rank the last cell that another notebook has undone there.
+      turns: numbers what this notebook sends to them.
       check: called before ranks are asked anything; raises where they can't be.
       on_death: called when a rank, or the coordinator, has died. Any thread.
       on_stopping: called when another process stops the cluster. Any thread.
@@ -87,28 +79,16 @@ class World:
         self.num_processes = record.spec.num_processes
         self.hosts = several_hosts({f.rank: f.hostname for f in record.facts})
         self.dead: dict[int, wire.Death] = {}
-        self.last_launches: dict[int, list[wire.Launch]] = {}
-        self.counts: dict[int, lockstep.Counts] = {}
-        self.pending_launches: list[pending_launches.PendingLaunch] = []
-        self.divergence: findings.Report | None = None
+        self.is_torn = False
         self.coordinator_died = ""
         self.unreachable: dict[str, str] = {}
-        self.is_strict = False
-        self.has_met = False
-        self.stays = UsualTimes()
-        self.told: dict[int, LastKnown] = {}
-        self.own_cells: set[int] = set()  # the seqs of those that this notebook has sent
-        self.looks: set[int] = set()  # ... of looks at errors, which are no cells for undo
+        self.names: dict[int, set[str]] = {}
         self.started_s = 0.0
         self.is_over = False
         self.check: Callable[[], None] = self._check_not_over
         self.on_death: Callable[[], None] = _nothing
         self.on_stopping: Callable[[], None] = _nothing
         self.on_message: Callable[[Mapping[str, Any]], None] = lambda message: None
-        self.copies: saved_states.Copies | None = None
-        self.outside: dict[int, tuple[int, int]] = {}
-        self.taken_back: dict[int, int] = {}
-        link.on_variables = self._hear_of_variables
         self._oom_kills = OomKills()
         self._client: Any = None
         self._is_ending = False
@@ -121,11 +101,6 @@ class World:
     def is_ours(self) -> bool:
         """Whether this process has started it."""
         return self.processes.is_ours
-
-    @property
-    def last_seq(self) -> int:
-        """The number of the last cell that its ranks were sent, as far as it can be known."""
-        return max([self.record.last_seq, *self.own_cells, *self.turns.last_cells().values()])
 
     def _check_not_over(self) -> None:
         if self.is_over:
@@ -143,8 +118,6 @@ class World:
         for rank in range(self.num_processes):  # no other thread goes on waiting for them
             self.link.mark_dead(rank, wire.Death(why))
         self.link.close()
-        if self.copies is not None:
-            self.copies.folder.remove()
         self._let_go()
 
     def check_reach(self) -> None:
@@ -218,7 +191,6 @@ class World:
                 if self.coordinator_died and -event.code in BY_JAX:
                     why = f"ended by JAX, whose coordinator had died: {self.coordinator_died}"
                 told = self._ended_by or crash_log.explain(why, self._log_end(rank))
-                self.last_launches[rank] = event.launches.all()
                 self.mark_dead(rank, wire.Death(told, event.code))
             case forks.Exit(role="coordinator") if self._ended_by:
                 pass  # with its ranks, whose ends come as well
@@ -273,7 +245,7 @@ class World:
     @property
     def is_broken(self) -> bool:
         """Whether no cell can run before a recovery."""
-        return bool(self.dead or self.coordinator_died or self.divergence is not None)
+        return bool(self.dead or self.coordinator_died or self.is_torn)
 
     def log_excerpt(self, rank: int) -> str:
         """The end of a rank's log, without the transport's own lines; a crash's stack is folded."""
@@ -292,23 +264,6 @@ class World:
         self.check_ranks([rank])
         text = self.processes.read_log(f"rank-{rank}")
         return "\n".join(text.splitlines()[-lines:]) if lines else text
-
-    def open_gates(self, seqs: Iterable[int]) -> None:
-        """Let cells begin that wait for the end of these cells (see ``engine.gate``)."""
-        asked = OpenGates(sorted(seqs))
-        self.link.request_each(dict.fromkeys(self.link.ranks, asked), sink=Sink())
-
-    def meet(self) -> None:
-        """Have CPU processes connect to each other before one of them is held by a person.
-
-        They do so in their first collective, and gloo gives up after 30 s (jaxlib 0.10.2 and 0.12).
-        Some 0.2 s, once; not while they run something.
-        """
-        if self.has_met or self.record.spec.platform != "cpu" or self.num_processes == 1:
-            return
-        with self.turns.quiet():
-            if all(state.state == "idle" and not state.queued for state in self.status()):
-                self.has_met = not selfcheck.verify(self.link).why
 
     # ------------------------------------------------------------------ asking
 
@@ -344,9 +299,44 @@ class World:
                 dead = rank in self.dead or (event is not None and event.op == "died")
                 state = "dead" if dead else "silent"
                 states.append(wire.RankState(rank, facts.pid, facts.hostname, state))
-        if heard := [event.body.strict for event in answers.values() if event.op == "reply"]:
-            self.is_strict = all(heard)  # another notebook may have switched it
         return states
+
+    def look(self, launches: int = 0, timeout_s: float = ASK_S) -> Looked | None:
+        """Who waits for whom, and so many last launches; None if no rank can tell."""
+        living = [rank for rank in range(self.num_processes) if rank not in self.dead]
+        for rank in living[:2]:
+            answers = self.link.gather([rank], Look(launches), timeout_s=timeout_s)
+            if (found := replies(answers).get(rank)) is not None:
+                return found
+        return None
+
+    def ask_in_turn(
+        self,
+        each: Mapping[int, Callable[[CellSpec], Operation[R]]],
+        *,
+        timeout_s: float,
+        buffers: Sequence[bytes | memoryview] = (),
+        check: Callable[[], None] | None = None,
+    ) -> dict[int, Event[R]]:
+        """As ``ask``, at one place among all notebooks' cells.
+
+        Args:
+          each: makes each rank's request, with that place.
+        """
+        self.check()
+        turn = self.turns.make(list(each), is_skippable=False)
+        requests = {rank: make(turn) for rank, make in each.items()}
+        try:
+            answers = self.link.gather(
+                requests, requests, timeout_s=timeout_s, buffers=buffers, check=check
+            )
+            self.all_of(answers, list(each), timeout_s)
+        except BaseException:
+            self.link.request_each(dict.fromkeys(each, Interrupt(turn.seq)), sink=Sink())
+            raise
+        finally:
+            self.turns.ended(turn.seq)
+        return answers
 
     def ask(
         self,
@@ -422,38 +412,13 @@ class World:
         """Which of these names hold arrays that span processes, as ``rank`` sees them."""
         return unwrap(self.ask([rank], Spanning(list(names)))[rank])
 
-    def hear_names(self, rank: int, seq: int, changes: wire.NameChanges) -> None:
-        """Take in which names a rank has bound and unbound in a cell, and to what."""
-        self.told.setdefault(rank, LastKnown()).hear(seq, changes)
-
-    def hear_bound(self, rank: int, values: Mapping[str, str]) -> None:
-        """Take in what names a push has bound on a rank."""
-        if rank in self.told:
-            self.told[rank].hear_bound(values)
-
-    def hear_unbound(self, rank: int, names: Iterable[str]) -> None:
-        """Take in that names are unbound on a rank."""
-        if rank in self.told:
-            self.told[rank].hear_unbound(names)
-
-    def _hear_of_variables(self, event: Event[wire.Outside | wire.Named | wire.Spoiled]) -> None:
-        """On the link's thread, before what the same rank replies later."""
-        match event.body:
-            case wire.Outside(begun, outside):
-                before = self.outside.get(event.rank, (0, 0))  # two threads may have told
-                self.outside[event.rank] = max(before[0], begun), max(before[1], outside)
-            case wire.Named(seq, changes):
-                self.hear_names(event.rank, seq, changes)
-            case wire.Spoiled(undone):
-                if undone:
-                    self.taken_back[event.rank] = undone
-                    self.hear_undo(undone, ())
-                self.told.setdefault(event.rank, LastKnown()).spoil()
-
-    def hear_undo(self, seq: int, in_doubt: Iterable[str]) -> None:
-        """Take in that a cell was taken back, but perhaps for these names."""
-        for told in list(self.told.values()):
-            told.undo(seq, in_doubt)
+    def note_names(self, rank: int, changes: wire.NameChanges) -> None:
+        """Take in which names a rank has bound and unbound."""
+        names = self.names.setdefault(rank, set())
+        if changes.is_first:
+            names.clear()
+        names.update(changes.bound)
+        names.difference_update(changes.gone)
 
     # ------------------------------------------------------------------ ipyparallel
 

@@ -158,7 +158,6 @@ class Rank:
         handle(start.Reachability, "side", self._reachability)
         handle(wire.InitializeRequest, "main", self._initialize)
         handle(start.Serve, "main", self._serve)
-        handle(start.RelayPort, "side", lambda request: turns.relay_port())
         handle(wire.CellRequest, "now", self.runner.on_cell)
         handle(cells.Interrupt, "now", self._interrupt)
         handle(cells.Answer, "now", self.runner.asking.on_answer)

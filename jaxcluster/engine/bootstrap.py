@@ -33,6 +33,7 @@ from jaxcluster.engine.private import (
     self_test,
     transfers,
 )
+from jaxcluster.engine.turns import Turns
 from jaxcluster.engine.state import classes, ownmodules
 from jaxcluster.host import tpus
 
@@ -123,6 +124,23 @@ def _dial(address: str) -> socket.socket:
     return socket.create_connection((host.strip("[]"), int(port)), timeout=1)
 
 
+def connect_to_referee(turns: Turns, path: str, timeout_s: float) -> None:
+    """Connect to the referee, which may still start.
+
+    Raises:
+      OSError: it does not listen within ``timeout_s``.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            turns.connect(path)
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_S)
+
+
 def initialize(
     request: wire.InitializeRequest, runner: CellRunner, compiled: str = ""
 ) -> wire.InitializeReply:
@@ -160,7 +178,7 @@ def initialize(
     moved = self_test.missing() if request.process_id == 0 else {}
     if request.collectives_address is not None:
         coordination.set_collectives_address(request.collectives_address)
-    runner.turns.connect(request.referee)
+    connect_to_referee(runner.turns, request.referee, request.initialization_timeout)
     runner.agreement.watch_threads()
     agreement = runner.agreement
     is_checked = request.is_checked and launches.announce_launches(agreement)

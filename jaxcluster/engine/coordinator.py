@@ -32,6 +32,7 @@ def main(argv: Sequence[str]) -> None:
     server = Server(args.num_processes, args.referee, os.environ.pop(KEY, ""))
     if args.relays:
         server.listen(args.relays)
+        print(f"relays: {server.port}", flush=True)  # the notebook reads it in the log
     service = None
     if args.address:
         from jaxcluster.engine.private import coordination

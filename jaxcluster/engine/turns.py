@@ -88,19 +88,11 @@ class Turns:
 
     def look(self, launches: int) -> Looked | None:
         """Who waits for whom; None if the referee does not answer. Not on the control thread."""
-        found = self._ask("look", launches)
-        return None if found is None else wire.parse(Looked, found)
-
-    def relay_port(self) -> int:
-        """Where the referee, which is on this host, hears other hosts."""
-        return self._ask("port") or 0
-
-    def _ask(self, what: str, *arguments: Any) -> Any:
         number = time.monotonic_ns()
         inbox = self._asked[number] = wire.Inbox()
         try:
-            self._agreement.tell(what, number, *arguments)
-            return inbox.get(timeout=ASK_S)
+            self._agreement.tell("look", number, launches)
+            return wire.parse(Looked, inbox.get(timeout=ASK_S))
         except queue.Empty:
             return None
         finally:

@@ -9,7 +9,7 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.cluster import Cluster, RunningCell, replay
 from jaxcluster.cluster.action_runner import Owner
-from jaxcluster.lockstep.availability import advice
+from jaxcluster.model.availability import advice
 from jaxcluster.model import crash_log, deaths, explain
 from jaxcluster.model.findings import Report
 from jaxcluster.panel import protocol

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NotRequired, Protocol, TypedDict
 
 from jaxcluster.cluster.events import StartStep
-from jaxcluster.lockstep.availability import RecoveryMode
+from jaxcluster.model.availability import RecoveryMode
 from jaxcluster.model.findings import FindingKind
 from jaxcluster.views.cell_outputs import NotebookOutput
 

@@ -63,7 +63,6 @@ class ClusterRecord:
     hosts JAX's coordination service; 0: rank 0 does, and all others end with it. ``claim`` is the
     id of the claim on its name, ``pid_space`` where its pids mean something, and ``protocol`` what
     its ranks speak. ``hosts`` is empty for ranks of this machine; others' pids are their own.
-    ``last_seq`` is the number of the last cell of the ranks before these: no number comes twice.
     """
 
     name: str
@@ -84,7 +83,6 @@ class ClusterRecord:
     pid_space: str = ""
     protocol: int = wire.PROTOCOL_VERSION
     hosts: list[HostRecord] = field(default_factory=list)
-    last_seq: int = 0
 
     @property
     def has_owner(self) -> bool:

@@ -61,7 +61,3 @@ class Reachability(Operation[list[Unreachable]], op="reachability"):
 
 class Serve(Operation[RankState], op="serve"):
     """Become an ipyparallel engine, and run cells. The last step."""
-
-
-class RelayPort(Operation[int], op="relay_port"):
-    """Where the referee, which is on this rank's host, hears the relays of other hosts."""
