@@ -7,6 +7,8 @@ table goes after the next release.
 from __future__ import annotations
 
 COMMANDS: dict[str, str] = {
+    "profiles": "A start line in a cell is a profile. Several starts can share a variable: "
+    'team = "--launcher ssh --hosts h1:4,h2:4", then %jaxcluster start {team}',
     "compare": "Equal values are shown once by %spmd --all EXPRESSION",
     "cost": "JAX tells it in a %%spmd cell: step.lower(params, batch).compile().cost_analysis(), "
     "and .memory_analysis(): see docs/how-to/slow.md",
@@ -17,6 +19,9 @@ COMMANDS: dict[str, str] = {
 """What to do instead of a removed ``%jaxcluster`` command."""
 
 OPTIONS: dict[str, str] = {
+    "--profile": "Put the options into a variable: "
+    'team = "--launcher ssh --hosts h1:4,h2:4", then %jaxcluster start {team}',
+    "--no-profile": "There are no profiles any more: leave it out.",
     "--hosts": (
         "Only a start takes it. Type this on the machine that started the cluster, for example "
         "by ssh: see docs/launchers.md."

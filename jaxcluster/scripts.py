@@ -101,7 +101,7 @@ def run(words: list[str]) -> int:
     if parsed.launcher != "local":
         check_alone(os.environ)
     parsed.name = parsed.name or f"run-{os.getpid()}"
-    wanted = cluster.make_spec(**arguments.start_options(parsed, say))
+    wanted = cluster.make_spec(**arguments.start_options(parsed))
     spec = bring_folder(dataclasses.replace(wanted, detach=False), script.folder)
     if elastic and spec.is_here:
         raise UsageError(

@@ -278,24 +278,6 @@ class Resources:
 
 
 @dataclass(frozen=True)
-class Profile:
-    """Options of a start that are in a jaxcluster.toml under a name.
-
-    Attributes:
-      place: file and line.
-      is_default: whether a start takes it if none is named.
-      options: each option with its value as text; a switch alone.
-      problem: why it can't be used; "" if it can.
-    """
-
-    name: str
-    place: str
-    is_default: bool = False
-    options: list[list[str]] = field(default_factory=list)
-    problem: str = ""
-
-
-@dataclass(frozen=True)
 class Hello:
     """Everything there is."""
 

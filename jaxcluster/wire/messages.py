@@ -18,8 +18,7 @@ class ClusterSpec:
     ``None`` in what is passed to ``jax.distributed.initialize`` as it stands means that jaxcluster
     assigns it. ``any_name`` says that the user gave no name: another free one will do;
     ``any_launcher`` that none was named. ``options`` are the launcher's own, as they were typed. 0
-    processes, and no platform, mean that the devices of the launcher's hosts decide it. ``profile``
-    is the name of the one that was used, if any.
+    processes, and no platform, mean that the devices of the launcher's hosts decide it.
     """
 
     name: str
@@ -38,7 +37,6 @@ class ClusterSpec:
     any_name: bool = False
     any_launcher: bool = False
     options: dict[str, Any] = field(default_factory=dict)
-    profile: str = ""
 
     @property
     def is_here(self) -> bool:

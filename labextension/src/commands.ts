@@ -35,9 +35,6 @@ import { TextPanel } from './widgets/textPanel';
 
 type Args = ReadonlyPartialJSONObject;
 
-/** How long the form may wait for the profiles; then it has none. */
-const PROFILES_MS = 3000;
-
 export interface IParts {
   app: JupyterFrontEnd;
   /** Null in Notebook 7. */
@@ -97,10 +94,7 @@ export function addCommands(parts: IParts): void {
         devicesPerProcess: devicesPerProcess > 1 ? String(devicesPerProcess) : ''
       };
       const line = args.line as string | undefined;
-      const wanted =
-        line === undefined
-          ? await askStart(defaults, await link.call('profiles', {}, PROFILES_MS).catch(() => []), trans)
-          : { line, inCell: args.cell === true };
+      const wanted = line === undefined ? await askStart(defaults, trans) : { line, inCell: args.cell === true };
       const panel = clusters.currentPanel;
       if (wanted?.inCell && panel && panel.content.model?.readOnly === false) {
         await runStart(panel, wanted.line);

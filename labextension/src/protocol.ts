@@ -300,19 +300,6 @@ export interface IForm {
   fields: IFormField[];
 }
 
-/** Options of a start that are in a jaxcluster.toml under a name. */
-export interface IProfile {
-  name: string;
-  /** File and line. */
-  place: string;
-  /** Whether a start takes it if none is named. */
-  is_default: boolean;
-  /** Each option with its value as text; a switch alone. */
-  options: string[][];
-  /** Why it can't be used; '' if it can. */
-  problem: string;
-}
-
 /** How a cell has failed. */
 export interface IErrorOutput {
   output_type: 'error';
@@ -505,8 +492,6 @@ export interface IOperations {
   watch: { args: { on: boolean }; result: null };
   /** `restore`: it was on in the notebook; that counts only if it was not set since. */
   auto: { args: { on: boolean; restore?: boolean }; result: null };
-  /** The profiles that a start can take here. */
-  profiles: { args: Record<string, never>; result: IProfile[] };
   /** `line` is what would follow %jaxcluster start. The result is its last line. */
   start: { args: { line: string }; result: string };
   /** Try the failed start again, with the same options, or on CPU. */

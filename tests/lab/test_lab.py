@@ -114,58 +114,6 @@ def test_the_form_offers_the_launchers_and_an_unknown_host_is_told(page: LabPage
     page.until_state("s.clusters.length === 0", "nothing is left")
 
 
-@pytest.fixture
-def profiles(lab: Lab) -> Iterator[None]:
-    """The user has a profile, which is the default; a file beside the notebooks has another."""
-    mine = lab.home.path / "xdg/jaxcluster/jaxcluster.toml"
-    near = lab.root / "jaxcluster.toml"
-    mine.parent.mkdir(parents=True, exist_ok=True)
-    mine.write_text(
-        'default = "small"\n[profile.small]\nn = 2\ndevices-per-process = 2\n'
-        'env = { MINE = "a b" }\nheartbeat-timeout-seconds = 90\n[profile.bad]\nn = "x"\n'
-    )
-    near.write_text('default = "near"\n[profile.near]\nlauncher = "ssh"\nhosts = "h1:2"\n')
-    yield
-    mine.unlink()
-    near.unlink()
-
-
-def test_the_form_fills_its_fields_from_a_profile(page: LabPage, profiles: None) -> None:
-    page.open("profile.ipynb", "%load_ext jaxcluster")
-    page.do(0)
-    page.until_state("!!s", "the page knows of jaxcluster")
-    sidebar = show_sidebar(page)
-    sidebar.get_by_role("button", name="Other options").click()
-    dialog = page.page.locator(".jp-Dialog")
-    chosen, line = dialog.get_by_label("Profile", exact=True), dialog.locator(".jxl-command")
-    chosen.wait_for()
-    assert chosen.input_value() == "small"
-    texts = chosen.locator("option").all_inner_texts()
-    assert texts == ["none", "bad", "near", "small (default)"]
-    assert chosen.locator("option[value=bad]").is_disabled()
-    assert dialog.get_by_label("Environment").input_value() == "MINE=a b"
-    assert dialog.get_by_label("More options").input_value() == "--heartbeat-timeout-seconds 90"
-    if shots := os.environ.get("SCREENSHOTS"):
-        page.shot(Path(shots) / "form-profile.png")
-    chosen.select_option("near")
-    assert dialog.get_by_label("Hosts").input_value() == "h1:2"
-    assert line.inner_text() == "%jaxcluster start --profile near"
-    chosen.select_option("")
-    assert dialog.get_by_label("Ranks").input_value() == "4"
-    assert line.inner_text() == "%jaxcluster start --no-profile -n 4"
-    chosen.select_option("small")
-    dialog.get_by_label("Devices of each").fill("1")
-    started = "%jaxcluster start --profile small --devices-per-process 1"
-    assert line.inner_text() == started
-    dialog.get_by_role("button", name="Start").click()
-    until_ranks(page, ["idle", "idle"])
-    assert sources(page)[1] == started
-    said = page.finish(1)
-    assert "jaxcluster/jaxcluster.toml:2): -n 2 --devices-per-process 2" in said
-    assert "1 cpu device per rank" in said
-    assert ", by profile 'small'." in said
-
-
 def test_a_start_that_fails_stays_with_its_reason_and_what_else_would_work(page: LabPage) -> None:
     page.open("fails.ipynb", "%load_ext jaxcluster")
     page.do(0)

@@ -20,7 +20,6 @@ from jaxcluster.panel.protocol import (
     Cell,
     CellRank,
     Cluster,
-    Profile,
     Rank,
     RankUse,
     Report,
@@ -109,7 +108,6 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "hello": {"client": "3f2a"},
     "watch": {"on": True},
     "auto": {"on": True},
-    "profiles": {},
     "start": {"line": "-n 4 --devices-per-process 2"},
     "again": {"on_cpu": True},
     "cancel": {},
@@ -137,26 +135,6 @@ RESULTS: dict[str, Any] = {
     "hello": protocol.Hello(STATE, [CELL]),
     "watch": None,
     "auto": None,
-    "profiles": [
-        Profile(
-            "team",
-            "~/.config/jaxcluster/jaxcluster.toml:3",
-            True,
-            [
-                ["--launcher", "ssh"],
-                ["--env", "A=1 2"],
-                ["--detach"],
-                ["--heartbeat-timeout-seconds", "300"],
-                ["--hosts", "h1:2,h2:2"],
-            ],
-        ),
-        Profile(
-            "big",
-            "/etc/jaxcluster/jaxcluster.toml:1",
-            problem="Profile 'big' can't be used: /etc/jaxcluster/jaxcluster.toml:2: nodes must be "
-            'a whole number from 1 up, not "two".',
-        ),
-    ],
     "start": "Cluster 'main': ranks 0-3, 2 cpu devices per rank (8 in all, cpu), ready in 2.1 s.",
     "again": "Cluster 'main': ranks 0, 1, 1 cpu device per rank (2 in all, cpu), ready in 2.1 s.",
     "cancel": None,
