@@ -159,14 +159,6 @@ class Operations:
                 "Wait for its end, or interrupt it first.",
             )
 
-    # ------------------------------------------------------------------ switches
-
-    def strict(self, on: bool) -> None:
-        """Switch strict mode."""
-        running = cluster.current()
-        self._refuse_while_busy(running)
-        running.strict(bool(on))
-
     def interrupt(self) -> list[int]:
         """Interrupt what runs; the result is the ranks that were interrupted."""
         running = cluster.current()

@@ -686,7 +686,6 @@ class VariableInfo:
       type: "array", or the type of a pytree: "dict of 12 arrays", whose ``shape`` is None.
       sharding: the PartitionSpec in short, or what else the sharding is called.
       nbytes_per_device: the most that one device holds of it.
-      spans: whether it spans processes.
     """
 
     name: str
@@ -696,4 +695,3 @@ class VariableInfo:
     sharding: str
     nbytes: int
     nbytes_per_device: int
-    spans: bool

@@ -55,7 +55,6 @@ export const IClusters = new Token<IClusters>(
 export interface ISettings {
   numProcesses: number;
   devicesPerProcess: number;
-  autoShowPanel: boolean;
   badges: boolean;
 }
 

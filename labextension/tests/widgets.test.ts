@@ -5,8 +5,7 @@ import { mergeClusters } from '../src/widgets/clusterList';
 import { Ticker } from '../src/widgets/clock';
 import { NO_OPTIONS, checkOptions, hostsHaveRanks, quote, startLine, type IStartOptions } from '../src/widgets/startOptions';
 import { age, chipText, countStatuses, lasting, placeOf, took, type Trans } from '../src/widgets/labels';
-import { behindOf, behindText } from '../src/widgets/behind';
-import { golden, read, startLines } from './golden';
+import { golden, startLines } from './golden';
 
 /** As a translator without a language does it. */
 const format = (text: string, ...args: unknown[]) =>
@@ -19,16 +18,6 @@ const trans: Trans = {
 const ranks = (...statuses: RankStatus[]): IState => ({
   ...golden.state,
   ranks: statuses.map((status, rank): IRank => ({ ...golden.state.ranks[0], rank, status }))
-});
-
-test('all ranks that were behind are named, as the kernel names them', () => {
-  for (const [seconds, told] of read('behind.json') as [number[], string][]) {
-    const ranks = seconds.map((took, rank) => ({ rank, status: 'done' as const, seconds: took }));
-    assert.equal(behindText(behindOf(ranks), trans), told);
-    assert.equal(behindOf(ranks, true).size, 0);
-  }
-  const failed = [0, 5].map((took, rank) => ({ rank, status: 'failed' as const, seconds: took }));
-  assert.equal(behindOf(failed).size, 0);
 });
 
 describe('labels', () => {
