@@ -19,6 +19,9 @@ COMMANDS: dict[str, str] = {
 """What to do instead of a removed ``%jaxcluster`` command."""
 
 OPTIONS: dict[str, str] = {
+    "--sync": "Work in a folder that the hosts share, or copy it there before the start: "
+    "git, or rsync -a ~/project h1:",
+    "--no-sync": "No code is sent to the hosts any more: leave it out.",
     "--profile": "Put the options into a variable: "
     'team = "--launcher ssh --hosts h1:4,h2:4", then %jaxcluster start {team}',
     "--no-profile": "There are no profiles any more: leave it out.",

@@ -70,8 +70,6 @@ class Dispatcher:
         self._refuse_if_stuck(chosen)
         self._refuse_if_diverged()
         message = options.message
-        if message is None:
-            world.processes.bring_code()
         if options.prompt is not None and rewrite.may_ask(source):
             world.meet()
         sink = Sink()

@@ -130,7 +130,7 @@ class RunningCell:
             self.runner.say(notices.Lasting(remains))
         if self._stopped is not None:
             raise self._stopped
-        ending = self.runner.carry(self._settling.end(self._explain_missing))
+        ending = self.runner.carry(self._settling.end())
         if (error := verdict.verdict(ending)) is not None:
             with contextlib.suppress(OSError, JaxClusterError):  # that must not take its place
                 self._keep_report(error)
@@ -142,9 +142,6 @@ class RunningCell:
         ):  # it has come to its end: nobody goes on with it
             bodies = dict.fromkeys(self.record.ranks, KeptSteps(forget=True))
             self.cluster.world.link.request_each(bodies, sink=Sink())
-
-    def _explain_missing(self, error: str, ranks: Sequence[int]) -> Sequence[str]:
-        return self.cluster.world.processes.explain_missing(error, ranks)
 
     def _keep_report(self, error: BaseException) -> None:
         """For ``%jaxcluster report``, which is often asked when its ranks are gone."""

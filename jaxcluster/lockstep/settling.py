@@ -597,7 +597,7 @@ class Settling:
 
     # -------------------------------------------------------------------------- how it has ended
 
-    def end(self, explain_missing: verdict.Explain) -> Steps[verdict.Ending]:
+    def end(self) -> Steps[verdict.Ending]:
         """How the cell has ended, once what can be recovered is."""
         cell = self._cell
         record, watch = cell.record, cell.watch
@@ -638,7 +638,6 @@ class Settling:
             withdrawn=cell.withdrawn,
             begun=sorted({*record.ranks} - cell.never_begun),
             stalled_s=cell.stalled_s,
-            explain_missing=explain_missing,
         )
 
     def _tell_left(self) -> str:

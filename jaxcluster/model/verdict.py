@@ -5,7 +5,7 @@ What is to be recovered is recovered before: the verdict only reads what became 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jaxcluster import wire
@@ -38,9 +38,6 @@ class Death:
     report: findings.Report | None = None
 
 
-Explain = Callable[[str, Sequence[int]], Sequence[str]]
-
-
 @dataclass(frozen=True)
 class Ending:
     """A cell that is over.
@@ -65,7 +62,6 @@ class Ending:
       begun: the ranks that have begun it, where it was withdrawn.
       stalled_s: how long all its ranks were in one launch, where that has ended it.
       kept_step: where it can go on, in words; "" where it can't.
-      explain_missing: says more of a ModuleNotFoundError, by its message and the ranks.
     """
 
     record: CellRecord
@@ -87,7 +83,6 @@ class Ending:
     begun: Sequence[int] = ()
     stalled_s: float | None = None
     kept_step: str = ""
-    explain_missing: Explain = lambda message, ranks: ()
 
     @property
     def name(self) -> str:
@@ -189,8 +184,6 @@ def _failure(ending: Ending) -> CellFailed | None:
     more += (
         filter(None, said) if len(said) == 1 and said != {""} else hints.kind_hints(first.evalue)
     )
-    if first.ename == "ModuleNotFoundError":
-        more += ending.explain_missing(first.evalue, sorted(failed))
     return CellFailed(
         f"{first.ename} on {name_ranks(failed, hosts)}: {first.evalue}",
         _hints(ending, more),

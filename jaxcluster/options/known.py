@@ -16,7 +16,7 @@ from typing import Any
 
 from jaxcluster.errors import UsageError
 from jaxcluster.options.table import LOCAL, LOCAL_START, OPTIONS, START, Field, Option
-from jaxcluster.options.value_types import SWITCH, TEXT
+from jaxcluster.options.value_types import TEXT
 from jaxcluster.text import join_words
 
 GROUP = "jaxcluster.launchers"
@@ -27,9 +27,6 @@ ORDER = ("ssh", "slurm", "mpi", "tpu", "kubernetes", "ipp")
 OF_ALL = (
     Option("--python", TEXT, "PATH", "the hosts' Python", "~/venv/bin/python",
         field=Field("Python", "Its path on the hosts; else this kernel's, in a pod python3")),
-    Option("--sync", TEXT, "FOLDER", "the folder with the code for the hosts; '' for none",
-        "~/project", may_be_empty=True),
-    Option("--no-sync", SWITCH, "", "don't send code to the hosts"),
 )  # fmt: skip
 
 

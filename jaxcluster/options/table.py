@@ -66,7 +66,6 @@ class Option:
       start: what the example begins with; None for its first launcher's ``start``.
       argument: what ``make_spec`` calls it; "" if it is the flag's name.
       pattern: what its text, or each of its texts, must match; "" for any.
-      may_be_empty: whether "" is a value.
     """
 
     flag: str
@@ -80,7 +79,6 @@ class Option:
     start: str | None = None
     argument: str = ""
     pattern: str = ""
-    may_be_empty: bool = False
 
     @property
     def name(self) -> str:
@@ -121,7 +119,7 @@ class Option:
             self.check(value)
             return value
         value = str(value)
-        if not (value.strip() or self.may_be_empty):
+        if not value.strip():
             raise UsageError(f"{self.flag} has no value.", f"{self.flag} {self.metavar}")
         if self.kind is COUNT:
             with contextlib.suppress(ValueError):  # else it is refused as it was typed
