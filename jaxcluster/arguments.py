@@ -8,12 +8,11 @@ import difflib
 import functools
 import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from jaxcluster import removed, usage
 from jaxcluster.errors import UsageError
-from jaxcluster.options import profiles
 from jaxcluster.options.known import known
 from jaxcluster.options.table import Option
 from jaxcluster.ranks import parse_ranks
@@ -56,12 +55,6 @@ class Parser(argparse.ArgumentParser):
                 )
                 continue
             self.add_argument(*names, dest=option.name, action="store_const", const=True)
-            if not (option.is_typed_only or option.name.startswith("no_")):
-                # What a profile has switched on is not wanted.
-                off, hidden = f"--no-{option.flag[2:]}", argparse.SUPPRESS
-                self.add_argument(
-                    off, dest=option.name, action="store_const", const=False, help=hidden
-                )
 
     def format_help(self) -> str:
         """What it does, and each option with an example."""
@@ -168,8 +161,7 @@ def read_doctor(prog: str, line: str | Sequence[str]) -> argparse.Namespace | No
     if not (line.split() if isinstance(line, str) else line):
         return None
     parsed = parser.read(line)
-    is_here = parsed.launcher == "local" or not (parsed.launcher or parsed.profile)
-    if is_here or parsed.detach or parsed.dry_run:
+    if parsed.launcher in (None, "local") or parsed.detach or parsed.dry_run:
         parser.error("it takes the options of a start on other hosts, or nothing")
     return parsed
 
@@ -222,29 +214,14 @@ def taken_from(parsed: argparse.Namespace) -> dict[str, str | list[str]]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def start_options(parsed: argparse.Namespace, say: Callable[[str], None] = print) -> dict[str, Any]:
-    """The keyword arguments of ``make_spec``, with the profile that was named or is the default.
-
-    Args:
-      say: is given, a line each, which profile that is, with its options, and what is wrong with
-        files of profiles.
-
-    Raises:
-      UsageError: the profile is not there, or can't be used.
-    """
+def start_options(parsed: argparse.Namespace) -> dict[str, Any]:
+    """The keyword arguments of ``make_spec``."""
     of_launcher = taken_from(parsed)
     given = vars(parsed).copy()
-    named, is_off = given.pop("profile"), given.pop("no_profile")
     del given["dry_run"]
     if given["env"] is not None:
         given["env"] = dict(given["env"])
-    given |= of_launcher
-    profile, notes = profiles.load().chosen(named, bool(is_off))
-    for note in notes:
-        say(note)
-    if profile is not None:
-        say(profile.told(given, "" if named else "the default"))
-    return {**given, "profile": profile}
+    return given | of_launcher
 
 
 def push_parser() -> Parser:

@@ -1,4 +1,4 @@
-"""``jaxcluster start|run|list|stop|profiles|doctor|mcp`` in a shell."""
+"""``jaxcluster start|run|list|stop|doctor|mcp`` in a shell."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 from jaxcluster import arguments, cluster, doctor, scripts
 from jaxcluster.errors import JaxClusterError, UsageError
-from jaxcluster.options import profiles
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import registry
 from jaxcluster.views import text
@@ -25,7 +24,6 @@ jaxcluster run [-n N] [--launcher ...] train.py ARGS   (or: -m MODULE ARGS)
     run a script on all ranks, with JAX's processes initialized, to its end; every option of start
 jaxcluster list           the running clusters of this user on this machine
 jaxcluster stop [NAME]    end one; --all ends all
-jaxcluster profiles [NAME]  named options of a start: where they are defined, what they set
 jaxcluster doctor         check versions, ports, devices, and say what to fix; with --launcher
                           and its options, as for a start, it checks those hosts
 jaxcluster mcp            let the assistant in your editor see your clusters (Model Context
@@ -100,12 +98,6 @@ def check(words: list[str]) -> None:
         raise SystemExit(1)
 
 
-def show_profiles(words: list[str]) -> None:
-    name = arguments.command_parser("jaxcluster profiles", "name").read(words).name
-    found = profiles.load()
-    print(in_shell(found.table() if name is None else found.explained(name)))
-
-
 def serve_assistant(words: list[str]) -> None:
     from jaxcluster import mcp
 
@@ -122,7 +114,6 @@ COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "run": scripts.run,
     "list": list_clusters,
     "stop": stop,
-    "profiles": show_profiles,
     "doctor": check,
     "mcp": serve_assistant,
 }

@@ -7,6 +7,8 @@ table goes after the next release.
 from __future__ import annotations
 
 COMMANDS: dict[str, str] = {
+    "profiles": "A start line in a cell is a profile. Several starts can share a variable: "
+    'team = "--launcher ssh --hosts h1:4,h2:4", then %jaxcluster start {team}',
     "compare": "Equal values are shown once by %spmd --all EXPRESSION",
     "cost": "JAX tells it in a %%spmd cell: step.lower(params, batch).compile().cost_analysis(), "
     "and .memory_analysis(): see docs/how-to/slow.md",
@@ -17,6 +19,12 @@ COMMANDS: dict[str, str] = {
 """What to do instead of a removed ``%jaxcluster`` command."""
 
 OPTIONS: dict[str, str] = {
+    "--sync": "Work in a folder that the hosts share, or copy it there before the start: "
+    "git, or rsync -a ~/project h1:",
+    "--no-sync": "No code is sent to the hosts any more: leave it out.",
+    "--profile": "Put the options into a variable: "
+    'team = "--launcher ssh --hosts h1:4,h2:4", then %jaxcluster start {team}',
+    "--no-profile": "There are no profiles any more: leave it out.",
     "--hosts": (
         "Only a start takes it. Type this on the machine that started the cluster, for example "
         "by ssh: see docs/launchers.md."

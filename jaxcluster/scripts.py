@@ -101,8 +101,7 @@ def run(words: list[str]) -> int:
     if parsed.launcher != "local":
         check_alone(os.environ)
     parsed.name = parsed.name or f"run-{os.getpid()}"
-    wanted = cluster.make_spec(**arguments.start_options(parsed, say))
-    spec = bring_folder(dataclasses.replace(wanted, detach=False), script.folder)
+    spec = dataclasses.replace(cluster.make_spec(**arguments.start_options(parsed)), detach=False)
     if elastic and spec.is_here:
         raise UsageError(
             "--elastic goes on without hosts that are lost, and these ranks are on this machine.",
@@ -353,14 +352,6 @@ def _check_syntax(script: wire.Script, source: str) -> int | None:
         say("".join(traceback.format_exception_only(error)).rstrip("\n"))
         return 1
     return None
-
-
-def bring_folder(spec: wire.ClusterSpec, folder: str) -> wire.ClusterSpec:
-    """The spec with which hosts get the modules that lie beside the script."""
-    is_elsewhere = os.path.realpath(os.getcwd()) != folder
-    if spec.is_here or not is_elsewhere or {"sync", "no_sync"} & {*spec.options}:
-        return spec
-    return dataclasses.replace(spec, options={**spec.options, "sync": folder})
 
 
 def make_folder(named: str | None, script: wire.Script) -> Path:

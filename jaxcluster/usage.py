@@ -93,10 +93,6 @@ ABOUT = {
     "auto": "Make every following cell an %%spmd cell, or stop doing so.",
     "strict": "Check every launch on all ranks before it runs.",
     "recovery": "What happens when a rank has died or hangs permanently.",
-    "profiles": (
-        "Named options of a start, from a jaxcluster.toml of the user, the site, or the "
-        "notebook's folder. With a name: its options as one line."
-    ),
     "doctor": "Check this machine, or hosts, and say what to fix.",
     "mcp": (
         "Serve an assistant in your editor, by the Model Context Protocol on standard input. It "
@@ -196,7 +192,6 @@ WORDS = {
     "%shards name": ("an array or a pytree, or a part of one", "params['w']"),
     "%shards --check": ("compare all copies, and look for NaN and Inf", "x --check"),
     "%shards --widget": ("a view with statistics and values of single shards", "x --widget"),
-    "profiles name": ("which one (default: a table of all)", "team"),
     "run --all": ("show the lines of all ranks, each with its rank", "-n 4 --all"),
     "run --elastic": (
         "after the loss of a host that can't be replaced, run the script again on the hosts that "

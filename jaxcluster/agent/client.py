@@ -35,7 +35,7 @@ from zmq.utils.monitor import recv_monitor_message
 from jaxcluster import wire
 from jaxcluster.agent import transport
 from jaxcluster.agent.messages import Session, new_name
-from jaxcluster.agent.requests import CHUNK, Get, Put
+from jaxcluster.agent.requests import Get
 from jaxcluster.agent.transport import Keys
 from jaxcluster.errors import LaunchError
 from jaxcluster.wire import forks
@@ -254,16 +254,6 @@ class Host:
             at += len(data)
             if at >= size or not data:
                 return
-
-    def put(self, path: str, data: Any, timeout_s: float = 30.0) -> None:
-        """Write a whole file into the agent's folder, and the folders above it.
-
-        Raises:
-          LaunchError: as ``ask``.
-        """
-        view = memoryview(data).cast("B")
-        for at in range(0, max(1, len(view)), CHUNK):
-            self.ask(Put(path, at), timeout_s, view[at : at + CHUNK])
 
     def rank(self, rank: int, on_message: Callable[[Sequence[Any]], None]) -> RankChannel:
         """A way to a rank there. ``on_message`` gets the frames of what it sends, on the thread.

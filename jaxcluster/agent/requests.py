@@ -1,14 +1,9 @@
-"""What an agent can be asked, and what it does with files: all of them in its own folder, but for
-one that it looks for.
-"""
+"""What an agent can be asked, and what it does with files: all of them in its own folder."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import stat
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,13 +68,6 @@ class Look(Request[dict[int, ProcessLook | None]], cmd="look"):
     pids: list[int]
 
 
-class Shares(Request[bool], cmd="shares"):
-    """Whether there is a file of that text, anywhere on the host."""
-
-    path: str
-    text: str
-
-
 class Mkdir(Request[int | None], cmd="mkdir"):
     """Make a folder; what may be written there, of memory without doing harm.
 
@@ -112,13 +100,6 @@ class Ring(Request[tuple[int, int, int]], cmd="ring"):
     at: int = 0
 
 
-class Write(Request[None], cmd="write"):
-    """Make or replace whole files in a folder: names and sizes, in the order of the data."""
-
-    path: str
-    files: Sequence[tuple[str, int]]
-
-
 class Move(Request[None], cmd="move"):
     """Put a file in the place of another."""
 
@@ -138,11 +119,8 @@ def answer(folder: Folder, request: Request[Any], data: Buffer = b"") -> tuple[A
     Raises:
       OSError: it can't be done, or the path is not in the folder.
     """
-    match request:
-        case Shares():
-            return _holds(request.path, request.text.encode()), b""
-        case Look():
-            return {pid: look_at(pid) for pid in request.pids}, b""
+    if isinstance(request, Look):
+        return {pid: look_at(pid) for pid in request.pids}, b""
     path = folder.inside(request.path)  # type: ignore[attr-defined]
     match request:
         case Mkdir():
@@ -160,15 +138,10 @@ def answer(folder: Folder, request: Request[Any], data: Buffer = b"") -> tuple[A
         case Ring():
             part = ringfile.read(path, request.at)
             return (part.start, part.end, part.size), part.data
-        case Write():
-            view = memoryview(data)
-            for name, nbytes in request.files:
-                draft = folder.inside(f"{path}/{name}{DRAFT}")
-                _put(draft, 0, view[:nbytes])
-                _replace(draft, draft.with_name(draft.name.removesuffix(DRAFT)))
-                view = view[nbytes:]
         case Move():
-            _replace(path, folder.inside(request.to))
+            target = folder.inside(request.to)
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.replace(target)
         case Remove() if path.is_dir():
             shutil.rmtree(path)
         case Remove():
@@ -182,26 +155,3 @@ def _put(path: Path, at: int, data: Buffer) -> None:
     with open(os.open(path, flags, 0o600), "wb") as file:
         file.seek(at)
         file.write(data)
-
-
-def _replace(draft: Path, path: Path) -> None:
-    """Put a file in the place of an older one, at once; its time is at least a second later.
-
-    By whole seconds and the size Python judges whether what it has compiled is still right, and by
-    the time alone autoreload whether a module is to be loaded again.
-    """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with contextlib.suppress(FileNotFoundError):
-        older, own = os.stat(path), os.stat(draft)
-        if own.st_mtime < int(older.st_mtime) + 1:
-            os.utime(draft, (own.st_atime, int(older.st_mtime) + 1))
-    draft.replace(path)
-
-
-def _holds(path: str, text: bytes) -> bool:
-    """Whether the regular file at ``path`` holds this text and nothing else."""
-    try:
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-            return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and file.read(4096) == text
-    except OSError:
-        return False

@@ -198,18 +198,6 @@ class Processes(ABC):
           UsageError: there is no such place.
         """
 
-    def bring_code(self) -> None:
-        """Bring what has changed of the user's own code to where it is not.
-
-        Raises:
-          UsageError: it is too large, or can't be read.
-          LaunchError: a host does not answer.
-        """
-
-    def explain_missing(self, error: str, ranks: Sequence[int]) -> list[str]:
-        """What to add to a ModuleNotFoundError of these ranks."""
-        return []
-
 
 class Allocation(ABC):
     """What ranks run on, for one cluster: its name, and hosts, which outlive its ranks.

@@ -21,12 +21,10 @@ from jaxcluster.allocation.fleet import Fleet, Place, ask_each
 from jaxcluster.allocation.keys import keys_of
 from jaxcluster.allocation.local import COMPILED, HISTORY, check_files
 from jaxcluster.allocation.states import HostStates
-from jaxcluster.allocation.sync import Sync
 from jaxcluster.allocation.turns import HostTurns
 from jaxcluster.errors import LaunchError
 from jaxcluster.host.procfs import ProcessLook, Silence
 from jaxcluster.host.ringfile import Part
-from jaxcluster.launchers.sync import SyncedFolder
 from jaxcluster.ranks import name_hosts, name_ranks
 from jaxcluster.records import registry
 from jaxcluster.wire.forks import Kill, Process, Spawn
@@ -45,7 +43,6 @@ class HostProcesses(Processes):
 
     Args:
       supervisor: stands for all hosts' fork servers.
-      sync: brings the user's own code there.
     """
 
     supervisor: Fleet
@@ -55,11 +52,9 @@ class HostProcesses(Processes):
         spec: wire.ClusterSpec,
         supervisor: Fleet,
         folder: Path,
-        sync: Sync,
         record: registry.ClusterRecord | None = None,
     ) -> None:
         super().__init__(spec, supervisor, folder, record)
-        self._sync = sync
         self._handed_out: threading.Thread | None = None
 
     @classmethod
@@ -73,8 +68,7 @@ class HostProcesses(Processes):
         folder = registry.folder(record.name)
         check_files(0, len(record.hosts))
         fleet = Fleet.joined(keys_of(record, folder), record.hosts)
-        nothing = Sync(SyncedFolder(None))  # its owner sends the code
-        return cls(record.spec, fleet, folder, nothing, record)
+        return cls(record.spec, fleet, folder, record)
 
     @property
     def places(self) -> Sequence[Place]:
@@ -138,7 +132,6 @@ class HostProcesses(Processes):
             "host_address": where.address,
             "host": where.name,
             "history": f"{where.folder}/{HISTORY}/rank-{rank}",
-            "code": self._sync.path_on(where),
         }
         env = {"JAXCLUSTER_ENGINE": json.dumps(engine)}
         return self._process("rank", where, env=env, rank=rank, address=address)
@@ -169,13 +162,6 @@ class HostProcesses(Processes):
     def connect(self) -> ChannelLink:
         ranks = range(self.spec.num_processes)
         return ChannelLink(ranks, lambda rank, on: self.host_of(rank).agent.rank(rank, on))
-
-    def bring_code(self) -> None:
-        if self.is_ours:
-            self._sync.bring(self.places)
-
-    def explain_missing(self, error: str, ranks: Sequence[int]) -> list[str]:
-        return self._sync.explain(error, [self.host_of(rank) for rank in ranks])
 
     def referee_paths(self, address: str, port: int, key: str) -> dict[int, str]:
         first = self.places[0]

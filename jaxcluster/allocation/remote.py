@@ -25,12 +25,10 @@ from jaxcluster.allocation.local import check_files
 from jaxcluster.allocation.placing import check_versions, in_order, place, share_out
 from jaxcluster.allocation.processes import HostProcesses
 from jaxcluster.allocation.supervisor import OnEvent, import_time_settings
-from jaxcluster.allocation.sync import Sync
 from jaxcluster.errors import JaxClusterError, LaunchError
 from jaxcluster.launchers.base import STOPPED, AgentOptions, Launcher, Wait, describe
 from jaxcluster.launchers.commands import Launch
 from jaxcluster.launchers.factory import launcher_of
-from jaxcluster.launchers.sync import synced_folder
 from jaxcluster.records import claims, registry
 from jaxcluster.records.runtimefolder import VARIABLE, make_private
 from jaxcluster.text import shown_value, without_secrets
@@ -104,7 +102,6 @@ class HostAllocation(Allocation):
         self._shares: list[int] = []  # how many ranks each host had first
         self._platform: str | None = None
         self._launch: Launch | None = None
-        self._sync: Sync | None = None
         self._keys: Keys | None = None
         self._own_folder = self.folder / launch_folder(claim.id)
         self._shared: Path | None = None  # the launcher's folder where hosts must share it
@@ -143,10 +140,8 @@ class HostAllocation(Allocation):
         if homes and (is_other or self.fleet.homes() != homes):
             loop_checkpoints.bring(homes, self.fleet.in_use)
         self._platform = placed.platform
-        self._sync = self._sync or Sync(synced_folder(spec.options))
-        self._sync.bring(self.fleet.in_use)
         say(f"starting {placed.num_processes} processes ...")
-        return HostProcesses(placed, self.fleet, self.folder, self._sync)
+        return HostProcesses(placed, self.fleet, self.folder)
 
     def _place(self, spec: wire.ClusterSpec, places: Sequence[Place]) -> wire.ClusterSpec:
         if not self._shares:

@@ -17,12 +17,11 @@ def summary(now: ClusterCondition, record: ClusterRecord, started_s: float) -> s
     per_rank = "-".join(str(c) for c in counts)
     kinds = sorted({d.kind for r in record.devices for d in r.devices})
     took = f", ready in {started_s:.1f} s" if started_s else ""
-    profile = f", by profile {record.spec.profile!r}" if record.spec.profile else ""
     total = sum(len(r.devices) for r in record.devices)
     return (
         f"Cluster {now.name!r}: {name_ranks(range(record.spec.num_processes))}, "
         f"{per_rank} {record.spec.platform} device{'s' if counts != [1] else ''} per rank "
-        f"({total} in all, {', '.join(kinds)}){took}{profile}.{_unchecked(record)}"
+        f"({total} in all, {', '.join(kinds)}){took}.{_unchecked(record)}"
         + (f" {now.without_coordinator}" if now.coordinator_died else "")
         + (f" {now.without_dead}" if now.dead else "")
     )

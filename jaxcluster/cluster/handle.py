@@ -512,8 +512,6 @@ class Cluster(Lifecycle):
         """Bind names on the ranks. See ``jaxcluster.cluster.transfer.push``."""
         from jaxcluster.cluster import transfer  # with numpy, which a shell command has no use for
 
-        if not self.closed:
-            self.world.processes.bring_code()  # of which the values' classes may be
         self.lineage.bound(values)
         transfer.push(self.world, values, ranks)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,9 +12,7 @@ from jaxcluster.errors import UsageError
 from jaxcluster.host.facts import gpu_platform, gpu_plugin_installed, host_gpus, host_tpu_chips
 from jaxcluster.launchers import detection
 from jaxcluster.launchers.factory import launcher_of
-from jaxcluster.options import profiles
 from jaxcluster.options.known import known
-from jaxcluster.options.profiles import Profile
 from jaxcluster.options.table import COMMON, LOCAL, kind_of
 from jaxcluster.options.value_types import SWITCH
 from jaxcluster.plan import placement
@@ -33,7 +30,6 @@ from jaxcluster.records import registry
 def make_spec(
     num_processes: int | None = None,
     *,
-    profile: str | Profile | None = None,
     devices_per_process: int | str | None = None,
     platform: str | None = None,
     launcher: str | None = None,
@@ -51,34 +47,20 @@ def make_spec(
     """A checked ClusterSpec, with what was left open chosen from what this machine has.
 
     What other hosts are to decide stays open: ``num_processes`` is 0 and ``platform`` is "" then.
-    None is not given: it is the profile's, or the default (``timeout_s=60``,
-    ``heartbeat_timeout_seconds=100``).
+    None is not given: it is the default (``timeout_s=60``, ``heartbeat_timeout_seconds=100``).
 
     Args:
       devices_per_process: "all" stands for all of a host, shared out evenly among its ranks.
       launcher: None means this machine; "auto" the allocation that this process runs in, else this
         machine.
-      profile: options that are in a ``jaxcluster.toml`` under this name; those that are given
-        beside it count before them. None takes none: a default profile is for what is typed.
       **options: the launcher's own, as on its command line: ``hosts="h1:2,h2:2"``.
 
     Raises:
-      UsageError: an argument is out of its range, or there is no such launcher, or no such profile.
+      UsageError: an argument is out of its range, or there is no such launcher.
     """
     given = {**locals(), **options}
-    del given["options"], given["profile"]
-    if isinstance(profile, str):
-        profile = profiles.load().named(profile)
-    if profile is None:
-        return _make({what: value for what, value in given.items() if value is not None})
-    try:
-        made = _make(profile.under(given))
-    except UsageError as error:
-        raise profile.blamed(error) from None
-    return dataclasses.replace(made, profile=profile.name)
-
-
-def _make(given: Mapping[str, Any]) -> wire.ClusterSpec:
+    del given["options"]
+    given = {what: value for what, value in given.items() if value is not None}
     own = {name: value for name, value in given.items() if name in COMMON}
     for name, value in given.items():
         option = known().by_name.get(name)

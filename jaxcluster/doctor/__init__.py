@@ -24,7 +24,6 @@ from jaxcluster.agent.report import SHM, installed_version
 from jaxcluster.errors import UsageError
 from jaxcluster.host.facts import gpu_platform, gpu_plugin_installed, host_gpus, host_tpu_chips
 from jaxcluster.host.free_space import free_nbytes
-from jaxcluster.options import profiles
 from jaxcluster.options.known import known
 from jaxcluster.plan.spec import INSTALL
 from jaxcluster.plan.versions import (
@@ -86,7 +85,6 @@ def run_checks(runtime_dir: Path, environ: Mapping[str, str] | None = None) -> l
         check_runtime_dir(runtime_dir),
         check_shared_memory(free_nbytes(SHM) if os.path.isdir(SHM) else None),
         check_fork(sys.platform == "linux" and hasattr(os, "fork")),
-        check_profiles(profiles.load(environ)),
         check_launchers(known().broken),
         check_lab_extension(
             installed_version("jupyterlab"), _lab_extension(), installed_version("jaxcluster")
@@ -104,14 +102,6 @@ def render(checks: Sequence[Check]) -> str:
         if check.fix and check.ok is not True:
             lines.append(f"  {' ' * width}  fix: {check.fix}")
     return "\n".join(lines)
-
-
-def check_profiles(found: profiles.Profiles) -> Check:
-    """Whether every profile of a start, and each file of them, can be used."""
-    if problems := found.problems():
-        return Check("profiles", None, " ".join(problems), "%jaxcluster profiles shows all of them")
-    names = ", ".join(found.names()) or "none"
-    return Check("profiles", True, f"{names}; default: {found.default_name() or 'none'}")
 
 
 def check_launchers(broken: Mapping[str, UsageError]) -> Check:

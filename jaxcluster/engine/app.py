@@ -37,7 +37,6 @@ from jaxcluster.engine.private import coordination
 from jaxcluster.engine.repair import repair_modules
 from jaxcluster.engine.resources import own_gpus, resources
 from jaxcluster.engine.shards import ArrayViews
-from jaxcluster.engine.state import settings
 from jaxcluster.engine.state.restoring import Restoring
 from jaxcluster.engine.values import Values
 from jaxcluster.engine.variables import variables
@@ -130,13 +129,12 @@ class Rank:
         log_path: str,
         host_address: str = "127.0.0.1",
         host: str = "",
-        code: str = "",
         history: str = "",
         compiled: str = "",
     ) -> None:
         limits.hold_reserve()
         self.rank = rank
-        self.code, self.compiled = code, compiled  # folders on this host
+        self.compiled = compiled  # a folder
         self.connection_file = connection_file
         self.control = ControlChannel(address)
         self.history = History(Path(history) if history else None, rank)
@@ -259,7 +257,7 @@ class Rank:
 
     def attach(self, kernel: Any) -> None:
         """The engine has registered and has a shell: from here on cells run."""
-        find_modules_here(self.code)
+        find_modules_here()
         apply_warnings()
         self.values.namespace = kernel.shell.user_ns
         guards.guard(kernel.shell, self.runner.asking)
@@ -298,8 +296,8 @@ def spread(answer: Callable[..., Any]) -> Callable[[Request[Any]], Any]:
     return lambda request: answer(**vars(request.body))
 
 
-def find_modules_here(code: str = "") -> None:
-    """Let cells import what lies beside the notebook, or what was brought from there to ``code``.
+def find_modules_here() -> None:
+    """Let cells import what lies beside the notebook.
 
     Not before: what the rank itself imports must not come from there (a folder of several people,
     a file ``token.py``), so it is started with ``python -P``.
@@ -307,8 +305,6 @@ def find_modules_here(code: str = "") -> None:
     if not os.environ.get("PYTHONSAFEPATH"):
         here = ("", os.getcwd())
         sys.path[:] = [*here, *(path for path in sys.path if path not in here)]
-        if code:
-            settings.use_code(code)
 
 
 def apply_warnings() -> None:

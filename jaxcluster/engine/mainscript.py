@@ -33,7 +33,6 @@ from IPython.core.interactiveshell import InteractiveShell
 from jaxcluster import wire
 from jaxcluster.engine import usercode
 from jaxcluster.engine.private import coordination
-from jaxcluster.engine.state import settings
 
 AFTER_ERROR_S = 3.0  # that threads get after the script has failed; after its end they get all
 JOIN_S = 0.1  # between looks, since a lock that is waited for hears no interrupt
@@ -248,9 +247,7 @@ def _path(folder: str) -> list[str]:
     """``sys.path`` as a script has it: its own folder in place of the notebook's."""
     if os.environ.get("PYTHONSAFEPATH"):
         return list(sys.path)
-    code = settings.code_folder()  # where this host has what was brought in place of the folder
-    first = [code, folder] if code else [folder]
-    return [*first, *(p for p in sys.path if p not in ("", os.getcwd(), *first))]
+    return [folder, *(p for p in sys.path if p not in ("", os.getcwd(), folder))]
 
 
 class End:

@@ -83,7 +83,6 @@ def _describe(name: str, value: Any, arrays: list[Any]) -> wire.VariableInfo:
         sharding=_common(_spell(sharding) for _, _, sharding in alike),
         nbytes=nbytes,
         nbytes_per_device=max(held.values(), default=0),
-        spans=any(not sharding.is_fully_addressable for _, _, sharding in alike),
     )
 
 

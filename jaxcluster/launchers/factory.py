@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxcluster.launchers.base import Launcher
-from jaxcluster.launchers.sync import synced_folder
 from jaxcluster.options.known import known
 from jaxcluster.options.table import LOCAL
 
@@ -26,10 +25,8 @@ def launcher_of(
     """
     kind, what = known().check(name or LOCAL, typed)
     given = {name: known().of_launchers[name].parse(value) for name, value in typed.items()}
-    synced_folder(given)
     if kind == LOCAL:
         return None, ""
     launcher: type[Launcher] = known().launchers[kind]
     python = given.pop("python", launcher.python)
-    own = {name: value for name, value in given.items() if name not in ("sync", "no_sync")}
-    return launcher.of(own, num_processes, what), python
+    return launcher.of(given, num_processes, what), python

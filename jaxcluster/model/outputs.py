@@ -223,7 +223,6 @@ class CellRecord:
         That is a tenth of a second, and of the rank's own time. Ranks that wait for each other in
         collectives end together; where one has failed or was stopped, the others were not slow, nor
         where a person has held one.
-        The strip below a cell says the same (``behindOf`` in labextension/src/widgets/behind.ts).
         """
         if not self.ok or self.held:
             return {}

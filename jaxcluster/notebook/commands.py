@@ -23,7 +23,6 @@ from jaxcluster.model import rewrite, stragglers, timeline
 from jaxcluster.model.outputs import traceback_lines
 from jaxcluster.notebook import debugging, exporting
 from jaxcluster.notebook.page import Page
-from jaxcluster.options import profiles
 from jaxcluster.panel import Panel
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import registry
@@ -64,7 +63,6 @@ COMMANDS = {
     "auto": "make every cell an %%spmd cell: auto on|off",
     "strict": "check every launch on all ranks before it runs: strict on|off",
     "recovery": "recover by itself, ask, or never: recovery auto|ask|never",
-    "profiles": "named options of a start: profiles, profiles NAME",
     "doctor": "check this machine, or hosts, and say what to fix",
 }
 
@@ -153,10 +151,6 @@ class Commands:
         with StartDisplay(self.page.rich) as display:
             display.done(cluster.start_once(spec, display.progress))
         self._show_running(cluster.current())
-
-    def _profiles(self, name: str | None) -> None:
-        found = profiles.load()
-        print(found.table() if name is None else found.explained(name))
 
     def _status(self, line: str) -> None:
         parser = arguments.command_parser("%jaxcluster status")

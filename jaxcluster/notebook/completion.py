@@ -1,13 +1,9 @@
-"""Tab, Shift-Tab and ``name?`` in ``%%spmd`` cells, answered from rank 0's namespace.
-
-And the names of profiles where one is typed.
-"""
+"""Tab, Shift-Tab and ``name?`` in ``%%spmd`` cells, answered from rank 0's namespace."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
-import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -17,17 +13,12 @@ from IPython.utils.tokenutil import token_at_cursor
 from jaxcluster import arguments, cluster
 from jaxcluster.errors import JaxClusterError, UsageError
 from jaxcluster.model.rewrite import stays_in_notebook
-from jaxcluster.options import profiles
 from jaxcluster.wire.link import unwrap
 from jaxcluster.wire.ops import Operation
 from jaxcluster.wire.ops.cells import Complete, Inspect
 
 R = TypeVar("R")
 
-# A line on which the name of a profile is being typed.
-PROFILE = re.compile(
-    r"^\s*%?jaxcluster\s+(?:(?:start|doctor)\s(?:.*\s)?--profile(?:\s+|=)|profiles\s+)([^\s]*)$"
-)
 ANSWER_S = 0.7  # rank 0 has so long; then the notebook's own answer must do
 
 
@@ -69,11 +60,6 @@ class Completion:
         """IPython's matcher protocol: what rank 0 offers, instead of the notebook's names."""
         code = context.full_text
         nothing = {"completions": [], "suppress": False}
-        if (found := PROFILE.search(context.text_until_cursor)) is not None:
-            typed = found[1]
-            names = [name for name in profiles.load().names() if name.startswith(typed)]
-            completions = _completions([(name, "profile") for name in names], typed, context.token)
-            return {"completions": completions, "suppress": True, "ordered": True}
         if not is_spmd(code, self.auto()):
             return nothing
         lines = code.split("\n")[: context.cursor_line]

@@ -16,7 +16,7 @@ from typing import Any
 
 from jaxcluster.errors import UsageError
 from jaxcluster.options.table import LOCAL, LOCAL_START, OPTIONS, START, Field, Option
-from jaxcluster.options.value_types import SWITCH, TEXT
+from jaxcluster.options.value_types import TEXT
 from jaxcluster.text import join_words
 
 GROUP = "jaxcluster.launchers"
@@ -27,9 +27,6 @@ ORDER = ("ssh", "slurm", "mpi", "tpu", "kubernetes", "ipp")
 OF_ALL = (
     Option("--python", TEXT, "PATH", "the hosts' Python", "~/venv/bin/python",
         field=Field("Python", "Its path on the hosts; else this kernel's, in a pod python3")),
-    Option("--sync", TEXT, "FOLDER", "the folder with the code for the hosts; '' for none",
-        "~/project", may_be_empty=True),
-    Option("--no-sync", SWITCH, "", "don't send code to the hosts"),
 )  # fmt: skip
 
 
@@ -64,10 +61,6 @@ class Known:
         return {name: option for name, option in self.by_name.items() if option.launchers}
 
     @cached_property
-    def in_profiles(self) -> dict[str, Option]:
-        return {name: one for name, one in self.by_name.items() if not one.is_typed_only}
-
-    @cached_property
     def names(self) -> tuple[str, ...]:
         """What may stand behind ``--launcher``."""
         own = (f"{n}:NAME" if one.takes else n for n, one in self.launchers.items())
@@ -78,13 +71,6 @@ class Known:
         """A whole start, by launcher."""
         own = {n: one.example or f"{START} {one.start}" for n, one in self.launchers.items()}
         return {LOCAL: f"{START} {LOCAL_START}", **own}
-
-    def find(self, written: str) -> Option | None:
-        """The option of a profile's word: as it is typed, without the dashes."""
-        dest = written.replace("-", "_")
-        return next(
-            (o for o in self.in_profiles.values() if dest == o.dest or f"-{dest}" == o.short), None
-        )
 
     def check(self, name: str, given: Iterable[str] = ()) -> tuple[str, str]:
         """(which launcher, what stands behind its colon), if it knows these options.

@@ -1,7 +1,7 @@
 """What an option of a start is, and those of every start. Pure.
 
-A launcher declares its own; ``known`` has all of them. The command line, ``--help``, profiles and
-the page's form are made from that; nothing else lists them.
+A launcher declares its own; ``known`` has all of them. The command line, ``--help`` and the page's
+form are made from that; nothing else lists them.
 """
 
 from __future__ import annotations
@@ -65,9 +65,7 @@ class Option:
       short: another flag, which is the one that is shown.
       start: what the example begins with; None for its first launcher's ``start``.
       argument: what ``make_spec`` calls it; "" if it is the flag's name.
-      is_typed_only: whether a profile can't have it.
       pattern: what its text, or each of its texts, must match; "" for any.
-      may_be_empty: whether "" is a value.
     """
 
     flag: str
@@ -80,9 +78,7 @@ class Option:
     short: str = ""
     start: str | None = None
     argument: str = ""
-    is_typed_only: bool = False
     pattern: str = ""
-    may_be_empty: bool = False
 
     @property
     def name(self) -> str:
@@ -110,15 +106,6 @@ class Option:
         glue = "" if self.sample.startswith("=") else " "
         return f"{start} {self.shown}{glue}{self.sample}".strip()
 
-    def load(self, value: object) -> Any:
-        """What ``make_spec`` takes of a value in a file. A launcher's stay text, as if typed.
-
-        Raises:
-          ValueError: it is not of this kind; the text says what it must be.
-        """
-        found = self.kind.load(value)
-        return str(found) if self.launchers and self.kind is COUNT else found
-
     def parse(self, value: Any) -> Any:
         """What a launcher gets of a value that was typed, or given in Python.
 
@@ -132,7 +119,7 @@ class Option:
             self.check(value)
             return value
         value = str(value)
-        if not (value.strip() or self.may_be_empty):
+        if not value.strip():
             raise UsageError(f"{self.flag} has no value.", f"{self.flag} {self.metavar}")
         if self.kind is COUNT:
             with contextlib.suppress(ValueError):  # else it is refused as it was typed
@@ -151,12 +138,7 @@ class Option:
         """
         shown = f"{value:g}" if isinstance(value, float) else repr(value)
         wrong = ""
-        if value is not None and self.kind in (COUNT, DEVICES, SECONDS):
-            try:
-                self.kind.load(value)
-            except ValueError as error:
-                wrong = f"{self.shown} must be {error}, not {shown}."
-        elif value is not None and not self.kind.is_right(value):
+        if value is not None and not self.kind.is_right(value):
             is_secret = self.kind is VARIABLES  # perhaps
             given = type(value).__name__ if is_secret else shown
             wrong = f"{self.shown} must be {self.kind.wanted}, not {given}."
@@ -205,17 +187,10 @@ OPTIONS = (
         "600"),
     Option("--heartbeat-timeout-seconds", COUNT, "S",
         "seconds without a heartbeat before JAX gives up on a rank (100)", "300"),
-    Option("--profile", TEXT, "NAME",
-        "options from [profile.NAME] in a jaxcluster.toml; options you type override them. "
-        "%jaxcluster profiles lists them, and what each sets", "team -n 8", start="",
-        is_typed_only=True),
-    Option("--no-profile", SWITCH, "",
-        "no profile, even if there is a default (default = NAME in the user's or site's file)",
-        is_typed_only=True),
-    Option("--dry-run", SWITCH, "", "print what would be started, and start nothing",
-        is_typed_only=True),
+    Option("--dry-run", SWITCH, "", "print what would be started, and start nothing"),
 )  # fmt: skip
-COMMON = {option.name: option for option in OPTIONS if not option.is_typed_only}
+# What ``make_spec`` takes of them.
+COMMON = {option.name: option for option in OPTIONS if option.name != "dry_run"}
 
 
 def kind_of(launcher: object) -> str:

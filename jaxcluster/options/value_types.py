@@ -1,4 +1,4 @@
-"""What the values of options are: read from a line, read from a file, written as a line. Pure."""
+"""What the values of options are: read from a line, checked, written as a line. Pure."""
 
 from __future__ import annotations
 
@@ -10,18 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxcluster.text import seconds, visible
-
-
-def text_of(value: object) -> str:
-    """Text, or a number, in a file.
-
-    Raises:
-      ValueError: it is something else; the text says what it must be.
-    """
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError("text in quotes")
-    return str(value)
+from jaxcluster.text import seconds
 
 
 @dataclass(frozen=True)
@@ -31,16 +20,14 @@ class Kind:
     Attributes:
       name: as the page's form knows it.
       read: makes a value of a word that was typed; argparse says what is wrong with one.
-      load: reads a value from a file; a ValueError says what it must be.
       write: the words that would be typed for a value, each behind a flag of its own.
-      wanted: what a value from Python must be; "" where ``load`` says it, or anything will do.
+      wanted: what a value must be.
       is_right: whether it is that.
       parse: makes of checked text what a launcher works with; a ValueError says what is wrong.
     """
 
     name: str
     read: Callable[[str], Any] = str
-    load: Callable[[object], Any] = text_of
     write: Callable[[Any], list[str]] = lambda value: [str(value)]
     wanted: str = ""
     is_right: Callable[[object], bool] = lambda value: True
@@ -58,31 +45,9 @@ def is_seconds(value: object) -> bool:
     return is_number and 0 < value < math.inf  # type: ignore[operator]
 
 
-def _load_count(value: object) -> Any:
-    if not is_count(value):
-        raise ValueError("a whole number from 1 up")
-    return value
-
-
 def devices(word: str) -> int | str:
     """How many devices each process gets: a number, or ``all``."""
     return word if word == "all" else int(word)
-
-
-def _load_seconds(value: object) -> float:
-    if not is_seconds(value):
-        raise ValueError("more than 0 seconds")
-    return float(value)  # type: ignore[arg-type]
-
-
-def _load_switch(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("true or false")
-    return value
-
-
-def _load_list(value: object) -> list[str]:
-    return [text_of(one) for one in (value if isinstance(value, list) else [value])]
 
 
 def _read_variable(text: str) -> tuple[str, str]:
@@ -90,24 +55,6 @@ def _read_variable(text: str) -> tuple[str, str]:
     if not equals or not name:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
     return name, value
-
-
-def _load_variables(value: object) -> dict[str, str]:
-    wanted = 'a table of variables: { NAME = "VALUE" }'
-    if isinstance(value, list) and all(isinstance(one, str) for one in value):
-        try:
-            return dict(map(_read_variable, value))
-        except argparse.ArgumentTypeError:
-            raise ValueError(wanted) from None
-    if not isinstance(value, Mapping):
-        raise ValueError(wanted)
-    found = {}
-    for name, one in value.items():
-        try:
-            found[str(name)] = text_of(one)
-        except ValueError:
-            raise ValueError(f"{wanted}, and {visible(name)} is not text in quotes") from None
-    return found
 
 
 def _read_device_ids(text: str) -> list[int] | list[list[int]]:
@@ -119,18 +66,6 @@ def _read_device_ids(text: str) -> list[int] | list[list[int]]:
             f"{text!r} is neither 0,1 (every rank) nor 0/1 (a list for each rank)"
         ) from None
     return lists if "/" in text else lists[0]
-
-
-def _load_device_ids(value: object) -> list[int] | list[list[int]]:
-    lists = value if isinstance(value, list) else [value]
-    parts = [",".join(map(str, one)) if isinstance(one, list) else str(one) for one in lists]
-    is_nested = any(isinstance(one, list) for one in lists)
-    try:
-        ids = _read_device_ids(("/" if is_nested else ",").join(parts))
-    except argparse.ArgumentTypeError:
-        wanted = 'a list of numbers, [0, 1], or a list for each rank, "0/1"'
-        raise ValueError(wanted) from None
-    return [ids] if is_nested and len(lists) == 1 else ids  # type: ignore[return-value]
 
 
 def _write_device_ids(value: Any) -> list[str]:
@@ -153,26 +88,28 @@ TEXT = Kind("text", wanted="text", is_right=lambda value: isinstance(value, str)
 # No shell stands between us and a launcher's command.
 PATH = replace(TEXT, parse=os.path.expanduser)
 WORDS = replace(TEXT, parse=lambda line: tuple(shlex.split(line)))  # of a command
-COUNT = Kind("count", int, _load_count)
-DEVICES = Kind("devices", devices, lambda value: value if value == "all" else _load_count(value))
-SECONDS = Kind("seconds", seconds, _load_seconds, lambda value: [f"{value:g}"])
+COUNT = Kind("count", int, wanted="a whole number from 1 up", is_right=is_count)
+DEVICES = Kind(
+    "devices",
+    devices,
+    wanted="a whole number from 1 up",
+    is_right=lambda value: value == "all" or is_count(value),
+)
+SECONDS = Kind("seconds", seconds, lambda value: [f"{value:g}"], "more than 0 seconds", is_seconds)
 SWITCH = Kind(
     "switch",
-    load=_load_switch,
     write=lambda value: [""],
     wanted="True or False",
     is_right=lambda value: isinstance(value, bool),
 )
-HOSTS = Kind("hosts", load=lambda value: ",".join(_load_list(value)))
+HOSTS = Kind("hosts")
 TEXTS = Kind(  # as often as it is typed
     "texts",
-    load=_load_list,
     write=lambda value: [value] if isinstance(value, str) else list(map(str, value)),
 )
 VARIABLES = Kind(
     "variables",
     _read_variable,
-    _load_variables,
     lambda value: [f"{name}={text}" for name, text in value.items()],
     'a dict of variables: {"NAME": "VALUE"}',
     lambda value: isinstance(value, Mapping),
@@ -180,7 +117,6 @@ VARIABLES = Kind(
 DEVICE_IDS = Kind(
     "device ids",
     _read_device_ids,
-    _load_device_ids,
     _write_device_ids,
     "a list of numbers, [0, 1], or a list for each rank, [[0], [1]]",
     _are_device_ids,

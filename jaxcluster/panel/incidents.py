@@ -99,7 +99,6 @@ class Incidents:
     ) -> None:
         record = cell.record if cell is not None else None
         report = protocol.Report(
-            id=f"{of.name}:{kind}:{now}",
             kind=kind,
             cluster=of.name,
             cell_id=record.cell_id if record is not None else "",

@@ -5,9 +5,6 @@ Used by the panel's thread alone, except ``submitted`` and what says otherwise.
 
 from __future__ import annotations
 
-import functools
-import importlib.metadata
-import os
 import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field, replace
@@ -22,7 +19,6 @@ from jaxcluster.panel.incidents import Incidents
 from jaxcluster.panel.poller import RankPoller
 from jaxcluster.records import registry
 from jaxcluster.records.registry import ClusterRecord
-from jaxcluster.supervision.processes import process_token
 
 KEPT_CELLS = 200
 KEPT_RECORDS = 50
@@ -100,7 +96,6 @@ class Model:
         ranks = self._ranks(current, now) if current is not None else []
         self.is_busy = any(r.status in ("running", "waiting", "interrupted") for r in ranks)
         state = protocol.State(
-            version=_version(),
             now=now,
             spmd=self.auto.told,
             clusters=self._clusters(),
@@ -109,7 +104,6 @@ class Model:
             start=_start(),
             ranks=ranks,
             strict=current is not None and current.is_strict,
-            recovery=current.recovery if current is not None else "auto",
             report=self._incidents.report(),
             undo=undo.of_last_cell(current, self._poller.states),
         )
@@ -151,11 +145,9 @@ class Model:
                 launcher=r.spec.launcher,
                 num_processes=r.spec.num_processes,
                 platform=r.spec.platform,
-                host=r.hostname,
                 created=r.created_ns // 1_000_000,
                 notebook=r.notebook,
                 connected=r.created_ns in ours,
-                owned=r.owner == _own_token(os.getpid()),
                 orphaned=not held,
             )
             for r, held in rows
@@ -233,12 +225,10 @@ class Model:
     # ------------------------------------------------------------------ cells
 
     def _follow(self, cell: RunningCell, now: int) -> None:
-        record, name = cell.record, cell.cluster.name
+        record = cell.record
         started = now - int((time.monotonic() - cell.started) * 1000)
         ranks = [protocol.CellRank(rank, "running") for rank in record.ranks]
-        shown = protocol.Cell(
-            record.cell_id, record.seq, name, record.execution_count, started, ranks
-        )
+        shown = protocol.Cell(record.cell_id, record.seq, record.execution_count, started, ranks)
         key = _key(record)
         self._followed.pop(key, None)
         self._followed[key] = Followed(cell, record, shown)
@@ -278,9 +268,7 @@ class Model:
                 status = "waiting" if poller.states[rank].seq == record.seq else "running"
             ranks.append(protocol.CellRank(rank, status, seconds))
         ended = followed.shown.started + int(record.seconds * 1000) if is_done else None
-        followed.shown = replace(
-            followed.shown, ranks=ranks, ended=ended, now=now, held=bool(record.held)
-        )
+        followed.shown = replace(followed.shown, ranks=ranks, ended=ended, now=now)
         self._incidents.of_cell(cell, now)
         if is_done:
             followed.cell = None
@@ -307,13 +295,3 @@ def _start() -> protocol.Start | None:
 def _key(record: CellRecord) -> str:
     """A cell without Jupyter's id is followed, and shown nowhere."""
     return record.cell_id or f"#{record.seq}"
-
-
-@functools.cache
-def _version() -> str:
-    return importlib.metadata.version("jaxcluster")
-
-
-@functools.cache
-def _own_token(pid: int) -> str:
-    return process_token(pid)

@@ -20,7 +20,6 @@ from jaxcluster.cluster import Cluster, array_queries, delegation, events
 from jaxcluster.errors import ClusterExists, JaxClusterError, UsageError
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.rewrite import AutoMode
-from jaxcluster.options import profiles, written
 from jaxcluster.panel import protocol
 from jaxcluster.panel.model import Model
 from jaxcluster.ranks import name_ranks
@@ -67,28 +66,12 @@ class Operations:
         else:
             self._mode.on = bool(on)
 
-    def profiles(self) -> list[protocol.Profile]:
-        """The profiles that a start can take here."""
-        found = profiles.load()
-        offered = []
-        for name in found.names():
-            place, is_default = found.place_of(name), name == found.default_name()
-            try:
-                typed = written.typed(found.named(name).options)
-            except UsageError as error:
-                offered.append(protocol.Profile(name, place, is_default, problem=error.message))
-            else:
-                offered.append(protocol.Profile(name, place, is_default, typed))
-        return offered
-
     def start(self, line: str) -> str:
         """``line`` is what would follow %jaxcluster start. The result is its last line."""
         parsed = arguments.start_parser("%jaxcluster start").read(line)
-        said: list[str] = []
         with self._alone():
-            spec = cluster.make_spec(**arguments.start_options(parsed, said.append))
-            said.append(cluster.dry_run(spec) if parsed.dry_run else cluster.start_once(spec))
-        return "\n".join(said)
+            spec = cluster.make_spec(**arguments.start_options(parsed))
+            return cluster.dry_run(spec) if parsed.dry_run else cluster.start_once(spec)
 
     def again(self, on_cpu: bool = False) -> str:
         """Try the failed start again, with the same options, or on CPU."""
@@ -175,14 +158,6 @@ class Operations:
                 f"{name_ranks(cells[0].record.ranks)}.",
                 "Wait for its end, or interrupt it first.",
             )
-
-    # ------------------------------------------------------------------ switches
-
-    def strict(self, on: bool) -> None:
-        """Switch strict mode."""
-        running = cluster.current()
-        self._refuse_while_busy(running)
-        running.strict(bool(on))
 
     def interrupt(self) -> list[int]:
         """Interrupt what runs; the result is the ranks that were interrupted."""

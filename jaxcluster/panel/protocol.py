@@ -18,11 +18,10 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NotRequired, Protocol, TypedDict
 
 from jaxcluster.cluster.events import StartStep
-from jaxcluster.model.availability import RecoveryMode
 from jaxcluster.model.findings import FindingKind
 from jaxcluster.views.cell_outputs import NotebookOutput
 
-PROTOCOL = 1
+PROTOCOL = 2
 EVENTS = "jaxcluster.events"
 EVENTS_ID = "jaxcluster-events"
 RPC = "jaxcluster.rpc"
@@ -76,7 +75,6 @@ class Cluster:
       created: when it was started.
       notebook: path or name of the notebook that started it; "" if there was none.
       connected: whether this kernel is connected to it.
-      owned: whether it ends with this kernel.
       orphaned: whether no process is connected to it, and the one that it would end with is gone.
     """
 
@@ -84,11 +82,9 @@ class Cluster:
     launcher: str
     num_processes: int
     platform: str
-    host: str
     created: int
     notebook: str = ""
     connected: bool = False
-    owned: bool = False
     orphaned: bool = False
 
 
@@ -101,7 +97,6 @@ class Report:
     """A certain finding, or the death of ranks: who was where, and who is to blame.
 
     Attributes:
-      id: changes with every new finding.
       cell_id: the Jupyter cell's; ``cell`` is its number.
       lines: the finding, a line each, the cause first; the last ones may be hints.
       title: the cause in short: "KeyError on rank 2".
@@ -110,7 +105,6 @@ class Report:
       open: whether the ranks are still not in lockstep: recovery is the user's to choose.
     """
 
-    id: str
     kind: ReportKind
     cluster: str
     cell_id: str
@@ -165,7 +159,6 @@ class State:
     """Everything but cells.
 
     Attributes:
-      version: of the Python package.
       spmd: auto mode: every following cell is an %%spmd cell. None: it is off, and was never set.
       clusters: every cluster that runs here, this kernel's first.
       current: the one that %%spmd uses; None while there is none.
@@ -173,7 +166,6 @@ class State:
       undo: None while no cell has run.
     """
 
-    version: str
     now: int
     spmd: bool | None = None
     clusters: list[Cluster] = field(default_factory=list)
@@ -182,7 +174,6 @@ class State:
     start: Start | None = None
     ranks: list[Rank] = field(default_factory=list)
     strict: bool = False
-    recovery: RecoveryMode = "auto"
     report: Report | None = None
     undo: Annotated[Undo | None, "Missing in older kernels."] = None
     type: Literal["state"] = "state"
@@ -216,18 +207,15 @@ class Cell:
       cell_id: the Jupyter cell's.
       number: as in [7].
       ended: None while it runs.
-      held: whether a person has held some of its ranks, so that their times mean nothing.
     """
 
     cell_id: str
     seq: int
-    cluster: str
     number: int
     started: int
     ranks: list[CellRank]
     ended: int | None = None
     now: int = 0
-    held: bool = False
     type: Literal["cell"] = "cell"
 
 
@@ -275,24 +263,6 @@ class Resources:
 
 
 # --------------------------------------------------------------------------- requests and answers
-
-
-@dataclass(frozen=True)
-class Profile:
-    """Options of a start that are in a jaxcluster.toml under a name.
-
-    Attributes:
-      place: file and line.
-      is_default: whether a start takes it if none is named.
-      options: each option with its value as text; a switch alone.
-      problem: why it can't be used; "" if it can.
-    """
-
-    name: str
-    place: str
-    is_default: bool = False
-    options: list[list[str]] = field(default_factory=list)
-    problem: str = ""
 
 
 @dataclass(frozen=True)

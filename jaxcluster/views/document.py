@@ -61,7 +61,6 @@ class Layout(TypedDict):
     spec: str
     mesh: list[tuple[str, int]]
     split: list[list[str]]
-    spans: bool
     headline: str
     facts: list[str]
     gaps: list[Index]
@@ -170,7 +169,6 @@ def _array(layout: ArrayLayout, parts: bool = True) -> Layout:
         "spec": plain.leaf_spec(layout),
         "mesh": list(layout.mesh),
         "split": [list(names) for names in layout.split],
-        "spans": layout.spans,
         "headline": formatting.headline(layout),
         "facts": formatting.facts(layout),
         "gaps": [_index(gap) for gap in layout.gaps],

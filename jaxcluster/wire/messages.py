@@ -19,8 +19,7 @@ class ClusterSpec:
     ``None`` in what is passed to ``jax.distributed.initialize`` as it stands means that jaxcluster
     assigns it. ``any_name`` says that the user gave no name: another free one will do;
     ``any_launcher`` that none was named. ``options`` are the launcher's own, as they were typed. 0
-    processes, and no platform, mean that the devices of the launcher's hosts decide it. ``profile``
-    is the name of the one that was used, if any.
+    processes, and no platform, mean that the devices of the launcher's hosts decide it.
     """
 
     name: str
@@ -39,7 +38,6 @@ class ClusterSpec:
     any_name: bool = False
     any_launcher: bool = False
     options: dict[str, Any] = field(default_factory=dict)
-    profile: str = ""
 
     @property
     def is_here(self) -> bool:
@@ -551,7 +549,6 @@ class VariableInfo:
       type: "array", or the type of a pytree: "dict of 12 arrays", whose ``shape`` is None.
       sharding: the PartitionSpec in short, or what else the sharding is called.
       nbytes_per_device: the most that one device holds of it.
-      spans: whether it spans processes.
     """
 
     name: str
@@ -561,4 +558,3 @@ class VariableInfo:
     sharding: str
     nbytes: int
     nbytes_per_device: int
-    spans: bool

@@ -21,9 +21,7 @@ export namespace CommandIDs {
   export const logs = 'jaxcluster:logs';
   export const stacks = 'jaxcluster:stacks';
   export const toggleSpmd = 'jaxcluster:toggle-spmd';
-  export const writeSpmd = 'jaxcluster:write-spmd';
   export const showClusters = 'jaxcluster:show-clusters';
   export const inspect = 'jaxcluster:inspect';
   export const showReport = 'jaxcluster:show-report';
-  export const newNotebook = 'jaxcluster:new-notebook';
 }

@@ -17,9 +17,9 @@ import {
 import type { CommandRegistry } from '@lumino/commands';
 import type { JSONObject, ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { complain, say, takeBack } from './messages';
+import { showPanel } from './panels';
 import type { IState, IUndo } from './protocol';
-import { withSpmd } from './spmd';
-import { runStart, setText, writeMode } from './startCell';
+import { runStart, writeMode } from './startCell';
 import {
   CommandIDs,
   type IClusters,
@@ -31,12 +31,9 @@ import { isBusy, isOutOfStep } from './widgets/labels';
 import { askStart } from './widgets/startForm';
 import type { Widget } from '@lumino/widgets';
 import { LogPanel } from './widgets/logPanel';
-import { TextPanel } from './widgets/textPanel';
+import { StacksPanel } from './widgets/stacksPanel';
 
 type Args = ReadonlyPartialJSONObject;
-
-/** How long the form may wait for the profiles; then it has none. */
-const PROFILES_MS = 3000;
 
 export interface IParts {
   app: JupyterFrontEnd;
@@ -97,10 +94,7 @@ export function addCommands(parts: IParts): void {
         devicesPerProcess: devicesPerProcess > 1 ? String(devicesPerProcess) : ''
       };
       const line = args.line as string | undefined;
-      const wanted =
-        line === undefined
-          ? await askStart(defaults, await link.call('profiles', {}, PROFILES_MS).catch(() => []), trans)
-          : { line, inCell: args.cell === true };
+      const wanted = line === undefined ? await askStart(defaults, trans) : { line, inCell: args.cell === true };
       const panel = clusters.currentPanel;
       if (wanted?.inCell && panel && panel.content.model?.readOnly === false) {
         await runStart(panel, wanted.line);
@@ -295,57 +289,9 @@ export function addCommands(parts: IParts): void {
     }
   });
 
-  add(CommandIDs.writeSpmd, {
-    label: trans.__('Write %1 into the Cells', '%%spmd'),
-    caption: trans.__('Have each cell say that it runs on the ranks, in place of SPMD mode'),
-    isEnabled: () => clusters.currentPanel?.content.model?.readOnly === false,
-    execute: async () => {
-      const panel = clusters.currentPanel;
-      if (panel) {
-        writeMode(panel, false);
-      }
-      for (const { model } of panel?.content.widgets ?? []) {
-        const source = model.sharedModel.getSource();
-        const written = model.type === 'code' ? withSpmd(source) : source;
-        if (written !== source) {
-          setText(model, written);
-        }
-      }
-      if (clusters.current?.state?.spmd) {
-        await clusters.current.call('auto', { on: false });
-      }
-    }
-  });
-
-  // --------------------------------------------------------------------------------------- texts
-
-  const panels = new Map<string, TextPanel>();
-  const logPanels = new Map<string, LogPanel>();
-  /** Put a panel below the notebook, beside those that are there. */
-  const addBelow = (panel: Widget): void => {
-    const open = [...panels.values(), ...logPanels.values()].find(
-      other => other !== panel && other.isAttached
-    );
-    if (!parts.lab) {
-      app.shell.add(panel, 'right'); // in Notebook 7's middle there is room for the notebook only
-    } else if (open) {
-      app.shell.add(panel, 'main', { ref: open.id, mode: 'tab-after' });
-    } else {
-      app.shell.add(panel, 'main', { ref: clusters.currentPanel?.id, mode: 'split-bottom' });
-    }
-  };
-  const showText = (key: string, label: string, load: () => Promise<string>): Promise<void> => {
-    const notebook = clusters.currentPanel;
-    const id = `jaxcluster-${key}-${notebook?.id}`;
-    let panel = panels.get(id);
-    if (!panel || panel.isDisposed) {
-      panel = new TextPanel(id, label, load, trans);
-      panel.disposed.connect(() => panels.delete(id));
-      addBelow(panel);
-      panels.set(id, panel);
-    }
-    app.shell.activateById(id);
-    return panel.refresh();
+  const show = <P extends Widget>(kind: string, make: () => P): P => {
+    const notebook = clusters.currentPanel?.id;
+    return showPanel(app, parts.lab, `jaxcluster-${kind}-${notebook}`, notebook, make);
   };
 
   add(CommandIDs.logs, {
@@ -356,14 +302,7 @@ export function addCommands(parts: IParts): void {
     isEnabled: hasCluster,
     execute: async args => {
       const link = linkOf(clusters);
-      const id = `jaxcluster-logs-${clusters.currentPanel?.id}`;
-      let panel = logPanels.get(id);
-      if (!panel || panel.isDisposed) {
-        panel = new LogPanel(id, link, trans);
-        logPanels.set(id, panel);
-        addBelow(panel);
-      }
-      app.shell.activateById(id);
+      const panel = show('logs', () => new LogPanel(link, trans));
       panel.showRank((args.rank as number | undefined) ?? null);
     }
   });
@@ -375,7 +314,7 @@ export function addCommands(parts: IParts): void {
     isEnabled: hasCluster,
     execute: async () => {
       const link = linkOf(clusters);
-      await showText('stacks', trans.__('Stacks'), () => link.call('stacks', {}));
+      await show('stacks', () => new StacksPanel(link, trans)).refresh();
     }
   });
 

@@ -115,11 +115,8 @@ export class Link implements ILink {
     }
   }
 
-  async call<O extends Operation>(
-    op: O,
-    args: IOperations[O]['args'],
-    timeout_ms = SLOW.has(op) ? SLOW_MS : TIMEOUT_MS
-  ): Promise<IOperations[O]['result']> {
+  async call<O extends Operation>(op: O, args: IOperations[O]['args']): Promise<IOperations[O]['result']> {
+    const timeout_ms = SLOW.has(op) ? SLOW_MS : TIMEOUT_MS;
     const line = await this.reached();
     // What an old kernel can't hear now it would do later, when nobody expects it any more.
     if (!line.subshell && !(await line.idle())) {

@@ -2,7 +2,6 @@ import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { badges } from './plugins/badges';
 import { commands } from './plugins/commands';
 import { inspector } from './plugins/inspector';
-import { launcher } from './plugins/launcher';
 import { links } from './plugins/links';
 import { mode } from './plugins/mode';
 import { outputs } from './plugins/outputs';
@@ -12,7 +11,6 @@ import { returned } from './plugins/returned';
 import { server } from './plugins/server';
 import { settings } from './plugins/settings';
 import { sidebar } from './plugins/sidebar';
-import { status } from './plugins/status';
 import { toolbar } from './plugins/toolbar';
 
 /** Every plugin of the extension. */
@@ -21,7 +19,6 @@ const plugins: JupyterFrontEndPlugin<any>[] = [
   links,
   server,
   commands,
-  launcher,
   renderer,
   outputs,
   sidebar,
@@ -30,8 +27,7 @@ const plugins: JupyterFrontEndPlugin<any>[] = [
   badges,
   mode,
   inspector,
-  report,
-  status
+  report
 ];
 
 export default plugins;

@@ -14,7 +14,7 @@
  * clock, so that "running for 3 s" is right on a browser whose clock is off.
  */
 
-export const PROTOCOL = 1;
+export const PROTOCOL = 2;
 export const EVENTS = 'jaxcluster.events';
 export const EVENTS_ID = 'jaxcluster-events';
 export const RPC = 'jaxcluster.rpc';
@@ -30,15 +30,12 @@ export interface ICluster {
   launcher: string;
   num_processes: number;
   platform: string;
-  host: string;
   /** When it was started. */
   created: number;
   /** Path or name of the notebook that started it; '' if there was none. */
   notebook: string;
   /** Whether this kernel is connected to it. */
   connected: boolean;
-  /** Whether it ends with this kernel. */
-  owned: boolean;
   /** Whether no process is connected to it, and the one that it would end with is gone. */
   orphaned: boolean;
 }
@@ -89,16 +86,11 @@ export interface IRank {
   note: string;
 }
 
-/** Whether lost ranks are replaced at once, when the user says so, or never. */
-export type RecoveryMode = 'auto' | 'ask' | 'never';
-
 /** What went wrong; `dead`: processes ended; `step`: not in lockstep, no rank is to blame. */
 export type ReportKind = 'missing' | 'mismatch' | 'circle' | 'dead' | 'step';
 
 /** A certain finding, or the death of ranks: who was where, and who is to blame. */
 export interface IReport {
-  /** Changes with every new finding. */
-  id: string;
   kind: ReportKind;
   cluster: string;
   /** The Jupyter cell's; `cell` is its number. */
@@ -133,8 +125,6 @@ export interface IUndo {
 
 /** Everything but cells. */
 export interface IState {
-  /** Of the Python package. */
-  version: string;
   now: number;
   /** Auto mode: every following cell is an %%spmd cell. Null: it is off, and was never set. */
   spmd: boolean | null;
@@ -147,7 +137,6 @@ export interface IState {
   start: IStart | null;
   ranks: IRank[];
   strict: boolean;
-  recovery: RecoveryMode;
   report: IReport | null;
   /** Null while no cell has run. Missing in older kernels. */
   undo?: IUndo | null;
@@ -178,7 +167,6 @@ export interface ICell {
   /** The Jupyter cell's. */
   cell_id: string;
   seq: number;
-  cluster: string;
   /** As in [7]. */
   number: number;
   started: number;
@@ -186,8 +174,6 @@ export interface ICell {
   /** Null while it runs. */
   ended: number | null;
   now: number;
-  /** Whether a person has held some of its ranks, so that their times mean nothing. */
-  held: boolean;
   type: 'cell';
 }
 
@@ -300,19 +286,6 @@ export interface IForm {
   fields: IFormField[];
 }
 
-/** Options of a start that are in a jaxcluster.toml under a name. */
-export interface IProfile {
-  name: string;
-  /** File and line. */
-  place: string;
-  /** Whether a start takes it if none is named. */
-  is_default: boolean;
-  /** Each option with its value as text; a switch alone. */
-  options: string[][];
-  /** Why it can't be used; '' if it can. */
-  problem: string;
-}
-
 /** How a cell has failed. */
 export interface IErrorOutput {
   output_type: 'error';
@@ -347,8 +320,6 @@ export interface IVariable {
   nbytes: number;
   /** The most that one device holds of it. */
   nbytes_per_device: number;
-  /** Whether it spans processes. */
-  spans: boolean;
 }
 
 /** A part of an array, and who holds it: [device, replica_id, nbytes]. */
@@ -379,7 +350,6 @@ export interface IArrayDocument {
   spec: string;
   mesh: [string, number][];
   split: string[][];
-  spans: boolean;
   headline: string;
   facts: string[];
   gaps: number[][][];
@@ -407,7 +377,6 @@ export interface ILayout {
   mesh: [string, number][];
   /** For each axis of the array, the mesh axes that cut it. */
   split: string[][];
-  spans: boolean;
   headline: string;
   facts: string[];
   /** What no device holds. */
@@ -505,8 +474,6 @@ export interface IOperations {
   watch: { args: { on: boolean }; result: null };
   /** `restore`: it was on in the notebook; that counts only if it was not set since. */
   auto: { args: { on: boolean; restore?: boolean }; result: null };
-  /** The profiles that a start can take here. */
-  profiles: { args: Record<string, never>; result: IProfile[] };
   /** `line` is what would follow %jaxcluster start. The result is its last line. */
   start: { args: { line: string }; result: string };
   /** Try the failed start again, with the same options, or on CPU. */
@@ -527,8 +494,6 @@ export interface IOperations {
   resync: { args: Record<string, never>; result: string };
   /** Take back the last cell, whose seq this is. */
   undo: { args: { seq: number }; result: string };
-  /** Switch strict mode. */
-  strict: { args: { on: boolean }; result: null };
   /** Interrupt what runs; the result is the ranks that were interrupted. */
   interrupt: { args: Record<string, never>; result: number[] };
   /** The last lines of a rank's log; if null, of all ranks, each line with its rank. */

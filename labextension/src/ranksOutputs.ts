@@ -10,9 +10,6 @@ interface IAnyOutput {
   data?: unknown;
 }
 
-export const groupOf = (shown: IRanksOutputs, rank: number): IOutputGroup | undefined =>
-  shown.groups.find(({ ranks }) => ranks.includes(rank));
-
 /** What a notebook keeps of a rank: among a cell's outputs, those of a cell that showed several ranks. */
 export function keptOutputs(
   outputs: readonly IAnyOutput[],
@@ -20,7 +17,8 @@ export function keptOutputs(
 ): IOutputGroup['outputs'] | null {
   for (const output of outputs) {
     const shown = (output.data as { [mime: string]: unknown } | undefined)?.[OUTPUTS_MIME];
-    const found = shown ? groupOf(shown as IRanksOutputs, rank) : undefined;
+    const groups = (shown as IRanksOutputs | undefined)?.groups;
+    const found = groups?.find(({ ranks }) => ranks.includes(rank));
     if (found) {
       return found.outputs;
     }

@@ -11,12 +11,10 @@ const ENDINGS = ['done', 'failed', 'interrupted', 'dead'] as const;
 
 export type ISavedRun = {
   number: number;
-  cluster: string;
   started: number;
   ended: number;
   /** Of each rank, in their order; '-' where it is not known. */
   seconds: string;
-  held?: true;
 } & { [K in (typeof ENDINGS)[number]]?: string };
 
 /** Null while the cell runs. */
@@ -24,12 +22,9 @@ export function saveRun(run: ICell): ISavedRun | null {
   if (run.ended === null) {
     return null;
   }
-  const { number, cluster, started, ended } = run;
+  const { number, started, ended } = run;
   const seconds = run.ranks.map(one => one.seconds?.toFixed(2) ?? '-').join(' ');
-  const saved: ISavedRun = { number, cluster, started, ended, seconds };
-  if (run.held) {
-    saved.held = true;
-  }
+  const saved: ISavedRun = { number, started, ended, seconds };
   for (const ending of ENDINGS) {
     const ranks = run.ranks.filter(({ status }) => status === ending).map(({ rank }) => rank);
     if (ranks.length) {
@@ -56,9 +51,7 @@ export function readRun(saved: unknown, cell_id: string): ICell | null {
       return { ...one, seconds: isNumber(seconds) ? seconds : null };
     });
   const { number, started, ended } = run;
-  const cluster = String(run.cluster ?? '');
-  const held = run.held === true;
   return ranks.length
-    ? { type: 'cell', now: ended, cell_id, seq: -started, cluster, number, started, ended, ranks, held }
+    ? { type: 'cell', now: ended, cell_id, seq: -started, number, started, ended, ranks }
     : null;
 }

@@ -26,11 +26,6 @@ export function staysInNotebook(source: string): boolean {
   return code.every(line => /^[%!?]/.test(line) || line.endsWith('?'));
 }
 
-/** The cell as it runs on the ranks without auto mode. */
-export function withSpmd(source: string): string {
-  return staysInNotebook(source) ? source : `%%spmd\n${source}`;
-}
-
 /**
  * Which ranks a cell will run on: null for none, '' for all of them, else as `--ranks` names them.
  *

@@ -60,7 +60,7 @@ const sourcesOf = (panel: NotebookPanel): (string | null)[] =>
   );
 
 /** Change no more of a cell than differs: cursors in it, also those of others, stay where they are. */
-export function setText({ sharedModel }: ICellModel, source: string): void {
+function setText({ sharedModel }: ICellModel, source: string): void {
   const { start, end, text } = edit(sharedModel.getSource(), source);
   sharedModel.updateSource(start, end, text);
 }

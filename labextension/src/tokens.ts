@@ -28,11 +28,7 @@ export interface ILink extends IDisposable {
    * Ask the kernel's side. Never blocks a page; rejects with an Error whose message is for the user:
    * what the kernel's side said, or that the kernel is busy and can't be reached (ipykernel 6).
    */
-  call<O extends Operation>(
-    op: O,
-    args: IOperations[O]['args'],
-    timeout_ms?: number
-  ): Promise<IOperations[O]['result']>;
+  call<O extends Operation>(op: O, args: IOperations[O]['args']): Promise<IOperations[O]['result']>;
   /**
    * Interrupt all ranks, or cancel a start: by request, or through the kernel's own interrupt where that
    * can't be heard.
@@ -59,7 +55,6 @@ export const IClusters = new Token<IClusters>(
 export interface ISettings {
   numProcesses: number;
   devicesPerProcess: number;
-  autoShowPanel: boolean;
   badges: boolean;
 }
 

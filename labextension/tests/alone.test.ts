@@ -12,7 +12,7 @@ const state = golden.state;
 
 test('words are filled in as a translator without a language does it', () => {
   assert.equal(english.__('%1 % CPU', 12), '12 % CPU');
-  assert.equal(english.__('Write %1 into the cells', '%%spmd'), 'Write %%spmd into the cells');
+  assert.equal(english.__('%1 cells run on it', '%%spmd'), '%%spmd cells run on it');
   assert.equal(english._n('rank %2', 'ranks %2', 2, '0-1'), 'ranks 0-1');
 });
 

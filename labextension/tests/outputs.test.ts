@@ -68,8 +68,6 @@ test('how a cell went is saved with it, in few lines', () => {
   const read = readRun(JSON.parse(JSON.stringify(saved)), run.cell_id)!;
   assert.deepEqual(read.ranks, run.ranks);
   assert.equal(read.number, run.number);
-  assert.equal(read.held, false);
-  assert.equal(readRun(saveRun({ ...run, held: true }), run.cell_id)!.held, true);
   assert.equal(saveRun(golden.cell), null); // it runs
   for (const foreign of [null, {}, { number: 1 }, 'x', { number: 1, started: 1, ended: 2, done: {} }]) {
     assert.equal(readRun(foreign, 'id'), null);

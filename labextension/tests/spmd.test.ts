@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { staysInNotebook, whereOf, withSpmd } from '../src/spmd';
+import { staysInNotebook, whereOf } from '../src/spmd';
 import {
   edit,
   hasOnly,
@@ -20,12 +20,6 @@ for (const [source, place] of read('auto.json') as [string, string][]) {
     assert.equal(staysInNotebook(source), place === 'notebook');
   });
 }
-
-test('%%spmd is written once, above the first line', () => {
-  assert.equal(withSpmd('# sum\nx.sum()'), '%%spmd\n# sum\nx.sum()');
-  assert.equal(withSpmd(withSpmd('x')), '%%spmd\nx');
-  assert.equal(withSpmd('!ls'), '!ls');
-});
 
 test('a cell says on which ranks it will run', () => {
   for (const [source, off, on] of [

@@ -1,12 +1,11 @@
 import assert from 'node:assert/strict';
 import { describe, mock, test } from 'node:test';
-import type { IProfile, IRank, IState, RankStatus } from '../src/protocol';
+import type { IRank, IState, RankStatus } from '../src/protocol';
 import { mergeClusters } from '../src/widgets/clusterList';
 import { Ticker } from '../src/widgets/clock';
-import { NO_OPTIONS, PLATFORMS, checkOptions, hostsHaveRanks, optionsOf, quote, startLine, type IStartOptions } from '../src/widgets/startOptions';
+import { NO_OPTIONS, checkOptions, hostsHaveRanks, quote, startLine, type IStartOptions } from '../src/widgets/startOptions';
 import { age, chipText, countStatuses, lasting, placeOf, took, type Trans } from '../src/widgets/labels';
-import { behindOf, behindText } from '../src/widgets/behind';
-import { golden, read, startLines } from './golden';
+import { golden, startLines } from './golden';
 
 /** As a translator without a language does it. */
 const format = (text: string, ...args: unknown[]) =>
@@ -19,16 +18,6 @@ const trans: Trans = {
 const ranks = (...statuses: RankStatus[]): IState => ({
   ...golden.state,
   ranks: statuses.map((status, rank): IRank => ({ ...golden.state.ranks[0], rank, status }))
-});
-
-test('all ranks that were behind are named, as the kernel names them', () => {
-  for (const [seconds, told] of read('behind.json') as [number[], string][]) {
-    const ranks = seconds.map((took, rank) => ({ rank, status: 'done' as const, seconds: took }));
-    assert.equal(behindText(behindOf(ranks), trans), told);
-    assert.equal(behindOf(ranks, true).size, 0);
-  }
-  const failed = [0, 5].map((took, rank) => ({ rank, status: 'failed' as const, seconds: took }));
-  assert.equal(behindOf(failed).size, 0);
 });
 
 describe('labels', () => {
@@ -135,86 +124,6 @@ describe('the form', () => {
     assert.deepEqual(wrong({ launcher: 'kubernetes', more: '--pod-template pod.yaml' }), []);
     assert.deepEqual(wrong({ launcher: 'tpu', zone: 'us-central2-b' }), ['tpu']);
     assert.deepEqual(wrong({ hosts: 'h1 h2', nodes: 'x', ippName: '?' }), []);
-  });
-});
-
-describe('a profile in the form', () => {
-  const found = golden.answers.find((_, n) => golden.requests[n].op === 'profiles')!.result as IProfile[];
-  const [team, big] = found;
-  const filled = optionsOf(team);
-
-  test('its options fill the fields; those without a field are the other options', () => {
-    const { profile, launcher, hosts, env, detach, more } = filled;
-    assert.deepEqual(
-      { profile, launcher, hosts, env, detach, more },
-      {
-        profile: 'team',
-        launcher: 'ssh',
-        hosts: 'h1:2,h2:2',
-        env: 'A=1 2',
-        detach: true,
-        more: '--heartbeat-timeout-seconds 300'
-      }
-    );
-    assert.deepEqual(checkOptions(filled, trans), {});
-    const all = optionsOf({ ...big, options: [['--devices-per-process', 'all'], ['--platform', 'rocm']] });
-    assert.deepEqual(checkOptions(all, trans), {});
-    assert.ok(PLATFORMS.includes(all.platform));
-    const odd = optionsOf({
-      ...big,
-      options: [['-n', '8'], ['--launcher', 'elsewhere'], ['--sync', ''], ['--sbatch', '--x=1 2'], ['--new-job']]
-    });
-    assert.equal(odd.launcher, '');
-    assert.equal(odd.numProcesses, '8');
-    assert.equal(odd.more, `--launcher elsewhere --sync '' '--sbatch=--x=1 2' --new-job`);
-    assert.equal(optionsOf({ ...big, options: [['--launcher', 'ipp:pbs']] }).ippName, 'pbs');
-  });
-
-  test('a value of several lines comes into no cell', () => {
-    const lines: IProfile = { ...big, is_default: false, options: [['--env', 'A=1\nprint(2)']] };
-    const own = optionsOf(lines);
-    assert.deepEqual(checkOptions(own, trans, [lines]), {}); // the line has the profile's name alone
-    const without = { ...own, profile: '' };
-    assert.deepEqual(Object.keys(checkOptions(without, trans, [lines])), ['more']);
-    assert.deepEqual(checkOptions({ ...without, inCell: false }, trans, [lines]), {});
-  });
-
-  test('a profile of pods fills their fields', () => {
-    const pods = optionsOf({
-      ...big,
-      options: [['--launcher', 'kubernetes'], ['--image', 'team/jax:1'], ['--pods', '2'], ['--gpus', '8'], ['--label', 'a=b']]
-    });
-    const { launcher, image, pods: many, gpus, more } = pods;
-    assert.deepEqual([launcher, image, many, gpus, more], ['kubernetes', 'team/jax:1', '2', '8', '--label a=b']);
-    assert.equal(optionsOf({ ...big, options: [['--launcher', 'auto']] }).launcher, 'auto');
-  });
-
-  test('the line has its name, and what was changed', () => {
-    const line = (part: Partial<IStartOptions>) => startLine({ ...filled, ...part }, found);
-    assert.equal(line({}), '--profile team');
-    assert.equal(line({ devicesPerProcess: '2' }), '--profile team --devices-per-process 2');
-    assert.equal(line({ hosts: 'h3' }), '--profile team --hosts h3');
-    assert.equal(line({ detach: false }), '--profile team --no-detach');
-    assert.equal(line({ env: 'A=1 2\nB=2' }), '--profile team --env B=2');
-    assert.equal(line({ env: 'A=3' }), '--profile team --env A=3');
-    assert.equal(line({ more: `${filled.more} --direct` }), '--profile team --direct');
-    assert.equal(line({ launcher: '', numProcesses: '2' }), '--profile team -n 2 --launcher local');
-    assert.equal(
-      line({ launcher: 'slurm', nodes: '2' }),
-      '--profile team --launcher slurm --nodes 2'
-    );
-  });
-
-  test('what was taken out of it leaves the line without it', () => {
-    const line = (part: Partial<IStartOptions>) => startLine({ ...filled, ...part }, found);
-    assert.equal(
-      line({ env: '' }),
-      '--no-profile --launcher ssh --hosts h1:2,h2:2 --detach --heartbeat-timeout-seconds 300'
-    );
-    assert.match(line({ more: '' }), /^--no-profile --launcher ssh .* --detach$/);
-    assert.match(line({ hosts: '', launcher: 'mpi' }), /^--no-profile --launcher mpi --env/);
-    assert.equal(startLine({ ...NO_OPTIONS, numProcesses: '2' }, found), '--no-profile -n 2');
-    assert.equal(startLine({ ...NO_OPTIONS, numProcesses: '2' }, [big]), '-n 2');
   });
 });
 

@@ -114,58 +114,6 @@ def test_the_form_offers_the_launchers_and_an_unknown_host_is_told(page: LabPage
     page.until_state("s.clusters.length === 0", "nothing is left")
 
 
-@pytest.fixture
-def profiles(lab: Lab) -> Iterator[None]:
-    """The user has a profile, which is the default; a file beside the notebooks has another."""
-    mine = lab.home.path / "xdg/jaxcluster/jaxcluster.toml"
-    near = lab.root / "jaxcluster.toml"
-    mine.parent.mkdir(parents=True, exist_ok=True)
-    mine.write_text(
-        'default = "small"\n[profile.small]\nn = 2\ndevices-per-process = 2\n'
-        'env = { MINE = "a b" }\nheartbeat-timeout-seconds = 90\n[profile.bad]\nn = "x"\n'
-    )
-    near.write_text('default = "near"\n[profile.near]\nlauncher = "ssh"\nhosts = "h1:2"\n')
-    yield
-    mine.unlink()
-    near.unlink()
-
-
-def test_the_form_fills_its_fields_from_a_profile(page: LabPage, profiles: None) -> None:
-    page.open("profile.ipynb", "%load_ext jaxcluster")
-    page.do(0)
-    page.until_state("!!s", "the page knows of jaxcluster")
-    sidebar = show_sidebar(page)
-    sidebar.get_by_role("button", name="Other options").click()
-    dialog = page.page.locator(".jp-Dialog")
-    chosen, line = dialog.get_by_label("Profile", exact=True), dialog.locator(".jxl-command")
-    chosen.wait_for()
-    assert chosen.input_value() == "small"
-    texts = chosen.locator("option").all_inner_texts()
-    assert texts == ["none", "bad", "near", "small (default)"]
-    assert chosen.locator("option[value=bad]").is_disabled()
-    assert dialog.get_by_label("Environment").input_value() == "MINE=a b"
-    assert dialog.get_by_label("More options").input_value() == "--heartbeat-timeout-seconds 90"
-    if shots := os.environ.get("SCREENSHOTS"):
-        page.shot(Path(shots) / "form-profile.png")
-    chosen.select_option("near")
-    assert dialog.get_by_label("Hosts").input_value() == "h1:2"
-    assert line.inner_text() == "%jaxcluster start --profile near"
-    chosen.select_option("")
-    assert dialog.get_by_label("Ranks").input_value() == "4"
-    assert line.inner_text() == "%jaxcluster start --no-profile -n 4"
-    chosen.select_option("small")
-    dialog.get_by_label("Devices of each").fill("1")
-    started = "%jaxcluster start --profile small --devices-per-process 1"
-    assert line.inner_text() == started
-    dialog.get_by_role("button", name="Start").click()
-    until_ranks(page, ["idle", "idle"])
-    assert sources(page)[1] == started
-    said = page.finish(1)
-    assert "jaxcluster/jaxcluster.toml:2): -n 2 --devices-per-process 2" in said
-    assert "1 cpu device per rank" in said
-    assert ", by profile 'small'." in said
-
-
 def test_a_start_that_fails_stays_with_its_reason_and_what_else_would_work(page: LabPage) -> None:
     page.open("fails.ipynb", "%load_ext jaxcluster")
     page.do(0)
@@ -199,20 +147,6 @@ def test_a_start_is_shown_rank_by_rank_and_cancelled(page: LabPage) -> None:
     starting.wait_for(state="detached")
     assert sidebar.locator(".jxl-failed").count() == 0  # it was meant
     page.until_state("s.clusters.length === 0", "nothing is left")
-
-
-def test_the_launcher_card_makes_a_notebook_that_runs(page: LabPage) -> None:
-    page.open("launcher.ipynb", "1")
-    page.command("launcher:create")
-    page.page.locator(".jp-LauncherCard", has_text="JAX cluster notebook").first.click()
-    page.until("/Untitled/.test(window.jaxcluster.currentPanel.context.path)", "a new notebook")
-    page.ready()
-    count = page.page.evaluate("() => window.jaxcluster.currentPanel.content.widgets.length")
-    page.do(0)
-    for index in range(1, count):
-        text = page.do(index)
-        assert "Error" not in text, text
-    page.until_state("s.ranks.length > 0", "its cluster runs")
 
 
 def test_a_number_and_one_click_start_a_cluster_where_nothing_was_loaded(page: LabPage) -> None:
@@ -447,7 +381,6 @@ def test_what_is_not_possible_says_why(page: LabPage) -> None:
 
 # ------------------------------------------------------------------------------- looks
 
-PARTS = [".jxl-sidebar", ".jp-NotebookPanel-toolbar", ".jxl-badges", ".jxl-report"]
 THEMES = ["JupyterLab Light", "JupyterLab Dark", "JupyterLab Dark High Contrast"]
 
 
@@ -455,7 +388,6 @@ def test_it_is_accessible_in_all_themes(page: LabPage, axe: str) -> None:
     page.open("axe.ipynb", START, SETUP, HANG, "%shards x")
     page.do(0, 1, 2, 3)
     show_sidebar(page)
-    page.page.locator(".jxl-report").wait_for()
     page.command("jaxcluster:inspect")
     page.page.locator(".jxl-inspector tr[data-variable=x]").click()
     page.page.locator(".jxl-inspector .jxc-tile").first.wait_for()

@@ -1,4 +1,4 @@
-"""notebooks/several_hosts.ipynb runs on two ssh hosts, from top to bottom."""
+"""Notebooks on two ssh hosts: several_hosts.ipynb, and one whose folder the hosts share."""
 
 from __future__ import annotations
 
@@ -70,3 +70,22 @@ def test_the_notebook_of_several_hosts(
     assert "496.0" in shown["pull"]
     assert "variables kept" in shown["restart"]
     assert "Stopped ranks 0-3" in shown["stop"]
+
+
+@pytest.mark.any_jax
+def test_modules_beside_the_notebook_are_found_in_a_folder_that_the_hosts_share(
+    ssh: Rig, open_notebook: Callable[..., HostNotebook]
+) -> None:
+    folder = Path(ssh.shared) / "project"
+    folder.mkdir()
+    try:
+        (folder / "mine.py").write_text("import os\nplace = os.path.dirname(__file__)\n")
+        # Nothing that a rank imports for itself comes from there.
+        (folder / "json.py").write_text("raise RuntimeError('this is a module of the user')\n")
+        notebook = open_notebook(directory=str(folder))
+        notebook.ok("%load_ext jaxcluster\n%jaxcluster start --launcher ssh --hosts h1:1,h2:1")
+        told = notebook.ok("%%spmd --all\nimport mine, os\nprint(mine.place, os.getcwd())").text
+        assert f"{folder} {folder}" in told and "ranks 0, 1" in told
+        notebook.close()
+    finally:
+        ssh["h0"].run("rm", "-r", str(folder))

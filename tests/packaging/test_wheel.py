@@ -247,8 +247,8 @@ def test_the_oldest_lab_that_it_is_for_is_said_once() -> None:
     shared = package["jupyterlab"]["sharedPackages"]
     for name, wanted in shared.items():
         assert wanted["requiredVersion"] == package["dependencies"][name]
-    types = {f"@jupyterlab/{n}" for n in ("codemirror", "nbformat", "rendermime-interfaces")}
-    labs = {n for n in package["dependencies"] if n.startswith(("@jupyterlab/", "@codemirror/"))}
+    types = {f"@jupyterlab/{n}" for n in ("nbformat", "rendermime-interfaces")}
+    labs = {n for n in package["dependencies"] if n.startswith("@jupyterlab/")}
     assert set(shared) | types == labs
 
 

@@ -552,16 +552,17 @@ def test_files_are_put_and_got_below_the_agents_folder_alone(
     running = run_agent(NO_FORK)
     host = connect(running)
     data = os.urandom(9 << 20)
-    host.put("code/pack/a.bin", data)
-    assert host.get("code/pack/a.bin") == data
-    host.put("code/pack/a.bin", b"")  # shorter than it was
-    assert host.get("code/pack/a.bin") == b""
-    host.put("log", b"first\nlast\n")
+    for at in (0, 4 << 20, 8 << 20):
+        host.ask(requests.Put("ranks/pack/a.bin", at), data=data[at : at + (4 << 20)])
+    assert host.get("ranks/pack/a.bin") == data
+    host.ask(requests.Put("ranks/pack/a.bin"), data=b"")  # shorter than it was
+    assert host.get("ranks/pack/a.bin") == b""
+    host.ask(requests.Put("log"), data=b"first\nlast\n")
     size, tail = host.begin(requests.Get("log", -5)).wait(ANSWER_S)
     assert (size, bytes(tail)) == (11, b"last\n")
-    host.put(f"{running.said['memory']}/state", b"state")
+    host.ask(requests.Put(f"{running.said['memory']}/state"), data=b"state")
     assert host.get(f"{running.said['memory']}/state") == b"state"
-    assert os.stat(running.folder / "code").st_mode & 0o077 == 0
+    assert os.stat(running.folder / "ranks").st_mode & 0o077 == 0
 
     (tmp_path / "secret").write_text("s")
     (running.folder / "link").symlink_to(tmp_path)
@@ -575,9 +576,9 @@ def test_files_are_put_and_got_below_the_agents_folder_alone(
         host.get("no")
     with pytest.raises(LaunchError, match="does not know the request 'sing'"):
         host.ask(Sing())
-    host.ask(requests.Remove("code"))
-    host.ask(requests.Remove("code"))
-    assert not (running.folder / "code").exists()
+    host.ask(requests.Remove("ranks"))
+    host.ask(requests.Remove("ranks"))
+    assert not (running.folder / "ranks").exists()
 
 
 # --------------------------------------------------------------------------- links that are cut

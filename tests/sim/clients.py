@@ -338,14 +338,8 @@ class World:
     def end_hung(self, check: Any) -> list[int]:
         return []
 
-    def bring_code(self) -> None:
-        """All is there."""
-
     def say_log_end(self, rank: int) -> str:
         return ""
-
-    def explain_missing(self, error: str, ranks: Sequence[int]) -> list[str]:
-        return []
 
     def end_rank(self, rank: int, why: str) -> None:
         raise AssertionError(f"rank {rank} was ended: {why}")

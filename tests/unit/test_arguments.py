@@ -50,7 +50,7 @@ def test_the_start_line_of_the_readme() -> None:
     options = started("-n 4 --devices-per-process 2")
     assert options["num_processes"] == 4
     assert options["devices_per_process"] == 2
-    assert options["timeout_s"] is None  # the profile's, if there is one, or the default
+    assert options["timeout_s"] is None
     assert options["detach"] is None
 
 
@@ -70,7 +70,6 @@ def test_every_argument_of_initialize_can_be_given() -> None:
         "devices_per_process": None,
         "platform": "cpu",
         "launcher": None,
-        "profile": None,
         "name": "exp",
         "env": None,
         "timeout_s": 30.0,

@@ -42,17 +42,6 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NO_PAGES = ("_build", "architecture.md", "internals", "contributing.md")
 PAGES = [page for page in PAGES if not set(NO_PAGES) & set(page.parts)]
 
-PROFILES = """
-[profile.team]
-launcher = "ssh"
-hosts = "h1:2,h2:2"
-[profile.long]
-inherits = "team"
-[profile.pods]
-launcher = "kubernetes"
-image = "team/jax:1"
-"""
-
 
 class Reached(Exception):
     """As far as one comes without hosts."""
@@ -77,8 +66,7 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     home = Home.make()
     for name, value in home.variables.items():
         monkeypatch.setenv(name, value)
-    for name in ("JAXCLUSTER_SITE_CONFIG", "SLURM_JOB_ID"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     for file in ("hosts", "proj/hosts", "proj/ssh_config", "pod.yaml", "train.py", "mine.ipynb"):
@@ -87,7 +75,6 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     for module in ("package/__init__.py", "package/train.py", "project/own.py"):
         (tmp_path / module).parent.mkdir(exist_ok=True)
         (tmp_path / module).write_text("")
-    (tmp_path / "jaxcluster.toml").write_text(PROFILES)
 
     def reached(*args: object, **kwargs: object) -> NoReturn:
         raise Reached
@@ -228,6 +215,7 @@ STANDS_FOR = {
     "EXPR": "x",
     "FILE": "hosts",
     "COMMAND": "start",
+    "{gpu}": "--launcher slurm --nodes 2",  # a variable of the page's
 }
 
 

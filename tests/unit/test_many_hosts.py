@@ -85,7 +85,7 @@ def test_threads_do_not_grow_with_the_hosts(hosts: ManyHosts) -> None:
     with jaxcluster.start(**hosts.options) as cluster:
         cluster.run("pass", show=False)
         new = [t.name for t in threading.enumerate() if t not in before]
-    pooled = ("jaxcluster-sync", "jaxcluster-ssh", "jaxcluster-controller")  # and end by themselves
+    pooled = ("jaxcluster-ssh", "jaxcluster-controller")  # and end by themselves
     assert len([name for name in new if not name.startswith(pooled)]) <= 4, new
 
 

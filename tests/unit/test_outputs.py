@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -268,8 +266,12 @@ def test_an_error_without_a_traceback_is_named_all_the_same() -> None:
     assert traceback_lines(record) == ["ValueError: no"]
 
 
-# Also read by the tests of the Lab extension, whose strips say the same.
-BEHIND = json.loads((Path(__file__).parents[1] / "golden" / "behind.json").read_text())
+BEHIND = [
+    ([1.0, 1.1, 5.3, 1.0], "Rank 2 was 4.3 s behind."),
+    ([0.0, 2.25, 1.0], "Ranks 1, 2 were 1.0 to 2.3 s behind."),
+    ([0.0, 2.0, 2.0, 2.01], "Ranks 1-3 were 2.0 s behind."),
+    ([0.0, 0.0, 2.0, 2.0], "Ranks 2, 3 were 2.0 s behind."),
+]
 
 
 def timed(*seconds: float, status: str = "ok") -> outputs.CellRecord:

@@ -20,7 +20,6 @@ from jaxcluster.panel.protocol import (
     Cell,
     CellRank,
     Cluster,
-    Profile,
     Rank,
     RankUse,
     Report,
@@ -40,7 +39,6 @@ NOW = 1_750_000_000_000
 DEVICES = [["cpu:0", "cpu:1"], ["cpu:2", "cpu:3"], ["cpu:4", "cpu:5"], ["cpu:6", "cpu:7"]]
 
 REPORT = Report(
-    id="main:7:missing",
     kind="missing",
     cluster="main",
     cell_id="8a1f2c9e",
@@ -61,12 +59,11 @@ REPORT = Report(
 )
 
 STATE = State(
-    version="0.1.0",
     now=NOW,
     spmd=True,
     clusters=[
-        Cluster("main", "local", 4, "cpu", "host-a", NOW - 60_000, "nb/a.ipynb", True, True, False),
-        Cluster("exp1", "local", 2, "cuda", "host-a", NOW - 3_600_000, "", False, False, True),
+        Cluster("main", "local", 4, "cpu", NOW - 60_000, "nb/a.ipynb", True, False),
+        Cluster("exp1", "local", 2, "cuda", NOW - 3_600_000, "", False, True),
     ],
     current="main",
     progress="",
@@ -77,7 +74,6 @@ STATE = State(
         Rank(3, "dead", "host-a", 4103, DEVICES[3], None, None, None, 0, "killed by SIGKILL"),
     ],
     strict=False,
-    recovery="auto",
     report=REPORT,
     undo=Undo(11, "5d20aa31", 6, refused="Cell [7] has not ended."),
 )
@@ -85,7 +81,6 @@ STATE = State(
 CELL = Cell(
     cell_id="8a1f2c9e",
     seq=12,
-    cluster="main",
     number=7,
     started=NOW - 1_500,
     ended=None,
@@ -109,7 +104,6 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "hello": {"client": "3f2a"},
     "watch": {"on": True},
     "auto": {"on": True},
-    "profiles": {},
     "start": {"line": "-n 4 --devices-per-process 2"},
     "again": {"on_cpu": True},
     "cancel": {},
@@ -120,7 +114,6 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "restart": {"clean": False},
     "resync": {},
     "undo": {"seq": 11},
-    "strict": {"on": True},
     "interrupt": {},
     "logs": {"rank": 2, "lines": 200},
     "stacks": {},
@@ -137,26 +130,6 @@ RESULTS: dict[str, Any] = {
     "hello": protocol.Hello(STATE, [CELL]),
     "watch": None,
     "auto": None,
-    "profiles": [
-        Profile(
-            "team",
-            "~/.config/jaxcluster/jaxcluster.toml:3",
-            True,
-            [
-                ["--launcher", "ssh"],
-                ["--env", "A=1 2"],
-                ["--detach"],
-                ["--heartbeat-timeout-seconds", "300"],
-                ["--hosts", "h1:2,h2:2"],
-            ],
-        ),
-        Profile(
-            "big",
-            "/etc/jaxcluster/jaxcluster.toml:1",
-            problem="Profile 'big' can't be used: /etc/jaxcluster/jaxcluster.toml:2: nodes must be "
-            'a whole number from 1 up, not "two".',
-        ),
-    ],
     "start": "Cluster 'main': ranks 0-3, 2 cpu devices per rank (8 in all, cpu), ready in 2.1 s.",
     "again": "Cluster 'main': ranks 0, 1, 1 cpu device per rank (2 in all, cpu), ready in 2.1 s.",
     "cancel": None,
@@ -167,7 +140,6 @@ RESULTS: dict[str, Any] = {
     "restart": "New processes after 2.0 s: 3 variables kept.",
     "resync": "Back in lockstep after 0.1 s (nothing was missing). All variables are kept.",
     "undo": "Cell [6] was undone: x has its old value.",
-    "strict": None,
     "interrupt": [0, 2],
     "logs": "INFO: loading\nWARNING: slow",
     "stacks": "── ranks 0, 2 ──\n  cell [7] line 3, in <module>\n    total = jnp.sum(x)",
@@ -195,8 +167,8 @@ RESULTS: dict[str, Any] = {
         7, False, "3f2a", [{"output_type": "stream", "name": "stdout", "text": "step 1\n"}]
     ),
     "variables": [
-        VariableInfo("x", "array", [8, 1024], "float32", "P('i', None)", 32768, 4096, True),
-        VariableInfo("params", "dict of 12 arrays", None, "float32", "P(None)", 96, 96, True),
+        VariableInfo("x", "array", [8, 1024], "float32", "P('i', None)", 32768, 4096),
+        VariableInfo("params", "dict of 12 arrays", None, "float32", "P(None)", 96, 96),
     ],
     "look": {"v": 1, "kind": "array", "name": "params['w']"},
     "ask": {"leaf": [], "device": 2, "index": [[0, 2]], "minimum": 0.0, "maximum": 1.5},
@@ -206,10 +178,9 @@ RESULTS: dict[str, Any] = {
 
 EXAMPLES = {
     "state": plain(STATE),
-    "state_without_cluster": plain(State("0.1.0", NOW)),
+    "state_without_cluster": plain(State(NOW)),
     "starting": plain(
         State(
-            "0.1.0",
             NOW,
             progress="engines 3/4",
             start=Start("main", NOW - 2_000, ["up", "up", "", "up"]),
@@ -217,7 +188,6 @@ EXAMPLES = {
     ),
     "failed": plain(
         State(
-            "0.1.0",
             NOW,
             start=Start(
                 "main",

@@ -57,9 +57,9 @@ def test_what_is_left_open_is_no_difference() -> None:
             ],
         ),
         (
-            replace(RUNS, options={"no_sync": True}),
+            replace(RUNS, options={"new_job": True}),
             RUNS,
-            ["--no-sync"],
+            ["--new-job"],
         ),
     ],
 )

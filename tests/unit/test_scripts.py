@@ -24,7 +24,6 @@ import pytest
 
 from jaxcluster import arguments, scripts, wire
 from jaxcluster.allocation.fleet import Left
-from jaxcluster.cluster import make_spec
 from jaxcluster.engine import mainscript
 from jaxcluster.errors import CellFailed, CellInterrupted, Divergence, LaunchError, UsageError
 from jaxcluster.model import notices
@@ -160,20 +159,6 @@ def test_the_source_of_a_module_is_found_without_an_import(
     assert scripts.module_source("packed.nothing") == scripts.module_source("nothing.packed") == ""
     script, _ = scripts.read_script(["-m", "packed", "a"])
     assert (script.module, script.argv[1:], script.folder) == ("packed", ["a"], str(tmp_path))
-
-
-def test_other_hosts_get_the_modules_beside_the_script(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    here, there = str(tmp_path), "/home/me/x"
-    local = make_spec(2)
-    ssh = make_spec(2, launcher="ssh", hosts="h1,h2")
-    assert scripts.bring_folder(local, there) == local
-    assert scripts.bring_folder(ssh, here) == ssh
-    assert scripts.bring_folder(ssh, there).options == {**ssh.options, "sync": there}
-    not_at_all = make_spec(2, launcher="ssh", hosts="h1,h2", no_sync=True)
-    assert scripts.bring_folder(not_at_all, there) == not_at_all
 
 
 # --------------------------------------------------------------------------- what comes of it

@@ -67,7 +67,7 @@ def test_where_new_processes_are_not_wanted_no_gate_is_opened() -> None:
     ranks.carry(settling.settle())
     assert cell.course.state is State.DIVERGED
     assert ranks.kinds()[-1] == "WithdrawBehind"
-    ending = ranks.carry(settling.end(lambda error, ranks: ()))
+    ending = ranks.carry(settling.end())
     assert ending.is_diverged and ending.undone.startswith("This cell is undone")
 
 
@@ -76,7 +76,7 @@ def test_ranks_that_a_person_has_ended_are_not_said_to_have_died(why: str) -> No
     cell, settling = ended((None, None))
     for rank in (0, 1):
         cell.feed(events.Died(T0, rank, why))
-    ending = Ranks().carry(settling.end(lambda error, ranks: ()))
+    ending = Ranks().carry(settling.end())
     assert ending.death is not None and ending.death.message == f"Cell [3] was ended: {why}."
 
 
@@ -94,7 +94,7 @@ def test_a_cell_whose_ranks_are_ended_while_they_are_brought_back_says_so(
     ranks.carry(settling.settle())
     assert cell.course.state is State.LEFT
     assert "Diverge" not in ranks.kinds()
-    ending = ranks.carry(settling.end(lambda error, ranks: ()))
+    ending = ranks.carry(settling.end())
     told = f"Don't trust what this cell assigned: y (not undone: {why})."
     if report is None:
         assert ending.death.message == f"Cell [3] was ended: {why}."
@@ -123,7 +123,7 @@ def test_what_a_restart_ends_has_not_ended_else(how: str, died: str | None, told
         ranks._set(dead=dead) or Replayed(how, counts=counts)
     )
     ranks.carry(settling.settle())
-    death = ranks.carry(settling.end(lambda error, ranks: ())).death
+    death = ranks.carry(settling.end()).death
     assert (death and death.message) == told
 
 
@@ -133,7 +133,7 @@ def test_a_cell_that_may_have_met_others_is_not_right_where_its_ranks_are_ended(
     _, settling = ended((EVEN, LESS), own=own, background=True)
     ranks = Ranks(dead=dict.fromkeys((0, 1), wire.Death(RESTARTED)))
     ranks.carry(settling.settle())
-    death = ranks.carry(settling.end(lambda error, ranks: ())).death
+    death = ranks.carry(settling.end()).death
     told = "Cell [3] was ended: the cluster was restarted."
     assert (death and death.message) == (told if own else None)
 
@@ -153,7 +153,7 @@ def test_a_cell_that_has_ended_alike_is_right_also_where_its_ranks_are_ended_the
     ranks = Ranks(dead=dict.fromkeys((0, 1), wire.Death(RESTARTED)))
     ranks.carry(settling.settle())
     assert cell.course.state is State.LEFT
-    assert ranks.carry(settling.end(lambda error, ranks: ())).death is None
+    assert ranks.carry(settling.end()).death is None
 
 
 def test_ranks_that_wait_for_each_other_are_not_replayed() -> None:
@@ -179,7 +179,7 @@ def test_a_cell_whose_ranks_died_is_left_to_who_gives_them_new_processes() -> No
     left.carry(others_end.settle())
     assert "TakeBackOthers" not in left.kinds(), "who brings the ranks back does"
     ranks.answers[actions.Recover] = lambda _: ranks._set(dead={}) or Recovered("New processes.")
-    ending = ranks.carry(settling.end(lambda error, ranks: ()))
+    ending = ranks.carry(settling.end())
     assert ending.death.message == "Rank 1 died in cell [3]: killed by SIGKILL."
     assert ending.death.done == "New processes. This cell is undone. Removed y."
     assert cell.course.state is State.SETTLED
@@ -214,7 +214,7 @@ def test_each_rank_is_said_to_have_died_of_its_own_death(
     settling = Settling(cell)
     ranks.answers[actions.Recover] = lambda _: Recovered("New processes.")
     ranks.carry(settling.settle())
-    death = ranks.carry(settling.end(lambda error, ranks: ())).death
+    death = ranks.carry(settling.end()).death
     assert (death.message, death.ranks) == (told, dead)
 
 
@@ -231,7 +231,7 @@ def test_only_a_cell_that_new_processes_took_back_is_said_to_be_undone_by_them(
         "New processes.", is_undone=is_undone, back=frozenset({"y"})
     )
     ranks.carry(settling.settle())
-    done = ranks.carry(settling.end(lambda error, ranks: ())).death.done
+    done = ranks.carry(settling.end()).death.done
     assert ("This cell is undone. Restored y" in done) is is_undone
     assert ("Don't trust what this cell assigned" in done) is not is_undone
 
@@ -248,7 +248,7 @@ def test_a_death_in_another_notebooks_cell_is_not_said_to_be_of_one_that_waited(
     asked: list[actions.Recover] = []
     ranks.answers[actions.Recover] = lambda it: asked.append(it) or Recovered("New processes.")
     ranks.carry(settling.settle())
-    death = ranks.carry(settling.end(lambda error, ranks: ())).death
+    death = ranks.carry(settling.end()).death
     begun = "before another rank had begun cell [3]"
     assert death.message == f"Rank 1 died {begun}: killed by SIGKILL."
     assert death.done == f"New processes.{' This cell was not run.' if source else ''}"
@@ -362,7 +362,7 @@ def test_a_cell_that_never_began_brings_back_what_an_earlier_one_has_left(stoppe
     ranks = Ranks(stopped=frozenset({SEQ - 1}) if stopped else frozenset())
     ranks.carry(settling.settle())
     assert "BringBack" in ranks.kinds()
-    ending = ranks.carry(settling.end(lambda error, ranks: ()))
+    ending = ranks.carry(settling.end())
     assert "undone" not in ending.recovered + ending.undone
     assert bool(ending.withdrawn) is stopped
 
@@ -377,7 +377,7 @@ def test_what_its_notebook_leaves_as_it_is_is_taken_back_by_who_brings_the_ranks
         cell.polls.report = left
         ranks = Ranks(**facts)
         ranks.carry(settling.settle())
-        ending = ranks.carry(settling.end(lambda error, ranks: ()))
+        ending = ranks.carry(settling.end())
         (asked,) = [it for it in ranks.done if isinstance(it, actions.TakeBackOthers)]
         assert sorted(asked.cells, reverse=True) == undone
         told = " ".join(f"{seq} is undone." for seq in undone)
@@ -400,7 +400,7 @@ def test_cells_that_its_own_finding_is_about_are_taken_back_where_none_can_judge
     asked = [[*it.cells] for it in ranks.done if isinstance(it, actions.TakeBackOthers)]
     assert asked == ([] if how == "replayed" else [[theirs]])
     if asked:
-        ending = ranks.carry(settling.end(lambda error, ranks: ()))
+        ending = ranks.carry(settling.end())
         assert f"{theirs} is undone." in ending.recovered + ending.undone
 
 
@@ -419,7 +419,7 @@ def test_a_replay_that_has_met_a_cell_is_found_though_a_stop_came_when_all_had_e
     ranks.answers[actions.BringBack] = bring_back
     ranks.carry(settling.settle())
     assert cell.polls.report is not None and cell.polls.report.culprits == (1,)
-    error = verdict.verdict(ranks.carry(settling.end(lambda error, ranks: ())))
+    error = verdict.verdict(ranks.carry(settling.end()))
     assert "This cell is undone. Removed y." in str(error)
 
 
@@ -463,7 +463,7 @@ def test_a_skip_and_the_death_of_a_rank_that_was_not_in_the_cell_are_told_togeth
     ranks = Ranks((0, 1, 2), dead=dead, gives_new=new, can_give_new=new)
     ranks.answers[actions.Recover] = lambda _: ranks._set(dead={}) or Recovered("New processes.")
     ranks.carry(settling.settle())
-    error = verdict.verdict(ranks.carry(settling.end(lambda error, ranks: ())))
+    error = verdict.verdict(ranks.carry(settling.end()))
     assert isinstance(error, Divergence)
     assert str(error).splitlines() == [
         "Rank 1 left it out.",
@@ -515,7 +515,7 @@ def test_nothing_is_settled_with_ranks_that_hang_for_good() -> None:
     settling = Settling(cell)
     ranks.carry(settling.settle())
     assert ranks.kinds() == ["AskSilent"]
-    ending = ranks.carry(settling.end(lambda error, ranks: ()))
+    ending = ranks.carry(settling.end())
     assert ending.silent == (0, 1)
     assert ending.unanswered[0] == "Ranks 0, 1 are not responding."
 
@@ -567,7 +567,7 @@ def test_the_failure_of_a_script_names_ranks_that_had_ended_before() -> None:
     """Their process says nothing, and what fails on the others is often a lost connection."""
     cell, settling = ended((EVEN, None), "error")
     cell.left = [1]
-    ending = Ranks().carry(settling.end(lambda error, ranks: ()))
+    ending = Ranks().carry(settling.end())
     assert [line.partition(":")[0] for line in ending.unanswered] == ["Rank 1"]
 
 

@@ -43,7 +43,7 @@ def queued(behind: CellRecord, whys: dict[int, str]) -> verdict.Death:
     )
     settling = Settling(cell)
     ranks.carry(settling.settle())
-    return ranks.carry(settling.end(lambda error, ranks: ())).death
+    return ranks.carry(settling.end()).death
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_ranks_that_a_restart_has_ended_did_not_die() -> None:
     ranks = Ranks(dead=dict.fromkeys((0, 1), wire.Death(RESTARTED)))
     ranks.answers[actions.Undo] = lambda _: Undone("all of its ranks have died")
     ranks.carry(settling.settle())
-    done = ranks.carry(settling.end(lambda error, ranks: ())).death.done
+    done = ranks.carry(settling.end()).death.done
     assert done.endswith(f"assigned: y (not undone: {RESTARTED}).")
 
 
@@ -133,7 +133,7 @@ def test_a_cell_that_began_where_it_had_not_to_wait_was_run_there() -> None:
     cell.withdrawn = "cell [2], which it waited for, did not complete"
     ranks = Ranks()
     ranks.carry(settling.settle())
-    ending = ranks.carry(settling.end(lambda error, ranks: ()))
+    ending = ranks.carry(settling.end())
     told = "Cell [3] was ended on rank 1, and not run on rank 0: cell [2], which it waited for, "
     assert str(verdict.verdict(ending)).startswith(told)
     alone = verdict.verdict(replace(ending, begun=[]))

@@ -41,7 +41,7 @@ def test_what_ranks_have_done_alike_as_their_time_was_up_may_stay() -> None:
     ranks.carry(settling.settle())
     assert stays_but(ranks) == {"z"}
     assert ranks.kinds()[-2:] == ["WithdrawBehind", "OpenGates"]
-    ending = ranks.carry(settling.end(lambda error, ranks: ()))
+    ending = ranks.carry(settling.end())
     assert ending.undone == kept.told("This cell")
     assert ending.left == "Lost, since donated or deleted: z."
 
@@ -91,7 +91,7 @@ def left(
         cell.feed(events.Replied(T0 - 0.5, wire.CellReply(rank, SEQ, seconds=0.1, **given)))
     ranks, settling = Ranks(), Settling(cell)
     ranks.carry(settling.settle())
-    return str(ranks.carry(settling.end(lambda error, ranks: ())).left)
+    return str(ranks.carry(settling.end()).left)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_where_ranks_were_interrupted_since_another_one_failed_is_told() -> None
     cell.feed(events.Replied(T0 - 1, stopped))
     ranks, settling = Ranks(), Settling(cell)
     ranks.carry(settling.settle())
-    left = ranks.carry(settling.end(lambda error, ranks: ())).left
+    left = ranks.carry(settling.end()).left
     assert left.startswith("The ranks have ended this cell in different places")
 
 
@@ -196,7 +196,7 @@ def test_what_the_undo_says_of_names_is_not_said_twice(undone: Undone) -> None:
     ranks = Ranks()
     ranks.answers[actions.Undo] = lambda _: undone
     ranks.carry(settling.settle())
-    left = ranks.carry(settling.end(lambda error, ranks: ())).left
+    left = ranks.carry(settling.end()).left
     assert left == ("Lost, since donated or deleted: z." if undone.refused else "")
 
 
@@ -208,7 +208,7 @@ def test_what_a_stop_has_left_is_gone_with_the_ranks_that_had_it() -> None:
     ranks.answers[actions.Recover] = lambda _: Recovered("New processes.", is_replaced=True)
     ranks.carry(settling.settle())
     assert "New processes." in cell.recovered
-    assert ranks.carry(settling.end(lambda error, ranks: ())).left == ""
+    assert ranks.carry(settling.end()).left == ""
 
 
 def test_a_rank_that_has_not_begun_a_cell_loses_what_others_lose_by_its_undo() -> None:

@@ -16,7 +16,7 @@ from jaxcluster.doctor import check_launchers
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.base import AgentOptions, describe
 from jaxcluster.launchers.factory import launcher_of
-from jaxcluster.options import form, known, profiles
+from jaxcluster.options import form, known, written
 from jaxcluster.options.known import GROUP
 
 OURS = ["ssh", "slurm", "mpi", "tpu", "kubernetes", "ipp"]
@@ -79,7 +79,7 @@ def test_a_site_s_launcher_is_one_file_of_forty_lines(rack: Site) -> None:
     assert "host" not in known.known().broken
 
 
-def test_all_that_is_made_of_options_knows_a_site_s(rack: Site, tmp_path: Path) -> None:
+def test_all_that_is_made_of_options_knows_a_site_s(rack: Site) -> None:
     told = start_parser("%jaxcluster start").format_help()
     assert "--rack NAME" in told and "which rack (rack)" in told
     assert "%jaxcluster start --launcher rack --rack a --machines 2" in told
@@ -87,16 +87,13 @@ def test_all_that_is_made_of_options_knows_a_site_s(rack: Site, tmp_path: Path) 
     assert rack.refused("--launcher rack --machines 0").startswith("--machines must be a whole")
     said = rack.refused("--launcher rack --hosts h1")
     assert said.startswith("--launcher rack does not know --hosts; it is one of ssh, mpi and tpu.")
-    assert "It takes: --rack --machines --python --sync --no-sync." in said
+    assert "It takes: --rack --machines --python." in said
     assert "ipp:NAME, rack." in rack.refused("--launcher shh")
-    (tmp_path / "jaxcluster.toml").write_text(
-        '[profile.team]\nlauncher = "rack"\nrack = "b"\nmachines = 2\n'
-    )
-    environ = {"JAXCLUSTER_CONFIG": str(tmp_path / "jaxcluster.toml")}
-    team = profiles.load(environ, str(tmp_path)).named("team")
-    assert team.line() == "--launcher rack --rack b --machines 2"
-    spec = make_spec(profile=team)
+    spec = make_spec(launcher="rack", rack="b", machines=2)
     assert (spec.launcher, spec.options) == ("rack", {"rack": "b", "machines": "2"})
+    assert written.line({"launcher": spec.launcher, **spec.options}) == (
+        "--launcher rack --rack b --machines 2"
+    )
     assert "rack" not in form.text()  # the page is built before there is one
 
 

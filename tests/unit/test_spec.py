@@ -189,8 +189,9 @@ def test_ids_that_are_all_there_are_is_no_choice(machine: Any) -> None:
 
 
 def test_a_launchers_options_are_kept_as_they_would_be_typed(machine: Any) -> None:
-    spec = make_spec(launcher="ssh", hosts=["h1:2", "h2:2"], port=22, direct=True, no_sync=False)
+    spec = make_spec(launcher="ssh", hosts=["h1:2", "h2:2"], port=22, direct=True)
     assert spec.options == {"hosts": "h1:2,h2:2", "port": "22", "direct": True}
+    assert make_spec(launcher="ssh", hosts="h1", direct=False).options == {"hosts": "h1"}
     asked = make_spec(launcher="ssh", hosts="h1:2,h2:2", port="22")
     assert differences(spec, asked) == ["--direct"]
     for nodes in (0, 2.5, True, "two"):

@@ -69,21 +69,6 @@ def test_ranks_that_were_interrupted_since_another_failed_are_told() -> None:
     assert told(error)[1] == "Rank 0 had not ended the cell 2 s later and was interrupted."
 
 
-def test_only_a_missing_module_is_explained() -> None:
-    explained = []
-
-    def explain(message: str, ranks: object) -> list[str]:
-        explained.append((message, ranks))
-        return ["It is in the notebook's folder."]
-
-    missing = record("ok", failed("ModuleNotFoundError", "No module named 'mine'"))
-    assert told(verdict(Ending(missing, explain_missing=explain)))[1:] == [
-        "It is in the notebook's folder."
-    ]
-    verdict(Ending(record("ok", failed()), explain_missing=explain))
-    assert explained == [("No module named 'mine'", [1])]
-
-
 def test_a_strict_divergence_is_told_by_the_rank_that_has_heard_most() -> None:
     ranks = record(failed("Divergence", "one", 1), failed("Divergence", "both", 2))
     error = verdict(Ending(ranks, undone="This cell is undone."))

@@ -59,9 +59,6 @@ FUTURE = "from __future__"
 _FUTURE_FLAGS: int = functools.reduce(
     operator.or_, (getattr(__future__, n).compiler_flag for n in __future__.all_feature_names)
 )
-CODE = "jaxcluster:code"  # stands on a saved ``sys.path`` for where brought modules lie
-
-_code = ""  # where they lie here
 
 
 @dataclass(frozen=True)
@@ -208,7 +205,7 @@ class Settings:
             "os.environ": Setting(_read_environ, _write_environ),
             # Before JAX's, whose options other modules may define.
             "the current folder": Setting(os.getcwd, _change_folder),
-            "sys.path": Setting(_read_path, _write_path),
+            "sys.path": Setting(lambda: list(sys.path), _write_path),
             "sys.argv": Setting(lambda: list(sys.argv), lambda value: setattr(sys, "argv", value)),
             "jax.config": Setting(_read_config, _write_config),
             "jax.set_mesh": Setting(lambda: self._of_main()[0], set_context_mesh),
@@ -422,26 +419,8 @@ def _change_folder(path: str) -> None:
         os.chdir(path)
 
 
-def use_code(folder: str) -> None:
-    """Let this rank find modules that were brought to ``folder`` before all others."""
-    global _code
-    _code = folder
-    sys.path[:] = [folder, *(path for path in sys.path if path != folder)]
-
-
-def code_folder() -> str:
-    """Where modules were brought to on this host; "" where none were."""
-    return _code
-
-
-def _read_path() -> list[str]:
-    return [CODE if path == _code else path for path in sys.path]
-
-
 def _write_path(paths: list[str]) -> None:
     """In the order that cells have made; what this process has besides comes last."""
-    # Brought modules lie elsewhere on another host, and with another agent.
-    paths = [_code or path if path == CODE else path for path in paths]
     sys.path[:] = [*paths, *(p for p in sys.path if p not in paths)]
     importlib.invalidate_caches()
 

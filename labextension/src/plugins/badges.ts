@@ -1,11 +1,11 @@
-import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { CodeCell, type Cell } from '@jupyterlab/cells';
 import { INotebookTracker, NotebookActions, type NotebookPanel } from '@jupyterlab/notebook';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import type { PanelLayout } from '@lumino/widgets';
 import type { ICell } from '../protocol';
 import { readRun, saveRun, type ISavedRun } from '../savedRun';
-import { IClusters, IPreferences, type ILink } from '../tokens';
+import { CommandIDs, IClusters, IPreferences, type ILink } from '../tokens';
 import { CellBadges, ChosenRank } from '../widgets/cellBadges';
 import type { Trans } from '../widgets/labels';
 
@@ -20,15 +20,16 @@ export const badges: JupyterFrontEndPlugin<void> = {
   requires: [INotebookTracker, IClusters, IPreferences],
   optional: [ITranslator],
   activate: (
-    _,
+    app: JupyterFrontEnd,
     tracker: INotebookTracker,
     clusters: IClusters,
     preferences: IPreferences,
     translator: ITranslator | null
   ) => {
     const trans = (translator ?? nullTranslator).load('jaxcluster');
+    const onReport = () => void app.commands.execute(CommandIDs.showReport);
     const add = (panel: NotebookPanel) =>
-      void new Strips(panel, clusters.linkOf(panel), preferences, trans);
+      void new Strips(panel, clusters.linkOf(panel), preferences, trans, onReport);
     tracker.forEach(add);
     tracker.widgetAdded.connect((_, panel) => add(panel));
   }
@@ -46,7 +47,8 @@ class Strips {
     private readonly panel: NotebookPanel,
     private readonly link: ILink,
     private readonly preferences: IPreferences,
-    private readonly trans: Trans
+    private readonly trans: Trans,
+    private readonly onReport: () => void
   ) {
     const notebook = panel.content;
     const all = () => this.updateAll();
@@ -137,7 +139,8 @@ class Strips {
           cell,
           rendermime: this.panel.content.rendermime,
           trans: this.trans,
-          chosen: this.chosen
+          chosen: this.chosen,
+          onReport: this.onReport
         },
         found.run,
         found.isSaved

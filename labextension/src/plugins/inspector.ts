@@ -8,12 +8,12 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import * as React from 'react';
 import type { Ask } from '../draw/shardview';
 import { icon } from '../icon';
+import { showPanel } from '../panels';
 import type { Document, IVariable } from '../protocol';
 import { CommandIDs, IClusters, type ILink } from '../tokens';
 import { Inspector, type Shown } from '../widgets/inspector';
 import { View } from '../widgets/view';
 import type { Trans } from '../widgets/labels';
-import { place } from './place';
 
 /** The panel of the cluster's variables. */
 export const inspector: JupyterFrontEndPlugin<void> = {
@@ -29,22 +29,19 @@ export const inspector: JupyterFrontEndPlugin<void> = {
     translator: ITranslator | null
   ) => {
     const trans = (translator ?? nullTranslator).load('jaxcluster');
-    let panel: MainAreaWidget | null = null;
     app.commands.addCommand(CommandIDs.inspect, {
       label: trans.__('Inspect Arrays'),
       caption: trans.__('Which device holds which part of which variable'),
       icon,
-      isEnabled: () => !!clusters.current?.state?.current || !!panel,
+      isEnabled: () => !!clusters.current?.state?.current,
       execute: () => {
-        if (!panel || panel.isDisposed) {
-          panel = new MainAreaWidget({ content: new InspectorPanel(clusters, trans).view });
-          panel.id = 'jaxcluster-arrays';
-          panel.title.label = trans.__('Arrays');
-          panel.title.icon = icon;
-          panel.title.closable = true;
-          place(app, lab, panel, { ref: clusters.currentPanel?.id, type: 'JAX arrays' });
-        }
-        app.shell.activateById(panel.id);
+        showPanel(app, lab, 'jaxcluster-arrays', clusters.currentPanel?.id, () => {
+          const made = new MainAreaWidget({ content: new InspectorPanel(clusters, trans).view });
+          made.title.label = trans.__('Arrays');
+          made.title.icon = icon;
+          made.title.closable = true;
+          return made;
+        });
       }
     });
     clusters.changed.connect(() => app.commands.notifyCommandChanged(CommandIDs.inspect));

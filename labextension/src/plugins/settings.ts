@@ -9,7 +9,6 @@ const ID = 'jaxcluster-labextension:plugin';
 const DEFAULTS: ISettings = {
   numProcesses: 4,
   devicesPerProcess: 1,
-  autoShowPanel: true,
   badges: true
 };
 

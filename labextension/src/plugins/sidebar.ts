@@ -3,6 +3,7 @@ import {
   type JupyterFrontEnd,
   type JupyterFrontEndPlugin
 } from '@jupyterlab/application';
+import type { NotebookPanel } from '@jupyterlab/notebook';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import type { IDisposable } from '@lumino/disposable';
 import * as React from 'react';
@@ -20,6 +21,15 @@ const MENU = [
   [CommandIDs.showReport, CommandIDs.stacks, CommandIDs.logs, CommandIDs.inspect],
   [CommandIDs.interrupt, CommandIDs.resync, CommandIDs.undo, CommandIDs.restart]
 ];
+
+/** A new notebook, whose kernel is ready. */
+async function newNotebook({ commands, serviceManager }: JupyterFrontEnd): Promise<NotebookPanel> {
+  const kernelName = serviceManager.kernelspecs.specs?.default;
+  const panel: NotebookPanel = await commands.execute('notebook:create-new', { kernelName });
+  await panel.context.ready;
+  await panel.sessionContext.ready;
+  return panel;
+}
 
 /** The sidebar "JAX clusters". */
 export const sidebar: JupyterFrontEndPlugin<void> = {
@@ -69,12 +79,10 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
 
     const start = (number: number): void => {
       const { currentPanel: panel, current: link } = clusters;
-      if (panel) {
-        const loaded = !!link?.state;
-        startWith(panel, number, preferences.values, loaded).catch(error => complain(error, trans));
-      } else {
-        execute(CommandIDs.newNotebook, { number, run: true });
-      }
+      const made = panel ?? newNotebook(app);
+      Promise.resolve(made)
+        .then(found => startWith(found, number, preferences.values, !!link?.state))
+        .catch(error => complain(error, trans));
     };
 
     const view = new View(ticker => {

@@ -3,7 +3,6 @@
 import * as React from 'react';
 import { ranksText } from '../draw/shardview';
 import type { CellRankStatus, ICell, ICellRank, IUndo } from '../protocol';
-import { behindOf, behindText } from './behind';
 import { Elapsed } from './clock';
 import { Counts } from './parts';
 import { countStatuses, glyphOf, statusLabel, toneOf, took, type Trans } from './labels';
@@ -21,6 +20,8 @@ interface IBadges {
   clockOffset: number;
   trans: Trans;
   onShow: (rank: number) => void;
+  /** Show the report of what went wrong in it; null where there is none. */
+  onReport: (() => void) | null;
   /** Whether the cell can be taken back; null where it is not the last one, or has not failed. */
   undo?: IUndo | null;
   onUndo?: () => void;
@@ -28,8 +29,6 @@ interface IBadges {
 
 export function Badges(props: IBadges): JSX.Element {
   const { cell, trans } = props;
-  const behind = React.useMemo(() => behindOf(cell.ranks, cell.held), [cell.ranks, cell.held]);
-  const told = behindText(behind, trans);
   const longest = cell.ranks.every(({ seconds }) => seconds !== null)
     ? Math.max(...cell.ranks.map(({ seconds }) => seconds!))
     : null;
@@ -39,7 +38,6 @@ export function Badges(props: IBadges): JSX.Element {
       one={one}
       name={cell.ranks.length <= NAMED ? trans.__('rank %1', one.rank) : String(one.rank)}
       pressed={props.shown === one.rank}
-      behind={behind.get(one.rank) ?? null}
       trans={trans}
       onShow={props.onShow}
     />
@@ -49,7 +47,6 @@ export function Badges(props: IBadges): JSX.Element {
       className="jxl-badges"
       role="group"
       aria-label={trans.__('Ranks of cell [%1]', cell.number)}
-      title={told || undefined}
     >
       {cell.ranks.length > NAMED && <span className="jxl-dim">{trans.__('ranks')}</span>}
       {cell.ranks.length < FOLD_FROM ? (
@@ -63,8 +60,12 @@ export function Badges(props: IBadges): JSX.Element {
         ) : (
           took(longest ?? (cell.ended - cell.started) / 1000, trans)
         )}
-        {told && ` · ${told}`}
       </span>
+      {props.onReport && (
+        <button type="button" className="jxl-button jxl-mod-quiet" onClick={props.onReport}>
+          {trans.__('Report')}
+        </button>
+      )}
       {props.undo && <Undo undo={props.undo} trans={trans} onUndo={props.onUndo} />}
     </div>
   );
@@ -129,15 +130,13 @@ interface IRankBadge {
   one: ICellRank;
   name: string;
   pressed: boolean;
-  /** How much longer than the fastest it took; null if that is nothing. */
-  behind: number | null;
   trans: Trans;
   onShow: (rank: number) => void;
 }
 
 const RankBadge = React.memo(
-  function RankBadge({ one, name, pressed, behind, trans, onShow }: IRankBadge): JSX.Element {
-    const words = rankText(one, behind, trans);
+  function RankBadge({ one, name, pressed, trans, onShow }: IRankBadge): JSX.Element {
+    const words = rankText(one, trans);
     return (
       <button
         type="button"
@@ -163,20 +162,14 @@ const RankBadge = React.memo(
     a.name === b.name &&
     a.one.seconds === b.one.seconds &&
     a.pressed === b.pressed &&
-    a.behind === b.behind &&
     a.onShow === b.onShow
 );
 
-function rankText(one: ICellRank, behind: number | null, trans: Trans): string {
+function rankText(one: ICellRank, trans: Trans): string {
   const word = statusLabel(one.status as CellRankStatus, trans);
-  let text =
-    one.seconds === null
-      ? trans.__('rank %1: %2', one.rank, word)
-      : trans.__('rank %1: %2 after %3', one.rank, word, took(one.seconds, trans));
-  if (behind !== null) {
-    text += trans.__(', %1 behind', took(behind, trans));
-  }
-  return text;
+  return one.seconds === null
+    ? trans.__('rank %1: %2', one.rank, word)
+    : trans.__('rank %1: %2 after %3', one.rank, word, took(one.seconds, trans));
 }
 
 interface IOutputHead {

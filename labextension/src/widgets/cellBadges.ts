@@ -23,6 +23,8 @@ interface IServices {
   rendermime: IRenderMimeRegistry;
   trans: Trans;
   chosen: ChosenRank;
+  /** Show the report of what went wrong last. */
+  onReport: () => void;
 }
 
 /** The rank whose output is open below the cells of a notebook: chosen at one of them, for all. */
@@ -42,8 +44,8 @@ export class CellBadges extends Panel {
   /** Counts what was asked for, so that a late answer is known for one. */
   private asked = 0;
   private readonly strip: View;
-  /** What is drawn of `undo`. */
-  private drawn = 'null';
+  /** What is drawn of the state. */
+  private drawn = '';
 
   constructor(
     private readonly services: IServices,
@@ -70,6 +72,7 @@ export class CellBadges extends Panel {
           clockOffset: services.link.clockOffset,
           trans: services.trans,
           onShow: this.toggle,
+          onReport: this.isReported ? services.onReport : null,
           undo: this.undo,
           onUndo: this.takeBack
         })
@@ -110,10 +113,16 @@ export class CellBadges extends Panel {
     return failed && !isSaved && undo?.seq === run.seq && undo.cell_id === run.cell_id ? undo : null;
   }
 
+  /** Whether the last report is of this run. */
+  private get isReported(): boolean {
+    const report = this.services.link.state?.report;
+    return !this.isSaved && report?.cell_id === this.run.cell_id && report.cell === this.run.number;
+  }
+
   private onState(): void {
-    const undo = JSON.stringify(this.undo);
-    if (undo !== this.drawn) {
-      this.drawn = undo;
+    const state = JSON.stringify([this.undo, this.isReported]);
+    if (state !== this.drawn) {
+      this.drawn = state;
       this.strip.update();
     }
   }

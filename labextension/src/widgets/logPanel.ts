@@ -19,7 +19,6 @@ export class LogPanel extends MainAreaWidget<View> {
   private readonly timer: ReturnType<typeof setInterval>;
 
   constructor(
-    id: string,
     private readonly link: ILink,
     trans: TranslationBundle
   ) {
@@ -40,7 +39,6 @@ export class LogPanel extends MainAreaWidget<View> {
         })
       )
     });
-    this.id = id;
     this.title.label = trans.__('Logs');
     this.title.icon = icon;
     this.title.closable = true;

@@ -159,7 +159,7 @@ function Empty(props: ISidebar & { title?: string; children: string }): JSX.Elem
       {state && props.hasForm && (
         <Button
           label={trans.__('Other options …')}
-          title={trans.__('Where it runs, devices, time limits, profiles')}
+          title={trans.__('Where it runs, devices, time limits')}
           onClick={() => execute(CommandIDs.start)}
         />
       )}

@@ -7,20 +7,15 @@ import {
   checkOptions,
   fieldOf,
   hostsHaveRanks,
-  optionsOf,
   ownFields,
   startLine,
   withLauncher,
   type IStartOptions
 } from './startOptions';
-import type { IProfile } from '../protocol';
 import type { Trans } from './labels';
 
 interface IStartFields {
   initial: IStartOptions;
-  /** What the fields have without a profile. */
-  defaults: IStartOptions;
-  profiles: readonly IProfile[];
   trans: Trans;
   onChange: (options: IStartOptions) => void;
   /** Whether to say of each field what is wrong with it; else of those that were typed in. */
@@ -28,13 +23,13 @@ interface IStartFields {
 }
 
 /** Fields as wide as the form. */
-const LONG: string[] = ['profile', 'launcher', 'env', 'more', 'hosts', 'image'];
+const LONG: string[] = ['launcher', 'env', 'more', 'hosts', 'image'];
 
 export function StartFields(props: IStartFields): JSX.Element {
-  const { trans, profiles } = props;
+  const { trans } = props;
   const [options, setOptions] = React.useState(props.initial);
   const [typed, setTyped] = React.useState<readonly string[]>([]);
-  const found = checkOptions(options, trans, profiles);
+  const found = checkOptions(options, trans);
   const wrong = Object.fromEntries(
     Object.entries(found).filter(([key]) => props.isChecked || typed.includes(key))
   );
@@ -108,29 +103,9 @@ export function StartFields(props: IStartFields): JSX.Element {
     options.launcher === 'auto'
       ? trans.__('Slurm’s, a batch system’s, mpiexec’s or a TPU slice; else this machine')
       : '';
-  const fill = (name: string) => {
-    const profile = profiles.find(one => one.name === name);
-    setTyped([]);
-    const filled = { ...(profile ? optionsOf(profile) : props.defaults), inCell: options.inCell };
-    setOptions(filled);
-    props.onChange(filled);
-  };
-  const chosen = profiles.find(one => one.name === options.profile);
-  const problem = profiles.find(one => one.problem)?.problem ?? '';
 
   return (
     <div className="jxl-form">
-      {!!profiles.length &&
-        field('profile', trans.__('Profile'), chosen ? chosen.place : problem, own => (
-          <select {...own} onChange={event => fill(event.target.value)}>
-            <option value="">{trans.__('none')}</option>
-            {profiles.map(({ name, is_default, problem: why }) => (
-              <option key={name} value={name} disabled={!!why} title={why}>
-                {is_default ? trans.__('%1 (default)', name) : name}
-              </option>
-            ))}
-          </select>
-        ))}
       {declared(
         'launcher',
         own => (
@@ -199,7 +174,7 @@ export function StartFields(props: IStartFields): JSX.Element {
       <div className="jxl-field">
         <span id={`${id}-line`}>{trans.__('Will run')}</span>
         <pre className="jxl-command" aria-labelledby={`${id}-line`} role="group">
-          {`%jaxcluster start ${startLine(options, profiles)}`.trimEnd()}
+          {`%jaxcluster start ${startLine(options)}`.trimEnd()}
         </pre>
       </div>
     </div>

@@ -3,8 +3,7 @@
 import { Dialog, ReactWidget } from '@jupyterlab/apputils';
 import * as React from 'react';
 import { StartFields } from './startFields';
-import type { IProfile } from '../protocol';
-import { NO_OPTIONS, checkOptions, optionsOf, startLine, type IStartOptions } from './startOptions';
+import { NO_OPTIONS, checkOptions, startLine, type IStartOptions } from './startOptions';
 import type { Trans } from './labels';
 
 const REMEMBERED = 'jaxcluster:start';
@@ -17,22 +16,8 @@ export interface IStart {
 }
 
 /** A cluster as the user wants it; null if the user wants none. */
-export async function askStart(
-  settings: Partial<IStartOptions>,
-  profiles: readonly IProfile[],
-  trans: Trans
-): Promise<IStart | null> {
-  const defaults = { ...NO_OPTIONS, ...settings };
-  const remembered = recall();
-  const usable = profiles.filter(one => !one.problem);
-  const named = usable.find(one => one.name === remembered.profile);
-  const profile =
-    remembered.profile === undefined ? usable.find(one => one.is_default) : named;
-  const { inCell = defaults.inCell } = remembered;
-  const initial = profile
-    ? { ...optionsOf(profile), inCell }
-    : { ...defaults, ...remembered, profile: '' };
-  const body = new StartForm(initial, defaults, profiles, trans);
+export async function askStart(settings: Partial<IStartOptions>, trans: Trans): Promise<IStart | null> {
+  const body = new StartForm({ ...NO_OPTIONS, ...settings, ...recall() }, trans);
   const dialog = new FormDialog({
     title: trans.__('Start a JAX cluster'),
     body,
@@ -46,8 +31,8 @@ export async function askStart(
   if (!button.accept || !value) {
     return null;
   }
-  remember(value, usable.some(one => one.is_default));
-  return { line: startLine(value, profiles), inCell: value.inCell };
+  remember(value);
+  return { line: startLine(value), inCell: value.inCell };
 }
 
 class StartForm extends ReactWidget implements Dialog.IBodyWidget<IStartOptions> {
@@ -56,8 +41,6 @@ class StartForm extends ReactWidget implements Dialog.IBodyWidget<IStartOptions>
 
   constructor(
     private readonly initial: IStartOptions,
-    private readonly defaults: IStartOptions,
-    private readonly profiles: readonly IProfile[],
     private readonly trans: Trans
   ) {
     super();
@@ -71,7 +54,7 @@ class StartForm extends ReactWidget implements Dialog.IBodyWidget<IStartOptions>
 
   /** Whether it can be used as it is; if not, the first wrong field gets the focus. */
   check(): boolean {
-    const wrong = checkOptions(this.options, this.trans, this.profiles);
+    const wrong = checkOptions(this.options, this.trans);
     if (!Object.keys(wrong).length) {
       return true;
     }
@@ -86,8 +69,6 @@ class StartForm extends ReactWidget implements Dialog.IBodyWidget<IStartOptions>
     return (
       <StartFields
         initial={this.initial}
-        defaults={this.defaults}
-        profiles={this.profiles}
         trans={this.trans}
         isChecked={this.isChecked}
         onChange={options => (this.options = options)}
@@ -111,15 +92,10 @@ class FormDialog extends Dialog<IStartOptions> {
   }
 }
 
-/**
- * A name is not remembered: two clusters can't have the same. Of a profile only which it was, since its
- * file may change; that there was none, only where there was a default.
- */
-function remember({ name: _, profile, inCell, ...others }: IStartOptions, hasDefault: boolean): void {
-  const named = profile || hasDefault ? { profile } : {};
-  const kept = profile ? { ...named, inCell } : { ...named, inCell, ...others };
+/** A name is not remembered: two clusters can't have the same. */
+function remember({ name: _, ...others }: IStartOptions): void {
   try {
-    localStorage.setItem(REMEMBERED, JSON.stringify(kept));
+    localStorage.setItem(REMEMBERED, JSON.stringify(others));
   } catch {
     // Then it is asked again next time.
   }

@@ -1,7 +1,7 @@
 /** The options of `%jaxcluster start` as a form has them: checked, and written as a line. */
 
 import declared from './options.json';
-import type { IForm, IFormField, IProfile } from '../protocol';
+import type { IForm, IFormField } from '../protocol';
 import type { Trans } from './labels';
 
 const FORM: IForm = declared;
@@ -12,8 +12,6 @@ export const LAUNCHERS: readonly string[] = ['', ...FORM.launchers];
 
 /** Of each field what was typed, by its key; '' is the default. */
 export interface IStartOptions {
-  /** The name of the profile that the fields were filled from; '' for none. */
-  profile: string;
   /** One of LAUNCHERS. */
   launcher: string;
   /** Which of ipyparallel's launchers. */
@@ -31,7 +29,6 @@ export interface IStartOptions {
 
 export const NO_OPTIONS: IStartOptions = {
   ...Object.fromEntries(FIELDS.map(({ key }) => [key, ''])),
-  profile: '',
   launcher: '',
   ippName: '',
   env: '',
@@ -84,27 +81,26 @@ export function quote(word: string): string {
 const variables = (env: string): string[] => env.split('\n').filter(line => line.trim());
 const nameOf = (variable: string): string => variable.split('=', 1)[0].trim();
 
-/** The words of each option that is not the default, in the order of the line. */
-function wordsOf(options: IStartOptions): Map<string, string[]> {
-  const words = new Map<string, string[]>();
+/** What follows `%jaxcluster start`: the words of each option that is not the default. */
+export function startLine(options: IStartOptions): string {
+  const words: string[] = [];
   const { launcher } = options;
   for (const { key, flag, kind, launchers } of FIELDS) {
     const value = key === 'launcher' && launcher === 'ipp' ? `ipp:${options.ippName.trim()}` : options[key];
     if (kind === 'switch') {
-      words.set(key, value ? [flag] : []);
+      words.push(...(value ? [flag] : []));
     } else if (kind === 'variables') {
-      words.set(key, envWords(variables(value)));
+      words.push(...envWords(variables(value)));
     } else if (!launchers.length && value.trim() && !(key === 'numProcesses' && hostsHaveRanks(options))) {
-      words.set(key, [flag, quote(value.trim())]);
+      words.push(flag, quote(value.trim()));
     }
     for (const own of key === 'launcher' ? ownFields(launcher) : []) {
       if (options[own.key].trim()) {
-        words.set(own.key, [own.flag, quote(options[own.key].trim())]);
+        words.push(own.flag, quote(options[own.key].trim()));
       }
     }
   }
-  words.set('more', options.more.trim() ? [options.more.trim()] : []);
-  return words;
+  return [...words, options.more.trim()].join(' ').trim();
 }
 
 /** What is not of the form NAME=VALUE yet stays as it is typed. */
@@ -114,107 +110,8 @@ const envWords = (lines: string[]): string[] =>
     return ['--env', quote(word)];
   });
 
-/**
- * What follows `%jaxcluster start`.
- *
- * With a profile: its name, and what was changed in the form; all of it, without the profile, where
- * something was taken out that can't be taken back beside it.
- *
- * @param profiles - Those that there are.
- */
-export function startLine(options: IStartOptions, profiles: readonly IProfile[] = []): string {
-  const words = wordsOf(options);
-  const profile = profiles.find(one => one.name === options.profile);
-  const changed = profile && changedWords(optionsOf(profile), options);
-  if (profile && changed) {
-    return ['--profile', quote(profile.name), ...changed].join(' ');
-  }
-  const without = profiles.some(one => one.is_default) ? ['--no-profile'] : [];
-  return [...without, ...[...words.values()].flat()].join(' ');
-}
-
-/** What is to be typed beside a profile; null where that can't say it. */
-function changedWords(profile: IStartOptions, options: IStartOptions): string[] | null {
-  const before = wordsOf(profile);
-  const after = wordsOf(options);
-  const changed: string[] = [];
-  if (before.has('launcher') && !after.has('launcher')) {
-    after.set('launcher', ['--launcher', 'local']);
-  }
-  if (profile.detach && !options.detach) {
-    after.set('detach', ['--no-detach']);
-  }
-  const left = variables(options.env);
-  const had = variables(profile.env);
-  if (had.some(variable => !left.some(other => nameOf(other) === nameOf(variable)))) {
-    return null;
-  }
-  after.set('env', envWords(left.filter(variable => !had.includes(variable))));
-  if (!options.more.startsWith(profile.more)) {
-    return null;
-  }
-  const more = options.more.slice(profile.more.length).trim();
-  after.set('more', more ? [more] : []);
-  for (const key of before.keys()) {
-    // What another launcher does not know is left out by the kernel.
-    const isAnothers = !!fieldOf(key)?.launchers.length && !isAsked(options, key);
-    if (!after.has(key) && !isAnothers) {
-      return null;
-    }
-  }
-  for (const [key, words] of after) {
-    const alone = key === 'env' || key === 'more';
-    if (alone || words.join(' ') !== before.get(key)?.join(' ')) {
-      changed.push(...words);
-    }
-  }
-  return changed;
-}
-
-/** The form's fields, as a profile fills them; what it has no field for is among the other options. */
-export function optionsOf(profile: IProfile): IStartOptions {
-  const found: IStartOptions = { ...NO_OPTIONS, profile: profile.name };
-  const launcher = profile.options.find(([flag]) => flag === '--launcher')?.[1] ?? 'local';
-  const [, kind, ipp] = /^([^:]*):?(.*)$/s.exec(launcher)!;
-  const isKnown = kind === 'local' || LAUNCHERS.includes(kind);
-  found.launcher = isKnown && kind !== 'local' ? kind : '';
-  found.ippName = isKnown ? ipp : '';
-  const special = ['launcher', 'env', 'detach'];
-  const asked = FIELDS.filter(
-    ({ key, launchers }) => !special.includes(key) && (!launchers.length || launchers.includes(found.launcher))
-  );
-  const fields = new Map(asked.map(({ flag, key }) => [flag, key]));
-  const more: string[] = [];
-  const env: string[] = [];
-  for (const [flag, value] of profile.options) {
-    if (flag === '--launcher' && isKnown) {
-      continue;
-    }
-    if (value === undefined) {
-      if (flag === '--detach') {
-        found.detach = true;
-      } else {
-        more.push(flag);
-      }
-    } else if (fields.has(flag)) {
-      found[fields.get(flag)!] = value;
-    } else if (flag === '--env' && !value.includes('\n')) {
-      env.push(value);
-    } else if (value.startsWith('-')) {
-      more.push(quote(`${flag}=${value}`)); // else it would be read as an option
-    } else {
-      more.push(flag, quote(value));
-    }
-  }
-  return { ...found, env: env.join('\n'), more: more.join(' ') };
-}
-
 /** What is wrong with which option, in words; empty if nothing is. */
-export function checkOptions(
-  options: IStartOptions,
-  trans: Trans,
-  profiles: readonly IProfile[] = []
-): { [key: string]: string | undefined } {
+export function checkOptions(options: IStartOptions, trans: Trans): { [key: string]: string | undefined } {
   const wrong: { [key: string]: string | undefined } = {};
   for (const { key, kind, launchers } of FIELDS.filter(({ kind }) => ['count', 'devices'].includes(kind))) {
     const asked = key === 'numProcesses' ? !hostsHaveRanks(options) : !launchers.length || isAsked(options, key);
@@ -254,9 +151,6 @@ export function checkOptions(
     wrong.more = trans.__('A quote is not closed.');
   } else if (options.more.trim() && !options.more.trim().startsWith('-')) {
     wrong.more = trans.__('Options start with a dash, as in --dry-run.');
-  } else if (options.inCell && startLine(options, profiles).includes('\n')) {
-    // In a cell what stands after it would be run as code.
-    wrong.more = trans.__('A value has several lines, which a cell can’t have: don’t write it into one.');
   }
   return wrong;
 }

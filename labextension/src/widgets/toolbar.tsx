@@ -82,16 +82,3 @@ export function StateChip(props: IStateChip): JSX.Element | null {
     </button>
   );
 }
-
-/** "JAX: 4/4 idle · SPMD". */
-export function StatusItem({ state, trans, onClick }: IToolbarPart): JSX.Element | null {
-  if (!state) {
-    return null;
-  }
-  const text = trans.__('JAX: %1', chipText(state, trans)) + (state.spmd ? ' · SPMD' : '');
-  return (
-    <button type="button" className="jxl-statusItem" title={trans.__('Show the cluster')} onClick={onClick}>
-      {text}
-    </button>
-  );
-}
