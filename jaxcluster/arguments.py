@@ -174,8 +174,6 @@ def run_parser() -> Parser:
     add = parser.add_argument
     add("--all", action="store_true", dest="everything")
     add("--logs", metavar="FOLDER")
-    add("--strict", action="store_true")
-    add("--stall", type=seconds, dest="stall_s", metavar="S")
     add("--elastic", action="store_true")
     add("--retries", type=int, default=0, metavar="N")
     return parser
@@ -245,8 +243,6 @@ def spmd_parser() -> Parser:
     add("--all", action="store_true", dest="all_ranks")
     add("--out", metavar="NAME")
     add("--timeout", type=seconds, dest="timeout_s", metavar="S")
-    add("--stall", type=seconds, dest="stall_s", metavar="S")
-    add("--strict", action="store_true")
     add("--async", action="store_true", dest="background")
     add("--profile", nargs="?", const="", metavar="[FOLDER]")
     # Set by auto mode, whose cells have no %%spmd line above them.

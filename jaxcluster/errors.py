@@ -193,16 +193,16 @@ class RankHung(RankError):
 
 
 class Divergence(JaxClusterError):
-    """The ranks did not run the same computations in the same order.
+    """The ranks of a cell were about to launch different programs. Nothing was launched.
 
     Attributes:
-      report: what is known of it (see ``jaxcluster.model.diagnose``).
+      ranks: those that differ.
     """
 
-    def __init__(self, message: str = "", hint: str = "", report: Any = None) -> None:
+    def __init__(self, message: str = "", hint: str = "", ranks: Sequence[int] = ()) -> None:
         super().__init__(message, hint)
-        self.args = (message, hint, report)
-        self.report = report
+        self.args = (message, hint, ranks)
+        self.ranks = list(ranks)
 
 
 class TransferError(JaxClusterError):

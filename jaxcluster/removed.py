@@ -14,11 +14,19 @@ COMMANDS: dict[str, str] = {
     "and .memory_analysis(): see docs/how-to/slow.md",
     "notify": "IPython calls a function of yours at each cell's end, also of one that failed: "
     "get_ipython().events.register('post_run_cell', function)",
+    "resync": "Ranks can't get out of step any more: nothing is launched before all agree.",
+    "undo": "A refused or failed cell launches nothing more, and its variables stay as they are.",
+    "strict": "Every launch is agreed on before it is made: strict mode is always on.",
+    "stacks": "%jaxcluster status --stacks",
+    "journal": "%jaxcluster report shows the last launches of a cell that went wrong.",
     "profile": "A cell is profiled from its beginning: %%spmd --profile FOLDER",
 }
 """What to do instead of a removed ``%jaxcluster`` command."""
 
 OPTIONS: dict[str, str] = {
+    "--strict": "Every launch is agreed on before it is made: leave it out.",
+    "--stall": "A launch begins on all of its ranks together, so none waits for another: leave it "
+    "out. --timeout limits a cell.",
     "--sync": "Work in a folder that the hosts share, or copy it there before the start: "
     "git, or rsync -a ~/project h1:",
     "--no-sync": "No code is sent to the hosts any more: leave it out.",

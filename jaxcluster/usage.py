@@ -53,23 +53,10 @@ ABOUT = {
         "Give the cluster another number of ranks, with the variables: arrays that span processes "
         "are cut for the devices that there are then."
     ),
-    "resync": "Bring ranks that have diverged back into lockstep, with their variables.",
     "interrupt": "Stop the cell that runs, on every rank.",
-    "undo": "Take back what the last cell did to the ranks' variables.",
-    "copies": (
-        "Copies of the ranks' variables in their hosts' memory, kept up to date after each cell. "
-        "When ranks die, all ranks get the variables back that they had before the running cell."
-    ),
-    "steps": (
-        "What all ranks have kept of the last loop of jaxcluster.steps(..., keep=...) that did not "
-        "come to its end: the same cell goes on there."
-    ),
-    "stacks": "On which line each rank is, also in the middle of a hang.",
-    "journal": "What each rank has launched, side by side.",
     "report": (
         "How a cell went wrong: what happened, on which ranks, what was done about it, the cell, "
-        "the launches of all ranks side by side and where each was. The last 8 reports "
-        "are kept until the cluster ends."
+        "and the last launches. The last 8 reports are kept until the cluster ends."
     ),
     "debug": "Look at a rank's last error in the debugger, while the other ranks wait.",
     "logs": "What the processes wrote outside of cells.",
@@ -88,10 +75,9 @@ ABOUT = {
     "export": (
         "Write this notebook's %%spmd cells, in the order in which they ran, as a script: for "
         "jaxcluster run, srun, mpiexec and TPU hosts. Magics become Python or comments; what was "
-        "pushed is named at its top. Cells that failed or were undone are left out."
+        "pushed is named at its top. Cells that failed are left out."
     ),
     "auto": "Make every following cell an %%spmd cell, or stop doing so.",
-    "strict": "Check every launch on all ranks before it runs.",
     "recovery": "What happens when a rank has died or hangs permanently.",
     "doctor": "Check this machine, or hosts, and say what to fix.",
     "mcp": (
@@ -111,6 +97,7 @@ ABOUT = {
 # in the example. "": the command alone.
 WORDS = {
     "status --live": ("keep it up to date", "--live"),
+    "status --stacks": ("on which line each thread of each rank is", "--stacks"),
     "attach name": ("the cluster (default: the only one that runs)", "main"),
     "use name": ("the cluster", "main-2"),
     "stop name": ("the cluster (default: this notebook's)", "main-2"),
@@ -128,17 +115,6 @@ WORDS = {
         "the sizes of the meshes' axes, where several could take the change",
         "-n 8 --mesh data=8,model=2",
     ),
-    "undo size": (
-        "how much of a device's memory it may hold (2GB, 10%), or on, or off",
-        "4GB",
-    ),
-    "steps forget": ("keep nothing of it: the cell begins at 0", "forget"),
-    "copies size": (
-        "how much memory they may take (on: a quarter of what is free), or off; without it: how "
-        "much is copied",
-        "4GB",
-    ),
-    "journal count": ("how many of the last launches (20)", "50"),
     "report cell": ("the cell's number (default: the last one that went wrong)", "7"),
     "debug rank": ("which rank (default: the one that differs)", "2"),
     "logs rank": ("which rank (default: all)", "2"),
@@ -163,7 +139,6 @@ WORDS = {
     ),
     "export --force": ("overwrite an existing script", "train.py --force"),
     "auto switch": ("on or off; without one, the current setting is shown", "on"),
-    "strict switch": ("on or off; without one, the current setting is shown", "on"),
     "recovery mode": ("auto, ask or never; without one, the current setting is shown", "ask"),
     "%%spmd --ranks": (
         "run the cell only on these ranks, and show the output of each",
@@ -171,12 +146,10 @@ WORDS = {
     ),
     "%%spmd --all": ("show the output of all ranks as it comes; equal outputs once", "--all"),
     "%%spmd --out": ("keep the cell's record under this name: r.stdout(rank=3)", "--out r"),
-    "%%spmd --timeout": ("interrupt the ranks after S seconds, and undo the cell", "--timeout 60"),
-    "%%spmd --stall": (
-        "interrupt ranks that have been for S seconds in one launch, which all have made",
-        "--stall 15m",
+    "%%spmd --timeout": (
+        "stop the cell after S seconds, on all ranks at the same launch",
+        "--timeout 60",
     ),
-    "%%spmd --strict": ("check each launch on all ranks before it runs", "--strict"),
     "%%spmd --async": (
         "don't wait for the cell's end; with --out you can wait for it later",
         "--async --out job",
@@ -207,11 +180,6 @@ WORDS = {
         "jaxcluster.steps(..., keep=...) go on where they were kept",
         "-n 4 --retries 3",
     ),
-    "run --stall": (
-        "end the script when ranks have been for S seconds in one launch, which all have made",
-        "-n 4 --stall 15m",
-    ),
-    "run --strict": ("check each launch on all ranks before it runs", "-n 4 --strict"),
 }
 
 

@@ -40,7 +40,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -52,7 +52,6 @@ from jaxcluster.agent import folder as folders
 from jaxcluster.agent import report, requests, transport
 from jaxcluster.agent.forkserver_client import ForkServerClient
 from jaxcluster.agent.messages import Session, new_name, sender_of
-from jaxcluster.agent.mirrors import Mirrors
 from jaxcluster.agent.report import AgentFacts
 from jaxcluster.agreement.frames import Relay
 from jaxcluster.host.reachability import connection_errors
@@ -71,7 +70,6 @@ LOOK_S = 1.0  # how often it is looked who is there
 FORK_SERVER_S = 60.0  # until it listens, on a busy host
 IO_THREADS = 2  # of zmq's, that encrypt and send
 RANK_HWM = 16  # messages of a rank that wait in its socket here, of up to 1 MiB of text each
-MIRRORS_AT_ONCE = 4  # of up to 1 MiB each
 AT_ONCE = 64  # messages that are taken from one socket before the others have their turn
 
 # What would make a rank believe that it is a task of a job: it is the agent that is.
@@ -115,7 +113,6 @@ class Agent:
         self.why = ""
         self.has_failed = self.is_cut_short = False
         self.doors = report.Doors()
-        self.mirrors: Mirrors | None = None
         self.fork_server: subprocess.Popen[bytes] | None = None
         self._handlers: dict[Any, Callable[[], object]] = {}
         self._looked_at = time.monotonic()
@@ -267,8 +264,6 @@ class Agent:
             client.session.acknowledge()
             self._transmit(client)
             client.absent_s = 0.0 if client.session.is_open else client.absent_s + passed
-            if client.absent_s > AWAY_S:
-                self._grant(self.turns.done(client.name, None, now))
             if client.absent_s > self.options.lease:
                 self._drop(client)
         self.alone_s = 0.0 if self._has_company() else self.alone_s + passed
@@ -328,7 +323,6 @@ class Agent:
         for rank in list(client.ranks):
             self._drop_rank(client, rank)
         self._close_fork(client)
-        self._grant(self.turns.done(client.name, None, time.monotonic()))
         for path in client.own:
             with contextlib.suppress(OSError):
                 requests.answer(self.folder, requests.Remove(path))
@@ -477,30 +471,12 @@ class Agent:
                 return self.doors.open(request.address), b""
             case requests.Ways():  # the others wait for 2 s where nobody answers
                 return connection_errors([(a, p) for a, p in request.to]), b""
-            case requests.TakeMirrors():
-                mirrors = self._open_mirrors()
-                mirrors.take_for(request.folder)
-                self.authenticator.mirrors = request.key
-                return mirrors.endpoint, b""
-            case requests.GiveOut():
-                mirrors = self._open_mirrors()
-                mirrors.give_out(request.key, request.folders)
-                self.authenticator.readers = mirrors.readers
-                return mirrors.endpoint, b""
             case requests.Relay(path, host, port, key):
                 Relay(str(self.folder.inside(path)), (host, port), key)
                 return None, b""
             case requests.Mkdir(own=True):
                 client.own.append(request.path)
         return requests.answer(self.folder, request, data)
-
-    def _open_mirrors(self) -> Mirrors:
-        if self.mirrors is None:
-            bind = f"tcp://{_in_url(self.address)}:*"
-            self.mirrors = Mirrors(self.context, self.folder, self.keys, bind)
-            receive = self.mirrors.receive
-            self._watch(self.mirrors.socket, lambda: receive(MIRRORS_AT_ONCE))
-        return self.mirrors
 
     def _reply(self, client: Client, reply: Reply, *data: Buffer) -> None:
         self._post(client, [b"agent", encode_body(reply), *data])

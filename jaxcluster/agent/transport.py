@@ -14,7 +14,6 @@ notebook is not taken for a dead one.
 from __future__ import annotations
 
 import errno
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +27,7 @@ DEAD_AFTER_MS = 6000  # without an answer to one
 HANDSHAKE_MS = 10_000  # a connection that has not said who it is by then is closed
 LARGE = 1 << 16  # bytes: a packet of more is sent from where it lies
 ZAP = "inproc://zeromq.zap.01"
-SERVICE, MIRRORS = b"jaxcluster", b"mirrors"  # an agent's sockets, as ZAP calls them
+SERVICE = b"jaxcluster"  # an agent's socket, as ZAP calls it
 
 
 @dataclass(frozen=True)
@@ -53,16 +52,10 @@ class Authenticator:
 
     Args:
       owner: the public key that may.
-
-    Attributes:
-      mirrors: the public key that may come to the socket for mirrors; "": none.
-      readers: those that may come there to read.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], owner: str) -> None:
         self.owner = bytes.fromhex(owner)
-        self.mirrors = ""
-        self.readers: Collection[str] = ()
         self.refused = 0
         self.socket = context.socket(zmq.REP)
         self.socket.linger = 0
@@ -72,23 +65,18 @@ class Authenticator:
         """Answer one question; nothing happens where there is none."""
         try:
             found = self.socket.recv_multipart(zmq.NOBLOCK)
-            version, question, domain, _, _, mechanism, *keys = found
+            version, question, _, _, _, mechanism, *keys = found
         except zmq.Again:
             return
         who = b""
         if version == b"1.0" and mechanism == b"CURVE" and len(keys) == 1:
-            who = self._who(keys[0]) if domain == SERVICE else self._who_mirrors(keys[0])
+            who = self._who(keys[0])
         self.refused += not who
         status = [b"200", b"OK", who] if who else [b"400", b"not the owner's key", b""]
         self.socket.send_multipart([b"1.0", question, *status, b""])
 
     def _who(self, key: bytes) -> bytes:
         return b"owner" if key == self.owner else b""
-
-    def _who_mirrors(self, key: bytes) -> bytes:
-        if key.hex() in self.readers:
-            return key.hex().encode()
-        return MIRRORS if self.mirrors and key.hex() == self.mirrors else b""
 
 
 def open_router(

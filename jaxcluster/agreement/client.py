@@ -206,7 +206,7 @@ class Agreement:
         return self._place_of(sys._getframe(2))
 
     def launching(self) -> tuple[str, float] | None:
-        """The launch that the main thread is in, or is about to make, and since when. Any thread."""
+        """The launch that the main thread is in, or announces, and since when. Any thread."""
         main = threading.main_thread().ident or 0
         record = self.begun.get(main)
         if record is None or not self.is_launching(sys._current_frames().get(main)):

@@ -27,6 +27,7 @@ from jaxcluster.agreement.refusals import Place, Program
 
 TICK_S = 0.05  # that other ranks have to announce theirs, once a refusal is certain
 KEPT = 256  # agreed launches
+KEY = "JAXCLUSTER_REFEREE_KEY"  # in the environment: what relays of other hosts have to know
 
 
 class Connection:

@@ -14,10 +14,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from jaxcluster import wire
+from jaxcluster.agreement.server import KEY
 from jaxcluster.allocation import bulk
 from jaxcluster.allocation.fleet import Left, Place
 from jaxcluster.allocation.supervisor import ForkServers, OnEvent
-from jaxcluster.allocation.turns import Turns
 from jaxcluster.errors import LaunchError
 from jaxcluster.host.procfs import ProcessLook, Silence
 from jaxcluster.host.ringfile import Part
@@ -28,6 +28,8 @@ from jaxcluster.wire.forks import STOPPED, Kill, Stop
 from jaxcluster.wire.link import Link
 
 Say = Callable[[str], None]
+
+REFEREE = "referee.sock"  # beside the ranks' own sockets, on each host
 
 
 class Processes(ABC):
@@ -81,7 +83,7 @@ class Processes(ABC):
         ]
         words += [f"--address={address}"] if address else []
         words += [f"--relays={relays}"] if relays else []
-        return self._spawn_coordinator(words, {REFEREE_KEY: key} if key else {})
+        return self._spawn_coordinator(words, {KEY: key} if key else {})
 
     @abstractmethod
     def _spawn_coordinator(self, argv: Sequence[str], env: Mapping[str, str]) -> int: ...
@@ -183,20 +185,8 @@ class Processes(ABC):
         """
 
     @abstractmethod
-    def turns(self, record: ClusterRecord) -> Turns:
-        """The turns of cells for these ranks, whose record this is."""
-
-    @abstractmethod
     def state_folder(self) -> StateFolder:
         """A place for what the ranks save."""
-
-    @abstractmethod
-    def copies_folder(self) -> StateFolder:
-        """The same for copies that they keep of themselves, in memory.
-
-        Raises:
-          UsageError: there is no such place.
-        """
 
 
 class Allocation(ABC):

@@ -22,8 +22,7 @@ from jaxcluster.allocation.supervisor import (
     retire,
     warm_supervisor,
 )
-from jaxcluster.allocation.turns import LocalTurns
-from jaxcluster.errors import LaunchError, UsageError
+from jaxcluster.errors import LaunchError
 from jaxcluster.host import procfs, ringfile
 from jaxcluster.host.facts import host_key
 from jaxcluster.host.procfs import ProcessLook
@@ -258,7 +257,7 @@ class LocalProcesses(Processes):
         return [process.log for process in self.plan.ranks]
 
     def _spawn_coordinator(self, argv: Sequence[str], env: Mapping[str, str]) -> int:
-        procs = [self.plan.coordinator.with_more(argv, env)]
+        procs = [replace(self.plan.coordinator, argv=argv, env={**self.plan.coordinator.env, **env})]
         return self.supervisor.command(Spawn(procs), self.spec.timeout_s)[0]
 
     def no_way(self, to: int, address: str, port: int, deaf: Sequence[int]) -> LaunchError:
@@ -290,15 +289,6 @@ class LocalProcesses(Processes):
 
     def state_folder(self) -> saved_states.LocalStates:
         return saved_states.LocalStates(self.spec.num_processes, _look_after)
-
-    def copies_folder(self) -> saved_states.LocalStates:
-        memory = saved_states.SHARED_MEMORY
-        if not memory.is_dir():
-            raise UsageError(
-                f"Copies are kept in memory, in {memory}, and this machine has none.",
-                "%jaxcluster checkpoint NAME saves the variables to disk.",
-            )
-        return saved_states.LocalStates(self.spec.num_processes, in_memory=True)
 
 
 def _look_after(folders: Sequence[Path]) -> Callable[[], None]:

@@ -13,15 +13,14 @@ from pathlib import Path
 
 from jaxcluster import wire
 from jaxcluster.agent.client import WAIT_LONGER, Asked, Ended, answers
-from jaxcluster.agent.requests import Get, Look, Mkdir, Move, Put, Ring
+from jaxcluster.agent.requests import Get, Look, Mkdir, Move, Put, Relay, Ring
 from jaxcluster.allocation import bulk
-from jaxcluster.allocation.base import Processes
+from jaxcluster.allocation.base import REFEREE, Processes
 from jaxcluster.allocation.controller import CONTROLLER_ARGS
 from jaxcluster.allocation.fleet import Fleet, Place, ask_each
 from jaxcluster.allocation.keys import keys_of
 from jaxcluster.allocation.local import COMPILED, HISTORY, check_files
 from jaxcluster.allocation.states import HostStates
-from jaxcluster.allocation.turns import HostTurns
 from jaxcluster.errors import LaunchError
 from jaxcluster.host.procfs import ProcessLook, Silence
 from jaxcluster.host.ringfile import Part
@@ -168,7 +167,7 @@ class HostProcesses(Processes):
         others = [where for where in self.places if where is not first]
         for where in others:
             path = f"{where.folder}/ranks/{REFEREE}"
-            where.agent.ask(requests.Relay(path, address, port, key), self.spec.timeout_s)
+            where.agent.ask(Relay(path, address, port, key), self.spec.timeout_s)
         ranks = range(self.spec.num_processes)
         return {rank: f"{self.host_of(rank).folder}/ranks/{REFEREE}" for rank in ranks}
 
@@ -203,7 +202,7 @@ class HostProcesses(Processes):
 
     def _spawn_coordinator(self, argv: Sequence[str], env: Mapping[str, str]) -> int:
         first = self.places[0]
-        procs = [self._process("coordinator", first, argv=argv).with_more(env=env)]
+        procs = [self._process("coordinator", first, argv=argv, env=env)]
         return first.agent.ask(Spawn(procs), self.spec.timeout_s)[0]
 
     def no_way(self, to: int, address: str, port: int, deaf: Sequence[int]) -> LaunchError:
@@ -263,9 +262,6 @@ class HostProcesses(Processes):
 
     def state_folder(self) -> HostStates:
         return HostStates(self.supervisor)
-
-    def copies_folder(self) -> HostStates:
-        return self.state_folder()
 
 
 def _pids(where: Place, asked: Asked[list[int]], deadline: float) -> list[int]:

@@ -17,7 +17,6 @@ from pathlib import Path
 from jaxcluster import wire
 from jaxcluster.agent.requests import Mkdir, Remove
 from jaxcluster.agent.transport import Keys, new_keys
-from jaxcluster.allocation import loop_checkpoints
 from jaxcluster.allocation.base import Allocation, Say
 from jaxcluster.allocation.fleet import Fleet, Left, Place, ask_each
 from jaxcluster.allocation.keys import KEYS, LAUNCH, launch_folder
@@ -128,17 +127,13 @@ class HostAllocation(Allocation):
         stopped: threading.Event,
     ) -> HostProcesses:
         deadline = time.monotonic() + timeout_s
-        is_other = False
         if self.fleet is None:
             self._bring_up(spec, say, deadline, stopped)
         else:
-            is_other = self._bring_back(say, deadline, stopped)
+            self._bring_back(say, deadline, stopped)
         assert self.fleet is not None
         self.fleet.on_event = on_event
-        homes = self.fleet.homes()
         placed = self._place(spec, self.fleet.places)
-        if homes and (is_other or self.fleet.homes() != homes):
-            loop_checkpoints.bring(homes, self.fleet.in_use)
         self._platform = placed.platform
         say(f"starting {placed.num_processes} processes ...")
         return HostProcesses(placed, self.fleet, self.folder)

@@ -237,7 +237,7 @@ def check(world: World, text: str) -> CheckResult:
     found = layout.compare(text or "result", answers, reasons)
     pairs = list(zip(before, world.status(), strict=True))
     ran = {s.rank for pair in pairs for s in pair if s.state == "running" or s.queued}
-    ran |= {then.rank for then, now in pairs if then.ended < now.ended}
+    ran |= {then.rank for then, now in pairs if then.seq != now.seq}
     if found.differences and ran:
         raise UsageError(
             f"The copies of {found.name} differ, but {name_ranks(ran)} ran a cell meanwhile, so "

@@ -2,53 +2,61 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
-import sys
 import tempfile
-from collections.abc import Collection, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
-from jaxcluster.cluster import resizing, stopbutton
-from jaxcluster.cluster.restoring import Restoring
+from jaxcluster import wire
+from jaxcluster.cluster import saving, stopbutton
 from jaxcluster.cluster.world import World
-from jaxcluster.errors import CellInterrupted, JaxClusterError, UsageError
+from jaxcluster.errors import CellInterrupted, RecoveryError, UsageError
 from jaxcluster.records import registry
-from jaxcluster.text import format_nbytes, join_reasons, plural
+from jaxcluster.records.saved_states import Kept
+from jaxcluster.text import format_nbytes, plural
 from jaxcluster.wire.link import replies
-from jaxcluster.wire.ops.state import (
-    RestoreLook,
-    RestoreLooked,
-    SavePlace,
-    Snapshot,
-)
+from jaxcluster.wire.ops.saving import Checkpoint, Saved
 
-TIMEOUT_S = 600.0
 NAME = "a checkpoint's name"
+INDEX = "checkpoint.json"  # what each rank says of its files
 UNTOUCHED = "Nothing was restored: all ranks keep the variables they have."
-TOO_LATE = (
-    "All ranks have read the checkpoint and are restoring its variables. That can't be stopped. "
-    "Press stop again to stop waiting."
-)
 
 
-def save(
-    world: World,
-    name: str,
-    folder: str | Path,
-    between: AbstractContextManager[object],
-) -> str:
+class Folder:
+    """A checkpoint's folder, which all ranks see."""
+
+    hint = (
+        "Free some space there, or name another folder: %jaxcluster checkpoint NAME --folder PATH"
+    )
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def places_for(self, rank: int) -> list[tuple[str, int | None]]:
+        return [(str(self.path), None)]
+
+    def lost(self, reports: Mapping[int, Saved]) -> dict[int, str]:
+        return {}
+
+    def bring(self, rank: int, of: Iterable[int], reports: Mapping[int, Saved]) -> dict[int, str]:
+        return dict.fromkeys(of, str(self.path))
+
+    def remove(self) -> None:
+        """It is the user's."""
+
+
+def save(world: World, name: str, folder: str | Path) -> str:
     """Save every rank's variables; returns in a line what was saved and what can't be.
 
-    A file a rank, in ``folder/name``; an older checkpoint of that name is replaced once the new one
-    is whole. It takes one copy of all that the ranks hold.
-
-    Args:
-      between: a place among the cells of all notebooks.
+    An older checkpoint of that name is replaced once the new one is whole. It takes one copy of all
+    that the ranks hold.
 
     Raises:
       UsageError: a checkpoint can't be called so.
-      RankError: a rank could not write its file.
+      RankError: a rank could not write its files.
     """
     registry.check_name(name, NAME, "%jaxcluster checkpoint before-tuning")
     final = Path(folder).resolve() / name
@@ -58,51 +66,38 @@ def save(
     draft = Path(tempfile.mkdtemp(prefix=f".{name}.part-", dir=final.parent))
     draft.chmod(0o700)  # whatever umask this process has
     try:
-        ranks = range(world.num_processes)
-        # Digests tell what another number of ranks gets.
-        asked = Snapshot([SavePlace(str(draft))], digests=True)
-        with between:
-            answers = world.ask(ranks, asked, timeout_s=TIMEOUT_S)
-        reports = [report for _, report in sorted(replies(answers).items())]
+        make = partial(Checkpoint, folder=str(draft))
+        each = dict.fromkeys(range(world.num_processes), make)
+        reports = replies(world.ask_in_turn(each, timeout_s=saving.TIMEOUT_S))
+        index = {str(rank): wire.plain(report) for rank, report in sorted(reports.items())}
+        (draft / INDEX).write_text(json.dumps(index))
         shutil.rmtree(final, ignore_errors=True)
         draft.rename(final)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    kept = {name for report in reports for name in report.kept}
-    lost = {name: why for one in reports for name, why in (one.lost | one.left).items()}
-    size = format_nbytes(sum(report.nbytes for report in reports))
+    kept = {name for report in reports.values() for name in report.kept}
+    lost = {n: why for one in reports.values() for n, why in (one.lost | one.left).items()}
+    size = format_nbytes(sum(report.nbytes for report in reports.values()))
     whose = plural(len(reports), "rank")
     line = f"Saved {plural(len(kept), 'variable')} of {whose} ({size}) in {final}."
-    if lost:
-        line += f" Not saved: {join_reasons(lost)}."
-    return line
+    return f"{line} Not saved: {saving.tell_lost(lost)}." if lost else line
 
 
 def restore(
-    world: World,
-    name: str,
-    folder: str | Path,
-    mesh: Mapping[str, int] | None,
-    between: AbstractContextManager[object],
+    world: World, name: str, folder: str | Path, mesh: Mapping[str, int] | None = None
 ) -> str:
     """Bind what ``save`` wrote on all ranks, or on none; returns in a line what came back.
 
-    The cluster must have the same jax as the one that was saved. With another number of ranks,
-    arrays that span processes are cut for it (see ``engine.state.resizing``).
-    Each rank reads its file and makes the values first; only when all have them, all bind them.
-    Meanwhile no notebook hands out a cell.
+    With another number of ranks, arrays that span processes are cut for it.
 
     Args:
-      between: a place among the cells of all notebooks.
       mesh: for another number of ranks: the sizes of the meshes' axes, where they must be named.
 
     Raises:
       UsageError: there is no checkpoint of that name; those that are there are named. Or ``mesh``
         must name the axis that takes the change.
-      RecoveryError: it was saved by another jax, or a file of it can't be read, or is not this
-        user's alone. Nothing was restored.
-      CellInterrupted: stop was pressed; the message says what the ranks have now.
-      RankDied, RankHung: a rank did not answer; the message says what the others have now.
+      RecoveryError: a file of it can't be read, or is not this user's alone. Nothing was restored.
+      CellInterrupted: stop was pressed before any rank has bound a name.
     """
     registry.check_name(name, NAME, "%jaxcluster restore before-tuning")
     path = Path(folder).resolve() / name
@@ -114,61 +109,35 @@ def restore(
             if others
             else "%jaxcluster checkpoint NAME saves one.",
         )
-    with between, stopbutton.held() as presses:
-        restoring = Restoring(world, TIMEOUT_S, "%jaxcluster status shows where each rank is.")
-        looks = _look(world, restoring, path, presses, mesh or {})
-        lost = {n: why for look in looks.values() for n, why in look.lost.items()}
-        unsaved = {n: why for look in looks.values() for n, why in look.unsaved.items()}
-        reasons = {n: f"was not saved in checkpoint {name!r} ({why})" for n, why in unsaved.items()}
-        reasons |= {n: f"was lost when {name!r} was restored ({why})" for n, why in lost.items()}
-        before = next(iter(looks.values())).before
-        reasons = resizing.reasons_of(looks, before) | reasons
-        try:
-            back, left = _bind(restoring, lost, reasons, presses)
-        except JaxClusterError as error:
-            again = f"%jaxcluster restore {name} brings it back on all."
-            error.hint = f"The other ranks have restored it. {again}\n{error.hint}".strip()
-            raise
-    lost |= left
-    line = f"Restored {plural(len(back - {*lost}), 'variable')} on {plural(len(looks), 'rank')}."
-    if lost:
-        line += f" Lost: {join_reasons(lost)}."
-    return " ".join(filter(None, [line, resizing.tell(looks, before)]))
+    reports = _read_index(path)
+    kept = Kept(Folder(path), reports, len(reports), mesh=mesh or {})
+    with stopbutton.held() as presses:
+
+        def check() -> None:
+            world.check()
+            if presses:
+                raise CellInterrupted(f"Stopped. {UNTOUCHED}")
+
+        restored = saving.load(world, kept, check, f"when {name!r} was restored")
+    count, ranks = plural(len(restored.kept), "variable"), plural(world.num_processes, "rank")
+    return " ".join([f"Restored {count} on {ranks}.", *restored.details])
 
 
-def _look(
-    world: World, restoring: Restoring, path: Path, presses: list[None], mesh: Mapping[str, int]
-) -> dict[int, RestoreLooked]:
-    """Have all ranks read it; what they say that they would bind. Else none keeps what it read."""
+def _read_index(path: Path) -> dict[int, Saved]:
+    """What the ranks have said of their files.
 
-    def check() -> None:
-        world.check()
-        if presses:
-            raise CellInterrupted(f"Stopped. {UNTOUCHED}")
-
-    look = RestoreLook(restoring.token, str(path), mesh=dict(mesh))
+    Raises:
+      RecoveryError: it can't be read, or others could have written it: pickles run code.
+    """
     try:
-        return restoring.look(dict.fromkeys(range(world.num_processes), look), check)
-    except JaxClusterError as error:
-        error.hint = f"{UNTOUCHED}\n{error.hint}".strip()
-        raise
-
-
-def _bind(
-    restoring: Restoring, lost: Collection[str], reasons: Mapping[str, str], presses: list[None]
-) -> tuple[set[str], dict[str, str]]:
-    """Have all ranks bind what they have read, which takes a moment and is not broken off."""
-    told = False
-
-    def check() -> None:
-        nonlocal told
-        if presses and not told:
-            told = True
-            print(TOO_LATE, file=sys.stderr, flush=True)
-        if len(presses) > 1:
-            raise CellInterrupted(
-                "Stopped waiting. Each rank that has not answered gets the restored variables as "
-                "soon as it is free."
-            )
-
-    return restoring.bind(lost, reasons, check)
+        for one in (path, *path.iterdir()):
+            found = one.stat()
+            if found.st_uid not in (os.getuid(), 0) or found.st_mode & 0o022:
+                raise RecoveryError(
+                    f"Other users can write {one}, and a checkpoint can run any code. {UNTOUCHED}",
+                    f"If you trust it: chmod -R go-w {path}",
+                )
+        index = json.loads((path / INDEX).read_text())
+        return {int(rank): wire.read(Saved, one, INDEX) for rank, one in index.items()}
+    except (OSError, ValueError, TypeError) as error:
+        raise RecoveryError(f"{path} can't be read ({error}). {UNTOUCHED}") from None

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.cluster.action_runner import Owner
+from jaxcluster.cluster.owner import Owner
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import CellInterrupted, JaxClusterError, LaunchError, RankHung, RecoveryError
 from jaxcluster.wire.forks import Relay

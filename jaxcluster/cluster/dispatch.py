@@ -6,10 +6,10 @@ import contextlib
 import time
 
 from jaxcluster import wire
-from jaxcluster.cluster.turns import who_we_are
 from jaxcluster.cluster import stopbutton
 from jaxcluster.cluster.owner import Owner
 from jaxcluster.cluster.running import CellOptions, RunningCell
+from jaxcluster.cluster.turns import who_we_are
 from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.plan.spec import check_seconds
@@ -63,8 +63,6 @@ class Dispatcher:
         if options.shown_ranks is not None:
             shown = world.check_ranks(options.shown_ranks)
         message = options.message
-        if message is None:
-            world.processes.bring_code()
         is_cell = message is None and not options.post_mortem
         turn = world.turns.make(chosen, is_waited_for=options.is_waited_for, is_skippable=is_cell)
         self._count += is_cell
@@ -97,7 +95,6 @@ class Dispatcher:
         ids = world.link.request_each(each, buffers=options.buffers, sink=sink)
         if is_cell:
             self._failed, self.last = self.last_failed, record
-            self._cluster.lineage.sent(turn.seq)
         cell = RunningCell(self._cluster, record, sink, ids, options)
         self._sent = [c for c in self._sent if not c.done] + [cell]
         return cell, pressed

@@ -15,7 +15,6 @@ from jaxcluster.cluster import (
     description,
     events,
     history,
-    lateness,
     profiling,
     recovery,
 )
@@ -23,24 +22,25 @@ from jaxcluster.cluster.argument_types import checked
 from jaxcluster.cluster.dispatch import Dispatcher
 from jaxcluster.cluster.lifecycle import Lifecycle
 from jaxcluster.cluster.prompts import Labelled, here
+from jaxcluster.cluster.recovery import Renewal, Wanted
 from jaxcluster.cluster.resources import Meter, Sample
-from jaxcluster.cluster.respawn import Respawn
-from jaxcluster.cluster.restart import Restored
 from jaxcluster.cluster.running import CellOptions, Listener, RunningCell
+from jaxcluster.cluster.saving import Restored
+from jaxcluster.cluster.spec import resized
 from jaxcluster.cluster.starting import Progress
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import RecoveryError
+from jaxcluster.model import lateness
 from jaxcluster.model.history import History
+from jaxcluster.model.lateness import Late
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
 from jaxcluster.model.life import State
-from jaxcluster.model.lineage import Lineage
 from jaxcluster.model.outputs import CellRecord
-from jaxcluster.model.lateness import Late
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records.lastreport import Reports
 from jaxcluster.wire.link import Event, Link, replies
-from jaxcluster.wire.ops.cells import Interrupt
 from jaxcluster.wire.ops.agreement import Looked
+from jaxcluster.wire.ops.cells import Interrupt
 from jaxcluster.wire.ops.lockstep import Stacks
 
 ASK_S = 2.0  # for answers that a control channel gives at once
@@ -63,7 +63,7 @@ class Cluster(Lifecycle):
       kept: what its ranks have saved and no new process has yet.
       restored: what the last restart brought back; None before one, and after a clean one.
       recovered: what was done about the last finding or death; "" if nothing was yet.
-      lineage: the cells of this process that have made the ranks' variables.
+      made_by: the numbers of this process's cells that have made names on the ranks.
       past_reports: how its last cells went wrong, for ``%jaxcluster report``.
       asked: what it was started with, before the hosts decided what was left open.
       changing: held while it gets new processes, or its end.
@@ -72,7 +72,7 @@ class Cluster(Lifecycle):
     def __init__(self, world: World, allocation: Allocation | None = None) -> None:
         super().__init__(world, allocation)
         self.recovered = ""
-        self.lineage = Lineage()
+        self.made_by: dict[str, int] = {}
         self.past_reports = Reports(self.name)
         self.restored: Restored | None = None
         self.on_push: Callable[[Event[Any]], None] | None = None
@@ -144,8 +144,8 @@ class Cluster(Lifecycle):
 
     def late(self) -> Late | None:
         """Who comes last into most launches that span processes, and by how much; None: nobody."""
-        self.check_not_closed()
-        return lateness.find(self.world)
+        looked = self.look(lateness.LAUNCHES)
+        return lateness.find(looked.agreed) if looked is not None else None
 
     def stacks(self) -> dict[int, wire.RankReport]:
         """Where each rank's threads are, also while it runs or hangs."""
@@ -193,14 +193,14 @@ class Cluster(Lifecycle):
         progress: Progress | None = None,
         *,
         clean: bool = False,
-        when: str = "",
+        when: str = "in a restart",
     ) -> str:
         """Give it new processes; returns in a line what was kept and what was lost.
 
         The variables of all ranks that live are saved first and restored on the new processes; a
         dead rank's successor takes those that all ranks share from a survivor. It takes the time of
         a start, plus a copy of all that the ranks hold, out and in. The stop button is heard
-        meanwhile, and what was saved is kept until the new processes have it (see ``respawn``).
+        meanwhile, and what was saved is kept until the new processes have it (see ``recovery``).
 
         Args:
           clean: keep nothing.
@@ -211,9 +211,9 @@ class Cluster(Lifecycle):
           LaunchError: the new processes did not come up; what was saved is kept.
           CellInterrupted: it was stopped; the message says what the cluster is now.
         """
-        return self._renew(progress, lambda: Respawn(self, clean=clean, when=when))
+        return self._renew(progress, lambda: Wanted(clean, when))
 
-    def _renew(self, progress: Progress | None, make: Callable[[], Respawn]) -> str:
+    def _renew(self, progress: Progress | None, make: Callable[[], Wanted]) -> str:
         with self.changing:
             if not self.down:
                 self.check_not_closed()
@@ -224,15 +224,15 @@ class Cluster(Lifecycle):
                     "Restart it in the notebook that started it, or stop it and start another: "
                     "%jaxcluster stop",
                 )
-            respawn = self._respawn = make()
+            renewal = self._renewal = Renewal(self, make())
             self.life.become(State.RESTARTING, only={State.RUNNING})
             self.life.become(State.REPLACING, self.life.why, only={State.DOWN})
             try:
-                respawn.carry_through(progress)
+                renewal.carry_through(progress)
             finally:
-                self._respawn = None
+                self._renewal = None
                 self.life.become(State.RUNNING, only={State.RESTARTING})
-            self.restored = respawn.restored
+            self.restored = renewal.restored
         return self.recovered
 
     def resize(
@@ -261,17 +261,17 @@ class Cluster(Lifecycle):
           RecoveryError, LaunchError, CellInterrupted: as ``restart``.
         """
 
-        def make() -> Respawn:
+        def make() -> Wanted:
             # Under the lock: what there is now can't change any more.
             without_lost = bool(self.left.hosts)
-            found = resizing.resized(self.spec, num_processes, mesh or {}, without_lost)
+            spec = resized(self.spec, num_processes, without_lost)
             if self.world.dead and not self.down and not without_lost:
                 raise RecoveryError(
                     f"{name_ranks(self.world.dead).capitalize()} died, so the cluster can't be "
                     "resized.",
                     "%jaxcluster restart replaces the dead; then resize it.",
                 )
-            return Respawn(self, clean=clean, resize=found)
+            return Wanted(clean, "when it was resized", spec, mesh or {})
 
         return self._renew(progress, make)
 
@@ -387,7 +387,10 @@ class Cluster(Lifecycle):
         """
         target = profiling.folder_of(folder)
         options = CellOptions(
-            ranks, on_output=on_output or _print_first, on_notice=on_notice, profile=target
+            ranks,
+            on_output=on_output or _print_first,
+            on_notice=on_notice,
+            profile=str(target),
         )
         self._submit(source, options).wait()
         return target
@@ -425,18 +428,17 @@ class Cluster(Lifecycle):
         """Raise if no cell can run. Ranks that are lost are replaced first, if recovery is auto."""
         recovery.ensure_open(self)
 
-    def recover(self, evidence: str = "", *, message: str = "", when: str = "") -> str:
+    def recover(self, *, message: str = "", when: str = "") -> str:
         """After ranks were lost: what was done about it.
 
         Args:
-          evidence: a text that comes before it.
           message: what has happened, for the exception if a user stops this.
           when: see ``restart``.
 
         Raises:
           CellInterrupted: it was stopped.
         """
-        return recovery.recover(self, evidence, message=message, when=when)
+        return recovery.recover(self, message=message, when=when)
 
     def checkpoint(self, name: str, folder: str | Path = "jaxcluster-checkpoints") -> str:
         """Save every rank's variables to disk, in ``folder/name``; returns what was saved.
@@ -471,7 +473,6 @@ class Cluster(Lifecycle):
         from jaxcluster.cluster import checkpoints  # with numpy, as for ``push``
 
         self.check_not_closed()
-        self.lineage.forget_all()
         return checkpoints.restore(self.world, name, folder, mesh)
 
     def history(self) -> History:
@@ -512,7 +513,6 @@ class Cluster(Lifecycle):
         """Bind names on the ranks. See ``jaxcluster.cluster.transfer.push``."""
         from jaxcluster.cluster import transfer  # with numpy, which a shell command has no use for
 
-        self.lineage.bound(values)
         transfer.push(self.world, values, ranks)
 
     def pull(self, name: str) -> Any:
@@ -549,7 +549,6 @@ class Cluster(Lifecycle):
     def _forget_recovery(self) -> None:
         """What was done about an earlier death says nothing of this one. Any thread."""
         self.recovered = ""
-
 
 
 def _print_first(record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:

@@ -17,7 +17,7 @@ from jaxcluster.allocation.fleet import Left
 from jaxcluster.cluster import description, events
 from jaxcluster.cluster.argument_types import checked
 from jaxcluster.cluster.names import clear_away
-from jaxcluster.cluster.respawn import Respawn
+from jaxcluster.cluster.recovery import Renewal
 from jaxcluster.cluster.starting import Progress, Starting, one_at_a_time, start_world
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import NoCluster, UsageError
@@ -49,7 +49,7 @@ class Lifecycle(abc.ABC):
         self.kept: Kept | None = None
         self.changing = threading.RLock()
         self._recovery: RecoveryMode = "auto"
-        self._respawn: Respawn | None = None
+        self._renewal: Renewal | None = None
         self._allocation = allocation
 
     @abc.abstractmethod
@@ -77,15 +77,15 @@ class Lifecycle(abc.ABC):
         Raises:
           LaunchError: another process has started it, and a host can't be reached. Nothing is done.
         """
-        if (respawn := self._respawn) is not None:
-            respawn.stop_for_good()
+        if (renewal := self._renewal) is not None:
+            renewal.stop_for_good()
         with self.changing:
             if not force:
                 self.world.check_reach()
             self.life.become(State.STOPPED, only=set(State) - {State.LEFT})
             took = self._end_world()
             if self.kept is not None:
-                self.kept.remove()
+                self.kept.folder.remove()
                 self.kept = None
             if self._allocation is not None:  # it had no processes
                 self._allocation.end()
@@ -134,12 +134,12 @@ class Lifecycle(abc.ABC):
     @property
     def is_restarting(self) -> bool:
         """Whether it is being given new processes, by some thread."""
-        return self._respawn is not None
+        return self._renewal is not None
 
     def press_stop(self) -> None:
         """The stop button, where another thread than the pressed one waits for new processes."""
-        if (respawn := self._respawn) is not None:
-            respawn.press()
+        if (renewal := self._renewal) is not None:
+            renewal.press()
 
     def respawn(
         self,

@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from jaxcluster import wire
-from jaxcluster.cluster.restart import Restored
+from jaxcluster.cluster.saving import Restored
 from jaxcluster.cluster.starting import Starting
 from jaxcluster.cluster.world import World
 from jaxcluster.model.availability import ClusterCondition
 from jaxcluster.model.life import Life
-from jaxcluster.model.lineage import Lineage
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.records.lastreport import Reports
 from jaxcluster.records.saved_states import Kept
@@ -32,7 +31,7 @@ class Owner(Protocol):
     life: Life
     recovered: str
     past_reports: Reports
-    lineage: Lineage
+    made_by: dict[str, int]
 
     @property
     def name(self) -> str: ...
@@ -64,7 +63,7 @@ class Owner(Protocol):
     def sent(self) -> Sequence[SentCell]: ...
     def ensure_open(self) -> None: ...
     def press_stop(self) -> None: ...
-    def recover(self, evidence: str, *, message: str, when: str) -> str: ...
+    def recover(self, *, message: str, when: str) -> str: ...
     def restart(self, *, clean: bool = False, when: str = "") -> str: ...
     def become(self, spec: wire.ClusterSpec) -> None: ...
     def check_returns(self) -> None: ...
@@ -72,4 +71,3 @@ class Owner(Protocol):
     def respawn(
         self, progress: Callable[[str], None], watch: Callable[[Starting | None], None]
     ) -> None: ...
-    def equip(self) -> None: ...

@@ -1,25 +1,48 @@
-"""What is done when ranks have died, hang permanently or have diverged, and to take a cell back."""
+"""New processes for a cluster: after a death, for a restart, and for another number of ranks.
+
+The ranks' variables are saved, the old processes ended, new ones started, and the variables bound
+there. A thread of its own does that: Python raises a KeyboardInterrupt wherever the main thread
+happens to be, and none of this may be left half done. The thread that asked for it hears the stop
+button:
+
+- while the variables are being saved, a stop gives it up: nothing was ended, nothing is lost;
+- later the first stop is told what goes on, and the second one leaves it. The cluster has no
+  processes then and keeps what was saved, and ``%jaxcluster restart`` goes on from there. The same
+  is left where the new processes don't come up.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+import signal
+import sys
+import threading
 import time
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
-from jaxcluster.cluster import replay, undoing
-from jaxcluster.cluster.action_runner import Owner
+from jaxcluster import wire
+from jaxcluster.cluster import events, saving, stopbutton
+from jaxcluster.cluster.owner import Owner
+from jaxcluster.cluster.starting import Starting
 from jaxcluster.errors import (
     CellInterrupted,
     JaxClusterError,
+    LaunchError,
     NoCluster,
     RankDied,
-    RecoveryError,
-    UsageError,
 )
-from jaxcluster.lockstep import actions
 from jaxcluster.model.availability import advice, refusal
-from jaxcluster.lockstep.undone import Undone
-from jaxcluster.model import skipped, suspect_launches
-from jaxcluster.model.outputs import CellRecord
+from jaxcluster.records.saved_states import Kept
+
+Say = Callable[[str], None]
+
+LOOK_S = 0.2  # between looks for a KeyboardInterrupt of somebody else's handler
+GIVEN_UP = (
+    "Stopped while the ranks' variables were being saved. Nothing was ended or lost.\n"
+    "%jaxcluster restart tries again."
+)
 
 
 def ensure_open(cluster: Owner) -> None:
@@ -28,101 +51,224 @@ def ensure_open(cluster: Owner) -> None:
         return
     if why.hint:
         raise NoCluster(why.message, why.hint)
+    done = recover(cluster, message=why.message, when=why.when)
     log_end = cluster.world.say_log_end(why.ranks[0]) if why.ranks else ""
-    done = recover(cluster, log_end, message=why.message, when=why.when)
-    raise RankDied(why.message, done, list(why.ranks))
+    raise RankDied(why.message, "\n".join(filter(None, [log_end, done])), list(why.ranks))
 
 
-def recover(cluster: Owner, evidence: str, *, message: str, when: str, undo: bool = False) -> str:
+def recover(cluster: Owner, *, message: str, when: str) -> str:
     """See ``Cluster.recover``."""
-    hint = advice(cluster.condition)
-    if hint is None:
-        try:
-            with cluster.changing:  # another thread may have done it just now
-                if cluster.is_broken:
-                    hint = cluster.restart(when=when, undo=undo)
-                else:
-                    hint = cluster.recovered
-        except JaxClusterError as error:
-            hint = f"Recovery failed: {error}"
-        except CellInterrupted as stop:
-            raise CellInterrupted("\n".join(filter(None, [message, str(stop)]))) from None
-    return "\n".join(filter(None, [evidence, hint]))
+    if (hint := advice(cluster.condition)) is not None:
+        return hint
+    try:
+        with cluster.changing:  # another thread may have done it just now
+            return cluster.restart(when=when) if cluster.is_broken else cluster.recovered
+    except JaxClusterError as error:
+        return f"Recovery failed: {error}"
+    except CellInterrupted as stop:
+        raise CellInterrupted("\n".join(filter(None, [message, str(stop)]))) from None
 
 
-def bring_into_lockstep(cluster: Owner) -> str:
-    """By a replay of what ranks have skipped, or by new processes; returns what was done."""
-    started, was_broken = time.monotonic(), cluster.is_broken
-    begun = replay.Replay(cluster.world.link)
-    if not cluster.world.dead and begun.bring_back(cluster.world.turns):
-        cluster.world.counts.clear()
-        cluster.world.pending_launches.clear()
-        cluster.world.divergence = None
-        if was_broken:  # else other notebooks open them, or a cell that waits for their ends
-            states = cluster.world.status()
-            cluster.world.open_gates({seq for s in states for seq in (*s.gate[:1], s.ended)})
-        kept = _judge_met(cluster, suspect_launches.met_zeros(begun.core.first))
-        return skipped.tell(begun.core.ran, time.monotonic() - started, kept)
-    why = begun.core.why_not
-    if begun.core.is_under_way and not was_broken:
-        raise RecoveryError(
-            f"Nothing was done, since {why}.",
-            "Wait for them. %jaxcluster restart gives the ranks new processes without.",
-        )
-    why = f"The ranks needed new processes, since {why}." if why else ""
-    return "\n".join(filter(None, [cluster.restart(), why]))
+class GivenUp(Exception):
+    """It is to end here: stop was pressed, or the cluster is stopped for good."""
 
 
-def _judge_met(cluster: Owner, told: AbstractSet[int]) -> str:
-    """Take the last cell back if it met zeros, and say which others have; what comes of it.
+@dataclass(frozen=True)
+class Wanted:
+    """What new processes are to be.
 
-    ``told``: those that had met zeros before the replay, of which others have told.
+    Attributes:
+      clean: they have nothing of what the old ones had.
+      when: names that are lost were lost then, as in "in cell [3]".
+      spec: the cluster, where it is to have another number of ranks.
+      mesh: the sizes of the meshes' axes by name, where they had to be named.
     """
-    reports = replay.ask_reports(cluster.world.link)
-    met = suspect_launches.met_zeros(reports)
-    last = max(cluster.world.turns.last_cells().values(), default=0)
-    undone = _undo_last(cluster, last) if last in met else None
-    kept = "All variables are kept." if undone is None else undone.told("The last cell")
-    others = met - told - {last}
-    threads = suspect_launches.THREADS if 0 in others else ""
-    return " ".join(filter(None, [kept, suspect_launches.tell_met(others - {0}, reports), threads]))
+
+    clean: bool = False
+    when: str = "in a restart"
+    spec: wire.ClusterSpec | None = None
+    mesh: Mapping[str, int] = field(default_factory=dict)
 
 
-def _undo_last(cluster: Owner, last: int) -> Undone | None:
-    """Take the last cell back, whoever has sent it. None: it is taken back."""
-    own = cluster.last
-    if own is not None and own.seq >= last:
-        return None if own.undone else _take_back(cluster, own)
-    ranks = tuple(rank for rank in cluster.world.link.ranks if rank not in cluster.world.dead)
-    return undoing.undo(cluster.world, last, last, actions.Undo(ranks, False))
+class Renewal:
+    """One cluster's new processes.
+
+    Attributes:
+      restored: what came back, once it is done; None for a clean one.
+    """
+
+    def __init__(self, cluster: Owner, wanted: Wanted) -> None:
+        self.cluster, self.wanted = cluster, wanted
+        self.restored: saving.Restored | None = None
+        self._had_none = cluster.closed  # processes
+        self._why_down = cluster.life.why
+        self._starting: Starting | None = None
+        self._is_replacing = False  # the old processes are ended, or about to be
+        self._was_told = False
+        self._is_given_up = False
+        self._stopped_for_good = False
+        self._deciding = threading.Lock()  # held while a stop is weighed against the next step
+        self._error: BaseException | None = None
+        self._began = time.perf_counter()
+        self._ended = threading.Event()
+
+    def carry_through(self, progress: Say | None = None) -> None:
+        """Do it, and return when it is done. A stop button that is pressed meanwhile is heard.
+
+        Args:
+          progress: told, on another thread, how far it has come.
+
+        Raises:
+          CellInterrupted: it was stopped; the message says what the cluster is now.
+          NoCluster: another thread has stopped the cluster.
+          JaxClusterError: it failed. ``cluster.down`` says then whether it has processes.
+        """
+        run = contextvars.copy_context().run  # displays stay under the cell that asked for it
+        work = threading.Thread(
+            target=run,
+            args=(self._work, progress or _ignore),
+            name="jaxcluster-restart",
+            daemon=True,
+        )
+        is_pythons = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        with stopbutton.held(self.press) if is_pythons else contextlib.nullcontext():
+            work.start()
+            while not self._ended.is_set():
+                try:
+                    self._ended.wait(LOOK_S)
+                except KeyboardInterrupt:
+                    self.press()
+        if self._error is not None:
+            raise self._error
+
+    def press(self) -> None:
+        """The stop button. Any thread, and signal handlers."""
+        # A handler can't wait for a lock that its own thread may hold.
+        threading.Thread(target=self._weigh_stop, daemon=True).start()
+
+    def stop_for_good(self) -> None:
+        """The cluster is being stopped: end it, and wait until it has ended. Any other thread."""
+        self._stopped_for_good = True
+        self._give_up()
+        self._ended.wait()
+
+    def _weigh_stop(self) -> None:
+        with self._deciding:
+            leave = self._was_told or not self._is_replacing or self._had_none
+            self._was_told = True
+        if leave:
+            self._give_up()
+            return
+        their = "" if self.wanted.clean else ", and their variables are saved"
+        print(
+            f"The old processes have ended{their}, and new ones are starting. Stop again to "
+            "cancel the start.",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def _give_up(self) -> None:
+        """End it at its next step or wait."""
+        with self._deciding:
+            self._is_given_up = True
+            starting = self._starting
+        if starting is not None:
+            starting.cancel()
+
+    # ------------------------------------------------------------------ on its own thread
+
+    def _work(self, progress: Say) -> None:
+        try:
+            with events.going_on(progress) as say:
+                self._replace(say)
+        except GivenUp:
+            self._error = self._describe_stop()
+        except BaseException as error:
+            self._error = error
+        finally:
+            events.tell()
+            self._ended.set()
+
+    def _replace(self, say: Say) -> None:
+        cluster, kept = self.cluster, self.cluster.kept
+        if not self._had_none:
+            if self.wanted.spec is None:
+                cluster.check_returns()
+            if not self.wanted.clean:
+                say("saving the ranks' variables ...")
+                cluster.world.end_hung(self._check)
+                kept = saving.save(cluster.world, self._check)
+        with self._deciding:
+            self._is_replacing = not self._is_given_up
+        if not self._is_replacing:
+            if self._had_none:
+                cluster.leave_down(self._why_down)
+            elif kept is not None:
+                kept.folder.remove()
+            raise GivenUp
+        if self.wanted.spec is not None:
+            cluster.become(self.wanted.spec)
+            kept = replace(kept, mesh=self.wanted.mesh) if kept is not None else None
+        cluster.kept = kept
+        try:
+            self._try_twice(say)
+        except BaseException as error:
+            if self._is_given_up:
+                cluster.leave_down("their start was stopped")
+                raise GivenUp from None
+            cluster.leave_down("new ones did not start")
+            if isinstance(error, JaxClusterError):
+                error.hint = f"{error.hint}\n{cluster.down} {cluster.down_hint}".lstrip()
+            raise
+        if cluster.kept is not None:
+            cluster.kept.folder.remove()
+            cluster.kept = None
+        cluster.recovered = str(self.restored or "All variables of the ranks are gone.")
+
+    def _try_twice(self, say: Say) -> None:
+        """A rank that dies meanwhile costs a second try, and no more."""
+        try:
+            self._start_and_load(say)
+        except (LaunchError, RankDied) as error:
+            self._check()
+            say(f"{error.message.partition(chr(10))[0]} Trying again ...")
+            self._start_and_load(say)
+
+    def _start_and_load(self, say: Say) -> None:
+        self.cluster.respawn(say, self._watch)
+        self._check()
+        if not self.wanted.clean and self.cluster.kept is not None:
+            kept = self.cluster.kept.looked_at()  # a host may have been lost with what it had
+            self.restored = self._load(kept, say)
+        self._watch(None)  # from here on a stop comes too late: it would end what is done
+
+    def _load(self, kept: Kept, say: Say) -> saving.Restored:
+        if kept.reports:
+            say("restoring the variables ...")
+        made_by = self.cluster.made_by
+        restored = saving.load(self.cluster.world, kept, self._check, self.wanted.when, made_by)
+        return replace(restored, seconds=time.perf_counter() - self._began)
+
+    def _watch(self, starting: Starting | None) -> None:
+        """The start that goes on now; None while it waits for its turn, and when it is done."""
+        with self._deciding:
+            self._starting = starting
+        self._check()
+
+    def _check(self) -> None:
+        if self._is_given_up:
+            raise GivenUp
+
+    def _describe_stop(self) -> BaseException:
+        cluster = self.cluster
+        if self._stopped_for_good:
+            return NoCluster(
+                f"Cluster {cluster.name!r} was stopped meanwhile.", "%jaxcluster start -n 4"
+            )
+        if not cluster.down:
+            return CellInterrupted(GIVEN_UP)
+        return CellInterrupted(f"{cluster.down}\n{cluster.down_hint}")
 
 
-def undo(cluster: Owner) -> str:
-    """See ``Cluster.undo``."""
-    if cluster.last is None:
-        raise UsageError("No cell of this notebook has run on this cluster.", "%%spmd runs one.")
-    cell = f"Cell [{cluster.last.execution_count}]"
-    if cluster.cells:
-        raise UsageError(f"{cell} has not ended.", "%jaxcluster interrupt stops it.")
-    undone = _take_back(cluster, cluster.last)
-    if undone.refused:
-        raise UsageError(f"{cell} can't be undone: {undone.refused}.")
-    return undone.told(cell)
-
-
-def _take_back(cluster: Owner, cell: CellRecord) -> Undone:
-    """Take a cell of this notebook back."""
-    ranks = tuple(rank for rank in cell.ranks if rank not in cluster.world.dead)
-    undone = undoing.undo(
-        cluster.world,
-        cell.seq,
-        cell.execution_count,
-        actions.Undo(ranks, False),
-        looked=cluster.world.looks,
-        answer_s=undoing.ASKED_FOR_S,
-    )
-    if not undone.refused:
-        cluster.lineage.undone(cell.seq, undone.in_doubt)
-        cell.undone = True
-        cell.missed = tuple({*cell.ranks} - {*ranks} | {*undone.missed})
-    return undone
+def _ignore(line: str) -> None:
+    """For who does not want to know how far it has come."""

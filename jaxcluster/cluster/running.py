@@ -8,7 +8,7 @@ import dataclasses
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxcluster import wire
@@ -18,19 +18,19 @@ from jaxcluster.cluster.owner import Owner
 from jaxcluster.cluster.prompts import Labelled
 from jaxcluster.cluster.questions import IN_BACKGROUND, NO_TERMINAL, Conversation
 from jaxcluster.errors import CellInterrupted, JaxClusterError
-from jaxcluster.model import notices, verdict, waiting
+from jaxcluster.model import notices, rewrite, verdict, waiting
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.progress import Progress
 from jaxcluster.records import lastreport
 from jaxcluster.wire.forks import RESTARTED
 from jaxcluster.wire.link import Event, Sink, replies
-from jaxcluster.wire.ops.agreement import Look
 from jaxcluster.wire.ops.cells import Interrupt
 from jaxcluster.wire.ops.lockstep import State
 
 Listener = Callable[[CellRecord, wire.RankOutput | wire.CellReply], None]
 
 LOOK_S = 1.0  # between looks at what the ranks wait for
+LAUNCHES = 16  # that a report has
 ANSWER_S = 0.3  # that they have to answer
 STUCK_S = 5.0  # that ranks have to come back from C code once they were interrupted
 INTERRUPT_S = {"stopped": 0.3, "died": 0.0}  # before that, by kinds of refusals; see engine.turns
@@ -198,13 +198,10 @@ class RunningCell:
             finally:
                 self.done = True
                 self._world.turns.ended(self.record.seq)
-                if self._has_code:
-                    made = self.cluster.lineage
-                    record = self.record
-                    is_whole = record.ok and self.refusal is None
-                    made.ended(
-                        record.seq, record.source, record.execution_count, is_whole=is_whole
-                    )
+                if self._has_code and self.record.ok and self.refusal is None:
+                    names = rewrite.assigned_names(self.record.source)
+                    made = dict.fromkeys(names, self.record.execution_count)
+                    self.cluster.made_by.update(made)
                 events.tell()
 
     def _open_ranks(self) -> list[int]:
@@ -339,7 +336,7 @@ class RunningCell:
             return  # by somebody's restart
         when = f"in cell [{self.record.execution_count}]"
         self._world.is_torn = self._world.is_torn or is_torn or bool(self._stuck)
-        self.recovered = self.cluster.recover("", message=f"Cell {when[3:]} has lost ranks.", when=when)
+        self.recovered = self.cluster.recover(message=f"Cell {when[3:]} has lost ranks.", when=when)
 
     def _end(self) -> None:
         """Say, or raise, what its end has brought."""
@@ -357,18 +354,15 @@ class RunningCell:
             self._stuck,
             self.recovered,
             {cell.record.seq: cell.record.execution_count for cell in self.cluster.sent},
-            self._explain_missing,
         )
         if (error := verdict.verdict(ending)) is not None:
             with contextlib.suppress(OSError, JaxClusterError):  # that must not take its place
                 self._keep_report(error)
             raise error
 
-    def _explain_missing(self, error: str, ranks: Sequence[int]) -> Sequence[str]:
-        return self._world.processes.explain_missing(error, ranks)
-
     def _keep_report(self, error: BaseException) -> None:
         """For ``%jaxcluster report``, which is often asked when its ranks are gone."""
-        made = lastreport.made_of(self.record, error, time.time_ns())
+        looked = self._world.look(LAUNCHES, ANSWER_S) if not self._world.is_over else None
+        made = lastreport.made_of(self.record, error, time.time_ns(), looked)
         if made is not None:
             self.cluster.past_reports.add(made)

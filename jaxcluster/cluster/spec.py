@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from jaxcluster import wire
@@ -25,6 +26,7 @@ from jaxcluster.plan.spec import (
     platform_in,
 )
 from jaxcluster.records import registry
+from jaxcluster.text import plural
 
 
 def make_spec(
@@ -149,3 +151,31 @@ def _taken(
         raise UsageError(told, error.hint) from None
     n = found.num_processes if num_processes is None else num_processes
     return found.launcher, {**found.options, **typed}, n
+
+
+def resized(
+    spec: wire.ClusterSpec, num_processes: int, without_lost: bool = False
+) -> wire.ClusterSpec:
+    """A cluster with another number of ranks. Pure.
+
+    Args:
+      without_lost: hosts are lost, and it goes on without them.
+
+    Raises:
+      UsageError: there can't be so many.
+    """
+    if num_processes == spec.num_processes and not without_lost:
+        raise UsageError(f"It has {plural(num_processes, 'rank')} already.", "%jaxcluster restart")
+    if spec.local_device_ids is not None:
+        raise UsageError(
+            "Its ranks were given their devices one by one (local_device_ids).",
+            "Stop it, and start it with other lists.",
+        )
+    if spec.platform == "tpu" and not spec.is_here:
+        raise UsageError(
+            "The hosts of a TPU slice belong together, so their ranks can't be others in number.",
+            "Stop it, and start it on another slice.",
+        )
+    wanted = replace(spec, num_processes=num_processes)
+    check_spec(wanted)
+    return wanted

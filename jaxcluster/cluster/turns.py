@@ -51,4 +51,13 @@ class TurnMaker:
             self._seen = max(self._seen, seq)
 
 
+def who_we_are() -> str:
+    """This process, for those who wait for it."""
+    return _named(os.environ.get("JPY_SESSION_NAME", ""), os.getpid())
 
+
+@functools.lru_cache(1)  # each cell says it
+def _named(session: str, pid: int) -> str:
+    notebook = Path(session).name
+    process = f"process {pid} on {socket.gethostname()}"
+    return f"{notebook} ({process})" if notebook else process

@@ -94,7 +94,7 @@ class World:
         self._is_ending = False
         self._ended_by = ""  # another process: why
         self._missed: wire.Inbox[forks.Event | HostLost] = missed or wire.Inbox()
-        self.turns = processes.turns(record)
+        self.turns = TurnMaker()
         self._let_go = registry.hold(record.name)
 
     @property

@@ -17,7 +17,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +26,16 @@ from ipyparallel.engine.app import IPEngine
 from traitlets import default
 
 from jaxcluster import wire
-from jaxcluster.engine import bootstrap, guards, inspection, log, scripts, state
+from jaxcluster.engine import bootstrap, guards, inspection, log, scripts
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.clientcode import ClientCode, RankKernel
 from jaxcluster.engine.comms import Comms
-from jaxcluster.engine.control import DEFERRED, ControlChannel, Request, StopJobs
+from jaxcluster.engine.control import ControlChannel, Request, StopJobs
 from jaxcluster.engine.history import History
 from jaxcluster.engine.private import coordination
 from jaxcluster.engine.repair import repair_modules
 from jaxcluster.engine.resources import own_gpus, resources
 from jaxcluster.engine.shards import ArrayViews
-from jaxcluster.engine.state.restoring import Restoring
 from jaxcluster.engine.values import Values
 from jaxcluster.engine.variables import variables
 from jaxcluster.host import limits
@@ -47,7 +45,6 @@ from jaxcluster.host.reachability import connection_errors
 from jaxcluster.supervision.processes import pid_space_mark, process_token
 from jaxcluster.supervision.starting import WARNINGS
 from jaxcluster.wire.ops import agreement, arrays, cells, lockstep, start, values
-from jaxcluster.wire.ops import state as saving
 
 CONNECTION_FILE_TIMEOUT_S = 60.0
 WAYS_S = 5.0  # for other ranks' listeners to answer
@@ -142,7 +139,6 @@ class Rank:
         self.values = Values(rank)
         self.values.last_result = lambda: self.runner.last_result
         self.facts = engine_facts(rank, host_address, host)
-        self.restoring = Restoring()
         self.reservation: bootstrap.Reservation | None = None
         self.devices: list[str] = []
         self.gpus: list[str] = []  # as CUDA_VISIBLE_DEVICES has them
@@ -186,11 +182,6 @@ class Rank:
         handle(arrays.Meshes, "side", views.meshes)
         handle(arrays.Memory, "side", views.memory)
         handle(arrays.Variables, "side", lambda request: variables(dict(self.values.namespace)))
-        handle(saving.Snapshot, "side", self._snapshot)
-        handle(saving.Checkpoint, "now", in_turn(self._snapshot))
-        handle(saving.RestoreLook, "now", in_turn(self._restore_look))
-        handle(saving.RestoreBind, "now", in_turn(self._restore_bind))
-        handle(saving.RestoreDrop, "now", spread(self.restoring.drop))
 
     @property
     def _process(self) -> inspection.Process:
@@ -203,7 +194,7 @@ class Rank:
         return inspection.report(self.runner, self._process)
 
     def _interrupt(self, request: Request[cells.Interrupt]) -> bool:
-        """Stop a cell on all its ranks, or (None) whatever runs; again, if it was stopped before."""
+        """Stop a cell on all its ranks, or (None) what runs; again, if it was stopped before."""
         seq, runner = request.body.seq, self.runner
         is_running = runner.current is not None and seq in (None, runner.current.cell.seq)
         runner.turns.stop(seq)
@@ -213,20 +204,6 @@ class Rank:
 
     def _reveal(self, request: Request[cells.Reveal]) -> list[str]:
         return self.comms.reveal(request) if self.comms is not None else []
-
-    def _snapshot(self, request: Request[saving.Snapshot]) -> saving.SaveReport:
-        repair_modules()
-        values, settings = self.values, self.runner.settings
-        lost = values.lost.reasons
-        return state.on_snapshot(values.namespace, self.rank, request.body, lost, settings)
-
-    def _restore_look(self, request: Request[saving.RestoreLook]) -> saving.RestoreLooked:
-        namespace, settings = self.values.namespace, self.runner.settings
-        return self.restoring.look(namespace, self.rank, request.body, settings)
-
-    def _restore_bind(self, request: Request[saving.RestoreBind]) -> saving.RestoreBound:
-        namespace = self.values.namespace
-        return self.restoring.bind(namespace, request.body, self.values.lost, self.runner.settings)
 
     def _reserve(self, request: Request[start.Reserve]) -> start.Reserved:
         if self.reservation is not None:
@@ -263,7 +240,6 @@ class Rank:
         guards.guard(kernel.shell, self.runner.asking)
         scripts.run_again(kernel.shell)
         self.values.lost.install(kernel.shell)
-        kernel.shell.events.register("pre_run_cell", lambda info: self.restoring.tidy())
         self.runner.attach(kernel.shell)
         client = ClientCode(self.runner)
         client.attach(kernel)

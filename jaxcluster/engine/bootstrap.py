@@ -34,7 +34,6 @@ from jaxcluster.engine.private import (
     transfers,
 )
 from jaxcluster.engine.turns import Turns
-from jaxcluster.engine.state import classes, ownmodules
 from jaxcluster.host import tpus
 
 POLL_S = 0.002
@@ -190,8 +189,6 @@ def initialize(
     if is_checked:
         hostvalues.hear_host_values(runner.given)
     pytrees.remember_keys()
-    classes.remember_registrations()
-    ownmodules.remember_imports()
     # Between hosts, where others may listen, and where it isn't announced, JAX refuses them.
     is_announced = is_checked and transfers.announce_transfers(agreement)
     if is_announced and request.collectives_address == LOOPBACK:

@@ -16,7 +16,7 @@ from jaxcluster.host import kernel_private
 
 if TYPE_CHECKING:
     from jaxcluster.engine.cells import CellRunner
-    
+
 
 class CellOutput:
     """That of one rank's cells.

@@ -18,8 +18,16 @@ from IPython.core.error import StdinNotImplementedError
 
 from jaxcluster import wire
 from jaxcluster.agreement.client import Agreement, Divergence, Stopped
-from jaxcluster.engine import debugging, failures, log, magicbodies, mainscript, profiling
-from jaxcluster.engine import tracebacks, usercode
+from jaxcluster.engine import (
+    debugging,
+    failures,
+    log,
+    magicbodies,
+    mainscript,
+    profiling,
+    tracebacks,
+    usercode,
+)
 from jaxcluster.engine.capture import CELL_DIRECTORY, LogTail, RankStream, capture_displays
 from jaxcluster.engine.cell_output import CellOutput
 from jaxcluster.engine.control import DEFERRED, ControlChannel, Handler, Request
@@ -38,7 +46,6 @@ from jaxcluster.engine.repair import (
     repair_modules,
 )
 from jaxcluster.engine.running import Home, Running
-from jaxcluster.engine.state.settings import Settings
 from jaxcluster.engine.turns import Turn, Turns
 from jaxcluster.host import kernel_private
 
@@ -81,7 +88,7 @@ class CellRunner:
         self.shell: Any = None
         self.names = Names()
         self.history = history or History(None)
-        self.settings = Settings()
+        self.context = contextvars.copy_context()
         self.paused = Paused(self._tell_paused)
         self.asking = Asking(self)
         self.last_error: BaseException | None = None
@@ -126,7 +133,6 @@ class CellRunner:
         repair(self.interrupts.handler)
         debugging.install(self)
         tracebacks.install(shell)
-        self.settings.begin(shell, self.cell_numbers)
         self.control.on_tick = out.tick
         # Looked up at each call: the main thread is in this loop from now on.
         self.control.call_main = loop.call_soon_threadsafe  # type: ignore[assignment]
@@ -243,7 +249,6 @@ class CellRunner:
         attempt(repair, self.interrupts.handler)
         attempt(self.output.show_rest)
         attempt(self.output.show_pages)
-        attempt(self.settings.note)
         return wire.CellReply(
             rank=self.rank,
             seq=cell.seq,
@@ -263,7 +268,7 @@ class CellRunner:
             if code is not None:
                 # In the context of all cells: what it sets there outlasts its task.
                 running.task = asyncio.get_running_loop().create_task(
-                    usercode.wait_for(code), context=self.settings.context
+                    usercode.wait_for(code), context=self.context
                 )
                 if running.interrupted:
                     running.task.cancel()
@@ -304,11 +309,11 @@ class CellRunner:
             raise KeyboardInterrupt
         shell, cell = self.shell, running.cell
         if cell.message is not None:
-            self.settings.context.run(self._deliver, running, cell.message)
+            self.context.run(self._deliver, running, cell.message)
             return None
         if cell.post_mortem:
             try:
-                self.settings.context.run(debugging.post_mortem, self.last_error)
+                self.context.run(debugging.post_mortem, self.last_error)
             except StdinNotImplementedError as error:  # nobody can be asked
                 lines = failures.plain_lines(error, self.cell_numbers)
                 running.error = failures.error_info(error, lines, self.cell_numbers)
@@ -329,14 +334,14 @@ class CellRunner:
                 source, transformed_cell=transformed, preprocessing_exc_tuple=problem
             ):
                 return self._run_async_code(running, transformed, problem)
-        result = self.settings.context.run(shell.run_cell, source, store_history=True)
+        result = self.context.run(shell.run_cell, source, store_history=True)
         self._take_result(running, result)
         return None
 
     def _run_script(self, running: Running, script: wire.Script) -> None:
         """A script in place of a cell: no IPython stands between Python and its code."""
         try:
-            self.settings.context.run(
+            self.context.run(
                 mainscript.run,
                 script,
                 running.cell.source,

@@ -101,8 +101,6 @@ class ClientCode:
         try:
             yield
         finally:
-            with contextlib.suppress(Exception):  # what the code has changed may be of any class
-                self.runner.settings.note()
             with contextlib.suppress(Exception):  # the stream may be the user's
                 if text := log.read(last=True):
                     stream.write(text)

@@ -111,9 +111,7 @@ class ControlChannel:
         self.ticking = False
         self._jobs: wire.Inbox[Callable[[], None]] = wire.Inbox()
         self.call_main: Callable[[Callable[[], None]], None] = self._jobs.put
-        self._pool = ThreadPoolExecutor(
-            4, thread_name_prefix="jaxcluster-side"
-        )
+        self._pool = ThreadPoolExecutor(4, thread_name_prefix="jaxcluster-side")
         self._socket: zmq.Socket[bytes] | None = None  # touched with the lock alone
         self._thread_id = 0
         self._sending = False

@@ -1,4 +1,4 @@
-"""A process of its own for the referee, and for JAX's coordination service, so that any rank may die.
+"""A process of its own for the referee and JAX's coordination service, so that any rank may die.
 
 ``python -m jaxcluster.engine.coordinator --num-processes N --referee PATH [--address HOST:PORT]``
 
@@ -15,10 +15,9 @@ import argparse
 import os
 from collections.abc import Sequence
 
-from jaxcluster.agreement.server import Server
+from jaxcluster.agreement.server import KEY, Server
 
 SHUTDOWN_TIMEOUT_S = 5
-KEY = "JAXCLUSTER_REFEREE_KEY"  # in the environment: what relays of other hosts have to know
 
 
 def main(argv: Sequence[str]) -> None:

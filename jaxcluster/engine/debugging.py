@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from IPython.core import debugger
 
 from jaxcluster.engine import usercode
-from jaxcluster.engine.places import outward
 from jaxcluster.engine.library_code import is_folded, is_library_file
 from jaxcluster.engine.paused import DEBUGGER
+from jaxcluster.engine.places import outward
 
 if TYPE_CHECKING:
     from jaxcluster.engine.cells import CellRunner

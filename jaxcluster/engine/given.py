@@ -48,16 +48,16 @@ class Given:
 
         It is to be equal on all of them, though each may bring no more than its part of it.
         """
-        if threading.get_ident() != self._main or (is_array(value) and not _is_cheap(value)):
+        if threading.get_ident() != self._main or (is_array(value) and not is_cheap(value)):
             return
         values = read_numbers(value) if is_array(value) else np.asarray(value)
         self._feed(values, sharding)
 
     def made(self, array: Any) -> None:
-        """An array was made of parts that each process has brought: what all have is to be equal."""
+        """An array was made of parts that each process has: what all have is to be equal."""
         if threading.get_ident() != self._main or array.is_fully_addressable:
             return
-        if array.is_fully_replicated and _is_cheap(array) and array.addressable_shards:
+        if array.is_fully_replicated and is_cheap(array) and array.addressable_shards:
             self._feed(host_values(array.addressable_shards[0].data), array.sharding)
 
     def _feed(self, values: np.ndarray[Any, Any], sharding: Any) -> None:
@@ -86,7 +86,7 @@ def processes_of(sharding: Any) -> tuple[int, ...]:
     return tuple(sorted({device.process_index for device in sharding.device_set}))
 
 
-def _is_cheap(array: Any) -> bool:
+def is_cheap(array: Any) -> bool:
     """Whether its values are here, or few: from another device all of a shard is fetched."""
     shards = array.addressable_shards
     return not shards or shards[0].device.platform == "cpu" or shards[0].data.nbytes <= WHOLE_NBYTES

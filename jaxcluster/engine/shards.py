@@ -122,8 +122,7 @@ class ArrayViews:
 
     def memory(self, request: Request[Memory]) -> wire.MemoryReport:
         """``memory``: what is held on each device of this rank, by variable."""
-        values = self.values
-        return memory_report(values.rank, dict(values.namespace), values.kept())
+        return memory_report(self.values.rank, dict(self.values.namespace))
 
 
 # --------------------------------------------------------------------------- trees
@@ -333,14 +332,8 @@ class Buffers:
         return held
 
 
-def memory_report(
-    rank: int, namespace: dict[str, Any], kept: Sequence[Any] = ()
-) -> wire.MemoryReport:
-    """Bytes that live arrays hold on this rank's devices, by variable.
-
-    Args:
-      kept: values from before the last cell, which only ``%jaxcluster undo`` needs.
-    """
+def memory_report(rank: int, namespace: dict[str, Any]) -> wire.MemoryReport:
+    """Bytes that live arrays hold on this rank's devices, by variable."""
     import jax
 
     devices = jax.local_devices()
@@ -354,7 +347,6 @@ def memory_report(
         named += _named(buffers, name, value)
     # Out[7], _7 and _ keep what cells ended in
     named += _together(buffers, "Out (results of earlier cells)", [namespace[n] for n in history])
-    named += _together(buffers, "%jaxcluster undo (before the last cell)", kept)
     other = [0] * len(devices)
     for array in jax.live_arrays():
         other = [a + b for a, b in zip(other, buffers.take(array), strict=True)]

@@ -114,8 +114,8 @@ class Turns:
         match kind, rest:
             case "run", [seq]:
                 self.taken = seq
-                turn = self._waiting.pop(seq)
-                self._control.call_main(turn.begin)
+                begun = self._waiting.pop(seq)
+                self._control.call_main(begun.begin)
             case "skip", [seq, after, dead]:
                 self._known.pop(seq, None)
                 if (turn := self._waiting.pop(seq, None)) is not None:
@@ -123,16 +123,16 @@ class Turns:
             case "closed", [seq, refusal, tells]:
                 self._on_closed(seq, Refusal.parse(refusal), tells)
             case "over", [seq, refusal, tells]:
-                turn = self._known.pop(seq, None)
+                over = self._known.pop(seq, None)
                 self.stopped.discard(seq)
-                if turn is not None and tells:
-                    turn.tell("over", wire.Over(seq, refusal and Refusal.parse(refusal)))
+                if over is not None and tells:
+                    over.tell("over", wire.Over(seq, refusal and Refusal.parse(refusal)))
             case "answer", [number, found]:
                 if (inbox := self._asked.get(number)) is not None:
                     inbox.put(found)
 
     def _on_closed(self, seq: int, refusal: Refusal, tells: bool) -> None:
-        """Nothing more is launched in a turn: a main thread that launches nothing is interrupted."""
+        """Nothing more is launched in a turn: a main thread without launches is interrupted."""
         if tells and (turn := self._known.get(seq)) is not None:
             turn.tell("closed", wire.Closed(seq, refusal))
         is_stop = refusal.kind == "stopped"

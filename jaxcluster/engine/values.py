@@ -13,7 +13,7 @@ import os
 import pickle
 import time
 from collections import ChainMap, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -36,7 +36,6 @@ from jaxcluster.engine.lost_names import LostNames
 from jaxcluster.engine.pulled_classes import PulledClasses
 from jaxcluster.engine.replicas import LOOK_NBYTES, Room, hashes
 from jaxcluster.engine.user_names import is_users
-from jaxcluster.wire.ops.lockstep import Rest
 from jaxcluster.wire.ops.values import (
     FILES,
     Assign,

@@ -25,8 +25,8 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from jaxcluster import cluster
-from jaxcluster.allocation.turns import who_we_are
 from jaxcluster.cluster import Cluster, RunningCell
+from jaxcluster.cluster.turns import who_we_are
 from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError
 from jaxcluster.mcp import texts
 from jaxcluster.model import timeline

@@ -13,8 +13,8 @@ from jaxcluster import cluster, wire
 from jaxcluster.cluster import Cluster, array_queries, replay
 from jaxcluster.cluster import history as cells
 from jaxcluster.errors import UsageError
-from jaxcluster.model.availability import advice
 from jaxcluster.model import deadlock, deaths, diagnose, explain, lockstep, stragglers
+from jaxcluster.model.availability import advice
 from jaxcluster.model.findings import Suspicion
 from jaxcluster.model.history import Run
 from jaxcluster.model.outputs import ANSI, RankRecord, group_outputs

@@ -125,13 +125,7 @@ class CellRecord:
       cell_id: Jupyter's, where there is one.
       held: the ranks that a person has held in it, in a debugger or by a question.
       sent_ns: when it was sent, by its notebook's clock.
-      undone: what it did to the ranks' variables was taken back.
-      missed: ranks that had died before it was taken back there.
       shown: the ranks whose output is shown in its place; none: the first one's.
-      after: for each of these ranks the seq of its cell before, of any notebook; not where it is
-        not known.
-      replaced: its ranks were replaced at its end, before what waits for that has begun.
-      earlier: the cells of this notebook that had not ended when it was sent.
       error: what its notebook has raised at its end.
       is_over: nothing more comes of it, and ``error`` is set where it has failed.
     """
@@ -145,45 +139,13 @@ class CellRecord:
     cell_id: str = ""
     held: set[int] = field(default_factory=set)
     sent_ns: int = 0
-    undone: bool = False
-    missed: tuple[int, ...] = ()
     shown: Sequence[int] = ()
-    after: Mapping[int, int] = field(default_factory=dict)
-    replaced: bool = False
-    earlier: Sequence[CellRecord] = ()
     error: wire.ErrorInfo | None = None
     is_over: bool = False
-    _kept_from: set[int] = field(default_factory=set)  # as it was known at its end
 
     def __post_init__(self) -> None:
         for rank in self.ranks:
             self.records[rank] = RankRecord(rank)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether ranks have not said yet how it has ended there."""
-        return not self.replies.keys() >= {*self.ranks}
-
-    @property
-    def is_aborted(self) -> bool:
-        """Whether ranks were interrupted in it, and what becomes of it is not decided yet."""
-        ended = (reply.status for reply in self.replies.values())
-        return not self.is_over and "interrupted" in ended
-
-    @property
-    def kept_from(self) -> set[int]:
-        """The ranks that have not begun it: a cell that they were to end before has not ended so.
-
-        A rank has died in that one; or its ranks were replaced, or a rank of it has died, and what
-        waits for its end on all its ranks never begins.
-        """
-        found = {*self._kept_from}
-        for cell in self.earlier:
-            ended = cell.replies.keys()
-            died = {rank for rank, one in cell.records.items() if one.died and rank not in ended}
-            is_closed = wire.cell_ends.guards(cell.ranks, self.ranks) and (died or cell.replaced)
-            found |= {*cell.ranks} if is_closed else died
-        return found & {*self.ranks} - self.replies.keys()
 
     def add_output(self, output: wire.RankOutput) -> None:
         self.records[output.rank].add(output)
@@ -194,7 +156,6 @@ class CellRecord:
             render = getattr(error, "_render_traceback_", list)
             self.error = wire.ErrorInfo(type(error).__name__, str(error), render())
         self.is_over = True
-        self._kept_from, self.earlier = self.kept_from, ()
 
     def add_reply(self, reply: wire.CellReply) -> None:
         self.records[reply.rank].reply = reply
@@ -360,10 +321,12 @@ def _freeze(value: Any) -> Hashable:
 def traceback_lines(record: CellRecord, hosts: Mapping[int, str] | None = None) -> list[str]:
     """The tracebacks of a cell, equal ones once, each under the ranks that raised it.
 
+    Those of ranks that were only stopped are left out.
+
     Args:
       hosts: the ranks' hosts, where there are several.
     """
-    errors = {r: e for r, e in record.errors.items() if record.replies[r].status != "interrupted"}
+    errors = {r: e for r, e in record.errors.items() if record.replies[r].status == "error"}
     groups = group_errors(errors)
     lines: list[str] = []
     for group in groups:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jaxcluster import wire
@@ -16,7 +16,6 @@ from jaxcluster.ranks import begin_ranks, name_ranks
 QUIT = "BdbQuit"  # what a rank raises whose debugger was left by ``q``
 DIVERGED = ("ended", "differs", "circle", "idle", "uneven", "torn")  # kinds of refusals
 
-Explain = Callable[[str, Sequence[int]], Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,6 @@ class Ending:
       stuck: its ranks that did not come back from what they do.
       recovered: what was done about ranks that are lost or stuck; "" if nothing was.
       numbers: of this notebook's cells, by their seqs.
-      explain_missing: says more of a ModuleNotFoundError, by its message and the ranks.
     """
 
     record: CellRecord
@@ -45,7 +43,6 @@ class Ending:
     stuck: tuple[int, ...] = ()
     recovered: str = ""
     numbers: Mapping[int, int] = field(default_factory=dict)
-    explain_missing: Explain = lambda message, ranks: ()
 
     @property
     def name(self) -> str:
@@ -126,14 +123,12 @@ def _failed(ending: Ending) -> CellFailed | None:
     more += (
         filter(None, said) if len(said) == 1 and said != {""} else hints.kind_hints(first.evalue)
     )
-    if first.ename == "ModuleNotFoundError":
-        more += ending.explain_missing(first.evalue, sorted(errors))
     return CellFailed(
         f"{first.ename} on {name_ranks(errors, hosts)}: {first.evalue}",
         _hint(ending, *more),
         sorted(errors),
         first.ename,
-        traceback_lines(ending.record, hosts, sorted(errors)),
+        traceback_lines(ending.record, hosts),
     )
 
 
@@ -144,7 +139,7 @@ def _diverged(ending: Ending) -> Divergence | None:
     message = explain(refusal, {record.execution_count: record.source})
     names = sorted(rewrite.assigned_names(record.source)) if refusal.mixed is not None else []
     more = f"It has assigned: {', '.join(names)}." if names else ""
-    return Divergence(message, _hint(ending, more), refusal)
+    return Divergence(message, _hint(ending, more), list(refusal.causes))
 
 
 def _stuck(ending: Ending) -> RankHung | None:

@@ -42,7 +42,9 @@ def line(
             f"{name_ranks(missing, hosts)} ({where(first.place, first.name)})"
         )
     waiting = {wait.rank for wait in waits}
-    at_work = {rank: _does(states[rank]) for rank in open_ranks if rank in states and rank not in waiting}
+    at_work = {
+        rank: _does(states[rank]) for rank in open_ranks if rank in states and rank not in waiting
+    }
     if waits or len(open_ranks) < len(states):
         for does, ranks in by_value({r: d for r, d in at_work.items() if d}).items():
             told.append(f"{begin_ranks(ranks, hosts)} {does if len(ranks) == 1 else _many(does)}")
@@ -52,7 +54,9 @@ def line(
             seconds = format_seconds(max(states[rank].launching_s for rank in ranks))
             told.append(f"{begin_ranks(ranks, hosts)}: in {name} for {seconds}")
     if silent:
-        told.append(f"{begin_ranks(silent, hosts)} {'does' if len(silent) == 1 else 'do'} not answer")
+        told.append(
+            f"{begin_ranks(silent, hosts)} {'does' if len(silent) == 1 else 'do'} not answer"
+        )
     return "; ".join(told[:MOST]) + ("." if told else "")
 
 

@@ -56,8 +56,6 @@ class Cells:
             ranks = arguments.read_ranks(options.ranks, count, "%%spmd --ranks")
         if options.timeout_s is not None:
             check_seconds("--timeout", options.timeout_s, "%%spmd --timeout 60")
-        if options.stall_s is not None:
-            check_seconds("--stall", options.stall_s, "%%spmd --stall 15m")
         self.page.check_syntax(source)
         if rewrite.loose_timeit(source):
             show_message(
@@ -71,20 +69,6 @@ class Cells:
             self.page.shell.displayhook.prompt_count, typed, source if cell is None else cell
         )
         with self.logs.of(running).running(step):
-            self._run_strictly(running, source, ranks, options)
-
-    def _run_strictly(
-        self, running: cluster.Cluster, source: str, ranks: list[int] | None, options: Any
-    ) -> None:
-        if options.strict and not any(state.strict for state in running.status()):
-            running.strict(True)
-            try:
-                self._run_cell(running, source, ranks, options)
-            finally:
-                running.stays_strict = False  # it was asked for this cell alone
-                if not running.closed and not running.dead:
-                    running.strict(False)
-        else:
             self._run_cell(running, source, ranks, options)
 
     def _run_cell(
@@ -104,7 +88,6 @@ class Cells:
             source,
             ranks=ranks,
             timeout_s=options.timeout_s,
-            stall_s=options.stall_s,
             execution_count=self.page.shell.displayhook.prompt_count,
             shown_ranks=(ranks or range(running.num_processes)) if together else None,
             on_output=None if options.background else display.on_output,
@@ -112,16 +95,17 @@ class Cells:
             cell_id=self.page.cell_id,
             prompt=None if options.background else display.prompt,
             profile=profile,
+            is_waited_for=not options.background,
         )
         log = self.logs.of(running)
         log.sent(submitted.record.seq)
-        submitted.runner.on_status = display.on_status
+        submitted.on_status = display.on_status
         if display.on_status is not None:
             display.on_status("")  # its turn has come
         if options.background:
             if relay is not None:
                 relay.begin(submitted.record)
-            submitted.runner.on_notice = submitted.runner.on_status = None
+            submitted.on_notice = submitted.on_status = None
             display.close()
             self._run_in_background(submitted, options.out, log)
             return
@@ -176,7 +160,7 @@ class Cells:
 
         def done(record: CellRecord) -> None:
             log.has_ended(record.seq)
-            if not record.ok or submitted.report is not None:
+            if not record.ok or submitted.refusal is not None:
                 log.take_back(record.seq)
             if handle is not None:
                 state = "is done" if record.ok else "has failed (%jaxcluster outputs)"

@@ -14,28 +14,26 @@ from typing import Any
 
 from jaxcluster import arguments, cluster, doctor, removed
 from jaxcluster.allocation.supervisor import quit_warm
-from jaxcluster.allocation.turns import who_we_are
-from jaxcluster.cluster import events, undoing
+from jaxcluster.cluster import events
 from jaxcluster.cluster import history as cells
+from jaxcluster.cluster.turns import who_we_are
 from jaxcluster.doctor import hosts as hostchecks
 from jaxcluster.errors import UsageError
-from jaxcluster.model import rewrite, stragglers, timeline
+from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import traceback_lines
 from jaxcluster.notebook import debugging, exporting
 from jaxcluster.notebook.page import Page
 from jaxcluster.panel import Panel
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import registry
-from jaxcluster.text import format_nbytes
 from jaxcluster.views import history, report, status, text
 from jaxcluster.views import shards as array_views
 from jaxcluster.views.live import CellDisplay, StartDisplay, show_hosts
 from jaxcluster.views.message import show_message
 
-NO_COPIES = "The ranks keep no copies of their variables."
 COMMANDS = {
     "start": "start a cluster: -n 4, or --launcher ssh --hosts h1:2,h2:2",
-    "status": "what every rank does, its host, pid, devices; --live keeps updating and shows usage",
+    "status": "what every rank does, its host, pid, devices; --live, --stacks: on which line it is",
     "panel": "JupyterLab's sidebar in a cell's output: for VS Code, Colab and other pages",
     "list": "the running clusters of this user",
     "attach": "connect to a running cluster: attach NAME",
@@ -43,13 +41,7 @@ COMMANDS = {
     "stop": "end all processes: stop, stop NAME; --all ends every cluster of this notebook",
     "restart": "new processes that keep the variables; --clean: empty ones",
     "resize": "another number of ranks, with the variables: resize -n 8",
-    "resync": "bring ranks that have diverged back into lockstep",
     "interrupt": "stop the cell that runs, on every rank",
-    "undo": "take back the last cell; undo SIZE|on|off: limit what it may hold, turn it on or off",
-    "copies": "keep copies, so that a rank's death costs no variable: copies SIZE|on|off",
-    "steps": "what is kept of a loop: steps; steps forget: it begins at 0 again",
-    "stacks": "on which line each rank is",
-    "journal": "what each rank has launched",
     "report": "how a cell went wrong, also after new processes: report, report 7",
     "debug": "look at a rank's last error in the debugger: debug 2",
     "logs": "what the processes wrote outside of cells: logs 2",
@@ -61,7 +53,6 @@ COMMANDS = {
     "restore": "bring back a checkpoint's variables: restore NAME",
     "export": "this notebook's %%spmd cells as a script: export train.py",
     "auto": "make every cell an %%spmd cell: auto on|off",
-    "strict": "check every launch on all ranks before it runs: strict on|off",
     "recovery": "recover by itself, ask, or never: recovery auto|ask|never",
     "doctor": "check this machine, or hosts, and say what to fix",
 }
@@ -155,18 +146,19 @@ class Commands:
     def _status(self, line: str) -> None:
         parser = arguments.command_parser("%jaxcluster status")
         parser.add_argument("--live", action="store_true")
-        live = parser.read(line).live
+        parser.add_argument("--stacks", action="store_true")
+        parsed = parser.read(line)
         running = cluster.current()
-        if live and self.page.rich:
+        if parsed.stacks:
+            print(text.stacks(running.stacks()))
+            return
+        if parsed.live and self.page.rich:
             status.live(running, status.shown_by(self.page.shell), self.page.cell_id)
             return
         print(running.summary())
-        states = running.status()
-        print(text.status(states, running.dead))
-        if told := running.tell_copies():
-            print(told)
-        if late := stragglers.told(running.straggler(), states):
-            print(late)
+        print(text.status(running.status(), running.dead))
+        if (late := running.late()) is not None:
+            print(late.told(running.world.hosts))
 
     def _panel(self) -> None:
         if self.panel is None:
@@ -264,7 +256,7 @@ class Commands:
             kept = running.restart(display.progress, clean=clean)
             if clean:
                 self.logs.forget(running)
-        display.done(f"{running.summary()}\n{self.page.fold_lost(kept)}")
+        display.done(f"{running.summary()}\n{kept}")
 
     def _resize(self, line: str) -> None:
         parser = arguments.command_parser("%jaxcluster resize")
@@ -281,7 +273,7 @@ class Commands:
         with StartDisplay(self.page.rich, "The cluster was not resized.") as display:
             display.progress("resizing ...")
             kept = running.resize(parsed.num_processes, mesh, display.progress)
-        display.done(f"{running.summary()}\n{self.page.fold_lost(kept)}")
+        display.done(f"{running.summary()}\n{kept}")
 
     def _interrupt(self) -> None:
         hit = cluster.current().interrupt()
@@ -356,63 +348,6 @@ class Commands:
                 print(f"\nhosts of cluster {one.name!r}:")
                 print(hostchecks.look(places))
 
-    def _resync(self) -> None:
-        print(self.page.fold_lost(cluster.current().resync()))
-
-    def _undo(self, size: str | None) -> None:
-        running = cluster.current()
-        if size is None:
-            last = running.last
-            print(running.undo())
-            if last is not None:
-                self.logs.of(running).take_back(last.seq)
-            return
-        most = running.limit_undo(undoing.parse_limit(size))
-        print(
-            f"%jaxcluster undo keeps at most {format_nbytes(most)} of a device's memory."
-            if most
-            else "Nothing is kept: a cell that goes wrong is not undone."
-        )
-
-    def _copies(self, size: str | None) -> None:
-        running = cluster.current()
-        if size is None:
-            print(running.tell_copies() or f"{NO_COPIES} To keep some: %jaxcluster copies on")
-            return
-        most = running.copies(undoing.parse_limit(size, "copies"))
-        if most:
-            copies = running.world.copies
-            what, lost = "A rank's death costs", ""
-            if copies is not None and copies.mirrors:
-                what = "A rank's death, or a host's loss, costs"
-            elif running.world.hosts:
-                lost = " The loss of a host takes its ranks' copies."
-            print(
-                f"The ranks' copies of their variables take at most {format_nbytes(most)} of "
-                f"memory. {what} the running cell, and no variable.{lost}"
-            )
-        else:
-            print(NO_COPIES)
-
-    def _steps(self, forget: str | None) -> None:
-        if forget not in (None, "forget"):
-            raise UsageError(f"There is no %jaxcluster steps {forget}.", "%jaxcluster steps forget")
-        running = cluster.current()
-        print(running.forget_steps() if forget else running.tell_steps())
-
-    def _stacks(self) -> None:
-        print(text.stacks(cluster.current().reports(launches=1)))
-
-    def _journal(self, count: str | None) -> None:
-        if count is not None and not (count.isdecimal() and int(count)):
-            raise UsageError(f"{count!r} is not a number of launches.", "%jaxcluster journal 30")
-        running = cluster.current()
-        reports = running.reports()
-        print(text.journal(timeline.journal(reports, int(count or 20))))
-        states = [one.state for one in reports.values()]
-        if late := stragglers.told(running.straggler(), states):
-            print(late)
-
     def _report(self, cell: str | None) -> None:
         if cell is not None and not cell.strip("[]").isdecimal():
             raise UsageError(f"{cell!r} is not a cell's number.", "%jaxcluster report 7")
@@ -456,19 +391,6 @@ class Commands:
             prompt=display.prompt,
             post_mortem=True,
         ).wait()
-
-    def _strict(self, switch: str | None) -> None:
-        running = cluster.current()
-        running.status()  # another notebook may have switched it
-        state = f"Strict mode is {'on' if running.is_strict else 'off'}."
-        if not self._is_choice(switch, ("on", "off"), state, "%jaxcluster strict"):
-            return
-        running.strict(switch == "on")
-        print(
-            "Every program that spans processes is now checked on all of them before it runs."
-            if running.is_strict
-            else "Programs run without being checked first; the journals are compared as before."
-        )
 
     def _checkpoint(self, name: str | None) -> None:
         if name is None:

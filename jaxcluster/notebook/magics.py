@@ -20,7 +20,7 @@ from IPython.core.magic import (
 from jaxcluster import arguments, cluster
 from jaxcluster.allocation.supervisor import quit_warm
 from jaxcluster.cluster import events, transfer
-from jaxcluster.errors import CellInterrupted, JaxClusterError, UsageError
+from jaxcluster.errors import CellInterrupted, UsageError
 from jaxcluster.model import rewrite
 from jaxcluster.notebook import debugging, export, exporting
 from jaxcluster.notebook.cells import Cells
@@ -47,7 +47,7 @@ def shows_help(magic: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def tells_plainly(magic: Callable[..., Any]) -> Callable[..., Any]:
-    """A magic that shows no frames of ours where stop was pressed, and folds a long list."""
+    """A magic that shows no frames of ours where stop was pressed."""
 
     @functools.wraps(magic)
     def call(self: JaxClusterMagics, *args: Any, **kwargs: Any) -> Any:
@@ -57,9 +57,6 @@ def tells_plainly(magic: Callable[..., Any]) -> Callable[..., Any]:
             raise
         except KeyboardInterrupt:
             raise CellInterrupted("stopped.") from None
-        except JaxClusterError as error:
-            error.hint = self.page.fold_lost(error.hint)
-            raise
 
     return call
 
@@ -94,8 +91,7 @@ class JaxClusterMagics(Magics):
     @shows_help
     @tells_plainly
     def spmd(self, line: str, cell: str | None = None) -> None:
-        """%%spmd [--ranks 0,2] [--all] [--out NAME] [--timeout S] [--stall S] [--strict] [--async]
-        [--profile [FOLDER]]
+        """%%spmd [--ranks 0,2] [--all] [--out NAME] [--timeout S] [--async] [--profile [FOLDER]]
 
         Run the cell on every rank; process 0's output is shown as it comes. ``%spmd EXPRESSION``,
         with the same options before it, does one line.

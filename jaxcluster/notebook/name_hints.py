@@ -64,10 +64,10 @@ class Elsewhere:
 def _ranks_with(name: str) -> list[int]:
     """Which ranks have a variable, as they said after their last cell."""
     try:
-        told = cluster.current().world.told
+        names = cluster.current().world.names
     except JaxClusterError:
         return []
-    return sorted(rank for rank, known in told.items() if name in known.names)
+    return sorted(rank for rank, own in names.items() if name in own)
 
 
 def point_to_push(error: CellFailed, namespace: Mapping[str, Any]) -> None:

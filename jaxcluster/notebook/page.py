@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jaxcluster import cluster
 from jaxcluster.host import kernel_private
 from jaxcluster.model import rewrite
-from jaxcluster.views import lost_names
 
 
 class Page:
@@ -34,19 +32,6 @@ class Page:
             self.shell.display_pub.publish(bundle)
         else:
             print(bundle["text/plain"])
-
-    def fold_lost(self, told: str) -> str:
-        """``told``, where its long list of lost names is shown folded instead, if that can be."""
-        for one in cluster.connected().values() if self.rich else ():
-            restored = one.restored
-            if (
-                restored is not None
-                and lost_names.is_long(restored.lost_names)
-                and restored.lost_text in told
-            ):
-                self.show(lost_names.bundle(restored.lost_names))
-                return told.replace(restored.lost_text, lost_names.headline(restored.lost_names))
-        return told
 
     # ------------------------------------------------------------------ what it has sent
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field, replace
 
 from jaxcluster import cluster
 from jaxcluster.cluster import Cluster, RunningCell, events
-from jaxcluster.model import paused, stragglers
+from jaxcluster.model import paused
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.rewrite import AutoMode
-from jaxcluster.panel import protocol, undo
-from jaxcluster.panel.incidents import Incidents
+from jaxcluster.model.waiting import where
+from jaxcluster.panel import incidents, protocol
 from jaxcluster.panel.poller import RankPoller
+from jaxcluster.ranks import name_ranks
 from jaxcluster.records import registry
 from jaxcluster.records.registry import ClusterRecord
 
@@ -29,6 +30,8 @@ STATUS: dict[str, protocol.CellRankStatus] = {
     "ok": "done",
     "error": "failed",
     "interrupted": "interrupted",
+    "refused": "failed",
+    "skipped": "interrupted",
 }
 
 
@@ -56,7 +59,6 @@ class Model:
     looked_at: float = 0.0
     is_busy: bool = False
     _followed: OrderedDict[str, Followed] = field(default_factory=OrderedDict)
-    _incidents: Incidents = field(default_factory=Incidents)
     _current: Cluster | None = None
     _poller: RankPoller = field(default_factory=RankPoller)
     _records: list[tuple[ClusterRecord, bool]] = field(default_factory=list)
@@ -76,8 +78,6 @@ class Model:
             if self._poller.link is not current.link:
                 self._poller = RankPoller(current.link)
             self._poller.look(timeout_s)
-            if self.is_busy:
-                current.late.keep_up()
         self.looked_at = time.monotonic()
 
     def take_in(self) -> tuple[protocol.State, list[protocol.Cell]]:
@@ -91,8 +91,6 @@ class Model:
         going_on = [f for f in self._followed.values() if f.cell is not None]
         for followed in going_on:
             self._take_in(followed, now)
-        if current is not None:
-            self._incidents.of_cluster(current, now, self._poller)
         ranks = self._ranks(current, now) if current is not None else []
         self.is_busy = any(r.status in ("running", "waiting", "interrupted") for r in ranks)
         state = protocol.State(
@@ -103,9 +101,7 @@ class Model:
             progress=events.progress,
             start=_start(),
             ranks=ranks,
-            strict=current is not None and current.is_strict,
-            report=self._incidents.report(),
-            undo=undo.of_last_cell(current, self._poller.states),
+            report=incidents.report(current, now),
         )
         return state, [f.shown for f in going_on if f.shown.cell_id]
 
@@ -164,11 +160,9 @@ class Model:
                     first.setdefault(rank, cell)
         every = range(current.num_processes)
         shown = [self._rank(current, rank, first.get(rank), now) for rank in every]
-        late = stragglers.of_running(current.late.found, self._poller.states.values())
-        if late is not None:
-            for rank in late.ranks:
-                if shown[rank].status in ("running", "waiting"):
-                    shown[rank] = replace(shown[rank], note=stragglers.note(late))
+        late = self._poller.late
+        if late is not None and shown[late.rank].status == "running":
+            shown[late.rank] = replace(shown[late.rank], note=late.told(current.world.hosts))
         return shown
 
     def _rank(
@@ -204,19 +198,21 @@ class Model:
             if state.paused:
                 return replace(shown, status="paused", note=paused.note(state))
             if own is None or own.record.seq != state.seq:  # another notebook's
-                return replace(shown, status="waiting") if rank in poller.waiting else shown
+                return self._waiting(shown)
         if own is not None:
             number = own.record.execution_count
             shown = replace(shown, status="running", cell=number, since=self._started(own.record))
-            if rank in own.interrupted:
+            if own.is_stopped:
                 return replace(shown, status="interrupted")
-            if running and rank in poller.waiting:
-                return replace(shown, status="waiting")
-            return shown
-        out = current.divergence
-        if out is not None and not running and (rank in out.culprits or not out.culprits):
-            return replace(shown, status="diverged")
+            return self._waiting(shown) if running else shown
         return shown
+
+    def _waiting(self, shown: protocol.Rank) -> protocol.Rank:
+        """For whom a rank waits, if it does."""
+        if (wait := self._poller.waits.get(shown.rank)) is None:
+            return shown
+        note = f"It waits for {name_ranks(wait.missing)} ({where(wait.place, wait.name)})."
+        return replace(shown, status="waiting", note=note)
 
     def _started(self, record: CellRecord) -> int | None:
         followed = self._followed.get(_key(record))
@@ -264,12 +260,11 @@ class Model:
                 status = "interrupted"
             elif rank in cell.paused:
                 status = "paused"
-            elif rank in poller.waiting:
-                status = "waiting" if poller.states[rank].seq == record.seq else "running"
+            elif rank in poller.waits and poller.waits[rank].seq == record.seq:
+                status = "waiting"
             ranks.append(protocol.CellRank(rank, status, seconds))
         ended = followed.shown.started + int(record.seconds * 1000) if is_done else None
         followed.shown = replace(followed.shown, ranks=ranks, ended=ended, now=now)
-        self._incidents.of_cell(cell, now)
         if is_done:
             followed.cell = None
             if not record.cell_id:  # nothing to show it beside

@@ -10,7 +10,6 @@ import functools
 import hashlib
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,7 +25,6 @@ from jaxcluster.ranks import name_ranks
 from jaxcluster.views import comms, document, shards, text
 from jaxcluster.views.cell_outputs import MOST_CHARS, NotebookOutput, in_notebook, notebook_outputs
 
-HEARD_S = 0.25  # that a cell's own thread has to pass an interrupt on
 PLATFORM_ENV = ("JAX_PLATFORMS", "JAX_PLATFORM_NAME", "CUDA_VISIBLE_DEVICES")
 
 
@@ -121,23 +119,6 @@ class Operations:
                 running.restart(clean=clean)
             return f"{running.summary()}\n{running.recovered}"
 
-    def resync(self) -> str:
-        """Bring the ranks back into lockstep."""
-        running = cluster.current()
-        self._refuse_while_busy(running)
-        return running.resync()
-
-    def undo(self, seq: int) -> str:
-        """Take back the last cell, whose seq this is."""
-        running = cluster.current()
-        self._refuse_while_busy(running)
-        if running.last is not None and running.last.seq != seq:
-            raise UsageError(
-                f"That is no longer the last cell: cell [{running.last.execution_count}] is.",
-                "Only the last cell can be undone.",
-            )
-        return running.undo()
-
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         if cluster.is_starting() or not self._making.acquire(blocking=False):
@@ -150,15 +131,6 @@ class Operations:
         finally:
             self._making.release()
 
-    @staticmethod
-    def _refuse_while_busy(running: Cluster) -> None:
-        if cells := running.cells:
-            raise UsageError(
-                f"Cell [{cells[0].record.execution_count}] runs on "
-                f"{name_ranks(cells[0].record.ranks)}.",
-                "Wait for its end, or interrupt it first.",
-            )
-
     def interrupt(self) -> list[int]:
         """Interrupt what runs; the result is the ranks that were interrupted."""
         running = cluster.current()
@@ -170,14 +142,12 @@ class Operations:
 
     @staticmethod
     def _interrupt_cells(running: Cluster) -> list[int]:
-        """As the stop button does it; returns the ranks that were reached."""
-        cells = running.cells
+        """As the stop button does it; returns the ranks that had not ended their cell."""
+        cells = [cell for cell in running.cells if not cell.done]
+        hit = {rank for c in cells for rank in c.record.ranks if rank not in c.record.replies}
         for cell in cells:
             cell.stop()
-        until = time.monotonic() + HEARD_S
-        while time.monotonic() < until and not all(c.interrupted or c.done for c in cells):
-            time.sleep(0.002)
-        return sorted({rank for cell in cells for rank in cell.interrupted})
+        return sorted(hit)
 
     # ------------------------------------------------------------------ texts
 
@@ -196,7 +166,7 @@ class Operations:
 
     def stacks(self) -> str:
         """Where all ranks are."""
-        return text.stacks(cluster.current().reports(launches=1))
+        return text.stacks(cluster.current().stacks())
 
     def outputs(self, cell_id: str, rank: int) -> list[NotebookOutput]:
         """The output of one rank in a cell."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Mapping
 
 from jaxcluster import wire
-from jaxcluster.model import lockstep
+from jaxcluster.model import lateness
+from jaxcluster.model.lateness import Late
 from jaxcluster.wire.link import Link, Sink
+from jaxcluster.wire.ops.agreement import Look, Looked, Waiting
 from jaxcluster.wire.ops.lockstep import State
 
 SILENT_S = 3.0  # without an answer
@@ -23,7 +24,8 @@ class RankPoller:
 
     Attributes:
       states: by rank; a rank that has never answered is missing.
-      waiting: the ranks that wait in a collective.
+      waits: what the referee says of the ranks that wait for others, by rank.
+      late: who keeps the others waiting.
       silent: the living ranks that have not answered for a while.
       ended: the seq of the last cell that each rank is known to have ended.
       hit: the seq of the cell in which each rank was interrupted by hand.
@@ -32,14 +34,14 @@ class RankPoller:
     def __init__(self, link: Link | None = None) -> None:
         self.link = link
         self.states: dict[int, wire.RankState] = {}
-        self.waiting: set[int] = set()
+        self.waits: dict[int, Waiting] = {}
+        self.late: Late | None = None
         self.silent: set[int] = set()
         self.ended: dict[int, int] = {}
         self.hit: dict[int, int] = {}
-        self._before: dict[int, wire.RankState] = {}
         self._asked: list[str] = []
         self._owing: dict[int, float] = {}  # since when a rank owes an answer
-        self._sink = Sink()
+        self._sink, self._looks = Sink(), Sink()
         self._since: dict[int, tuple[int, int]] = {}
         self._rss: dict[int, int] = {}
 
@@ -49,16 +51,16 @@ class RankPoller:
             return
         self._take(0.0)
         link.forget(self._asked)
-        self._before = dict(self.states)
         now = time.monotonic()
         for rank in link.ranks:
             self._owing.setdefault(rank, now)
         each = dict.fromkeys(link.ranks, State())
         self._asked = link.request_each(each, sink=self._sink)
+        look = {rank: Look(lateness.LAUNCHES) for rank in [*self.states][:1]}
+        self._asked += link.request_each(look, sink=self._looks)
         self._take(timeout_s)
         late = time.monotonic() - SILENT_S
         self.silent = {rank for rank, since in self._owing.items() if since < late}
-        self.waiting = waiting(self._before, self.states)
 
     def _take(self, timeout_s: float) -> None:
         until = time.monotonic() + timeout_s
@@ -70,6 +72,11 @@ class RankPoller:
             self._owing.pop(event.rank, None)
             if event.op == "reply":
                 self.states[event.rank] = event.body
+        while not self._looks.empty():
+            looked = self._looks.get().body
+            if isinstance(looked, Looked):
+                self.waits = {wait.rank: wait for wait in looked.waits if not wait.lane}
+                self.late = lateness.find(looked.agreed) if looked.agreed else None
 
     def since(self, rank: int, now: int) -> int:
         """When a rank has entered the cell that it runs: the same answer as long as it runs it."""
@@ -87,28 +94,3 @@ class RankPoller:
         if abs(state.rss_nbytes - self._rss.get(rank, 0)) >= RSS_STEP:
             self._rss[rank] = state.rss_nbytes
         return self._rss.get(rank, 0)
-
-
-def waiting(before: Mapping[int, wire.RankState], now: Mapping[int, wire.RankState]) -> set[int]:
-    """The ranks that have launched what another of the set has not, and have not moved since.
-
-    The last look was half a second before, so a rank that is merely ahead of others has moved.
-    """
-    found = set()
-    least: dict[str, int] = {}
-    for processes in {p for state in now.values() for p in state.launches}:
-        known = [now[rank] for rank in lockstep.members(processes) if rank in now]
-        least[processes] = min((s.launches.get(processes, [0])[0] for s in known), default=0)
-    for rank, state in now.items():
-        old = before.get(rank)
-        if state.state != "running" or old is None or old is state:
-            continue
-        still = (old.seq, old.line, old.frame, old.launches) == (
-            state.seq,
-            state.line,
-            state.frame,
-            state.launches,
-        )
-        if still and any(count[0] > least[p] for p, count in state.launches.items()):
-            found.add(rank)
-    return found

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, NotRequired, Protocol, TypedDict
+from typing import Any, Literal, NotRequired, Protocol, TypedDict
 
 from jaxcluster.cluster.events import StartStep
-from jaxcluster.model.findings import FindingKind
 from jaxcluster.views.cell_outputs import NotebookOutput
 
-PROTOCOL = 2
+PROTOCOL = 3
 EVENTS = "jaxcluster.events"
 EVENTS_ID = "jaxcluster-events"
 RPC = "jaxcluster.rpc"
@@ -38,7 +37,6 @@ RankStatus = Literal[
     "paused",
     "interrupted",
     "silent",
-    "diverged",
     "dead",
 ]
 """What a rank is doing. It waits in a collective; a debugger or a question has it paused."""
@@ -88,21 +86,20 @@ class Cluster:
     orphaned: bool = False
 
 
-ReportKind = Literal[FindingKind, "dead", "step"]
-"""What went wrong; ``dead``: processes ended; ``step``: not in lockstep, no rank is to blame."""
+ReportKind = Literal["diverged", "failed", "hung", "dead"]
+"""What went wrong; ``dead``: processes ended."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """A certain finding, or the death of ranks: who was where, and who is to blame.
+    """How a cell went wrong, or that ranks have died.
 
     Attributes:
-      cell_id: the Jupyter cell's; ``cell`` is its number.
-      lines: the finding, a line each, the cause first; the last ones may be hints.
-      title: the cause in short: "KeyError on rank 2".
-      stacks: those of all ranks as they were then, as %jaxcluster stacks shows them.
-      recovered: what was done about it: "Back in lockstep after 0.3 s: ..."; "" if not yet known.
-      open: whether the ranks are still not in lockstep: recovery is the user's to choose.
+      cell_id: the Jupyter cell's; ``cell`` is its number, 0 if none ran.
+      title: what happened, in a line.
+      lines: more of it, and what was done about it.
+      culprits: the ranks that differed, failed or died.
+      open: whether ranks are dead, and it is the user's to restart.
     """
 
     kind: ReportKind
@@ -110,12 +107,9 @@ class Report:
     cell_id: str
     cell: int
     at: int
+    title: str
     lines: list[str]
-    waiting: list[int]
     culprits: list[int]
-    title: str = ""
-    stacks: str = ""
-    recovered: str = ""
     open: bool = False
 
 
@@ -138,23 +132,6 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Undo:
-    """The last cell of this notebook, and whether it can be undone.
-
-    Attributes:
-      cell_id: the Jupyter cell's; ``cell`` is its number.
-      is_done: it is undone: by its end, or by the user.
-      refused: why it can't be undone; "" if it can, as far as is known without asking the ranks.
-    """
-
-    seq: int
-    cell_id: str
-    cell: int
-    is_done: bool = False
-    refused: str = ""
-
-
-@dataclass(frozen=True)
 class State:
     """Everything but cells.
 
@@ -163,7 +140,6 @@ class State:
       clusters: every cluster that runs here, this kernel's first.
       current: the one that %%spmd uses; None while there is none.
       progress: one line like "starting: engines 3/4", while a start or restart goes on; else "".
-      undo: None while no cell has run.
     """
 
     now: int
@@ -173,9 +149,7 @@ class State:
     progress: str = ""
     start: Start | None = None
     ranks: list[Rank] = field(default_factory=list)
-    strict: bool = False
     report: Report | None = None
-    undo: Annotated[Undo | None, "Missing in older kernels."] = None
     type: Literal["state"] = "state"
     v: int = PROTOCOL
 

@@ -1,28 +1,25 @@
 """What went wrong on a cluster, cell by cell, for whoever asks later.
 
-The notebook whose cell it was has shown it. The report keeps what can't be asked for again: where
-the ranks were, and what they had launched. So it says the same after new processes, which know
-nothing of it. It lies in the cluster's folder, also for those who were not there, as an assistant
-in an editor, and ends with the cluster.
+The notebook whose cell it was has shown it. The report keeps it, with what the ranks had launched,
+which new processes know nothing of. It lies in the cluster's folder, also for those who were not
+there, as an assistant in an editor, and ends with the cluster.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from jaxcluster import wire
-from jaxcluster.errors import CellFailed, Divergence, JaxClusterError, RankDied, RankHung
-from jaxcluster.model import timeline
-from jaxcluster.model.findings import Report
+from jaxcluster.errors import CellFailed, Divergence, RankDied, RankHung
 from jaxcluster.model.outputs import ANSI, CellRecord
 from jaxcluster.records.runtimefolder import inside
+from jaxcluster.wire.ops.agreement import AgreedLaunch, Looked
 
 FOLDER = "reports"  # a folder, which new ranks on the same name leave as it is
 MOST = 8  # that are kept
@@ -37,11 +34,10 @@ class LastReport:
       at_ns: when, by ``time.time_ns``.
       cell: the cell's number in its notebook.
       kind: the error's class.
+      cell_id: Jupyter's, where there is one.
       message, hint: what was said, and what was done about it.
       culprits: the ranks that differed, failed or died.
-      timelines: the launches that it is about.
-      reports: what each rank said when it was found, without its launches; empty where none was
-        asked.
+      launches: the last ones that the ranks had agreed on, and the referee's time.
       lines: of the cell, at which these ranks raised an error.
     """
 
@@ -52,34 +48,28 @@ class LastReport:
     message: str
     hint: str = ""
     culprits: list[int] = field(default_factory=list)
-    timelines: list[timeline.Timeline] = field(default_factory=list)
-    reports: list[wire.RankReport] = field(default_factory=list)
+    launches: list[AgreedLaunch] = field(default_factory=list)
+    now: float = 0.0
     lines: list[int] = field(default_factory=list)
+    cell_id: str = ""
 
 
 def made_of(
-    record: CellRecord,
-    error: object,
-    found: Report | None,
-    evidence: Mapping[int, wire.RankReport],
-    now_ns: int,
+    record: CellRecord, error: object, now_ns: int, looked: Looked | None = None
 ) -> LastReport | None:
     """The report of a cell's end; None of one that says all itself: the same error on all ranks.
 
     Args:
       error: what waiting for the cell raises.
-      found: the certain finding.
-      evidence: what the ranks said of themselves when it went wrong.
+      looked: what the referee knew then.
     """
-    if not isinstance(error, JaxClusterError):
-        return None
-    culprits = list(found.culprits) if found is not None else list(getattr(error, "ranks", ()))
-    is_plain = isinstance(error, CellFailed) and error.ename != "TimeoutError"
-    if is_plain and found is None and set(culprits) == set(record.ranks):
-        return None
     if not isinstance(error, CellFailed | Divergence | RankDied | RankHung):
         return None
-    of, seq = (found.processes, found.seq) if found is not None else ("", None)
+    culprits = list(error.ranks)
+    is_plain = isinstance(error, CellFailed) and error.ename != "TimeoutError"
+    if is_plain and set(culprits) == set(record.ranks):
+        return None
+    launches: Sequence[AgreedLaunch] = looked.agreed if looked is not None else ()
     return LastReport(
         now_ns,
         record.execution_count,
@@ -88,9 +78,10 @@ def made_of(
         ANSI.sub("", error.message),
         ANSI.sub("", error.hint),
         culprits,
-        timeline.timelines(evidence, of, seq, culprits, is_cut=found is None),
-        [dataclasses.replace(evidence[rank], launches=[]) for rank in sorted(evidence)],
+        [*launches],
+        looked.now if looked is not None else 0.0,
         sorted({e.lineno for rank, e in record.errors.items() if rank in culprits and e.lineno}),
+        record.cell_id,
     )
 
 
@@ -118,6 +109,11 @@ class Reports:
             draft.replace(folder / f"{report.at_ns}.json")
             for old in [*self._files()[:-MOST], *_left(folder, report.at_ns)]:
                 old.unlink(missing_ok=True)
+
+    @property
+    def last_own(self) -> LastReport | None:
+        """The last one of this process's cells."""
+        return self._own[-1] if self._own else None
 
     def all(self) -> list[LastReport]:
         """All that are known, oldest first."""

@@ -8,130 +8,54 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from jaxcluster import wire
 from jaxcluster.errors import RecoveryError
-from jaxcluster.host.checksums import quick_sum
 from jaxcluster.host.free_space import memory_room
-from jaxcluster.model.lineage import Makers
 from jaxcluster.ranks import tell_each
 from jaxcluster.records import claims, registry
-from jaxcluster.wire.ops.state import SaveReport, Where
+from jaxcluster.wire.ops.saving import Saved
 
 SHARED_MEMORY = Path("/dev/shm")
 PREFIX = "jaxcluster-state-"
 ALIVE = "alive"
-MARK = "mark"
 
 
 class StateFolder(Protocol):
-    """Where ranks save their variables: folders on this machine, or on each host.
-
-    What has a body here is so where all ranks see all files.
-    """
+    """Where ranks save their variables: folders on this machine, or on each host."""
 
     hint: str  # what to do where there is no room
 
     def places_for(self, rank: int) -> list[tuple[str, int | None]]:
         """The folders that a rank may write to, the best one first; of memory, how much of it."""
 
-    def lost(self, reports: Mapping[int, SaveReport]) -> dict[int, str]:
+    def lost(self, reports: Mapping[int, Saved]) -> dict[int, str]:
         """The ranks whose files can't be read now, each with the reason."""
 
-    def donor_for(
-        self, rank: int, donor: int, reports: Mapping[int, SaveReport]
-    ) -> tuple[int, Where]:
-        """Whose file ``rank`` is to take values from, where ``donor``'s would do; its folder.
+    def bring(self, rank: int, of: Iterable[int], reports: Mapping[int, Saved]) -> dict[int, str]:
+        """Where ``rank`` finds the files ``of`` these ranks, brought to its host if need be.
 
         Raises:
           LaunchError: a host does not answer, or has no room.
-        """
-        return donor, reports[donor].folder
-
-    def bring(self, rank: int, report: SaveReport) -> Where:
-        """The folder in which ``rank`` finds the files that it has saved itself.
-
-        Raises:
-          LaunchError: as ``donor_for``.
-        """
-        return report.folder
-
-    def is_gone(self, rank: int) -> bool:
-        """Whether the host of a rank is lost, with all that is there."""
-        return False
-
-    def folders_for(self, rank: int, reports: Mapping[int, SaveReport]) -> dict[int, Where]:
-        """Where ``rank`` finds the file of each of these ranks, brought to its host if need be.
-
-        Raises:
-          LaunchError: as ``donor_for``.
-        """
-        return {one: report.folder for one, report in reports.items()}
-
-    def bring_all(self) -> None:
-        """Have ranks read nothing from other hosts: all that they need is brought to theirs."""
-
-    def open_mirrors(self) -> tuple[dict[int, Mirror], dict[int, dict[str, str]]]:
-        """Have each host take in copies of the ranks of the host before it.
-
-        Returns:
-          (by rank where, by rank what it needs to know), of those that there is a place for.
-
-        Raises:
-          LaunchError: a host does not answer, or can't listen.
-        """
-        return {}, {}
-
-    def room_for_each(self, mirrors: Mapping[int, Mirror]) -> int:
-        """What each copy may take, so that all have room: a host has its ranks', and mirrors."""
-
-    def held_by(self, path: str) -> str:
-        """The file that ranks lock as long as they use a folder; "" where its agent removes it."""
-        return ""
-
-    def read(self, rank: int, path: str, host: int | None = None) -> bytes:
-        """A small file that a rank has written.
-
-        Args:
-          host: the number of the one where it is; None: the rank's own.
-
-        Raises:
-          OSError: it can't be read, or its host is out of reach.
-        """
-        return Path(path).read_bytes()
-
-    def check(
-        self, rank: int, folder: str, sums: Mapping[str, int], host: int | None = None
-    ) -> None:
-        """Look at the files of a copy, whose sums (``quick_sum``) are as given.
-
-        Args:
-          host: as in ``read``.
-
-        Raises:
-          OSError, ValueError: one can't be read, or is not what was written.
         """
 
     def remove(self) -> None:
         """Remove all of it. Ranks may still be writing into it."""
 
 
-class LocalStates(StateFolder):
+class LocalStates:
     """Private folders of this process: one in memory, and one on each disk that may have room.
 
     Args:
       num_ranks: how many will save at once, and share the memory.
       look_after: has the folders removed should this process be killed; returns what ends that.
-      in_memory: the one in memory alone.
 
     Raises:
       RecoveryError: no folder can be made.
@@ -143,17 +67,13 @@ class LocalStates(StateFolder):
     )
 
     def __init__(
-        self,
-        num_ranks: int = 1,
-        look_after: Callable[[Sequence[Path]], Callable[[], None]] | None = None,
-        *,
-        in_memory: bool = False,
+        self, num_ranks: int, look_after: Callable[[Sequence[Path]], Callable[[], None]]
     ) -> None:
         self.paths: list[Path] = []
         self._locks: list[int] = []
         self._rooms: list[int | None] = []
         whys = []
-        for parent in [SHARED_MEMORY] if in_memory else _parents():
+        for parent in _parents():
             try:
                 self._make(parent, num_ranks)
             except OSError as error:
@@ -162,7 +82,7 @@ class LocalStates(StateFolder):
             raise RecoveryError(
                 f"There is no folder for the ranks' variables ({'; '.join(whys)}).", self.hint
             )
-        self._leave = look_after(self.paths) if look_after is not None else _nothing
+        self._leave = look_after(self.paths)
 
     def _make(self, parent: Path, num_ranks: int) -> None:
         path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
@@ -181,43 +101,19 @@ class LocalStates(StateFolder):
     def places_for(self, rank: int) -> list[tuple[str, int | None]]:
         return [(str(path), room) for path, room in zip(self.paths, self._rooms, strict=True)]
 
-    def lost(self, reports: Mapping[int, SaveReport]) -> dict[int, str]:
-        found = {}
-        for rank, report in reports.items():
-            path = Path(report.folder, f"rank-{rank}.state")
-            try:
-                size = path.stat().st_size
-            except OSError as error:
-                found[rank] = f"{path}: {error.strerror}"
-            else:
-                if size != report.file_nbytes:
-                    found[rank] = f"{path}: another file"
-        return found
+    def lost(self, reports: Mapping[int, Saved]) -> dict[int, str]:
+        return {
+            rank: f"{report.folder} is gone"
+            for rank, report in reports.items()
+            if not os.path.isdir(report.folder)
+        }
 
-    def bring_all(self) -> None:
+    def bring(self, rank: int, of: Iterable[int], reports: Mapping[int, Saved]) -> dict[int, str]:
         """All see all files."""
-
-    def room_for_each(self, mirrors: Mapping[int, Mirror]) -> int:
-        """The memory is shared by all ranks."""
-        return min(room for room in self._rooms if room is not None)
-
-    def held_by(self, path: str) -> str:
-        """Whoever comes later sees by the lock that ranks still use it."""
-        return f"{path}/{ALIVE}"
-
-    def check(
-        self, rank: int, folder: str, sums: Mapping[str, int], host: int | None = None
-    ) -> None:
-        for name, checksum in sums.items():
-            if quick_sum(Path(folder, name).read_bytes()) != checksum:
-                raise ValueError(f"{folder}/{name} is damaged")
+        return {one: reports[one].folder for one in of}
 
     def remove(self) -> None:
-        """Remove it. Ranks may still be writing into it.
-
-        It is renamed first: a rank opens its file by the folder's old name, and finds none any
-        more.
-        """
+        """It is renamed first: a rank opens its file by the folder's old name, and finds none."""
         for path in self.paths:
             gone = path.with_name(f"{path.name}.gone")
             with contextlib.suppress(OSError):
@@ -229,71 +125,8 @@ class LocalStates(StateFolder):
         leave()
 
 
-@dataclass(frozen=True)
-class Mirror:
-    """Where a rank's copy is brought on to, in the memory of another host.
-
-    Attributes:
-      host: the number of that host, and what messages call it.
-      folder: there, of all copies that are brought there.
-    """
-
-    host: int
-    name: str
-    folder: str
-
-
-@dataclass(frozen=True)
-class Copies:
-    """The copies that ranks keep of themselves (``engine.state.copier``).
-
-    Attributes:
-      folder: on this machine, or on each host.
-      paths: by rank, where in it.
-      nbytes: the memory that they may take, of all ranks.
-      mirrors: by rank, where its copy is a second time.
-      why_not: why none is.
-    """
-
-    folder: StateFolder
-    paths: Mapping[int, str]
-    nbytes: int
-    mirrors: Mapping[int, Mirror] = field(default_factory=dict)
-    why_not: str = ""
-
-    def mark(self, rank: int, is_mirror: bool = False) -> wire.Mark:
-        """Which versions a rank has; or which are whole on another host, as they were once."""
-        if is_mirror and rank not in self.mirrors:
-            return wire.Mark()
-        folder, host = self._place(rank, is_mirror)
-        try:
-            return wire.Mark.unpack(self.folder.read(rank, f"{folder}/{MARK}", host))
-        except OSError:
-            return wire.Mark()
-
-    def report(self, rank: int, version: int, is_mirror: bool = False) -> SaveReport:
-        """What a rank says of a version, whose numbers are looked at; or of one on another host.
-
-        Raises:
-          OSError, ValueError: it can't be read, or is not what was written.
-        """
-        folder, host = self._place(rank, is_mirror)
-        folder = f"{folder}/v{version}"
-        written = json.loads(self.folder.read(rank, f"{folder}/report.json", host))
-        report: SaveReport = wire.read(SaveReport, written, "report of a copy")
-        self.folder.check(rank, folder, report.parts, host)
-        return replace(report, folder=folder, host=host) if is_mirror else report
-
-    def _place(self, rank: int, is_mirror: bool) -> tuple[str, int | None]:
-        """(the folder of a rank's copy, the number of its host where that is not the rank's)."""
-        folder, host = self.paths[rank], None
-        if is_mirror:
-            folder, host = self.mirrors[rank].folder, self.mirrors[rank].host
-        return f"{folder}/copy-{rank}", host
-
-
 def _nothing() -> None:
-    """Where nobody looks after it."""
+    """Nobody looks after it any more."""
 
 
 def _parents() -> list[Path]:
@@ -305,124 +138,36 @@ def _parents() -> list[Path]:
 
 
 @dataclass(frozen=True)
-class Dead:
-    """What is known of a rank that could not be saved.
-
-    Attributes:
-      names: those that it had, or may have bound since it told them; None where nobody knows.
-      is_current: it had no others: all cells that it has run since are in ``names``.
-      values: what they were when it told them last (``wire.NameChanges``), where that is known.
-      others: what each rank that was saved had told by then, and has told no change of since.
-      maybe: those of ``names`` that its last cell may have bound; it had not ended.
-      unheard: the last cell that it has told of, where another notebook has sent it more.
-    """
-
-    names: frozenset[str] | None = None
-    is_current: bool = False
-    values: Mapping[str, str] = field(default_factory=dict)
-    others: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    maybe: frozenset[str] = frozenset()
-    unheard: int | None = None
-
-
-def _texts(report: SaveReport, cell_is_undone: bool) -> dict[str, str]:
-    """What the values are that a rank has saved (``wire.NameChanges``)."""
-    texts, before = report.texts, report.before
-    if cell_is_undone:
-        texts = {n: t for n, t in texts.items() if n not in before.absent} | before.texts
-    return {name: text for name, text in texts.items() if text}
-
-
-@dataclass(frozen=True)
 class Kept:
     """The saved variables of a cluster's ranks.
 
     Attributes:
-      folder: where they are, a file a rank.
-      reports: what each rank that could be saved says of its file.
-      cell_is_undone: names that a cell has bound are to be what they were before it.
-      dead: the ranks that could not be saved.
+      folder: where they are.
+      reports: what each rank that could be saved says of its files.
       num_processes: how many ranks there were.
       gone: why files that were saved can't be read any more, by rank.
-      replaced: ranks that have died, and are there by their copies.
-      copied: what ranks say of their copies, where not all of them have whole ones: those of dead
-        ranks have what these had, those of others what they have lost.
-      copies: where these are.
       mesh: for another number of ranks: the sizes of the meshes' axes that were named.
-      undone: the cells that are taken back.
-      is_resized: it is for other ranks than have saved it: others in number, or on other hosts.
-      notes: what is to be said of it when it is back.
-      when: when names were lost that are lost, as in "in cell [3]".
-      made_by: the cells that have made names.
     """
 
     folder: StateFolder
-    reports: dict[int, SaveReport]
-    cell_is_undone: bool
-    dead: dict[int, Dead]
+    reports: Mapping[int, Saved]
     num_processes: int
     gone: Mapping[int, str] = field(default_factory=dict)
-    replaced: tuple[int, ...] = ()
-    copied: Mapping[int, SaveReport] = field(default_factory=dict)
-    copies: Copies | None = None
     mesh: Mapping[str, int] = field(default_factory=dict)
-    undone: frozenset[int] = frozenset()
-    is_resized: bool = False
-    notes: str = ""
-    when: str = "in a restart"
-    made_by: Makers = field(default_factory=dict)
 
     def looked_at(self) -> Kept:
-        """What of it can be read now: a host may be lost since, with what its ranks had saved.
-
-        Those ranks are as if they had died before.
-        """
-        gone = self.folder.lost(self.copied)
-        copied = {rank: one for rank, one in self.copied.items() if rank not in gone}
-        return replace(self, copied=copied).without(self.folder.lost(self.reports))
+        """What of it can be read now: a host may be lost since, with what its ranks had saved."""
+        return self.without(self.folder.lost(self.reports))
 
     def without(self, gone: Mapping[int, str]) -> Kept:
         """The same where the files of these ranks can't be read, each with the reason."""
         left = {rank: report for rank, report in self.reports.items() if rank not in gone}
-        texts = {r: _texts(report, self.cell_is_undone) for r, report in self.reports.items()}
-        dead = dict(self.dead)
-        for rank in gone.keys() & self.reports.keys():
-            names = frozenset(self.reports[rank].names)
-            dead[rank] = Dead(names, True, texts[rank], {r: texts[r] for r in left})
-        copied = {rank: one for rank, one in self.copied.items() if rank not in gone}
-        return replace(self, reports=left, dead=dead, gone={**self.gone, **gone}, copied=copied)
-
-    @property
-    def all_undone(self) -> frozenset[int]:
-        """Those of ``undone`` of which nothing is left: all ranks know what was before them."""
-        is_known = all(report.before.known for report in self.reports.values())
-        return self.undone if is_known else frozenset()
-
-    @property
-    def ranks(self) -> list[int]:
-        """Those of which there is anything: what they have saved, or a copy."""
-        return sorted({*self.reports, *self.copied})
+        return replace(self, reports=left, gone={**self.gone, **gone})
 
     @property
     def why_gone(self) -> str:
         """The ranks whose files can't be read any more, and why; "" where all can."""
         return tell_each(self.gone)
-
-    def bring_all(self) -> None:
-        """Have ranks read nothing from other hosts: all that they need is brought to theirs."""
-        self.folder.bring_all()
-        if self.copies is not None:
-            self.copies.folder.bring_all()
-
-    def remove(self) -> None:
-        self.give_up()
-        if self.copies is not None:
-            self.copies.folder.remove()
-
-    def give_up(self) -> None:
-        """Remove what was saved, and not the copies that ranks have kept, which they go on with."""
-        if self.copies is None or self.folder is not self.copies.folder:
-            self.folder.remove()
 
 
 def sweep() -> None:

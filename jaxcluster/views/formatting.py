@@ -134,8 +134,6 @@ def doing(s: RankState, dead: Mapping[int, Death]) -> str:
         return f"dead: {dead[s.rank].why}"
     if s.queued and s.state == "running":
         return f"running, {s.queued} waiting"
-    if s.background:
-        return f"{s.state}, with {', '.join(s.background[:2])}"
     return s.state
 
 

@@ -1,4 +1,4 @@
-"""How a cell went wrong, as text, as HTML and as JSON: what was found, the cell, launches, stacks.
+"""How a cell went wrong, as text, as HTML and as JSON: what was found, the cell, launches.
 
 The HTML is saved with the notebook. Of colours it has none, since it is shown on any ground.
 """
@@ -14,9 +14,8 @@ from typing import Any
 from jaxcluster.records.lastreport import LastReport
 from jaxcluster.views import text as texts
 
-LAUNCHES = "Launches"
+LAUNCHES = "The last launches that all of their ranks agreed on"
 CELL = "The cell"
-STACKS = "Where the ranks were"
 
 
 def bundle(found: LastReport, cluster: str) -> dict[str, str]:
@@ -29,28 +28,23 @@ def bundle(found: LastReport, cluster: str) -> dict[str, str]:
 
 
 def text(found: LastReport, cluster: str) -> str:
-    """What happened first; then what was done, the cell, the launches, the stacks."""
+    """What happened first; then what was done, the cell, the launches."""
     parts = [f"{_where(found, cluster)}\n{_told(found)}", f"{CELL}:\n{_numbered(found)}"]
-    if found.timelines:
-        parts.append(f"{LAUNCHES}:\n{texts.journal(found.timelines)}")
-    if found.reports:
-        parts.append(f"{STACKS}:\n{_stacks(found)}")
+    if found.launches:
+        parts.append(f"{LAUNCHES}:\n{texts.launches(found.launches, found.now)}")
     return "\n\n".join(parts)
 
 
 def html(found: LastReport, cluster: str) -> str:
-    """The same, with the stacks folded."""
+    """The same, with the launches folded."""
     first, *more = _told(found).splitlines()
     parts = [f"<p><b>{escape(first)}</b></p>", f"<p>{escape(_where(found, cluster))}</p>"]
     if more:
         parts.append(f"<p>{'<br>'.join(map(escape, more))}</p>")
     parts.append(f"<p>{CELL}:</p><pre>{escape(_numbered(found))}</pre>")
-    if found.timelines:
-        launches = escape(texts.journal(found.timelines))
-        parts.append(f"<p>{LAUNCHES}:</p><pre>{launches}</pre>")
-    if found.reports:
-        stacks = escape(_stacks(found))
-        parts.append(f"<details><summary>{STACKS}</summary><pre>{stacks}</pre></details>")
+    if found.launches:
+        launches = escape(texts.launches(found.launches, found.now))
+        parts.append(f"<details><summary>{LAUNCHES}</summary><pre>{launches}</pre></details>")
     return "\n".join(parts)
 
 
@@ -66,8 +60,7 @@ def document(found: LastReport, cluster: str) -> dict[str, Any]:
         "culprits": found.culprits,
         "source": found.source,
         "lines": found.lines,
-        "timelines": [dataclasses.asdict(one) for one in found.timelines],
-        "stacks": _stacks(found),
+        "launches": [dataclasses.asdict(one) for one in found.launches],
     }
 
 
@@ -94,7 +87,3 @@ def _numbered(found: LastReport) -> str:
         f"{'->' if number in found.lines else '  '} {number:3}  {line}".rstrip()
         for number, line in enumerate(found.source.splitlines(), 1)
     )
-
-
-def _stacks(found: LastReport) -> str:
-    return texts.stacks({one.state.rank: one for one in found.reports})

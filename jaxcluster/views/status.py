@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from jaxcluster import wire
 from jaxcluster.cluster.resources import Sample
 from jaxcluster.errors import JaxClusterError
-from jaxcluster.model import stragglers
 from jaxcluster.views import displays, markup, text
 from jaxcluster.views.displays import Bundle
 from jaxcluster.views.throttle import start_in_cell
@@ -58,7 +57,7 @@ def live(cluster: Cluster, show: Show, cell_id: str = "") -> threading.Event:
     told = _changing(states, cluster)
     cluster.meter.keep_up(WAIT_S)
     used = cluster.meter.latest
-    show(bundle(states, cluster.dead, used, _late(cluster, states)), "first")
+    show(bundle(states, cluster.dead, used, _late(cluster)), "first")
 
     def follow() -> None:
         nonlocal told, states, used
@@ -66,8 +65,6 @@ def live(cluster: Cluster, show: Show, cell_id: str = "") -> threading.Event:
             try:
                 states = cluster.status()
                 cluster.meter.keep_up(WAIT_S)
-                if _is_busy(states):
-                    cluster.late.keep_up()
             except JaxClusterError as error:  # the cluster was stopped
                 show(ended(str(error).partition("\n")[0]), "changed")
                 return
@@ -75,7 +72,7 @@ def live(cluster: Cluster, show: Show, cell_id: str = "") -> threading.Event:
             if now != told or now_used is not used:
                 how = "changed" if now != told else "measured"
                 told, used = now, now_used
-                show(bundle(states, cluster.dead, used, _late(cluster, states)), how)
+                show(bundle(states, cluster.dead, used, _late(cluster)), how)
 
     start_in_cell(follow, "jaxcluster-status")
     return done
@@ -124,7 +121,7 @@ def seen(cluster: Cluster | None) -> Bundle:
         none = "This notebook has no cluster."
         return {"text/html": f"<p>{none}</p>", "text/plain": none}
     states = cluster.status()
-    return bundle(states, cluster.dead, cluster.meter.latest, _late(cluster, states))
+    return bundle(states, cluster.dead, cluster.meter.latest, _late(cluster))
 
 
 def ended(why: str) -> Bundle:
@@ -133,18 +130,16 @@ def ended(why: str) -> Bundle:
     return {"text/html": f"<pre>{escape(told)}</pre>", "text/plain": told}
 
 
-def _late(cluster: Cluster, states: Sequence[wire.RankState]) -> str:
-    return stragglers.told(stragglers.of_running(cluster.late.found, states), states)
+def _late(cluster: Cluster) -> str:
+    late = cluster.late()
+    return late.told(cluster.world.hosts) if late is not None else ""
 
 
 def _changing(states: Sequence[wire.RankState], cluster: Cluster) -> object:
     """What somebody does, other than to use memory and processors."""
     return (
-        [
-            (s.rank, s.pid, s.state, s.cell, s.line, s.queued, s.background, round(s.seconds, 1))
-            for s in states
-        ],
-        _late(cluster, states),
+        [(s.rank, s.pid, s.state, s.cell, s.line, s.queued, round(s.seconds, 1)) for s in states],
+        _late(cluster),
         {rank: death.why for rank, death in cluster.dead.items()},
     )
 

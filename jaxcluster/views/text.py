@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from jaxcluster import wire
+from jaxcluster.agreement.refusals import Place
 from jaxcluster.cluster.resources import Sample
-from jaxcluster.model import timeline
 from jaxcluster.model.outputs import RankRecord, group_outputs
-from jaxcluster.ranks import by_value, format_ranks, name_hosts, name_ranks, several_hosts
+from jaxcluster.ranks import by_value, name_hosts, name_ranks, several_hosts
 from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.text import format_nbytes, format_table
 from jaxcluster.views import formatting
+from jaxcluster.wire.ops.agreement import AgreedLaunch
 
 
 def status(
@@ -145,35 +146,23 @@ def _fold(functions: Sequence[str]) -> list[str]:
     return [f"  [... {len(functions)} {frames} of JAX, the innermost in {functions[-1]}]"]
 
 
-def journal(found: Sequence[timeline.Timeline]) -> str:
-    """The last launches of each set of processes, the first difference between ranks marked."""
-    return "\n".join(_launches(one) for one in found) or NOTHING_LAUNCHED
+def launches(agreed: Sequence[AgreedLaunch], now: float) -> str:
+    """The last launches that ranks have agreed on, oldest first."""
+    rows = [["program", "at", "ago", "last rank"]]
+    for one in agreed:
+        last = f"{one.last}, {1000 * one.late_s:.1f} ms later" if one.late_s else str(one.last)
+        rows.append([one.name, place(one.place), f"{now - one.at:.3f} s", last])
+    return "\n".join(format_table(rows)) if agreed else NOTHING_LAUNCHED
 
 
-NOTHING_LAUNCHED = (
-    "No program that spans processes has been launched since the ranks were last in lockstep."
-)
+NOTHING_LAUNCHED = "No program that spans processes has been launched yet."
 
 
-def _launches(found: timeline.Timeline) -> str:
-    rows = [["launch", "ranks", "program", "cell", ""]]
-    different, odd = found.difference(), set(found.odd)
-    for at in range(found.length):
-        groups: dict[timeline.Launch | str, list[int]] = {}
-        for lane in found.lanes:
-            none = "died" if lane.died else "not yet" if lane.under_way else "-"
-            groups.setdefault(lane.launches[at] or none, []).extend(lane.ranks)
-        for launch, ranks in groups.items():
-            row = [str(found.first + at), format_ranks(sorted(ranks))]
-            if isinstance(launch, str):
-                row += [launch, ""]
-            else:
-                row += [launch.name, launch.place]
-            is_odd = at == different and odd.issuperset(ranks)
-            rows.append([*row, "<- first difference" if is_odd else ""])
-    left = f"\nnot shown: {name_ranks(found.hidden)}" if found.hidden else ""
-    title = f"Programs of {name_ranks(found.processes)}"
-    return f"{title}\n" + "\n".join(format_table(rows)) + left
+def place(where: Place) -> str:
+    """``cell [3] line 2``."""
+    parts = [f"cell [{where.cell}]"] if where.cell is not None else []
+    parts += [f"line {where.line}"] if where.line else []
+    return " ".join(parts) or where.within
 
 
 def outputs(records: Mapping[int, RankRecord]) -> str:

@@ -31,7 +31,6 @@ from jaxcluster.wire.codec import (
     type_name,
 )
 from jaxcluster.wire.comms import VIEW_MIME, WIDGET, CommState, opening_order
-from jaxcluster.wire.copy_marks import Mark, Since
 from jaxcluster.wire.inbox import Inbox
 from jaxcluster.wire.messages import (
     ArrayInfo,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 import functools
 import traceback
 from collections.abc import Callable

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import itertools
 import operator
 import sys
 from collections.abc import Sequence
@@ -153,7 +151,9 @@ def announce_launches(agreement: Agreement) -> bool:
     functools.update_wrapper(get_fastpath_data, original_fastpath)
 
     def create_cpp_call(self: Any, params: Any) -> Any:
-        return None if isinstance(self.unsafe_call, AskingExecute) else original_cpp_call(self, params)
+        return (
+            None if isinstance(self.unsafe_call, AskingExecute) else original_cpp_call(self, params)
+        )
 
     def compile(self: Any, compiler_options: Any = None, **kwargs: Any) -> Any:
         devices = kwargs.get("device_assignment") or self._device_list or ()

@@ -21,7 +21,6 @@ import numpy as np
 
 from jaxcluster.engine.private import arrays
 
-
 IDLE_S = 0.002  # how long a device gets before a cell to show that it has nothing to do
 
 

@@ -7,14 +7,12 @@ not import jax.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 from jaxcluster.engine.private import (
     arrays,
     compilations,
-    contexts,
     coordination,
     hostvalues,
     is_there,
@@ -39,8 +37,8 @@ def _one_slice() -> bool:
     return _has(_jax.Device, "__getattr__") and "slice_index" in constants
 
 
-def _launch_journal() -> bool:
-    from jax._src import pjit, tree_util
+def _launches() -> bool:
+    from jax._src import pjit
     from jax._src.interpreters import pxla
 
     return (
@@ -49,17 +47,7 @@ def _launch_journal() -> bool:
         and _has(pxla.MeshExecutable, "create_cpp_call")
         and _has(pxla.MeshComputation, "compile")
         and _has(pjit, "_get_fastpath_data")
-        and _has(tree_util.dispatch_registry, "register_node")
     )
-
-
-def _replay() -> bool:
-    from jax._src.interpreters import pxla
-    from jax.experimental import serialize_executable
-
-    fields = {f.name for f in dataclasses.fields(pxla.UnloadedMeshExecutable)}
-    needed = {"input_avals", "input_shardings", "device_list", "keepalive"}
-    return needed <= fields and _has(serialize_executable, "_JaxPjrtPickler", "_JaxPjrtUnpickler")
 
 
 def _saved_variables() -> bool:
@@ -68,27 +56,6 @@ def _saved_variables() -> bool:
 
     registers = any(_has(tree_util, name) for name in pytrees.REGISTERS)
     return registers and _has(tree_util, "_registry") and _has(lax, "_convert_element_type")
-
-
-def _references() -> bool:
-    from jax._src import core
-
-    return "_refs" in core.Ref.__annotations__ and "_buf" in core.ArrayRefImpl.__annotations__
-
-
-def _coordination_client() -> bool:
-    from jax._src import distributed
-
-    return _has(distributed.global_state, "client")
-
-
-def _fast_paths() -> bool:
-    from jax._src import pjit
-    from jax._src.lib import _jax
-
-    return _has(pjit, "_cpp_pjit_cache_fun_only", "_cpp_pjit_cache_explicit_attributes") and _has(
-        _jax.PjitFunctionCache, "clear_all"
-    )
 
 
 def _refused_calls() -> bool:
@@ -123,20 +90,15 @@ PROBES: dict[str, tuple[str, Callable[[], bool]]] = {
         _gloo_address,
     ),
     "one slice": ("jax.make_mesh refuses the CPU devices of several machines", _one_slice),
-    "launch journal": (
-        "ranks that break lockstep are not found; hangs show only in stacks",
-        _launch_journal,
-    ),
-    "replay of launches": (
-        "ranks need new processes to come back into lockstep, which takes longer",
-        _replay,
+    "launches": (
+        "launches are not checked: a program that ranks launch differently hangs them",
+        _launches,
     ),
     "saved variables": (
         "restored scalars lose their weak type; classes must be registered again",
         _saved_variables,
     ),
-    "references": ("a jax.Ref is lost with its process", _references),
-    "copies": (
+    "host values": (
         "values that should be equal on all ranks are compared only where arrays are pulled",
         hostvalues.can_hear,
     ),
@@ -144,11 +106,9 @@ PROBES: dict[str, tuple[str, Callable[[], bool]]] = {
         "rank 0 hosts JAX's coordinator, and its death ends all ranks",
         coordination.can_coordinate_elsewhere,
     ),
-    "coordination client": ("there is no strict mode", _coordination_client),
-    "fast paths": ("each switch of strict mode makes all programs compile again", _fast_paths),
     "transfers": (
-        "device_put from process to process is refused on CPU, and not recorded on GPU and TPU",
-        transfers.can_record,
+        "device_put from process to process is refused on CPU, and not checked on GPU and TPU",
+        transfers.can_announce,
     ),
     "refused calls": (
         "jax.extend.backend.clear_backends() leaves ranks that can no longer compute",
@@ -157,10 +117,6 @@ PROBES: dict[str, tuple[str, Callable[[], bool]]] = {
     "option definitions": (
         "a restart sets the options that modules added to jax.config to their defaults",
         _option_definitions,
-    ),
-    "contexts": (
-        "contexts of JAX that a cell leaves entered are neither undone nor kept",
-        contexts.can_read,
     ),
     "compiled programs": (
         "new processes compile all programs again",

@@ -8,8 +8,8 @@ listens on one that is free, the receiver dials port 0, and waits for ever (jax 
 A transfer is no program, but it must keep the order all the same. Each process numbers the
 transfers that it has asked for, and sender and receiver find each other by these numbers. Where a
 process leaves one out, whether it takes part in it or not, later ones hang, or bring another
-array's values. So each is announced as a launch of all processes. Three ways lead to them, by which XLA
-takes numbers:
+array's values. So each is announced as a launch of all processes. Three ways lead to them, by
+which XLA takes numbers:
 
 - ``device_put`` to a sharding. One call numbers its arrays in groups, of the same devices, in the
   order of a hash table that each process seeds again: so each group has a call of its own.
