@@ -270,7 +270,7 @@ class RunningCell:
                 (self.paused.add if kind else self.paused.discard)(rank)
                 record.held |= self.paused
                 self.talk.paused(rank, kind)
-            case "died":
+            case "died" if rank not in record.replies:
                 death = self._world.dead.get(rank) or wire.Death(event.why)
                 self._deaths[rank] = death
                 record.records[rank].died = death.why

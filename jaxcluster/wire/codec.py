@@ -235,7 +235,7 @@ def _check(annotation: Any, value: Any, where: str) -> None:
             return
         annotation = next(a for a in inner if a is not type(None))
         origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is list and isinstance(value, list):
+    if origin in (list, tuple) and isinstance(value, list):
         for number, item in enumerate(value):
             _check(inner[0], item, f"{where}[{number}]")
     elif origin is dict and isinstance(value, dict):
@@ -305,6 +305,9 @@ def _value_builder(annotation: Any, exact: bool) -> Builder | None:
     if origin in (typing.Union, types.UnionType):
         made = next((made for one in inner if (made := _value_builder(one, exact))), None)
         return made and (lambda value: None if value is None else made(value))
+    if origin is tuple and inner[1:] == (...,):
+        item = _value_builder(inner[0], exact)
+        return (lambda value: tuple(map(item, value))) if item is not None else tuple
     if origin is list and (item := _value_builder(inner[0], exact)) is not None:
         return lambda value: [item(one) for one in value]
     if origin is dict:

@@ -219,7 +219,8 @@ class Link(ABC):
         buffers = [frame.buffer for frame in frames[1:]]
         with self._lock:
             waiting = self._waiting.get(id)
-            if op in ("reply", "error"):
+            is_cell = waiting is not None and waiting[2].op == wire.CellRequest.op
+            if op in ("reply", "error") and not is_cell:  # more comes of a cell: ``Over``
                 self._waiting.pop(id, None)
         try:
             if op in EVENTS:
