@@ -174,8 +174,6 @@ def run_parser() -> Parser:
     add = parser.add_argument
     add("--all", action="store_true", dest="everything")
     add("--logs", metavar="FOLDER")
-    add("--elastic", action="store_true")
-    add("--retries", type=int, default=0, metavar="N")
     return parser
 
 

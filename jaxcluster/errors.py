@@ -31,7 +31,6 @@ next. They survive pickling, and IPython shows them without a traceback of ours.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 # Said wherever a restart is the way out: it loses nothing that can be saved.
 RESTART_HINT = "%jaxcluster restart gives the ranks new processes and keeps their variables."

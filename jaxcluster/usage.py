@@ -166,19 +166,9 @@ WORDS = {
     "%shards --check": ("compare all copies, and look for NaN and Inf", "x --check"),
     "%shards --widget": ("a view with statistics and values of single shards", "x --widget"),
     "run --all": ("show the lines of all ranks, each with its rank", "-n 4 --all"),
-    "run --elastic": (
-        "after the loss of a host that can't be replaced, run the script again on the hosts that "
-        "are left: loops of jaxcluster.steps(..., keep=...) go on where they were kept",
-        "--launcher ssh --hosts h1:2,h2:2 --elastic",
-    ),
     "run --logs": (
         "the folder for the files rank-0.txt, rank-1.txt... (default: a new one in /tmp)",
         "-n 4 --logs out",
-    ),
-    "run --retries": (
-        "after a failure, run the script again with new processes, up to N times: loops of "
-        "jaxcluster.steps(..., keep=...) go on where they were kept",
-        "-n 4 --retries 3",
     ),
 }
 

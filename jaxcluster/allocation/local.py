@@ -257,7 +257,9 @@ class LocalProcesses(Processes):
         return [process.log for process in self.plan.ranks]
 
     def _spawn_coordinator(self, argv: Sequence[str], env: Mapping[str, str]) -> int:
-        procs = [replace(self.plan.coordinator, argv=argv, env={**self.plan.coordinator.env, **env})]
+        procs = [
+            replace(self.plan.coordinator, argv=argv, env={**self.plan.coordinator.env, **env})
+        ]
         return self.supervisor.command(Spawn(procs), self.spec.timeout_s)[0]
 
     def no_way(self, to: int, address: str, port: int, deaf: Sequence[int]) -> LaunchError:

@@ -165,9 +165,8 @@ def load(
         world.names[rank] = {*one.names}
     back = {name for one in bound.values() for name in one.names}
     gone = {name: why for by_name in lost.values() for name, why in by_name.items()}
-    left = {
-        name: why for one in (*reports.values(), *bound.values()) for name, why in one.left.items()
-    }
+    left = {name: why for saved in reports.values() for name, why in saved.left.items()}
+    left |= {name: why for one in bound.values() for name, why in one.left.items()}
     return Restored(
         tuple(sorted(back)),
         {name: why for name, why in gone.items() if name not in back} | left,

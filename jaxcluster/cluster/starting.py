@@ -277,7 +277,10 @@ class Starting:
         port = self._relay_port() if address else 0
         paths = self.processes.referee_paths(address, port, key)
         requests = []
-        for request in plan.requests:
+        is_checked = os.environ.get("JAXCLUSTER_AGREE") != "0"
+        for planned in plan.requests:
+            path = paths[planned.process_id]
+            request = dataclasses.replace(planned, referee=path, is_checked=is_checked)
             if service:
                 request = dataclasses.replace(
                     request,
@@ -285,9 +288,7 @@ class Starting:
                     coordinator_bind_address=service,
                     coordinator_process=True,
                 )
-            path = paths[request.process_id]
-            is_checked = os.environ.get("JAXCLUSTER_AGREE") != "0"
-            requests.append(dataclasses.replace(request, referee=path, is_checked=is_checked))
+            requests.append(request)
         return dataclasses.replace(plan, requests=tuple(requests))
 
     def _relay_port(self) -> int:

@@ -33,7 +33,6 @@ from jaxcluster.engine.comms import Comms
 from jaxcluster.engine.control import ControlChannel, Request, StopJobs
 from jaxcluster.engine.history import History
 from jaxcluster.engine.private import coordination
-from jaxcluster.engine.repair import repair_modules
 from jaxcluster.engine.resources import own_gpus, resources
 from jaxcluster.engine.shards import ArrayViews
 from jaxcluster.engine.values import Values

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import textwrap
 import time
@@ -10,24 +9,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxcluster import cluster, wire
-from jaxcluster.cluster import Cluster, array_queries, replay
+from jaxcluster.cluster import Cluster, array_queries
 from jaxcluster.cluster import history as cells
 from jaxcluster.errors import UsageError
-from jaxcluster.model import deadlock, deaths, diagnose, explain, lockstep, stragglers
+from jaxcluster.model import deaths
 from jaxcluster.model.availability import advice
-from jaxcluster.model.findings import Suspicion
 from jaxcluster.model.history import Run
 from jaxcluster.model.outputs import ANSI, RankRecord, group_outputs
 from jaxcluster.ranks import begin_ranks, by_value, name_ranks, parse_ranks
 from jaxcluster.records import registry
 from jaxcluster.records.lastreport import LastReport
-from jaxcluster.text import format_nbytes, format_table
+from jaxcluster.text import format_nbytes, format_seconds, format_table
 from jaxcluster.views import report as reports
 from jaxcluster.views import text
 
 MOST_CHARS = 20_000  # of one answer; its end is kept
 MOST_IMAGES = 4
-LOOK_S = 0.3  # between two looks that must agree
 
 
 def clip(shown: str, most: int = MOST_CHARS) -> str:
@@ -36,19 +33,6 @@ def clip(shown: str, most: int = MOST_CHARS) -> str:
     if len(shown) <= most:
         return shown
     return f"[{len(shown) - most} characters before this are left out]\n{shown[-most:]}"
-
-
-def clip_document(found: dict[str, Any]) -> dict[str, Any]:
-    """A report with so much JSON at most: of long texts the end, and the first timelines.
-
-    ``left_out`` says how many timelines are not there.
-    """
-    short = {k: clip(v, MOST_CHARS // 8) if isinstance(v, str) else v for k, v in found.items()}
-    timelines = found["timelines"]
-    while len(json.dumps(short)) > MOST_CHARS and short["timelines"]:
-        short["timelines"] = short["timelines"][:-1]
-        short["left_out"] = len(timelines) - len(short["timelines"])
-    return short
 
 
 # --------------------------------------------------------------------------- clusters
@@ -64,25 +48,32 @@ def clusters() -> str:
 
 
 def status(running: Cluster) -> str:
-    """What each rank does, and whether the ranks are in lockstep."""
-    states = running.status()
-    lines = [running.summary(), text.status(states, running.dead)]
-    lines += filter(None, [stragglers.told(running.straggler(), states)])
-    counts = {s.rank: s.launches for s in states if s.state in ("idle", "running")}
-    if lockstep.in_lockstep(counts):
-        lines.append("The ranks are in lockstep.")
-    elif all(s.state == "idle" for s in states):
-        lines.append("The ranks are NOT in lockstep: the tool `report` says why.")
-    else:
-        lines.append("Some ranks are ahead of others, as is usual within a cell.")
-    return "\n".join(lines)
+    """What each rank does, who waits for whom, and who comes last."""
+    lines = [running.summary(), text.status(running.status(), running.dead)]
+    if (late := running.late()) is not None:
+        lines.append(late.told(running.world.hosts))
+    return "\n".join([*lines, _waits(running)])
+
+
+def _waits(running: Cluster) -> str:
+    """Who waits for whom now, and at which line."""
+    looked = running.look()
+    if looked is None:
+        return "No rank knows what the others wait for."
+    told = []
+    for wait in looked.waits:
+        who = f"Rank {wait.rank}" + (f" (thread {wait.lane})" if wait.lane else "")
+        since = format_seconds(looked.now - wait.since)
+        place = f"{text.place(wait.place)}, {wait.name}"
+        told.append(f"{who} has waited {since} for {name_ranks(wait.missing)} ({place}).")
+    return "\n".join(told) or "No rank waits for another."
 
 
 # --------------------------------------------------------------------------- what went wrong
 
 
 def report(running: Cluster, cell: int | None) -> list[str | dict[str, Any]]:
-    """What is wrong now, and what was last or in a cell, with the ranks' stacks of that moment.
+    """What the ranks do now, and what went wrong last or in a cell.
 
     The past is there as text, and as what a program can read.
     """
@@ -92,8 +83,7 @@ def report(running: Cluster, cell: int | None) -> list[str | dict[str, Any]]:
         told.append(f"BEFORE\n{reports.none(running.name, cell, running.past_reports.all())}")
         return ["\n\n".join(told)]
     told.append(_tell_last(found, running.name, time.time_ns()))
-    document = clip_document(reports.document(found, running.name))
-    return [clip("\n\n".join(told)), document]
+    return [clip("\n\n".join(told)), reports.document(found, running.name)]
 
 
 def _now(running: Cluster) -> str:
@@ -104,34 +94,9 @@ def _now(running: Cluster) -> str:
             return "\n".join([*lines, advice(running.condition) or ""])
         rank = min(running.dead)
         return "\n".join([*lines, f"The end of rank {rank}'s log:", world.log_excerpt(rank)])
-    before = replay.ask_reports(world.link, launches=256)
-    time.sleep(LOOK_S)
-    reports = replay.ask_reports(world.link, launches=256)
-    lines = []
-    if silent := sorted(set(world.link.ranks) - set(reports)):
-        lines.append(f"{begin_ranks(silent)} gave no answer.")
-    cell = next(reversed(running.history().cells), None)
-    if cell is not None and cell.seq <= running.record.last_seq:  # of the processes before these
-        cell = None
-    own = {rank: run for rank, run in cell.runs.items() if rank in reports} if cell else {}
-    ended = [r for r, rep in reports.items() if rep.state.state == "idle" and not rep.state.queued]
-    errors = {r: c.error for r, c in own.items() if c.error is not None}
-    found = diagnose.diagnose(
-        reports, ended, cell.source if cell else "", cell.cell if cell else 0, errors, list(own),
-        before=before, expected=world.turns.last_cells(),
-    )  # fmt: skip
-    working = {r: reports[r] for r in reports if r not in ended}
-    waited = max((rep.state.seconds for rep in working.values()), default=0.0)
-    if isinstance(found, Suspicion):
-        lines.append(explain.tell_suspicion(found, waited))
-    elif found is not None:
-        lines.append(str(found))
-    else:
-        certain, unsure = deadlock.find(reports)
-        lines += [str(certain)] if certain is not None else unsure
-    if working:
-        lines += explain.tell_working(working, ended, waited, world.hosts)
-    return "\n".join(lines) or "All ranks are idle, and in lockstep."
+    silent = [state.rank for state in running.status() if state.state == "silent"]
+    lines = [f"{begin_ranks(silent)} gave no answer."] if silent else []
+    return "\n".join([*lines, _waits(running), text.stacks(running.stacks())])
 
 
 def _tell_last(last: LastReport, name: str, now_ns: int) -> str:

@@ -17,7 +17,6 @@ QUIT = "BdbQuit"  # what a rank raises whose debugger was left by ``q``
 DIVERGED = ("ended", "differs", "circle", "idle", "uneven", "torn")  # kinds of refusals
 
 
-
 @dataclass(frozen=True)
 class Ending:
     """A cell that is over.

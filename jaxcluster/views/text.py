@@ -160,7 +160,7 @@ NOTHING_LAUNCHED = "No program that spans processes has been launched yet."
 
 def place(where: Place) -> str:
     """``cell [3] line 2``."""
-    parts = [f"cell [{where.cell}]"] if where.cell is not None else []
+    parts = [f"cell [{where.cell}]"] if where.cell else []
     parts += [f"line {where.line}"] if where.line else []
     return " ".join(parts) or where.within
 

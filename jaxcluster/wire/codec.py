@@ -306,8 +306,8 @@ def _value_builder(annotation: Any, exact: bool) -> Builder | None:
         made = next((made for one in inner if (made := _value_builder(one, exact))), None)
         return made and (lambda value: None if value is None else made(value))
     if origin is tuple and inner[1:] == (...,):
-        item = _value_builder(inner[0], exact)
-        return (lambda value: tuple(map(item, value))) if item is not None else tuple
+        make = _value_builder(inner[0], exact) or _itself
+        return lambda value: tuple(map(make, value))
     if origin is list and (item := _value_builder(inner[0], exact)) is not None:
         return lambda value: [item(one) for one in value]
     if origin is dict:
@@ -318,6 +318,10 @@ def _value_builder(annotation: Any, exact: bool) -> Builder | None:
             return lambda value: {int(name): one for name, one in value.items()}
     is_ours = isinstance(annotation, type) and dataclasses.is_dataclass(annotation)
     return _builder(annotation, exact) if is_ours else None
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 _hints_cache: dict[type, dict[str, Any]] = {}
