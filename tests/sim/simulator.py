@@ -4,7 +4,7 @@ A schedule is a seed: it makes cells for a few ranks, perhaps with one fault, an
 which rank, thread or message moves next. ``Schedule.check`` holds what came of it against the
 properties.
 
-``python -m agreement.simulator FIRST COUNT`` plays schedules and prints those that break one.
+``python -m sim.simulator FIRST COUNT`` plays schedules and prints those that break one.
 """
 
 from __future__ import annotations
