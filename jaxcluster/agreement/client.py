@@ -201,6 +201,26 @@ class Agreement:
         confirmed = itertools.islice(self.confirmations(), 1)
         return list(itertools.chain(agreed, made, confirmed))[1]
 
+    @contextlib.contextmanager
+    def limited(self, seconds: float, error: BaseException) -> Iterator[None]:
+        """Within, a launch of this thread that is not agreed in time is left, and raises this."""
+        lane = self._lane()
+
+        def leave() -> None:
+            lane.deferred = error
+            with contextlib.suppress(OSError):
+                lane.socket.send(b"W")  # it has no effect if "go" is on its way
+
+        timer = threading.Timer(seconds, leave)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            if lane.deferred is error:
+                lane.deferred = None
+
     def place(self) -> Place:
         """Where the caller's caller is."""
         return self._place_of(sys._getframe(2))

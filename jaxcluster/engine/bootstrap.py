@@ -214,9 +214,11 @@ def initialize(
             heartbeat_timeout_seconds=request.heartbeat_timeout_seconds,
             coordinator_bind_address=request.coordinator_bind_address,
         )
-    coordination.refuse_what_ends_ranks()
+    coordination.keep_initialized(runner.note)
     coordination.join_cpu_slices()
     devices = [_device_info(d) for d in jax.local_devices()]
+    if is_checked:  # the backend has been given JAX's own client
+        coordination.announce_waits(agreement)
     if devices[0].platform in ("gpu", "cuda", "rocm"):
         loaded.unload_when_idle()
     if devices[0].platform == "cpu":

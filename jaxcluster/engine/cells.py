@@ -165,6 +165,11 @@ class CellRunner:
         self.turns.arrive(Turn(cell.turn, begin, skip, request.send))
         return DEFERRED
 
+    def note(self, line: str) -> None:
+        """Say something about the code that runs; a script's output stays its own."""
+        if self.current is None or self.current.cell.script is None:
+            print(line)
+
     def in_turn(self, handler: Handler) -> Handler:
         """A handler, for the control thread, that has its request's turn among cells."""
 

@@ -17,6 +17,10 @@ T = TypeVar("T")
 MESSAGE_CHARS = 20_000  # of an error's message
 TRACEBACK_CHARS = 200_000  # of all its lines
 MAX_CHAIN = 100  # causes and contexts
+NO_DEVICE = (
+    "The mesh or sharding has none of this rank's devices. A mesh of all devices has some on each "
+    "rank: jax.make_mesh((jax.device_count(),), ('x',))"
+)
 NO_MESSAGE = "(its message is not available)"
 
 
@@ -41,9 +45,19 @@ def error_info(
 
 def _hint(error: BaseException) -> str:
     try:
+        if type(error) is StopIteration and is_of_jax(traceback_of(error)):
+            return NO_DEVICE
         return why_copies_differ(error)
     except Exception:  # JAX's function is another one by now
         return ""
+
+
+def is_of_jax(at: TracebackType | None) -> bool:
+    """Whether an exception was raised in JAX's own code."""
+    name = ""
+    for one in tracebacks.entries(at):
+        name = str(one.tb_frame.f_globals.get("__name__", ""))
+    return name.partition(".")[0] == "jax"
 
 
 def message_of(error: BaseException) -> str:

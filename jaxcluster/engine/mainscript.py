@@ -32,7 +32,6 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jaxcluster import wire
 from jaxcluster.engine import usercode
-from jaxcluster.engine.private import coordination
 
 AFTER_ERROR_S = 3.0  # that threads get after the script has failed; after its end they get all
 JOIN_S = 0.1  # between looks, since a lock that is waited for hears no interrupt
@@ -225,8 +224,7 @@ def _as_python_has_it(script: wire.Script, namespace: dict[str, Any]) -> Iterato
     asyncio._set_running_loop(None)  # the rank's own, in which no asyncio.run could be
     pid = os.getpid()
     try:
-        with coordination.scripts_may_initialize():
-            yield
+        yield
     finally:
         if os.getpid() == pid:
             asyncio._set_running_loop(loop)

@@ -12,16 +12,6 @@ KIND_HINTS = (
         "see it whole, or %pull it into the notebook.",
     ),
     (
-        "distributed.initialize should only be called once",
-        "%jaxcluster start has called jax.distributed.initialize on every rank already: leave out "
-        "the call.",
-    ),
-    (
-        "distributed.initialize() must be called before",
-        "%jaxcluster start has called jax.distributed.initialize on every rank already: leave out "
-        "the call.",
-    ),
-    (
         "must not be called on a rank",
         "Leave out the call: %jaxcluster stop ends the cluster, %jaxcluster restart gives it new "
         "processes.",
@@ -36,6 +26,17 @@ KIND_HINTS = (
         "jax.make_mesh gives Explicit axes, on which JAX asks instead of choosing: "
         "jnp.matmul(x, y, out_sharding=P(...)); or leave it to the compiler: jax.make_mesh(shape, "
         "names, axis_types=(jax.sharding.AxisType.Auto,) * len(names)).",
+    ),
+    (
+        "Use `.at[...].get(out_sharding=)`",
+        "jax.make_mesh gives Explicit axes, on which JAX asks how a part lies on the devices: "
+        "x.at[0].get(out_sharding=jax.P()); or leave it to the compiler: jax.make_mesh(shape, "
+        "names, axis_types=(jax.sharding.AxisType.Auto,) * len(names)).",
+    ),
+    (
+        "Please enter your `jit` into a mesh context",
+        "jax.make_mesh gives Explicit axes: write jax.set_mesh(mesh) once, or give it Auto axes: "
+        "axis_types=(jax.sharding.AxisType.Auto,) * len(names).",
     ),
     (
         "passed to device_put is not the same on each process",
@@ -53,8 +54,7 @@ KIND_HINTS = (
     ),
     (
         "RESOURCE_EXHAUSTED: ",
-        "%jaxcluster memory shows what each device holds. What the cell has replaced is held for "
-        "an undo until the next cell begins: %jaxcluster undo off holds nothing.",
+        "%jaxcluster memory shows what each device holds.",
     ),
     (
         "failed: unhandled cuda error",

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from jaxcluster.agreement.client import Agreement
+from jaxcluster.agreement.refusals import Program
+from jaxcluster.engine.private import is_there
+
+LOOK_MS = 200  # between looks whether a wait for a key is to end
 _gloo_original: Any = None
 
 
@@ -118,110 +125,95 @@ def coordinator_elsewhere() -> Iterator[None]:
         _jax.get_distributed_runtime_service = original
 
 
-def coordination_client() -> Any:
-    """JAX's client of the coordination service (its key-value store and barriers).
+class Client:
+    """JAX's client of the coordination service, whose waits for other processes are agreed on.
 
-    Raises:
-      NotImplementedError: the private name has moved.
-    """
-    try:
-        from jax._src import distributed
-
-        client = distributed.global_state.client
-    except (ImportError, AttributeError) as error:
-        raise NotImplementedError(f"this jax keeps its client elsewhere: {error}") from None
-    return client
-
-
-class Store:
-    """A folder of the coordination service's key-value store; a call takes some 0.5 ms.
+    Libraries (Orbax) reach it by ``jax._src.distributed.global_state.client``. All but the waits
+    goes to JAX's own.
 
     Args:
-      folder: a name that nothing else in the store begins with.
-      client: JAX's client of the service.
+      client: JAX's own.
+      agreement: that of this process.
+      num_processes: how many there are.
     """
 
-    def __init__(self, folder: str, client: Any) -> None:
-        self.folder = folder
-        self.client = client
+    def __init__(self, client: Any, agreement: Agreement, num_processes: int) -> None:
+        self._client, self._agreement = client, agreement
+        self._everyone = tuple(range(num_processes))
 
-    def write(self, key: str, value: str) -> None:
-        self.client.key_value_set(f"{self.folder}/{key}", value, allow_overwrite=True)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
 
-    def read(self, folder: str) -> dict[str, str]:
-        """What stands under ``folder``, by the last part of its key."""
-        found = self.client.key_value_dir_get(f"{self.folder}/{folder}/")
-        return {key.rpartition("/")[2]: value for key, value in found}
+    def wait_at_barrier(
+        self, barrier_id: str, timeout_in_ms: int, process_ids: Sequence[int] | None = None
+    ) -> None:
+        """Go on once all processes are there. A stop, an early end or a death ends the wait."""
+        processes = tuple(sorted(process_ids)) if process_ids else self._everyone
+        digest = hashlib.blake2b(str(barrier_id).encode(), digest_size=8).digest()
+        program = Program(
+            processes,
+            int.from_bytes(digest, "little"),
+            f"wait_at_barrier({str(barrier_id)!r})",
+            meets_all=True,
+        )
+        wait = self._client.wait_at_barrier
+        more = () if process_ids is None else (process_ids,)
+        late = RuntimeError(
+            f"DEADLINE_EXCEEDED: after {timeout_in_ms / 1000:g} s not all of processes "
+            f"{', '.join(map(str, processes))} were at the barrier {str(barrier_id)!r}."
+        )
+        with self._agreement.limited(timeout_in_ms / 1000, late):
+            self._agreement.launch(program, wait, barrier_id, timeout_in_ms, *more)
 
-    def wait(self, key: str, timeout_s: float) -> str | None:
-        """What stands there, once it does; None: nothing within that time."""
-        import jax
+    def blocking_key_value_get(self, key: str, timeout_in_ms: int) -> str:
+        """What stands at a key, once it does. A stop of the cell ends the wait."""
+        return str(self._get(self._client.blocking_key_value_get, key, timeout_in_ms))
 
-        try:
-            found = self.client.blocking_key_value_get(
-                f"{self.folder}/{key}", int(1000 * timeout_s)
-            )
-        except jax.errors.JaxRuntimeError as error:
-            if "DEADLINE_EXCEEDED" not in str(error):
-                raise
-            return None
-        return str(found)
+    def blocking_key_value_get_bytes(self, key: str, timeout_in_ms: int) -> bytes:
+        """The same in bytes."""
+        return bytes(self._get(self._client.blocking_key_value_get_bytes, key, timeout_in_ms))
 
-    def delete(self, key: str) -> None:
-        self.client.key_value_delete(f"{self.folder}/{key}")
-
-
-def store(folder: str) -> Store | None:
-    """A folder of the store that all ranks share; None if this jax has none."""
-    try:
-        client = coordination_client()
-    except NotImplementedError:
-        return None
-    wanted = (
-        "key_value_set", "key_value_dir_get", "key_value_delete", "blocking_key_value_get",
-    )  # fmt: skip
-    return Store(folder, client) if all(hasattr(client, name) for name in wanted) else None
-
-
-_COMMUNICATORS = "cpu:gloo/"
-
-
-def communicators() -> list[list[int]]:
-    """The device ids of each communicator that CPU processes have made, in its own order.
-
-    Each set of devices that has had a collective has one, and another for each order of them.
-    XLA's CPU client shares their addresses through the coordination service, under
-    ``cpu:gloo/0,2048/...`` (jaxlib 0.10.2 and 0.12); that of other platforms does not. Any thread;
-    some 1 ms.
-
-    Returns:
-      None of them where the name has moved, or on another platform.
-    """
-    try:
-        client = coordination_client()
-        keys = [key for key, _ in client.key_value_dir_get_bytes(_COMMUNICATORS)]
-        found = {key.partition(_COMMUNICATORS)[2].partition("/")[0] for key in keys}
-        return sorted([int(id) for id in ids.split(",")] for ids in found)
-    except (NotImplementedError, AttributeError, RuntimeError, ValueError):
-        return []
+    def _get(self, get: Callable[[str, int], Any], key: str, timeout_in_ms: int) -> Any:
+        deadline = time.monotonic() + timeout_in_ms / 1000
+        while True:
+            left_ms = int(1000 * (deadline - time.monotonic()))
+            try:
+                return get(key, max(1, min(left_ms, LOOK_MS)))
+            except RuntimeError as error:
+                if "DEADLINE_EXCEEDED" not in str(error) or left_ms <= LOOK_MS:
+                    raise
 
 
-def could_not_connect(message: str) -> bool:
-    """Whether an error says that CPU processes have not all come to the first program of a group.
+def announce_waits(agreement: Agreement) -> bool:
+    """Have waits in the coordination service be agreed on; False where its name has moved."""
+    import jax
 
-    Who was there gives up after 30 s, and keeps the error for all later programs of the group
-    (jaxlib 0.10.2 and 0.12).
-    """
-    return "Gloo context initialization failed" in message
+    if not is_there(can_announce_waits):
+        return False
+    from jax._src import distributed
+
+    state = distributed.global_state
+    if state.client is not None:
+        state.client = Client(state.client, agreement, jax.process_count())  # type: ignore[assignment]
+    return True
 
 
-def refuse_what_ends_ranks() -> None:
-    """Have calls that cut this rank off from the others raise, and change nothing.
+def can_announce_waits() -> bool:
+    from jax._src import distributed
+    from jax._src.lib import _jax
 
-    ``jax.distributed.shutdown`` leaves a rank that can reach no new set of processes, and
-    ``jax.extend.backend.clear_backends`` one that can't start its backend again: its topology
-    is in the coordinator's store already (jax 0.10.2 and 0.12). Where a name has moved, the
-    call does what it does in plain JAX.
+    names = ("wait_at_barrier", "blocking_key_value_get", "blocking_key_value_get_bytes")
+    client = _jax.DistributedRuntimeClient
+    return hasattr(distributed.global_state, "client") and all(hasattr(client, n) for n in names)
+
+
+def keep_initialized(say: Callable[[str], None]) -> None:
+    """Have calls that a script makes for a world of its own fit in with this one.
+
+    ``jax.distributed.initialize`` and ``shutdown`` return with one line: the cluster does both. An
+    ``initialize`` for another world is an error, and so is ``clear_backends``, after which a rank
+    can't start its backend again: its topology is in the coordinator's store (jax 0.10.2, 0.12).
+    Where a name has moved, the call does what it does in plain JAX.
     """
     import jax
 
@@ -229,42 +221,7 @@ def refuse_what_ends_ranks() -> None:
         from jax._src import api, distributed
     except ImportError:
         return
-
-    def refuse(name: str, *owners: Any) -> None:
-        attribute = name.rpartition(".")[2]
-        original = getattr(owners[0], attribute, None)
-        if original is None:
-            return
-
-        @functools.wraps(original)
-        def refused(*args: Any, **kwargs: Any) -> None:
-            raise RuntimeError(f"{name}() must not be called on a rank: the others need it")
-
-        for owner in owners:  # in all, or it can't be pickled by its name
-            setattr(owner, attribute, refused)
-
-    refuse("jax.distributed.shutdown", distributed, jax.distributed)
-    # Before jax.extend is imported, which takes the name from there.
-    extended = [m for m in [sys.modules.get("jax.extend.backend")] if m is not None]
-    refuse("jax.extend.backend.clear_backends", api, *extended)
-
-
-@contextlib.contextmanager
-def scripts_may_initialize() -> Iterator[None]:
-    """Inside it a script's own ``jax.distributed.initialize`` and ``shutdown`` are what they mean.
-
-    It is initialized already, and goes on after the script: they do nothing. A script that asks for
-    another world than this one is told so.
-    """
-    import jax
-
-    try:
-        from jax._src import distributed
-    except ImportError:
-        yield
-        return
-    owners = [distributed, jax.distributed]
-    kept = [(owner, name, getattr(owner, name, None)) for owner in owners for name in _INITIALIZED]
+    here = f"process {jax.process_index()} of {jax.process_count()}"
 
     @functools.wraps(jax.distributed.initialize)
     def initialize(
@@ -274,29 +231,29 @@ def scripts_may_initialize() -> Iterator[None]:
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        here = f"jaxcluster run has initialized JAX: this is process {jax.process_index()} of "
-        here += f"{jax.process_count()}"
-        if num_processes not in (None, jax.process_count()):
-            raise RuntimeError(
-                f"{here}, and the script asks for num_processes={num_processes}. Leave that out, "
-                f"or start as many: jaxcluster run -n {num_processes}"
-            )
-        if process_id not in (None, jax.process_index()):
-            raise RuntimeError(
-                f"{here}, and the script asks for process_id={process_id}. Leave that out."
-            )
+        for name, asked, has in (
+            ("num_processes", num_processes, jax.process_count()),
+            ("process_id", process_id, jax.process_index()),
+        ):
+            if asked not in (None, has):
+                raise RuntimeError(
+                    f"jaxcluster has initialized JAX: this is {here}, and the call asks for "
+                    f"{name}={asked}. Leave that out, or start as many: %jaxcluster start -n N"
+                )
+        say(f"jaxcluster has initialized JAX already: this is {here}.")
 
     @functools.wraps(jax.distributed.shutdown)
     def shutdown() -> None:
-        """The end of the run does it."""
+        say("%jaxcluster stop shuts JAX down: the ranks go on.")
 
-    for owner in owners:
+    def clear_backends() -> None:
+        raise RuntimeError(
+            "jax.extend.backend.clear_backends() must not be called on a rank: the others need it"
+        )
+
+    for owner in (distributed, jax.distributed):
         owner.initialize, owner.shutdown = initialize, shutdown  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        for owner, name, original in kept:
-            setattr(owner, name, original)
-
-
-_INITIALIZED = ("initialize", "shutdown")
+    extended = [m for m in [sys.modules.get("jax.extend.backend")] if m is not None]
+    for owner in (api, *extended):  # before jax.extend is imported, which takes it from there
+        if hasattr(owner, "clear_backends"):
+            owner.clear_backends = clear_backends

@@ -102,6 +102,10 @@ PROBES: dict[str, tuple[str, Callable[[], bool]]] = {
         "values that should be equal on all ranks are compared only where arrays are pulled",
         hostvalues.can_hear,
     ),
+    "waits": (
+        "a wait in JAX's coordination service can't be stopped",
+        coordination.can_announce_waits,
+    ),
     "coordinator process": (
         "rank 0 hosts JAX's coordinator, and its death ends all ranks",
         coordination.can_coordinate_elsewhere,
