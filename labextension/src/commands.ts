@@ -34,7 +34,7 @@ import { StacksPanel } from './widgets/stacksPanel';
 
 type Args = ReadonlyPartialJSONObject;
 
-export interface IParts {
+interface IParts {
   app: JupyterFrontEnd;
   /** Null in Notebook 7. */
   lab: ILabShell | null;

@@ -13,7 +13,7 @@ import { StartHere } from './startHere';
 import { Starting } from './starting';
 import { Total, UsesContext, type IUses } from './resources';
 
-export interface ISidebar {
+interface ISidebar {
   /** The current notebook's name; null without a notebook. */
   notebook: string | null;
   /** Null: jaxcluster is not loaded in its kernel. */
