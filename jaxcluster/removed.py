@@ -9,6 +9,8 @@ from __future__ import annotations
 COMMANDS: dict[str, str] = {
     "profiles": "A start line in a cell is a profile. Several starts can share a variable: "
     'team = "--launcher ssh --hosts h1:4,h2:4", then %jaxcluster start {team}',
+    "copies": "%jaxcluster checkpoint NAME saves the variables to disk, %jaxcluster restore NAME "
+    "brings them back. In a training loop use Orbax: see docs/how-to/recover.md",
     "compare": "Equal values are shown once by %spmd --all EXPRESSION",
     "cost": "JAX tells it in a %%spmd cell: step.lower(params, batch).compile().cost_analysis(), "
     "and .memory_analysis(): see docs/how-to/slow.md",

@@ -56,10 +56,6 @@ ABOUT = {
     "resync": "Bring ranks that have diverged back into lockstep, with their variables.",
     "interrupt": "Stop the cell that runs, on every rank.",
     "undo": "Take back what the last cell did to the ranks' variables.",
-    "copies": (
-        "Copies of the ranks' variables in their hosts' memory, kept up to date after each cell. "
-        "When ranks die, all ranks get the variables back that they had before the running cell."
-    ),
     "steps": (
         "What all ranks have kept of the last loop of jaxcluster.steps(..., keep=...) that did not "
         "come to its end: the same cell goes on there."
@@ -133,11 +129,6 @@ WORDS = {
         "4GB",
     ),
     "steps forget": ("keep nothing of it: the cell begins at 0", "forget"),
-    "copies size": (
-        "how much memory they may take (on: a quarter of what is free), or off; without it: how "
-        "much is copied",
-        "4GB",
-    ),
     "journal count": ("how many of the last launches (20)", "50"),
     "report cell": ("the cell's number (default: the last one that went wrong)", "7"),
     "debug rank": ("which rank (default: the one that differs)", "2"),

@@ -40,13 +40,6 @@ class Ways(Request[list[str]], cmd="ways"):
     to: list[tuple[str, int]]
 
 
-class TakeMirrors(Request[str], cmd="mirrors"):
-    """Let ranks that have this key write below a folder from now on; where they come."""
-
-    key: str
-    folder: str
-
-
 class GiveOut(Request[str], cmd="give_out"):
     """Let ranks that have this key read below these folders from now on; where they come."""
 

@@ -51,8 +51,8 @@ import zmq
 from jaxcluster.agent import folder as folders
 from jaxcluster.agent import report, requests, transport
 from jaxcluster.agent.forkserver_client import ForkServerClient
+from jaxcluster.agent.given_out import GivenOut
 from jaxcluster.agent.messages import Session, new_name, sender_of
-from jaxcluster.agent.mirrors import Mirrors
 from jaxcluster.agent.report import AgentFacts
 from jaxcluster.agent.turns import AWAY_S, Asked, Granted, LineLook, Turns
 from jaxcluster.host.reachability import connection_errors
@@ -71,7 +71,7 @@ LOOK_S = 1.0  # how often it is looked who is there
 FORK_SERVER_S = 60.0  # until it listens, on a busy host
 IO_THREADS = 2  # of zmq's, that encrypt and send
 RANK_HWM = 16  # messages of a rank that wait in its socket here, of up to 1 MiB of text each
-MIRRORS_AT_ONCE = 4  # of up to 1 MiB each
+READS_AT_ONCE = 4  # of up to 1 MiB each
 AT_ONCE = 64  # messages that are taken from one socket before the others have their turn
 
 # What would make a rank believe that it is a task of a job: it is the agent that is.
@@ -116,7 +116,7 @@ class Agent:
         self.has_failed = self.is_cut_short = False
         self.doors = report.Doors()
         self.turns = Turns()
-        self.mirrors: Mirrors | None = None
+        self.given_out: GivenOut | None = None
         self.fork_server: subprocess.Popen[bytes] | None = None
         self._handlers: dict[Any, Callable[[], object]] = {}
         self._looked_at = time.monotonic()
@@ -481,16 +481,11 @@ class Agent:
                 return self.doors.open(request.address), b""
             case requests.Ways():  # the others wait for 2 s where nobody answers
                 return connection_errors([(a, p) for a, p in request.to]), b""
-            case requests.TakeMirrors():
-                mirrors = self._open_mirrors()
-                mirrors.take_for(request.folder)
-                self.authenticator.mirrors = request.key
-                return mirrors.endpoint, b""
             case requests.GiveOut():
-                mirrors = self._open_mirrors()
-                mirrors.give_out(request.key, request.folders)
-                self.authenticator.readers = mirrors.readers
-                return mirrors.endpoint, b""
+                given_out = self._open_for_readers()
+                given_out.give_out(request.key, request.folders)
+                self.authenticator.readers = given_out.readers
+                return given_out.endpoint, b""
             case requests.Turns():
                 line = self.turns.line(request.world)
                 if (holder := line.holder) is None:
@@ -505,13 +500,13 @@ class Agent:
                 client.own.append(request.path)
         return requests.answer(self.folder, request, data)
 
-    def _open_mirrors(self) -> Mirrors:
-        if self.mirrors is None:
+    def _open_for_readers(self) -> GivenOut:
+        if self.given_out is None:
             bind = f"tcp://{_in_url(self.address)}:*"
-            self.mirrors = Mirrors(self.context, self.folder, self.keys, bind)
-            receive = self.mirrors.receive
-            self._watch(self.mirrors.socket, lambda: receive(MIRRORS_AT_ONCE))
-        return self.mirrors
+            self.given_out = GivenOut(self.context, self.folder, self.keys, bind)
+            receive = self.given_out.receive
+            self._watch(self.given_out.socket, lambda: receive(READS_AT_ONCE))
+        return self.given_out
 
     def _grant(self, granted: Iterable[tuple[Asked, Granted]]) -> None:
         for asked, turn in granted:

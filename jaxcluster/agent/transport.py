@@ -28,7 +28,7 @@ DEAD_AFTER_MS = 6000  # without an answer to one
 HANDSHAKE_MS = 10_000  # a connection that has not said who it is by then is closed
 LARGE = 1 << 16  # bytes: a packet of more is sent from where it lies
 ZAP = "inproc://zeromq.zap.01"
-SERVICE, MIRRORS = b"jaxcluster", b"mirrors"  # an agent's sockets, as ZAP calls them
+SERVICE, READING = b"jaxcluster", b"reading"  # an agent's sockets, as ZAP calls them
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,11 @@ class Authenticator:
       owner: the public key that may.
 
     Attributes:
-      mirrors: the public key that may come to the socket for mirrors; "": none.
-      readers: those that may come there to read.
+      readers: the public keys that may come to the socket for reading.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], owner: str) -> None:
         self.owner = bytes.fromhex(owner)
-        self.mirrors = ""
         self.readers: Collection[str] = ()
         self.refused = 0
         self.socket = context.socket(zmq.REP)
@@ -77,18 +75,15 @@ class Authenticator:
             return
         who = b""
         if version == b"1.0" and mechanism == b"CURVE" and len(keys) == 1:
-            who = self._who(keys[0]) if domain == SERVICE else self._who_mirrors(keys[0])
+            who = self._who(keys[0], domain)
         self.refused += not who
         status = [b"200", b"OK", who] if who else [b"400", b"not the owner's key", b""]
         self.socket.send_multipart([b"1.0", question, *status, b""])
 
-    def _who(self, key: bytes) -> bytes:
-        return b"owner" if key == self.owner else b""
-
-    def _who_mirrors(self, key: bytes) -> bytes:
-        if key.hex() in self.readers:
-            return key.hex().encode()
-        return MIRRORS if self.mirrors and key.hex() == self.mirrors else b""
+    def _who(self, key: bytes, domain: bytes) -> bytes:
+        if domain == SERVICE:
+            return b"owner" if key == self.owner else b""
+        return key.hex().encode() if key.hex() in self.readers else b""
 
 
 def open_router(

@@ -172,14 +172,6 @@ class Processes(ABC):
     def state_folder(self) -> StateFolder:
         """A place for what the ranks save."""
 
-    @abstractmethod
-    def copies_folder(self) -> StateFolder:
-        """The same for copies that they keep of themselves, in memory.
-
-        Raises:
-          UsageError: there is no such place.
-        """
-
 
 class Allocation(ABC):
     """What ranks run on, for one cluster: its name, and hosts, which outlive its ranks.

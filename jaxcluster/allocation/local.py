@@ -23,7 +23,7 @@ from jaxcluster.allocation.supervisor import (
     warm_supervisor,
 )
 from jaxcluster.allocation.turns import LocalTurns
-from jaxcluster.errors import LaunchError, UsageError
+from jaxcluster.errors import LaunchError
 from jaxcluster.host import procfs, ringfile
 from jaxcluster.host.facts import host_key
 from jaxcluster.host.procfs import ProcessLook
@@ -293,15 +293,6 @@ class LocalProcesses(Processes):
 
     def state_folder(self) -> saved_states.LocalStates:
         return saved_states.LocalStates(self.spec.num_processes, _look_after)
-
-    def copies_folder(self) -> saved_states.LocalStates:
-        memory = saved_states.SHARED_MEMORY
-        if not memory.is_dir():
-            raise UsageError(
-                f"Copies are kept in memory, in {memory}, and this machine has none.",
-                "%jaxcluster checkpoint NAME saves the variables to disk.",
-            )
-        return saved_states.LocalStates(self.spec.num_processes, in_memory=True)
 
 
 def _look_after(folders: Sequence[Path]) -> Callable[[], None]:

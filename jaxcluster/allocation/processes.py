@@ -259,9 +259,6 @@ class HostProcesses(Processes):
     def state_folder(self) -> HostStates:
         return HostStates(self.supervisor)
 
-    def copies_folder(self) -> HostStates:
-        return self.state_folder()
-
 
 def _pids(where: Place, asked: Asked[list[int]], deadline: float) -> list[int]:
     try:

@@ -278,7 +278,6 @@ class ActionRunner:
             undone = Undone(by_another=True)
         if not undone.refused:
             record.undone = True
-            record.missed = tuple({*record.ranks} - {*asked.ranks} | {*undone.missed})
         return undone
 
     def _take_back_others(self, world: World, cells: Mapping[int, int | None]) -> events.TookBack:
@@ -314,8 +313,7 @@ class ActionRunner:
             return Recovered(line, is_replaced=is_replaced)
         names = frozenset({*restored.older, *restored.lost})
         is_undone = self._cell.record.seq in restored.undone
-        kept = frozenset(restored.kept)
-        return Recovered(line, names, is_replaced, is_undone, restored.copied, kept)
+        return Recovered(line, names, is_replaced, is_undone, frozenset(restored.kept))
 
     def _rest(self) -> None:
         """Wait a moment between looks; the stop button ends it."""

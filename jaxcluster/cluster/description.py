@@ -53,7 +53,7 @@ def down_hint(kept: Kept | None, spent: str, left: Left = Left()) -> str:  # noq
     if spent:
         told = ""
         if kept is not None and kept.reports:
-            told = f"The variables of {name_ranks(kept.ranks)} can't be restored: "
+            told = f"The variables of {name_ranks(kept.reports)} can't be restored: "
         return f"{told}{spent}. {gone}%jaxcluster stop ends the cluster."
     if kept is None or not kept.reports:
         return (
@@ -61,7 +61,7 @@ def down_hint(kept: Kept | None, spent: str, left: Left = Left()) -> str:  # noq
             "ends the cluster."
         )
     return (
-        f"The variables of {name_ranks(kept.ranks)} are saved: %jaxcluster restart restores "
+        f"The variables of {name_ranks(kept.reports)} are saved: %jaxcluster restart restores "
         f"them, %jaxcluster stop discards them. {gone}".rstrip()
     )
 
@@ -71,7 +71,7 @@ def _down_with_some(kept: Kept | None, spent: str, left: Left, gone: str) -> str
     again = "" if spent else "%jaxcluster restart tries again with all hosts; "
     their, ends = "", "ends the cluster"
     if kept is not None and kept.reports:
-        their = f"The variables of {name_ranks(kept.ranks)} are saved: "
+        their = f"The variables of {name_ranks(kept.reports)} are saved: "
         ends = "discards them"
     why = f"{spent[0].upper()}{spent[1:]}. " if spent else ""
     return f"{why}{their}{left.offer}; {again}%jaxcluster stop {ends}. {gone}".rstrip()

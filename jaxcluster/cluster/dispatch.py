@@ -106,7 +106,6 @@ class Dispatcher:
             cell_id=cell_id,
             sent_ns=sent_ns,
             shown=options.shown_ranks or (),
-            after=seq.after,
             earlier=[cell.record for cell in self.cells],
         )
         if message is None and not options.post_mortem:

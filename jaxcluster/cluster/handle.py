@@ -12,11 +12,11 @@ from jaxcluster import wire
 from jaxcluster.allocation.base import Allocation
 from jaxcluster.cluster import (
     between_cells,
-    copies,
     delegation,
     description,
     events,
     history,
+    kept_steps,
     profiling,
     recovery,
     replay,
@@ -72,7 +72,6 @@ class Cluster(Lifecycle):
       recovered: what was done about the last finding or death; "" if nothing was yet.
       lineage: the cells of this process that have made the ranks' variables.
       past_reports: how its last cells went wrong, for ``%jaxcluster report``.
-      copies_nbytes: what ``copies`` was given last.
       undo_nbytes: what ``limit_undo`` was given last.
       stays_strict: new processes check launches from their start on, too.
       asked: what it was started with, before the hosts decided what was left open.
@@ -86,7 +85,6 @@ class Cluster(Lifecycle):
         self.past_reports = Reports(self.name)
         self.restored: Restored | None = None
         self.undo_nbytes: int | None = None
-        self.copies_nbytes: int | None = 0
         self.stays_strict = False
         self.on_push: Callable[[Event[Any]], None] | None = None
         self._dispatcher = Dispatcher(self)
@@ -311,8 +309,6 @@ class Cluster(Lifecycle):
             self.limit_undo(self.undo_nbytes)
         if self.stays_strict:
             self._switch_strict(True)  # who brings them has the turn: there are no cells
-        if self.copies_nbytes != 0:
-            self.copies(self.copies_nbytes)
 
     # ------------------------------------------------------------------ cells
 
@@ -570,33 +566,10 @@ class Cluster(Lifecycle):
         self.undo_nbytes = nbytes
         return max(replies(answers).values())
 
-    def copies(self, nbytes: int | None = None) -> int:
-        """How much memory ranks may take for copies of their variables, which outlive them.
-
-        Returns what they may take together; 0: they keep none.
-
-        Args:
-          nbytes: 0: they keep none. None: a quarter of the machine's free memory.
-        """
-        self.ensure_open()
-        _check_room(nbytes)
-        if nbytes == 0:
-            copies.switch_off(self.world)
-            most = 0
-        else:
-            most = copies.switch_on(self.world, nbytes)
-        self.copies_nbytes = nbytes
-        return most
-
-    def tell_copies(self) -> str:
-        """How much of the ranks' variables is copied, and what is not; "" where nothing is."""
-        self.check_not_closed()
-        return copies.tell(self.world, time.time())
-
     def tell_steps(self) -> str:
         """What all ranks have kept of the last loop of ``jaxcluster.steps``, in a line."""
         self.check_not_closed()
-        return copies.tell_steps(self.world)
+        return kept_steps.tell_steps(self.world)
 
     def forget_steps(self) -> str:
         """Have the ranks keep nothing of it: its cell begins at 0. Says what it was.
@@ -610,7 +583,7 @@ class Cluster(Lifecycle):
                 "What is kept of a loop can't be forgotten while a cell runs.",
                 "%jaxcluster interrupt stops it.",
             )
-        told = copies.tell_steps(self.world, forget=True)
+        told = kept_steps.tell_steps(self.world, forget=True)
         return f"Forgotten. It was: {told[0].lower()}{told[1:]}"
 
     def history(self) -> History:

@@ -85,7 +85,7 @@ class Lifecycle(abc.ABC):
             self.life.become(State.STOPPED, only=set(State) - {State.LEFT})
             took = self._end_world()
             if self.kept is not None:
-                self.kept.remove()
+                self.kept.folder.remove()
                 self.kept = None
             if self._allocation is not None:  # it had no processes
                 self._allocation.end()

@@ -124,5 +124,4 @@ def _take_back(cluster: Owner, cell: CellRecord) -> Undone:
     if not undone.refused:
         cluster.lineage.undone(cell.seq, undone.in_doubt)
         cell.undone = True
-        cell.missed = tuple({*cell.ranks} - {*ranks} | {*undone.missed})
     return undone

@@ -40,7 +40,6 @@ from jaxcluster.wire.ops.state import (
     RestoreLook,
     RestoreLooked,
     SavedNames,
-    Where,
 )
 
 MOST_NAMES = 8  # that are listed where most of them are as they should be
@@ -108,7 +107,7 @@ def restore(world: World, saved: Kept, check: Check) -> Restored:
     each = {}
     for rank in ranks:
         check()
-        folders, mesh = _folders_for(saved, rank), dict(saved.mesh)
+        folders, mesh = saved.folder.folders_for(rank, saved.reports), dict(saved.mesh)
         each[rank] = RestoreLook(restoring.token, mesh=mesh, folders=folders, chosen=choice)
     looks = restoring.look(each, check)
     # What could not be saved is why parts lack.
@@ -128,15 +127,6 @@ def restore(world: World, saved: Kept, check: Check) -> Restored:
     )  # fmt: skip
 
 
-def _folders_for(saved: Kept, rank: int) -> dict[int, Where]:
-    """Where a new rank finds what each rank has saved, and the copies of dead ones."""
-    found = saved.folder.folders_for(rank, saved.reports)
-    if saved.copies is not None:
-        copied = {one: report for one, report in saved.copied.items() if one in saved.dead}
-        found = saved.copies.folder.folders_for(rank, copied) | found
-    return found
-
-
 def choose(saved: Kept) -> tuple[Chosen, dict[int, SavedNames], dict[str, str]]:
     """Which values come back, where ranks have died or a cell is taken back. Pure.
 
@@ -146,16 +136,14 @@ def choose(saved: Kept) -> tuple[Chosen, dict[int, SavedNames], dict[str, str]]:
     """
     older, absent = taken_back(saved.reports, saved.cell_is_undone)
     chosen = as_chosen(saved.reports, older)
-    dead = {rank: one for rank, one in saved.dead.items() if rank not in saved.copied}
     names = {name for report in chosen.values() for name in report.kept}
     told = {
         rank: {n: one.values.get(n, "") for n in names if one.names is None or n in one.names}
-        for rank, one in dead.items()
+        for rank, one in saved.dead.items()
     }
-    doubtful = sorted(name for name in names if may_be_own(name, chosen, dead))
+    doubtful = sorted(name for name in names if may_be_own(name, chosen, saved.dead))
     choice = Chosen(sorted(older), sorted(absent), doubtful, told)
-    lost = lost_with_dead(chosen, dead, absent, saved.reports)
-    return choice, chosen, {name: why for name, (_, why) in lost.items()}
+    return choice, chosen, lost_with_dead(chosen, saved.dead, absent, saved.reports)
 
 
 def reasons_of(looks: Mapping[int, RestoreLooked], before: int) -> dict[str, str]:

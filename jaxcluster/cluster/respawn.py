@@ -262,7 +262,7 @@ class Respawn:
             self._is_replacing = not given_up
         if given_up:
             if self._kept is not None and self._kept is not cluster.kept:
-                self._kept.give_up()
+                self._kept.folder.remove()
             if self._nothing_to_lose:
                 cluster.leave_down(self._why_down)
             raise GivenUp
@@ -273,8 +273,6 @@ class Respawn:
                 self._kept = replace(self._kept, mesh=mesh, is_resized=True)
         if self._kept is not None:
             cluster.kept = self._kept
-            if self._kept.copies is not None:
-                cluster.world.copies = None  # they outlive their ranks
         try:
             self._try_twice(say)
         except BaseException as error:
@@ -286,7 +284,7 @@ class Respawn:
                 error.hint = f"{error.hint}\n{cluster.down} {cluster.down_hint}".lstrip()
             raise
         if cluster.kept is not None:
-            cluster.kept.remove()
+            cluster.kept.folder.remove()
             cluster.kept = None
         cluster.recovered = "All variables of the ranks are gone."
         if self.restored is not None:
@@ -303,7 +301,7 @@ class Respawn:
         assert self.resize is not None
         is_short = bool(kept.dead) and not self.resize.without_lost
         if unclear or is_short:
-            kept.give_up()
+            kept.folder.remove()
         if unclear:
             message, hint = unclear
             raise UsageError(f"{message} Nothing was changed.", hint)
@@ -348,7 +346,7 @@ class Respawn:
         try:
             return bring(world, kept, self._check)
         except NotBrought:
-            kept.bring_all()
+            kept.folder.bring_all()
             return bring(world, kept, self._check)
 
     def _watch(self, starting: Starting | None) -> None:

@@ -16,9 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.cluster import copies
 from jaxcluster.cluster.restoring import Check, Restoring
-from jaxcluster.cluster.what_returns import OWN, Plan, plan, tell_unheard
+from jaxcluster.cluster.what_returns import OWN, plan, tell_unheard
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import LaunchError, RecoveryError
 from jaxcluster.model import lineage
@@ -34,7 +33,6 @@ from jaxcluster.wire.ops.state import (
     SaveReport,
     Snapshot,
     Take,
-    Where,
 )
 from jaxcluster.wire.ops.values import Unbind
 
@@ -62,7 +60,6 @@ class Restored:
       nothing_lived: there was no rank whose variables could be saved.
       gone: why what ranks had saved could not be read any more; "" where all could.
       cells: those that make the lost names again, as ``lineage.tell`` has them; "" if not known.
-      copied: those of ``kept`` that are what they were before the cell, by ranks' copies.
       ranks: how many there are now, where there were others before; else 0.
       undone: the cells of which nothing is left.
       notes: what is to be known of some variables since then.
@@ -76,7 +73,6 @@ class Restored:
     older: tuple[str, ...] = ()
     gone: str = ""
     cells: str = ""
-    copied: frozenset[str] = frozenset()
     ranks: int = 0
     undone: frozenset[int] = frozenset()
     notes: str = ""
@@ -165,20 +161,26 @@ def save(
       RecoveryError: a rank that lives could not be saved, and why.
     """
     undone = _undone(world, cells, cell_is_undone)
-    found = copies.find(world, cells, last, taken_back_on(cells, undone), check)
-    nothing_else = found.reports.keys() == world.dead.keys() == set(range(world.num_processes))
-    # One of several hosts may yet be lost: what the others had in common is known by the hashes of
-    # what living ranks save now, and copies have none.
-    is_even = found.is_whole and not found.is_uneven
-    is_enough = nothing_else or (is_even and not world.hosts)
-    if found.copies is not None and is_enough:
-        folder, replaced = found.copies.folder, tuple(sorted(world.dead))
-        return Kept(
-            folder, found.reports, False, {}, world.num_processes,
-            replaced=replaced, copies=found.copies, mesh=resize.mesh if resize is not None else {},
-            undone=_with_undone(cells, undone),
-        )  # fmt: skip
-    return _save(world, cells, last, check, undone, found, resize)
+    folder = world.processes.state_folder()
+    try:
+        if last is None:
+            last = {rank: record.seq for record in cells for rank in record.ranks}
+        newest = dict.fromkeys(range(world.num_processes), max(last.values(), default=0))
+        before = newest | taken_back_on(cells, undone)
+        reports = _snapshots(world, before, folder, check, resize)
+    except BaseException:
+        folder.remove()
+        raise
+    silent = [r for r in range(world.num_processes) if r not in reports]
+    own, first = world.own_cells, world.record.last_seq
+    sources = {seq: text for one in reports.values() for seq, text in one.sources.items()}
+    dead = {
+        r: _dead(world.told, cells, r, last.get(r, 0), undone, own, first, sources) for r in silent
+    }
+    return Kept(
+        folder, reports, bool(undone), dead, world.num_processes,
+        mesh=resize.mesh if resize is not None else {}, undone=_with_undone(cells, undone),
+    )  # fmt: skip
 
 
 def _undone(world: World, cells: Sequence[CellRecord], cell_is_undone: bool) -> int:
@@ -210,41 +212,6 @@ def taken_back_on(cells: Sequence[CellRecord], undone: int) -> dict[int, int]:
 def _died_with(world: World, cell: CellRecord) -> bool:
     """Whether all ranks of a cell that has not ended have died: nothing of it is there any more."""
     return cell.is_open and world.dead.keys() >= {*cell.ranks}
-
-
-def _save(
-    world: World,
-    cells: Sequence[CellRecord],
-    last: Mapping[int, int] | None,
-    check: Check,
-    undone: int,
-    found: copies.Found,
-    resize: Resize | None,
-) -> Kept:
-    """What the living ranks save, and what dead ranks' copies have."""
-    folder = world.processes.state_folder()
-    try:
-        if last is None:
-            last = {rank: record.seq for record in cells for rank in record.ranks}
-        newest = dict.fromkeys(range(world.num_processes), max(last.values(), default=0))
-        before = newest | taken_back_on(cells, undone)
-        reports = _snapshots(world, before, folder, check, resize)
-    except BaseException:
-        folder.remove()
-        raise
-    silent = [r for r in range(world.num_processes) if r not in reports]
-    own, first = world.own_cells, world.record.last_seq
-    sources = {seq: text for one in reports.values() for seq, text in one.sources.items()}
-    dead = {
-        r: _dead(world.told, cells, r, last.get(r, 0), undone, own, first, sources) for r in silent
-    }
-    # Of a cell that is not taken back, a living rank has what it has lost only in later copies.
-    copied = {r: one for r, one in found.reports.items() if undone or r in dead}
-    return Kept(
-        folder, reports, bool(undone), dead, world.num_processes, copied=copied,
-        copies=found.copies, mesh=resize.mesh if resize is not None else {},
-        undone=_with_undone(cells, undone),
-    )  # fmt: skip
 
 
 def _snapshots(
@@ -385,7 +352,7 @@ def restore(world: World, saved: Kept, check: Check) -> Restored:
     missing = tuple(r for r in range(world.num_processes) if r not in saved.reports)
     if not saved.reports:
         return replace(nothing(world, saved, check), replaced=missing)
-    found = plan(saved.reports, saved.dead, saved.cell_is_undone, saved.copied)
+    found = plan(saved.reports, saved.dead, saved.cell_is_undone)
     names, before = sorted(found.names), sorted(found.older)
     drawn = [report.random for report in saved.reports.values()]
     compared = {name for one in drawn for name in one} - {"seeded"}
@@ -400,26 +367,26 @@ def restore(world: World, saved: Kept, check: Check) -> Restored:
         for name in sorted({name for one in set_to for name in one} - compared)
         if any(one.get(name) != set_to[0].get(name) for one in set_to)
     ]
-    bare = [rank for rank in missing if rank not in found.copied]
     # A module's variable is kept on all ranks, or on none.
-    skip = [name for name in own if name not in RANDOM] if bare else []
+    skip = [name for name in own if name not in RANDOM] if missing else []
     each: dict[int, Take] = {}
-    for rank in range(world.num_processes):
+    for rank, report in sorted(saved.reports.items()):
         try:
-            if rank in missing and rank in found.copied:
-                each[rank] = replace(_of_copy(saved, found, rank), skip=skip)
-            elif rank not in missing:
-                folder = saved.folder.bring(rank, saved.reports[rank])
-                each[rank] = Take(folder, names, before, skip=skip)
+            folder = saved.folder.bring(rank, report)
         except LaunchError as error:  # the host that has it is lost, too
             why = error.message.rstrip(".")
             return restore(world, saved.without({rank: why}), check)
-    for rank in bare:
+        each[rank] = Take(folder, names, before, skip=skip)
+    for rank in missing:
         donor, folder = saved.folder.donor_for(rank, found.donor, saved.reports)
-        each[rank] = replace(_of_donor(found, rank, donor, folder), skip=[*own, *differing])
+        shared = found.shared[rank]
+        each[rank] = Take(
+            folder, sorted(shared), sorted(found.older & shared), donor, found.own[rank],
+            skip=[*own, *differing],
+        )  # fmt: skip
     restoring = Restoring(world, RESTORE_S, AGAIN)
     try:
-        looks = [restoring.take(each, check)]
+        looks = restoring.take(each, check)
     except RecoveryError:
         if not restoring.damaged:
             raise
@@ -428,11 +395,10 @@ def restore(world: World, saved: Kept, check: Check) -> Restored:
             for rank, why in restoring.damaged.items()
         }  # else it would be promised, and fail, for ever
         return restore(world, saved.without(damaged), check)
-    looks.append(restoring.take(_beside(saved, found), check))
     lost = dict(found.lost)
-    for rank, look in (item for by_rank in looks for item in by_rank.items()):
+    for rank, look in looks.items():
         for name, why in look.lost.items():
-            lost.setdefault(name, "its only copy died with the rank" if rank in bare else why)
+            lost.setdefault(name, "its only copy died with the rank" if rank in missing else why)
     back = found.names - set(lost)
     left: dict[str, str] = {}
     for report in saved.reports.values():
@@ -443,17 +409,16 @@ def restore(world: World, saved: Kept, check: Check) -> Restored:
             if name not in back:
                 reasons.setdefault(name, why)
     left |= restoring.bind(lost, reasons, check)[1]
-    if bare:
-        left |= {name: f"{OWN}: rank {', '.join(map(str, bare))} has none" for name in differing}
-    if bare and RANDOM[0] in own and any(d["seeded"] for d in drawn):
+    if missing:
+        none = ", ".join(map(str, missing))
+        left |= dict.fromkeys(differing, f"{OWN}: rank {none} has none")
+    if missing and RANDOM[0] in own and any(d["seeded"] for d in drawn):
         left[RANDOM[0]] = OWN
     older = tuple(sorted(found.older & back))
-    copied = {name for rank in found.copied if rank in saved.reports for name in found.copied[rank]}
-    unheard = tell_unheard({rank: saved.dead[rank] for rank in bare if rank in saved.dead})
+    unheard = tell_unheard({rank: saved.dead[rank] for rank in missing if rank in saved.dead})
     return Restored(
-        tuple(sorted(back)), lost | left, (*missing, *saved.replaced), older=older,
+        tuple(sorted(back)), lost | left, missing, older=older,
         gone=saved.why_gone, cells=lineage.tell(saved.made_by, lost), undone=saved.all_undone,
-        copied=frozenset(back if saved.replaced else back & copied),
         notes=" ".join(filter(None, [saved.notes, unheard])),
     )  # fmt: skip
 
@@ -480,29 +445,3 @@ def reasons_of_lost(saved: Kept, lost: Mapping[str, str]) -> dict[str, str]:
         again = f"; run {cells} again to make it" if cells else ""
         reasons[name] = f"was lost {saved.when} ({why}){again}"
     return reasons
-
-
-def _of_copy(saved: Kept, found: Plan, rank: int) -> Take:
-    """What a rank is to take from its copy."""
-    assert saved.copies is not None
-    folder = saved.copies.folder.bring(rank, saved.copied[rank])
-    return Take(folder, sorted(found.copied[rank]))
-
-
-def _of_donor(found: Plan, rank: int, donor: int, folder: Where) -> Take:
-    """What the successor of a dead rank is to take from another, and what is its own."""
-    shared = found.shared[rank]
-    before = sorted(found.older & shared)
-    return Take(folder, sorted(shared), before, from_rank=donor, texts=found.own[rank])
-
-
-def _beside(saved: Kept, found: Plan) -> dict[int, Take]:
-    """What ranks have from a second place: the living from copies, the others beside these."""
-    each = {}
-    for rank in found.copied:
-        if rank in saved.reports:
-            each[rank] = _of_copy(saved, found, rank)
-        elif found.shared[rank] | found.own[rank].keys():
-            donor, folder = saved.folder.donor_for(rank, found.donor, saved.reports)
-            each[rank] = _of_donor(found, rank, donor, folder)
-    return each

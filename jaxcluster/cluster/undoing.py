@@ -12,7 +12,6 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from typing import Any
 
 from jaxcluster import wire
@@ -159,9 +158,7 @@ def _undo_if_all_can(
         link.request_each(dict.fromkeys(asked.unbegun, unbind), sink=Sink())
     if why := _refusal(done, ranks, f"no answer within {answer_s:g} s ({_LATER})"):
         return Undone(why)
-    failed = {name for names in replies(done).values() for name in names}
-    missed = tuple(rank for rank, event in sorted(done.items()) if event.op == "died")
-    return replace(plan.with_failed(failed), missed=missed)
+    return plan.with_failed({name for names in replies(done).values() for name in names})
 
 
 def _is_undone(event: Event[Any] | None) -> bool:
@@ -194,7 +191,7 @@ def _refusal(answers: Mapping[int, Event[Any]], ranks: Sequence[int], silent: st
     )
 
 
-def parse_limit(word: str, command: str = "undo") -> int | None:
+def parse_limit(word: str) -> int | None:
     """How many bytes may be kept, as ``%jaxcluster undo`` is told: ``2GiB``, ``off``.
 
     None (``on``) is the default, a quarter of a device's memory, or of what is free.
@@ -206,11 +203,10 @@ def parse_limit(word: str, command: str = "undo") -> int | None:
         return None if word == "on" else 0
     found = _SIZE.fullmatch(word)
     if found is None:
-        alone = "takes the last cell back" if command == "undo" else "says how much is copied"
         raise UsageError(
             f"{word!r} is not a size.",
-            f"For example: %jaxcluster {command} 2GiB. %jaxcluster {command} on|off turns it on or "
-            f"off, and %jaxcluster {command} {alone}.",
+            "For example: %jaxcluster undo 2GiB. %jaxcluster undo on|off turns it on or off, and "
+            "%jaxcluster undo takes the last cell back.",
         )
     number, prefix, binary = found.groups()
     base = 1024 if binary or not prefix else 1000

@@ -1,13 +1,12 @@
 """Which variables come back, from when, and which are lost on all ranks alike. Pure.
 
-It follows from what each living rank has saved, from the copies of the dead, and from what these
-have told of themselves.
+It follows from what each living rank has saved, and from what dead ones have told of themselves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from jaxcluster.ranks import by_value, name_ranks
 from jaxcluster.records.saved_states import Dead
@@ -27,7 +26,6 @@ class Plan:
       gone: names that were not there before the cell, which is undone.
       shared: those of ``names`` that the successor of a dead rank gets from ``donor``.
       own: what else it gets: names, and what Python writes for their values.
-      copied: those of ``names`` that each rank takes from its copy.
       lost: all others, and why.
     """
 
@@ -38,19 +36,14 @@ class Plan:
     own: dict[int, dict[str, str]]
     lost: dict[str, str]
     donor: int
-    copied: dict[int, frozenset[str]] = field(default_factory=dict)
 
 
 def plan(
     reports: Mapping[int, SaveReport],
     dead: Mapping[int, Dead],
     cell_is_undone: bool = False,
-    copied: Mapping[int, SaveReport] | None = None,
 ) -> Plan:
     """What to restore of what each living rank has saved. Pure.
-
-    A dead rank's copy (``copied``) has what it had. What an undo has lost of a living one, as what
-    the cell has donated, is in that one's.
 
     All ranks take a name from the same moment: rank 0's ``params`` after the cell and rank 1's from
     before it would be silently wrong together. That is the newest where all ranks have it, and
@@ -59,19 +52,13 @@ def plan(
     """
     older, gone = taken_back(reports, cell_is_undone)
     chosen = as_chosen(reports, older)
-    copies = _from_copies(chosen, copied or {})
-    dead = {rank: _beside(one, (copied or {}).get(rank)) for rank, one in dead.items()}
     lost = {n: why for n, why in _lost_in(chosen.values()).items() if n not in gone}
     found = Successors()
     if dead:
         found = successors(chosen, dead)
         lost |= {name: why for name, why in found.lost.items() if name not in gone}
-        for name, (rank, why) in lost_with_dead(chosen, dead, gone, reports).items():
-            told = copied[rank].lost.get(name) if copied and rank in copied else None
-            lost.setdefault(name, told or why)
-    lost |= _lost_beside(reports, chosen, copies, lost)
+        lost = lost_with_dead(chosen, dead, gone, reports) | lost
     names = frozenset(n for report in chosen.values() for n in report.kept)
-    names |= {name for rank in copies for name in copies[rank]}
     names -= set(lost) | gone
     return Plan(
         names,
@@ -81,7 +68,6 @@ def plan(
         {rank: only(found.own.get(rank, {}), names) for rank in dead},
         lost,
         min(reports),
-        {rank: names & mine for rank, mine in copies.items()},
     )
 
 
@@ -115,8 +101,8 @@ def lost_with_dead(
     dead: Mapping[int, Dead],
     gone: Set[str],
     reports: Mapping[int, SaveReport],
-) -> dict[str, tuple[int, str]]:
-    """The names that only ranks had which have died: the first of them, and what is said of it.
+) -> dict[str, str]:
+    """The names that only ranks had which have died: what is said of each.
 
     Others may have had it too, and have lost it since, as what the undone cell has donated.
     """
@@ -134,45 +120,7 @@ def lost_with_dead(
         if losers := [r for r, report in sorted(reports.items()) if name in report.unbound]:
             how = reports[losers[0]].unbound[name].partition(" (")[2].removesuffix(")") or "lost"
             why = f"{how} on {name_ranks(losers)}, and {name_ranks(ranks)} died"
-        found[name] = ranks[0], why
-    return found
-
-
-def _from_copies(
-    chosen: dict[int, SavedNames], copied: Mapping[int, SaveReport]
-) -> dict[int, frozenset[str]]:
-    """The names that each rank takes from its copy; they are not lost there any more."""
-    found = {}
-    for rank, copy in copied.items():
-        if (report := chosen.get(rank)) is None:
-            found[rank] = frozenset(copy.kept)
-        elif names := frozenset(copy.kept) - set(report.kept):
-            found[rank] = names
-            lost = {n: why for n, why in report.lost.items() if n not in names}
-            chosen[rank] = replace(report, lost=lost)
-    return found
-
-
-def _beside(one: Dead, copy: SaveReport | None) -> Dead:
-    """What else a dead rank had than its copy has."""
-    if copy is None:
-        return one
-    return replace(one, names=frozenset(copy.lost), is_current=True, maybe=frozenset())
-
-
-def _lost_beside(
-    reports: Mapping[int, SaveReport],
-    chosen: Mapping[int, SavedNames],
-    copies: Mapping[int, Set[str]],
-    lost: Mapping[str, str],
-) -> dict[str, str]:
-    """Names that some take from their copies, and a living rank has lost in the cell's undo."""
-    found = {}
-    for name in {name for names in copies.values() for name in names}:
-        for rank, report in reports.items():
-            is_there = name in chosen[rank].kept or name in copies.get(rank, ())
-            if name in report.unbound and not is_there and name not in lost:
-                found[name] = f"rank {rank} has lost it"
+        found[name] = why
     return found
 
 

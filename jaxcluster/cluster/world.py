@@ -21,7 +21,7 @@ from jaxcluster.model import crash_log, findings, lockstep, pending_launches
 from jaxcluster.model.last_known import LastKnown
 from jaxcluster.model.long_launches import UsualTimes
 from jaxcluster.ranks import name_ranks, say_each, several_hosts
-from jaxcluster.records import registry, saved_states
+from jaxcluster.records import registry
 from jaxcluster.wire import forks
 from jaxcluster.wire.forks import STOPPED
 from jaxcluster.wire.link import Event, Link, Request, Sink, replies, unwrap
@@ -64,10 +64,6 @@ class World:
       is_over: whether it has ended, or was left.
       stays: how long launches have lasted.
       turns: whose turn it is to hand out a cell to them.
-      copies: where the ranks' copies of themselves are (``cluster.copies``); None: they keep none.
-      outside: what ranks with copies on another host told last: the last cell that has begun, and
-        how often something else than a cell has changed variables (see ``wire.Mark``).
-      taken_back: for each rank the last cell that another notebook has undone there.
       check: called before ranks are asked anything; raises where they can't be.
       on_death: called when a rank, or the coordinator, has died. Any thread.
       on_stopping: called when another process stops the cluster. Any thread.
@@ -105,9 +101,6 @@ class World:
         self.on_death: Callable[[], None] = _nothing
         self.on_stopping: Callable[[], None] = _nothing
         self.on_message: Callable[[Mapping[str, Any]], None] = lambda message: None
-        self.copies: saved_states.Copies | None = None
-        self.outside: dict[int, tuple[int, int]] = {}
-        self.taken_back: dict[int, int] = {}
         link.on_variables = self._hear_of_variables
         self._oom_kills = OomKills()
         self._client: Any = None
@@ -143,8 +136,6 @@ class World:
         for rank in range(self.num_processes):  # no other thread goes on waiting for them
             self.link.mark_dead(rank, wire.Death(why))
         self.link.close()
-        if self.copies is not None:
-            self.copies.folder.remove()
         self._let_go()
 
     def check_reach(self) -> None:
@@ -436,17 +427,13 @@ class World:
         if rank in self.told:
             self.told[rank].hear_unbound(names)
 
-    def _hear_of_variables(self, event: Event[wire.Outside | wire.Named | wire.Spoiled]) -> None:
+    def _hear_of_variables(self, event: Event[wire.Named | wire.Spoiled]) -> None:
         """On the link's thread, before what the same rank replies later."""
         match event.body:
-            case wire.Outside(begun, outside):
-                before = self.outside.get(event.rank, (0, 0))  # two threads may have told
-                self.outside[event.rank] = max(before[0], begun), max(before[1], outside)
             case wire.Named(seq, changes):
                 self.hear_names(event.rank, seq, changes)
             case wire.Spoiled(undone):
                 if undone:
-                    self.taken_back[event.rank] = undone
                     self.hear_undo(undone, ())
                 self.told.setdefault(event.rank, LastKnown()).spoil()
 

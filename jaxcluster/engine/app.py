@@ -227,8 +227,6 @@ class Rank:
         handle(saving.UndoLook, "side", spread(self.runner.undo.look))
         handle(saving.UndoDrop, "side", spread(self.runner.undo.drop))
         handle(saving.Undo, "side", self._undo)
-        handle(saving.Keep, "side", lambda request: state.on_keep(self.runner.copier, request))
-        handle(saving.Kept, "now", lambda request: self.runner.copier.told())
         handle(saving.KeptSteps, "side", lambda request: self.runner.steps.on_request(request.body))
         handle(saving.UndoLimit, "side", spread(self.runner.undo.set_limit))
 
@@ -264,7 +262,7 @@ class Rank:
     def _assign_bind(self, request: Request[values.AssignBind]) -> dict[str, str]:
         names = self.values.assign_bind(request)
         self.runner.undo.bound(names)
-        self.runner.changed_outside(request.ident)
+        self.runner.others.spoil(request.ident)
         return self.runner.names.values.note_all(names, self.values.namespace)
 
     def _snapshot(self, request: Request[saving.Snapshot]) -> saving.SaveReport:
@@ -281,7 +279,7 @@ class Rank:
 
     def _unbind(self, request: Request[values.Unbind]) -> None:
         self.values.unbind(request)
-        self.runner.changed_outside(request.ident)
+        self.runner.others.spoil(request.ident)
 
     def _restore_look(self, request: Request[saving.RestoreLook]) -> saving.RestoreLooked:
         namespace, settings = self.values.namespace, self.runner.settings
@@ -292,7 +290,7 @@ class Rank:
         self.runner.undo.forget("variables were restored since")
         values.is_spoiled = True  # of which the lost ones are gone
         done = self.restoring.bind(namespace, request.body, self.values.lost, self.runner.settings)
-        self.runner.changed_outside(request.ident)
+        self.runner.others.spoil(request.ident)
         return replace(done, values=values.note_all(done.restored, namespace))
 
     def _undo(self, request: Request[saving.Undo]) -> list[str]:
@@ -301,7 +299,7 @@ class Rank:
         self.values.lost.add(body.lost, self.values.namespace)
         self.runner.last_result = None
         self.runner.names.values.is_spoiled = True
-        self.runner.changed_outside(request.ident, body.seq)
+        self.runner.others.spoil(request.ident, body.seq)
         return failed
 
     def _reserve(self, request: Request[start.Reserve]) -> start.Reserved:
@@ -336,7 +334,6 @@ class Rank:
         find_modules_here()
         apply_warnings()
         self.values.namespace = kernel.shell.user_ns
-        self.runner.copier.lost = self.values.lost.reasons
         guards.guard(kernel.shell, self.runner.asking)
         scripts.run_again(kernel.shell)
         self.values.lost.install(kernel.shell)

@@ -52,7 +52,6 @@ from jaxcluster.engine.repair import (
     repair_modules,
 )
 from jaxcluster.engine.running import Home, Running
-from jaxcluster.engine.state.copier import Copier
 from jaxcluster.engine.state.settings import Settings
 from jaxcluster.engine.steps.active_loops import ActiveLoops
 from jaxcluster.engine.thread_errors import ThreadErrors
@@ -80,7 +79,6 @@ class CellRunner:
       asking: what its cells ask the user.
       last_error: what the last cell that failed has raised, for a post-mortem.
       leftovers: handlers of signals that cells have left behind.
-      copier: keeps a copy of its variables, which outlives the rank.
       steps: the loops that its cells are in.
     """
 
@@ -106,7 +104,6 @@ class CellRunner:
         self.background = Background()
         self.thread_errors = ThreadErrors(journal.cell_numbers, self._last_seq)
         self.settings = Settings()
-        self.copier = Copier(rank)
         self.steps = ActiveLoops(self, None)
         self.paused = Paused(self._tell_paused)
         self.asking = Asking(self)
@@ -164,8 +161,6 @@ class CellRunner:
         self.settings.begin(shell, self.cell_numbers)
         self.settings.context.run(is_own.set, False)
         self.control.on_tick = out.tick
-        self.copier.attach(shell.user_ns, self.settings, loop.call_soon_threadsafe)
-        self.copier.tell = self._tell_outside
         self.background.attach(loop)
         self.thread_errors.listen()
         # Looked up at each call: the main thread is in this loop from now on.
@@ -255,31 +250,6 @@ class CellRunner:
             failures.attempt([], self.history.end, reply)
             self.others.answer(request.ident, functools.partial(request.reply, reply))
             failures.attempt([], self.others.cell_ended, request.ident, cell.seq)
-            failures.attempt([], self._keep, running, reply)
-
-    def _keep(self, running: Running, reply: wire.CellReply) -> None:
-        """What the cell has changed is copied, when there is time."""
-        is_same = False
-        if self.copier.is_on:
-            is_same = self.undo.is_untouched(running.course)
-        else:
-            self.settings.asked = None
-        self.copier.end(reply.seq, is_same)
-
-    def changed_outside(self, whose: bytes, undone: int = 0) -> None:
-        """A notebook has changed variables by something else than a cell. Any thread.
-
-        Args:
-          whose: the notebook, which knows what it has done.
-          undone: the cell that it has taken back, if it is that.
-        """
-        self.copier.changed()
-        self.others.spoil(whose, undone)
-
-    def _tell_outside(self, begun: int, outside: int) -> None:
-        """For who judges what another host has of this rank's copy."""
-        told = wire.Outside(begun, outside)
-        self.control.post(self.copier.owner, wire.encode("outside", "", told))
 
     async def _wait_at_gate(
         self, request: Request[wire.CellRequest], cell: wire.CellRequest
@@ -305,7 +275,6 @@ class CellRunner:
             attempt(self.history.begin, cell)
         self.journal.enter(cell.seq, tuple(cell.ranks))
         self.journal.interrupted = False
-        attempt(self.copier.begin, cell.seq, running.request.ident)
         if not cell.post_mortem:  # else the cell that failed can be undone after it
             attempt(self.undo.begin, cell.seq, cell.source)
         attempt(loaded.unload)

@@ -113,7 +113,6 @@ class ClientCode:
         That comes behind what Python prints. Nothing of it may cost the client its answer.
         """
         mark = is_own.set(False)
-        self.runner.copier.enter()
         self.runner.others.enter()
         time.sleep(SENT_S)
         log, stream = LogTail(self.runner.output.log.path), self._stdout
@@ -125,7 +124,6 @@ class ClientCode:
             is_own.reset(mark)
             with contextlib.suppress(Exception):  # what the code has changed may be of any class
                 self.runner.settings.note()
-            self.runner.copier.leave()
             self.runner.others.leave()
             with contextlib.suppress(Exception):  # the stream may be the user's
                 if text := log.read(last=True):

@@ -37,8 +37,6 @@ from jaxcluster.engine.state.settings import Settings
 from jaxcluster.engine.user_names import is_users
 from jaxcluster.wire.ops.state import ALREADY_UNDONE, UndoLooked
 
-# What a cell's source has, besides ``import``, that calls something or sets more than names.
-_SETS = frozenset("(.[%!@?:/\\;,")
 SWITCHED_OFF = "undo is switched off: %jaxcluster undo on"
 SAID_S = 1.0  # what waits as long is told why
 LOOK_S = 0.05  # between two looks at how much is held, while that may be too much
@@ -130,7 +128,6 @@ class Undo:
         self._last_callback = self._called
         self._uncalled = ""  # the cell's source, until it has been called
         self._loads = 0  # of the user's modules, before the cell
-        self._may_set = True  # the cell, settings: its source calls something, or imports
         self._kept: Kept | None = None
         self._why_not = "the ranks' processes are newer than it"
         self._lock = threading.RLock()
@@ -157,7 +154,6 @@ class Undo:
             self._callbacks[:] = [*(one for one in self._callbacks if one is not called), called]
         self._uncalled, self._loads = source, ownmodules.loads()
         kept, why_not = None, SWITCHED_OFF
-        self._may_set = not _SETS.isdisjoint(source) or "import" in source
         try:
             self._put_back_context()
             if self.limit_nbytes != 0:
@@ -228,29 +224,6 @@ class Undo:
             if has_loaded or watch.opaque or watch.too_large or watch.is_partial or watch.is_open:
                 return Course(rebound, None)
             return Course(rebound, frozenset(id(one.value) for one in watch.changed()))
-
-    def is_untouched(self, course: Course | None) -> bool:
-        """Whether a cell has left all that is saved as it was; some 0.3 ms where it may have.
-
-        Settings are read after each cell that may have set them: one may change them, and the next
-        one change them back.
-
-        Args:
-          course: what it has done to the names.
-        """
-        now, settings = self.namespace, self.settings
-        if settings is None:
-            return False
-        is_changed = (
-            course is None
-            or course.in_place is None
-            or bool(course.in_place)
-            or any(is_users(name, now.get(name)) for name in course.rebound)
-        )
-        if is_changed:
-            settings.asked = None  # what is saved now has them as they are
-            return False
-        return not self._may_set or settings.are_as_asked_last()
 
     def bound(self, names: Iterable[str]) -> None:
         """Names were bound by somebody else than a cell: they stay."""

@@ -89,13 +89,12 @@ class Recovered:
     """What was done about ranks that are lost, in words, and of which names it says something.
 
     ``is_replaced``: all ranks are new processes, which know nothing of the cell.
-    ``is_undone``: nothing of the cell is left, whatever its undo has come to; ``back``: of which
-    names it is said; ``kept``: all names that there are.
+    ``is_undone``: nothing of the cell is left, whatever its undo has come to; ``kept``: all names
+    that there are.
     """
 
     line: str
     told: frozenset[str] = frozenset()
     is_replaced: bool = False
     is_undone: bool = False
-    back: frozenset[str] = frozenset()
     kept: frozenset[str] = frozenset()

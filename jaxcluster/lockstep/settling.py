@@ -587,8 +587,8 @@ class Settling:
         self._is_replaced |= done.is_replaced
         self._cell.record.replaced = self._is_replaced
         names = rewrite.assigned_names(self._cell.record.source)
-        if done.is_undone:
-            undone = undone.brought_back(done.back, names, done.kept)
+        if done.is_undone and undone.refused:
+            undone = Undone.of_dead(names, done.kept)
         self._cell.undone = undone
         facts = yield from self._look_around()
         if self._is(State.LEFT, State.DIVERGED) and not (facts.dead or facts.divergence):

@@ -20,7 +20,6 @@ class Undone:
       lost: names whose old values were donated or deleted; they are unbound.
       failed: names whose values have changed in place and could not be put back.
       unknown: names whose values may have changed in place: what they are.
-      missed: ranks that died before they were told to.
       by_another: another notebook has done it, and was told what it came to.
     """
 
@@ -31,7 +30,6 @@ class Undone:
     lost: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
     unknown: Mapping[str, str] = field(default_factory=dict)
-    missed: tuple[int, ...] = ()
     by_another: bool = False
 
     def without(self, names: Iterable[str]) -> Undone:
@@ -52,20 +50,16 @@ class Undone:
             by_another=self.by_another,
         )
 
-    def brought_back(
-        self, names: Iterable[str], assigned: Iterable[str], kept: Iterable[str] = ()
-    ) -> Undone:
-        """The same where nothing of the cell is left, and these names are what they were before it.
+    @staticmethod
+    def of_dead(assigned: Iterable[str], kept: Iterable[str]) -> Undone:
+        """What it came to where all ranks of the cell have died, with all that it had done.
 
         Args:
-          assigned: those that the cell has bound, where no rank lives to say so.
+          assigned: the names that its source binds.
           kept: all names that there are.
         """
-        if self.refused:
-            back = set(assigned) & {*names, *kept}
-            return Undone(back=tuple(sorted(back)), made=tuple(sorted(set(assigned) - back)))
-        known = self.in_doubt & set(names)
-        return replace(self.without(known), back=tuple(sorted({*self.back, *known})))
+        back = set(assigned) & set(kept)
+        return Undone(back=tuple(sorted(back)), made=tuple(sorted(set(assigned) - back)))
 
     @property
     def in_doubt(self) -> set[str]:

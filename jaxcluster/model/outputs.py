@@ -126,10 +126,7 @@ class CellRecord:
       held: the ranks that a person has held in it, in a debugger or by a question.
       sent_ns: when it was sent, by its notebook's clock.
       undone: what it did to the ranks' variables was taken back.
-      missed: ranks that had died before it was taken back there.
       shown: the ranks whose output is shown in its place; none: the first one's.
-      after: for each of these ranks the seq of its cell before, of any notebook; not where it is
-        not known.
       replaced: its ranks were replaced at its end, before what waits for that has begun.
       earlier: the cells of this notebook that had not ended when it was sent.
       error: what its notebook has raised at its end.
@@ -146,9 +143,7 @@ class CellRecord:
     held: set[int] = field(default_factory=set)
     sent_ns: int = 0
     undone: bool = False
-    missed: tuple[int, ...] = ()
     shown: Sequence[int] = ()
-    after: Mapping[int, int] = field(default_factory=dict)
     replaced: bool = False
     earlier: Sequence[CellRecord] = ()
     error: wire.ErrorInfo | None = None

@@ -32,7 +32,6 @@ from jaxcluster.views import shards as array_views
 from jaxcluster.views.live import CellDisplay, StartDisplay, show_hosts
 from jaxcluster.views.message import show_message
 
-NO_COPIES = "The ranks keep no copies of their variables."
 COMMANDS = {
     "start": "start a cluster: -n 4, or --launcher ssh --hosts h1:2,h2:2",
     "status": "what every rank does, its host, pid, devices; --live keeps updating and shows usage",
@@ -46,7 +45,6 @@ COMMANDS = {
     "resync": "bring ranks that have diverged back into lockstep",
     "interrupt": "stop the cell that runs, on every rank",
     "undo": "take back the last cell; undo SIZE|on|off: limit what it may hold, turn it on or off",
-    "copies": "keep copies, so that a rank's death costs no variable: copies SIZE|on|off",
     "steps": "what is kept of a loop: steps; steps forget: it begins at 0 again",
     "stacks": "on which line each rank is",
     "journal": "what each rank has launched",
@@ -163,8 +161,6 @@ class Commands:
         print(running.summary())
         states = running.status()
         print(text.status(states, running.dead))
-        if told := running.tell_copies():
-            print(told)
         if late := stragglers.told(running.straggler(), states):
             print(late)
 
@@ -373,26 +369,6 @@ class Commands:
             if most
             else "Nothing is kept: a cell that goes wrong is not undone."
         )
-
-    def _copies(self, size: str | None) -> None:
-        running = cluster.current()
-        if size is None:
-            print(running.tell_copies() or f"{NO_COPIES} To keep some: %jaxcluster copies on")
-            return
-        most = running.copies(undoing.parse_limit(size, "copies"))
-        if most:
-            copies = running.world.copies
-            what, lost = "A rank's death costs", ""
-            if copies is not None and copies.mirrors:
-                what = "A rank's death, or a host's loss, costs"
-            elif running.world.hosts:
-                lost = " The loss of a host takes its ranks' copies."
-            print(
-                f"The ranks' copies of their variables take at most {format_nbytes(most)} of "
-                f"memory. {what} the running cell, and no variable.{lost}"
-            )
-        else:
-            print(NO_COPIES)
 
     def _steps(self, forget: str | None) -> None:
         if forget not in (None, "forget"):

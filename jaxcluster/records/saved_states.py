@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import shutil
 import stat
@@ -18,9 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from jaxcluster import wire
 from jaxcluster.errors import RecoveryError
-from jaxcluster.host.checksums import quick_sum
 from jaxcluster.host.free_space import memory_room
 from jaxcluster.model.lineage import Makers
 from jaxcluster.ranks import tell_each
@@ -30,7 +27,6 @@ from jaxcluster.wire.ops.state import SaveReport, Where
 SHARED_MEMORY = Path("/dev/shm")
 PREFIX = "jaxcluster-state-"
 ALIVE = "alive"
-MARK = "mark"
 
 
 class StateFolder(Protocol):
@@ -65,10 +61,6 @@ class StateFolder(Protocol):
         """
         return report.folder
 
-    def is_gone(self, rank: int) -> bool:
-        """Whether the host of a rank is lost, with all that is there."""
-        return False
-
     def folders_for(self, rank: int, reports: Mapping[int, SaveReport]) -> dict[int, Where]:
         """Where ``rank`` finds the file of each of these ranks, brought to its host if need be.
 
@@ -80,47 +72,6 @@ class StateFolder(Protocol):
     def bring_all(self) -> None:
         """Have ranks read nothing from other hosts: all that they need is brought to theirs."""
 
-    def open_mirrors(self) -> tuple[dict[int, Mirror], dict[int, dict[str, str]]]:
-        """Have each host take in copies of the ranks of the host before it.
-
-        Returns:
-          (by rank where, by rank what it needs to know), of those that there is a place for.
-
-        Raises:
-          LaunchError: a host does not answer, or can't listen.
-        """
-        return {}, {}
-
-    def room_for_each(self, mirrors: Mapping[int, Mirror]) -> int:
-        """What each copy may take, so that all have room: a host has its ranks', and mirrors."""
-
-    def held_by(self, path: str) -> str:
-        """The file that ranks lock as long as they use a folder; "" where its agent removes it."""
-        return ""
-
-    def read(self, rank: int, path: str, host: int | None = None) -> bytes:
-        """A small file that a rank has written.
-
-        Args:
-          host: the number of the one where it is; None: the rank's own.
-
-        Raises:
-          OSError: it can't be read, or its host is out of reach.
-        """
-        return Path(path).read_bytes()
-
-    def check(
-        self, rank: int, folder: str, sums: Mapping[str, int], host: int | None = None
-    ) -> None:
-        """Look at the files of a copy, whose sums (``quick_sum``) are as given.
-
-        Args:
-          host: as in ``read``.
-
-        Raises:
-          OSError, ValueError: one can't be read, or is not what was written.
-        """
-
     def remove(self) -> None:
         """Remove all of it. Ranks may still be writing into it."""
 
@@ -131,7 +82,6 @@ class LocalStates(StateFolder):
     Args:
       num_ranks: how many will save at once, and share the memory.
       look_after: has the folders removed should this process be killed; returns what ends that.
-      in_memory: the one in memory alone.
 
     Raises:
       RecoveryError: no folder can be made.
@@ -146,14 +96,12 @@ class LocalStates(StateFolder):
         self,
         num_ranks: int = 1,
         look_after: Callable[[Sequence[Path]], Callable[[], None]] | None = None,
-        *,
-        in_memory: bool = False,
     ) -> None:
         self.paths: list[Path] = []
         self._locks: list[int] = []
         self._rooms: list[int | None] = []
         whys = []
-        for parent in [SHARED_MEMORY] if in_memory else _parents():
+        for parent in _parents():
             try:
                 self._make(parent, num_ranks)
             except OSError as error:
@@ -197,21 +145,6 @@ class LocalStates(StateFolder):
     def bring_all(self) -> None:
         """All see all files."""
 
-    def room_for_each(self, mirrors: Mapping[int, Mirror]) -> int:
-        """The memory is shared by all ranks."""
-        return min(room for room in self._rooms if room is not None)
-
-    def held_by(self, path: str) -> str:
-        """Whoever comes later sees by the lock that ranks still use it."""
-        return f"{path}/{ALIVE}"
-
-    def check(
-        self, rank: int, folder: str, sums: Mapping[str, int], host: int | None = None
-    ) -> None:
-        for name, checksum in sums.items():
-            if quick_sum(Path(folder, name).read_bytes()) != checksum:
-                raise ValueError(f"{folder}/{name} is damaged")
-
     def remove(self) -> None:
         """Remove it. Ranks may still be writing into it.
 
@@ -227,69 +160,6 @@ class LocalStates(StateFolder):
             os.close(self._locks.pop())
         leave, self._leave = self._leave, _nothing
         leave()
-
-
-@dataclass(frozen=True)
-class Mirror:
-    """Where a rank's copy is brought on to, in the memory of another host.
-
-    Attributes:
-      host: the number of that host, and what messages call it.
-      folder: there, of all copies that are brought there.
-    """
-
-    host: int
-    name: str
-    folder: str
-
-
-@dataclass(frozen=True)
-class Copies:
-    """The copies that ranks keep of themselves (``engine.state.copier``).
-
-    Attributes:
-      folder: on this machine, or on each host.
-      paths: by rank, where in it.
-      nbytes: the memory that they may take, of all ranks.
-      mirrors: by rank, where its copy is a second time.
-      why_not: why none is.
-    """
-
-    folder: StateFolder
-    paths: Mapping[int, str]
-    nbytes: int
-    mirrors: Mapping[int, Mirror] = field(default_factory=dict)
-    why_not: str = ""
-
-    def mark(self, rank: int, is_mirror: bool = False) -> wire.Mark:
-        """Which versions a rank has; or which are whole on another host, as they were once."""
-        if is_mirror and rank not in self.mirrors:
-            return wire.Mark()
-        folder, host = self._place(rank, is_mirror)
-        try:
-            return wire.Mark.unpack(self.folder.read(rank, f"{folder}/{MARK}", host))
-        except OSError:
-            return wire.Mark()
-
-    def report(self, rank: int, version: int, is_mirror: bool = False) -> SaveReport:
-        """What a rank says of a version, whose numbers are looked at; or of one on another host.
-
-        Raises:
-          OSError, ValueError: it can't be read, or is not what was written.
-        """
-        folder, host = self._place(rank, is_mirror)
-        folder = f"{folder}/v{version}"
-        written = json.loads(self.folder.read(rank, f"{folder}/report.json", host))
-        report: SaveReport = wire.read(SaveReport, written, "report of a copy")
-        self.folder.check(rank, folder, report.parts, host)
-        return replace(report, folder=folder, host=host) if is_mirror else report
-
-    def _place(self, rank: int, is_mirror: bool) -> tuple[str, int | None]:
-        """(the folder of a rank's copy, the number of its host where that is not the rank's)."""
-        folder, host = self.paths[rank], None
-        if is_mirror:
-            folder, host = self.mirrors[rank].folder, self.mirrors[rank].host
-        return f"{folder}/copy-{rank}", host
 
 
 def _nothing() -> None:
@@ -344,10 +214,6 @@ class Kept:
       dead: the ranks that could not be saved.
       num_processes: how many ranks there were.
       gone: why files that were saved can't be read any more, by rank.
-      replaced: ranks that have died, and are there by their copies.
-      copied: what ranks say of their copies, where not all of them have whole ones: those of dead
-        ranks have what these had, those of others what they have lost.
-      copies: where these are.
       mesh: for another number of ranks: the sizes of the meshes' axes that were named.
       undone: the cells that are taken back.
       is_resized: it is for other ranks than have saved it: others in number, or on other hosts.
@@ -362,9 +228,6 @@ class Kept:
     dead: dict[int, Dead]
     num_processes: int
     gone: Mapping[int, str] = field(default_factory=dict)
-    replaced: tuple[int, ...] = ()
-    copied: Mapping[int, SaveReport] = field(default_factory=dict)
-    copies: Copies | None = None
     mesh: Mapping[str, int] = field(default_factory=dict)
     undone: frozenset[int] = frozenset()
     is_resized: bool = False
@@ -377,9 +240,7 @@ class Kept:
 
         Those ranks are as if they had died before.
         """
-        gone = self.folder.lost(self.copied)
-        copied = {rank: one for rank, one in self.copied.items() if rank not in gone}
-        return replace(self, copied=copied).without(self.folder.lost(self.reports))
+        return self.without(self.folder.lost(self.reports))
 
     def without(self, gone: Mapping[int, str]) -> Kept:
         """The same where the files of these ranks can't be read, each with the reason."""
@@ -389,8 +250,7 @@ class Kept:
         for rank in gone.keys() & self.reports.keys():
             names = frozenset(self.reports[rank].names)
             dead[rank] = Dead(names, True, texts[rank], {r: texts[r] for r in left})
-        copied = {rank: one for rank, one in self.copied.items() if rank not in gone}
-        return replace(self, reports=left, dead=dead, gone={**self.gone, **gone}, copied=copied)
+        return replace(self, reports=left, dead=dead, gone={**self.gone, **gone})
 
     @property
     def all_undone(self) -> frozenset[int]:
@@ -399,30 +259,9 @@ class Kept:
         return self.undone if is_known else frozenset()
 
     @property
-    def ranks(self) -> list[int]:
-        """Those of which there is anything: what they have saved, or a copy."""
-        return sorted({*self.reports, *self.copied})
-
-    @property
     def why_gone(self) -> str:
         """The ranks whose files can't be read any more, and why; "" where all can."""
         return tell_each(self.gone)
-
-    def bring_all(self) -> None:
-        """Have ranks read nothing from other hosts: all that they need is brought to theirs."""
-        self.folder.bring_all()
-        if self.copies is not None:
-            self.copies.folder.bring_all()
-
-    def remove(self) -> None:
-        self.give_up()
-        if self.copies is not None:
-            self.copies.folder.remove()
-
-    def give_up(self) -> None:
-        """Remove what was saved, and not the copies that ranks have kept, which they go on with."""
-        if self.copies is None or self.folder is not self.copies.folder:
-            self.folder.remove()
 
 
 def sweep() -> None:

@@ -30,7 +30,6 @@ from jaxcluster.wire.codec import (
     type_name,
 )
 from jaxcluster.wire.comms import VIEW_MIME, WIDGET, CommState, opening_order
-from jaxcluster.wire.copy_marks import Mark, Since
 from jaxcluster.wire.inbox import Inbox
 from jaxcluster.wire.journals import LastLaunches, reports_of
 from jaxcluster.wire.launches import (
@@ -72,7 +71,6 @@ from jaxcluster.wire.messages import (
     NameChanges,
     Named,
     NamedBytes,
-    Outside,
     Paused,
     PollReply,
     Question,

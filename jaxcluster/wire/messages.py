@@ -208,16 +208,6 @@ class Paused:
 
 
 @dataclass(frozen=True)
-class Outside:
-    """The number of the last change of a rank's variables that has ``begun``, and of the last that
-    is ``outside`` of the rank: on another host.
-    """
-
-    begun: int
-    outside: int
-
-
-@dataclass(frozen=True)
 class Spoiled:
     """That something else than a cell changes variables of a rank: what it has told of their values
     does not hold any more. ``undone`` is the seq of the cell that is taken back, if it is that.
@@ -275,7 +265,6 @@ EVENTS.update(
     steps=StepsReport,
     ask=Question,
     paused=Paused,
-    outside=Outside,
     push=CommPush,
     spoiled=Spoiled,
     error=Failure,

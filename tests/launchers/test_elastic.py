@@ -170,39 +170,6 @@ def test_a_host_that_is_gone_is_left_out(ssh: Rig, notebook: HostNotebook, lost:
         notebook.ok("%jaxcluster stop")
 
 
-@pytest.mark.parametrize("lost", ["h2", "h1"])
-def test_with_copies_nothing_is_lost_with_a_host_that_is_gone(
-    ssh: Rig, notebook: HostNotebook, lost: str
-) -> None:
-    """Arrays that were cut over the hosts are whole: the lost host's parts are on the next one."""
-    left = "h1" if lost == "h2" else "h2"
-    notebook.ok(START)
-    notebook.ok(SETUP)
-    notebook.ok("%jaxcluster copies on")
-    notebook.ok("%spmd lr = 0.75")
-    notebook.until(
-        lambda: (
-            "none of now" not in notebook.ok("%jaxcluster copies").text
-            and ". On another host, too: " in notebook.ok("%jaxcluster copies").text
-        ),
-        "mirrors",
-    )
-    cell = notebook.begin("%%spmd\nlr = 1.0; print('on', flush=True)\ntime.sleep(1000)")
-    notebook.until(lambda: "on" in cell.text, "the cell runs")
-    with ssh[lost].cut_off():
-        notebook.wait(cell, 200)
-        print(cell.text)
-        assert "The variables of ranks 0-3 are saved: %jaxcluster resize -n 2 goes on" in cell.text
-        told = shown_after(notebook, "%jaxcluster resize -n 2").text
-        assert "2 ranks after" in told and "Lost" not in told
-        assert "Gone with ranks 2, 3: their own mine." in told
-        assert lines_of(shown_after(notebook, WHOLE)) == [
-            f"3.0 15.0 0.75 {rank} of rank {rank} {left}" for rank in (0, 1)
-        ]
-        notebook.ok("%%spmd\nassert (process_allgather(x, tiled=True) == np.arange(12)).all()")
-        notebook.ok("%jaxcluster stop")
-
-
 def test_a_mesh_loses_the_host_in_the_middle(ssh: Rig, notebook: HostNotebook) -> None:
     """Shards that are on each host come back; ranks that move get all files that are left."""
     notebook.ok(f"{START},h3:1 --devices-per-process 2".replace(":2", ":1"))

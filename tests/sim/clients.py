@@ -37,8 +37,8 @@ from jaxcluster.records import lastreport
 from jaxcluster.wire.link import LOOK_S, Event
 from jaxcluster.wire.ops import Operation
 from jaxcluster.wire.ops.lockstep import State
-from sim import keeping as sim_keeping
 from sim import ranks as sim_ranks
+from sim import restarts as sim_restarts
 from sim.hub import Hub, PatientTime, Sink, Time
 
 MODULES = (
@@ -271,7 +271,6 @@ class World:
     all_of = worlds.World.all_of
     unanswered = worlds.World.unanswered
     meet = worlds.World.meet
-    copies: Any = None
     is_ours = True
     idle_hosts: Sequence[str] = ()
 
@@ -280,10 +279,8 @@ class World:
         self.link = client.link
         self.num_processes = client.cluster.num_ranks
         self.turns = Turns(client.cluster)
-        self.outside: dict[int, tuple[int, int]] = {}
-        self.taken_back: dict[int, int] = {}
-        own = client.cluster.keeping
-        keys = own.keeps.hosts if own is not None else ()
+        own = client.cluster.restarts
+        keys = own.hosts if own is not None else ()
         self.record = SimpleNamespace(
             spec=SimpleNamespace(platform="cpu"),
             last_seq=client.cluster.seq,
@@ -329,11 +326,8 @@ class World:
     def why_unseen(self, rank: int) -> Silence:
         return Silence("unknown", "is not responding")
 
-    def copies_folder(self) -> Any:
-        return sim_keeping.folder_of(self.client.cluster, True)
-
     def state_folder(self) -> Any:
-        return sim_keeping.folder_of(self.client.cluster, False)
+        return sim_restarts.folder_of(self.client.cluster)
 
     def end_hung(self, check: Any) -> list[int]:
         return []
@@ -427,8 +421,8 @@ class Client:
         self.restarts += 1
         self.is_restarting = True
         try:
-            if self.cluster.keeping is not None:
-                return sim_keeping.recover(self, when, undo)
+            if self.cluster.restarts is not None:
+                return sim_restarts.recover(self, when, undo)
             with self.world.turns.quiet():
                 self._give_new_processes(undo)
             return "New processes have the variables."
@@ -446,7 +440,7 @@ class Client:
             for rank in link.ranks:
                 link.mark_dead(rank, wire.Death("the cluster was restarted"))
 
-    # What a restart asks of its notebook (``action_runner.Owner``), where copies are kept.
+    # What a restart asks of its notebook (``action_runner.Owner``), by its real code.
 
     @property
     def closed(self) -> bool:
@@ -463,12 +457,12 @@ class Client:
         self.is_down = True
 
     def respawn(self, progress: Any, watch: Any) -> None:
-        self.cluster.keeping.make_whole()
+        self.cluster.restarts.make_whole()
         self._give_new_processes(undo=False)
         watch(None)
 
     def equip(self) -> None:
-        sim_keeping.begin_copies(self)
+        """There is nothing to be set on the new ranks."""
 
     # What is done between cells (``acts``).
 

@@ -124,22 +124,16 @@ class Own:
 
 
 @dataclass(frozen=True)
-class Keeps:
-    """How ranks keep copies of themselves, and what becomes of them.
+class Losses:
+    """What is lost of a cluster, whose ranks are then given new processes by the real code.
 
     Attributes:
       hosts: the host of each rank; (): all are on one machine, without an agent.
-      is_on: there are copies.
-      nbytes: what they may take together; None: as much as there is.
       deaths: when a "rank" or a "host" is lost, and which.
-      cut: how often a message to another host's copies is lost.
     """
 
     hosts: tuple[int, ...] = ()
-    is_on: bool = True
-    nbytes: int | None = None
     deaths: tuple[tuple[float, str, int], ...] = ()
-    cut: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -155,7 +149,7 @@ class Schedule:
     death: tuple[float, int] | None = None
     lateness: float = 0.02  # how often a message is late
     is_strict: bool = False
-    keeps: Keeps | None = None
+    losses: Losses | None = None
     leaves_at: float | None = None  # a notebook's process ends
     leaver: int = 1  # which one's; a third one, with programs of client 2, comes then
     cut_off: float = 0.0  # how often a cell is seconds on its way to a rank
@@ -170,7 +164,7 @@ class Schedule:
                  f"strict {self.is_strict}, {self.leaver} leaves {self.leaves_at}, "
                  f"cut off {self.cut_off}, tuned {self.is_tuned}, donates {self.donates}, "
                  f"raised early {self.is_raised_early}"]  # fmt: skip
-        lines += [str(self.keeps)] * (self.keeps is not None)
+        lines += [str(self.losses)] * (self.losses is not None)
         for p in self.programs:
             if p.act is not None:
                 lines.append(f"act {p.number}, client {p.client}, after {p.pause_s}: {p.act}")
@@ -188,7 +182,6 @@ NUM_CELLS, NUM_STEPS = (1, 2, 2, 2, 2, 2, 2, 3), (1, 1, 2, 2, 3)
 LONG, LONG_CELLS, LONG_STEPS = 0.04, (3, 4, 5, 6), (1, 2, 4, 6)
 SLEEPS_S = (0, 0, 0, 0, 0.01, 0.5, 0.5, 1.5)
 PAUSES_S = (0.0, 0.0, 0.05, 0.4, 1.5)
-BUDGETS = (None, None, None, 7_000, 18_000)
 FAULTS = ("skip", "extra", "shift", "other", "swap", "raise", "caught", "refused", "partial")
 
 
@@ -356,13 +349,13 @@ class Writer:
         inputs = inputs if where == self.sets[0] else ()
         return Launch(where, self.pick([1, 1, 1, 2]), place, name, inputs)
 
-    # ------------------------------------------------------------------ copies, and losses
+    # ------------------------------------------------------------------ losses
 
-    def keep(self, made: Schedule) -> Schedule:
-        """Have ranks keep copies, or none, and lose some of them, in the middle of anything."""
+    def lose(self, made: Schedule) -> Schedule:
+        """Lose some of the ranks, in the middle of anything."""
         chance = self.chance
         if any(_is_apart(step) for p in made.programs for own in p.steps.values() for step in own):
-            return made  # what threads change no copy promises to have
+            return made  # what threads change nobody promises to bring back
         is_one = chance.random() < 0.4  # notebook's
         programs = [
             replace(
@@ -381,11 +374,7 @@ class Writer:
         deaths = [self.loss(at, hosts)]
         if chance.random() < 0.25:
             deaths.append(self.loss(at + chance.uniform(0, self.pick([0.05, 1.0, 4.0])), hosts))
-        keeps = Keeps(
-            hosts, chance.random() < 0.8, self.pick(BUDGETS), tuple(deaths),
-            self.pick([0.0, 0.0, 0.02, 0.1]),
-        )  # fmt: skip
-        return replace(made, programs=tuple(programs), keeps=keeps)
+        return replace(made, programs=tuple(programs), losses=Losses(hosts, tuple(deaths)))
 
     def loss(self, at: float, hosts: tuple[int, ...]) -> tuple[float, str, int]:
         chance = self.chance

@@ -26,7 +26,7 @@ from jaxcluster.model import lockstep
 from jaxcluster.wire.link import Event
 from jaxcluster.wire.ops.lockstep import Checked, Replayed, Rest
 from jaxcluster.wire.ops.state import ALREADY_UNDONE, UndoLooked
-from sim import keeping
+from sim import restarts
 from sim.hub import CALM, Actor, Hub
 from sim.programs import (
     Catch,
@@ -260,15 +260,13 @@ class Rank:
         self.programs: dict[str, wire.Launch] = {}
         self.main = self.hub.start(f"rank {number}", self._run, number)
         self.main.rank = self
-        self.side: list[Actor] = []  # threads of the product's own
         self.saved: dict[str, Any] | None = None  # what a snapshot has, once there is one
         self.lost: dict[str, str] = {}
         self.restoring = Restoring()
         self._paths: dict[int, tuple[Iterator[Any], Iterator[None]]] = {}  # of each program
         self._has_compiled: set[int] = set()
-        self.copier = cluster.keeping.attach(self) if cluster.keeping is not None else None
-        self.told = keeping.Told()
-        self.others = keeping.others_of(self, self.told) if self.copier is not None else None
+        self.told = restarts.Told()
+        self.others = restarts.others_of(self, self.told) if cluster.restarts is not None else None
 
     # ------------------------------------------------------------------ the control channel
 
@@ -339,26 +337,13 @@ class Rank:
             self.jobs.append(self._probe)
         self.reply(request, wire.PollReply(report, [], []))
 
-    # ------------------------------------------------------------------ copies and restarts
-
-    def call(self, job: Callable[[], object]) -> None:
-        """Have the main thread do something, soon."""
-        self.jobs.append(job)
-        self._stir()
-
-    def tell_outside(self, begun: int, outside: int) -> None:
-        told = wire.Outside(begun, outside)
-        self.cluster.owner.link.post(Event(self.number, "outside", "", told))
+    # ------------------------------------------------------------------ restarts
 
     def names_before(self, seq: int) -> dict[str, Any] | None:
         """As ``Undo.before``."""
         if self.before is None or self.before.seq > seq:
             return None
         return dict(self.names if self.before.seq < seq else self.before.names)
-
-    def _on_keep(self, request: Request) -> None:
-        with self.cluster.keeping.owned(self):
-            self.reply(request, keeping.state.on_keep(self.copier, request))
 
     def _on_hold_replies(self, request: Request) -> None:
         if self.others is not None:
@@ -382,7 +367,7 @@ class Rank:
 
     def _answer(self, request: Request) -> None:
         try:
-            body = keeping.answer(self, request.op, request.body)
+            body = restarts.answer(self, request.op, request.body)
         except Exception as error:
             told = wire.Failure(type(error).__name__, str(error))
             self.reply(request, told, "error")
@@ -391,7 +376,7 @@ class Rank:
 
     def _name_changes(self, ident: bytes) -> wire.NameChanges | None:
         """What a notebook is told of them: see ``engine.names``."""
-        return None if self.copier is None else self.told.changes(ident, self.names)
+        return None if self.others is None else self.told.changes(ident, self.names)
 
     def _probe(self) -> None:
         self.probes += 1
@@ -463,8 +448,7 @@ class Rank:
         for name in request.body.lost:
             self.before.names.pop(name, None)
         self._put_back(self.before)
-        if self.copier is not None and self.others is not None:
-            self.copier.changed()
+        if self.others is not None:
             self.others.spoil(request.ident, request.body.seq)
         self.reply(request, [])
 
@@ -599,8 +583,6 @@ class Rank:
             return
         self.current, self.is_interrupted = cell, False
         self.journal.enter(cell.seq)
-        if self.copier is not None:
-            self.copier.begin(cell.seq, request.ident)
         self.before = Before(cell.seq, dict(self.names))
         self.olds[cell.seq] = self.before.names
         self.stopped_at = None
@@ -628,13 +610,11 @@ class Rank:
             given_up=sorted(self.journal.given_up), names=self._name_changes(request.ident),
             stopped_at=self.stopped_at,
         )  # fmt: skip
-        if self.copier is None or self.others is None:
+        if self.others is None:
             self.reply(request, reply)
         else:
             self.others.answer(request.ident, lambda: self.reply(request, reply))
             self.others.cell_ended(request.ident, cell.seq)
-            is_same = self.names == self.before.names
-            self.copier.end(cell.seq, is_same)
 
     def _end_of(
         self, cell: wire.CellRequest, status: str, error: wire.ErrorInfo | None = None
@@ -838,8 +818,6 @@ class Rank:
 
     def die(self) -> None:
         self.is_dead = True
-        if self.copier is not None:
-            self.cluster.keeping.end(self)
         for actor in [self.main, *self.threads]:
             actor.kill()
             if actor in self.hub.actors:
@@ -881,16 +859,16 @@ class Cluster:
 
     def __init__(self, hub: Hub, num_ranks: int, inline: bool, programs: Mapping[str, Program],
                  is_strict: bool = False, is_tuned: bool = False,
-                 copies: keeping.Keeping | None = None, donates: bool = False,
+                 own: restarts.Restarts | None = None, donates: bool = False,
                  is_raised_early: bool = False) -> None:  # fmt: skip
         self.hub, self.num_ranks, self.inline = hub, num_ranks, inline
-        self.keeping = copies
+        self.restarts = own  # the real code of restarts
         self.cut_off = 0.0  # how often a cell is seconds on its way
         self.owner: Any = None  # the notebook that has started it
         self.wrong: list[str] = []  # what has come back other than it was
         self.is_strict, self.service = is_strict, Service(hub)
         self.is_tuned = is_tuned  # programs are compiled as on GPU
-        self.donates = donates and copies is None  # these bring back what was donated
+        self.donates = donates and own is None  # ``restarts`` knows of no donated values
         self.is_raised_early = is_raised_early
         self.tuned: dict[int, set[int]] = {}  # by fingerprint: who has come to compile it
         self.everybody = ",".join(map(str, range(num_ranks)))
@@ -941,8 +919,8 @@ class Cluster:
             if undo and rank.before is not None and rank.before.seq == last:
                 names = dict(rank.before.names)
             kept.append({n: v for n, v in names.items() if not isinstance(v, Value) or v.is_ready})
-        if self.keeping is not None:
-            self.keeping.photograph(self.ranks)
+        if self.restarts is not None:
+            self.restarts.photograph(self.ranks)
             kept = [{} for _ in self.ranks]
         lives = [names for rank, names in zip(self.ranks, kept, strict=True) if not rank.is_dead]
         kept = [

@@ -27,7 +27,7 @@ from jaxcluster.errors import (
 from jaxcluster.model import explain, lineage, rewrite
 from jaxcluster.wire import Death
 from jaxcluster.wire.ops.cells import Interrupt
-from sim import acts, keeping
+from sim import acts, restarts
 from sim.clients import Client, outcome, virtual
 from sim.hub import Hub, Sink, Stuck
 from sim.programs import (
@@ -48,7 +48,7 @@ from sim.ranks import CHECK, Cluster
 from sim.truth import ZEROS, Value
 
 GARBAGE = 500_000  # objects between looks for what only cycles hold
-KEPT = 0.006  # of the schedules: in each of these ranks or hosts are lost
+LOST = 0.006  # of the schedules: in each of these ranks or hosts are lost
 LEFT = 0.1  # of those with two notebooks: the other one's process ends
 FOLLOWED = 0.5  # of these: a third one comes then
 CUT_OFF = 0.05  # of those: some cells are seconds on their way to a rank
@@ -90,10 +90,10 @@ def run(schedule: Schedule) -> Course:
     programs = {str(p.number): p for p in schedule.programs}
     with contextlib.ExitStack() as stack:
         stack.enter_context(virtual(hub))
-        copies = None
-        if schedule.keeps is not None:
-            copies = keeping.Keeping(hub, schedule.keeps, schedule.num_ranks)
-            stack.enter_context(keeping.virtual(copies))
+        real = None
+        if schedule.losses is not None:
+            real = restarts.Restarts(schedule.losses, schedule.num_ranks)
+            stack.enter_context(restarts.virtual(hub, real))
         cluster = Cluster(
             hub,
             schedule.num_ranks,
@@ -101,7 +101,7 @@ def run(schedule: Schedule) -> Course:
             programs,
             schedule.is_strict,
             schedule.is_tuned,
-            copies,
+            real,
             schedule.donates,
             schedule.is_raised_early,
         )
@@ -111,16 +111,18 @@ def run(schedule: Schedule) -> Course:
         cluster.owner, cluster.cut_off = clients[0], schedule.cut_off
         number = len(schedule.programs)
         for client in clients:
-            own = [p for p in schedule.programs if p.client == client.number]
-            if own:
-                hub.start(f"client {client.number}", partial(use, client, own, course, hub, number))
+            mine = [p for p in schedule.programs if p.client == client.number]
+            if mine:
+                hub.start(
+                    f"client {client.number}", partial(use, client, mine, course, hub, number)
+                )
         hub.is_over = not schedule.programs
         if schedule.death is not None:
             at, rank = schedule.death
             hub.at(at, lambda: die(cluster, clients, rank))
         if schedule.leaves_at is not None:
             hub.at(schedule.leaves_at, partial(leave, clients, schedule, course, hub))
-        for at, what, which in schedule.keeps.deaths if schedule.keeps is not None else ():
+        for at, what, which in schedule.losses.deaths if schedule.losses is not None else ():
             hub.at(at, partial(lose, cluster, clients, what, which))
         try:
             hub.run(LIMIT_S)
@@ -156,8 +158,6 @@ def use(client: Client, programs: Sequence[Program], course: Course, hub: Hub, n
     """What the user of one notebook does."""
     left, own, is_waiting = 0, hub.running, False
     assert own is not None
-    if client.cluster.keeping is not None and client is client.cluster.owner:
-        keeping.try_copies(client)
 
     def become_known(program: Program, error: BaseException | None) -> None:
         course.ended[program.number] = error
@@ -263,7 +263,7 @@ def lose(cluster: Cluster, clients: Sequence[Client], what: str, which: int) -> 
     if what == "rank":
         die(cluster, clients, which)
         return
-    for rank in cluster.keeping.fleet.lose(which):
+    for rank in cluster.restarts.fleet.lose(which):
         die(cluster, clients, rank, host_lost=True)
 
 
@@ -290,8 +290,6 @@ def die(cluster: Cluster, clients: Sequence[Client], rank: int, host_lost: bool 
 def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], course: Course) -> None:
     broken = course.broken
     broken += cluster.wrong
-    if cluster.keeping is not None:
-        broken += [f"an error of ours: {text}" for text in cluster.keeping.logged]
     numbers = {p.source: p.number for p in schedule.programs}
     by_number = {p.number: p for p in schedule.programs}
     has_px = any(map(acts.is_px, schedule.programs))  # then each launch may have met its launch
@@ -323,7 +321,7 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
     if schedule.is_strict and not has_px:
         _look_at_strict(cluster, course)
     is_left = any(isinstance(error, Left) for error in course.ended.values())
-    is_whole = schedule.death is None and schedule.keeps is None and not is_left
+    is_whole = schedule.death is None and schedule.losses is None and not is_left
     is_right = not schedule.fault and is_whole
     broken += acts.judge(cluster, course, is_right, _was_named)
     if schedule.fault == "partial" and any(course.ended.values()):
@@ -369,7 +367,7 @@ def judge(schedule: Schedule, cluster: Cluster, clients: Sequence[Client], cours
             is_clear = is_clear and not (schedule.death and report.seq is None)
             # Whoever heard the stop, and went on, has left out what it was in.
             is_clear = is_clear and not _is_stop_heard(schedule)
-            is_clear = is_clear and schedule.keeps is None and not is_left
+            is_clear = is_clear and schedule.losses is None and not is_left
             is_clear = is_clear and len(culprits) != len(report.others)  # else nobody can tell
             is_clear = is_clear and not has_px
             if is_clear and guilty.isdisjoint(culprits):
@@ -574,8 +572,8 @@ def schedules(first: int, count: int, faults: Sequence[str] = ("", *FAULTS)) -> 
         made = Writer(chance).schedule(seed, faults)
         if chance.random() < 0.05:
             made = replace(made, death=(chance.uniform(0, 2.0), chance.randrange(3)))
-        elif chance.random() < KEPT:
-            made = Writer(chance).keep(made)
+        elif chance.random() < LOST:
+            made = Writer(chance).lose(made)
             if chance.random() < 0.3:
                 made = acts.restart(made, chance)
         elif any(p.client for p in made.programs) and chance.random() < LEFT:
@@ -617,15 +615,13 @@ def _smaller(schedule: Schedule) -> Iterator[Schedule]:
         yield replace(schedule, leaves_at=None, programs=left)
     if schedule.cut_off:
         yield replace(schedule, cut_off=0.0)
-    if (keeps := schedule.keeps) is not None:
-        yield replace(schedule, keeps=None)
-        for gone in keeps.deaths:
-            left = tuple(one for one in keeps.deaths if one is not gone)
-            yield replace(schedule, keeps=replace(keeps, deaths=left))
-        smaller = [replace(keeps, nbytes=None), replace(keeps, cut=0.0)]
-        if all(what == "rank" for _, what, _ in keeps.deaths):
-            smaller.append(replace(keeps, hosts=()))
-        yield from (replace(schedule, keeps=less) for less in smaller if less != keeps)
+    if (losses := schedule.losses) is not None:
+        yield replace(schedule, losses=None)
+        for gone in losses.deaths:
+            deaths = tuple(one for one in losses.deaths if one is not gone)
+            yield replace(schedule, losses=replace(losses, deaths=deaths))
+        if losses.hosts and all(what == "rank" for _, what, _ in losses.deaths):
+            yield replace(schedule, losses=replace(losses, hosts=()))
     for at, p in enumerate(programs):
 
         def put(changed: Program, at: int = at) -> Schedule:

@@ -24,7 +24,6 @@ from jaxcluster import wire
 from jaxcluster.cluster import (
     action_runner,
     between_cells,
-    copies,
     handle,
     recovery,
     respawn,
@@ -32,7 +31,6 @@ from jaxcluster.cluster import (
     what_returns,
 )
 from jaxcluster.engine import change_notices, strict
-from jaxcluster.engine.state import version_store
 from jaxcluster.errors import CellInterrupted
 from jaxcluster.lockstep import actions, polls
 from jaxcluster.lockstep.cell import Cell
@@ -137,12 +135,6 @@ def resync_at_once(self: Any) -> str:
 def look_only(self: Turns) -> Iterator[dict[int, int]]:
     """Nobody has the turn."""
     yield self.last_cells()
-
-
-def missed_last(world: Any, cells: Any, last: Any) -> dict[int, int]:
-    """The last cell that a dead rank's copy still has."""
-    missed = {rank: cell.seq for cell in cells if cell.undone for rank in cell.missed}
-    return {rank: seq for rank, seq in missed.items() if rank in world.dead}
 
 
 def alone(cells: Any, undone: int) -> frozenset[int]:
@@ -253,7 +245,7 @@ def test_a_notebook_may_leave_as_it_has_the_ranks_count_from_zero(
         monkeypatch.setattr(polls.Polls, "_count_anew", lambda *looked: [])
     broken = []
     for made in schedules(0, 4000, ["other"]):
-        if any(p.client for p in made.programs) and made.keeps is None and made.death is None:
+        if any(p.client for p in made.programs) and made.losses is None and made.death is None:
             del may_leave[:]
             before = len(left)
             course = run(replace(made, leaves_at=0.0, leaver=1))
@@ -360,19 +352,6 @@ def test_a_restart_says_that_another_notebooks_cell_had_not_ended_alike() -> Non
     assert respawn.ENDED_UNLIKE in course.said[20]
 
 
-def version_at_hand(mark: wire.Mark, undone: int, last: int, first: int) -> int:
-    return mark.after or mark.before
-
-
-def mirror_at_hand(mark: wire.Mark, undone: int, after: int, first: int, since: Any) -> int:
-    return mark.after or mark.before
-
-
-def find_in_place(own: version_store.VersionStore, array: Any, where: str) -> Any:
-    """By its name, and not by what it is."""
-    return next((known.parts.get(where) for known in own._known.values()), None)
-
-
 HOLES: dict[str, list[tuple[Any, str, Any]]] = {
     "queued cells hide a skip": [(wire.cell_ends, "guards", lambda ranks, later: False)],
     "even counts are believed": [(wire.cell_ends, "differing", lambda ends: [])],
@@ -395,12 +374,9 @@ HOLES: dict[str, list[tuple[Any, str, Any]]] = {
     "strict: what waits for others was never compiled": [
         (lockstep, "_as_compiled", as_launched),
     ],
-    "a copy of another moment is taken": [(wire.Mark, "version_for", version_at_hand)],
-    "a mirror of another moment is taken": [(wire.Mark, "mirror_for", mirror_at_hand)],
     "a survivor's value is taken for a dead rank's own": [
         (what_returns, "is_common", lambda name, bodies: True),
     ],
-    "an array's numbers are another one's": [(version_store.VersionStore, "find", find_in_place)],
     "a cell is taken back while others replace the ranks": [
         (action_runner.ActionRunner, "_take_back", undo_beside_a_restart),
         (Turns, "quiet", look_only),
@@ -417,8 +393,8 @@ def is_stopped(made: Schedule) -> bool:
     return any(program.is_stopped for program in made.programs)
 
 
-def is_kept(made: Schedule) -> bool:
-    return made.keeps is not None
+def has_losses(made: Schedule) -> bool:
+    return made.losses is not None
 
 
 def has_acts(made: Schedule) -> bool:
@@ -429,13 +405,8 @@ def has_resync(made: Schedule) -> bool:
     return any(p.act is not None and p.act[0] == "resync" for p in made.programs)
 
 
-def is_mirrored(made: Schedule) -> bool:
-    return made.keeps is not None and bool(made.keeps.hosts) and made.keeps.is_on
-
-
-# Of losses of copies and of a resync, which few schedules have.
+# Of losses and of a resync, which few schedules have.
 FOUND_LATER = {
-    "a mirror of another moment is taken": 20_000,
     "a cell is taken back while others replace the ranks": 20_000,
     "a resync beside others' cells": 100_000,
 }
@@ -453,11 +424,8 @@ SHOWN_BY: dict[str, Callable[[Schedule], bool]] = {
     "strict: what waits for others was never compiled": lambda made: (
         made.is_tuned and made.is_strict
     ),
-    "a copy of another moment is taken": is_kept,
-    "a mirror of another moment is taken": is_mirrored,
-    "a survivor's value is taken for a dead rank's own": is_kept,
-    "an array's numbers are another one's": is_kept,
-    "a cell is taken back while others replace the ranks": is_kept,
+    "a survivor's value is taken for a dead rank's own": has_losses,
+    "a cell is taken back while others replace the ranks": has_losses,
     "values come before it is known how a cell went": has_acts,
     "a resync beside others' cells": has_resync,
     "an error keeps a value from its name on one rank": lambda made: made.fault == "cut",
@@ -489,9 +457,6 @@ RARE: dict[str, tuple[Any, str, Any]] = {
     ),
     "a cell that ends after its rank was saved has ended well": (
         change_notices.ChangeNotices, "hold", lambda *asked: None,
-    ),
-    "of two cells that are taken back, a dead rank's copy has the first": (
-        copies, "_missed", missed_last,
     ),
     "a stop is raised on some ranks before a name is bound": (
         Cell, "was_stopped_apart", property(lambda cell: False),

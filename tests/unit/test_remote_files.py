@@ -15,7 +15,7 @@ import zmq
 
 from jaxcluster.agent import transport
 from jaxcluster.agent.folder import Folder
-from jaxcluster.agent.mirrors import Mirrors
+from jaxcluster.agent.given_out import GivenOut
 from jaxcluster.engine.state import remote_files
 from jaxcluster.engine.state.remote_files import Hosts, NotBrought
 from jaxcluster.engine.state.saved import (
@@ -41,16 +41,13 @@ class Agent:
         self.path = path / "agent"
         self.states = self.path / "state-1"
         self.states.mkdir(parents=True, mode=0o700)
-        self.keys, self.readers, self.ranks = (transport.new_keys() for _ in range(3))
+        self.keys, self.readers = transport.new_keys(), transport.new_keys()
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.authenticator = transport.Authenticator(self.context, transport.new_keys().public)
         folder = Folder(self.path, self.path)
-        self.mirrors = Mirrors(self.context, folder, self.keys, "tcp://127.0.0.1:*")
-        (self.path / "mirrors").mkdir()
-        self.mirrors.take_for(str(self.path / "mirrors"))
-        self.mirrors.give_out(self.readers.public, [str(self.states)])
-        self.authenticator.mirrors = self.ranks.public
-        self.authenticator.readers = self.mirrors.readers
+        self.given_out = GivenOut(self.context, folder, self.keys, "tcp://127.0.0.1:*")
+        self.given_out.give_out(self.readers.public, [str(self.states)])
+        self.authenticator.readers = self.given_out.readers
         self.sent = 0
         self.is_deaf = False
         self._over = threading.Event()
@@ -58,30 +55,30 @@ class Agent:
         self._thread.start()
 
     def _serve(self) -> None:
-        give = self.mirrors._give
+        give = self.given_out._give
 
         def count(request: Any, roots: Any) -> Any:
             answer, data = give(request, roots)
             self.sent += sum(map(len, data))
             return answer, data
 
-        self.mirrors._give = count  # type: ignore[method-assign]
+        self.given_out._give = count  # type: ignore[method-assign]
         poller = zmq.Poller()
-        for socket in (self.authenticator.socket, self.mirrors.socket):
+        for socket in (self.authenticator.socket, self.given_out.socket):
             poller.register(socket, zmq.POLLIN)
         while not self._over.is_set():
             events = dict(poller.poll(10))
             if self.authenticator.socket in events:
                 self.authenticator.answer()
-            if self.mirrors.socket in events and not self.is_deaf:
-                self.mirrors.receive(4)
+            if self.given_out.socket in events and not self.is_deaf:
+                self.given_out.receive(4)
 
     def where(
         self, keys: transport.Keys | None = None, folder: Path | None = None
     ) -> remote_files.Where:
         keys = keys or self.readers
         return {
-            "endpoint": self.mirrors.endpoint, "server": self.keys.public, "host": "h2",
+            "endpoint": self.given_out.endpoint, "server": self.keys.public, "host": "h2",
             "public": keys.public, "secret": keys.secret, "folder": str(folder or self.states),
         }  # fmt: skip
 
@@ -167,7 +164,7 @@ def test_a_host_that_is_silent_is_waited_for_once(
 
 
 def test_a_key_opens_what_it_is_for(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Readers write nothing, and read nothing else; who brings mirrors reads nothing."""
+    """Readers write nothing, and read nothing else; nobody else comes in."""
     monkeypatch.setattr(remote_files, "SILENT_S", 1.0)
     (agent.path / "agent.json").write_text("not theirs")
     (agent.states / "link.state").symlink_to(agent.path / "agent.json")
@@ -175,7 +172,7 @@ def test_a_key_opens_what_it_is_for(agent: Agent, monkeypatch: pytest.MonkeyPatc
     def ask(keys: transport.Keys, request: dict[str, Any]) -> str:
         with pytest.raises(NotBrought) as caught, Hosts() as hosts:
             socket = hosts.socket_to(cast(Any, agent.where(keys)))
-            socket.send_json({"id": 0, "copy": "c", "number": 1, **request})
+            socket.send_json({"id": 0, **request})
             path = cast(remote_files.FarPath, hosts.state(agent.where(keys), 0))
             path._hear(socket, 0)
         return str(caught.value)
@@ -188,7 +185,6 @@ def test_a_key_opens_what_it_is_for(agent: Agent, monkeypatch: pytest.MonkeyPatc
         said = ask(agent.readers, {"cmd": command, "path": there, "to": there})
         assert said.endswith("it is not given out")
     state = str(state_path(agent.states, 0))
-    assert "it is not for mirrors" in ask(agent.ranks, {"cmd": "get", "path": state})
     assert "does not answer" in ask(transport.new_keys(), {"cmd": "get", "path": state})
     assert state_path(agent.states, 0).exists()
 
@@ -196,5 +192,5 @@ def test_a_key_opens_what_it_is_for(agent: Agent, monkeypatch: pytest.MonkeyPatc
 def test_a_key_goes_with_its_folders(agent: Agent, tmp_path: Path) -> None:
     agent.states.rename(agent.path / "gone")
     (agent.path / "state-2").mkdir()
-    agent.mirrors.give_out("ab" * 32, [str(agent.path / "state-2")])
-    assert list(agent.mirrors.readers) == ["ab" * 32]
+    agent.given_out.give_out("ab" * 32, [str(agent.path / "state-2")])
+    assert list(agent.given_out.readers) == ["ab" * 32]

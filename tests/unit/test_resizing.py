@@ -193,13 +193,6 @@ def test_a_lone_survivors_values_are_its_own_unless_they_are_known_not_to_be() -
     assert choose(kept(one, {0: Dead()}))[0].doubtful == ["mine"]
 
 
-def test_what_dead_ranks_copies_have_is_no_ranks_loss() -> None:
-    one = {1: report(mine="=1")}
-    copied = {0: report(mine="=0")}
-    choice, _, lost = choose(kept(one, {0: Dead(frozenset({"mine", "x"}))}, copied=copied))
-    assert (choice.doubtful, choice.told, lost) == ([], {}, {})
-
-
 def test_a_cell_that_is_taken_back_is_so_on_other_ranks_too() -> None:
     then = SavedBefore(["a"], texts={"a": "=1"}, digests={"a": "=1"}, absent=["new"])
     one = replace(report(a="=2", b="=1", new="=1"), before=then)

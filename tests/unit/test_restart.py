@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.cluster import copies, resizing, restart
+from jaxcluster.cluster import resizing, restart
 from jaxcluster.cluster.restart import Restored, _dead, bound_names
 from jaxcluster.cluster.what_returns import OWN, plan, successors, tell_unheard
 from jaxcluster.cluster.world import World
@@ -62,25 +62,6 @@ def test_an_array_that_some_have_a_part_of_is_lost_with_a_rank_of_which_not_all_
     assert successors(reports, {0: dead(more=["d"])}).lost == {"d": OWN}
     assert successors(reports, {0: dead()}).lost == {}  # it never had it
     assert successors({1: saved({"log": "#a"}), 2: saved({})}, {0: Dead()}).lost == {}
-
-
-def test_the_first_cell_that_was_taken_back_without_a_rank_is_the_one_that_its_copy_still_has():
-    def cell(seq: int, *missed: int) -> Any:
-        return SimpleNamespace(seq=seq, undone=True, missed=missed)
-
-    heard = {0: SimpleNamespace(seq=7), 2: SimpleNamespace(seq=4)}
-    world: Any = SimpleNamespace(dead={1: "", 2: ""}, taken_back={}, told=heard)
-    last = dict.fromkeys(range(3), 8)
-    assert copies._missed(world, [cell(5, 1), cell(6, 1, 0)], last) == {1: 5}
-    world.taken_back = {0: 4}  # by another notebook, on those that lived
-    assert copies._missed(world, [], last) == {1: 4, 2: 4}
-    assert copies._missed(world, [cell(3, 1)], last) == {1: 3, 2: 4}
-    world.told[2].seq = 5  # it has run another one since
-    assert copies._missed(world, [], last) == {1: 4}
-    world.taken_back = {0: 4, 1: 4}
-    assert copies._missed(world, [], last) == {}
-    world.taken_back = {0: 9}  # they were never sent that one
-    assert copies._missed(world, [], last) == {}
 
 
 def test_what_all_survivors_have_is_given_if_the_dead_rank_had_it_too():
@@ -274,34 +255,6 @@ def test_what_something_else_than_a_cell_may_have_changed_is_not_known():
     assert _dead({0: one}, cells, 0, last=5) == Dead(frozenset({"x", "z"}), maybe=frozenset("z"))
     one.hear(5, wire.NameChanges(["x"], [], is_first=True, values={"x": "=2"}))
     assert _dead({0: one}, cells, 0, last=5).values == {"x": "=2"}
-
-
-def copied(kept="", lost=None, **more) -> SaveReport:
-    return report(kept, lost=lost, **more)
-
-
-def test_a_dead_rank_has_what_its_copy_has():
-    """Of what the copy lacks it gets what the survivors are known to have as well."""
-    texts = {"g": "x", "odd": "o", "same": "s"}
-    reports = {rank: report(digests={**texts, "own": f"{rank}"}) for rank in (0, 1)}
-    one = dead({"same": "s", "odd": "another"}, more=["g", "own"])
-    found = plan(reports, {2: one}, True, {2: copied(["g", "own"], {"odd": "w", "same": "w"})})
-    assert found.names == {"g", "own", "same"}
-    assert found.copied == {2: {"g", "own"}}
-    assert found.shared == {2: {"same"}}
-    assert set(found.lost) == {"odd"}
-
-
-def test_what_the_undo_has_lost_of_living_ranks_is_in_their_copies():
-    reports = {rank: report("a", unbound={"g": "donated"}) for rank in (0, 1)}
-    of_ranks = {rank: copied("ag") for rank in range(3)}
-    found = plan(reports, {2: dead(more="ag")}, True, of_ranks)
-    assert found.names == {"a", "g"}
-    assert found.copied == {0: {"g"}, 1: {"g"}, 2: {"a", "g"}}
-    assert not found.lost
-    found = plan(reports, {2: dead(more="ag")}, True, {r: of_ranks[r] for r in (0, 2)})
-    assert found.lost == {"g": "rank 1 has lost it"}
-    assert found.copied == {0: frozenset(), 2: {"a"}}
 
 
 def test_what_only_the_dead_rank_had_is_named():
@@ -562,55 +515,42 @@ def test_a_rank_that_lives_and_can_not_be_saved_ends_the_restart() -> None:
         assert caught.value.hint.startswith(f"{hint}\n%jaxcluster restart --clean")
 
 
-# --------------------------------------------------------------------------- copies elsewhere
+# --------------------------------------------------------------------------- files elsewhere
 
 
 class Places:
-    """Files of ranks on hosts. A copy of rank 1 is on another host than its own."""
+    """Files of ranks on hosts. Those of ``lost`` ranks can't be brought."""
 
-    def __init__(self, why: str = "") -> None:
-        self.why = why
+    def __init__(self, lost: Mapping[int, str] = MappingProxyType({})) -> None:
+        self.lost = lost
 
     def bring(self, rank: int, report: Any) -> str:
-        if report.host is not None and self.why:
-            raise LaunchError(self.why)
-        return report.folder if report.host is None else f"brought {report.folder}"
+        if why := self.lost.get(rank):
+            raise LaunchError(why)
+        return report.folder
 
     def donor_for(self, rank: int, donor: int, reports: Any) -> tuple[int, str]:
         return donor, f"from {donor}"
 
 
-@pytest.mark.parametrize("why", ["", "Host h0 is lost: its agent was killed."])
-def test_a_copy_on_another_host_is_brought_or_named_where_that_is_lost_too(why: str):
-    asked: list[Take] = []
+def test_what_was_on_a_host_that_is_lost_too_is_named() -> None:
+    asked: dict[int, Take] = {}
 
     def answer(rank: int, body: Any) -> Any:
         if isinstance(body, RestoreBind):
             return RestoreBound({}, [])
-        asked.append(body.take)
+        asked[rank] = body.take
         return RestoreLooked(body.take.names, {}, {})
 
     random = dict.fromkeys([*restart.RANDOM, "seeded"])
-    places: Any = Places(why)
-    kept = Kept(
-        places,
-        {0: report(digests={"a": "equal", "mine": "0"}, random=random, folder="own 0")},
-        False,
-        {1: replace(dead({"a": "equal"}, more=["mine"]), unheard=3)},
-        2,
-        copied={1: copied(["a", "mine"], folder="v7", host=0)},
-        copies=SimpleNamespace(folder=places),  # type: ignore[arg-type]
-    )
-    world: Any = NewWorld(answer)
-    found = restart.restore(world, kept, lambda: None)
-    if why:
-        assert asked[1].path == "from 0"
-        assert (found.kept, set(found.lost)) == (("a",), {"mine"})
-        assert found.gone == "rank 1: Host h0 is lost: its agent was killed"
-        assert found.notes.startswith("Names that rank 1 alone had since cell [3] are lost")
-    else:
-        assert asked[1] == Take("brought v7", ["a", "mine"])
-        assert (found.kept, found.lost, found.notes) == (("a", "mine"), {}, "")
+    told = {0: report(digests={"a": "=1", "mine": "=0"}, random=random, folder="own 0")}
+    told[1] = report(digests={"a": "=1", "mine": "=7", "only": "=2"}, random=random)
+    places: Any = Places({1: "Host h0 is lost: its agent was killed."})
+    found = restart.restore(NewWorld(answer), Kept(places, told, False, {}, 2), lambda: None)  # type: ignore[arg-type]
+    assert asked[0] == Take("own 0", ["a", "mine"])
+    assert replace(asked[1], skip=[]) == Take("from 0", ["a"], from_rank=0, texts={"mine": "7"})
+    assert (found.kept, set(found.lost)) == (("a", "mine"), {"only"})
+    assert found.gone == "rank 1: Host h0 is lost: its agent was killed"
 
 
 def test_a_damaged_file_is_seen_before_any_rank_binds_what_it_has_read() -> None:
@@ -631,15 +571,3 @@ def test_a_damaged_file_is_seen_before_any_rank_binds_what_it_has_read() -> None
     ops = [op for _, op in asked]
     looks, drops, binds = ["restore_look"] * 2, ["restore_drop"] * 2, ["restore_bind"] * 2
     assert ops == [*looks, *drops, *looks, *binds]
-
-
-def test_meshes_that_were_named_count_where_all_comes_from_copies(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    folders: Any = SimpleNamespace(folder="folder")
-    found = copies.Found(folders, {0: {}, 1: {}}, True)
-    monkeypatch.setattr(copies, "find", lambda *args: found)
-    world: Any = SimpleNamespace(dead={0: "", 1: ""}, num_processes=2, hosts=["h1", "h2"])
-    resize: Any = restart.Resize(wire.ClusterSpec("main", num_processes=1), 1, {"data": 1})
-    kept = restart.save(world, [], {}, lambda: None, resize=resize)
-    assert (kept.mesh, kept.replaced) == ({"data": 1}, (0, 1))

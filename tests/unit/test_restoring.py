@@ -52,21 +52,13 @@ def test_what_is_read_is_bound_when_it_is_told_so(body: RestoreLook) -> None:
     assert namespace["lr"] == 0.5
 
 
-def test_what_is_read_beside_it_is_bound_with_it(
-    body: RestoreLook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = tmp_path / "own"
-    own.mkdir()
-    write(save({"scale": 3}, 0), state_path(own, 0))
-    one, namespace, seen = Restoring(), dict[str, Any](), list[Any]()
-    monkeypatch.setattr(Reads, "when", staticmethod(lambda: seen.append(namespace["scale"])))
-    looked = one.look(namespace, 0, RestoreLook("a", take=Take(str(own))))
-    assert looked.restored == ["scale"]
-    more = Take(str(tmp_path), ["first"], texts={"r": "1"})
-    assert one.look(namespace, 0, RestoreLook("a", take=more)).restored == ["first", "r"]
-    assert namespace == {} and {*seen} == {3}
-    assert bind(one, namespace, unbind=["r"]).restored == ["first", "scale"]
-    assert namespace.keys() == {"first", "scale"}
+def test_what_a_rank_is_to_take_is_bound_alone(body: RestoreLook, tmp_path: Path) -> None:
+    one, namespace = Restoring(), dict[str, Any]()
+    take = Take(str(tmp_path), ["first"], texts={"r": "1", "n": "2"})
+    assert one.look(namespace, 0, RestoreLook("a", take=take)).restored == ["first", "n", "r"]
+    assert namespace == {}
+    assert bind(one, namespace, unbind=["r"]).restored == ["first", "n"]
+    assert namespace.keys() == {"first", "n"} and namespace["n"] == 2
 
 
 def test_what_another_rank_has_lost_is_unbound(body: RestoreLook) -> None:

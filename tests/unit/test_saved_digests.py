@@ -1,15 +1,13 @@
-"""Which names have equal values on several ranks, by the files of saved ranks and of copies."""
+"""Which names have equal values on several ranks, by what these have saved."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
-from jaxcluster.engine.state.saved import Generation, Glance, SavedArray, write
-from jaxcluster.engine.state.saved_digests import array_digest, with_digests
+from jaxcluster.engine.state.saved import Generation, SavedArray
+from jaxcluster.engine.state.saved_digests import array_digest
 from jaxcluster.engine.state.saving import save
 
 COMMON = {
@@ -29,33 +27,18 @@ OWN = {
 }
 
 
-def files_of(folder: Path, digests: bool) -> tuple[dict[int, Generation], dict[int, Glance]]:
-    """Of two ranks, the second one's as a copy has it."""
-    found = {}
-    for rank in (0, 1):
-        own: dict[str, Any] = {name: values[rank] for name, values in OWN.items()}
-        saved = save({**COMMON, **own}, rank, digests=digests and not rank)
-        path = folder / f"rank-{rank}.state"
-        write(saved, path)
-        found[rank] = Glance(path)
-    return {rank: file.saved.now for rank, file in found.items()}, found
+def saved_by(rank: int) -> Generation:
+    own: dict[str, Any] = {name: values[rank] for name, values in OWN.items()}
+    return save({**COMMON, **own}, rank, digests=True).now
 
 
-@pytest.mark.parametrize("digests", [True, False])
-def test_values_of_a_copy_are_compared_by_what_is_in_its_file(
-    tmp_path: Path, digests: bool
-) -> None:
-    had = with_digests(*files_of(tmp_path, digests))
-    first, second = had[0].digests, had[1].digests
-    assert {name for name in first if first[name] == second[name]} == {*COMMON}
-    assert {*first} == {*second} == {*COMMON, *OWN}
-    assert [had[rank].texts["rank"] for rank in (0, 1)] == ["=0", "=1"]
-    assert had[1].texts["lr"] == "=0.5"
-
-
-def test_where_all_have_digests_no_file_is_read() -> None:
-    had = {0: Generation({}, digests={"lr": "d"}), 1: Generation()}
-    assert with_digests(had, {}) == had
+def test_equal_values_have_equal_digests() -> None:
+    first, second = saved_by(0), saved_by(1)
+    assert {*first.digests} == {*second.digests} == {*COMMON, *OWN}
+    alike = {name for name, digest in first.digests.items() if digest == second.digests[name]}
+    assert alike == {*COMMON}
+    assert [one.texts["rank"] for one in (first, second)] == ["=0", "=1"]
+    assert second.texts["lr"] == "=0.5"
 
 
 def test_of_an_array_that_spans_processes_the_metadata_count_and_of_another_the_numbers() -> None:

@@ -453,11 +453,11 @@ def fill(monkeypatch: pytest.MonkeyPatch, *folders: str) -> None:
     """Have no room left in these, whatever they say."""
     write_to = files._write_to
 
-    def fails(file: Any, saved: Any, folder: Path, go_on: Any) -> None:
+    def fails(file: Any, saved: Any, folder: Path) -> None:
         if folder.name in folders:
             file.write(b"half")
             raise OSError(28, "No space left on device")
-        write_to(file, saved, folder, go_on)
+        write_to(file, saved, folder)
 
     monkeypatch.setattr(files, "_write_to", fails)
 

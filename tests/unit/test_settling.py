@@ -228,7 +228,7 @@ def test_only_a_cell_that_new_processes_took_back_is_said_to_be_undone_by_them(
     ranks = Ranks(dead={1: wire.Death("killed by SIGKILL")})
     ranks.answers[actions.Undo] = lambda _: Undone("all of its ranks have died")
     ranks.answers[actions.Recover] = lambda _: Recovered(
-        "New processes.", is_undone=is_undone, back=frozenset({"y"})
+        "New processes.", is_undone=is_undone, kept=frozenset({"y"})
     )
     ranks.carry(settling.settle())
     done = ranks.carry(settling.end()).death.done

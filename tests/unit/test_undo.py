@@ -574,35 +574,5 @@ def test_what_a_cell_that_may_reach_any_name_has_changed_is_not_known(rank: Rank
     course = rank.undo.course()
     assert course is not None
     assert course.in_place is None
-    assert not rank.undo.is_untouched(course)
     rank.back()
     assert rank.ns["state"] == {"n": 0}
-
-
-class Asked:
-    """Settings that are read, or not."""
-
-    def __init__(self, is_same: bool) -> None:
-        self.is_same, self.asked, self.times = is_same, 1, 0
-
-    def are_as_asked_last(self) -> bool:
-        self.times += 1
-        return self.is_same
-
-
-@pytest.mark.parametrize("is_same", [True, False])
-def test_settings_are_read_after_cells_that_may_have_set_them(rank: Rank, is_same: bool) -> None:
-    rank.run("import math\nlimit = 1")
-    for source, times, is_untouched in (
-        ("pass", 0, True),
-        ("limit", 0, True),
-        ("math.floor(2.5)", 1, is_same),
-        ("limit = math.floor(2.5)", 0, False),
-    ):
-        rank.run(source)
-        rank.undo.settings, settings = Asked(is_same), rank.undo.settings  # type: ignore[assignment]
-        asked: Any = rank.undo.settings
-        assert rank.undo.is_untouched(rank.undo.course()) is is_untouched
-        assert asked.times == times
-        assert (asked.asked is None) is (source == "limit = math.floor(2.5)")
-        rank.undo.settings = settings

@@ -7,15 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from jaxcluster.engine.state.copier import on_keep
 from jaxcluster.engine.state.resizing import Unclear, check_meshes
 from jaxcluster.engine.state.saved import write_where_room
 from jaxcluster.engine.state.saving import save
 from jaxcluster.engine.state.settings import Settings
 from jaxcluster.host import limits
 from jaxcluster.wire.ops.state import SaveReport, Snapshot
-
-__all__ = ["on_keep", "on_snapshot"]
 
 
 @limits.lifted()

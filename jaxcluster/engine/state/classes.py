@@ -245,7 +245,7 @@ def _kind_of(value: Any) -> str | None:
     for _ in range(MOST_WRAPPED):
         if isinstance(function, FunctionType):
             break
-        # A user's ``__getattr__`` is not called: copies are made beside cells.
+        # A user's ``__getattr__`` is not called: values are saved beside cells.
         function = inspect.getattr_static(function, "__wrapped__", None)
     if not isinstance(function, FunctionType) or function.__code__.co_filename.startswith("<"):
         return None

@@ -65,7 +65,6 @@ def load(
     skip: Iterable[str] = (),
     check: Callable[[], None] = lambda: None,
     loader: Loader | None = None,
-    first: Loaded | None = None,
 ) -> Loaded:
     """The values that were saved, whose functions are of ``namespace``. Nothing is bound.
 
@@ -80,7 +79,6 @@ def load(
       skip: settings that are left as they are.
       check: raises where it is given up.
       loader: makes the values, in place of one of ``saved`` alone.
-      first: what this is read beside: its settings count, and its values are there.
     """
     loader, skip = loader or Loader(saved, namespace, check), set(skip)
     with contextlib.ExitStack() as stack:
@@ -89,9 +87,7 @@ def load(
         stack.enter_context(_without_gc())
         stack.enter_context(loader.classes.reading())
         if settings is not None:
-            of, skipped = (loader, skip) if first is None else (first.loader, first.skip)
-            stack.enter_context(_set_for_now(settings, of.settings(EARLY, skipped)))
-        stack.enter_context(_bound_for_now(namespace, first.values if first is not None else {}))
+            stack.enter_context(_set_for_now(settings, loader.settings(EARLY, skip)))
         return _load(saved, loader, names, set(before), skip)
 
 

@@ -28,7 +28,6 @@ from jaxcluster.engine.state.saved import (
     Saved,
     SavedArray,
 )
-from jaxcluster.engine.state.saved_digests import with_digests
 from jaxcluster.engine.state.settings import Settings
 from jaxcluster.engine.state.unplaced import Unplaced
 from jaxcluster.wire.ops.state import Chosen
@@ -161,7 +160,7 @@ def look(
     is_new = rank not in headers
     source = min(headers) if is_new else rank
     saved = others[source].all_but_arrays(check)
-    had = with_digests({r: generation_of(one, choice) for r, one in headers.items()}, others)
+    had = {r: generation_of(one, choice) for r, one in headers.items()}
     loader = Refitting(saved, namespace, check, others, wanted, choice)
     equal = {name for name in had[source].names if _is_equal(name, had.values())}
     equal -= {*choice.doubtful}

@@ -34,7 +34,7 @@ class Restoring:
     """What a rank has read, until it is bound or dropped."""
 
     def __init__(self) -> None:
-        self._loaded: dict[str, tuple[list[Loaded], float]] = {}
+        self._loaded: dict[str, tuple[Loaded, float]] = {}
         self._dropped: deque[str] = deque(maxlen=64)
 
     def look(
@@ -44,7 +44,7 @@ class Restoring:
         body: RestoreLook,
         settings: Settings | None = None,
     ) -> RestoreLooked:
-        """``restore_look``: read it, beside what was read under that token. On the main thread.
+        """``restore_look``: read it, and hold it under the token. On the main thread.
 
         Raises:
           CannotRestore: it can't be restored here, or was given up meanwhile.
@@ -55,22 +55,21 @@ class Restoring:
             if token in self._dropped:
                 raise CannotRestore("it was cancelled")
 
-        before, _ = self._loaded.get(token, ([], 0.0))
         self._loaded.clear()
         check()
         told: dict[str, Any] = {}
         with Hosts() as hosts:
             if take := body.take:
-                loaded = _take(namespace, rank, take, hosts, settings, check, before)
+                loaded = _take(namespace, rank, take, hosts, settings, check)
             elif folders := body.folders or _folders_of_others(body.path):
                 files = {one: Glance(hosts.state(folder, one)) for one, folder in folders.items()}
                 loaded, told = resizing.look(
                     namespace, rank, files, body.mesh, settings, check, body.chosen
                 )
             else:
-                loaded = _take(namespace, rank, Take(body.path), hosts, settings, check, before)
+                loaded = _take(namespace, rank, Take(body.path), hosts, settings, check)
         check()
-        self._loaded[token] = [*before, loaded], time.monotonic()
+        self._loaded[token] = loaded, time.monotonic()
         saved = loaded.loader.saved
         unsaved = {**saved.now.lost, **saved.left}
         return RestoreLooked(sorted(loaded.values), dict(loaded.lost), unsaved, **told)
@@ -83,17 +82,14 @@ class Restoring:
         settings: Settings | None,
     ) -> RestoreBound:
         """``restore_bind``: bind it."""
-        all_loaded, _ = self._loaded.pop(body.token)
-        gone = {*body.unbind}.union(*(loaded.lost for loaded in all_loaded))
+        loaded, _ = self._loaded.pop(body.token)
+        gone = {*body.unbind, *loaded.lost}
         for name in gone:
             namespace.pop(name, None)
-        left: dict[str, str] = {}
-        for loaded in all_loaded:
-            loaded.values = {n: value for n, value in loaded.values.items() if n not in gone}
-            left |= bind(loaded, namespace, settings)
-            settings = None  # those of the first one are set
+        loaded.values = {n: value for n, value in loaded.values.items() if n not in gone}
+        left = bind(loaded, namespace, settings)
         lost.add(body.lost, namespace)
-        return RestoreBound(left, sorted({name for one in all_loaded for name in one.values}))
+        return RestoreBound(left, sorted(loaded.values))
 
     def drop(self, token: str) -> None:
         """Give it up, also while it is being read. Any thread."""
@@ -114,16 +110,12 @@ def _take(
     hosts: Hosts,
     settings: Settings | None,
     check: Callable[[], None],
-    before: list[Loaded],
 ) -> Loaded:
     """What a rank is to have of a file of as many ranks as there are now."""
     source = rank if take.from_rank is None else take.from_rank
     saved = read(hosts.state(take.path, source), check)
     check_fits(saved)
-    first = before[0] if before else None
-    loaded = load(
-        saved, namespace, take.names, take.before, settings, take.skip, check, first=first
-    )
+    loaded = load(saved, namespace, take.names, take.before, settings, take.skip, check)
     loaded.values |= {name: ast.literal_eval(text) for name, text in take.texts.items()}
     return loaded
 

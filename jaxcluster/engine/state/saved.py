@@ -273,13 +273,11 @@ def write(
     *,
     reserve: bool = False,
     read_back: bool = True,
-    go_on: Callable[[], None] = lambda: None,
 ) -> None:
     """Write ``saved``, and read it back; a reader never sees half of it.
 
     Args:
       reserve: take all the room at once, before anything is written: others may want it too.
-      go_on: raises where it is given up.
 
     Raises:
       CannotSave: the folder is gone, so nobody waits for it any more; or what was written is not
@@ -291,7 +289,7 @@ def write(
         with open(draft, "wb", opener=private) as file:
             if reserve and saved.own_nbytes:
                 os.posix_fallocate(file.fileno(), 0, saved.own_nbytes)
-            _write_to(file, saved, path.parent, go_on)
+            _write_to(file, saved, path.parent)
         if read_back:
             check(draft)
         draft.replace(path)
@@ -313,14 +311,13 @@ def private(path: str, flags: int) -> int:
     return descriptor
 
 
-def _write_to(file: BinaryIO, saved: Saved, folder: Path, go_on: Callable[[], None]) -> None:
+def _write_to(file: BinaryIO, saved: Saved, folder: Path) -> None:
     places: list[list[Any]] = []
     at = ALIGN
     for section in saved.sections:
         if isinstance(section, Part):
             places.append([0, section.nbytes, section.checksum, section.name])
             continue
-        go_on()
         file.seek(at)
         nbytes, checksum = _copy(section, file)
         places.append([at, nbytes, checksum])

@@ -1,28 +1,19 @@
-"""Which names have equal values on several ranks, by what these have saved.
-
-A rank that saves its values for new processes writes down a digest of each. A copy (``copier``) has
-none: it is made after each cell, and is read only where its rank has died.
-"""
+"""Which names have equal values on several ranks, by what these have saved."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import io
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
 from jaxcluster.engine.arrays import spans_processes
-from jaxcluster.engine.digests import LITERAL, is_imported, is_literal
+from jaxcluster.engine.digests import is_imported
 from jaxcluster.engine.state import memory
-from jaxcluster.engine.state.saved import Generation, Glance, Saved, SavedArray, SavedPickle
-
-MOST_NBYTES = 256  # of the pickle of a value that is told as it is
+from jaxcluster.engine.state.saved import Saved, SavedArray, SavedPickle
 
 
 def digests_of(
@@ -125,44 +116,3 @@ def _inside(value: Any) -> tuple[Any, ...]:
     if not isinstance(value, dict):
         return tuple(value)
     return (*value.values(), *(key for key in value if type(key) is not str))
-
-
-# --------------------------------------------------------------------------- of a copy
-
-
-def with_digests(
-    had: Mapping[int, Generation], files: Mapping[int, Glance]
-) -> dict[int, Generation]:
-    """The same, with what tells values apart where one of them is a copy's.
-
-    Costs about 1 s for each GB that Python's values have: those of arrays that span processes
-    are not read.
-    """
-    if all(one.digests or not one.names for one in had.values()):
-        return dict(had)
-    return {rank: _made(one, files[rank]) for rank, one in had.items()}
-
-
-def _made(one: Generation, file: Glance) -> Generation:
-    digests = digests_of(one.names, file.saved, file.section)
-    return replace(one, digests=digests, texts=one.texts or _texts(one, file))
-
-
-def _texts(one: Generation, file: Glance) -> dict[str, str]:
-    """Of numbers, strings and the like what they are, as ranks tell it with each reply."""
-    found = {}
-    for name, pickled in one.names.items():
-        data = file.section(pickled.section)
-        if len(data) <= MOST_NBYTES:
-            with contextlib.suppress(Exception):  # it is of another kind
-                value = _Plain(io.BytesIO(data)).load()
-                if is_literal(value):
-                    found[name] = LITERAL + repr(value)
-    return found
-
-
-class _Plain(pickle.Unpickler):
-    """Reads what is made of nothing but builtin values."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"{module}.{name} is not looked for")

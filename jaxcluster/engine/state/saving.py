@@ -84,11 +84,8 @@ def save(
       digests: hash each name's value, so that ranks can be compared (about 1 s per GB).
       before: what the names were bound to when the cell that runs now, or went wrong, began.
       settings: those of the process, which are saved too.
-      background: how to do it beside cells, which may begin at any moment.
+      background: how to do it for a loop, which is to go on soon.
       values: what is saved in place of all of the user's variables.
-
-    Raises:
-      GivenUp: as ``background_save`` says.
     """
     saver = _Saver(namespace, rank, background)
     saved = saver.saved
@@ -234,7 +231,7 @@ class _Saver:
     def why_not(self, error: BaseException) -> str:
         """Why an exception that another one came from can't be saved; "" where it can.
 
-        Else the other one could not be, either. Beside cells nothing is tried twice.
+        Else the other one could not be, either. For a loop nothing is tried twice.
         """
         if self.is_trial or self.background is not None:
             return ""
@@ -321,11 +318,7 @@ class _Saver:
 
     def _shards(self, base: Any) -> list[tuple[Any, Any]]:
         """An array's shards here: their indices, and their numbers, on CPU without a copy."""
-
-        def read() -> list[tuple[Any, Any]]:
-            return [(shard.index, read_numbers(shard.data)) for shard in base.addressable_shards]
-
-        return read() if self.background is None else self.background.ask_main(read)
+        return [(shard.index, read_numbers(shard.data)) for shard in base.addressable_shards]
 
     def reference(self, reference: Any) -> None:
         """Copy the arrays of a ``jax.Ref`` each time: all others stay what they are.
@@ -452,18 +445,7 @@ class _Pickler(Pickler):
 
 
 class _BackgroundPickler(_Pickler):
-    """Beside cells: it ends when one begins, takes on no more than it may, and calls no code of the
-    user's, which might launch a program."""
-
-    def reducer_override(self, obj: Any) -> Any:
-        assert self.saver.background is not None
-        for name in () if self.saver.background.may_call else _OWN_PICKLING:
-            found = getattr(type(obj), name, None)
-            if getattr(found, "__globals__", None) is self.saver.namespace:
-                self.saver.background.leave_out(
-                    f"its class has a {name} of yours, which no copy calls"
-                )
-        return super().reducer_override(obj)
+    """Takes on no more than it may."""
 
     def persistent_id(self, obj: Any) -> Any:
         background = self.saver.background
@@ -474,15 +456,6 @@ class _BackgroundPickler(_Pickler):
         elif type(obj) in (bytes, bytearray, str):
             background.take(obj, len(obj))
         return super().persistent_id(obj)
-
-
-_OWN_PICKLING = (
-    "__reduce_ex__",
-    "__reduce__",
-    "__getstate__",
-    "__getnewargs_ex__",
-    "__getnewargs__",
-)
 
 
 def versions() -> dict[str, str]:

@@ -93,7 +93,6 @@ class Settings:
         self._settings: dict[str, Setting] = {}
         self._at_start: dict[str, Any] = {}
         self._kept: dict[str, Any] | None = None  # what cells had changed, while others are set
-        self.asked: dict[str, Any] | None = None
         self._windows = 0  # in which others were set for a while
 
     def begin(self, shell: Any, cells: MutableMapping[str, int] | None = None) -> None:
@@ -151,22 +150,12 @@ class Settings:
         now = now | dict.fromkeys(gone)
         return {name: now[name] for name in now if not _equal(now[name], before.get(name))}
 
-    def are_as_asked_last(self) -> bool:
-        """Whether they are what they were when this was asked last; some 0.3 ms.
-
-        But for modules of the user's own, which undo watches.
-        """
-        before, self.asked = self.asked, self.read(without=ownmodules.GROUP)
-        return before is not None and not self._differing(before, self.asked)
-
-    def read(self, without: str = "") -> dict[str, Any]:
-        """All of them but one as they are now. Any thread; some ms with modules of the user's."""
+    def read(self) -> dict[str, Any]:
+        """All of them as they are now. Any thread; some ms with modules of the user's."""
 
         def read() -> dict[str, Any]:
             found = {}
             for name, setting in self._settings.items():
-                if name == without:
-                    continue
                 with contextlib.suppress(Exception):  # what can't be read was not set by a cell
                     found[name] = setting.read()
             return found

@@ -1,9 +1,9 @@
-"""Where a rank's copies lie: a folder for each version, in which an array that is the same is the
-same file.
+"""Where what a rank keeps of a loop lies: a folder for each version.
 
-Arrays are immutable: the same object has the same numbers. So its file is linked into the folder
-of the next version. The files of a version that is not needed any more are written over: memory
-that is there already takes a ninth of the time of new memory.
+An array that is the same in two versions is the same file. Arrays are immutable: the same object
+has the same numbers. So its file is linked into the folder of the next version. The files of a
+version that is not needed any more are written over: memory that is there already takes a ninth of
+the time of new memory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 import os
 import shutil
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,18 +35,16 @@ class _Known:
 
 
 class VersionStore:
-    """The copies of one rank.
+    """The versions of one loop on one rank.
 
     Args:
       folder: a private one, of this rank alone.
       nbytes: what may lie in it.
-      sums_late: shards are summed when they are written, and not when they are met.
     """
 
-    def __init__(self, folder: Path, nbytes: int, sums_late: bool = False) -> None:
+    def __init__(self, folder: Path, nbytes: int) -> None:
         self.folder = folder
         self.nbytes = nbytes
-        self._sums_late = sums_late
         self._known: dict[int, _Known] = {}
         self._names = 0
         self._spare: dict[int, list[Path]] = {}
@@ -56,7 +54,7 @@ class VersionStore:
 
     @property
     def why_full(self) -> str:
-        return f"there is no room for it in this rank's {format_nbytes(self.nbytes)} for copies"
+        return f"there is no room for it in this rank's {format_nbytes(self.nbytes)}"
 
     def version(self, number: int) -> Path:
         return self.folder / f"{PREFIX}{number}"
@@ -104,8 +102,7 @@ class VersionStore:
         if not self.take(data.nbytes):
             return None
         self._names += 1
-        checksum = 0 if self._sums_late else quick_sum(data)
-        part = known.parts[where] = Part(f"s{self._names}", data.nbytes, data, checksum)
+        part = known.parts[where] = Part(f"s{self._names}", data.nbytes, data)
         return part
 
     def abandon(self) -> None:
@@ -123,11 +120,8 @@ class VersionStore:
         path.mkdir(mode=0o700)
         return path
 
-    def fill(self, number: int, parts: Iterable[Part], go_on: Callable[[], None]) -> None:
+    def fill(self, number: int, parts: Iterable[Part]) -> None:
         """Write the parts of a version, or link them where they are written.
-
-        Args:
-          go_on: called after each piece; raises where it is given up.
 
         Raises:
           OSError: there is no room.
@@ -139,15 +133,14 @@ class VersionStore:
             if part.data is None:
                 os.link(places[part.name], path)
             else:
-                if self._sums_late:
-                    part.checksum = quick_sum(part.data)
-                self._write(part, path, go_on)
+                part.checksum = quick_sum(part.data)
+                self._write(part, path)
                 part.data = None
         for path in [path for paths in self._spare.values() for path in paths]:
             path.unlink(missing_ok=True)
         self._spare.clear()
 
-    def _write(self, part: Part, path: Path, go_on: Callable[[], None]) -> None:
+    def _write(self, part: Part, path: Path) -> None:
         if spare := self._spare.get(part.nbytes):
             spare.pop().rename(path)
         data = memoryview(part.data)
@@ -156,7 +149,6 @@ class VersionStore:
             at = 0
             while at < part.nbytes:
                 at += os.pwrite(file, data[at : at + SLICE], at)
-                go_on()
         finally:
             os.close(file)
 

@@ -27,7 +27,6 @@ from jaxcluster import wire
 from jaxcluster.engine.state import randomness
 from jaxcluster.engine.state.background_save import BackgroundSave
 from jaxcluster.engine.state.classes import Loading
-from jaxcluster.engine.state.copier import needed
 from jaxcluster.engine.state.loading import Loaded, load
 from jaxcluster.engine.state.resizing import Meshes, Refitting
 from jaxcluster.engine.state.saved import (
@@ -49,7 +48,6 @@ from jaxcluster.host.free_space import memory_room
 from jaxcluster.wire.ops.state import Chosen
 
 KEPT = "kept.json"
-LIMITS_S = (10.0, 30.0)  # of the main thread: what one name may take, and all
 RANK = "rank-"  # what a rank's folder is called, with its number
 RANDOM, ITERABLE = "the random states", "the iterable"  # kept beside the variables
 
@@ -121,6 +119,22 @@ def _section_of(saved: Saved) -> Callable[[int], Any]:
     return read
 
 
+def _needed(saved: Saved) -> list[Part]:
+    """The files that are to be there for what is saved; others' places are emptied."""
+    assert saved.together is not None
+    pickles = [saved.together, *saved.now.names.values(), *saved.settings.values()]
+    arrays = {number for one in pickles for number in one.arrays}
+    places = {place for n in arrays for _, place in saved.arrays[n].shards}
+    found = {}
+    for place, section in enumerate(saved.sections):
+        if isinstance(section, Part):
+            if place in places:
+                found[section.name] = section
+            else:
+                saved.sections[place] = b""
+    return list(found.values())
+
+
 class LoopCheckpoints:
     """The versions of one rank.
 
@@ -154,9 +168,7 @@ class LoopCheckpoints:
         self.folder.parent.mkdir(mode=0o700, exist_ok=True)
         self.folder.mkdir(mode=0o700, exist_ok=True)
         shutil.rmtree(self.folder / loop, ignore_errors=True)
-        self._store = VersionStore(
-            self.folder / loop, memory_room(self.folder) // share, sums_late=True
-        )
+        self._store = VersionStore(self.folder / loop, memory_room(self.folder) // share)
         used = {entry.loop for entry in self.entries}
         for path in self.folder.iterdir():  # of loops that were broken off before they kept any
             if path.is_dir() and path.name not in {*used, loop}:
@@ -172,7 +184,7 @@ class LoopCheckpoints:
         assert store is not None
         loop = store.folder.name
         store.begin([entry.number for entry in self.entries if entry.loop == loop])
-        background = BackgroundSave(store, lambda: None, limits_s=LIMITS_S, may_call=True)
+        background = BackgroundSave(store)
         values = {**values, RANDOM: (randomness.numpy_state(), random.getstate())}
         done = False
         try:
@@ -202,8 +214,8 @@ class LoopCheckpoints:
         assert store is not None
         try:
             folder = store.make(entry.number)
-            parts = needed(saved)
-            store.fill(entry.number, parts, lambda: None)
+            parts = _needed(saved)
+            store.fill(entry.number, parts)
             # Once all its parts are written, they have checksums.
             saved.now.digests = digests_of(saved.now.names, saved, _section_of(saved))
             write(saved, state_path(folder, self.rank), read_back=False)

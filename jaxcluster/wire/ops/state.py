@@ -1,4 +1,4 @@
-"""How ranks save their variables, take them back, keep copies of them, and undo a cell."""
+"""How ranks save their variables, take them back, and undo a cell."""
 
 from __future__ import annotations
 
@@ -74,9 +74,6 @@ class SaveReport(SavedNames):
       left: settings that can't be saved, and why; ``random`` and ``set_to`` tell the others apart,
         as ``engine.state.saved`` has them.
       unclear: for a resize: why it is not clear what becomes of the meshes, and what to type.
-      left_out: of a copy: names that are not in it, and why.
-      parts: of a copy: the other files that it needs, and their checksums.
-      host: of a copy on another host: its number.
       sources: of the last cells that were sent to the rank, by seq: of one that a dead rank was in,
         another notebook's, say what that may have bound.
     """
@@ -91,9 +88,6 @@ class SaveReport(SavedNames):
     file_nbytes: int = 0
     seconds: float = 0.0
     unclear: list[str] = field(default_factory=list)
-    left_out: dict[str, str] = field(default_factory=dict)
-    parts: dict[str, int] = field(default_factory=dict)
-    host: int | None = None
     sources: dict[int, str] = field(default_factory=dict)
 
 
@@ -119,8 +113,6 @@ class HoldReplies(Operation[None], op="hold_replies"):
 @dataclass(frozen=True)
 class Take:
     """What a rank takes from what was saved in a folder.
-
-    Beside what is read already it takes variables alone, and no settings.
 
     Attributes:
       names: only these.
@@ -220,51 +212,6 @@ class RestoreDrop(Operation[None], op="restore_drop"):
     """Give up what was read, or is being read."""
 
     token: str
-
-
-@dataclass(frozen=True)
-class MirrorState:
-    """What another host has of a rank's copy: see ``CopyState``."""
-
-    host: str
-    is_current: bool
-    at: float = 0.0
-    nbytes: int = 0
-    seconds: float = 0.0
-    behind: str = ""
-
-
-@dataclass(frozen=True)
-class CopyState:
-    """A rank's copy of its variables: made ``at`` a time, in so many seconds.
-
-    ``behind``: why it is not current; ``left_out``: names that are not in it, and why.
-    """
-
-    is_on: bool
-    is_current: bool
-    at: float = 0.0
-    nbytes: int = 0
-    seconds: float = 0.0
-    behind: str = ""
-    left_out: dict[str, str] = field(default_factory=dict)
-    mirror: MirrorState | None = None
-
-
-class Keep(Operation[CopyState], op="keep"):
-    """Keep copies in a folder of all ranks' copies, of so many bytes at most; "": keep none.
-
-    ``hold``: a file to be locked. ``mirror``: where another host takes them in (``state.mirror``).
-    """
-
-    folder: str
-    nbytes: int = 0
-    hold: str = ""
-    mirror: dict[str, str] | None = None
-
-
-class Kept(Operation[CopyState], op="kept"):
-    """How the copies are."""
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,19 @@
-"""What simulated ranks keep of themselves, and what comes back of it on new processes.
+"""What simulated ranks save, and what comes back of it on new processes.
 
-The real code decides and writes: the copier, its store and mirror, marks and reports, the folders
-of hosts, what is saved, which copies are taken, the plan, the restart. Files are real ones, in
-memory. Only threads, sockets and the values themselves are simulated: an array's numbers are the
+The real code decides and writes: what is saved, the folders of hosts, the plan, the restart. Files
+are real ones, in memory. Only the values themselves are simulated: an array's numbers are the
 number of the simulated value.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,25 +23,22 @@ import numpy as np
 from jaxcluster import wire
 from jaxcluster.agent import requests
 from jaxcluster.agent.folder import Folder
-from jaxcluster.agent.mirrors import Mirrors
 from jaxcluster.agent.report import AgentFacts
 from jaxcluster.allocation import states
 from jaxcluster.allocation.fleet import Place
-from jaxcluster.cluster import copies, respawn, restart, restoring
+from jaxcluster.cluster import respawn, restart, restoring
 from jaxcluster.engine import change_notices, state
 from jaxcluster.engine.digests import LITERAL, is_literal
 from jaxcluster.engine.lost_names import LostNames
-from jaxcluster.engine.state import background_save, copier, loading, mirror, saving, version_store
+from jaxcluster.engine.state import loading, saving
 from jaxcluster.engine.state.saved import CannotSave, SavedArray
 from jaxcluster.errors import JaxClusterError, LaunchError
 from jaxcluster.records import saved_states
 from jaxcluster.wire.link import Event
 from sim.hub import Hub, Time
-from sim.threads import ANSWER_S, Jobs, Sockets, Threads
+from sim.programs import Losses
 from sim.truth import Value
 
-PACE_S = 0.05  # between looks of who would look more often
-SAVE_S = (0.0, 0.0, 0.01, 0.1, 0.5)  # that a name takes to be pickled
 MEMORY = Path("/dev/shm")
 ROOM = 1 << 30
 ARRAY_NBYTES = 8
@@ -69,8 +63,6 @@ class Values:
 
 def save_array(values: Values, saver: Any, value: Value) -> SavedArray:
     """In place of ``_Saver._save_array``."""
-    if saver.background is not None:
-        saver.background.wait_for(value)
     if not value.is_ready:
         raise CannotSave("still being computed")
     if value.failed:
@@ -89,29 +81,6 @@ def load_array(values: Values, loader: Any, number: int) -> Value:
 def text_of(value: Any) -> str:
     """As ``engine.digests`` has it."""
     return LITERAL + repr(value) if is_literal(value) else ""
-
-
-class Paced:
-    """In place of ``BackgroundSave``: what it takes to pickle a name goes by."""
-
-    def begin(self, name: str) -> None:
-        self.hub.block(None, SAVE_S[int(len(SAVE_S) * self.hub.chance.random())])
-        super().begin(name)  # type: ignore[misc]
-        self.go_on()
-
-    hub: Hub
-    go_on: Callable[[], None]
-
-
-class SlowVersionStore(version_store.VersionStore):
-    """Writing takes its time."""
-
-    hub: Hub
-
-    def _write(self, part: Any, path: Path, go_on: Callable[[], None]) -> None:
-        super()._write(part, path, go_on)
-        self.hub.block(None, SAVE_S[int(len(SAVE_S) * self.hub.chance.random())])
-        go_on()
 
 
 FAKE_JAX: Any = SimpleNamespace(
@@ -134,10 +103,9 @@ FAKE_JAX: Any = SimpleNamespace(
 
 
 @contextlib.contextmanager
-def virtual(own: Keeping) -> Iterator[None]:
-    """Inside it the product's code of copies and restarts runs on the virtual clock."""
-    hub, values = own.hub, own.values
-    clock = Time(hub)
+def virtual(hub: Hub, own: Restarts) -> Iterator[None]:
+    """Inside it the product's code of restarts runs on the virtual clock."""
+    clock, values = Time(hub), own.values
     undo: list[tuple[Any, str, Any]] = []
 
     def put(owner: Any, **named: Any) -> None:
@@ -146,34 +114,18 @@ def virtual(own: Keeping) -> Iterator[None]:
             setattr(owner, name, value)
 
     timed = SimpleNamespace(
-        monotonic=clock.monotonic, sleep=clock.sleep, time=clock.time, thread_time=lambda: 0.0,
+        monotonic=clock.monotonic, sleep=clock.sleep, time=clock.time,
         perf_counter=clock.monotonic,
     )  # fmt: skip
-    slow = type("SlowAside", (Paced, background_save.BackgroundSave), {"hub": hub})
-    files = type("SlowVersionStore", (SlowVersionStore,), {"hub": hub})
-    threads = own.threads
-    silent = SimpleNamespace(set=lambda value: None)
-    put(copier, time=timed, threading=threads, is_own=silent, log=own, BackgroundSave=slow,
-        VersionStore=files, LEAST_WAIT_S=0.02)  # fmt: skip
-    put(mirror, time=timed, threading=threads, is_own=silent, log=own,
-        zmq=own.sockets, SILENT_S=ANSWER_S, RETRY_S=0.3)  # fmt: skip
-    put(
-        background_save,
-        time=timed,
-        POLL_S=PACE_S,
-        threading=threads,
-        is_ready=lambda value: value.is_ready,
-    )
     put(saving, is_array=lambda value: type(value) is Value, is_common=_is_common, _text=text_of,
         is_ready=lambda value: value.is_ready)  # fmt: skip
     put(saving.randomness, digests=lambda: {**dict.fromkeys(restart.RANDOM, ""), "seeded": False})
     put(saving._Saver, _save_array=lambda saver, value: save_array(values, saver, value))
     put(loading.Loader, make_array=lambda loader, number: load_array(values, loader, number))
-    for module in (version_store, requests, saved_states):
+    for module in (requests, saved_states):
         put(module, memory_room=lambda path: ROOM)
     put(requests, free_nbytes=lambda path: ROOM)
     put(saved_states, SHARED_MEMORY=own.folder, _parents=lambda: [own.folder])
-    put(copies, time=timed, LOOK_S=PACE_S, new_keys=lambda: SimpleNamespace(public="", secret=""))
     put(states, time=timed)
     put(change_notices.wire, encode=lambda op, id, body: (op, body))
     put(respawn, time=timed)
@@ -210,14 +162,10 @@ class PlainFolder(Folder):
 class Agent:
     """One host's, and what is there."""
 
-    key = ""
-
     def __init__(self, folder: Path, number: int) -> None:
         self.folder = PlainFolder(folder / f"disk-{number}", folder / f"memory-{number}")
         for path in (self.folder.path, self.folder.memory):
             path.mkdir()
-        self.endpoint = f"sim://{number}"
-        self.mirrors: Mirrors | None = None
         self.is_lost = False
 
     def ask(self, request: requests.Request[Any], timeout_s: float, data: bytes = b"") -> Any:
@@ -228,12 +176,6 @@ class Agent:
             raise LaunchError("it does not answer.")
         if request.cmd in ("give_out", "ways"):  # all is brought through the notebook
             raise LaunchError("no host reaches another one here.")
-        if isinstance(request, requests.TakeMirrors):
-            if self.mirrors is None:
-                self.mirrors = Mirrors.__new__(Mirrors)
-                self.mirrors._folder = self.folder
-            self.mirrors.take_for(request.folder)
-            return self.endpoint, b""
         try:
             return requests.answer(self.folder, request, data)
         except OSError as error:
@@ -267,10 +209,6 @@ class Fleet:
     def place_of(self, rank: int) -> Place:
         return self.homes()[rank]
 
-    def agent(self, endpoint: str) -> Mirrors | None:
-        there = (p.agent for p in self.places if p.agent.endpoint == endpoint and not p.lost)
-        return next((one.mirrors for one in there), None)
-
     def lose(self, number: int) -> list[int]:
         """A host goes; another machine takes its place when ranks are given new processes."""
         place = self.places[number]
@@ -284,79 +222,24 @@ class Fleet:
                 folder = Path(tempfile.mkdtemp(dir=folder))
                 agent = Agent(folder, place.number)
                 facts = agent.facts(place.facts)
-                agent.endpoint = f"sim://{folder.name}-{place.number}"
                 self.places[at] = Place(place.number, place.name, agent, facts, place.ranks)  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------------------------ the ranks
 
 
-def close_files(own: copier.Copier) -> None:
-    """As the kernel does where a process ends: many simulated ones end in this one."""
-    for file in (own._file, own._hold):
-        if file >= 0:
-            os.close(file)
-    own._file = own._hold = -1
+class Restarts:
+    """What is saved of one simulated cluster's ranks, whatever generation."""
 
-
-class Keeping:
-    """Copies of one simulated cluster's ranks, whatever generation."""
-
-    def __init__(self, hub: Hub, keeps: Any, num_ranks: int) -> None:
-        self.hub, self.keeps, self.num_ranks = hub, keeps, num_ranks
+    def __init__(self, losses: Losses, num_ranks: int) -> None:
+        self.hosts, self.num_ranks = losses.hosts, num_ranks
         self.folder = Path(tempfile.mkdtemp(prefix="sim-", dir=MEMORY if MEMORY.is_dir() else None))
         self.values = Values()
-        self.threads = Threads(hub)
-        self.fleet = Fleet(self.folder, keeps.hosts) if keeps.hosts else None
-        agents: Any = SimpleNamespace(__getitem__=None)
-        if self.fleet is not None:
-            fleet = self.fleet
-
-            class Agents(dict[str, Any]):
-                def __missing__(self, endpoint: str) -> Any:
-                    return partial(fleet.agent, endpoint)
-
-            agents = Agents()
-        self.sockets = Sockets(hub, agents, keeps.cut)
-        self.logged: list[str] = []
-        self.copiers: list[copier.Copier] = []
+        self.fleet = Fleet(self.folder, losses.hosts) if losses.hosts else None
         self.states: list[saved_states.LocalStates] = []
         self.pictures: dict[int, Picture] | None = None
 
-    def write(self, text: str) -> None:
-        """What the product's own log is told: an error that it has met, and got over."""
-        self.logged.append(text)
-
-    def attach(self, rank: Any) -> copier.Copier:
-        made = copier.Copier(rank.number)
-        self.copiers.append(made)
-        made._jobs = Jobs(self.hub)  # type: ignore[assignment]
-        made.tell = rank.tell_outside
-        with self.owned(rank):
-            made.attach(rank.names, None, rank.call)  # type: ignore[arg-type]
-        return made
-
-    @contextlib.contextmanager
-    def owned(self, rank: Any) -> Iterator[None]:
-        """What is started in it ends with the rank."""
-        self.threads.of = rank.side
-        yield
-
-    def end(self, rank: Any) -> None:
-        """Its process is gone, perhaps in the middle of a mark."""
-        own = rank.copier
-        if own._file >= 0 and self.hub.chance.random() < 0.1:
-            data, at = wire.Mark(number=own._marks + 1).pack()
-            os.pwrite(own._file, data[: int(len(data) * self.hub.chance.random())], at)
-        close_files(own)
-        for actor in rank.side:
-            actor.kill()
-            if actor in self.hub.actors:
-                self.hub.actors.remove(actor)
-
     def remove(self) -> None:
-        for one in self.copiers:
-            close_files(one)
         for folder in self.states:
             folder.remove()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -496,33 +379,30 @@ def answer(rank: Any, op: str, body: Any) -> Any:
         rank.before, lost = None, LostNames()
         done = rank.restoring.bind(rank.names, body, lost, None)
         rank.lost |= lost.reasons
-        rank.copier.changed()
         return replace(done, values={n: text_of(rank.names[n]) for n in done.restored})
     assert op == "unbind"
     for name in body.names:
         rank.names.pop(name, None)
     rank.lost |= body.lost
-    if rank.copier is not None:
-        rank.copier.changed()
     return None
 
 
 # --------------------------------------------------------------------------------- the notebook
 
 
-def folder_of(cluster: Any, in_memory: bool) -> Any:
-    own = cluster.keeping
+def folder_of(cluster: Any) -> Any:
+    own = cluster.restarts
     if own.fleet is not None:
         return states.HostStates(own.fleet)
-    made = saved_states.LocalStates(cluster.num_ranks, in_memory=in_memory)
-    cluster.keeping.states.append(made)
+    made = saved_states.LocalStates(cluster.num_ranks)
+    own.states.append(made)
     return made
 
 
 def recover(owner: Any, when: str, undo: bool) -> str:
     """New processes by the real restart; what came of it is looked at."""
     cluster = owner.cluster
-    own = cluster.keeping
+    own = cluster.restarts
     theirs = [cell for client in owner.others for cell in client.sent]
     open_ = [cell.record for cell in theirs if not cell.done]
     records = [cell.record for cell in [*owner.sent, *theirs]]
@@ -557,19 +437,6 @@ def recover(owner: Any, when: str, undo: bool) -> str:
         own.pictures = None
         return str(made.restored)
     return "Recovery failed."
-
-
-def begin_copies(owner: Any) -> None:
-    """``%jaxcluster copies on``."""
-    keeps = owner.cluster.keeping.keeps
-    if keeps.is_on:
-        copies.switch_on(owner.world, keeps.nbytes)
-
-
-def try_copies(owner: Any) -> None:
-    """As ``begin_copies``; where a rank has died, its cell says so."""
-    with contextlib.suppress(JaxClusterError):
-        begin_copies(owner)
 
 
 # -------------------------------------------------------------------------------- what is right
@@ -608,7 +475,7 @@ def judge(
         why = [_why_wrong(name, has, were, moment, done, told) for moment in moments]
         if all(why):
             broken.append(f"K1: {name} has come back as {has}, {why[0]}")
-        elif not (undone or all_died) and why[0] and name not in {*done.older, *done.copied, *told}:
+        elif not (undone or all_died) and why[0] and name not in {*done.older, *told}:
             broken.append(f"K2: {name} is as before the cell, and nobody says so: {has}")
     return broken
 
