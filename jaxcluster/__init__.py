@@ -14,16 +14,13 @@ This package never imports jax in the notebook's process, which would seize its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster, RunningCell, attach, current, start
     from jaxcluster.errors import JaxClusterError
-
-T = TypeVar("T")
 
 __all__ = [
     "Cluster",
@@ -33,11 +30,9 @@ __all__ = [
     "attach",
     "current",
     "load_ipython_extension",
-    "log",
     "place",
     "seed",
     "start",
-    "steps",
     "unload_ipython_extension",
 ]
 
@@ -88,55 +83,6 @@ def place(value: Any, sharding: Any) -> Any:
     from jaxcluster.engine.state import unplaced
 
     return unplaced.place(value, sharding)
-
-
-def steps(
-    iterable: Iterable[T], *, keep: int | str | None = None, state: Any = None
-) -> Iterable[T]:
-    """The items of ``iterable``, in a loop of a cell that may take long::
-
-        for step, batch in jaxcluster.steps(enumerate(data), keep="60s"):
-            params, opt_state, loss = train_step(params, opt_state, batch)
-
-    Under the cell stands how far it is. With ``keep`` the variables that the loop names are kept
-    now and then, after the same iteration on all ranks, in the cluster's folder: they outlive the
-    ranks' processes. When a rank has died, or the cell was stopped or failed, run it again: it
-    goes on after that iteration. What the loop has changed is put back then, also the states of
-    ``random`` and ``np.random``; the items before it are passed over. An edited cell begins at 0.
-
-    Elsewhere than in a cell on ranks it is ``iterable`` itself.
-
-    Args:
-      keep: how often: a time (``"60s"``, ``"5min"``), or a number of iterations.
-      state: a dict or a list that has all that the loop changes: it alone is kept, and put back in
-        place. In a function this is needed before Python 3.13.
-
-    Raises:
-      ValueError: ``keep`` is neither, or the loop is inside of one that is kept.
-      RuntimeError: the loop can't be kept here; why is said.
-    """
-    from jaxcluster.engine.steps import active_loops, loop
-
-    return loop.make(iterable, keep, state, loop.caller(), active_loops.active)
-
-
-def log(*, step: int | None = None, **values: Any) -> None:
-    """Log numbers of a step: ``jaxcluster.log(loss=loss)``.
-
-    Rank 0 adds a line of JSON to ``jaxcluster-log.jsonl`` in its current folder, and draws them
-    under the cell. It waits for no array: those are read when they are computed. Elsewhere than in
-    a cell on ranks it does nothing.
-
-    Args:
-      step: by default the iterations behind the innermost loop of ``jaxcluster.steps``.
-
-    Raises:
-      TypeError: a value is not one number that rank 0 has.
-    """
-    from jaxcluster.engine.steps import active_loops
-
-    if active_loops.active is not None:
-        active_loops.active.curve.log(values, step)
 
 
 def load_ipython_extension(ipython: Any) -> None:

@@ -176,8 +176,6 @@ def run_parser() -> Parser:
     add("--logs", metavar="FOLDER")
     add("--strict", action="store_true")
     add("--stall", type=seconds, dest="stall_s", metavar="S")
-    add("--elastic", action="store_true")
-    add("--retries", type=int, default=0, metavar="N")
     return parser
 
 

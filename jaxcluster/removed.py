@@ -16,6 +16,8 @@ COMMANDS: dict[str, str] = {
     "and .memory_analysis(): see docs/how-to/slow.md",
     "notify": "IPython calls a function of yours at each cell's end, also of one that failed: "
     "get_ipython().events.register('post_run_cell', function)",
+    "steps": "Save every N steps with Orbax. The cell, run again, goes on from there: see "
+    "docs/how-to/train.md",
     "profile": "A cell is profiled from its beginning: %%spmd --profile FOLDER",
 }
 """What to do instead of a removed ``%jaxcluster`` command."""
@@ -31,7 +33,11 @@ OPTIONS: dict[str, str] = {
         "Only a start takes it. Type this on the machine that started the cluster, for example "
         "by ssh: see docs/launchers.md."
     ),
+    "--elastic": "Have the script load its last checkpoint, and run it again with the hosts that "
+    "are left: see docs/scripts.md",
     "--orbax": "Orbax works in a %%spmd cell as in a script: see docs/how-to/recover.md",
+    "--retries": "Have the script load its last checkpoint, and the shell run it again: "
+    "for try in 1 2 3; do jaxcluster run -n 4 train.py && break; sleep 10; done",
     "--trace": "The script can do it: "
     "with jax.profiler.trace(f'out/rank-{jax.process_index()}'): ...",
 }

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import os
 import re
 import signal
@@ -28,18 +27,15 @@ from jaxcluster.errors import (
     CellFailed,
     CellInterrupted,
     JaxClusterError,
-    LaunchError,
     UsageError,
 )
 from jaxcluster.model.outputs import ANSI, CellRecord
 from jaxcluster.plan.spec import check_seconds
 from jaxcluster.ranks import name_ranks
-from jaxcluster.text import join_words, plural
 from jaxcluster.views.live import StartDisplay
 from jaxcluster.views.statusline import OnTerminal, StatusLine, can_write_over
 
 EXAMPLE = "jaxcluster run -n 4 train.py --steps 100   or   jaxcluster run -n 4 -m package.train"
-RETRIES = "jaxcluster run -n 4 --retries 3 train.py"
 LINE_CHARS = 1 << 16  # of an unfinished line that is held back for its end
 LOG_LINES = 200  # of a dead rank's log
 
@@ -94,61 +90,25 @@ def run(words: list[str]) -> int:
     strict, stall_s = options.pop("strict"), options.pop("stall_s")
     if stall_s is not None:
         check_seconds("--stall", stall_s, "jaxcluster run -n 4 --stall 15m train.py")
-    retries = options.pop("retries")
-    if retries < 0:
-        raise UsageError(f"--retries {retries}: that is not a number of times.", RETRIES)
-    elastic = options.pop("elastic")
     if parsed.launcher != "local":
         check_alone(os.environ)
     parsed.name = parsed.name or f"run-{os.getpid()}"
     spec = dataclasses.replace(cluster.make_spec(**arguments.start_options(parsed)), detach=False)
-    if elastic and spec.is_here:
-        raise UsageError(
-            "--elastic goes on without hosts that are lost, and these ranks are on this machine.",
-            RETRIES,
-        )
     if parsed.dry_run:
         print(cluster.dry_run(spec))
         return 0
     if (status := _check_syntax(script, source)) is not None:
         return status
     outputs = Outputs(make_folder(logs, script), everything)
-    again = Again(retries, elastic)
     with Signals() as signals:
         try:
-            return _run(spec, script, source, outputs, signals, strict, stall_s, again)
+            return _run(spec, script, source, outputs, signals, strict, stall_s)
         except KeyboardInterrupt:  # during the start
             return 128 + (signals.received or signal.SIGINT)
         finally:
             if logs is None:
                 with contextlib.suppress(OSError):  # not empty, once there are ranks
                     outputs.folder.rmdir()
-
-
-@dataclasses.dataclass(frozen=True)
-class Again:
-    """When a script is run again.
-
-    Attributes:
-      retries: how often at most, whatever has failed.
-      elastic: also each time that a host was lost, on what is left where there is no other.
-    """
-
-    retries: int
-    elastic: bool = False
-
-    def is_due(self, tried: int, dead: Mapping[int, wire.Death]) -> bool:
-        """Whether it is, after so many tries.
-
-        Args:
-          dead: the ranks that have died, and what is known of it.
-        """
-        is_lost = any(death.host_lost for death in dead.values())
-        return tried <= self.retries or (self.elastic and is_lost)
-
-    def which(self, number: int) -> str:
-        """What a try is called."""
-        return f"try {number}" if self.elastic else f"try {number} of {self.retries + 1}"
 
 
 def _run(
@@ -159,7 +119,6 @@ def _run(
     signals: Signals,
     strict: bool,
     stall_s: float | None,
-    again: Again,
 ) -> int:
     display = StartDisplay(rich=False)
     try:
@@ -172,100 +131,34 @@ def _run(
         outputs.begin(started.num_processes)
         prompt = here() if sys.stdin is not None and sys.stdin.isatty() else None
         status = outputs.status
-        for tried in itertools.count(1):
-            cell = started.submit(
-                source,
-                script=script,
-                execution_count=1,
-                shown_ranks=range(started.num_processes),
-                stall_s=stall_s,
-                on_output=outputs.take,
-                on_notice=lambda told: outputs.say(tell_notice(told, script)),
-                prompt=Labelled(prompt, lambda output: None, outputs.clear) if prompt else None,
-            )
-            if isinstance(status, OnTerminal):
-                cell.runner.on_status = lambda told: status.show(for_script(told, script))
-            outputs.stop = cell.stop
-            signals.cell, signals.clear = cell, outputs.clear
-            error = _wait(cell)
-            outputs.clear()
-            outputs.end()
-            for rank in started.dead:
-                outputs.write(rank, f"\n── its process's log ──\n{started.logs(rank, LOG_LINES)}\n")
-            if error is not None and not outputs.is_closed:
-                say(tell(error, script))
-                say(f"All outputs: {outputs.folder}")
-            if outputs.is_closed:
-                return 128 + signal.SIGPIPE
-            if error is None or signals.received or not again.is_due(tried, started.dead):
-                break
-            kept = cell.core.loop_progress.kept
-            if not _renew(started, kept, again.which(tried + 1), display, signals, again.elastic):
-                break
-            outputs.failed = None
+        cell = started.submit(
+            source,
+            script=script,
+            execution_count=1,
+            shown_ranks=range(started.num_processes),
+            stall_s=stall_s,
+            on_output=outputs.take,
+            on_notice=lambda told: outputs.say(tell_notice(told, script)),
+            prompt=Labelled(prompt, lambda output: None, outputs.clear) if prompt else None,
+        )
+        if isinstance(status, OnTerminal):
+            cell.runner.on_status = lambda told: status.show(for_script(told, script))
+        outputs.stop = cell.stop
+        signals.cell, signals.clear = cell, outputs.clear
+        error = _wait(cell)
+        outputs.clear()
+        outputs.end()
+        for rank in started.dead:
+            outputs.write(rank, f"\n── its process's log ──\n{started.logs(rank, LOG_LINES)}\n")
+        if error is not None and not outputs.is_closed:
+            say(tell(error, script))
+            say(f"All outputs: {outputs.folder}")
+        if outputs.is_closed:
+            return 128 + signal.SIGPIPE
         return exit_status(outputs.failed, started.dead, error, signals.received)
     finally:
         signals.ignore()
         started.stop()
-
-
-def _renew(
-    started: cluster.Cluster,
-    kept: int | None,
-    which: str,
-    display: StartDisplay,
-    signals: Signals,
-    elastic: bool = False,
-) -> bool:
-    """New processes, for another try; False: it was stopped meanwhile.
-
-    Args:
-      kept: the step at which the script goes on.
-      which: try it is, as in "try 2 of 4".
-      elastic: go on with what is left where a host is lost and there is no other.
-
-    Raises:
-      JaxClusterError: there are none.
-    """
-    where = "at its beginning" if kept is None else f"at step {kept:,}"
-    if elastic and kept is not None:
-        where += ", if what is left has all of it"
-    signals.cell = None
-    say(f"jaxcluster: {which}, with new processes. The script goes on {where}.")
-    try:
-        started.restart(display.progress, clean=True)
-    except LaunchError as error:
-        display.clear()
-        if not elastic:
-            raise
-        _go_on_with_left(started, error, display)
-    finally:
-        display.clear()
-    return not signals.received
-
-
-def _go_on_with_left(started: cluster.Cluster, error: LaunchError, display: StartDisplay) -> None:
-    """New processes on the hosts that are left.
-
-    Args:
-      error: why there are none on all.
-
-    Raises:
-      LaunchError: none is left, or they don't come up there either.
-    """
-    while True:
-        left = started.left
-        if not left.hosts:
-            raise error
-        where = f"{plural(left.num_ranks, 'rank')} on {join_words(left.hosts)}"
-        say(f"jaxcluster: {error.message}")
-        say(f"jaxcluster: the script goes on with what is left: {where}.")
-        try:
-            started.resize(left.num_ranks, progress=display.progress, clean=True)
-        except LaunchError as other:
-            error = other  # another host may be lost since
-        else:
-            return
 
 
 def _wait(cell: cluster.RunningCell) -> BaseException | None:

@@ -56,10 +56,6 @@ ABOUT = {
     "resync": "Bring ranks that have diverged back into lockstep, with their variables.",
     "interrupt": "Stop the cell that runs, on every rank.",
     "undo": "Take back what the last cell did to the ranks' variables.",
-    "steps": (
-        "What all ranks have kept of the last loop of jaxcluster.steps(..., keep=...) that did not "
-        "come to its end: the same cell goes on there."
-    ),
     "stacks": "On which line each rank is, also in the middle of a hang.",
     "journal": "What each rank has launched, side by side.",
     "report": (
@@ -128,7 +124,6 @@ WORDS = {
         "how much of a device's memory it may hold (2GB, 10%), or on, or off",
         "4GB",
     ),
-    "steps forget": ("keep nothing of it: the cell begins at 0", "forget"),
     "journal count": ("how many of the last launches (20)", "50"),
     "report cell": ("the cell's number (default: the last one that went wrong)", "7"),
     "debug rank": ("which rank (default: the one that differs)", "2"),
@@ -184,19 +179,9 @@ WORDS = {
     "%shards --check": ("compare all copies, and look for NaN and Inf", "x --check"),
     "%shards --widget": ("a view with statistics and values of single shards", "x --widget"),
     "run --all": ("show the lines of all ranks, each with its rank", "-n 4 --all"),
-    "run --elastic": (
-        "after the loss of a host that can't be replaced, run the script again on the hosts that "
-        "are left: loops of jaxcluster.steps(..., keep=...) go on where they were kept",
-        "--launcher ssh --hosts h1:2,h2:2 --elastic",
-    ),
     "run --logs": (
         "the folder for the files rank-0.txt, rank-1.txt... (default: a new one in /tmp)",
         "-n 4 --logs out",
-    ),
-    "run --retries": (
-        "after a failure, run the script again with new processes, up to N times: loops of "
-        "jaxcluster.steps(..., keep=...) go on where they were kept",
-        "-n 4 --retries 3",
     ),
     "run --stall": (
         "end the script when ranks have been for S seconds in one launch, which all have made",

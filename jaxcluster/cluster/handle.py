@@ -16,7 +16,6 @@ from jaxcluster.cluster import (
     description,
     events,
     history,
-    kept_steps,
     profiling,
     recovery,
     replay,
@@ -565,26 +564,6 @@ class Cluster(Lifecycle):
         answers = self.world.ask(range(self.num_processes), UndoLimit(nbytes))
         self.undo_nbytes = nbytes
         return max(replies(answers).values())
-
-    def tell_steps(self) -> str:
-        """What all ranks have kept of the last loop of ``jaxcluster.steps``, in a line."""
-        self.check_not_closed()
-        return kept_steps.tell_steps(self.world)
-
-    def forget_steps(self) -> str:
-        """Have the ranks keep nothing of it: its cell begins at 0. Says what it was.
-
-        Raises:
-          UsageError: a cell runs.
-        """
-        self.ensure_open()
-        if self.cells:
-            raise UsageError(
-                "What is kept of a loop can't be forgotten while a cell runs.",
-                "%jaxcluster interrupt stops it.",
-            )
-        told = kept_steps.tell_steps(self.world, forget=True)
-        return f"Forgotten. It was: {told[0].lower()}{told[1:]}"
 
     def history(self) -> History:
         """The cells that its ranks have run, whoever has sent them, oldest first.

@@ -32,7 +32,6 @@ from jaxcluster.records import lastreport
 from jaxcluster.wire.forks import RESTARTED
 from jaxcluster.wire.link import Event, Sink
 from jaxcluster.wire.ops.cells import Withdraw
-from jaxcluster.wire.ops.state import KeptSteps
 
 Listener = Callable[[CellRecord, wire.RankOutput | wire.CellReply], None]
 
@@ -137,11 +136,6 @@ class RunningCell:
             raise error
         if ending.left:  # its code has caught the stop
             self.runner.say(notices.Warned(f"{ending.left}\n"))
-        if (
-            self.core.loop_progress.kept is not None
-        ):  # it has come to its end: nobody goes on with it
-            bodies = dict.fromkeys(self.record.ranks, KeptSteps(forget=True))
-            self.cluster.world.link.request_each(bodies, sink=Sink())
 
     def _keep_report(self, error: BaseException) -> None:
         """For ``%jaxcluster report``, which is often asked when its ranks are gone."""
@@ -341,8 +335,6 @@ class RunningCell:
             if output.rank != record.ranks[0]:
                 self.talk.hear(output)
             self._tell(output)
-        elif event.op == "steps":
-            return self._feed(events.Stepping(now, event.body))
         elif event.op == "looked":
             self._has_looked = False
             return self._feed(dataclasses.replace(event.body, now=now))

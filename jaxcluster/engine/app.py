@@ -52,7 +52,6 @@ from jaxcluster.engine.resources import own_gpus, resources
 from jaxcluster.engine.selfcheck import SelfCheck
 from jaxcluster.engine.shards import ArrayViews
 from jaxcluster.engine.state.restoring import Restoring
-from jaxcluster.engine.steps import active_loops
 from jaxcluster.engine.values import Values
 from jaxcluster.engine.variables import variables
 from jaxcluster.host import limits
@@ -156,8 +155,6 @@ class Rank:
         self.journal.keep_in(blackbox.path_of(log_path))
         self.history = History(Path(history) if history else None, rank)
         self.runner = CellRunner(rank, self.control, self.journal, log_path, self.history)
-        kept = Path(history).parents[1] / "steps" / f"rank-{rank}" if history else None
-        self.runner.steps = active_loops.active = active_loops.ActiveLoops(self.runner, kept)
         self.values = Values(rank)
         self.values.last_result = lambda: self.runner.last_result
         self.values.kept = self.runner.undo.old_values
@@ -227,7 +224,6 @@ class Rank:
         handle(saving.UndoLook, "side", spread(self.runner.undo.look))
         handle(saving.UndoDrop, "side", spread(self.runner.undo.drop))
         handle(saving.Undo, "side", self._undo)
-        handle(saving.KeptSteps, "side", lambda request: self.runner.steps.on_request(request.body))
         handle(saving.UndoLimit, "side", spread(self.runner.undo.set_limit))
 
     @property

@@ -53,7 +53,6 @@ from jaxcluster.engine.repair import (
 )
 from jaxcluster.engine.running import Home, Running
 from jaxcluster.engine.state.settings import Settings
-from jaxcluster.engine.steps.active_loops import ActiveLoops
 from jaxcluster.engine.thread_errors import ThreadErrors
 from jaxcluster.engine.undo import Undo
 from jaxcluster.host import kernel_private
@@ -79,7 +78,6 @@ class CellRunner:
       asking: what its cells ask the user.
       last_error: what the last cell that failed has raised, for a post-mortem.
       leftovers: handlers of signals that cells have left behind.
-      steps: the loops that its cells are in.
     """
 
     def __init__(
@@ -104,7 +102,6 @@ class CellRunner:
         self.background = Background()
         self.thread_errors = ThreadErrors(journal.cell_numbers, self._last_seq)
         self.settings = Settings()
-        self.steps = ActiveLoops(self, None)
         self.paused = Paused(self._tell_paused)
         self.asking = Asking(self)
         self.last_error: BaseException | None = None
@@ -296,7 +293,6 @@ class CellRunner:
         debugging.end()
         if is_child:
             self._end_child(running)
-        attempt(self.steps.end_cell, cell, running.status)
         self.control.ticking = False
         attempt(repair, self.interrupts.handler)  # ``leftovers`` has seen to builtins
         attempt(self.output.show_rest)

@@ -14,7 +14,6 @@ Nothing here calls a user's code or compares values: two values are the same if 
 from __future__ import annotations
 
 import contextlib
-import dis
 import functools
 import os
 import re
@@ -448,16 +447,3 @@ def describe(value: Any) -> str:
     """What an opaque value is, in a word or two."""
     name = type(value).__name__
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
-
-
-@functools.lru_cache(maxsize=1024)
-def bound_globals(code: types.CodeType, *more: str) -> frozenset[str]:
-    """The names that a function, or one that is defined in it, binds by a ``global`` statement.
-
-    Args:
-      more: other instructions that bind or delete one.
-    """
-    stores = ("STORE_GLOBAL", "DELETE_GLOBAL", *more)
-    found = {one.argval for one in dis.get_instructions(code) if one.opname in stores}
-    inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
-    return frozenset(found.union(*map(bound_globals, inner)))

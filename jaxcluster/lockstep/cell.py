@@ -26,7 +26,6 @@ from jaxcluster.model import (
     verdict,
 )
 from jaxcluster.model.long_launches import LongLaunches, UsualTimes, waits_for_launch
-from jaxcluster.model.loop_progress import LoopProgress
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.progress import Progress, Wait, Waits, on_one_line
 from jaxcluster.ranks import name_ranks, say_each
@@ -66,7 +65,6 @@ class Cell:
       killed: ranks whose processes were ended, and why.
       withdrawn: why it was not run though nobody stopped it; "" else.
       stalled_s: how long all its ranks were in one launch, where that has ended it.
-      loop_progress: how far its loops are.
     """
 
     def __init__(
@@ -105,8 +103,6 @@ class Cell:
         self._replay_at: float | None = None
         self._looked: Reports = {}
         self._progress, self._waits = Progress(started), Waits(started)
-        self.loop_progress = LoopProgress(record.ranks[0])
-        self._waiting = ""  # what it waits for, at the last look
         self._standing = LongLaunches(record.seq, record.ranks, started, stays)
         self._stands = ""  # in which launch all its ranks are
         self._stall_s = stall_s
@@ -137,9 +133,6 @@ class Cell:
                 return self._say_unanswered(event)
             case events.Replied(_, reply):
                 todo = self._take_reply(reply, now)
-            case events.Stepping(_, report):
-                self.loop_progress.hear(report, now)
-                todo = [] if self.watch.finished else self._say(self._waiting, now)
             case events.Died(_, rank, why, code):
                 todo = self._take_death(rank, why, code, now)
             case events.Stopped():
@@ -341,10 +334,7 @@ class Cell:
 
     def _say(self, text: str, now: float, for_logs: bool = False) -> list[Action]:
         """Show this line under the cell, in place of the last one."""
-        self._waiting = text
-        shown = [] if self.watch.finished else [self.loop_progress.line()]
-        told = "; ".join(filter(None, [*shown, text]))
-        line = self._progress.say(told, now, for_logs)
+        line = self._progress.say(text, now, for_logs)
         return [] if line is None else [actions.Status(line)]
 
     def _say_unanswered(self, where: events.Located) -> list[Action]:

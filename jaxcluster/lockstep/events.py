@@ -26,14 +26,6 @@ class Replied:
 
 
 @dataclass(frozen=True)
-class Stepping:
-    """A rank says how far it is in the cell's loops."""
-
-    now: float
-    report: wire.StepsReport
-
-
-@dataclass(frozen=True)
 class Died:
     """A rank's process has ended: with ``code``, where it is known."""
 
@@ -117,6 +109,6 @@ class TookBack:
 
 
 Event = (
-    Tick | Replied | Stepping | Died | Stopped | Leaving | Held | Looked | Stepped | Located
+    Tick | Replied | Died | Stopped | Leaving | Held | Looked | Stepped | Located
     | Explained | TookBack
 )  # fmt: skip

@@ -614,7 +614,6 @@ class Settling:
             watch.grace_s,
             facts.hosts,
             death,
-            kept_step="" if cell.is_last else cell.loop_progress.told(),
         )
         if death is not None:
             return ending()

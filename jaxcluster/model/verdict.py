@@ -61,7 +61,6 @@ class Ending:
       withdrawn: why ranks have not begun it; "" else.
       begun: the ranks that have begun it, where it was withdrawn.
       stalled_s: how long all its ranks were in one launch, where that has ended it.
-      kept_step: where it can go on, in words; "" where it can't.
     """
 
     record: CellRecord
@@ -82,7 +81,6 @@ class Ending:
     withdrawn: str = ""
     begun: Sequence[int] = ()
     stalled_s: float | None = None
-    kept_step: str = ""
 
     @property
     def name(self) -> str:
@@ -110,10 +108,9 @@ def verdict(ending: Ending) -> Exception | CellInterrupted | None:
     """What waiting for the cell is to raise; None where it has ended as it should."""
     if ending.death is not None:
         death = ending.death
-        done = "\n".join(filter(None, [death.done, ending.kept_step]))
         if death.report is not None:
-            return Divergence(f"{death.report}\n{death.message}", done, death.report)
-        return RankDied(death.message, done, death.ranks)
+            return Divergence(f"{death.report}\n{death.message}", death.done, death.report)
+        return RankDied(death.message, death.done, death.ranks)
     if ending.withdrawn:
         message = f"{ending.name} was {_how_far(ending)}: {ending.withdrawn}."
         hint = _hints(ending, ["Run it again."], with_report=False)
@@ -151,8 +148,6 @@ def _hints(ending: Ending, more: Sequence[str] = (), with_report: bool = True) -
         hints.append(ending.undone)
     if ending.left:
         hints.append(ending.left)
-    if ending.kept_step:
-        hints.append(ending.kept_step)
     return "\n".join([*hints, *more])
 
 

@@ -45,7 +45,6 @@ COMMANDS = {
     "resync": "bring ranks that have diverged back into lockstep",
     "interrupt": "stop the cell that runs, on every rank",
     "undo": "take back the last cell; undo SIZE|on|off: limit what it may hold, turn it on or off",
-    "steps": "what is kept of a loop: steps; steps forget: it begins at 0 again",
     "stacks": "on which line each rank is",
     "journal": "what each rank has launched",
     "report": "how a cell went wrong, also after new processes: report, report 7",
@@ -369,12 +368,6 @@ class Commands:
             if most
             else "Nothing is kept: a cell that goes wrong is not undone."
         )
-
-    def _steps(self, forget: str | None) -> None:
-        if forget not in (None, "forget"):
-            raise UsageError(f"There is no %jaxcluster steps {forget}.", "%jaxcluster steps forget")
-        running = cluster.current()
-        print(running.forget_steps() if forget else running.tell_steps())
 
     def _stacks(self) -> None:
         print(text.stacks(cluster.current().reports(launches=1)))

@@ -82,7 +82,6 @@ from jaxcluster.wire.messages import (
     ShardCheck,
     ShardInfo,
     Spoiled,
-    StepsReport,
     ThreadError,
     ValueReport,
     VariableInfo,

@@ -172,20 +172,6 @@ class RankOutput:
 
 
 @dataclass(frozen=True)
-class StepsReport:
-    """How far a rank is in the loops of a cell, before its reply (``steps``).
-
-    ``places`` has for each loop, the outermost first, how many iterations are behind it and how
-    many there are (-1: nobody knows). With ``kept``, nothing but that: after how many of them all
-    ranks have kept it last.
-    """
-
-    rank: int
-    places: list[list[int]]
-    kept: int = -1
-
-
-@dataclass(frozen=True)
 class Question:
     """What a rank asks the notebook whose cell it runs (``ask``); ``answer`` with its id follows.
 
@@ -262,7 +248,6 @@ class Death:
 
 EVENTS.update(
     output=RankOutput,
-    steps=StepsReport,
     ask=Question,
     paused=Paused,
     push=CommPush,

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxcluster.wire.cell_ends import CellEnd
 from jaxcluster.wire.ops import Operation
 
 Where = str | Mapping[str, str]  # a folder: here, or what is needed to read it from another host
@@ -212,28 +211,6 @@ class RestoreDrop(Operation[None], op="restore_drop"):
     """Give up what was read, or is being read."""
 
     token: str
-
-
-@dataclass(frozen=True)
-class KeptStep:
-    """A version of a loop's state that a rank has whole, after ``step`` iterations.
-
-    ``over``: what it had launched at the cell's end, where that came without an error.
-    """
-
-    loop: str
-    number: int
-    step: int
-    cell: int
-    at: float
-    ranks: list[int]
-    over: CellEnd | None = None
-
-
-class KeptSteps(Operation[list[KeptStep]], op="steps"):
-    """What is kept of loops; with ``forget`` nothing is from now on."""
-
-    forget: bool
 
 
 @dataclass(frozen=True)
