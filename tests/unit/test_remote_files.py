@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,17 +20,14 @@ from jaxcluster.engine.state.remote_files import Hosts, NotBrought
 from jaxcluster.engine.state.saved import (
     CannotRestore,
     Glance,
-    Part,
     Saved,
     SavedArray,
     read,
     state_path,
     write,
 )
-from jaxcluster.host.checksums import quick_sum
 
 BIG = np.random.default_rng(0).integers(0, 255, 3 * remote_files.PART + 5, dtype=np.uint8)
-SHARED = b"of a file of its own"
 
 
 class Agent:
@@ -92,12 +88,9 @@ class Agent:
 def agent(tmp_path: Path) -> Iterator[Agent]:
     made = Agent(tmp_path)
     saved = Saved(0, 2, 2, {})
-    part = Part("s1", len(SHARED), SHARED, quick_sum(SHARED))
-    (made.states / "s1").write_bytes(SHARED)
-    os.chmod(made.states / "s1", 0o600)
-    saved.sections = [b"first", BIG, b"", part, b"a shard"]
-    saved.arrays = [SavedArray([7], "uint8", 0, False, True, [([[0, 7]], 4)])]
-    write(saved, state_path(made.states, 0), read_back=False)
+    saved.sections = [b"first", BIG, b"", b"a shard"]
+    saved.arrays = [SavedArray([7], "uint8", 0, False, True, [([[0, 7]], 3)])]
+    write(saved, state_path(made.states, 0))
     yield made
     made.close()
 
@@ -108,24 +101,23 @@ def test_what_is_asked_for_comes_and_nothing_else(agent: Agent) -> None:
         assert bytes(glance.section(0)) == b"first"
         assert agent.sent < 4096
         assert glance.section(0) is glance.section(0)
-        assert bytes(glance.section(3)) == SHARED
         assert not glance.section(2)
         assert bytes(glance.section(1)) == BIG.tobytes()
         parts = glance.all_but_arrays()
         assert [bytes(one) for one in parts.sections[:2]] == [b"first", BIG.tobytes()]
-        assert not parts.sections[4]
-        glance.hold(4)
+        assert not parts.sections[3]
+        glance.hold(3)
         glance.let_go()
         whole = read(hosts.state(agent.where(), 0))
         assert [bytes(one) for one in whole.sections] == [
-            b"first", BIG.tobytes(), b"", SHARED, b"a shard"
+            b"first", BIG.tobytes(), b"", b"a shard"
         ]  # fmt: skip
-    assert bytes(glance.section(4)) == b"a shard"  # when its host is out of reach
+    assert bytes(glance.section(3)) == b"a shard"  # when its host is out of reach
     with pytest.raises((NotBrought, zmq.ZMQError)):
         glance.section(0)
 
 
-@pytest.mark.parametrize("how", ["truncated", "damaged", "part", "gone"])
+@pytest.mark.parametrize("how", ["truncated", "damaged", "gone"])
 def test_a_file_that_is_not_whole_is_refused_and_nothing_counts(agent: Agent, how: str) -> None:
     """Also where whoever reads it goes on without it."""
     path = state_path(agent.states, 0)
@@ -137,14 +129,11 @@ def test_a_file_that_is_not_whole_is_refused_and_nothing_counts(agent: Agent, ho
             path.unlink()
         elif how == "truncated":
             path.write_bytes(data[: remote_files.PART])
-        elif how == "damaged":
+        else:
             data[remote_files.PART] ^= 1
             path.write_bytes(data)
-        else:
-            (agent.states / "s1").write_bytes(SHARED.upper())
-        for section in (1, 3):
-            with contextlib.suppress(NotBrought):
-                glance.section(section)
+        with contextlib.suppress(NotBrought):
+            glance.section(1)
 
 
 def test_a_file_here_that_is_not_whole_is_said_as_ever(tmp_path: Path) -> None:

@@ -70,12 +70,6 @@ def _saved_variables() -> bool:
     return registers and _has(tree_util, "_registry") and _has(lax, "_convert_element_type")
 
 
-def _references() -> bool:
-    from jax._src import core
-
-    return "_refs" in core.Ref.__annotations__ and "_buf" in core.ArrayRefImpl.__annotations__
-
-
 def _coordination_client() -> bool:
     from jax._src import distributed
 
@@ -135,7 +129,6 @@ PROBES: dict[str, tuple[str, Callable[[], bool]]] = {
         "restored scalars lose their weak type; classes must be registered again",
         _saved_variables,
     ),
-    "references": ("a jax.Ref is lost with its process", _references),
     "copies": (
         "values that should be equal on all ranks are compared only where arrays are pulled",
         hostvalues.can_hear,

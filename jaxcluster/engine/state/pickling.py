@@ -46,7 +46,6 @@ class Known:
         self.jitted_type: Any = type(jax.jit(abs))
         self.custom_types = (jax.custom_vjp, jax.custom_jvp)
         self.singletons = classes.Singletons()
-        self.reference_type: Any = getattr(jax, "Ref", ())
         self.kinds: dict[type, objects.Kind] = {}
         self.ordinary: set[type] = set()  # of these, those whose objects nothing else looks at
 
@@ -111,8 +110,6 @@ class Pickler(cloudpickle.Pickler):
             return objects.with_its_dict(obj) if objects.shares_dict(obj) else NotImplemented
         if (how := self.how.get(type(obj))) is not None:
             return how(obj)
-        if isinstance(obj, known.reference_type):
-            self.on_reference(obj)
         if isinstance(obj, np.ndarray) and (array := memory.reduce(obj)) is not None:
             return array
         if isinstance(obj, np.ndarray) and (array := memory.reduce_subclass(obj)) is not None:
@@ -163,9 +160,6 @@ class Pickler(cloudpickle.Pickler):
             if kind.is_ordinary:
                 known.ordinary.add(type(obj))
         return objects.reduce(obj, kind) or NotImplemented
-
-    def on_reference(self, reference: Any) -> None:
-        """A ``jax.Ref`` is met."""
 
     def _exception(self, error: BaseException) -> Any:
         """With what it came from, which pickle leaves out; a traceback can't be kept."""

@@ -104,11 +104,6 @@ class FarPath:
     def __str__(self) -> str:
         return f"{self._where['host']}:{self._path}"
 
-    def with_name(self, name: str) -> FarPath:
-        """Another file in the same folder."""
-        path = os.path.join(os.path.dirname(self._path), name)
-        return FarPath(self._hosts, self._where, path)
-
     def open(self) -> FarFile:
         return FarFile(self)
 

@@ -3,8 +3,7 @@
 The file of a rank is ``rank-<number>.state`` in a folder that all ranks share or have each on its
 host: sections of bytes, and behind them a JSON header that points to them, which can be read
 without unpickling anything. Where the header is stands at the file's beginning, which is written
-last. Header and sections have checksums. It can be read by its owner alone. A section may be a file
-of its own beside it, which several states share.
+last. Header and sections have checksums. It can be read by its owner alone.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from zlib import crc32
 from jaxcluster import wire
 from jaxcluster.engine.state.memory import Section
 from jaxcluster.engine.state.remote_files import FarPath
-from jaxcluster.host.checksums import quick_sum
 from jaxcluster.host.free_space import free_nbytes, memory_room
 from jaxcluster.wire.ops.state import SavedBefore, SavePlace, SaveReport
 
@@ -64,20 +62,6 @@ def users_code() -> Iterator[None]:
 
 class Unreadable(CannotRestore):
     """Why a file can't be read: it is gone, or not what was written."""
-
-
-@dataclass(eq=False)
-class Part:
-    """A section in a file of its own.
-
-    ``data`` is what is to be written to it; None: it is there already. ``checksum`` is
-    ``quick_sum``'s, of when it was saved.
-    """
-
-    name: str
-    nbytes: int
-    data: Any = None
-    checksum: int = 0
 
 
 @dataclass
@@ -166,12 +150,7 @@ class Saved:
 
     @property
     def nbytes(self) -> int:
-        return sum(map(_nbytes, self.sections))
-
-    @property
-    def own_nbytes(self) -> int:
-        """Without the sections that are files of their own."""
-        return sum(_nbytes(s) for s in self.sections if not isinstance(s, Part))
+        return sum(memoryview(section).nbytes for section in self.sections)
 
     def report(self, path: Path, knows_before: bool = True) -> SaveReport:
         """What the notebook is told of it, and of the file in which it is."""
@@ -200,10 +179,6 @@ def _names(saved: Saved, then: Generation) -> dict[str, Any]:
         "digests": then.digests,
         "texts": then.texts,
     }
-
-
-def _nbytes(section: Any) -> int:
-    return section.nbytes if isinstance(section, Part) else memoryview(section).nbytes
 
 
 # --------------------------------------------------------------------------- files
@@ -267,13 +242,7 @@ def _mib(nbytes: int) -> str:
     return f"{nbytes / (1 << 20):,.0f} MiB" if nbytes < 10 << 30 else f"{nbytes >> 30:,} GiB"
 
 
-def write(
-    saved: Saved,
-    path: Path,
-    *,
-    reserve: bool = False,
-    read_back: bool = True,
-) -> None:
+def write(saved: Saved, path: Path, *, reserve: bool = False) -> None:
     """Write ``saved``, and read it back; a reader never sees half of it.
 
     Args:
@@ -287,11 +256,10 @@ def write(
     draft = path.with_suffix(".part")
     try:
         with open(draft, "wb", opener=private) as file:
-            if reserve and saved.own_nbytes:
-                os.posix_fallocate(file.fileno(), 0, saved.own_nbytes)
+            if reserve and saved.nbytes:
+                os.posix_fallocate(file.fileno(), 0, saved.nbytes)
             _write_to(file, saved, path.parent)
-        if read_back:
-            check(draft)
+        check(draft)
         draft.replace(path)
     except FileNotFoundError:
         raise CannotSave(f"{path.parent} is gone: the save was cancelled") from None
@@ -315,9 +283,6 @@ def _write_to(file: BinaryIO, saved: Saved, folder: Path) -> None:
     places: list[list[Any]] = []
     at = ALIGN
     for section in saved.sections:
-        if isinstance(section, Part):
-            places.append([0, section.nbytes, section.checksum, section.name])
-            continue
         file.seek(at)
         nbytes, checksum = _copy(section, file)
         places.append([at, nbytes, checksum])
@@ -353,9 +318,7 @@ def check(path: Path) -> None:
     """
     with _opened(path) as (file, header):
         buffer = memoryview(bytearray(CHUNK))
-        for at, nbytes, checksum, *name in header["places"]:
-            if name:
-                continue
+        for at, nbytes, checksum in header["places"]:
             file.seek(at)
             found = 0
             for start in range(0, nbytes, CHUNK):
@@ -417,8 +380,8 @@ class Glance:
           CannotRestore: it is not what was written.
         """
         if number not in self._read:
-            at, nbytes, checksum, *name = self._places[number]
-            if name or self._map is None:
+            at, nbytes, checksum = self._places[number]
+            if self._map is None:
                 with _open(self._path) as file:
                     data = memoryview(_read_section(self._places[number], file, self._path))
             else:
@@ -428,9 +391,8 @@ class Glance:
         return self._read[number]
 
     def is_unlike(self, number: int, other: Glance, its_number: int) -> bool:
-        """Whether a section differs for certain from another file's, as far as checksums tell."""
-        mine, its = self._places[number], other._places[its_number]
-        return len(mine) == len(its) and mine[2] != its[2]  # else it is another kind of checksum
+        """Whether a section differs for certain from another file's, by their checksums."""
+        return bool(self._places[number][2] != other._places[its_number][2])
 
     def hold(self, number: int) -> None:
         """Have a section also when its host is out of reach."""
@@ -525,19 +487,12 @@ def _check_own(path: str, found: os.stat_result) -> None:
 
 
 def _read_section(place: Sequence[Any], file: BinaryIO, path: Source) -> Section:
-    """A section of an open file, or of a file of its own beside it."""
-    at, nbytes, checksum, *name = place
+    """A section of an open file."""
+    at, nbytes, checksum = place
     data = Section(nbytes)
-    if not name:
-        file.seek(at)
-        _fill(data, file, path)
-        _compare(crc32(data), checksum, path)
-    elif nbytes:
-        path = Path(path) if isinstance(path, str) else path
-        beside = path.with_name(os.path.basename(name[0]))
-        with _open(beside) as own:
-            _fill(data, own, beside)
-        _compare(quick_sum(data), checksum, beside)
+    file.seek(at)
+    _fill(data, file, path)
+    _compare(crc32(data), checksum, path)
     return data
 
 

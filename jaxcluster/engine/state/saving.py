@@ -40,9 +40,7 @@ from jaxcluster.engine.arrays import (
     read_numbers,
 )
 from jaxcluster.engine.digests import Room, Unknown, digest, is_imported, is_literal
-from jaxcluster.engine.private.arrays import arrays_of_reference
 from jaxcluster.engine.state import memory, ownmodules, randomness, sources
-from jaxcluster.engine.state.background_save import BackgroundSave
 from jaxcluster.engine.state.objects import PROTOCOL
 from jaxcluster.engine.state.pickling import Known, Pickler, reason
 from jaxcluster.engine.state.saved import (
@@ -71,8 +69,6 @@ def save(
     digests: bool = False,
     before: Mapping[str, Any] | None = None,
     settings: Settings | None = None,
-    background: BackgroundSave | None = None,
-    values: Mapping[str, Any] | None = None,
 ) -> Saved:
     """The variables of ``namespace``, as far as they can be saved.
 
@@ -84,12 +80,10 @@ def save(
       digests: hash each name's value, so that ranks can be compared (about 1 s per GB).
       before: what the names were bound to when the cell that runs now, or went wrong, began.
       settings: those of the process, which are saved too.
-      background: how to do it for a loop, which is to go on soon.
-      values: what is saved in place of all of the user's variables.
     """
-    saver = _Saver(namespace, rank, background)
+    saver = _Saver(namespace, rank)
     saved = saver.saved
-    now = _users(namespace) if values is None else dict(values)
+    now = _users(namespace)
     then = _users(before) if before is not None else now
     older = {name: value for name, value in then.items() if now.get(name, then) is not value}
     saved.absent = sorted(now.keys() - then.keys())
@@ -113,8 +107,6 @@ def save(
             for name, value in values.items()  # not of what raises whatever it is asked
             if _has_cached(value)
         }
-    if background is not None:
-        background.end()
     try:
         saved.together = saver.pickle((values, older_values, set_by_cells))
     except Exception:
@@ -173,18 +165,14 @@ def _without_marks(sections: Sequence[Any]) -> Callable[[int], Any]:
 
 
 class _Saver:
-    def __init__(
-        self, namespace: dict[str, Any], rank: int, background: BackgroundSave | None = None
-    ) -> None:
+    def __init__(self, namespace: dict[str, Any], rank: int) -> None:
         import jax
 
         self.namespace = namespace
-        self.background = background
         self.device_type: Any = jax.Device
         self.mesh_type = jax.sharding.Mesh
         self.widget_types = _widget_types()
         self.single_type = jax.sharding.SingleDeviceSharding
-        self.changing: dict[int, Any] = {}  # arrays of references, by id
         self.saved = Saved(rank, jax.process_count(), jax.device_count(), versions())
         self.process = jax.process_index()
         self.local_positions = {d.id: i for i, d in enumerate(jax.local_devices())}
@@ -202,7 +190,7 @@ class _Saver:
 
     def pickle(self, value: Any) -> SavedPickle:
         file = io.BytesIO()
-        pickler = (_Pickler if self.background is None else _BackgroundPickler)(file, self)
+        pickler = _Pickler(file, self)
         try:
             with users_code():
                 pickler.dump(value)
@@ -215,15 +203,10 @@ class _Saver:
         """Pickle each of ``values`` by itself; returns those that could be."""
         done = {}
         for name, value in values.items():
-            arrays = len(self.saved.arrays)
-            if self.background is not None:
-                self.background.begin(name)
             try:
                 into.names[name] = self.pickle(value)
             except Exception as error:
                 into.lost[name] = reason(error, value)
-                if self.background is not None:
-                    self._forget_arrays(arrays)
             else:
                 done[name] = value
         return done
@@ -231,9 +214,9 @@ class _Saver:
     def why_not(self, error: BaseException) -> str:
         """Why an exception that another one came from can't be saved; "" where it can.
 
-        Else the other one could not be, either. For a loop nothing is tried twice.
+        Else the other one could not be, either.
         """
-        if self.is_trial or self.background is not None:
+        if self.is_trial:
             return ""
         trial = _Saver(self.namespace, self.saved.rank)
         trial.is_trial = True
@@ -242,12 +225,6 @@ class _Saver:
         except Exception as failure:
             return reason(failure, error)
         return ""
-
-    def _forget_arrays(self, first: int) -> None:
-        """Those of a name that is not saved after all."""
-        for key, number in list(self.array_numbers.items()):
-            if number >= first:
-                del self.array_numbers[key]
 
     def buffer(self, buffer: PickleBuffer) -> int:
         """The section of an out-of-band buffer; one that two pickles share is kept once."""
@@ -283,19 +260,16 @@ class _Saver:
             key_impl = str(jax.random.key_impl(array))
         if base.is_deleted():
             raise CannotSave("deleted or donated")
-        if self.background is not None:
-            self.background.wait_for(base)
         if not is_ready(base):
             raise CannotSave("still being computed")
         shards: dict[str, tuple[list[list[int]], int]] = {}
         try:
-            for index, values in self._shards(base):
-                where = bounds(index, base.shape)
+            for shard in base.addressable_shards:
+                where = bounds(shard.index, base.shape)
                 if str(where) not in shards:
-                    shards[str(where)] = (
-                        where,
-                        self.section(self._numbers(base, values, str(where))),
-                    )
+                    values = np.ascontiguousarray(read_numbers(shard.data))  # on CPU no copy
+                    numbers = values.reshape(-1).view(np.uint8)
+                    shards[str(where)] = (where, self.section(numbers))
         except CannotSave:
             raise
         except Exception as error:
@@ -315,33 +289,6 @@ class _Saver:
             key_impl=key_impl,
             text=_told(sharding, self.saved.device_count),
         )
-
-    def _shards(self, base: Any) -> list[tuple[Any, Any]]:
-        """An array's shards here: their indices, and their numbers, on CPU without a copy."""
-        return [(shard.index, read_numbers(shard.data)) for shard in base.addressable_shards]
-
-    def reference(self, reference: Any) -> None:
-        """Copy the arrays of a ``jax.Ref`` each time: all others stay what they are.
-
-        Raises:
-          CannotSave: they can't be found.
-        """
-        arrays = arrays_of_reference(reference)
-        if arrays is None:
-            raise CannotSave("a mutable array reference can't be saved")
-        self.changing |= {id(base): base for base in map(base_array, arrays)}
-
-    def _numbers(self, base: Any, values: Any, where: str) -> Any:
-        """The section of a shard of an array."""
-        background, is_changing = self.background, id(base) in self.changing
-        if background is not None and is_changing:
-            background.take(values, values.nbytes)
-        elif background is not None and (part := background.store.find(base, where)) is not None:
-            return part
-        raw = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-        if background is None:
-            return raw
-        return raw.copy() if is_changing else background.new_part(base, where, raw)
 
 
 def _told(sharding: Any, count: int) -> str:
@@ -395,9 +342,6 @@ class _Pickler(Pickler):
     def _held(self, one: ownmodules.Held) -> tuple[Any, ...]:
         return type(one), (one.module, one.name, one.value, self._is_met(one.value))
 
-    def on_reference(self, reference: Any) -> None:
-        self.saver.reference(reference)
-
     def _is_met(self, value: Any) -> bool:
         """Whether an object that can change was pickled before the first of the user's modules."""
         if self._met is None:
@@ -442,20 +386,6 @@ class _Pickler(Pickler):
                     saver.saved.meshes.append(one)
             return ("mesh", local, places, devices.shape, obj.axis_names, types)
         return None
-
-
-class _BackgroundPickler(_Pickler):
-    """Takes on no more than it may."""
-
-    def persistent_id(self, obj: Any) -> Any:
-        background = self.saver.background
-        assert background is not None
-        background.step()
-        if type(obj) in memory.SIMPLE:
-            background.take(obj, obj.nbytes)
-        elif type(obj) in (bytes, bytearray, str):
-            background.take(obj, len(obj))
-        return super().persistent_id(obj)
 
 
 def versions() -> dict[str, str]:
