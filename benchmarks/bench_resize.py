@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -21,8 +20,6 @@ from harness import median, ratio, table
 
 import jaxcluster
 from jaxcluster.allocation.states import HostStates
-from jaxcluster.errors import RankDied
-from jaxcluster.wire.ops.state import Kept
 
 ROOT = Path(__file__).parents[1]
 SETUP = """
@@ -102,43 +99,9 @@ def measure(nbytes: int, rounds: int) -> dict[str, dict[str, list[float]]]:
                 timed("2 -> 4 ranks", way, lambda: cluster.resize(4))
                 timed("4 -> 3 ranks", way, lambda: cluster.resize(3))
                 cluster.resize(4)
-            for way in WAYS:
-                cluster.copies()
-                until_mirrored(cluster)
-                kill_host(cluster, "h2")
-                timed("a host replaced, by copies", way, lambda: replaced(cluster))
-                cluster.copies(0)
             # With nothing to bring: what is left is saving, and the new processes.
             print(f"restart: {cluster.restart()}", file=sys.stderr, flush=True)
     return found
-
-
-def until_mirrored(cluster: jaxcluster.Cluster) -> None:
-    """Until all ranks' copies are of now, on the other host, too."""
-    while True:
-        told = [e.body for e in cluster.link.gather(range(4), Kept(), timeout_s=10.0).values()]
-        if all(one.is_current and one.mirror.is_current for one in told):
-            return
-        time.sleep(0.05)
-
-
-def kill_host(cluster: jaxcluster.Cluster, name: str) -> None:
-    """Kill a host's agent and its ranks, and wait until that is known."""
-    place = next(one for one in cluster.world.processes.supervisor.in_use if one.name == name)
-    agent = str(place.facts["token"]).partition(":")[0]
-    pids = [agent, *(str(cluster.record.pids[rank]) for rank in place.ranks)]
-    subprocess.run(["ssh", name, "kill", "-9", *pids], check=False, timeout=30)
-    while not place.lost:
-        time.sleep(0.01)
-
-
-def replaced(cluster: jaxcluster.Cluster) -> str:
-    """What is said of it once all variables are back."""
-    try:
-        cluster.run("pass", show=False)
-    except RankDied as death:
-        return " ".join(str(death).split())
-    return "Nothing had died."
 
 
 if __name__ == "__main__":

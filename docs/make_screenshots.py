@@ -1,8 +1,9 @@
-"""Makes the README's images, and some of the docs', in a real JupyterLab with real clusters.
+"""Makes the images of the README and the docs in a real JupyterLab with real clusters.
 
     pip install playwright
     python docs/make_screenshots.py                  all of them, into docs/images
     python docs/make_screenshots.py shards           one of them
+    python docs/make_screenshots.py lab              all of docs/lab.md
     python docs/make_screenshots.py plain divergence hang    the README's
 
 It takes a Chromium, which is never downloaded: CHROMIUM names it, or one in PATH is taken.
@@ -31,9 +32,10 @@ from pathlib import Path
 
 import nbformat
 import psutil
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Locator, Page, sync_playwright
 
-IMAGES = Path(__file__).parent / "images"
+ROOT = Path(__file__).resolve().parents[1]
+IMAGES = ROOT / "docs" / "images"
 MARK = "JAXCLUSTER_RUNTIME_DIR"
 WIDTH = 1000
 DEADLINE_S = 240
@@ -110,6 +112,29 @@ SHOTS = {
     "shards": Shot([START, SUM, "%shards x"], 1),
 }
 
+# The notebook of the images of docs/lab.md.
+SETUP = SUM.rpartition("\n")[0].replace("import jax,", "import jax, time,") + (
+    "\nrank = jax.process_index()"
+    "\nw = {'kernel': jax.device_put(np.ones((64, 64)), NamedSharding(mesh, P('i'))),"
+    "\n     'bias': jax.device_put(np.zeros(64), NamedSharding(mesh, P()))}"
+)
+SLOW = """\
+%%spmd
+time.sleep(6 if rank == 2 else 0.2 + 0.1 * rank)
+print(f'rank {rank} has {x.addressable_shards[0].data.sum()}')"""
+EACH = """\
+%%spmd --all
+for step in range(3):
+    print('step', step, 'loss', 4 - step + (rank == 3 and step == 1))"""
+ASKS = """\
+%%spmd
+if rank == 1:
+    here = 5
+    breakpoint()
+print(float(jnp.sum(x)))"""
+LAB = [START, SETUP, SLOW, EACH, f"%%spmd\n{SKIP}", ASKS]
+LAB_SIZE = {"width": 1500, "height": 860}
+
 # One above the other, each below its words.
 JOINED = {
     "hang": [
@@ -147,6 +172,8 @@ def jupyterlab() -> Iterator[tuple[str, Path]]:
         path.write_text(text)
     notebooks = home / "notebooks"
     notebooks.mkdir()
+    extension = home / "data" / "labextensions" / "jaxcluster-labextension"
+    shutil.copytree(ROOT / "jaxcluster" / "labextension", extension)
     folders = {
         "JUPYTER_CONFIG_DIR": "config",
         "JUPYTER_DATA_DIR": "data",
@@ -262,15 +289,8 @@ TIDY = """
 
 def shoot(page: Page, address: str, folder: Path, name: str, shot: Shot) -> None:
     """Run a notebook cell by cell and save the image of its last ones."""
-    notebook = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell(source) for source in shot.cells],
-        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3 (ipykernel)"}},
-    )
-    nbformat.write(notebook, folder / f"{name}.ipynb")
     page.set_viewport_size({"width": shot.width, "height": 1600})
-    page.goto(f"{address}/doc/tree/{name}.ipynb?reset")
-    page.wait_for_selector(".jp-NotebookPanel .jp-Cell")
-    page.wait_for_function(READY)
+    open_notebook(page, f"{address}/doc", folder, name, shot.cells)
     for index in range(len(shot.cells)):
         if shot.hangs_s and index == len(shot.cells) - 1:
             page.evaluate(RUN, index)
@@ -303,6 +323,79 @@ def shoot(page: Page, address: str, folder: Path, name: str, shot: Shot) -> None
     page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
 
 
+def open_notebook(page: Page, address: str, folder: Path, name: str, cells: Sequence[str]) -> None:
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(source) for source in cells],
+        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3 (ipykernel)"}},
+    )
+    nbformat.write(notebook, folder / f"{name}.ipynb")
+    page.goto(f"{address}/tree/{name}.ipynb?reset")
+    page.wait_for_selector(".jp-NotebookPanel .jp-Cell")
+    page.wait_for_function(READY)
+
+
+def shoot_lab(page: Page, address: str, folder: Path) -> None:
+    """Use a notebook with the extension, and save what is on the page."""
+    page.set_viewport_size(LAB_SIZE)
+    open_notebook(page, f"{address}/lab", folder, "train", LAB)
+    cells = page.locator(".jp-NotebookPanel .jp-Cell")
+
+    def command(name: str, **args: str) -> None:
+        page.evaluate("([n, a]) => { window.jupyterapp.commands.execute(n, a); }", [name, args])
+
+    def save(name: str, part: Locator | None = None) -> None:
+        page.wait_for_timeout(500)
+        (part or page).screenshot(path=IMAGES / f"{name}.png")
+        print(f"docs/images/{name}.png")
+
+    command("filebrowser:hide-main")
+    run(page, 0)
+    run(page, 1)
+    command("jaxcluster:show-clusters")
+    page.evaluate(RUN, 2)
+    page.locator(".jxl-badge[data-status=done]").nth(6).wait_for()  # three of the cell's four
+    page.wait_for_timeout(1200)  # so that the time in the cell is not 0
+    cells.nth(2).locator(".jxl-badge").nth(1).click()
+    page.get_by_text("rank 1 has").wait_for()
+    save("lab")
+    cells.nth(2).get_by_role("button", name="close").click()
+    page.wait_for_function(ENDED, arg=2)
+
+    run(page, 3)
+    cells.nth(3).get_by_role("button", name="Differences from rank 0").click()
+    save("lab-all", cells.nth(3))
+
+    command("jaxcluster:inspect")
+    inspector = page.locator(".jxl-inspector")
+    inspector.locator("tr[data-variable=x]").click()
+    inspector.locator(".jxc-tile").nth(1).click()
+    save("lab-inspector", inspector)
+
+    command("docmanager:open", path="train.ipynb")
+    page.wait_for_function(READY)
+    run(page, 4)
+    cells.nth(4).get_by_role("button", name="Report").click()
+    report = page.locator(".jxl-report")
+    report.get_by_text("Back in lockstep").wait_for()
+    save("lab-report", report)
+
+    page.evaluate("() => [...window.jupyterapp.shell.widgets('main')].slice(1).map(w => w.close())")
+    command("docmanager:open", path="train.ipynb")
+    page.wait_for_function(READY)
+    page.evaluate(RUN, 5)
+    asking = cells.nth(5).locator(".jp-Stdin-input")
+    asking.fill("p here + 1")
+    asking.press("Enter")
+    cells.nth(5).get_by_text("p here + 1").wait_for()
+    save("lab-asking", cells.nth(5))
+    command("notebook:interrupt-kernel")
+    page.wait_for_function(ENDED, arg=5)
+
+    command("jaxcluster:start")
+    save("lab-form", page.locator(".jp-Dialog-content"))
+    page.keyboard.press("Escape")
+
+
 def run(page: Page, index: int) -> None:
     page.evaluate(RUN, index)
     page.wait_for_function(ENDED, arg=index)
@@ -330,21 +423,24 @@ def join(page: Page, name: str, parts: Sequence[tuple[str, str]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    every = [*SHOTS, *JOINED, "lab"]
     parser.add_argument(
-        "names", nargs="*", choices=[*SHOTS, *JOINED, []], metavar="NAME", help="all by default"
+        "names", nargs="*", choices=[*every, []], metavar="NAME", help="all by default"
     )
-    names = parser.parse_args().names or [*SHOTS, *JOINED]
+    names = parser.parse_args().names or every
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
     IMAGES.mkdir(exist_ok=True)
     flags = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
     with jupyterlab() as (address, folder), sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=flags)
-        context = browser.new_context(device_scale_factor=2, color_scheme="light")
         for name in names:
-            page = context.new_page()
+            scale = 1 if name == "lab" else 2
+            page = browser.new_page(device_scale_factor=scale, color_scheme="light")
             page.set_default_timeout(DEADLINE_S * 1000)
             if name in JOINED:
                 join(page, name, JOINED[name])
+            elif name == "lab":
+                shoot_lab(page, address, folder)
             else:
                 shoot(page, address, folder, name, SHOTS[name])
             page.close()

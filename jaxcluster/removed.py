@@ -7,7 +7,8 @@ table goes after the next release.
 from __future__ import annotations
 
 COMMANDS: dict[str, str] = {
-    "steps": "Save in the loop with Orbax: see docs/how-to/train.md",
+    "steps": "Save every N steps with Orbax. The cell, run again, goes on from there: see "
+    "docs/how-to/train.md",
     "copies": "%jaxcluster autosave on keeps each rank's variables of the last cell's end.",
     "profiles": "A start line in a cell is a profile. Several starts can share a variable: "
     'team = "--launcher ssh --hosts h1:4,h2:4", then %jaxcluster start {team}',
@@ -26,8 +27,10 @@ COMMANDS: dict[str, str] = {
 """What to do instead of a removed ``%jaxcluster`` command."""
 
 OPTIONS: dict[str, str] = {
-    "--retries": "A loop in the shell does it: until jaxcluster run -n 4 train.py; do :; done",
-    "--elastic": "Restore your own checkpoint on the hosts that are left: see docs/how-to/train.md",
+    "--retries": "Have the script load its last checkpoint, and the shell run it again: "
+    "for try in 1 2 3; do jaxcluster run -n 4 train.py && break; sleep 10; done",
+    "--elastic": "Have the script load its last checkpoint, and run it again with the hosts that "
+    "are left: see docs/scripts.md",
     "--strict": "Every launch is agreed on before it is made: leave it out.",
     "--stall": "A launch begins on all of its ranks together, so none waits for another: leave it "
     "out. --timeout limits a cell.",

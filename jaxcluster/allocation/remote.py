@@ -193,13 +193,12 @@ class HostAllocation(Allocation):
         with open(os.open(path / KEYS, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump({"public": keys.public, "secret": keys.secret}, file)
 
-    def _bring_back(self, say: Say, deadline: float, stopped: threading.Event) -> bool:
-        """Another agent for each host that is lost; whether there was one. On the host it first
-        ends what is left of the old one, and waits for its end: two would share a GPU or TPU."""
+    def _bring_back(self, say: Say, deadline: float, stopped: threading.Event) -> None:
+        """Start another agent for each host that is lost. On the host it first ends what is left
+        of the old one, and waits for its end: two would share a GPU or TPU."""
         assert self.fleet is not None and self._launch is not None
         self.spent = ""
-        wanted = self._wanted_back(self.fleet)
-        for lost in wanted:
+        for lost in self._wanted_back(self.fleet):
             say(f"waiting for another agent on host {lost.name} ...")
             agent = self._launch.successor(
                 lost.number, lost.name, max(1.0, deadline - time.monotonic()), stopped
@@ -207,7 +206,6 @@ class HostAllocation(Allocation):
             if agent is None:
                 raise self._no_other(lost)
             self.fleet.replace(lost, agent)
-        return bool(wanted)
 
     def check_returns(self) -> None:
         if self.fleet is not None and self._launch is not None:

@@ -16,14 +16,13 @@ from jaxcluster.allocation.base import Allocation
 from jaxcluster.allocation.fleet import Left
 from jaxcluster.cluster import description, events
 from jaxcluster.cluster.argument_types import checked
-from jaxcluster.cluster.names import clear_away
 from jaxcluster.cluster.recovery import Renewal
 from jaxcluster.cluster.starting import Progress, Starting, one_at_a_time, start_world
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import NoCluster, UsageError
 from jaxcluster.model.availability import ClusterCondition, RecoveryMode
 from jaxcluster.model.life import Life, State
-from jaxcluster.records import registry
+from jaxcluster.records import claims, registry
 from jaxcluster.records.saved_states import Kept
 from jaxcluster.supervision.processes import pid_space, process_token
 from jaxcluster.wire.forks import RESTARTED
@@ -106,7 +105,7 @@ class Lifecycle(abc.ABC):
             self._allocation.clear()  # nobody else gets its name meanwhile
         else:
             self.world.end()
-            clear_away(self.record)
+            claims.remove(self.record.name, self.record.claim)
             if self._allocation is not None:
                 self._allocation.give_back()
                 self._allocation = None

@@ -64,8 +64,3 @@ def live_records(tidy: bool = True) -> list[registry.ClusterRecord]:
     found = registry.records()
     lives = claims.lives(record.name for record in found)
     return [record for record in found if lives[record.name] is not claims.Life.DEAD]
-
-
-def clear_away(record: registry.ClusterRecord) -> None:
-    """Remove what a cluster that has ended has left, and nothing of another one of its name."""
-    claims.remove(record.name, record.claim)

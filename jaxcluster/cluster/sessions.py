@@ -12,7 +12,7 @@ from jaxcluster import wire
 from jaxcluster.allocation import factory, keys
 from jaxcluster.cluster import events, lifecycle
 from jaxcluster.cluster.handle import Cluster
-from jaxcluster.cluster.names import clear_away, live_records
+from jaxcluster.cluster.names import live_records
 from jaxcluster.cluster.spec import make_spec
 from jaxcluster.cluster.starting import Progress, one_at_a_time, start_world
 from jaxcluster.cluster.world import World
@@ -266,7 +266,7 @@ def stop(name: str, force: bool = False) -> float:
         may_live = claims.lives([name])[name] is not claims.Life.DEAD
         if not factory.end_rest(record) and may_live and not force:
             raise  # a host that can't be reached is not known to have ended
-        clear_away(record)
+        claims.remove(record.name, record.claim)
     events.tell()
     return time.perf_counter() - began
 

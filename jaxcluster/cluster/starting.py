@@ -1,7 +1,4 @@
-"""From a spec to a world: the steps of a start, and its end where one fails.
-
-Beside ``launchers`` and ``cluster``, nothing else knows of ipyparallel's files (law 3).
-"""
+"""From a spec to a world: the steps of a start, and its end where one fails."""
 
 from __future__ import annotations
 

@@ -64,14 +64,6 @@ class Inbox(Generic[T]):
                 self._tell()  # it may have been taken, and another thread waits for it
                 raise
 
-    def get_nowait(self) -> T:
-        """The next item.
-
-        Raises:
-          queue.Empty: nothing has come.
-        """
-        return self.get(0.0)
-
     def empty(self) -> bool:
         return not self._items
 

@@ -231,7 +231,7 @@ class Link(ABC):
             op, body = "mismatch", _mismatch(str(error))
             self.forget([id])
         event: Event[Any] = Event(rank, op, id, body, buffers)
-        if op in ("push", "outside", "named", "spoiled"):
+        if op in ("push", "named", "spoiled"):
             hear = self.on_push if op == "push" else self.on_variables
             if hear is not None:
                 hear(event)

@@ -3,8 +3,7 @@
  * and showReport are added by the plugins of these panels (sidebar, inspector, report).
  *
  * Arguments: start {line?, cell?}, without a line a form asks, with `cell` a cell of the notebook starts it;
- * attach {name}; use {name}; stop {name?, id?}, where an id is
- * that of a cluster which only the server knows; logs {rank?}.
+ * attach {name}; use {name}; stop {name?}; logs {rank?}.
  */
 export namespace CommandIDs {
   export const start = 'jaxcluster:start';

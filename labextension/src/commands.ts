@@ -24,8 +24,7 @@ import {
   CommandIDs,
   type IClusters,
   type ILink,
-  type IPreferences,
-  type IServerClusters
+  type IPreferences
 } from './tokens';
 import { isBusy, isOutOfStep } from './widgets/labels';
 import { askStart } from './widgets/startForm';
@@ -35,13 +34,12 @@ import { StacksPanel } from './widgets/stacksPanel';
 
 type Args = ReadonlyPartialJSONObject;
 
-export interface IParts {
+interface IParts {
   app: JupyterFrontEnd;
   /** Null in Notebook 7. */
   lab: ILabShell | null;
   clusters: IClusters;
   preferences: IPreferences;
-  server: IServerClusters | null;
   trans: TranslationBundle;
 }
 
@@ -138,13 +136,12 @@ export function addCommands(parts: IParts): void {
     caption: trans.__('End the ranks and all that they hold'),
     icon: stopIcon,
     args: {
-      name: { type: 'string', description: trans.__("The notebook's own when left out.") },
-      id: { type: 'string', description: trans.__("The server's id of one no kernel here knows.") }
+      name: { type: 'string', description: trans.__("The notebook's own when left out.") }
     },
-    isEnabled: args => hasCluster() || !!args.id || (!!args.name && state() !== null),
+    isEnabled: args => hasCluster() || (!!args.name && state() !== null),
     execute: async args => {
-      const link = clusters.current;
-      const name = (args.name as string | undefined) ?? link?.state?.current;
+      const link = linkOf(clusters);
+      const name = (args.name as string | undefined) ?? link.state?.current;
       if (!name) {
         return;
       }
@@ -154,15 +151,8 @@ export function addCommands(parts: IParts): void {
         trans.__('Stop'),
         trans
       );
-      if (!sure) {
-        return;
-      }
-      if (args.id && parts.server) {
-        await parts.server.stop(args.id as string);
-        say(trans.__('Stopped %1.', name));
-      } else if (link) {
+      if (sure) {
         say(await link.call('stop', { name }));
-        void parts.server?.refresh();
       }
     }
   });

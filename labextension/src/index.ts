@@ -8,7 +8,6 @@ import { outputs } from './plugins/outputs';
 import { renderer } from './plugins/renderer';
 import { report } from './plugins/report';
 import { returned } from './plugins/returned';
-import { server } from './plugins/server';
 import { settings } from './plugins/settings';
 import { sidebar } from './plugins/sidebar';
 import { toolbar } from './plugins/toolbar';
@@ -17,7 +16,6 @@ import { toolbar } from './plugins/toolbar';
 const plugins: JupyterFrontEndPlugin<any>[] = [
   settings,
   links,
-  server,
   commands,
   renderer,
   outputs,

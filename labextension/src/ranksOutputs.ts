@@ -63,7 +63,7 @@ export function linesOf(outputs: readonly IAnyOutput[]): string[] {
   return lines[lines.length - 1] === '' ? lines.slice(0, -1) : lines;
 }
 
-export interface IDifference {
+interface IDifference {
   /** ' ' in both, '+' only here, '-' only there. */
   sign: ' ' | '+' | '-';
   line: string;

@@ -6,7 +6,7 @@ const START = /^([ \t]*)%jaxcluster[ \t]+start\b(?:.*\\\n)*.*$/m;
 const nameIn = (line: string): string => /(?:^|\s)--name(?:\s+|=)(\S+)/.exec(line)?.[1] ?? '';
 
 /** A cell's new source; `isNew`: a cell is to be inserted there. */
-export interface IPlace {
+interface IPlace {
   index: number;
   source: string;
   isNew: boolean;
@@ -97,7 +97,7 @@ const isPlain = (source: string | null): source is string =>
 const LOADS = /^([ \t]*)%load_ext jaxcluster[ \t]*$/m;
 
 /** The line that has every following cell run on the ranks. */
-export const MODE = '%jaxcluster auto on';
+const MODE = '%jaxcluster auto on';
 const MODES = /^[ \t]*%jaxcluster auto on[ \t]*$/m;
 const isMode = (line: string): boolean => line.trim() === MODE;
 /** A statement that brings a cluster: a magic's, or Python's own, which indented may be part of another. */

@@ -69,30 +69,3 @@ export const IPreferences = new Token<IPreferences>(
   'jaxcluster:IPreferences',
   "The settings of jaxcluster's extension."
 );
-
-/** A cluster as the Jupyter server knows it, also when no kernel here has jaxcluster loaded. */
-export interface IServerCluster {
-  /** What stop() takes. */
-  id: string;
-  name: string;
-  num_processes: number;
-  running: boolean;
-}
-
-/** The clusters of jaxcluster on the server, by way of ipyparallel's server extension. */
-export interface IServerClusters {
-  /** The latest answer, empty before the first and where the server can't say. */
-  readonly clusters: readonly IServerCluster[];
-  readonly changed: ISignal<IServerClusters, void>;
-  /** Ask the server now. Never rejects. */
-  refresh(): Promise<void>;
-  /** Keep `clusters` true until disposed of. Asks nothing while the page is hidden. */
-  watch(): IDisposable;
-  /** Stop a cluster. Rejects with an Error whose message is for the user. */
-  stop(id: string): Promise<void>;
-}
-
-export const IServerClusters = new Token<IServerClusters>(
-  'jaxcluster:IServerClusters',
-  'The JAX clusters that the Jupyter server knows.'
-);

@@ -1,7 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, mock, test } from 'node:test';
 import type { IRank, IState, RankStatus } from '../src/protocol';
-import { mergeClusters } from '../src/widgets/clusterList';
 import { Ticker } from '../src/widgets/clock';
 import { NO_OPTIONS, checkOptions, hostsHaveRanks, quote, startLine, type IStartOptions } from '../src/widgets/startOptions';
 import { age, chipText, countStatuses, lasting, placeOf, took, type Trans } from '../src/widgets/labels';
@@ -124,23 +123,6 @@ describe('the form', () => {
     assert.deepEqual(wrong({ launcher: 'kubernetes', more: '--pod-template pod.yaml' }), []);
     assert.deepEqual(wrong({ launcher: 'tpu', zone: 'us-central2-b' }), ['tpu']);
     assert.deepEqual(wrong({ hosts: 'h1 h2', nodes: 'x', ippName: '?' }), []);
-  });
-});
-
-describe('the list of clusters', () => {
-  test("the server's are added once, and only while they run", () => {
-    const server = [
-      { id: 'a', name: 'main', num_processes: 4, running: true },
-      { id: 'b', name: 'lost', num_processes: 2, running: true },
-      { id: 'c', name: 'gone', num_processes: 2, running: false }
-    ];
-    const listed = mergeClusters(golden.state, server);
-    assert.deepEqual(listed.map(({ kind, name }) => [kind, name]), [
-      ['here', 'main'],
-      ['here', 'exp1'],
-      ['server', 'lost']
-    ]);
-    assert.deepEqual(mergeClusters(null, server).map(({ name }) => name), ['main', 'lost']);
   });
 });
 

@@ -13,7 +13,6 @@ from overhosts import send_signal
 import jaxcluster
 from jaxcluster.errors import CellFailed, CellInterrupted, Divergence, JaxClusterError, RankDied
 from jaxcluster.host.gpus import gpu_uses
-from jaxcluster.wire.ops.state import Kept
 
 pytestmark = pytest.mark.timeout(600)  # the first use of a card, and of NCCL, takes a while
 
@@ -67,22 +66,6 @@ def test_a_rank_that_waits_answers_whatever_is_collected_meanwhile(
             show=False,
         )
     check_whole(several)
-
-
-def test_copies_outlive_a_rank_and_its_card(cards: Cards, several: jaxcluster.Cluster) -> None:
-    several.copies(1 << 30)
-    try:
-        several.run("big = spread(np.arange(float(1 << 20)))", show=False)
-        kept = lambda: several.link.gather(range(2), Kept(), timeout_s=5.0).values()  # noqa: E731
-        until(lambda: all(event.body.is_current for event in kept()), "the ranks' copies")
-        send_signal(several, 1)
-        until(lambda: 1 in several.dead, "word of the death")
-        with pytest.raises(RankDied):
-            several.run("pass", show=False)
-        said = several.run("print(float(total(g)), float(big.max()))", show=False)
-        assert said.stdout(0) == f"120.0 {float((1 << 20) - 1)}\n"
-    finally:
-        several.copies(0)
 
 
 def test_a_skip_that_nobody_waits_for_yet_is_found(several: jaxcluster.Cluster) -> None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from helpers import plain
 from labpage import SETUP, START, LabPage, asked
 
-PICTURES = os.environ.get("PICTURES")
 STOPS = "%%spmd\nif rank == 1:\n    here = 5\n    breakpoint()\nprint(float(jax.jit(jnp.sum)(x)))"
 
 
@@ -25,11 +21,6 @@ def test_a_rank_is_debugged_below_its_cell_and_the_stop_button_leaves_it(page: L
         "s.ranks[1].status === 'paused' && s.ranks[0].status !== 'silent'", "rank 1 is paused"
     )
     page.page.locator("[data-status='paused']").first.wait_for()
-    if PICTURES:
-        page.command("jaxcluster:show-clusters")
-        page.page.wait_for_selector(".jxl-sidebar .jxl-rank")
-        page.page.wait_for_timeout(500)
-        page.shot(Path(PICTURES) / "lab-asking.png")
     assert "── rank 1 asks ──" in page.output(2)
     assert "6" in page.output(2).split()
     asked(page, 2, "rank 1> ipdb>", "c")

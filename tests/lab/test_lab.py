@@ -14,7 +14,6 @@ from helpers import python, until
 from labpage import SETUP, START, Lab, LabPage
 from labparts import (
     HANG,
-    SHOTS,
     SLOW_START,
     SOURCES,
     confirm,
@@ -186,23 +185,6 @@ def test_a_click_runs_the_line_and_not_what_else_its_cell_has(page: LabPage) -> 
     assert "start -n 2" in page.page.evaluate(SOURCES)[0]
 
 
-def test_ipyparallels_own_panel_stops_our_cluster(page: LabPage) -> None:
-    """It lists every cluster of ipyparallel's, so ours too; its button is one more way to ours."""
-    page.open("ipp.ipynb", START, "1")
-    page.do(0)
-    sidebar = show_sidebar(page)
-    until_ranks(page, ["idle", "idle"])
-    page.page.locator(".lm-TabBar-tab[data-id^=ipyparallel], .lm-TabBar-tab[data-id^=ipp]").click()
-    if SHOTS:
-        page.shot(SHOTS / "ipp.png")
-    row = page.page.locator(".ipp-ClusterListingItem", has_text="jaxcluster-main")
-    row.locator("[title=STOP]").click()  # one that has ended may be listed, too, with DELETE
-    # The notebook that has started it takes that for no death: nothing is replaced.
-    sidebar.get_by_text("This notebook has no cluster.").wait_for()
-    page.do(1)
-    assert sidebar.get_by_text("This notebook has no cluster.").is_visible()
-
-
 def test_with_no_notebook_open_the_sidebar_starts_one(page: LabPage) -> None:
     page.page.goto(f"{page.lab.url}/lab?reset")
     page.until("window.jupyterapp?.commands.hasCommand('jaxcluster:show-clusters')", "Lab is up")
@@ -341,11 +323,9 @@ def detached(lab: Lab) -> Iterator[str]:
     python(*cli, "stop", "orphan", env=environ)
 
 
-@pytest.mark.parametrize("loaded", [True, False], ids=["by the kernel", "by the server"])
-def test_a_cluster_of_nobody_is_stopped(page: LabPage, detached: str, loaded: bool) -> None:
+def test_a_cluster_of_nobody_is_stopped(page: LabPage, detached: str) -> None:
     page.open("orphan.ipynb", "%load_ext jaxcluster")
-    if loaded:
-        page.do(0)
+    page.do(0)
     sidebar = show_sidebar(page)
     row = sidebar.locator(f"[data-cluster={detached}]")
     row.wait_for()

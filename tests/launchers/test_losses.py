@@ -68,14 +68,6 @@ def check_whole(notebook: HostNotebook, w: float = 21.0) -> None:
     ]
 
 
-def until_copied(notebook: HostNotebook) -> None:
-    def is_copied() -> bool:
-        told = notebook.ok("%jaxcluster status").text
-        return "Copies: " in told and "none of now" not in told
-
-    until(is_copied, "copies of all ranks")
-
-
 def shown_after(notebook: HostNotebook, source: str, deadline_s: float = 60.0) -> Cell:
     cell = notebook.run(source, deadline_s)
     print(f"{source}\n-->{cell.text}")
@@ -92,39 +84,6 @@ def test_a_killed_agent_gets_a_successor_and_the_values_come_back(
     assert "ranks 2, 3 replaced" in cell.text
     assert "x (its only copy died with the rank)" in cell.text
     check_whole(notebook)
-
-
-def test_copies_on_hosts_outlive_ranks_and_come_back_with_a_lost_host(
-    ssh: Rig, notebook: HostNotebook
-) -> None:
-    """Its ranks' copies are on the other host, too; the others' and its successor's go on."""
-    sum_of_x = "%%spmd --all\nprint(float(process_allgather(x, tiled=True).sum()))"
-    kill_3 = "%%spmd\nimport os, signal\nif rank == 3: os.kill(os.getpid(), signal.SIGKILL)"
-    notebook.ok(SUM)
-    told = notebook.ok("%jaxcluster copies on").text
-    assert "A rank's death, or a host's loss, costs the running cell, and no variable." in told
-
-    until_copied(notebook)
-    cell = shown_after(notebook, kill_3)
-    assert "Lost" not in cell.text
-    assert "rank 3 replaced" in cell.text
-    assert "6.0" in notebook.ok(sum_of_x).text
-    until_copied(notebook)
-    (pid,) = agents(ssh, "h2")
-    ssh["h2"].kill(pid)
-    cell = shown_after(notebook, SUM)
-    assert "Lost" not in cell.text
-    assert "ranks 2, 3 replaced" in cell.text
-    assert "6.0" in notebook.ok(sum_of_x).text
-    check_whole(notebook)
-    until_copied(notebook)
-    assert "Lost" not in shown_after(notebook, kill_3).text
-    assert "6.0" in notebook.ok(sum_of_x).text
-    memory = [ssh[host].run("ls", "/dev/shm").stdout for host in ("h1", "h2")]
-    assert all("jaxcluster-" in one for one in memory)
-    notebook.ok("%jaxcluster stop")
-    for host in ("h1", "h2"):
-        assert "jaxcluster-" not in ssh[host].run("ls", "/dev/shm").stdout
 
 
 def test_the_first_hosts_agent_is_killed(ssh: Rig, notebook: HostNotebook) -> None:
@@ -184,22 +143,6 @@ def test_an_agent_is_killed_during_a_restart(ssh: Rig, notebook: HostNotebook, s
     assert "The saved variables are gone: ranks 2, 3: host h2 was lost" in cell.text
     assert "ranks 2, 3 replaced" in cell.text
     check_whole(notebook)
-
-
-def test_an_agent_is_killed_while_copies_come_back(ssh: Rig, notebook: HostNotebook) -> None:
-    """Its ranks' copies are gone with it. What they had in common comes from another host's."""
-    notebook.ok("%jaxcluster copies on")
-    notebook.ok("%%spmd\nlarge = jnp.arange(100_000.0)")  # in a file of its own
-    until_copied(notebook)
-    pids = notebook.ok("import jaxcluster; print(*jaxcluster.current().record.pids)").stdout
-    ssh["h2"].kill(int(pids.split()[3]))
-    cell = notebook.begin(LOSING.format(step="restoring the"))
-    lose_h2(ssh, notebook, cell)
-    if cell.error:
-        cell = shown_after(notebook, "%jaxcluster restart", 90)
-    assert "x (its only copy died with the rank)" in cell.text
-    check_whole(notebook)
-    notebook.ok("%%spmd\nassert float(large[-1]) == 99_999")
 
 
 def lose_h2(ssh: Rig, notebook: HostNotebook, cell: Cell) -> None:

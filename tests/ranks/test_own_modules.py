@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers import Home, until
+from helpers import Home
 from overhosts import send_signal
 
 import jaxcluster
 from jaxcluster.errors import Divergence, RankDied
-from jaxcluster.wire.ops.state import Kept
 
 SOURCE = """
 import dataclasses, logging, threading
@@ -133,19 +132,6 @@ def test_after_a_death_it_is_what_it_was_on_all_ranks_or_what_the_file_makes(
     told = killed(ranks, 1, 2)  # nobody else says what these had
     assert "module own.rate (" in told and "own.lock" not in told and "own.rank" not in told
     assert shown(ranks) == [OF_FILE] * 3
-
-
-def test_with_copies_each_rank_has_its_own(ranks: jaxcluster.Cluster) -> None:
-    ranks.copies()
-    ranks.run(CHANGE)
-
-    def all_are_copied() -> bool:
-        answers = ranks.link.gather(range(3), Kept(), timeout_s=2.0)
-        return all(event.body.is_current for event in answers.values())
-
-    until(all_are_copied, "the ranks' copies", 20)
-    assert "Lost" not in killed(ranks, 1)
-    assert shown(ranks) == EACH
 
 
 def test_an_edit_that_autoreload_loads_is_there_after_an_undo_and_in_new_processes(

@@ -33,18 +33,11 @@ STEP = """
 params, batch = x, x
 step = jax.jit(lambda params, batch: params - 0.1 * (params @ batch))
 """
-LOOP = """%%spmd
-import jax, jax.numpy as jnp
-data = range(5)
-def init():
-    return jnp.zeros(2), jnp.zeros(2)
-train_step = jax.jit(lambda params, state, batch: (params + batch, state, params.sum()))
-"""
 # What a reader of these pages has already.
 BEFORE = {
     "docs/shards.md": [START, MESH + "params = {'w': x, 'layers': [x, x]}", "import jaxcluster"],
     "docs/how-to/shard.md": [START, MESH + "params = {'w': x}"],
-    "docs/how-to/recover.md": [START, LOOP],
+    "docs/how-to/recover.md": [START],
     "docs/how-to/debug.md": [START, MESH + LOSSES],
     "docs/how-to/slow.md": [START, MESH + STEP],
 }
@@ -52,7 +45,7 @@ PROMISED = re.compile(r"#\s([\d. ]+)(?::|$)", re.M)  # in a remark: what is prin
 
 
 # What a page shows of other tools, or as it was done before.
-OTHERS = re.compile(r"\bipp\.Cluster|\bwandb\.|\bjax\.distributed\.initialize\(|^c\.\w+\.", re.M)
+OTHERS = re.compile(r"\bipp\.Cluster|\bjax\.distributed\.initialize\(|^c\.\w+\.", re.M)
 
 
 def name(page: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,19 +37,14 @@ def modes(top: Path) -> set[str]:
 def test_what_is_written_is_for_its_user_alone_whatever_the_umask(folder: folders.Folder) -> None:
     answer(folder, "mkdir", path="made")
     answer(folder, "put", b"x", path="put/a", at=0)
-    answer(folder, "write", b"xy", path="whole", files=[["a", 1], ["b/c", 1]])
     answer(folder, "move", path="put/a", to="moved/a")
     assert (folder.path / "moved/a").read_bytes() == b"x"
-    assert (folder.path / "whole/b/c").read_bytes() == b"y"
     assert modes(folder.path.parent) | modes(folder.memory.parent) == {"d700", "600"}
 
 
 def test_nothing_is_written_or_moved_outside_of_it(folder: folders.Folder, tmp_path: Path) -> None:
     answer(folder, "put", b"x", path="a", at=0)
     (folder.path / "link").symlink_to(tmp_path)
-    for name in ("../../out", "../link/out"):
-        with pytest.raises(PermissionError):
-            answer(folder, "write", b"x", path="sub", files=[[name, 1]])
     for name in ("../out", str(tmp_path / "out"), "link/out"):
         with pytest.raises(PermissionError):
             answer(folder, "move", path="a", to=name)
@@ -72,35 +66,3 @@ def test_a_file_begins_anew_at_0_and_is_got_in_pieces(
     assert answer(folder, "get", path="a", at=4) == (6, b"ef")
     assert answer(folder, "get", path="a", at=-100) == (6, b"cdef")
     assert answer(folder, "get", path="a", at=-2) == (6, b"ef")
-
-
-def test_a_file_in_the_place_of_another_is_at_least_a_second_younger(
-    folder: folders.Folder,
-) -> None:
-    """Else Python runs what it has compiled of the older one."""
-    times = []
-    for text in (b"x = 1", b"x = 2", b"x = 3"):
-        answer(folder, "write", text, path="code", files=[["a.py", len(text)]])
-        times.append(int((folder.path / "code/a.py").stat().st_mtime))
-    assert times[0] < times[1] < times[2]
-
-
-def test_whether_a_file_is_shared_is_said_of_plain_files_alone(tmp_path: Path) -> None:
-    """It is asked for anywhere on the host: what only leads to another file is not followed."""
-    plain, link, pipe = tmp_path / "plain", tmp_path / "link", tmp_path / "pipe"
-    plain.write_text("mark")
-    link.symlink_to(plain)
-    os.mkfifo(pipe)
-    assert requests._holds(str(plain), b"mark")
-    assert not requests._holds(str(plain), b"mar")
-    assert not requests._holds(str(link), b"mark")
-    assert not requests._holds(str(tmp_path), b"")
-    found: list[bool] = []
-    looks = threading.Thread(target=lambda: found.append(requests._holds(str(pipe), b"mark")))
-    looks.start()
-    looks.join(20)
-    was_waiting = looks.is_alive()
-    if was_waiting:
-        os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
-    looks.join()
-    assert not was_waiting and found == [False]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import fcntl
 import json
@@ -197,8 +196,8 @@ def test_a_removal_touches_no_other_cluster_of_that_name(root: Path) -> None:
     first.remove()
     second = claims.claim("main")
     assert second is not None
-    names.clear_away(old)
-    names.clear_away(dataclasses.replace(old, claim=""))
+    claims.remove(old.name, old.claim)
+    claims.remove(old.name, "")
     first.remove()
     assert (root / "main").is_dir()
     assert second.is_held

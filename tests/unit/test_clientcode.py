@@ -17,7 +17,6 @@ from ipyparallel.serialize import pack_apply_message
 
 from jaxcluster.engine.clientcode import ClientCode
 from jaxcluster.engine.leftovers import Leftovers
-from jaxcluster.engine.state.copier import Copier
 
 
 class Runner:
@@ -36,7 +35,6 @@ class Runner:
         self.leftovers = Leftovers()
         self.waited = ""  # what is told of a wait for an undo
         self.undo = types.SimpleNamespace(forget_once_decided=lambda why: self.waited)
-        self.copier = Copier(0)
         self.others = types.SimpleNamespace(enter=list, leave=list)
 
     def in_a_cell(self, frame: FrameType | None) -> bool:

@@ -15,7 +15,6 @@ from jaxcluster import wire
 from jaxcluster.agent.client import State, wait_all
 from jaxcluster.agent.report import AgentFacts
 from jaxcluster.agent.transport import new_keys
-from jaxcluster.allocation import loop_checkpoints
 from jaxcluster.allocation.fleet import Fleet, Left, Place, _refusing
 from jaxcluster.allocation.placing import place, share_out
 from jaxcluster.allocation.remote import HostAllocation
@@ -252,58 +251,6 @@ def test_a_lost_host_that_cant_be_replaced_leaves_the_others(
     fleet.places[1].lost = "its agent has ended"
     allocation.check_returns()  # nobody needs it
     assert [place.name for place in fleet.in_use] == ["h1"]
-
-
-def test_what_is_kept_of_loops_is_brought_to_hosts_that_lack_it(fleet: Fleet) -> None:
-    """What a lost host had is left out, and what is there already; the list of all comes last."""
-    hosts(fleet, 1, 1, 1)
-    log: list[tuple[str, str, str]] = []
-    files = {
-        "h1": {"steps/rank-0/kept.json": b'[{"loop": "3-0", "number": 5, "files": ["s1"]}]'},
-        "h2": {"steps/rank-1/kept.json": b"[]"},
-        "h3": {},
-    }
-    version = "steps/rank-0/3-0/v5"
-    files["h1"] |= {f"{version}/rank-0.state": b"state", f"{version}/s1": b"numbers"}
-
-    def at(host: str) -> Any:
-        def ask(request: Any, timeout_s: float = 0, data: Any = b"") -> Any:
-            if request.cmd == "get":
-                if request.path not in files[host]:
-                    raise LaunchError("no such file")
-                return 0, files[host][request.path]
-            log.append((request.cmd, host, request.path))
-            if request.cmd == "put" and host == "h3":
-                raise LaunchError("no room")
-            files[host][request.path] = bytes(data)
-            return None
-
-        def begin(request: Any) -> Any:
-            return SimpleNamespace(wait=lambda timeout_s: ask(request, timeout_s))
-
-        def chunks(path: str) -> Any:
-            return [(0, files[host][path])]
-
-        fake = agent()
-        fake.ask, fake.begin, fake.chunks = ask, begin, chunks
-        return fake
-
-    for place_ in fleet.places:
-        place_.agent = at(place_.name)
-    fleet.places[1].lost = "gone"
-    loop_checkpoints.bring(fleet.homes(), [one for one in fleet.places if not one.lost])
-    assert log == [
-        ("remove", "h3", "steps/rank-0"),
-        ("put", "h3", f"{version}/rank-0.state"),
-        ("remove", "h3", "steps/rank-0"),
-    ]
-    log.clear()
-    fleet.places[1].lost = ""
-    loop_checkpoints.bring({0: fleet.places[0]}, fleet.places[:2])
-    assert [path for cmd, _, path in log if cmd == "put"] == [
-        f"{version}/rank-0.state", f"{version}/s1", "steps/rank-0/kept.json",
-    ]  # fmt: skip
-    assert files["h2"][f"{version}/s1"] == b"numbers"
 
 
 @pytest.mark.parametrize("passed_over", [(), (LaunchError,)])

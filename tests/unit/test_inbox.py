@@ -21,9 +21,9 @@ def test_items_come_in_their_order() -> None:
     for number in range(3):
         inbox.put(number)
     assert not inbox.empty()
-    assert [inbox.get(), inbox.get(timeout=1), inbox.get_nowait()] == [0, 1, 2]
+    assert [inbox.get(), inbox.get(timeout=1), inbox.get(0)] == [0, 1, 2]
     with pytest.raises(queue.Empty):
-        inbox.get_nowait()
+        inbox.get(0)
 
 
 @pytest.mark.timeout(60)

@@ -125,11 +125,9 @@ def test_these_names_are_jaxclusters_interface() -> None:
         "attach",
         "current",
         "load_ipython_extension",
-        "log",
         "place",
         "seed",
         "start",
-        "steps",
         "unload_ipython_extension",
     ]
 

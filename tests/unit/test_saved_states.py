@@ -46,7 +46,6 @@ def test_memory_is_shared_out_and_a_disk_is_not(
     monkeypatch.setattr(saved_states, "memory_room", lambda path: 1000)
     folder = LocalStates(4)
     (memory, room), (disk, unlimited) = folder.places_for(0)
-    assert folder.open_mirrors() == ({}, {}) and folder.room_for_each({}) == 250
     assert Path(memory).parent.name == "memory" and room == 250
     assert Path(disk).parent.name == "run" and unlimited is None
     folder.remove()

@@ -23,7 +23,6 @@ from typing import Any
 import pytest
 
 from jaxcluster import arguments, scripts, wire
-from jaxcluster.allocation.fleet import Left
 from jaxcluster.engine import mainscript
 from jaxcluster.errors import CellFailed, CellInterrupted, Divergence, LaunchError, UsageError
 from jaxcluster.model import notices
@@ -60,9 +59,7 @@ def test_every_option_of_start_stands_before_a_script() -> None:
     run = {o for a in arguments.run_parser()._actions for o in a.option_strings}
     assert run - start == {
         "--all",
-        "--elastic",
         "--logs",
-        "--retries",
         "--stall",
         "--strict",
     }
@@ -564,57 +561,3 @@ def test_modules_are_found_as_python_finds_them(
     assert mainscript._find("packaged")[0] == str(package / "__main__.py")
     with pytest.raises(ImportError, match="No module named packaged_not"):
         mainscript._find("packaged_not")
-
-
-# --------------------------------------------------------------------------- without lost hosts
-
-
-def test_a_lost_host_is_another_try_whatever_the_retries() -> None:
-    lost, died = {2: wire.Death("", host_lost=True)}, {2: wire.Death("", -9)}
-    assert scripts.Again(0, elastic=True).is_due(1, lost)
-    assert not scripts.Again(0, elastic=True).is_due(1, died)
-    assert not scripts.Again(0).is_due(1, lost)
-    assert scripts.Again(1, elastic=True).is_due(1, died)
-    assert scripts.Again(1).which(2) == "try 2 of 2"
-    assert scripts.Again(1, elastic=True).which(2) == "try 2"
-
-
-def test_a_script_goes_on_with_the_hosts_that_are_left(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Also where another host is lost meanwhile; until none is left."""
-    found = [Left(4, ("h1", "h2")), Left(2, ("h1",)), Left()]
-    asked: list[int] = []
-
-    def resize(num_processes: int, **options: Any) -> None:
-        asked.append(num_processes)
-        del found[0]
-        if len(asked) < is_up:
-            raise LaunchError(f"Lost again {len(asked)}.")
-
-    class Made:
-        left = property(lambda self: found[0])
-
-    made: Any = Made()
-    made.resize = resize
-    display: Any = types.SimpleNamespace(progress=None)
-    is_up = 2
-    scripts._go_on_with_left(made, LaunchError("Host h3 is lost."), display)
-    assert asked == [4, 2]
-    assert capsys.readouterr().err == (
-        "jaxcluster: Host h3 is lost.\n"
-        "jaxcluster: the script goes on with what is left: 4 ranks on h1 and h2.\n"
-        "jaxcluster: Lost again 1.\n"
-        "jaxcluster: the script goes on with what is left: 2 ranks on h1.\n"
-    )
-    is_up, found[:], asked[:] = 9, [Left(2, ("h1",)), Left()], []
-    with pytest.raises(LaunchError, match="Lost again 1"):
-        scripts._go_on_with_left(made, LaunchError("Host h3 is lost."), display)
-
-
-def test_only_hosts_can_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").touch()
-    with pytest.raises(UsageError, match="and these ranks are on this machine") as error:
-        scripts.run(["-n", "2", "--elastic", "train.py"])
-    assert "--retries 3" in error.value.hint

@@ -194,7 +194,7 @@ def announce_waits(agreement: Agreement) -> bool:
 
     state = distributed.global_state
     if state.client is not None:
-        state.client = Client(state.client, agreement, jax.process_count())  # type: ignore[assignment]
+        state.client = Client(state.client, agreement, jax.process_count())
     return True
 
 
@@ -256,4 +256,4 @@ def keep_initialized(say: Callable[[str], None]) -> None:
     extended = [m for m in [sys.modules.get("jax.extend.backend")] if m is not None]
     for owner in (api, *extended):  # before jax.extend is imported, which takes it from there
         if hasattr(owner, "clear_backends"):
-            owner.clear_backends = clear_backends
+            setattr(owner, "clear_backends", clear_backends)  # noqa: B010

@@ -19,7 +19,7 @@ export interface IQuestion {
 /** What is shown below the ranks. */
 export type Pane = 'report' | 'stacks' | 'logs';
 
-export type Action = { call: Call } | { question: IQuestion } | { pane: Pane; rank: number | null };
+type Action = { call: Call } | { question: IQuestion } | { pane: Pane; rank: number | null };
 
 /** What a command does; null where this page can't. */
 export function actionOf(command: string, args: Args, state: IState, trans: Trans): Action | null {

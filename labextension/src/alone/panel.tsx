@@ -91,7 +91,6 @@ export function Alone({ kernel, trans }: IAlone): JSX.Element {
           notebook={trans.__('This notebook')}
           state={state}
           clockOffset={clockOffset ?? state.now - Date.now()}
-          server={[]}
           ticker={ticker}
           trans={trans}
           execute={execute}

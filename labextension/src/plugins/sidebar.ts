@@ -10,7 +10,7 @@ import * as React from 'react';
 import { Menu } from '@lumino/widgets';
 import { complain } from '../messages';
 import { load, numberFor, startWith } from '../startCell';
-import { CommandIDs, IClusters, IPreferences, IServerClusters, type ILink } from '../tokens';
+import { CommandIDs, IClusters, IPreferences, type ILink } from '../tokens';
 import type { IUses } from '../widgets/resources';
 import { icon } from '../icon';
 import { Sidebar } from '../widgets/sidebar';
@@ -37,12 +37,11 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
   description: 'The JAX clusters, and what each rank of the current one does.',
   autoStart: true,
   requires: [IClusters, IPreferences],
-  optional: [IServerClusters, ITranslator, ILayoutRestorer],
+  optional: [ITranslator, ILayoutRestorer],
   activate: (
     app: JupyterFrontEnd,
     clusters: IClusters,
     preferences: IPreferences,
-    server: IServerClusters | null,
     translator: ITranslator | null,
     restorer: ILayoutRestorer | null
   ) => {
@@ -93,7 +92,6 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
         notebook: panel?.title.label ?? null,
         state: clusters.current?.state ?? null,
         clockOffset: clusters.current?.clockOffset ?? 0,
-        server: server?.clusters ?? [],
         ticker,
         trans,
         execute,
@@ -131,12 +129,7 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
     };
     clusters.changed.connect(watch);
     document.addEventListener('visibilitychange', watch);
-    server?.changed.connect(() => view.update());
-    // The server is asked only while somebody looks.
-    let asking: IDisposable | null = null;
     view.visibilityChanged.connect((_, visible) => {
-      asking?.dispose();
-      asking = visible ? (server?.watch() ?? null) : null;
       isVisible = visible;
       watch();
     });

@@ -10,7 +10,7 @@ import type { Trans } from './labels';
 /** What is drawn below the table: a variable's document, or that of mesh or memory. */
 export type Shown = { kind: 'variable'; name: string } | { kind: 'mesh' } | { kind: 'memory' };
 
-export interface IInspector {
+interface IInspector {
   /** Null before the first answer. */
   variables: readonly IVariable[] | null;
   /** Instead of variables: why there are none. */
@@ -65,13 +65,13 @@ function Drawing(props: { document: Document; ask: Ask | null }): JSX.Element {
 
 type Column = 'name' | 'type' | 'dtype' | 'sharding' | 'nbytes' | 'nbytes_per_device';
 
-export interface IOrder {
+interface IOrder {
   by: Column;
   down: boolean;
 }
 
 /** Those whose name, type, dtype or sharding has the words in it, in an order. */
-export function arrange(
+function arrange(
   variables: readonly IVariable[],
   query: string,
   { by, down }: IOrder

@@ -4,7 +4,7 @@ import * as React from 'react';
 import { Failure } from './parts';
 import type { Trans } from './labels';
 
-export interface ILogs {
+interface ILogs {
   /** Null: all ranks, each line with its rank. */
   rank: number | null;
   ranks: readonly number[];
@@ -17,7 +17,7 @@ export interface ILogs {
 }
 
 /** The lines that have each of the words, whatever their case. */
-export function matching(text: string, query: string): string[] {
+function matching(text: string, query: string): string[] {
   const words = query.toLowerCase().split(/\s+/).filter(Boolean);
   const lines = text.split('\n');
   return words.length

@@ -10,7 +10,7 @@ import { RankGrid } from './rankGrid';
 import { Resources } from './resources';
 
 /** From so many ranks on each has a tile. */
-export const TILES_FROM = 8;
+const TILES_FROM = 8;
 
 interface IRankTable {
   ranks: readonly IRank[];

@@ -16,7 +16,7 @@ interface IReportView {
 }
 
 /** Who did what, the ranks as a whole: nobody is said to have waited where somebody died. */
-export function sidesOf(report: IReport, trans: Trans): [glyph: string, tone: Tone, text: string][] {
+function sidesOf(report: IReport, trans: Trans): [glyph: string, tone: Tone, text: string][] {
   const sides: [string, Tone, string][] = [];
   const { waiting, culprits } = report;
   const ranks = (one: string, many: string, some: number[]) =>

@@ -28,7 +28,7 @@ export function useUse(rank: number): IRankUse | undefined {
 }
 
 /** "12 %", and "3.2 CPUs" from two on. */
-export function cpuText(percent: number, trans: Trans): string {
+function cpuText(percent: number, trans: Trans): string {
   return percent < 200
     ? trans.__('%1 % CPU', Math.round(percent))
     : trans.__('%1 CPUs', (percent / 100).toFixed(1));

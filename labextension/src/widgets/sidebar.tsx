@@ -3,8 +3,7 @@
 import * as React from 'react';
 import type { IState } from '../protocol';
 import { CommandIDs } from '../commandIds';
-import type { IServerCluster } from '../tokens';
-import { ClusterList, mergeClusters, type Listed } from './clusterList';
+import { ClusterList } from './clusterList';
 import { TickerContext, type Ticker } from './clock';
 import { Busy, Button } from './parts';
 import { RankTable } from './rankTable';
@@ -14,13 +13,12 @@ import { StartHere } from './startHere';
 import { Starting } from './starting';
 import { Total, UsesContext, type IUses } from './resources';
 
-export interface ISidebar {
+interface ISidebar {
   /** The current notebook's name; null without a notebook. */
   notebook: string | null;
   /** Null: jaxcluster is not loaded in its kernel. */
   state: IState | null;
   clockOffset: number;
-  server: readonly IServerCluster[];
   ticker: Ticker;
   trans: Trans;
   /** Everything that can be done is a command. */
@@ -41,15 +39,6 @@ export interface ISidebar {
 
 export function Sidebar(props: ISidebar): JSX.Element {
   const { state, execute, trans } = props;
-  const listed = React.useMemo(
-    () => mergeClusters(state, props.server),
-    [state, props.server]
-  );
-  const stop = (one: Listed) =>
-    execute(
-      CommandIDs.stop,
-      one.kind === 'server' ? { name: one.name, id: one.id } : { name: one.name }
-    );
   return (
     <TickerContext.Provider value={props.ticker}>
       <UsesContext.Provider value={props.uses}>
@@ -58,18 +47,20 @@ export function Sidebar(props: ISidebar): JSX.Element {
           <h2 title={props.notebook ?? ''}>{props.notebook ?? trans.__('This notebook')}</h2>
           <Notebook {...props} />
         </section>
-        <section aria-label={trans.__('All clusters')}>
-          <h2>{trans.__('All clusters')}</h2>
-          <ClusterList
-            clusters={listed}
-            canAttach={state !== null}
-            clockOffset={props.clockOffset}
-            trans={trans}
-            onAttach={name => execute(CommandIDs.attach, { name })}
-            onUse={name => execute(CommandIDs.use, { name })}
-            onStop={stop}
-          />
-        </section>
+        {state && (
+          <section aria-label={trans.__('All clusters')}>
+            <h2>{trans.__('All clusters')}</h2>
+            <ClusterList
+              clusters={state.clusters}
+              current={state.current}
+              clockOffset={props.clockOffset}
+              trans={trans}
+              onAttach={name => execute(CommandIDs.attach, { name })}
+              onUse={name => execute(CommandIDs.use, { name })}
+              onStop={name => execute(CommandIDs.stop, { name })}
+            />
+          </section>
+        )}
       </div>
       </UsesContext.Provider>
     </TickerContext.Provider>

@@ -5,7 +5,7 @@ import type { IForm, IFormField } from '../protocol';
 import type { Trans } from './labels';
 
 const FORM: IForm = declared;
-export const FIELDS: readonly IFormField[] = FORM.fields;
+const FIELDS: readonly IFormField[] = FORM.fields;
 export const PLATFORMS: readonly string[] = FORM.platforms;
 /** '' is this machine. */
 export const LAUNCHERS: readonly string[] = ['', ...FORM.launchers];
@@ -59,7 +59,7 @@ export function ownFields(launcher: string): IFormField[] {
 }
 
 /** Whether an option of a launcher's own is asked for with what is chosen. */
-export function isAsked(options: IStartOptions, key: string): boolean {
+function isAsked(options: IStartOptions, key: string): boolean {
   return key === 'ippName' ? options.launcher === 'ipp' : !!fieldOf(key)?.launchers.includes(options.launcher);
 }
 

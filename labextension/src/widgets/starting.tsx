@@ -32,7 +32,7 @@ function stepText(step: StartStep, trans: Trans): string {
 }
 
 /** The ranks at each step, those that are behind first. */
-export function bySteps(steps: readonly StartStep[]): [StartStep, number[]][] {
+function bySteps(steps: readonly StartStep[]): [StartStep, number[]][] {
   return STEPS.map((step): [StartStep, number[]] => [
     step,
     steps.flatMap((own, rank) => (own === step ? [rank] : []))
