@@ -203,6 +203,9 @@ class Divergence(JaxClusterError):
         self.args = (message, hint, ranks)
         self.ranks = list(ranks)
 
+    def _render_traceback_(self) -> list[str]:
+        return [f"\x1b[0;31m{type(self).__name__}\x1b[0m in {self}"]
+
 
 class TransferError(JaxClusterError):
     """A value could not travel between the notebook and the ranks."""

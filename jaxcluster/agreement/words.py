@@ -29,10 +29,10 @@ def explain(refusal: Refusal, sources: Mapping[int, str] | None = None) -> str:
       sources: of cells, by number: to name the branch or loop that a launch is in.
     """
     lines = [headline(refusal), *rows(refusal, sources or {})]
-    if refusal.mixed is not None:
-        lines.append(mixed(refusal))
     fix = FIXES.get(refusal.kind, "")
-    if refusal.kind in ("uneven", "torn"):
+    if refusal.mixed is not None:
+        lines += [mixed(refusal), fix]
+    elif refusal.kind in ("uneven", "torn"):
         lines.append(fix)
     else:
         lines.append(f"{NOTHING} {fix}".rstrip())
@@ -82,17 +82,20 @@ def headline(refusal: Refusal) -> str:
 def rows(refusal: Refusal, sources: Mapping[int, str]) -> list[str]:
     """What the ranks did, a line for those that did the same."""
     is_one = len({one.fingerprint for one in refusal.doing if one.does == "waits"}) == 1
-    groups: dict[str, list[int]] = {}
+    branch, groups = _branch(refusal, sources), dict[str, list[int]]()
     for one in refusal.doing:
-        groups.setdefault(_row(one, is_one and refusal.kind == "differs"), []).append(one.rank)
+        row = _row(one, is_one and refusal.kind == "differs")
+        if one.does == "ended" and branch is not None:
+            row = f"{row}   line {branch[0]} is `{branch[1]}`"
+        groups.setdefault(row, []).append(one.rank)
     told = [(name_ranks(ranks), row) for row, ranks in groups.items()]
     if len(told) > MOST_ROWS:
         rest = [rank for ranks in list(groups.values())[MOST_ROWS - 1 :] for rank in ranks]
         told = [*told[: MOST_ROWS - 1], (name_ranks(rest), "each something else")]
     width = max((len(name) for name, _ in told), default=0)
     lines = [f"  {name.ljust(width)}   {row}" for name, row in told]
-    if branch := _branch(refusal, sources):
-        lines.append(f"  {branch}")
+    if branch is not None and refusal.kind != "ended":
+        lines.append(f"  line {branch[0]} is `{branch[1]}`")
     return lines
 
 
@@ -122,17 +125,17 @@ def mixed(refusal: Refusal) -> str:
     )
 
 
-def _branch(refusal: Refusal, sources: Mapping[int, str]) -> str:
-    """The branch or loop of the cell that some ranks alone took to their launch."""
+def _branch(refusal: Refusal, sources: Mapping[int, str]) -> tuple[int, str] | None:
+    """The line, and its text, of the branch or loop that some ranks alone took to their launch."""
     waiting = [one for one in refusal.doing if one.does == "waits" and one.place.line]
     if refusal.kind not in ("ended", "differs", "circle") or not waiting:
-        return ""
+        return None
     alone = [one for one in waiting if one.rank in refusal.causes] or waiting
     place = alone[0].place
     try:
         tree = ast.parse(sources.get(place.cell, ""))
     except SyntaxError:
-        return ""
+        return None
     around = [
         node
         for node in ast.walk(tree)
@@ -141,9 +144,9 @@ def _branch(refusal: Refusal, sources: Mapping[int, str]) -> str:
     ]
     found = max(around, key=lambda node: node.lineno, default=None)
     if found is None:
-        return ""
+        return None
     text = sources[place.cell].splitlines()[found.lineno - 1].strip()
-    return f"line {place.line} is in `{text[:TEXT_CHARS]}` (line {found.lineno})"
+    return found.lineno, text[:TEXT_CHARS]
 
 
 def _verb(ranks: Iterable[int], verb: str) -> str:
