@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Iterator, Mapping
-from types import CodeType, FrameType
+from types import FrameType
 
 from jaxcluster.agreement.refusals import NOWHERE, Place
 from jaxcluster.engine.library_code import is_telling_file, short_name
@@ -26,7 +26,7 @@ class Places:
         self._cells = cells
         self._kinds: dict[str, str] = {}
         self._num_cells = 0
-        self._known: dict[tuple[CodeType | None, int, CodeType | None, int], Place] = {}
+        self._known: dict[tuple[str, int, str, int], Place] = {}
 
     def of(self, frame: FrameType | None) -> Place:
         """The innermost line of a cell, and the innermost line of another file that it has called.
@@ -47,9 +47,9 @@ class Places:
         if frame is None and inner is None:
             return NOWHERE
         key = (
-            frame.f_code if frame is not None else None,
+            frame.f_code.co_filename if frame is not None else "",
             frame.f_lineno if frame is not None else 0,
-            inner.f_code if inner is not None else None,
+            inner.f_code.co_filename if inner is not None else "",
             inner.f_lineno if inner is not None else 0,
         )
         if (known := self._known.get(key)) is None:
@@ -64,16 +64,13 @@ class Places:
         self._kinds[file] = kind
         return kind
 
-    def _told(
-        self, code: CodeType | None, line: int, inner: CodeType | None, inner_line: int
-    ) -> Place:
+    def _told(self, file: str, line: int, inner: str, inner_line: int) -> Place:
         number, text, within = 0, "", ""
-        if code is not None:
-            number = self._cells[code.co_filename]
-            text = _source(code, line)
-        if inner is not None:
+        if file:
+            number, text = self._cells[file], _source(file, line)
+        if inner:
             source = _source(inner, inner_line)
-            within = f"{short_name(inner.co_filename)} line {inner_line}"
+            within = f"{short_name(inner)} line {inner_line}"
             within += f": {source}" if source else ""
         return Place(number, line, text, within)
 
@@ -85,5 +82,5 @@ def outward(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _source(code: CodeType, line: int) -> str:
-    return linecache.getline(code.co_filename, line).strip()[:SOURCE_CHARS]
+def _source(file: str, line: int) -> str:
+    return linecache.getline(file, line).strip()[:SOURCE_CHARS]
