@@ -39,7 +39,7 @@ class Ways(Request[list[str]], cmd="ways"):
     to: list[tuple[str, int]]
 
 
-class Relay(Request[None], cmd="relay"):
+class RelayFrames(Request[None], cmd="relay_frames"):
     """Carry what ranks say on a socket here to the cluster's referee, and back."""
 
     path: str

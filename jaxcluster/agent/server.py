@@ -471,7 +471,7 @@ class Agent:
                 return self.doors.open(request.address), b""
             case requests.Ways():  # the others wait for 2 s where nobody answers
                 return connection_errors([(a, p) for a, p in request.to]), b""
-            case requests.Relay(path, host, port, key):
+            case requests.RelayFrames(path, host, port, key):
                 Relay(str(self.folder.inside(path)), (host, port), key)
                 return None, b""
             case requests.Mkdir(own=True):

@@ -22,13 +22,18 @@ FIXES = {
 }
 
 
-def explain(refusal: Refusal, sources: Mapping[int, str] | None = None) -> str:
+def explain(
+    refusal: Refusal,
+    sources: Mapping[int, str] | None = None,
+    hosts: Mapping[int, str] | None = None,
+) -> str:
     """The message of a refusal, at most some six lines.
 
     Args:
       sources: of cells, by number: to name the branch or loop that a launch is in.
+      hosts: of the ranks, where there are several.
     """
-    lines = [headline(refusal), *rows(refusal, sources or {})]
+    lines = [headline(refusal, hosts), *rows(refusal, sources or {}, hosts)]
     fix = FIXES.get(refusal.kind, "")
     if refusal.mixed is not None:
         lines += [mixed(refusal), fix]
@@ -39,47 +44,48 @@ def explain(refusal: Refusal, sources: Mapping[int, str] | None = None) -> str:
     return "\n".join(lines)
 
 
-def headline(refusal: Refusal) -> str:
+def headline(refusal: Refusal, hosts: Mapping[int, str] | None = None) -> str:
     """What happened, in a sentence."""
     causes, waiting = refusal.causes, [one for one in refusal.doing if one.does == "waits"]
+    who = begin_ranks(causes, hosts)
     others = [one.rank for one in waiting if one.rank not in causes]
     match refusal.kind:
         case "ended" if others:
-            launch = f"the launch that {name_ranks(others)} {_verb(others, 'wait')} for"
-            return f"{begin_ranks(causes)} ended the cell without {launch}."
+            launch = f"the launch that {name_ranks(others, hosts)} {_verb(others, 'wait')} for"
+            return f"{who} ended the cell without {launch}."
         case "ended":
-            return f"{begin_ranks(causes)} {_verb(causes, 'make')} a launch that the others do not."
+            return f"{who} {_verb(causes, 'make')} a launch that the others do not."
         case "differs":
             what = "different programs"
             if len({one.fingerprint for one in waiting}) == 1:
                 values = len({one.given for one in waiting}) > 1
                 what = "one program with different values" if values else "a program after others"
-            return f"{begin_ranks(one.rank for one in waiting)} came to launch {what}."
+            return f"{begin_ranks([one.rank for one in waiting], hosts)} came to launch {what}."
         case "circle":
-            return f"{begin_ranks(causes)} wait for each other."
+            return f"{who} wait for each other."
         case "idle":
             idle = [one.rank for one in refusal.doing if one.does == "idle"]
             return (
-                f"{begin_ranks(causes)} {_verb(causes, 'wait')} for {name_ranks(idle)}, which "
+                f"{who} {_verb(causes, 'wait')} for {name_ranks(idle, hosts)}, which "
                 f"{_verb(idle, 'run')} no cell."
             )
         case "died":
-            return f"{begin_ranks(causes)} died."
+            return f"{who} died."
         case "failed":
-            return f"{begin_ranks(causes)} failed, so no rank launches anything more in this cell."
+            return f"{who} failed, so no rank launches anything more in this cell."
         case "left":
-            return (
-                f"{begin_ranks(causes)} left the wait for a launch: an exception was raised in it."
-            )
+            return f"{who} left the wait for a launch: an exception was raised in it."
         case "uneven":
-            return f"{begin_ranks(causes)} launched other programs without collectives."
+            return f"{who} launched other programs without collectives."
         case "torn":
             return "XLA launched a program on some ranks, and refused it on others."
         case _:
             return "The cell was stopped."
 
 
-def rows(refusal: Refusal, sources: Mapping[int, str]) -> list[str]:
+def rows(
+    refusal: Refusal, sources: Mapping[int, str], hosts: Mapping[int, str] | None = None
+) -> list[str]:
     """What the ranks did, a line for those that did the same."""
     is_one = len({one.fingerprint for one in refusal.doing if one.does == "waits"}) == 1
     branch, groups = _branch(refusal, sources), dict[str, list[int]]()
@@ -88,10 +94,10 @@ def rows(refusal: Refusal, sources: Mapping[int, str]) -> list[str]:
         if one.does == "ended" and branch is not None:
             row = f"{row}   line {branch[0]} is `{branch[1]}`"
         groups.setdefault(row, []).append(one.rank)
-    told = [(name_ranks(ranks), row) for row, ranks in groups.items()]
+    told = [(name_ranks(ranks, hosts), row) for row, ranks in groups.items()]
     if len(told) > MOST_ROWS:
         rest = [rank for ranks in list(groups.values())[MOST_ROWS - 1 :] for rank in ranks]
-        told = [*told[: MOST_ROWS - 1], (name_ranks(rest), "each something else")]
+        told = [*told[: MOST_ROWS - 1], (name_ranks(rest, hosts), "each something else")]
     width = max((len(name) for name, _ in told), default=0)
     lines = [f"  {name.ljust(width)}   {row}" for name, row in told]
     if branch is not None and refusal.kind != "ended":

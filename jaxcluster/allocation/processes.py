@@ -13,7 +13,7 @@ from pathlib import Path
 
 from jaxcluster import wire
 from jaxcluster.agent.client import WAIT_LONGER, Asked, Ended, answers
-from jaxcluster.agent.requests import Get, Look, Mkdir, Move, Put, Relay, Ring
+from jaxcluster.agent.requests import Get, Look, Mkdir, Move, Put, RelayFrames, Ring
 from jaxcluster.allocation import bulk
 from jaxcluster.allocation.base import REFEREE, Processes
 from jaxcluster.allocation.controller import CONTROLLER_ARGS
@@ -167,7 +167,7 @@ class HostProcesses(Processes):
         others = [where for where in self.places if where is not first]
         for where in others:
             path = f"{where.folder}/ranks/{REFEREE}"
-            where.agent.ask(Relay(path, address, port, key), self.spec.timeout_s)
+            where.agent.ask(RelayFrames(path, address, port, key), self.spec.timeout_s)
         ranks = range(self.spec.num_processes)
         return {rank: f"{self.host_of(rank).folder}/ranks/{REFEREE}" for rank in ranks}
 

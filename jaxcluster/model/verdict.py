@@ -135,7 +135,7 @@ def _diverged(ending: Ending) -> Divergence | None:
     refusal, record = ending.refusal, ending.record
     if refusal is None:
         return None
-    message = explain(refusal, {record.execution_count: record.source})
+    message = explain(refusal, {record.execution_count: record.source}, ending.hosts)
     message = f"cell [{record.execution_count}]: {message[0].lower()}{message[1:]}"
     names = sorted(rewrite.assigned_names(record.source)) if refusal.mixed is not None else []
     more = f"It has assigned: {', '.join(names)}." if names else ""
