@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from agreement import simulator
+from sim import simulator
 
 from jaxcluster.agreement import cellqueue, referee
 from jaxcluster.agreement.referee import Referee
