@@ -301,7 +301,8 @@ class Agreement:
         """A launch of this thread was not made: XLA has refused it, or it ended in an error."""
         record = self.begun.pop(get_ident(), None)
         if record is not None and record[-1]:
-            _say(lane.socket, "unmade", lane.name, lane.count or self.taken() + 1)
+            if not record[0].meets_all:  # a rendezvous is over, however it ended
+                _say(lane.socket, "unmade", lane.name, lane.count or self.taken() + 1)
             self._taken += 1
 
     def _drain(self) -> None:

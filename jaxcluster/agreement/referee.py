@@ -300,7 +300,8 @@ class Referee:
     def withdraw(self, rank: int, lane: str) -> list[Answer]:
         """Something raised in a wait. Answered with ``withdrawn``, unless ``go`` is on its way.
 
-        Leaving closes the cell: the next launch might look like this one, and would not be.
+        Leaving closes the cell: the next launch might look like this one, and would not be. A
+        rendezvous has its name, so leaving one closes nothing.
         """
         wait = self._ranks[rank].waits.get(lane)
         if wait is None:
@@ -311,7 +312,9 @@ class Referee:
         refusal = Refusal("left", (rank,), doing)
         self._forget(wait)
         answers: list[Answer] = [Refuse(rank, lane, refusal, withdrawn=True)]
-        return answers + self._close(wait.seq, refusal) + self._settle()
+        if not wait.key.program.meets_all:
+            answers += self._close(wait.seq, refusal)
+        return answers + self._settle()
 
     def died(self, rank: int) -> list[Answer]:
         """A rank's process has ended."""
