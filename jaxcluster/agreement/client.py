@@ -111,6 +111,7 @@ class Agreement:
     Attributes:
       begun: by thread, the launch that it makes, or has failed to make.
       seq: the cell that the main thread runs; 0: none.
+      only: the thread that alone may launch, which XLA checks; 0: all may.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class Agreement:
     ) -> None:
         self.rank = rank
         self.begun: dict[int, Record] = {}
-        self.seq = 0
+        self.seq = self.only = 0
         self._path, self._place_of, self._given = "", place_of, given
         self._lanes = threading.local()
         self._tasks: Counter[str] = Counter()  # threads that the cell has started
@@ -253,6 +254,8 @@ class Agreement:
     def _prepare(self, program: Program) -> Iterator[Any]:
         """What gives the answer, when asked for its next, to the launch that the caller makes."""
         ident, caller, lane = get_ident(), sys._getframe().f_back, self._lane()
+        if self.only not in (0, ident):
+            return itertools.repeat(True)  # XLA refuses it
         if ident in self.begun:
             if self._is_begun(program, self.begun[ident], caller):
                 return itertools.repeat(True)
