@@ -164,8 +164,8 @@ class Client:
         wait = self._client.wait_at_barrier
         more = () if process_ids is None else (process_ids,)
         late = jax.errors.JaxRuntimeError(
-            f"DEADLINE_EXCEEDED: Barrier timed out. Id: {barrier_id}. After {timeout_in_ms / 1000:g} "
-            f"s not all of processes {', '.join(map(str, processes))} were there."
+            f"DEADLINE_EXCEEDED: Barrier timed out. Id: {barrier_id}. Not all of processes "
+            f"{', '.join(map(str, processes))} were there within {timeout_in_ms / 1000:g} s."
         )
         with self._agreement.limited(timeout_in_ms / 1000, late):
             self._agreement.launch(program, wait, barrier_id, timeout_in_ms, *more)
