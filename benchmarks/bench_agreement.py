@@ -3,18 +3,25 @@
 Two clusters run side by side in one process: one agrees on its launches, the other was started
 with ``JAXCLUSTER_AGREE=0`` and launches as plain JAX does. The same cells run on them in turn.
 ``--busy`` adds a Python thread on each rank that never waits, as a data loader may have one.
+``--referee`` measures the referee alone: one process plays the ranks, and announces for all of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from harness import median, ratio, sandbox, table
 
 import jaxcluster
+from jaxcluster.agreement.client import Agreement
+from jaxcluster.agreement.refusals import NOWHERE, Program
 from jaxcluster.errors import JaxClusterError
 
 SETUP = """
@@ -110,12 +117,46 @@ def mistakes(num_processes: int, rounds: int) -> Iterator[tuple[str, float]]:
         cluster.run("assert float(total(x)) == 2016", show=False)
 
 
+def referee(num_ranks: int, rounds: int) -> tuple[float, float]:
+    """(announcements per second, the median microseconds of one launch of all these ranks)."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        path = f"{folder}/referee.sock"
+        words = ["-m", "jaxcluster.engine.coordinator", f"--num-processes={num_ranks}"]
+        with subprocess.Popen([sys.executable, *words, f"--referee={path}"]) as process:
+            while not Path(path).exists():
+                time.sleep(0.01)
+            ranks = [Agreement(rank) for rank in range(num_ranks)]
+            bases = [rank.connect(path) for rank in ranks]
+            program = Program(tuple(range(num_ranks)), 1, "step")
+            lanes = [rank._lane() for rank in ranks]
+            took = []
+            for _ in range(rounds):
+                messages = [lane.announcement(program, NOWHERE, 0, 0) for lane in lanes]
+                began = time.perf_counter()
+                for lane, message in zip(lanes, messages, strict=True):
+                    lane.socket.send(message)
+                for lane in lanes:
+                    lane.socket.recv(1 << 16)
+                took.append(time.perf_counter() - began)
+            process.kill()
+            del bases
+    return num_ranks / median(took), median(took) * 1e6
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-n", type=int, default=4, help="ranks (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=25, help="of each figure (%(default)s)")
     parser.add_argument("--busy", action="store_true", help="a busy thread on each rank")
+    parser.add_argument("--referee", action="store_true", help="the referee alone")
     args = parser.parse_args()
+    if args.referee:
+        rows = []
+        for num_ranks in (4, 64, 256):
+            rate, us = referee(num_ranks, 300)
+            rows.append([str(num_ranks), f"{rate:,.0f}", f"{us:,.0f}"])
+        table(["ranks", "announcements/s", "a launch of all, us"], rows)
+        return
     with sandbox():
         rows = []
         for name, agreed, plain in compared(args.n, args.rounds, args.busy):
