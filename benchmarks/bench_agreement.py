@@ -3,7 +3,7 @@
 Two clusters run side by side in one process: one agrees on its launches, the other was started
 with ``JAXCLUSTER_AGREE=0`` and launches as plain JAX does. The same cells run on them in turn.
 ``--busy`` adds a Python thread on each rank that never waits, as a data loader may have one.
-``--referee`` measures the referee alone: one process plays the ranks, and announces for all of them.
+``--referee`` measures the referee alone: one process plays the ranks, and announces for all.
 """
 
 from __future__ import annotations
