@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from jaxcluster.cluster import array_queries, events
-from jaxcluster.lockstep import availability
-from jaxcluster.model import findings
 from jaxcluster.options import form
 from jaxcluster.panel import protocol
 from jaxcluster.panel.operations import Operations
@@ -50,8 +48,6 @@ SOURCES = (
     protocol,
     array_queries,
     events,
-    availability,
-    findings,
     cell_outputs,
     document,
 )  # of names

@@ -56,8 +56,10 @@ class RankPoller:
             self._owing.setdefault(rank, now)
         each = dict.fromkeys(link.ranks, State())
         self._asked = link.request_each(each, sink=self._sink)
-        look = {rank: Look(lateness.LAUNCHES) for rank in [*self.states][:1]}
-        self._asked += link.request_each(look, sink=self._looks)
+        heard = [rank for rank in self.states if self._owing.get(rank) == now]
+        if heard:  # by way of one that answers
+            look = {heard[0]: Look(lateness.LAUNCHES)}
+            self._asked += link.request_each(look, sink=self._looks)
         self._take(timeout_s)
         late = time.monotonic() - SILENT_S
         self.silent = {rank for rank, since in self._owing.items() if since < late}
@@ -68,7 +70,7 @@ class RankPoller:
             try:
                 event = self._sink.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
-                return
+                break
             self._owing.pop(event.rank, None)
             if event.op == "reply":
                 self.states[event.rank] = event.body

@@ -12,8 +12,6 @@ export namespace CommandIDs {
   export const dismissStart = 'jaxcluster:dismiss-start';
   export const stop = 'jaxcluster:stop';
   export const restart = 'jaxcluster:restart';
-  export const resync = 'jaxcluster:resync';
-  export const undo = 'jaxcluster:undo';
   export const interrupt = 'jaxcluster:interrupt';
   export const attach = 'jaxcluster:attach';
   export const use = 'jaxcluster:use';

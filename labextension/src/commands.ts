@@ -4,21 +4,19 @@ import type { ILabShell, JupyterFrontEnd } from '@jupyterlab/application';
 import { Dialog, InputDialog, showDialog } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import {
-  fastForwardIcon,
   linkIcon,
   listIcon,
   refreshIcon,
   runIcon,
   stopIcon,
   textEditorIcon,
-  undoIcon,
   type LabIcon
 } from '@jupyterlab/ui-components';
 import type { CommandRegistry } from '@lumino/commands';
 import type { JSONObject, ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { complain, say, takeBack } from './messages';
 import { showPanel } from './panels';
-import type { IState, IUndo } from './protocol';
+import type { IState } from './protocol';
 import { runStart, writeMode } from './startCell';
 import {
   CommandIDs,
@@ -26,7 +24,7 @@ import {
   type ILink,
   type IPreferences
 } from './tokens';
-import { isBusy, isOutOfStep } from './widgets/labels';
+import { isBusy } from './widgets/labels';
 import { askStart } from './widgets/startForm';
 import type { Widget } from '@lumino/widgets';
 import { LogPanel } from './widgets/logPanel';
@@ -181,30 +179,6 @@ export function addCommands(parts: IParts): void {
       });
       if (button.accept) {
         say(await link.call('restart', { clean: isChecked ?? false }));
-      }
-    }
-  });
-
-  add(CommandIDs.resync, {
-    label: trans.__('Resync Ranks'),
-    caption: trans.__('Bring the ranks back into lockstep, with their variables'),
-    icon: fastForwardIcon,
-    isEnabled: () => hasCluster() && isOutOfStep(state()),
-    execute: async () => say(await linkOf(clusters).call('resync', {}))
-  });
-
-  const undo = (): IUndo | null => state()?.undo ?? null;
-
-  add(CommandIDs.undo, {
-    label: trans.__('Undo Last Cell on the Ranks'),
-    caption: () =>
-      undo()?.refused || trans.__("Take back what the last cell did to the ranks' variables"),
-    icon: undoIcon,
-    isEnabled: () => undo()?.refused === '',
-    execute: async () => {
-      const last = undo();
-      if (last) {
-        say(await linkOf(clusters).call('undo', { seq: last.seq }));
       }
     }
   });

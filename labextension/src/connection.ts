@@ -42,7 +42,7 @@ const OPEN_MS = 3000;
 const TIMEOUT_MS = 30_000;
 /** These take as long as they take, and show their progress. */
 const SLOW: ReadonlySet<Operation> = new Set([
-  'start', 'again', 'attach', 'stop', 'restart', 'resync', 'undo'
+  'start', 'again', 'attach', 'stop', 'restart'
 ]);
 const SLOW_MS = 3_600_000;
 

@@ -14,7 +14,7 @@
  * clock, so that "running for 3 s" is right on a browser whose clock is off.
  */
 
-export const PROTOCOL = 2;
+export const PROTOCOL = 3;
 export const EVENTS = 'jaxcluster.events';
 export const EVENTS_ID = 'jaxcluster-events';
 export const RPC = 'jaxcluster.rpc';
@@ -65,7 +65,6 @@ export type RankStatus =
   | 'paused'
   | 'interrupted'
   | 'silent'
-  | 'diverged'
   | 'dead';
 
 /** One rank of the current cluster. */
@@ -86,41 +85,25 @@ export interface IRank {
   note: string;
 }
 
-/** What went wrong; `dead`: processes ended; `step`: not in lockstep, no rank is to blame. */
-export type ReportKind = 'missing' | 'mismatch' | 'circle' | 'dead' | 'step';
+/** What went wrong; `dead`: processes ended. */
+export type ReportKind = 'diverged' | 'failed' | 'hung' | 'dead';
 
-/** A certain finding, or the death of ranks: who was where, and who is to blame. */
+/** How a cell went wrong, or that ranks have died. */
 export interface IReport {
   kind: ReportKind;
   cluster: string;
-  /** The Jupyter cell's; `cell` is its number. */
+  /** The Jupyter cell's; `cell` is its number, 0 if none ran. */
   cell_id: string;
   cell: number;
   at: number;
-  /** The finding, a line each, the cause first; the last ones may be hints. */
-  lines: string[];
-  waiting: number[];
-  culprits: number[];
-  /** The cause in short: "KeyError on rank 2". */
+  /** What happened, in a line. */
   title: string;
-  /** Those of all ranks as they were then, as %jaxcluster stacks shows them. */
-  stacks: string;
-  /** What was done about it: "Back in lockstep after 0.3 s: ..."; '' if not yet known. */
-  recovered: string;
-  /** Whether the ranks are still not in lockstep: recovery is the user's to choose. */
+  /** More of it, and what was done about it. */
+  lines: string[];
+  /** The ranks that differed, failed or died. */
+  culprits: number[];
+  /** Whether ranks are dead, and it is the user's to restart. */
   open: boolean;
-}
-
-/** The last cell of this notebook, and whether it can be undone. */
-export interface IUndo {
-  seq: number;
-  /** The Jupyter cell's; `cell` is its number. */
-  cell_id: string;
-  cell: number;
-  /** It is undone: by its end, or by the user. */
-  is_done: boolean;
-  /** Why it can't be undone; '' if it can, as far as is known without asking the ranks. */
-  refused: string;
 }
 
 /** Everything but cells. */
@@ -136,10 +119,7 @@ export interface IState {
   progress: string;
   start: IStart | null;
   ranks: IRank[];
-  strict: boolean;
   report: IReport | null;
-  /** Null while no cell has run. Missing in older kernels. */
-  undo?: IUndo | null;
   type: 'state';
   v: number;
 }
@@ -490,10 +470,6 @@ export interface IOperations {
   stop: { args: { name: string }; result: string };
   /** Give the ranks new processes, with their variables or without. */
   restart: { args: { clean: boolean }; result: string };
-  /** Bring the ranks back into lockstep. */
-  resync: { args: Record<string, never>; result: string };
-  /** Take back the last cell, whose seq this is. */
-  undo: { args: { seq: number }; result: string };
   /** Interrupt what runs; the result is the ranks that were interrupted. */
   interrupt: { args: Record<string, never>; result: number[] };
   /** The last lines of a rank's log; if null, of all ranks, each line with its rank. */

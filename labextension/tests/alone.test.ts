@@ -32,7 +32,7 @@ test('the menu has what can be done now', () => {
   for (const command of commands) {
     assert.ok(actionOf(command, {}, state, english), command);
   }
-  assert.deepEqual(menuOf({ ...state, current: null, report: null, ranks: [], undo: null }, english), []);
+  assert.deepEqual(menuOf({ ...state, current: null, report: null, ranks: [] }, english), []);
 });
 
 test('a time limit fits a queue, unless one was typed', () => {

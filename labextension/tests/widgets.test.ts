@@ -24,7 +24,7 @@ describe('labels', () => {
     assert.equal(chipText(ranks('idle', 'idle'), trans), '2/2 idle');
     assert.equal(chipText(ranks('running', 'waiting', 'running', 'running'), trans), 'running 3 · waiting 1');
     assert.equal(chipText(ranks('idle', 'dead', 'idle'), trans), '1 dead');
-    assert.equal(chipText(ranks('running', 'diverged'), trans), '1 diverged · running 1');
+    assert.equal(chipText(ranks('running', 'silent'), trans), '1 silent · running 1');
     assert.equal(chipText(golden.state_without_cluster, trans), 'no cluster');
     assert.equal(chipText({ ...ranks('idle'), progress: 'engines 1/2' }, trans), 'engines 1/2');
   });

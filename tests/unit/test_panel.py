@@ -17,23 +17,24 @@ import pytest
 from helpers import until
 
 from jaxcluster import cluster, panel, wire
+from jaxcluster.agreement.refusals import Place
 from jaxcluster.cluster import events, lifecycle
 from jaxcluster.cluster.resources import Meter, sample_of
 from jaxcluster.errors import ClusterExists
-from jaxcluster.lockstep.availability import ClusterCondition
-from jaxcluster.model import findings
+from jaxcluster.model.availability import ClusterCondition
 from jaxcluster.model.outputs import CellRecord, RankRecord
 from jaxcluster.model.rewrite import AutoMode
-from jaxcluster.model.stragglers import Straggler
 from jaxcluster.panel import Panel, protocol
 from jaxcluster.panel.model import KEPT_CELLS, KEPT_RECORDS, Model
 from jaxcluster.panel.operations import Operations
-from jaxcluster.panel.poller import RSS_STEP, RankPoller, waiting
+from jaxcluster.panel.poller import RSS_STEP, RankPoller
 from jaxcluster.panel.resources import ResourceFeed
+from jaxcluster.records.lastreport import LastReport
 from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.views.cell_outputs import MOST_CHARS, notebook_outputs
 from jaxcluster.wire.forks import RESTARTED, STOPPED
 from jaxcluster.wire.ops import Operation
+from jaxcluster.wire.ops.agreement import AgreedLaunch, Look, Looked, Waiting
 from jaxcluster.wire.ops.lockstep import Resources
 
 # ------------------------------------------------------------------------------ clusters and cells
@@ -45,15 +46,17 @@ class Link:
     def __init__(self, states: dict[int, wire.RankState], n: int) -> None:
         self.states, self.ranks = states, list(range(n))
         self.uses: dict[int, wire.RankResources] = {}
+        self.looked = Looked(0.0)
 
     def request_each(self, each: dict[int, Operation[Any]], sink: Any) -> list[str]:
         if isinstance(next(iter(each.values())), Resources):
             for rank in self.uses:
                 sink.put(types.SimpleNamespace(rank=rank, op="reply", body=self.uses[rank]))
             return []
-        for rank in each:
+        for rank, asked in each.items():
             if rank in self.states:
-                sink.put(types.SimpleNamespace(rank=rank, op="reply", body=self.states[rank]))
+                body = self.looked if isinstance(asked, Look) else self.states[rank]
+                sink.put(types.SimpleNamespace(rank=rank, op="reply", body=body))
         return []
 
     def forget(self, ids: list[str]) -> None:
@@ -80,26 +83,17 @@ class Running:
         self.name, self.num_processes, self.spec = "main", n, spec
         self.link = Link({r: state(r) for r in range(n)}, n)
         self.meter = Meter(self.link)  # type: ignore[arg-type]
-        self.late = types.SimpleNamespace(found=None, keep_up=lambda: None)
         self.cells: list[Any] = []
         self.dead: dict[int, wire.Death] = {}
-        self.divergence: findings.Report | None = None
         self.coordinator_died = ""
-        self.recovered = ""
-        self.is_strict = self.is_restarting = self.closed = False
+        self.is_restarting = self.closed = False
         self.down = ""
-        self.last_launches: dict[int, Any] = {}
-        self.last: CellRecord | None = None
-        self.looks: set[int] = set()
-        self.undo_nbytes: int | None = None
+        self.hosts: dict[int, str] = {}
+        self.past_reports = types.SimpleNamespace(last_own=None)
 
     @property
     def world(self) -> Running:
         return self
-
-    @property
-    def is_broken(self) -> bool:
-        return bool(self.dead or self.divergence)
 
     @property
     def condition(self) -> ClusterCondition:
@@ -115,11 +109,8 @@ class Running:
             cluster=self,
             started=time.monotonic(),
             done=False,
-            report=None,
-            evidence={},
-            recovered="",
-            interrupted=(),
-            paused=frozenset(),
+            is_stopped=False,
+            paused=set(),
         )
         self.cells.append(cell)
         return cell
@@ -203,42 +194,59 @@ def test_the_cell_of_another_notebook_is_seen(running: Running) -> None:
     assert model.is_busy
 
 
-def test_a_rank_that_keeps_the_others_waiting_has_a_note(running: Running) -> None:
-    launch = wire.Launch(0, "0,1,2,3", "jit(step)", 1, cell=1, line=8, cell_seq=1)
-    late = Straggler((2,), 0.93, 0.048, 240, 11.0, 20.0, launch, "at line 6 (load_batch)")
-    running.late.found = late
+PLACE = Place(1, 8, "step()")
+
+
+def wait_of(rank: int, *missing: int, seq: int = 1, lane: str = "") -> Waiting:
+    return Waiting(rank, lane, seq, "jit(sum)", PLACE, 1.0, [*missing])
+
+
+def looked_at(running: Running, *waits: Waiting, launches: int = 0) -> Model:
+    """A model that has seen all ranks run cell 1, and what the referee says."""
+    late = [AgreedLaunch(n, 1, "jit(step)", PLACE, n * 0.05, 2, 0.048) for n in range(launches)]
+    running.link.looked = Looked(9.0, [*waits], late)
+    running.link.states = {r: state(r, "running", seq=1, cell=1, line=8) for r in range(4)}
     model = Model(AutoMode())
-    model.submitted.append(cell := running.submit(1, "a"))
-    running.link.states = {r: state(r, "running", seq=1, cell=1, line=3) for r in range(4)}
-    model.look(0)
+    for _ in range(2):  # the referee is asked by way of a rank that has answered
+        model.look(0)
+    return model
+
+
+def test_a_rank_that_keeps_the_others_waiting_has_a_note(running: Running) -> None:
+    model = looked_at(running, launches=32)
+    model.submitted.append(running.submit(1, "a"))
     notes = [rank.note for rank in model.take_in()[0].ranks]
-    told = "Comes last into 93 % of the launches, 48 ms behind, at line 6 (load_batch)."
+    told = "Rank 2 comes last into 100% of launches, 48 ms behind (line 8, jit(step))."
     assert notes == ["", "", told, ""]
-    end(cell)
-    running.link.states = {r: state(r) for r in range(4)}
+    running.link.looked = Looked(10.0)
     model.look(0)
     assert {rank.note for rank in model.take_in()[0].ranks} == {""}
 
 
-def test_the_ranks_times_are_asked_for_while_a_cell_runs(running: Running) -> None:
-    asked: list[None] = []
-    running.late.keep_up = lambda: asked.append(None)
-    model = Model(AutoMode())
-    model.look(0)
-    model.take_in()
-    model.look(0)
-    assert not asked
-    running.link.states[2] = state(2, "running", seq=9, cell=3)
-    for _ in range(2):
-        model.look(0)
-        model.take_in()
-    assert len(asked) == 1
+def test_a_rank_that_waits_says_for_whom_and_so_does_its_cell(running: Running) -> None:
+    model = looked_at(running, wait_of(0, 2, 3), wait_of(1, 2, 3), wait_of(2, 3, lane="Thread-1"))
+    model.submitted.append(running.submit(1, "a"))
+    shown, cells = model.take_in()
+    expected = ["waiting", "waiting", "running", "running"]
+    assert [rank.status for rank in shown.ranks] == expected
+    assert shown.ranks[0].note == "It waits for ranks 2, 3 (line 8, jit(sum))."
+    assert [rank.status for rank in cells[0].ranks] == expected
+
+
+def test_a_rank_of_another_notebooks_cell_waits_and_its_cell_is_not_this_one(
+    running: Running,
+) -> None:
+    model = looked_at(running, wait_of(0, 2))
+    model.submitted.append(running.submit(2, "b"))
+    shown, cells = model.take_in()
+    assert (shown.ranks[0].status, shown.ranks[0].cell) == ("waiting", 1)
+    assert {rank.status for rank in cells[0].ranks} == {"running"}
 
 
 def test_a_rank_that_a_person_holds_is_paused_and_so_is_it_in_its_cell(running: Running) -> None:
     model = Model(AutoMode())
     model.submitted.append(cell := running.submit(1, "a"))
-    cell.paused = frozenset({2})
+    cell.paused = {2}
     held = state(2, "running", seq=1, cell=1, line=3, paused="debugger")
     running.link.states = {r: state(r, "running", seq=1) for r in range(4)} | {2: held}
     model.look(0)
@@ -248,7 +256,7 @@ def test_a_rank_that_a_person_holds_is_paused_and_so_is_it_in_its_cell(running: 
     assert [rank.status for rank in cells[0].ranks] == ["running", "running", "paused", "running"]
 
 
-def test_dead_silent_restarting_and_diverged_ranks(
+def test_dead_silent_and_restarting_ranks(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = Model(AutoMode())
@@ -263,8 +271,6 @@ def test_dead_silent_restarting_and_diverged_ranks(
     monkeypatch.setattr(time, "monotonic", lambda: later)
     model.look(0)
     assert statuses(model) == ["idle", "idle", "idle", "silent"]
-    running.divergence = findings.Report("missing", "0,1", 3, (1,), (0,), ("Rank 1 skipped it.",))
-    assert statuses(model) == ["idle", "diverged", "idle", "silent"]
     running.is_restarting = True
     assert statuses(model) == ["starting"] * 4
 
@@ -272,31 +278,9 @@ def test_dead_silent_restarting_and_diverged_ranks(
 def test_an_interrupted_rank_is_one_that_has_not_ended_the_cell(running: Running) -> None:
     model = Model(AutoMode())
     model.submitted.append(cell := running.submit(1, "a"))
-    cell.interrupted = (0, 1)
+    cell.is_stopped = True
     reply(cell, 0, "interrupted")
-    assert statuses(model) == ["idle", "interrupted", "running", "running"]
-
-
-def launched(rank: int, count: int, line: int = 3, seq: int = 1) -> wire.RankState:
-    return state(rank, "running", seq=seq, line=line, launches={"0,1": [count, 7]})
-
-
-@pytest.mark.parametrize(
-    ("before", "now", "expected"),
-    [
-        ((4, 3), (4, 3), {0}),  # rank 0 is ahead, and stands
-        ((4, 4), (4, 4), set()),  # both compute
-        ((4, 3), (9, 8), set()),  # both move: one is merely ahead
-        ((4, 4), (5, 4), set()),  # it has moved since the last look
-        ((3, 4), (3, 4), {1}),
-    ],
-)
-def test_who_waits_in_a_collective(
-    before: tuple[int, int], now: tuple[int, int], expected: set[int]
-) -> None:
-    then = {rank: launched(rank, count) for rank, count in enumerate(before)}
-    later = {rank: launched(rank, count) for rank, count in enumerate(now)}
-    assert waiting(then, later) == expected
+    assert statuses(model) == ["idle", "interrupted", "interrupted", "interrupted"]
 
 
 def test_small_changes_of_memory_are_no_news(running: Running) -> None:
@@ -323,10 +307,8 @@ def test_a_state_of_256_ranks_is_whole_and_small(monkeypatch: pytest.MonkeyPatch
     model = Model(AutoMode())
     cell = running.submit(1, "a")
     model.submitted.append(cell)
-    everybody = ",".join(map(str, range(256)))
-    running.link.states = {
-        r: state(r, "running", seq=1, line=3, launches={everybody: [7, 3]}) for r in range(256)
-    }
+    running.link.states = {r: state(r, "running", seq=1, line=3) for r in range(256)}
+    running.link.looked = Looked(1.0, [wait_of(rank, 255) for rank in range(255)])
     model.look(0)
     model.look(0)
     shown, cells = model.take_in()
@@ -559,52 +541,35 @@ def test_jupyters_server_does_not_take_them_for_activity(running: Running) -> No
 # --------------------------------------------------------------------------------------- incidents
 
 
-FOUND = findings.Report("missing", "0,1", 3, (1,), (0,), ("Rank 0 waits.", "Rank 1 does not."))
+MESSAGE = "Divergence in cell [7]: rank 1 ended the cell.\n  rank 1   ended\nNothing was launched."
 
 
-def test_a_finding_is_told_with_what_becomes_of_it(running: Running) -> None:
-    model = Model(AutoMode())
-    model.submitted.append(cell := running.submit(7, "a"))
-    report = wire.RankReport(state(0, "running"), [["cell.py", 3, "f", "wait()", 7, False]], [])
-    cell.report, cell.evidence = FOUND, {0: report}
-    first = model.take_in()[0].report
-    assert first is not None
-    assert first.lines == ["Rank 0 waits.", "Rank 1 does not."]
-    assert (first.waiting, first.culprits) == ([0], [1])
-    assert "cell [7] line 3, in f" in first.stacks
-    assert (first.cell_id, first.cell, first.recovered, first.open) == ("a", 7, "", False)
-    running.divergence = FOUND
-    end(cell)
-    second = model.take_in()[0].report
-    assert second == dataclasses.replace(first, open=True)
-    running.divergence, running.recovered = None, "Back in lockstep."
-    third = model.take_in()[0].report
-    assert third == dataclasses.replace(first, recovered="Back in lockstep.")
-
-
-def test_ranks_that_diverge_without_a_finding_are_told(running: Running) -> None:
-    model = Model(AutoMode())
-    running.divergence = findings.unexplained("not in lockstep after 8 s")
-    told = model.take_in()[0].report
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("Divergence", "diverged"), ("ValueError", "failed"), ("RankHung", "hung")],
+)
+def test_the_last_cell_that_went_wrong_is_told(running: Running, name: str, kind: str) -> None:
+    running.past_reports.last_own = LastReport(
+        1_500_000, 7, "pass", name, MESSAGE, "Fix it.", [1], cell_id="a"
+    )
+    told = Model(AutoMode()).take_in()[0].report
     assert told is not None
-    assert told.lines == ["The ranks have diverged: not in lockstep after 8 s."]
-    assert told.open
-    assert model.take_in()[0].report == told
+    assert (told.kind, told.cell, told.cell_id, told.at) == (kind, 7, "a", 1)
+    assert told.title == "Divergence in cell [7]: rank 1 ended the cell."
+    assert told.lines == ["  rank 1   ended", "Nothing was launched.", "Fix it."]
+    assert (told.culprits, told.open) == ([1], False)
 
 
 def test_a_death_is_told_and_so_is_the_next_one(running: Running) -> None:
     model = Model(AutoMode())
     model.submitted.append(running.submit(7, "a"))
-    running.link.states[1] = state(1, "running", cell=7, line=3)
-    model.look(0)
     running.dead[1] = wire.Death("killed by SIGKILL")
     first = model.take_in()[0].report
     assert first is not None
-    assert first.lines[:2] == [
-        "Rank 1 died in cell [7]: killed by SIGKILL.", "Rank 1 was last seen at cell [7] line 3.",
-    ]  # fmt: skip
+    assert first.title == "Rank 1 died"
+    assert first.lines[0] == "Rank 1 died in cell [7]: killed by SIGKILL."
     assert first.lines[-1] == "its last words"
-    assert (first.kind, first.culprits, first.waiting) == ("dead", [1], [])  # nobody waited
+    assert (first.kind, first.culprits, first.open) == ("dead", [1], True)
     assert first.cell_id == "a"
     time.sleep(0.002)
     running.dead[2] = wire.Death("exit code 1")
@@ -858,14 +823,15 @@ def test_an_interrupt_is_passed_on_by_the_cell_as_the_stop_button_does_it(
     running: Running,
 ) -> None:
     cell = running.submit(1, "a")
-    cell.stop = lambda: setattr(cell, "interrupted", (0, 2))
+    stops: list[None] = []
+    cell.stop = lambda: stops.append(None)
+    reply(cell, 1)
     operations = Operations(AutoMode(), Model(AutoMode()))
-    assert operations("interrupt", {}) == [0, 2]
+    assert operations("interrupt", {}) == [0, 2, 3]
+    assert len(stops) == 1
 
 
-def test_an_interrupt_that_no_cell_hears_goes_to_the_ranks(running: Running) -> None:
-    cell = running.submit(1, "a")
-    cell.stop = lambda: None
+def test_an_interrupt_of_another_notebooks_cell_goes_to_the_ranks(running: Running) -> None:
     running.interrupt = lambda: [1, 3]  # type: ignore[attr-defined]
     assert Operations(AutoMode(), Model(AutoMode()))("interrupt", {}) == [1, 3]
 

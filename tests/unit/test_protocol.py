@@ -27,7 +27,6 @@ from jaxcluster.panel.protocol import (
     Shown,
     Start,
     State,
-    Undo,
     plain,
 )
 from jaxcluster.wire import VariableInfo
@@ -39,24 +38,21 @@ NOW = 1_750_000_000_000
 DEVICES = [["cpu:0", "cpu:1"], ["cpu:2", "cpu:3"], ["cpu:4", "cpu:5"], ["cpu:6", "cpu:7"]]
 
 REPORT = Report(
-    kind="missing",
+    kind="diverged",
     cluster="main",
     cell_id="8a1f2c9e",
     cell=7,
     at=NOW - 300,
+    title="Divergence in cell [7]: rank 1 ended the cell without the launch that ranks 0, 2 "
+    "wait for.",
     lines=[
-        "Line 2 runs jnp.sum only `if rank != 1`.",
-        "Rank 1 finished the cell without launch 5, jit(_reduce_sum) (its last launch: 4, jit(f), "
-        "cell [6] line 2).",
-        "Rank 0 waited in jnp.sum at cell [7] line 3 (launch 5: jit(_reduce_sum)).",
+        "  ranks 0, 2   line 3   total = jnp.sum(x)   jit(sum) float32[8]",
+        "  rank 1       ended    line 2 is `if rank != 1:`",
+        "Nothing was launched. Fix the cell and run it again.",
     ],
-    title="Branch on line 2",
-    waiting=[0],
     culprits=[1],
-    stacks="── rank 0 ──\n  cell [7] line 3, in <module>\n    total = jnp.sum(x)",
-    recovered="Back in lockstep after 0.3 s (rank 1 ran 1 skipped program with zeros).",
-    open=False,
 )
+WAITS = "It waits for rank 2 (line 3, jit(sum))."
 
 STATE = State(
     now=NOW,
@@ -68,14 +64,12 @@ STATE = State(
     current="main",
     progress="",
     ranks=[
-        Rank(0, "waiting", "host-a", 4100, DEVICES[0], 7, 3, NOW - 1_500, 512 << 20),
+        Rank(0, "waiting", "host-a", 4100, DEVICES[0], 7, 3, NOW - 1_500, 512 << 20, WAITS),
         Rank(1, "idle", "host-a", 4101, DEVICES[1], None, None, None, 496 << 20),
         Rank(2, "running", "host-a", 4102, DEVICES[2], 7, 2, NOW - 1_500, 512 << 20),
         Rank(3, "dead", "host-a", 4103, DEVICES[3], None, None, None, 0, "killed by SIGKILL"),
     ],
-    strict=False,
     report=REPORT,
-    undo=Undo(11, "5d20aa31", 6, refused="Cell [7] has not ended."),
 )
 
 CELL = Cell(
@@ -112,8 +106,6 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "use": {"name": "exp1"},
     "stop": {"name": "main"},
     "restart": {"clean": False},
-    "resync": {},
-    "undo": {"seq": 11},
     "interrupt": {},
     "logs": {"rank": 2, "lines": 200},
     "stacks": {},
@@ -138,8 +130,6 @@ RESULTS: dict[str, Any] = {
     "use": "Cells of this notebook now run on 'exp1'.",
     "stop": "Stopped ranks 0-3 of 'main' in 0.2 s.",
     "restart": "New processes after 2.0 s: 3 variables kept.",
-    "resync": "Back in lockstep after 0.1 s (nothing was missing). All variables are kept.",
-    "undo": "Cell [6] was undone: x has its old value.",
     "interrupt": [0, 2],
     "logs": "INFO: loading\nWARNING: slow",
     "stacks": "── ranks 0, 2 ──\n  cell [7] line 3, in <module>\n    total = jnp.sum(x)",

@@ -2,7 +2,7 @@
 
 import { CommandIDs } from '../commandIds';
 import type { IOperations, IState, Operation } from '../protocol';
-import { isBusy, isOutOfStep, type Trans } from '../widgets/labels';
+import { isBusy, type Trans } from '../widgets/labels';
 
 export type Args = { [key: string]: string | number | boolean };
 
@@ -27,10 +27,6 @@ export function actionOf(command: string, args: Args, state: IState, trans: Tran
   switch (command) {
     case CommandIDs.interrupt:
       return { call: { op: 'interrupt', args: {} } };
-    case CommandIDs.resync:
-      return { call: { op: 'resync', args: {} } };
-    case CommandIDs.undo:
-      return state.undo ? { call: { op: 'undo', args: { seq: state.undo.seq } } } : null;
     case CommandIDs.startAgain:
       return { call: { op: 'again', args: { on_cpu: args.on_cpu === true } } };
     case CommandIDs.cancelStart:
@@ -82,8 +78,6 @@ export function menuOf(state: IState, trans: Trans): [command: string, label: st
     [CommandIDs.stacks, trans.__('Show Stacks'), has],
     [CommandIDs.logs, trans.__('Show Logs'), has],
     [CommandIDs.interrupt, trans.__('Interrupt All Ranks'), has && isBusy(state)],
-    [CommandIDs.resync, trans.__('Resync Ranks'), has && isOutOfStep(state)],
-    [CommandIDs.undo, trans.__('Undo Last Cell on the Ranks'), state.undo?.refused === ''],
     [CommandIDs.restart, trans.__('Restart Ranks…'), has]
   ];
   return all.flatMap(([command, label, can]) => (can ? [[command, label]] : []));

@@ -16,7 +16,7 @@ import { View } from '../widgets/view';
 /** Shows what was found on the ranks in a panel of their notebook. */
 export const report: JupyterFrontEndPlugin<void> = {
   id: 'jaxcluster-labextension:report',
-  description: 'Who was where when ranks diverged or died, and what can be done.',
+  description: 'What went wrong on the ranks, and what can be done.',
   autoStart: true,
   requires: [IClusters],
   optional: [ILabShell, ITranslator],
@@ -67,7 +67,7 @@ export const report: JupyterFrontEndPlugin<void> = {
 
     app.commands.addCommand(CommandIDs.showReport, {
       label: trans.__('Show Report of What Went Wrong'),
-      caption: trans.__('Who was where when ranks diverged or died, and what can be done'),
+      caption: trans.__('What went wrong on the ranks, and what can be done'),
       icon,
       isEnabled: () => !!clusters.current?.state?.report,
       execute: () => {

@@ -19,7 +19,7 @@ import { View } from '../widgets/view';
 /** What the menu has, of which it shows what can be done now. */
 const MENU = [
   [CommandIDs.showReport, CommandIDs.stacks, CommandIDs.logs, CommandIDs.inspect],
-  [CommandIDs.interrupt, CommandIDs.resync, CommandIDs.undo, CommandIDs.restart]
+  [CommandIDs.interrupt, CommandIDs.restart]
 ];
 
 /** A new notebook, whose kernel is ready. */

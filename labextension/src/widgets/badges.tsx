@@ -2,7 +2,7 @@
 
 import * as React from 'react';
 import { ranksText } from '../draw/shardview';
-import type { CellRankStatus, ICell, ICellRank, IUndo } from '../protocol';
+import type { CellRankStatus, ICell, ICellRank } from '../protocol';
 import { Elapsed } from './clock';
 import { Counts } from './parts';
 import { countStatuses, glyphOf, statusLabel, toneOf, took, type Trans } from './labels';
@@ -22,9 +22,6 @@ interface IBadges {
   onShow: (rank: number) => void;
   /** Show the report of what went wrong in it; null where there is none. */
   onReport: (() => void) | null;
-  /** Whether the cell can be taken back; null where it is not the last one, or has not failed. */
-  undo?: IUndo | null;
-  onUndo?: () => void;
 }
 
 export function Badges(props: IBadges): JSX.Element {
@@ -66,35 +63,7 @@ export function Badges(props: IBadges): JSX.Element {
           {trans.__('Report')}
         </button>
       )}
-      {props.undo && <Undo undo={props.undo} trans={trans} onUndo={props.onUndo} />}
     </div>
-  );
-}
-
-interface IUndoButton {
-  undo: IUndo;
-  trans: Trans;
-  onUndo?: () => void;
-}
-
-/** Takes the cell back. Where it can't be, a disabled button that can be pointed at says why. */
-function Undo({ undo, trans, onUndo }: IUndoButton): JSX.Element {
-  if (undo.is_done) {
-    return <span className="jxl-dim">{trans.__('undone')}</span>;
-  }
-  const is = undo.refused === '';
-  const why = undo.refused || trans.__("Take back what this cell did to the ranks' variables");
-  return (
-    <button
-      type="button"
-      className="jxl-button jxl-mod-quiet jxl-undo"
-      aria-disabled={!is}
-      aria-label={trans.__('Undo cell [%1]. %2', undo.cell, why)}
-      title={why}
-      onClick={() => is && onUndo?.()}
-    >
-      {trans.__('Undo')}
-    </button>
   );
 }
 

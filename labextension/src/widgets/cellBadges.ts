@@ -7,8 +7,7 @@ import type { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { Signal } from '@lumino/signaling';
 import { Panel } from '@lumino/widgets';
 import * as React from 'react';
-import { complain, say, takeBack } from '../messages';
-import type { ICell, IUndo } from '../protocol';
+import type { ICell } from '../protocol';
 import { keptOutputs } from '../ranksOutputs';
 import type { ILink } from '../tokens';
 import { Badges, OutputHead } from './badges';
@@ -44,8 +43,8 @@ export class CellBadges extends Panel {
   /** Counts what was asked for, so that a late answer is known for one. */
   private asked = 0;
   private readonly strip: View;
-  /** What is drawn of the state. */
-  private drawn = '';
+  /** Whether the link to the report is drawn. */
+  private drawn = false;
 
   constructor(
     private readonly services: IServices,
@@ -72,9 +71,7 @@ export class CellBadges extends Panel {
           clockOffset: services.link.clockOffset,
           trans: services.trans,
           onShow: this.toggle,
-          onReport: this.isReported ? services.onReport : null,
-          undo: this.undo,
-          onUndo: this.takeBack
+          onReport: this.isReported ? services.onReport : null
         })
       )
     );
@@ -105,14 +102,6 @@ export class CellBadges extends Panel {
     super.dispose();
   }
 
-  /** Of a cell that has failed, and was the last one: whether it can be taken back. */
-  private get undo(): IUndo | null {
-    const undo = this.services.link.state?.undo ?? null;
-    const { run, isSaved } = this;
-    const failed = run.ended !== null && run.ranks.some(({ status }) => status !== 'done');
-    return failed && !isSaved && undo?.seq === run.seq && undo.cell_id === run.cell_id ? undo : null;
-  }
-
   /** Whether the last report is of this run. */
   private get isReported(): boolean {
     const report = this.services.link.state?.report;
@@ -120,18 +109,11 @@ export class CellBadges extends Panel {
   }
 
   private onState(): void {
-    const state = JSON.stringify([this.undo, this.isReported]);
-    if (state !== this.drawn) {
-      this.drawn = state;
+    if (this.isReported !== this.drawn) {
+      this.drawn = this.isReported;
       this.strip.update();
     }
   }
-
-  private readonly takeBack = (): void => {
-    const { link, trans } = this.services;
-    takeBack();
-    link.call('undo', { seq: this.run.seq }).then(say, error => complain(error, trans));
-  };
 
   private readonly toggle = (rank: number): void => this.choose(rank === this.shown ? null : rank);
 

@@ -18,7 +18,6 @@ const LOOKS: Record<Status, [glyph: string, tone: Tone]> = {
   paused: ['‖', 'waiting'],
   interrupted: ['■', 'waiting'],
   silent: ['?', 'bad'],
-  diverged: ['≠', 'bad'],
   dead: ['✖', 'bad'],
   done: ['✓', 'good'],
   failed: ['!', 'bad']
@@ -43,8 +42,6 @@ export function statusLabel(status: Status, trans: Trans): string {
       return trans.__('interrupted');
     case 'silent':
       return trans.__('silent');
-    case 'diverged':
-      return trans.__('diverged');
     case 'dead':
       return trans.__('dead');
     case 'done':
@@ -58,13 +55,11 @@ export function statusLabel(status: Status, trans: Trans): string {
 export function statusMeaning(status: Status, trans: Trans): string {
   switch (status) {
     case 'waiting':
-      return trans.__('in a computation that needs other ranks');
+      return trans.__('waits for other ranks');
     case 'paused':
       return trans.__('in a debugger, or waits for an answer to input()');
     case 'silent':
       return trans.__('does not answer');
-    case 'diverged':
-      return trans.__('has launched other computations than the other ranks');
     default:
       return statusLabel(status, trans);
   }
@@ -189,7 +184,7 @@ export function oddFirst<R extends { rank: number; status: Status }>(ranks: read
 }
 
 /** The one thing to do now; null where nothing is called for. */
-export function primaryOf(state: IState): 'start' | 'interrupt' | 'resync' | 'restart' | null {
+export function primaryOf(state: IState): 'start' | 'interrupt' | 'restart' | null {
   if (state.current === null || !state.ranks.length) {
     return 'start';
   }
@@ -197,10 +192,7 @@ export function primaryOf(state: IState): 'start' | 'interrupt' | 'resync' | 're
   if (any('running', 'waiting', 'interrupted')) {
     return 'interrupt';
   }
-  if (any('dead', 'silent')) {
-    return 'restart';
-  }
-  return any('diverged') || state.report?.open ? 'resync' : null;
+  return any('dead', 'silent') ? 'restart' : null;
 }
 
 /** The current cluster of a state; null while there is none. */
@@ -211,9 +203,4 @@ export function currentCluster(state: IState): ICluster | null {
 /** Whether some rank runs something: else there is nothing to interrupt. */
 export function isBusy(state: IState | null): boolean {
   return (state?.ranks ?? []).some(({ status }) => status !== 'idle' && status !== 'dead');
-}
-
-/** Whether something speaks against all ranks being in lockstep. */
-export function isOutOfStep(state: IState | null): boolean {
-  return !!state?.report?.open || (state?.ranks ?? []).some(({ status }) => status !== 'idle');
 }

@@ -100,11 +100,6 @@ function Notebook(props: ISidebar): JSX.Element {
       <div className="jxl-line jxl-head">
         <Middle className="jxl-name" text={cluster.name} />
         <span className="jxl-summary">{chipText({ ...state, progress: '' }, trans)}</span>
-        {state.strict && (
-          <span className="jxl-mark" title={trans.__('Each launch is checked on all ranks first')}>
-            {trans.__('strict')}
-          </span>
-        )}
         <Actions {...props} state={state} />
       </div>
       {state.start ? (
@@ -114,9 +109,9 @@ function Notebook(props: ISidebar): JSX.Element {
       )}
       {state.report?.open && (
         <div className="jxl-alarm">
-          <p>{state.report.lines[0]}</p>
+          <p>{state.report.title}</p>
           <Button
-            label={trans.__('Show who was where')}
+            label={trans.__('Show report')}
             onClick={() => execute(CommandIDs.showReport)}
           />
         </div>
@@ -175,11 +170,6 @@ function Actions(props: ISidebar & { state: IState }): JSX.Element {
       trans.__('Stop what runs on all ranks; variables are kept'),
       CommandIDs.interrupt
     ],
-    resync: [
-      trans.__('Resync'),
-      trans.__('Bring the ranks back into lockstep'),
-      CommandIDs.resync
-    ],
     restart: [
       trans.__('Restart …'),
       trans.__('New processes, with the variables or without'),
@@ -195,7 +185,7 @@ function Actions(props: ISidebar & { state: IState }): JSX.Element {
         className="jxl-button jxl-more"
         aria-haspopup="menu"
         aria-label={trans.__('More actions')}
-        title={trans.__('Stacks, launches, logs, arrays, restart')}
+        title={trans.__('Stacks, logs, arrays, restart')}
         onClick={event => props.openMenu(event.currentTarget)}
       >
         <span aria-hidden="true">⋯</span>
