@@ -41,9 +41,10 @@ from jaxcluster.host import limits
 from jaxcluster.host.facts import engine_facts
 from jaxcluster.host.processes import busy_s, share_files_in
 from jaxcluster.host.reachability import connection_errors
+from jaxcluster.rank.state.states import States
 from jaxcluster.supervision.processes import pid_space_mark, process_token
 from jaxcluster.supervision.starting import WARNINGS
-from jaxcluster.wire.ops import agreement, arrays, cells, lockstep, start, values
+from jaxcluster.wire.ops import agreement, arrays, cells, lockstep, saving, start, values
 
 CONNECTION_FILE_TIMEOUT_S = 60.0
 WAYS_S = 5.0  # for other ranks' listeners to answer
@@ -174,6 +175,12 @@ class Rank:
         handle(values.AssignBind, "now", in_turn(self.values.assign_bind))
         handle(values.Spanning, "side", self.values.spanning_names)
         handle(values.Unbind, "now", in_turn(self.values.unbind))
+        self.states = States(rank, self.values.lost, self.runner.cell_numbers)
+        handle(saving.Save, "side", self.states.save)
+        handle(saving.Checkpoint, "now", in_turn(self.states.checkpoint))
+        handle(saving.Load, "now", in_turn(self.states.load))
+        handle(saving.Bind, "now", in_turn(self.states.bind))
+        handle(saving.Drop, "now", self.states.drop)
         views = ArrayViews(self.values)
         handle(arrays.Arrays, "side", views.report)
         handle(arrays.CheckShards, "side", views.check)
@@ -239,6 +246,7 @@ class Rank:
         guards.guard(kernel.shell, self.runner.asking)
         scripts.run_again(kernel.shell)
         self.values.lost.install(kernel.shell)
+        self.states.attach(kernel.shell)
         self.runner.attach(kernel.shell)
         client = ClientCode(self.runner)
         client.attach(kernel)

@@ -81,35 +81,19 @@ def why_copies_differ(error: BaseException) -> str:
     return ""
 
 
-def uncommitted(values: np.ndarray[Any, Any], weak_type: bool) -> Any:
-    """A jax.Array on the default device, which jit may move; weakly typed where that was so.
+def with_type(array: Any, weak_type: bool, committed: bool) -> Any:
+    """The same array, which may span processes, of that type. Nothing is launched.
 
-    ``jax.numpy.asarray`` makes weak types of Python scalars alone (jax 0.10.2 and 0.12 have it in
-    ``lax_internal._convert_element_type``). Without that name the array is strongly typed.
+    ``jax.make_array_from_single_device_arrays`` makes strong types alone, and commits the array to
+    its devices (jax 0.10.2 and 0.12: it ends in ``ArrayImpl``, to which both are given). Where that
+    has moved they stay.
     """
-    import jax
-
-    array = jax.numpy.asarray(values)
-    if weak_type:
-        try:
-            from jax._src.lax.lax import _convert_element_type
-
-            array = _convert_element_type(array, array.dtype, weak_type=True)
-        except (ImportError, TypeError):
-            pass
-    return array
-
-
-def weakly_typed(array: Any) -> Any:
-    """The same array, which may span processes, with a weak type. Nothing is launched.
-
-    ``jax.make_array_from_single_device_arrays`` makes strong types alone (jax 0.10.2 and 0.12: it
-    ends in ``ArrayImpl``, to which the type is given). Where that has moved the type is strong.
-    """
+    if committed and not weak_type:
+        return array
     try:
-        aval = array.aval.update(weak_type=True)
+        aval = array.aval.update(weak_type=weak_type)
         pieces = [shard.data for shard in array.addressable_shards]
-        return type(array)(aval, array.sharding, pieces, committed=True)
+        return type(array)(aval, array.sharding, pieces, committed=committed)
     except (AttributeError, TypeError):
         return array
 

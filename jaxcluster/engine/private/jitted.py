@@ -1,0 +1,31 @@
+"""jitted functions: what they were made of, and others that are made of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def info_of(function: Any) -> Any:
+    """The options of a jitted function.
+
+    JAX has no public way to ask (jax 0.10.2 and 0.12: ``_jit_info``, a ``PjitInfo``).
+
+    Raises:
+      AttributeError: the name has moved.
+    """
+    return function._jit_info
+
+
+def jitted(function: Any, info: Any) -> Any:
+    """A function, jitted with the options that another one had."""
+    from jax._src import pjit
+
+    return pjit._cpp_pjit(function, info)  # type: ignore[no-untyped-call]
+
+
+def can_make() -> bool:
+    """Whether the names are there, by which jitted functions are saved and made again."""
+    import jax
+    from jax._src import pjit
+
+    return hasattr(pjit, "_cpp_pjit") and hasattr(jax.jit(len), "_jit_info")

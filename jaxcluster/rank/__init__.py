@@ -1,0 +1,1 @@
+"""A rank: one process of the cluster, and what it does for the notebook."""

@@ -1,0 +1,165 @@
+"""Writes what a namespace holds to a file.
+
+There is one pickle, in which each name has a section, so that names share what they shared. A name
+that can't be saved costs itself alone.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from jaxcluster.engine.user_names import is_users
+from jaxcluster.rank.state import file
+from jaxcluster.rank.state.arrays import ArraysToSave
+from jaxcluster.rank.state.classes import Circular
+from jaxcluster.rank.state.common import is_common, spans
+from jaxcluster.rank.state.file import Part
+from jaxcluster.rank.state.pickling import Pickler, is_large
+from jaxcluster.rank.state.settings import Settings
+from jaxcluster.wire.ops.saving import Saved, SavePlace
+
+SETTINGS, REGISTERED = " settings", " registered"  # sections that are no names
+WHY_CHARS = 200
+
+
+class NoRoom(Exception):
+    """No place has room for it."""
+
+
+class Pickled:
+    """A namespace as one pickle, and the raw sections beside it.
+
+    Attributes:
+      sections: for each name where its part of the pickle begins and ends, and its first buffer.
+      lost: names that can't be saved, and why.
+    """
+
+    def __init__(self, values: Mapping[str, Any], namespace: dict[str, Any]) -> None:
+        self.values, self.lost = dict(values), dict[str, str]()
+        self._namespace = namespace
+        self._by_value: set[type] = set()
+        while not self._dump_all():
+            self._try_each()
+
+    def _dump_all(self) -> bool:
+        """One pickle of all; False, and why in ``lost``, where one of them can't be saved."""
+        self.parts: list[Part] = []
+        self.arrays = ArraysToSave(self.parts)
+        self.buffers: list[int] = []  # their sections
+        self.sections: list[tuple[str, int, int, int]] = []
+        self.spanning: set[str] = set()
+        self.file = io.BytesIO()
+        pickler = self._pickler(self.file, self.arrays)
+        for name, value in self.values.items():
+            start, first, met = self.file.tell(), len(self.buffers), len(self.arrays.described)
+            self.arrays.name = name
+            if (why := self._dump(pickler, value)) is not None:
+                self._drop(name, why)
+                return False
+            self.sections.append((name, start, self.file.tell(), first))
+            if any(one.spans for one in self.arrays.described[met:]) or spans(value):
+                self.spanning.add(name)
+        return True
+
+    def _try_each(self) -> None:
+        """Find all that can't be saved, by a pickle of its own for each."""
+        arrays = ArraysToSave([])
+        for name, value in list(self.values.items()):
+            pickler = self._pickler(io.BytesIO(), arrays)
+            if (why := self._dump(pickler, value)) is not None:
+                self._drop(name, why)
+
+    def _drop(self, name: str, why: str) -> None:
+        if why:  # else it is tried again
+            del self.values[name]
+            self.lost[name] = why
+
+    def _dump(self, pickler: Pickler, value: Any) -> str | None:
+        """Why a value can't be saved; "" if it can be in another way, None if it is."""
+        try:
+            pickler.dump(value)
+        except Circular as error:
+            self._by_value.add(error.cls)
+            return ""
+        except Exception as error:
+            return _why(error)
+        return None
+
+    def _pickler(self, into: io.BytesIO, arrays: ArraysToSave) -> Pickler:
+        is_whole = into is self.file
+
+        def large(buffer: pickle.PickleBuffer) -> bool:
+            if not is_large(buffer):
+                return True
+            if is_whole:
+                self.buffers.append(len(self.parts))
+                self.parts.append(Part(buffer.raw().nbytes, buffer.raw))
+            return False
+
+        return Pickler(into, self._namespace, arrays.number, large, self._by_value)
+
+    def about(self) -> dict[str, Any]:
+        """What a reader has to know."""
+        return {
+            "names": self.sections,
+            "buffers": self.buffers,
+            "arrays": [asdict(one) for one in self.arrays.described],
+            "common": [name for name, value in self.values.items() if is_common(value)],
+        }
+
+
+def save(
+    places: Iterable[SavePlace],
+    rank: int,
+    namespace: dict[str, Any],
+    settings: Settings,
+    versions: Mapping[str, str],
+) -> Saved:
+    """Write a rank's file to the first place that has room.
+
+    Raises:
+      NoRoom: none has.
+    """
+    names = {n: v for n, v in dict(namespace).items() if is_users(n, v)}
+    values = {SETTINGS: settings.changed(), **names, **settings.results()}
+    values[REGISTERED] = settings.registered()
+    pickled = Pickled(values, namespace)
+    pickle_part = pickled.file.getbuffer()
+    parts = [*pickled.parts, Part(len(pickle_part), lambda: pickle_part)]
+    about = {**pickled.about(), "pickle": len(parts) - 1, "versions": dict(versions)}
+    nbytes = sum(part.nbytes for part in parts)
+    whys = []
+    for place in places:
+        path = Path(place.folder) / file.file_name(rank)
+        if place.room is not None and nbytes > place.room:
+            whys.append(f"{place.folder} has room for {place.room >> 20} MiB")
+            continue
+        try:
+            size = file.write(path, parts, about)
+        except (OSError, file.BadFile) as error:
+            whys.append(str(error))
+            path.unlink(missing_ok=True)
+            continue
+        return Saved(
+            place.folder,
+            [path.name],
+            size,
+            [name for name in pickled.values if name in names],
+            {name: why for name, why in pickled.lost.items() if name in names},
+            sorted(pickled.spanning & names.keys()),
+            left={n.strip(): why for n, why in pickled.lost.items() if n in (SETTINGS, REGISTERED)},
+        )
+    raise NoRoom(f"{nbytes >> 20} MiB found no room: {'; '.join(whys)}")
+
+
+def _why(error: Exception) -> str:
+    told = str(error) or type(error).__name__
+    return told if len(told) <= WHY_CHARS else f"{told[:WHY_CHARS]} ..."
+
+
+Check = Callable[[], None]

@@ -1,0 +1,113 @@
+"""What a rank answers when its variables are saved, and loaded again."""
+
+from __future__ import annotations
+
+import platform
+import threading
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from jaxcluster import __version__
+from jaxcluster.engine.control import Request
+from jaxcluster.engine.lost_names import LostNames
+from jaxcluster.rank.state.file import StateFile, file_name
+from jaxcluster.rank.state.loading import Values, load
+from jaxcluster.rank.state.saving import save
+from jaxcluster.rank.state.settings import Settings
+from jaxcluster.wire.ops.saving import (
+    Bind,
+    Bound,
+    Checkpoint,
+    Drop,
+    Load,
+    Loaded,
+    Save,
+    Saved,
+    SavePlace,
+)
+
+
+class GivenUp(Exception):
+    """Nobody waits for it any more."""
+
+
+class States:
+    """Answers for the namespace of one rank."""
+
+    def __init__(self, rank: int, lost: LostNames, cell_numbers: dict[str, int]) -> None:
+        self.rank = rank
+        self.namespace: dict[str, Any] = {}
+        self.lost = lost
+        self.settings = Settings(cell_numbers)
+        self._read: dict[str, Values] = {}
+        self._dropped: deque[str] = deque(maxlen=64)
+        self._saving = threading.Lock()
+
+    def attach(self, shell: Any) -> None:
+        """Cells run in this shell from now on."""
+        self.namespace = shell.user_ns
+        self.settings.attach(shell)
+
+    def save(self, request: Request[Save]) -> Saved:
+        """``save``: whatever the main thread does."""
+        return self._save(request.body.places)
+
+    def checkpoint(self, request: Request[Checkpoint]) -> Saved:
+        """``checkpoint``: on the main thread, among the cells."""
+        return self._save([SavePlace(request.body.folder)])
+
+    def _save(self, places: list[SavePlace]) -> Saved:
+        import jax
+
+        versions = {
+            "jaxcluster": __version__,
+            "jax": jax.__version__,
+            "python": platform.python_version(),
+        }
+        with self._saving:
+            saved = save(places, self.rank, self.namespace, self.settings, versions)
+        self.lost.tidy(self.namespace)
+        saved.unbound.update(self.lost.reasons)
+        return saved
+
+    def load(self, request: Request[Load]) -> Loaded:
+        """``load``: make all values, and hold them until ``bind``. On the main thread."""
+        body = request.body
+
+        def check() -> None:
+            if body.token in self._dropped:
+                raise GivenUp
+
+        files = {
+            rank: StateFile(Path(folder) / file_name(rank)) for rank, folder in body.files.items()
+        }
+        try:
+            if not files:
+                return Loaded([])
+            base = body.own if body.own is not None else min(files)
+            is_own = body.own is not None
+            found = load(files, base, self.namespace, self.settings, check, own=is_own)
+        finally:
+            for file in files.values():
+                file.close()
+        self._read[body.token] = found
+        return Loaded(list(found.names), found.lost)
+
+    def bind(self, request: Request[Bind]) -> Bound:
+        """``bind``: all names that were read and are not lost. On the main thread."""
+        body = request.body
+        found = self._read.pop(body.token, None) or Values()
+        names = {name: value for name, value in found.names.items() if name not in body.lost}
+        for name in body.lost:
+            self.namespace.pop(name, None)
+        self.namespace.update(names)
+        self.lost.add(body.lost, self.namespace)
+        self.settings.show(found.settings, found.results)
+        return Bound(list(names), found.left)
+
+    def drop(self, request: Request[Drop]) -> None:
+        """``drop``: what was read, or is being read, is not bound."""
+        self._dropped.append(request.body.token)
+        if (found := self._read.pop(request.body.token, None)) is not None:
+            found.undo()
