@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import io
+import pickle
 import pickletools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from jaxcluster.rank.state.arrays import ArraysToLoad
+from jaxcluster.rank.state.classes import making_in
 from jaxcluster.rank.state.file import StateFile
 from jaxcluster.rank.state.pickling import Unpickler
 from jaxcluster.rank.state.saving import REGISTERED, SETTINGS, _why
 from jaxcluster.rank.state.settings import Settings, Undo, register_again
 
 Check = Callable[[], None]
+SAFE = {str, bytes, int, float, type, FunctionType, BuiltinFunctionType, ModuleType}
 
 
 @dataclass
@@ -69,18 +73,24 @@ def load(
     common = {*about["common"]} if not own else None
     stream, buffers = io.BytesIO(source.copy(about["pickle"]).data), Buffers(source)
     unpickler, gaps = Unpickler(stream, namespace, arrays.array, buffers), set[int]()
-    for name, start, stop, buffers.at in about["names"]:
+    for name, start, stop, first in about["names"]:
         check()
+        buffers.at = first
         try:
             if gaps and gaps & _gets(stream.getbuffer()[start:stop]):
                 raise ValueError("it shares a part with another name that is lost")
             value = unpickler.load()
         except Exception as error:
             found.lost[name] = _why(error)
-            memo = _memo(unpickler, stream.getbuffer()[:stop], gaps)
+            stream.seek(start)
+            buffers.at = first
+            with making_in(namespace):
+                mender = Mender(unpickler, stream, buffers, start)
+                mender.load()
+            gaps |= mender.gaps()
             stream.seek(stop)
             unpickler = Unpickler(stream, namespace, arrays.array, buffers)
-            unpickler.memo = memo
+            unpickler.memo = mender.memo  # type: ignore[attr-defined]
             continue
         if name == SETTINGS:
             found.settings = value
@@ -97,15 +107,61 @@ def load(
     return found
 
 
-def _memo(unpickler: Unpickler, read: Any, gaps: set[int]) -> dict[int, Any]:
-    """The memo after a section that was not read to its end: what it lacks is a gap."""
-    memo: dict[int, Any] = unpickler.memo.copy()  # type: ignore[attr-defined]
-    count = sum(op.name == "MEMOIZE" for op, _ in _operations(read))
-    for number in range(count):
-        if number not in memo:
-            memo[number] = None
-            gaps.add(number)
-    return memo
+class Mender(pickle._Unpickler):  # Python's own, whose steps can be caught
+    """Reads a section that can't be read to its end: what fails in it is a ``Gap``."""
+
+    def __init__(self, unpickler: Unpickler, stream: io.BytesIO, buffers: Any, start: int) -> None:
+        super().__init__(stream, buffers=buffers)
+        self.persistent_load = unpickler.persistent_load  # type: ignore[method-assign]
+        before = sum(op.name == "MEMOIZE" for op, _ in _operations(stream.getbuffer()[:start]))
+        memo: dict[int, Any] = unpickler.memo.copy()  # type: ignore[attr-defined]
+        self.memo: dict[int, Any] = {n: value for n, value in memo.items() if n < before}
+        self._first = before
+
+    def gaps(self) -> set[int]:
+        """Places in the memo that may hold what failed."""
+        return {
+            number
+            for number, value in self.memo.items()
+            if number >= self._first and type(value) not in SAFE
+        }
+
+    dispatch = dict(pickle._Unpickler.dispatch)
+
+
+class Gap:
+    """What could not be made."""
+
+
+def _catching(code: bytes, is_on_stack: bool | None) -> Callable[[Any], None]:
+    step: Callable[[Any], None] = pickle._Unpickler.dispatch[code[0]]
+
+    def catching(unpickler: Any) -> None:
+        try:
+            step(unpickler)
+        except Exception:
+            if is_on_stack:
+                unpickler.stack[-1] = Gap()
+            elif is_on_stack is not None:
+                unpickler.append(Gap())
+
+    return catching
+
+
+# For each step that runs code whether its result takes the place of what it was made of.
+for _code, _is_on_stack in {
+    pickle.REDUCE: True,
+    pickle.NEWOBJ: False,
+    pickle.NEWOBJ_EX: False,
+    pickle.BINPERSID: False,
+    pickle.STACK_GLOBAL: False,
+    pickle.NEXT_BUFFER: False,
+    pickle.BUILD: None,
+    pickle.SETITEMS: None,
+    pickle.APPENDS: None,
+    pickle.ADDITEMS: None,
+}.items():
+    Mender.dispatch[_code[0]] = _catching(_code, _is_on_stack)
 
 
 def _gets(section: Any) -> set[int]:

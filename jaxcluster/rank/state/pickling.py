@@ -28,6 +28,7 @@ from jaxcluster.wire.ops.values import FILES
 
 PROTOCOL = 5
 LARGE_NBYTES = 64 << 10  # from here on a buffer is a section of its own
+IS_MADE = 2  # from here on what cloudpickle says of a class has its attributes: else it is known
 STREAMS = ("stdin", "stdout", "stderr")
 
 Large = Callable[[pickle.PickleBuffer], Any]
@@ -75,6 +76,7 @@ class Pickler(cloudpickle.Pickler):
         self._reducers: dict[type, Callable[[Any], Any]] = {
             type(jax.jit(len)): self._reduce_jitted,
             np.ndarray: _reduce_view,
+            **dict.fromkeys((jax.custom_jvp, jax.custom_vjp), _reduce_custom),
             CellType: self._reduce_cell,
             type(functools.cache(len)): lambda f: (_cached, (f.__wrapped__, f.cache_parameters())),
         }
@@ -106,7 +108,7 @@ class Pickler(cloudpickle.Pickler):
         if issubclass(kind, self._keys_and_tracers):
             return _reduce_key(obj)
         reduced = super().reducer_override(obj)
-        if issubclass(kind, type) and reduced is not NotImplemented:
+        if issubclass(kind, type) and isinstance(reduced, tuple) and len(reduced) > IS_MADE:
             return self._reduce_class(obj, reduced)
         return reduced
 
@@ -120,8 +122,6 @@ class Pickler(cloudpickle.Pickler):
             needs = {n: self._namespace[n] for n in found.needs(self._namespace)}
             reduced = classes.run, (found, needs), classes.state_of(cls, found)
             return *reduced, None, None, classes.set_state
-        if not isinstance(by_value, tuple):
-            return by_value
         classes.check_by_value(cls)
         make, arguments, state, *_ = by_value
         how = classes.registration(cls)
@@ -152,7 +152,7 @@ class Pickler(cloudpickle.Pickler):
 
 
 class _OfArrays(dict[type, Any]):
-    """What gives the ids of a type's objects, None where they have none: of arrays by their type."""
+    """What gives the ids of a type's objects: None where they have none."""
 
     def __init__(self, of_array: Callable[[Any], Any]) -> None:
         super().__init__()
@@ -198,6 +198,10 @@ def _set_function(func: FunctionType, state: Any) -> None:
 
 def _update(function: Any, attributes: Any) -> None:
     vars(function).update(attributes)
+
+
+def _reduce_custom(function: Any) -> Any:
+    return object.__new__, (type(function),), dict(vars(function))
 
 
 def _cached(function: Any, parameters: Any) -> Any:
