@@ -118,6 +118,7 @@ class ArraysToSave:
         array.block_until_ready()  # raises if its computation has failed
 
     def _section(self, data: Any) -> int:
+        key: Any
         try:
             key = data.unsafe_buffer_pointer(), data.nbytes, next(iter(data.devices()))
         except Exception:  # of this kind of device

@@ -80,7 +80,7 @@ def _names_in(function: Any, namespace: Mapping[str, Any]) -> list[str]:
     function = getattr(function, "__func__", function)
     if not isinstance(function, FunctionType) or function.__globals__ is not namespace:
         return []
-    found, codes = [], [function.__code__]
+    found, codes = list[str](), [function.__code__]
     while codes:
         code = codes.pop()
         found += code.co_names
@@ -121,9 +121,8 @@ def statement_of(cls: type) -> Statement | None:
         return None
     code = [one.__code__ for one in vars(cls).values() if isinstance(one, FunctionType)]
     files = [one.co_filename for one in code if linecache.getlines(one.co_filename)]
-    for file in files[:1] or reversed(linecache.cache):
-        entry = linecache.cache.get(file)
-        lines = entry[2] if entry is not None and len(entry) > 1 else []
+    for file in files[:1] or list(linecache.cache)[::-1]:
+        lines = linecache.getlines(file)
         if not any(name in line for line in lines):
             continue
         source = "".join(lines)

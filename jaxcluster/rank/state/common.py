@@ -52,7 +52,7 @@ def _holds(value: Any, depth: int = 8) -> bool:
         # A default is the same on all ranks where it is the source's: numbers may be a rank's own.
         held = [one for one in held if one is not None and type(one) is not str]
     elif type(value) is type(jax.jit(len)) or isinstance(value, jax.custom_jvp | jax.custom_vjp):
-        held = [value.__wrapped__]
+        held = [getattr(value, "__wrapped__", None)]
     elif callable(value) and type(value).__module__ == "builtins":
         return True
     else:

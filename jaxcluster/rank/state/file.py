@@ -61,7 +61,7 @@ def write(path: Path, parts: Sequence[Part], about: Any) -> int:
             data = as_bytes(part.read())
             at += _write(file, bytes(-at % ALIGNMENT))
             sections.append((at, len(data), checksum(data)))
-            at += _write(file, memoryview(data))
+            at += _write(file, data.data)
         index = json.dumps({"sections": sections, "about": about}).encode()
         _write(file, index)
         _write(file, FOOTER.pack(len(index), _digest(index)))

@@ -13,8 +13,8 @@ from typing import Any
 
 from jaxcluster.rank.state.arrays import ArraysToLoad
 from jaxcluster.rank.state.classes import making_in
-from jaxcluster.rank.state.file import StateFile
-from jaxcluster.rank.state.pickling import Unpickler
+from jaxcluster.rank.state.file import BadFile, StateFile
+from jaxcluster.rank.state.pickling import Fitted, Unpickler
 from jaxcluster.rank.state.saving import REGISTERED, SETTINGS, _why
 from jaxcluster.rank.state.settings import Settings, Undo, register_again
 
@@ -34,6 +34,9 @@ class Values:
     undo: Undo = lambda: None
 
 
+_Pythons: Any = pickle._Unpickler  # typeshed has nothing of its steps
+
+
 class Buffers:
     """The large buffers of a pickle, in their order from any one on."""
 
@@ -45,52 +48,54 @@ class Buffers:
 
     def __next__(self) -> Any:
         self.at += 1
-        return memoryview(self._source.copy(self._source.about["buffers"][self.at - 1]))
+        return self._source.copy(self._source.about["buffers"][self.at - 1]).data
 
 
 def load(
+    found: Values,
     files: Mapping[int, StateFile],
     base: int,
     namespace: dict[str, Any],
     settings: Settings,
     check: Check,
+    fitted: Fitted,
     *,
     own: bool,
-) -> Values:
+) -> None:
     """Make the values that a rank's file has; nothing of them is bound.
 
     Args:
+      found: takes them.
       base: the rank whose file it is. The others' have shards that it lacks.
       check: raises where it is to end.
+      fitted: for meshes of all devices, by their axes and sizes, the sizes that they have now.
       own: it is this rank's own file. Else what may differ between ranks is left out.
 
     Raises:
       BadFile: a file was changed.
     """
-    source, found = files[base], Values()
+    source = files[base]
     arrays = ArraysToLoad(files, base)
     about = source.about
     common = {*about["common"]} if not own else None
     stream, buffers = io.BytesIO(source.copy(about["pickle"]).data), Buffers(source)
-    unpickler, gaps = Unpickler(stream, namespace, arrays.array, buffers), set[int]()
-    for name, start, stop, first in about["names"]:
+    unpickler: Any = Unpickler(stream, namespace, arrays.array, fitted, buffers)
+    for name, start, _, first in about["names"]:
         check()
+        stream.seek(start)
         buffers.at = first
         try:
-            if gaps and gaps & _gets(stream.getbuffer()[start:stop]):
-                raise ValueError("it shares a part with another name that is lost")
             value = unpickler.load()
+        except BadFile:
+            raise
         except Exception as error:
+            if isinstance(unpickler, Unpickler):
+                stream.seek(start)
+                buffers.at = first
+                unpickler = Mender(unpickler, stream, buffers)
+                with contextlib.suppress(Exception):
+                    unpickler.load()
             found.lost[name] = _why(error)
-            stream.seek(start)
-            buffers.at = first
-            with making_in(namespace):
-                mender = Mender(unpickler, stream, buffers, start)
-                mender.load()
-            gaps |= mender.gaps()
-            stream.seek(stop)
-            unpickler = Unpickler(stream, namespace, arrays.array, buffers)
-            unpickler.memo = mender.memo  # type: ignore[attr-defined]
             continue
         if name == SETTINGS:
             found.settings = value
@@ -104,72 +109,84 @@ def load(
             found.results[name] = value
         else:
             found.names[name] = value
-    return found
 
 
-class Mender(pickle._Unpickler):  # Python's own, whose steps can be caught
-    """Reads a section that can't be read to its end: what fails in it is a ``Gap``."""
+class Mender(_Pythons):
+    """Goes on where a section can't be read to its end: what fails in it is a ``Gap``.
 
-    def __init__(self, unpickler: Unpickler, stream: io.BytesIO, buffers: Any, start: int) -> None:
+    Later sections may be made of parts of it. Those that have a gap are lost too.
+    """
+
+    def __init__(self, unpickler: Unpickler, stream: io.BytesIO, buffers: Any) -> None:
         super().__init__(stream, buffers=buffers)
-        self.persistent_load = unpickler.persistent_load  # type: ignore[method-assign]
-        before = sum(op.name == "MEMOIZE" for op, _ in _operations(stream.getbuffer()[:start]))
+        self._namespace = unpickler.namespace
+        self.persistent_load = unpickler.persistent_load
+        read = stream.getbuffer()[: stream.tell()]
+        before = sum(op.name == "MEMOIZE" for op in _operations(read))
         memo: dict[int, Any] = unpickler.memo.copy()  # type: ignore[attr-defined]
         self.memo: dict[int, Any] = {n: value for n, value in memo.items() if n < before}
-        self._first = before
+        self.gaps: set[int] = set()
+        self.why: Exception | None = None
 
-    def gaps(self) -> set[int]:
-        """Places in the memo that may hold what failed."""
-        return {
-            number
-            for number, value in self.memo.items()
-            if number >= self._first and type(value) not in SAFE
-        }
+    def load(self) -> Any:
+        """The value of the next section.
 
-    dispatch = dict(pickle._Unpickler.dispatch)
+        Raises:
+          Exception: why it can't be made.
+        """
+        self.why, first = None, len(self.memo)
+        with making_in(self._namespace):
+            value = super().load()
+        if self.why is not None:
+            new = range(first, len(self.memo))
+            self.gaps |= {number for number in new if type(self.memo[number]) not in SAFE}
+            raise self.why
+        return value
+
+    def catching(self, step: Callable[[Any], None], is_on_stack: bool | None) -> None:
+        """A step of it; what it fails to make is a gap."""
+        try:
+            step(self)
+        except BadFile:
+            raise
+        except Exception as error:
+            self.why = self.why or error
+            if is_on_stack:
+                self.stack[-1] = Gap()
+            elif is_on_stack is not None:
+                self.append(Gap())
+
+    def get(self, number: int) -> None:
+        """A part that was made before."""
+        if number in self.gaps and self.why is None:
+            self.why = ValueError("it shares a part with another name that is lost")
+        self.append(self.memo[number])
+
+    dispatch = dict(_Pythons.dispatch) | {
+        pickle.BINGET[0]: lambda self: self.get(self.read(1)[0]),
+        pickle.LONG_BINGET[0]: lambda self: self.get(int.from_bytes(self.read(4), "little")),
+    }
 
 
 class Gap:
     """What could not be made."""
 
 
-def _catching(code: bytes, is_on_stack: bool | None) -> Callable[[Any], None]:
-    step: Callable[[Any], None] = pickle._Unpickler.dispatch[code[0]]
-
-    def catching(unpickler: Any) -> None:
-        try:
-            step(unpickler)
-        except Exception:
-            if is_on_stack:
-                unpickler.stack[-1] = Gap()
-            elif is_on_stack is not None:
-                unpickler.append(Gap())
-
-    return catching
+def _catch(code: bytes, is_on_stack: bool | None) -> None:
+    step = _Pythons.dispatch[code[0]]
+    Mender.dispatch[code[0]] = lambda mender: mender.catching(step, is_on_stack)
 
 
-# For each step that runs code whether its result takes the place of what it was made of.
-for _code, _is_on_stack in {
-    pickle.REDUCE: True,
-    pickle.NEWOBJ: False,
-    pickle.NEWOBJ_EX: False,
-    pickle.BINPERSID: False,
-    pickle.STACK_GLOBAL: False,
-    pickle.NEXT_BUFFER: False,
-    pickle.BUILD: None,
-    pickle.SETITEMS: None,
-    pickle.APPENDS: None,
-    pickle.ADDITEMS: None,
-}.items():
-    Mender.dispatch[_code[0]] = _catching(_code, _is_on_stack)
+for _code in (pickle.NEWOBJ, pickle.NEWOBJ_EX, pickle.BINPERSID, pickle.STACK_GLOBAL):
+    _catch(_code, False)  # what it was made of is off the stack by then
+for _code in (pickle.BUILD, pickle.SETITEMS, pickle.APPENDS, pickle.ADDITEMS):
+    _catch(_code, None)
+_catch(pickle.NEXT_BUFFER, False)
+_catch(pickle.REDUCE, True)
 
 
-def _gets(section: Any) -> set[int]:
-    return {number for op, number in _operations(section) if op.name in ("BINGET", "LONG_BINGET")}
-
-
-def _operations(pickled: Any) -> Iterator[tuple[Any, Any]]:
+def _operations(pickled: Any) -> Iterator[Any]:
     stream, end = io.BytesIO(pickled), len(pickled)
     while stream.tell() < end:
-        for op, argument, _ in pickletools.genops(stream):
-            yield op, argument
+        for op, _, _ in pickletools.genops(stream):
+            yield op

@@ -13,10 +13,10 @@ import importlib
 import io
 import pickle
 import sys
-from collections import ChainMap
-from collections.abc import Callable, Iterable
+from collections import ChainMap, Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CellType, FunctionType, ModuleType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import cloudpickle
 import numpy as np
@@ -33,6 +33,9 @@ STREAMS = ("stdin", "stdout", "stderr")
 
 Large = Callable[[pickle.PickleBuffer], Any]
 ArrayId = Callable[[Any], Any]
+Place: TypeAlias = tuple[str, int, int]  # of a device: its platform, its rank, its number there
+Fitted: TypeAlias = Mapping[tuple[tuple[str, ...], tuple[int, ...]], Sequence[int]]
+OWN = -1  # the rank itself
 
 
 class Pickler(cloudpickle.Pickler):
@@ -42,6 +45,9 @@ class Pickler(cloudpickle.Pickler):
       array_id: what stands for a ``jax.Array``, beside its sharding.
       large: takes the buffers that are not to lie in the pickle, and says False.
       by_value: classes that can't be made by their statements.
+
+    Attributes:
+      meshes: those that it has met.
     """
 
     dispatch_table: ClassVar[Any] = ChainMap(FILES, cloudpickle.Pickler.dispatch_table)
@@ -61,11 +67,14 @@ class Pickler(cloudpickle.Pickler):
         self._by_value = set(by_value)
         self._started: set[type] = set()
         self._cells: dict[int, CellType] = {}
+        self.meshes: dict[Any, Any] = {}
+        self._places = {device: place for place, device in places().items()}
         self._globals = {id(namespace): ""}
         self._keys_and_tracers = jax.Array, jax.core.Tracer, jax.Ref
         self._ids = _OfArrays(self._id_of_array)
         self._ids |= {
-            jax.Device: self._id_of_device,
+            jax.Device: lambda device: ("device", *self._places[device]),
+            jax.sharding.Mesh: self._id_of_mesh,
             type(jax.devices()[0].client): lambda client: ("client", client.platform),
             dict: self._id_of_dict,
             ModuleType: lambda module: self._id_of_dict(vars(module), "module"),
@@ -88,8 +97,11 @@ class Pickler(cloudpickle.Pickler):
     def _id_of_array(self, array: Any) -> Any:
         return "array", self._array_id(array), array.sharding
 
-    def _id_of_device(self, device: Any) -> Any:
-        return "device", device.platform, device.id
+    def _id_of_mesh(self, mesh: Any) -> Any:
+        if mesh not in self.meshes:
+            places = tuple(self._places[device] for device in mesh.devices.flat)
+            self.meshes[mesh] = places, mesh.devices.shape, mesh.axis_names, mesh.axis_types
+        return "mesh", self.meshes[mesh]
 
     def _id_of_dict(self, names: Any, kind: str = "globals") -> Any:
         name = self._globals.get(id(names))
@@ -253,52 +265,66 @@ class Unpickler(pickle.Unpickler):
         file: io.BytesIO,
         namespace: dict[str, Any],
         array: Callable[[Any, Any], Any],
+        fitted: Fitted,
         buffers: Iterable[Any] = (),
     ) -> None:
         super().__init__(file, buffers=buffers)
-        self._namespace, self._array = namespace, array
+        self.namespace, self._array, self._fitted = namespace, array, fitted
+        self._devices = places()
 
     def persistent_load(self, pid: Any) -> Any:
         match pid:
             case "array", which, sharding:
                 return self._array(which, sharding)
-            case "device", platform, number:
-                return device(platform, number)
+            case "device", *place:
+                return self._device(place)
+            case "mesh", (places, shape, names, types):
+                return self._mesh(places, shape, names, types)
             case "client", platform:
-                return _client(platform)
+                return next(d.client for place, d in self._devices.items() if place[0] == platform)
             case "globals", name:
-                return vars(importlib.import_module(name)) if name else self._namespace
+                return vars(importlib.import_module(name)) if name else self.namespace
             case "module", _:
                 return sys.modules["__main__"]
             case "stream", name:
                 return getattr(sys, name)
             case ("shell",):
-                return self._namespace["get_ipython"]()
+                return self.namespace["get_ipython"]()
         raise pickle.UnpicklingError(f"unknown: {pid}")
 
     def load(self) -> Any:
-        with classes.making_in(self._namespace):
+        with classes.making_in(self.namespace):
             return super().load()
 
+    def _device(self, place: Sequence[Any]) -> Any:
+        if (found := self._devices.get(tuple(place))) is None:
+            raise CannotLoad(f"there is no device {place[2]} of rank {place[1]} any more")
+        return found
 
-def device(platform: str, number: int) -> Any:
-    """A device of JAX's by its id.
+    def _mesh(self, places: Any, shape: Sequence[int], names: Any, types: Any) -> Any:
+        """The same mesh; for another number of ranks the one that was fitted."""
+        import jax
 
-    Raises:
-      CannotLoad: there is none.
-    """
+        if (new := self._fitted.get((names, tuple(shape)))) is not None:
+            devices = np.array(jax.devices(places[0][0]))
+        else:
+            devices, new = np.array([self._device(place) for place in places]), shape
+        return jax.sharding.Mesh(devices.reshape(new), names, axis_types=types)
+
+
+@functools.cache
+def places() -> dict[Place, Any]:
+    """All devices by their platforms, their ranks, and their numbers there; own ones have OWN."""
     import jax
 
-    for one in jax.devices(platform):
-        if one.id == number:
-            return one
-    raise CannotLoad(f"there is no device {platform}:{number}")
-
-
-def _client(platform: str) -> Any:
-    import jax
-
-    return jax.devices(platform)[0].client
+    found, own = {}, jax.process_index()
+    for client in {device.client: None for device in jax.local_devices()}:
+        numbers: Counter[int] = Counter()
+        for device in client.devices():
+            rank = OWN if device.process_index == own else device.process_index
+            found[device.platform, rank, numbers[rank]] = device
+            numbers[rank] += 1
+    return found
 
 
 def is_large(buffer: Any) -> bool:

@@ -40,7 +40,7 @@ class Settings:
     def changed(self) -> dict[str, Any]:
         """What differs from what it was, as pickles can have it."""
         now, before = _now(), self._before
-        found = {
+        found: dict[str, Any] = {
             name: _differences(before[name], now[name])
             for name in ("environ", "config")
             if now[name] != before[name]

@@ -74,24 +74,28 @@ class States:
     def load(self, request: Request[Load]) -> Loaded:
         """``load``: make all values, and hold them until ``bind``. On the main thread."""
         body = request.body
+        if not body.files:
+            return Loaded([])
 
         def check() -> None:
             if body.token in self._dropped:
                 raise GivenUp
 
-        files = {
-            rank: StateFile(Path(folder) / file_name(rank)) for rank, folder in body.files.items()
-        }
+        base, is_own = (min(body.files), False) if body.own is None else (body.own, True)
+        found, files = Values(), dict[int, StateFile]()
         try:
-            if not files:
-                return Loaded([])
-            base = body.own if body.own is not None else min(files)
-            is_own = body.own is not None
-            found = load(files, base, self.namespace, self.settings, check, own=is_own)
+            for rank, folder in body.files.items():
+                files[rank] = StateFile(Path(folder) / file_name(rank))
+            load(found, files, base, self.namespace, self.settings, check, {}, own=is_own)
+            self._read[body.token] = found
+            check()
+        except BaseException:
+            self._read.pop(body.token, None)
+            found.undo()
+            raise
         finally:
             for file in files.values():
                 file.close()
-        self._read[body.token] = found
         return Loaded(list(found.names), found.lost)
 
     def bind(self, request: Request[Bind]) -> Bound:
