@@ -197,7 +197,7 @@ class Renewal:
             if not self.wanted.clean:
                 say("saving the ranks' variables ...")
                 cluster.world.end_hung(self._check)
-                kept = saving.save(cluster.world, self._check)
+                kept = self._save()
         with self._deciding:
             self._is_replacing = not self._is_given_up
         if not self._is_replacing:
@@ -224,6 +224,17 @@ class Renewal:
             cluster.kept.folder.remove()
             cluster.kept = None
         cluster.recovered = str(self.restored or "All variables of the ranks are gone.")
+
+    def _save(self) -> Kept:
+        spec = self.wanted.spec
+        kept = saving.save(self.cluster.world, self._check, compare=spec is not None)
+        if spec is not None:
+            try:
+                saving.fit_meshes(replace(kept, mesh=self.wanted.mesh), spec.num_processes)
+            except JaxClusterError:
+                kept.folder.remove()
+                raise
+        return kept
 
     def _try_twice(self, say: Say) -> None:
         """A rank that dies meanwhile costs a second try, and no more."""

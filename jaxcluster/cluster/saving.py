@@ -7,18 +7,20 @@ is ``rank.state``.
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import RecoveryError
+from jaxcluster.model.fitted_meshes import fit_mesh
 from jaxcluster.ranks import name_ranks, tell_each
 from jaxcluster.records.saved_states import Kept
 from jaxcluster.text import plural
 from jaxcluster.wire.link import Sink, replies
-from jaxcluster.wire.ops.saving import Bind, Drop, Load, Loaded, Save, Saved, SavePlace
+from jaxcluster.wire.ops.saving import Bind, Drop, Load, Loaded, MeshAxes, Save, Saved, SavePlace
 
 Check = Callable[[], None]  # raises where what goes on is to end
 
@@ -96,8 +98,11 @@ def _few(names: tuple[str, ...]) -> str:
     return ", ".join(names[:FEW]) + (f" and {more} more" if more > 0 else "")
 
 
-def save(world: World, check: Check) -> Kept:
+def save(world: World, check: Check, *, compare: bool = False) -> Kept:
     """Have each living rank write its variables, whatever its main thread does; ends nothing.
+
+    Args:
+      compare: there will be another number of ranks.
 
     Raises:
       RecoveryError: a rank that lives could not be saved, and why.
@@ -105,7 +110,10 @@ def save(world: World, check: Check) -> Kept:
     folder = world.processes.state_folder()
     try:
         alive = [rank for rank in range(world.num_processes) if rank not in world.dead]
-        each = {r: Save([SavePlace(*place) for place in folder.places_for(r)]) for r in alive}
+        each = {
+            rank: Save([SavePlace(*place) for place in folder.places_for(rank)], compare)
+            for rank in alive
+        }
         answers = world.link.gather(each, each, timeout_s=TIMEOUT_S, check=check)
         saved = replies(answers)
         failed = {
@@ -140,13 +148,14 @@ def load(
     """
     ranks, reports = range(world.num_processes), kept.reports
     is_resized = kept.num_processes != world.num_processes
+    meshes = fit_meshes(kept, world.num_processes)
     each, token = {}, uuid.uuid4().hex
     for rank in ranks:
         own = rank if rank in reports else None
         files = kept.folder.bring(rank, reports if is_resized or own is None else [rank], reports)
-        before, mesh = kept.num_processes, dict(kept.mesh)
+        before = kept.num_processes
         each[rank] = partial(
-            Load, token=token, files=files, own=own, num_processes=before, mesh=mesh
+            Load, token=token, files=files, own=own, num_processes=before, meshes=meshes
         )
     try:
         loaded = replies(world.ask_in_turn(each, timeout_s=TIMEOUT_S, check=check))
@@ -176,6 +185,22 @@ def load(
         kept.why_gone,
         made_by,
     )
+
+
+def fit_meshes(kept: Kept, num_processes: int) -> list[MeshAxes]:
+    """What becomes of the meshes of all devices on another number of ranks. Pure.
+
+    Raises:
+      UsageError: somebody must choose.
+    """
+    if num_processes == kept.num_processes:
+        return []
+    fitted = {}
+    for mesh in (one for report in kept.reports.values() for one in report.meshes):
+        devices, rest = divmod(math.prod(mesh.sizes) * num_processes, kept.num_processes)
+        after = [] if rest else fit_mesh(mesh.names, mesh.sizes, devices, kept.mesh)
+        fitted[str(mesh)] = replace(mesh, after=after)
+    return list(fitted.values())
 
 
 def lost_on(

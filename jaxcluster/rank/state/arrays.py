@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -175,25 +176,52 @@ class ArraysToLoad:
 
         file, section = self._find(saved, index)
         shape = tuple(stop - start for start, stop in index)
-        key = id(file), section, shape, saved.dtype, device, memory
+        where = saved.place if file is None else id(file)
+        key = where, index if file is None else section, shape, saved.dtype, device, memory
         if key not in self._pieces:
-            values = file.copy(section).view(np.dtype(saved.dtype)).reshape(shape)
+            if file is None:
+                values = self._put_together(saved, index)
+            else:
+                values = file.copy(section).view(np.dtype(saved.dtype)).reshape(shape)
             where = jax.sharding.SingleDeviceSharding(device, memory_kind=memory)
             self._pieces[key] = jax.device_put(values, where)
         return self._pieces[key]
 
-    def _find(self, saved: SavedArray, index: Index) -> tuple[StateFile, int]:
-        """The file and section that have a part of an array."""
-        for held, section in saved.shards:
-            if held == index:
-                return self._files[0], section
+    def _find(self, saved: SavedArray, index: Index) -> tuple[StateFile | None, int]:
+        """The file and section that have just this part of an array; None if none has."""
+        for file, shards in self._held(saved):
+            for held, section in shards:
+                if held == index:
+                    return file, section
+        return None, 0
+
+    def _put_together(self, saved: SavedArray, index: Index) -> np.ndarray[Any, Any]:
+        """A part of an array from all parts of it that ranks had."""
+        dtype = np.dtype(saved.dtype)
+        whole = np.empty([stop - start for start, stop in index], dtype)
+        taken: set[Index] = set()
+        for file, shards in self._held(saved):
+            for held, section in shards:
+                meet = tuple(
+                    (max(a, c), min(b, d)) for (a, b), (c, d) in zip(held, index, strict=True)
+                )
+                if meet in taken or any(start >= stop for start, stop in meet):
+                    continue
+                taken.add(meet)
+                part = file.copy(section).view(dtype)
+                part = part.reshape([stop - start for start, stop in held])
+                whole[_within(meet, index)] = part[_within(meet, held)]
+        if sum(math.prod(stop - start for start, stop in meet) for meet in taken) != whole.size:
+            raise CannotLoad("parts of it were on a rank that is gone")
+        return whole
+
+    def _held(self, saved: SavedArray) -> Iterator[tuple[StateFile, tuple[tuple[Index, int], ...]]]:
+        """The parts of an array that files have."""
+        yield self._files[0], saved.shards
         for file, by_place in zip(self._files[1:], self._others(), strict=True):
             other = by_place.get(saved.place)
             if saved.spans and other is not None and _is_same(other, saved):
-                for held, section in other.shards:
-                    if held == index:
-                        return file, section
-        raise CannotLoad("parts of it were on a rank that is gone")
+                yield file, other.shards
 
     def _others(self) -> list[dict[tuple[str, int], SavedArray]]:
         if not self._by_place:
@@ -205,3 +233,7 @@ class ArraysToLoad:
 
 def _is_same(one: SavedArray, other: SavedArray) -> bool:
     return (one.shape, one.dtype, one.on) == (other.shape, other.dtype, other.on)
+
+
+def _within(part: Index, whole: Index) -> tuple[slice, ...]:
+    return tuple(slice(a - c, b - c) for (a, b), (c, _) in zip(part, whole, strict=True))

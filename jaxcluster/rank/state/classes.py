@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import linecache
 import threading
 from collections.abc import Iterator, Mapping
@@ -121,7 +122,7 @@ def statement_of(cls: type) -> Statement | None:
         return None
     code = [one.__code__ for one in vars(cls).values() if isinstance(one, FunctionType)]
     files = [one.co_filename for one in code if linecache.getlines(one.co_filename)]
-    for file in files[:1] or list(linecache.cache)[::-1]:
+    for file in files[:1] or _cells():
         lines = linecache.getlines(file)
         if not any(name in line for line in lines):
             continue
@@ -134,6 +135,13 @@ def statement_of(cls: type) -> Statement | None:
     return None
 
 
+def _cells() -> list[str]:
+    """The files that are kept without one on disk: of cells, the last one first."""
+    known = list(linecache.cache.items())
+    return [name for name, entry in known if len(entry) > 1 and entry[1] is None][::-1]
+
+
+@functools.lru_cache(maxsize=512)
 def _classes_in(source: str) -> list[ast.ClassDef]:
     """The class statements outside of functions and classes, the last one first."""
     try:

@@ -34,6 +34,21 @@ class Values:
     undo: Undo = lambda: None
 
 
+def known(files: Mapping[int, StateFile], base: int, num_processes: int) -> set[str]:
+    """The names in a rank's file that a new rank may have.
+
+    They can't differ between ranks, or all ranks that there were had equal values.
+    """
+    import jax
+
+    about = [file.about for file in files.values()]
+    found = {*files[base].about["common"]}
+    if num_processes != jax.process_count() and len(files) == num_processes:
+        digests = files[base].about["digests"].items()
+        found |= {n for n, own in digests if own and all(a["digests"].get(n) == own for a in about)}
+    return found
+
+
 _Pythons: Any = pickle._Unpickler  # typeshed has nothing of its steps
 
 
@@ -59,8 +74,7 @@ def load(
     settings: Settings,
     check: Check,
     fitted: Fitted,
-    *,
-    own: bool,
+    only: set[str] | None = None,
 ) -> None:
     """Make the values that a rank's file has; nothing of them is bound.
 
@@ -69,7 +83,7 @@ def load(
       base: the rank whose file it is. The others' have shards that it lacks.
       check: raises where it is to end.
       fitted: for meshes of all devices, by their axes and sizes, the sizes that they have now.
-      own: it is this rank's own file. Else what may differ between ranks is left out.
+      only: the names that are wanted, where it is another rank's file.
 
     Raises:
       BadFile: a file was changed.
@@ -77,7 +91,6 @@ def load(
     source = files[base]
     arrays = ArraysToLoad(files, base)
     about = source.about
-    common = {*about["common"]} if not own else None
     stream, buffers = io.BytesIO(source.copy(about["pickle"]).data), Buffers(source)
     unpickler: Any = Unpickler(stream, namespace, arrays.array, fitted, buffers)
     for name, start, _, first in about["names"]:
@@ -99,11 +112,11 @@ def load(
             continue
         if name == SETTINGS:
             found.settings = value
-            found.undo, found.left = settings.apply(value, own=own)
+            found.undo, found.left = settings.apply(value, own=only is None)
         elif name == REGISTERED:
             with contextlib.suppress(Exception):
                 register_again(value)
-        elif common is not None and name not in common:
+        elif only is not None and name not in only:
             continue
         elif name.startswith("Out "):
             found.results[name] = value
@@ -123,10 +136,10 @@ class Mender(_Pythons):
         self.persistent_load = unpickler.persistent_load
         read = stream.getbuffer()[: stream.tell()]
         before = sum(op.name == "MEMOIZE" for op in _operations(read))
-        memo: dict[int, Any] = unpickler.memo.copy()  # type: ignore[attr-defined]
+        memo: dict[int, Any] = unpickler.memo.copy()
         self.memo: dict[int, Any] = {n: value for n, value in memo.items() if n < before}
         self.gaps: set[int] = set()
-        self.why: Exception | None = None
+        self.whys: list[Exception] = []
 
     def load(self) -> Any:
         """The value of the next section.
@@ -134,13 +147,13 @@ class Mender(_Pythons):
         Raises:
           Exception: why it can't be made.
         """
-        self.why, first = None, len(self.memo)
+        self.whys, first = [], len(self.memo)
         with making_in(self._namespace):
             value = super().load()
-        if self.why is not None:
+        if self.whys:
             new = range(first, len(self.memo))
             self.gaps |= {number for number in new if type(self.memo[number]) not in SAFE}
-            raise self.why
+            raise self.whys[0]
         return value
 
     def catching(self, step: Callable[[Any], None], is_on_stack: bool | None) -> None:
@@ -150,7 +163,7 @@ class Mender(_Pythons):
         except BadFile:
             raise
         except Exception as error:
-            self.why = self.why or error
+            self.whys.append(error)
             if is_on_stack:
                 self.stack[-1] = Gap()
             elif is_on_stack is not None:
@@ -158,8 +171,8 @@ class Mender(_Pythons):
 
     def get(self, number: int) -> None:
         """A part that was made before."""
-        if number in self.gaps and self.why is None:
-            self.why = ValueError("it shares a part with another name that is lost")
+        if number in self.gaps:
+            self.whys.append(ValueError("it shares a part with another name that is lost"))
         self.append(self.memo[number])
 
     dispatch = dict(_Pythons.dispatch) | {

@@ -305,7 +305,10 @@ class Unpickler(pickle.Unpickler):
         """The same mesh; for another number of ranks the one that was fitted."""
         import jax
 
-        if (new := self._fitted.get((names, tuple(shape)))) is not None:
+        if (new := self._fitted.get((names, tuple(shape)))) == []:
+            told = ",".join(f"{name}={size}" for name, size in zip(names, shape, strict=True))
+            raise CannotLoad(f"its mesh {told} does not fit {len(jax.devices())} devices")
+        if new is not None:
             devices = np.array(jax.devices(places[0][0]))
         else:
             devices, new = np.array([self._device(place) for place in places]), shape

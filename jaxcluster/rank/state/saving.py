@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from jaxcluster.engine.arrays import host_values
 from jaxcluster.engine.user_names import is_users
 from jaxcluster.rank.state import file
 from jaxcluster.rank.state.arrays import ArraysToSave
@@ -21,10 +22,11 @@ from jaxcluster.rank.state.common import is_common, spans
 from jaxcluster.rank.state.file import Part
 from jaxcluster.rank.state.pickling import Pickler, is_large
 from jaxcluster.rank.state.settings import Settings
-from jaxcluster.wire.ops.saving import Saved, SavePlace
+from jaxcluster.wire.ops.saving import MeshAxes, Saved, SavePlace
 
 SETTINGS, REGISTERED = " settings", " registered"  # sections that are no names
 WHY_CHARS = 200
+DIGEST_NBYTES = 64 << 10  # values with longer pickles are not compared
 
 
 class NoRoom(Exception):
@@ -48,6 +50,8 @@ class Pickled:
 
     def _dump_all(self) -> bool:
         """One pickle of all; False, and why in ``lost``, where one of them can't be saved."""
+        import jax
+
         self.parts: list[Part] = []
         self.arrays = ArraysToSave(self.parts)
         self.buffers: list[int] = []  # their sections
@@ -64,6 +68,12 @@ class Pickled:
             self.sections.append((name, start, self.file.tell(), first))
             if any(one.spans for one in self.arrays.described[met:]) or spans(value):
                 self.spanning.add(name)
+        count = len(jax.devices())
+        self.meshes = {
+            (mesh.axis_names, mesh.devices.shape)
+            for mesh in pickler.meshes
+            if mesh.devices.size == count
+        }
         return True
 
     def _try_each(self) -> None:
@@ -103,14 +113,53 @@ class Pickled:
 
         return Pickler(into, self._namespace, arrays.number, large, self._by_value)
 
-    def about(self) -> dict[str, Any]:
-        """What a reader has to know."""
+    def _digest(self, value: Any) -> str:
+        """Equal on ranks that have an equal value; "" of one that is too large to compare."""
+        large: list[str] = []
+
+        def take(buffer: pickle.PickleBuffer) -> bool:
+            large.append(file.checksum(file.as_bytes(buffer.raw())))
+            return False
+
+        def numbers(array: Any) -> Any:
+            if not array.is_fully_addressable:
+                return str(array.sharding)
+            data = file.as_bytes(host_values(array))
+            return array.shape, str(array.dtype), file.checksum(data)
+
+        into = _Hash()
+        try:
+            Pickler(into, self._namespace, numbers, take, self._by_value).dump(value)
+        except Exception:
+            return ""
+        return file.checksum(file.as_bytes(into.getvalue() + "".join(large).encode()))
+
+    def about(self, compare: bool) -> dict[str, Any]:
+        """What a reader has to know.
+
+        Args:
+          compare: ranks may have to tell which values are equal on all of them.
+        """
         return {
+            "digests": {n: self._digest(v) for n, v in self.values.items()} if compare else {},
             "names": self.sections,
             "buffers": self.buffers,
             "arrays": [asdict(one) for one in self.arrays.described],
             "common": [name for name, value in self.values.items() if is_common(value)],
         }
+
+
+class _Hash(io.BytesIO):
+    """Takes a short pickle.
+
+    Raises:
+      NoRoom: it is not short.
+    """
+
+    def write(self, data: Any) -> int:
+        if self.tell() > DIGEST_NBYTES:
+            raise NoRoom
+        return super().write(data)
 
 
 def save(
@@ -119,8 +168,13 @@ def save(
     namespace: dict[str, Any],
     settings: Settings,
     versions: Mapping[str, str],
+    *,
+    compare: bool = False,
 ) -> Saved:
     """Write a rank's file to the first place that has room.
+
+    Args:
+      compare: ranks may have to tell which values are equal on all of them.
 
     Raises:
       NoRoom: none has.
@@ -131,7 +185,7 @@ def save(
     pickled = Pickled(values, namespace)
     pickle_part = pickled.file.getbuffer()
     parts = [*pickled.parts, Part(len(pickle_part), lambda: pickle_part)]
-    about = {**pickled.about(), "pickle": len(parts) - 1, "versions": dict(versions)}
+    about = {**pickled.about(compare), "pickle": len(parts) - 1, "versions": dict(versions)}
     nbytes = sum(part.nbytes for part in parts)
     whys = []
     for place in places:
@@ -152,6 +206,7 @@ def save(
             [name for name in pickled.values if name in names],
             {name: why for name, why in pickled.lost.items() if name in names},
             sorted(pickled.spanning & names.keys()),
+            meshes=[MeshAxes(list(names), list(sizes)) for names, sizes in pickled.meshes],
             left={n.strip(): why for n, why in pickled.lost.items() if n in (SETTINGS, REGISTERED)},
         )
     raise NoRoom(f"{nbytes >> 20} MiB found no room: {'; '.join(whys)}")

@@ -52,9 +52,9 @@ class Settings:
             found["cells"] = self._shell.execution_count, history.input_hist_parsed[:]
             found["raw"] = history.input_hist_raw[:]
         sources = {
-            name: (number, linecache.cache[name][2])
+            name: (number, linecache.getlines(name))
             for name, number in self.cell_numbers.items()
-            if len(linecache.cache.get(name, ())) > 2
+            if len(linecache.getlines(name))
         }
         return {**found, "sources": sources}
 

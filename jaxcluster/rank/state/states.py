@@ -12,7 +12,7 @@ from jaxcluster import __version__
 from jaxcluster.engine.control import Request
 from jaxcluster.engine.lost_names import LostNames
 from jaxcluster.rank.state.file import StateFile, file_name
-from jaxcluster.rank.state.loading import Values, load
+from jaxcluster.rank.state.loading import Values, known, load
 from jaxcluster.rank.state.saving import save
 from jaxcluster.rank.state.settings import Settings
 from jaxcluster.wire.ops.saving import (
@@ -51,13 +51,13 @@ class States:
 
     def save(self, request: Request[Save]) -> Saved:
         """``save``: whatever the main thread does."""
-        return self._save(request.body.places)
+        return self._save(request.body.places, compare=request.body.compare)
 
     def checkpoint(self, request: Request[Checkpoint]) -> Saved:
         """``checkpoint``: on the main thread, among the cells."""
-        return self._save([SavePlace(request.body.folder)])
+        return self._save([SavePlace(request.body.folder)], compare=True)
 
-    def _save(self, places: list[SavePlace]) -> Saved:
+    def _save(self, places: list[SavePlace], *, compare: bool) -> Saved:
         import jax
 
         versions = {
@@ -66,7 +66,9 @@ class States:
             "python": platform.python_version(),
         }
         with self._saving:
-            saved = save(places, self.rank, self.namespace, self.settings, versions)
+            saved = save(
+                places, self.rank, self.namespace, self.settings, versions, compare=compare
+            )
         self.lost.tidy(self.namespace)
         saved.unbound.update(self.lost.reasons)
         return saved
@@ -86,7 +88,9 @@ class States:
         try:
             for rank, folder in body.files.items():
                 files[rank] = StateFile(Path(folder) / file_name(rank))
-            load(found, files, base, self.namespace, self.settings, check, {}, own=is_own)
+            fitted = {(tuple(one.names), tuple(one.sizes)): one.after for one in body.meshes}
+            names = None if is_own else known(files, base, body.num_processes)
+            load(found, files, base, self.namespace, self.settings, check, fitted, names)
             self._read[body.token] = found
             check()
         except BaseException:

@@ -17,6 +17,15 @@ class SavePlace:
 
 
 @dataclass(frozen=True)
+class MeshAxes:
+    """A mesh of all devices: its axes and their sizes; ``after``: for other devices."""
+
+    names: list[str]
+    sizes: list[int]
+    after: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class Saved:
     """What a rank has saved in a folder.
 
@@ -26,6 +35,7 @@ class Saved:
       spanning: names with arrays that span processes.
       unbound: names that were lost earlier, and how.
       left: settings that can't be saved, and why.
+      meshes: those of all devices.
     """
 
     folder: str = ""
@@ -36,12 +46,17 @@ class Saved:
     spanning: list[str] = field(default_factory=list)
     unbound: dict[str, str] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
+    meshes: list[MeshAxes] = field(default_factory=list)
 
 
 class Save(Operation[Saved], op="save"):
-    """Save the variables, to the first of these places that has room. Any thread."""
+    """Save the variables, to the first of these places that has room. Any thread.
+
+    ``compare``: note of each value by what other ranks know it if they have the same.
+    """
 
     places: list[SavePlace]
+    compare: bool = False
 
 
 class Checkpoint(Operation[Saved], op="checkpoint"):
@@ -66,7 +81,7 @@ class Load(Operation[Loaded], op="load"):
       files: the folders of what was saved, by the ranks that have saved it.
       own: the rank whose values are read; None: those alone that can't differ between ranks.
       num_processes: how many ranks there were.
-      mesh: for another number of ranks: the sizes of the meshes' axes that were named.
+      meshes: for another number of ranks: what becomes of those of all devices.
     """
 
     turn: CellSpec
@@ -74,7 +89,7 @@ class Load(Operation[Loaded], op="load"):
     files: dict[int, str]
     own: int | None
     num_processes: int
-    mesh: dict[str, int] = field(default_factory=dict)
+    meshes: list[MeshAxes] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
