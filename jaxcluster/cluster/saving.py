@@ -171,7 +171,7 @@ def load(
     binds = {rank: partial(Bind, token=token, lost=reasons[rank]) for rank in ranks}
     bound = replies(world.ask_in_turn(binds, timeout_s=TIMEOUT_S, check=check))
     for rank, one in bound.items():
-        world.names[rank] = {*one.names}
+        world.names[rank] = (world.names.get(rank, set()) | {*one.names}) - reasons[rank].keys()
     back = {name for one in bound.values() for name in one.names}
     gone = {name: why for by_name in lost.values() for name, why in by_name.items()}
     left = {name: why for saved in reports.values() for name, why in saved.left.items()}

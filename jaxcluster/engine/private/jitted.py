@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
+
+
+@functools.cache
+def jitted_type() -> type:
+    """The type of jitted functions."""
+    import jax
+
+    return type(jax.jit(len))
 
 
 def info_of(function: Any) -> Any:

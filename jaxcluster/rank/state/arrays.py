@@ -176,8 +176,8 @@ class ArraysToLoad:
 
         file, section = self._find(saved, index)
         shape = tuple(stop - start for start, stop in index)
-        where = saved.place if file is None else id(file)
-        key = where, index if file is None else section, shape, saved.dtype, device, memory
+        source: Any = (saved.place, index) if file is None else (id(file), section)
+        key = source, shape, saved.dtype, device, memory
         if key not in self._pieces:
             if file is None:
                 values = self._put_together(saved, index)

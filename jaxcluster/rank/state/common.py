@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
+import ast
 import functools
-from types import FunctionType, ModuleType
+import inspect
+import textwrap
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
-from jaxcluster.engine.arrays import check_leaves, is_array
+import numpy as np
 
+from jaxcluster.engine.arrays import check_leaves, is_tracer
+from jaxcluster.engine.private.jitted import jitted_type
+
+ALWAYS = type, ModuleType, BuiltinFunctionType, np.dtype
 LITERALS = (bool, int, float, complex, str, bytes, type(None))
 
 
-def spans(value: Any) -> bool:
-    """Whether a value holds arrays that span processes, in containers that JAX knows."""
-    return any(is_array(one) and not one.is_fully_addressable for one in _leaves(value))
+def judge(value: Any) -> tuple[bool, bool]:
+    """Whether a value has arrays that span processes, and whether all ranks have the same value.
 
-
-def is_common(value: Any) -> bool:
-    """Whether all ranks have the same: no value in it is one rank's own.
-
-    These are modules, functions and classes without values of their own, meshes and shardings. In
-    a value with arrays that span processes all arrays do, and Python's values beside them are taken
-    for equal, since all ranks give them to the same programs.
+    All have the same modules, functions and classes without values of their own, meshes and
+    shardings. In a value with arrays that span processes all arrays must, and Python's values
+    beside them are taken for equal, since all ranks give them to the same programs.
     """
-    if isinstance(value, type | ModuleType):
-        return True
-    if (leaves := _leaves(value)) and spans(value):
-        return all(
-            not one.is_fully_addressable if is_array(one) else type(one) in LITERALS or _holds(one)
-            for one in leaves
-        )
-    return _holds(value)
+    import jax
+
+    leaves = _leaves(value)
+    kinds = {kind for kind in set(map(type, leaves)) if issubclass(kind, jax.Array)}
+    spanning = [
+        not one.is_fully_addressable
+        for one in leaves
+        if type(one) in kinds and not is_tracer(one) and not one.is_deleted()
+    ]
+    if any(spanning):
+        others = [one for one in leaves if type(one) not in kinds and type(one) not in LITERALS]
+        return True, all(spanning) and all(map(_holds, others))
+    return False, not kinds and _holds(value)
 
 
 def _holds(value: Any, depth: int = 8) -> bool:
@@ -39,25 +46,34 @@ def _holds(value: Any, depth: int = 8) -> bool:
 
     if depth == 0:
         return False
-    if isinstance(value, jax.sharding.Mesh | jax.sharding.Sharding | jax.sharding.PartitionSpec):
-        return True
-    if isinstance(value, type | ModuleType):
+    sharding = jax.sharding
+    if isinstance(value, (*ALWAYS, sharding.Mesh, sharding.Sharding, sharding.PartitionSpec)):
         return True
     held: list[Any]
     if isinstance(value, functools.partial):
         held = [value.func, *value.args, *value.keywords.values()]
     elif type(value) is FunctionType:
         held = [cell.cell_contents for cell in value.__closure__ or () if _is_set(cell)]
-        held += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-        # A default is the same on all ranks where it is the source's: numbers may be a rank's own.
-        held = [one for one in held if one is not None and type(one) is not str]
-    elif type(value) is type(jax.jit(len)) or isinstance(value, jax.custom_jvp | jax.custom_vjp):
+        defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        held += [] if not defaults or _are_literals(value) else defaults
+    elif isinstance(value, (jitted_type(), jax.custom_jvp, jax.custom_vjp)):
         held = [getattr(value, "__wrapped__", None)]
-    elif callable(value) and type(value).__module__ == "builtins":
-        return True
     else:
-        return is_array(value) and not value.is_deleted() and not value.is_fully_addressable
+        return False
     return all(_holds(one, depth - 1) for one in held)
+
+
+def _are_literals(function: FunctionType) -> bool:
+    """Whether a function's defaults are those that its source has, on any rank."""
+    try:
+        node = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+        if not isinstance(node, ast.FunctionDef):
+            return False
+        for one in filter(None, (*node.args.defaults, *node.args.kw_defaults)):
+            ast.literal_eval(one)
+    except (OSError, SyntaxError, ValueError, IndexError):
+        return False
+    return True
 
 
 def _is_set(cell: Any) -> bool:
@@ -72,6 +88,7 @@ def _leaves(value: Any) -> list[Any]:
 
     try:
         check_leaves(value)
-        return [one for one in jax.tree.leaves(value) if not (is_array(one) and one.is_deleted())]
+        found: list[Any] = jax.tree.leaves(value)
+        return found
     except Exception:  # too many, or a user's class that raises
         return []

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, TypeAlias
 import cloudpickle
 import numpy as np
 
-from jaxcluster.engine.private.jitted import info_of, jitted
+from jaxcluster.engine.private.jitted import info_of, jitted, jitted_type
 from jaxcluster.rank.state import classes
 from jaxcluster.rank.state.arrays import CannotLoad, CannotSave
 from jaxcluster.wire.ops.values import FILES
@@ -83,7 +83,7 @@ class Pickler(cloudpickle.Pickler):
         if (shell := namespace.get("get_ipython")) is not None:
             self._ids[type(shell())] = lambda shell: ("shell",)
         self._reducers: dict[type, Callable[[Any], Any]] = {
-            type(jax.jit(len)): self._reduce_jitted,
+            jitted_type(): self._reduce_jitted,
             np.ndarray: _reduce_view,
             **dict.fromkeys((jax.custom_jvp, jax.custom_vjp), _reduce_custom),
             CellType: self._reduce_cell,

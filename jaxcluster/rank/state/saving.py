@@ -18,7 +18,7 @@ from jaxcluster.engine.user_names import is_users
 from jaxcluster.rank.state import file
 from jaxcluster.rank.state.arrays import ArraysToSave
 from jaxcluster.rank.state.classes import Circular
-from jaxcluster.rank.state.common import is_common, spans
+from jaxcluster.rank.state.common import judge
 from jaxcluster.rank.state.file import Part
 from jaxcluster.rank.state.pickling import Pickler, is_large
 from jaxcluster.rank.state.settings import Settings
@@ -56,7 +56,7 @@ class Pickled:
         self.arrays = ArraysToSave(self.parts)
         self.buffers: list[int] = []  # their sections
         self.sections: list[tuple[str, int, int, int]] = []
-        self.spanning: set[str] = set()
+        self.spanning, self.common = set[str](), list[str]()
         self.file = io.BytesIO()
         pickler = self._pickler(self.file, self.arrays)
         for name, value in self.values.items():
@@ -66,8 +66,11 @@ class Pickled:
                 self._drop(name, why)
                 return False
             self.sections.append((name, start, self.file.tell(), first))
-            if any(one.spans for one in self.arrays.described[met:]) or spans(value):
+            spans, is_common = judge(value)
+            if spans or any(one.spans for one in self.arrays.described[met:]):
                 self.spanning.add(name)
+            if is_common:
+                self.common.append(name)
         count = len(jax.devices())
         self.meshes = {
             (mesh.axis_names, mesh.devices.shape)
@@ -145,7 +148,7 @@ class Pickled:
             "names": self.sections,
             "buffers": self.buffers,
             "arrays": [asdict(one) for one in self.arrays.described],
-            "common": [name for name, value in self.values.items() if is_common(value)],
+            "common": self.common,
         }
 
 
