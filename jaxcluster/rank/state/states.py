@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import platform
+import sys
 import threading
 from collections import deque
 from pathlib import Path
 from typing import Any
 
-from jaxcluster import __version__
 from jaxcluster.engine.control import Request
 from jaxcluster.engine.lost_names import LostNames
-from jaxcluster.rank.state.file import StateFile, file_name
+from jaxcluster.rank.state.file import BadFile, StateFile, file_name
 from jaxcluster.rank.state.loading import Values, known, load
 from jaxcluster.rank.state.saving import save
 from jaxcluster.rank.state.settings import Settings
@@ -26,6 +26,8 @@ from jaxcluster.wire.ops.saving import (
     Saved,
     SavePlace,
 )
+
+PYTHON = ".".join(platform.python_version_tuple()[:2])
 
 
 class GivenUp(Exception):
@@ -58,13 +60,10 @@ class States:
         return self._save([SavePlace(request.body.folder)], compare=True)
 
     def _save(self, places: list[SavePlace], *, compare: bool) -> Saved:
-        import jax
-
         versions = {
-            "jaxcluster": __version__,
-            "jax": jax.__version__,
-            "python": platform.python_version(),
-        }
+            name: str(getattr(sys.modules[name], "__version__", ""))
+            for name in ("jaxcluster", "jax")
+        } | {"Python": PYTHON}
         with self._saving:
             saved = save(
                 places, self.rank, self.namespace, self.settings, versions, compare=compare
@@ -87,7 +86,9 @@ class States:
         found, files = Values(), dict[int, StateFile]()
         try:
             for rank, folder in body.files.items():
-                files[rank] = StateFile(Path(folder) / file_name(rank))
+                files[rank] = file = StateFile(Path(folder) / file_name(rank))
+                if (was := file.about["versions"]["Python"]) != PYTHON:  # its code is another one
+                    raise BadFile(f"{file.path} was written by Python {was}, and this is {PYTHON}")
             fitted = {(tuple(one.names), tuple(one.sizes)): one.after for one in body.meshes}
             names = None if is_own else known(files, base, body.num_processes)
             load(found, files, base, self.namespace, self.settings, check, fitted, names)
