@@ -28,8 +28,14 @@ def info_of(function: Any) -> Any:
 def jitted(function: Any, info: Any) -> Any:
     """A function, jitted with the options that another one had."""
     from jax._src import pjit
+    from jax._src.sharding_impls import UNSPECIFIED
 
-    return pjit._cpp_pjit(function, info)  # type: ignore[no-untyped-call]
+    def leaves(name: str) -> tuple[Any, ...]:
+        kind = type(UNSPECIFIED)
+        return tuple(UNSPECIFIED if type(one) is kind else one for one in getattr(info, name))
+
+    known = {name: leaves(name) for name in ("in_shardings_leaves", "out_shardings_leaves")}
+    return pjit._cpp_pjit(function, info._replace(**known))  # type: ignore[no-untyped-call]
 
 
 def can_make() -> bool:

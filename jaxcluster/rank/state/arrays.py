@@ -71,7 +71,7 @@ class ArraysToSave:
         self.name = ""
         self.described: list[SavedArray] = []
         self._numbers: dict[int, int] = {}
-        self._held: list[Any] = []  # else another one may get the id of one that is gone
+        self._kept: list[Any] = []  # else another one may get the id of one that is gone
         self._sections: dict[Any, int] = {}  # of buffers: arrays may share one
         self._met = ("", 0)
         self._deadline: float | None = None
@@ -103,7 +103,7 @@ class ArraysToSave:
             shards=tuple(shards.items()),
         )
         self.described.append(saved)
-        self._held.append(array)
+        self._kept.append(array)
         self._numbers[id(array)] = len(self.described) - 1
         return len(self.described) - 1
 
@@ -127,7 +127,7 @@ class ArraysToSave:
         if key not in self._sections:
             self._sections[key] = len(self.parts)
             self.parts.append(Part(data.nbytes, lambda: host_values(data)))
-            self._held.append(data)
+            self._kept.append(data)
         return self._sections[key]
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable, Iterable, Mapping
+import platform
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from jaxcluster.rank.state.settings import Settings
 from jaxcluster.wire.ops.saving import MeshAxes, Saved, SavePlace
 
 SETTINGS, REGISTERED = " settings", " registered"  # sections that are no names
+PYTHON = ".".join(platform.python_version_tuple()[:2])
 WHY_CHARS = 200
 DIGEST_NBYTES = 64 << 10  # values with longer pickles are not compared
 
@@ -137,19 +140,28 @@ class Pickled:
             return ""
         return file.checksum(file.as_bytes(into.getvalue() + "".join(large).encode()))
 
-    def about(self, compare: bool) -> dict[str, Any]:
-        """What a reader has to know.
+    def write(self, path: Path, *, compare: bool = False) -> int:
+        """Write it to a file; returns its size.
 
         Args:
           compare: ranks may have to tell which values are equal on all of them.
         """
-        return {
-            "digests": {n: self._digest(v) for n, v in self.values.items()} if compare else {},
+        pickled = self.file.getbuffer()
+        about = {
             "names": self.sections,
             "buffers": self.buffers,
             "arrays": [asdict(one) for one in self.arrays.described],
             "common": self.common,
+            "digests": {n: self._digest(v) for n, v in self.values.items()} if compare else {},
+            "pickle": len(self.parts),
+            "versions": {"Python": PYTHON, "jax": sys.modules["jax"].__version__},
         }
+        return file.write(path, [*self.parts, Part(len(pickled), lambda: pickled)], about)
+
+    @property
+    def nbytes(self) -> int:
+        """How large the file is going to be, but for its index."""
+        return sum(part.nbytes for part in self.parts) + self.file.tell()
 
 
 class _Hash(io.BytesIO):
@@ -170,14 +182,10 @@ def save(
     rank: int,
     namespace: dict[str, Any],
     settings: Settings,
-    versions: Mapping[str, str],
     *,
     compare: bool = False,
 ) -> Saved:
     """Write a rank's file to the first place that has room.
-
-    Args:
-      compare: ranks may have to tell which values are equal on all of them.
 
     Raises:
       NoRoom: none has.
@@ -185,39 +193,32 @@ def save(
     names = {n: v for n, v in dict(namespace).items() if is_users(n, v)}
     values = {SETTINGS: settings.changed(), **names, **settings.results()}
     values[REGISTERED] = settings.registered()
-    pickled = Pickled(values, namespace)
-    pickle_part = pickled.file.getbuffer()
-    parts = [*pickled.parts, Part(len(pickle_part), lambda: pickle_part)]
-    about = {**pickled.about(compare), "pickle": len(parts) - 1, "versions": dict(versions)}
-    nbytes = sum(part.nbytes for part in parts)
-    whys = []
+    pickled, whys = Pickled(values, namespace), []
     for place in places:
         path = Path(place.folder) / file.file_name(rank)
-        if place.room is not None and nbytes > place.room:
+        if place.room is not None and pickled.nbytes > place.room:
             whys.append(f"{place.folder} has room for {place.room >> 20} MiB")
             continue
         try:
-            size = file.write(path, parts, about)
+            size = pickled.write(path, compare=compare)
         except (OSError, file.BadFile) as error:
             whys.append(str(error))
             path.unlink(missing_ok=True)
             continue
+        lost = pickled.lost
         return Saved(
             place.folder,
             [path.name],
             size,
             [name for name in pickled.values if name in names],
-            {name: why for name, why in pickled.lost.items() if name in names},
+            {name: why for name, why in lost.items() if name in names},
             sorted(pickled.spanning & names.keys()),
-            meshes=[MeshAxes(list(names), list(sizes)) for names, sizes in pickled.meshes],
-            left={n.strip(): why for n, why in pickled.lost.items() if n in (SETTINGS, REGISTERED)},
+            left={n.strip(): why for n, why in lost.items() if n in (SETTINGS, REGISTERED)},
+            meshes=[MeshAxes(list(axes), list(sizes)) for axes, sizes in pickled.meshes],
         )
-    raise NoRoom(f"{nbytes >> 20} MiB found no room: {'; '.join(whys)}")
+    raise NoRoom(f"{pickled.nbytes >> 20} MiB found no room: {'; '.join(whys)}")
 
 
 def _why(error: Exception) -> str:
     told = str(error) or type(error).__name__
     return told if len(told) <= WHY_CHARS else f"{told[:WHY_CHARS]} ..."
-
-
-Check = Callable[[], None]

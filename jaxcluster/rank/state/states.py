@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import platform
-import sys
 import threading
 from collections import deque
 from pathlib import Path
@@ -13,7 +11,7 @@ from jaxcluster.engine.control import Request
 from jaxcluster.engine.lost_names import LostNames
 from jaxcluster.rank.state.file import BadFile, StateFile, file_name
 from jaxcluster.rank.state.loading import Values, known, load
-from jaxcluster.rank.state.saving import save
+from jaxcluster.rank.state.saving import PYTHON, save
 from jaxcluster.rank.state.settings import Settings
 from jaxcluster.wire.ops.saving import (
     Bind,
@@ -26,8 +24,6 @@ from jaxcluster.wire.ops.saving import (
     Saved,
     SavePlace,
 )
-
-PYTHON = ".".join(platform.python_version_tuple()[:2])
 
 
 class GivenUp(Exception):
@@ -60,14 +56,8 @@ class States:
         return self._save([SavePlace(request.body.folder)], compare=True)
 
     def _save(self, places: list[SavePlace], *, compare: bool) -> Saved:
-        versions = {
-            name: str(getattr(sys.modules[name], "__version__", ""))
-            for name in ("jaxcluster", "jax")
-        } | {"Python": PYTHON}
         with self._saving:
-            saved = save(
-                places, self.rank, self.namespace, self.settings, versions, compare=compare
-            )
+            saved = save(places, self.rank, self.namespace, self.settings, compare=compare)
         self.lost.tidy(self.namespace)
         saved.unbound.update(self.lost.reasons)
         return saved

@@ -1,0 +1,198 @@
+"""Namespaces as cells make them, saved and loaded without a cluster, and compared."""
+
+from __future__ import annotations
+
+import linecache
+import math
+import tempfile
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from jaxcluster.engine.private.jitted import jitted_type
+from jaxcluster.rank.state import loading, saving
+from jaxcluster.rank.state.file import StateFile, file_name
+from jaxcluster.rank.state.settings import Settings
+from jaxcluster.wire.ops.saving import Saved, SavePlace
+
+_cells = iter(range(1, 1 << 60))
+
+
+def namespace() -> dict[str, Any]:
+    """An empty one, as a new rank has it."""
+    return {"__name__": "__main__"}
+
+
+def run_cell(names: dict[str, Any], source: str) -> None:
+    """Run a cell there."""
+    file = f"/cells/{next(_cells)}.py"
+    linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
+    exec(compile(source, file, "exec"), names)
+
+
+def save(names: dict[str, Any], folder: Path, rank: int = 0, **options: Any) -> Saved:
+    """Save them as a rank does."""
+    return saving.save([SavePlace(str(folder))], rank, names, Settings({}), **options)
+
+
+def load(
+    folder: Path,
+    into: dict[str, Any] | None = None,
+    *,
+    only: set[str] | None = None,
+    ranks: Iterable[int] = (0,),
+    fitted: Mapping[Any, Any] | None = None,
+) -> tuple[dict[str, Any], loading.Values]:
+    """Load what the first of these ranks has saved, and bind it."""
+    names = namespace() if into is None else into
+    files = {rank: StateFile(folder / file_name(rank)) for rank in ranks}
+    found, base = loading.Values(), min(files)
+    loading.load(
+        found, files, base, names, Settings({}), lambda: None, fitted or {}, only
+    )
+    names |= found.names
+    return names, found
+
+
+def through_files(names: dict[str, Any]) -> tuple[dict[str, Any], Saved, loading.Values]:
+    """The names as another process would have them, by a file."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        saved = save(names, Path(folder))
+        found, values = load(Path(folder))
+    return found, saved, values
+
+
+def alone(names: dict[str, Any], some: Iterable[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Some of the names, without settings, and what was lost of them."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        pickled = saving.Pickled({name: names[name] for name in some}, names)
+        pickled.write(Path(folder) / file_name(0))
+        found, values = load(Path(folder))
+    return found, pickled.lost | values.lost
+
+
+# ---------------------------------------------------------------------- comparison
+
+ATOMS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), BuiltinFunctionType)
+
+
+class Comparison:
+    """Walks two namespaces side by side: each object has one counterpart, everywhere.
+
+    Raises:
+      AssertionError: they differ, and where.
+    """
+
+    def __init__(self, before: dict[str, Any], after: dict[str, Any]) -> None:
+        self.before, self.after = before, after
+        self._pairs: dict[int, Any] = {}
+        self._back: dict[int, Any] = {}
+        self._held: list[Any] = []
+
+    def names(self, names: Iterable[str]) -> None:
+        """Compare these names."""
+        for name in names:
+            assert name in self.after, f"{name} is not there"
+            self.same(self.before[name], self.after[name], name)
+
+    def same(self, a: Any, b: Any, at: str) -> None:
+        """Compare two values."""
+        if isinstance(a, ATOMS):
+            is_nan = isinstance(a, float) and math.isnan(a) and isinstance(b, float)
+            assert type(a) is type(b) and (a == b or (is_nan and math.isnan(b))), (at, a, b)
+            return
+        if id(a) in self._pairs or id(b) in self._back:
+            assert self._pairs.get(id(a)) is b and self._back.get(id(b)) is a, f"{at}: no alias"
+            return
+        if not (isinstance(a, tuple) and not a):
+            self._pairs[id(a)], self._back[id(b)] = b, a
+            self._held += [a, b]
+        self._inside(a, b, at)
+
+    def _inside(self, a: Any, b: Any, at: str) -> None:
+        import jax
+
+        known = jax.Array, jax.sharding.Mesh, jax.sharding.Sharding, jitted_type(), ModuleType
+        if isinstance(a, type):
+            assert a is b or (a.__module__ == "__main__" and a.__qualname__ == b.__qualname__), at
+            return
+        self.same(type(a), type(b), f"{at}'s type")
+        if isinstance(a, ModuleType | np.dtype):
+            assert a is b or a == b, at
+        elif isinstance(a, jax.Array):
+            self._array(a, b, at)
+        elif isinstance(a, np.ndarray):
+            self._ndarray(a, b, at)
+        elif isinstance(a, jax.sharding.Mesh | jax.sharding.Sharding | jax.sharding.PartitionSpec):
+            assert a == b, at
+        elif isinstance(a, FunctionType):
+            self._function(a, b, at)
+        elif isinstance(a, partial):
+            self._each([a.func, a.args, a.keywords], [b.func, b.args, b.keywords], at)
+        elif hasattr(a, "_jit_info"):
+            self.same(a._fun, b._fun, f"{at}._fun")
+            fields = [
+                f for f in a._jit_info._fields if f not in ("fun_signature", "fun_sourceinfo")
+            ]
+            for field in fields:
+                assert getattr(a._jit_info, field) == getattr(b._jit_info, field), (at, field)
+        elif isinstance(a, dict):
+            assert list(a) == list(b) or set(map(str, a)) == set(map(str, b)), (at, a, b)
+            self._each(list(a.values()), list(b.values()), at)
+        elif isinstance(a, list | tuple):
+            self._each(a, b, at)
+        elif isinstance(a, set | frozenset):
+            assert a == b, at
+        if hasattr(a, "__dict__") and not isinstance(a, known):
+            self._each([vars(a)], [vars(b)], f"{at}.__dict__")
+
+    def _each(self, a: Any, b: Any, at: str) -> None:
+        assert len(a) == len(b), (at, a, b)
+        for number, (one, other) in enumerate(zip(a, b, strict=True)):
+            self.same(one, other, f"{at}[{number}]")
+
+    def _array(self, a: Any, b: Any, at: str) -> None:
+        import jax
+
+        assert (a.shape, a.dtype, a.sharding) == (b.shape, b.dtype, b.sharding), at
+        if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
+            assert jax.random.key_impl(a) == jax.random.key_impl(b), at
+            a, b = a._base_array, b._base_array
+        assert (a.weak_type, a.committed) == (b.weak_type, b.committed), at
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes(), at
+
+    def _ndarray(self, a: Any, b: Any, at: str) -> None:
+        assert (a.shape, a.dtype) == (b.shape, b.dtype), (at, a, b)
+        assert a.strides == b.strides or not a.size, at
+        assert a.flags.writeable == b.flags.writeable, at
+        if a.dtype.hasobject:
+            self._each(list(a.flat), list(b.flat), at)
+        else:
+            assert a.tobytes() == b.tobytes(), at
+
+    def _function(self, a: Any, b: Any, at: str) -> None:
+        assert a.__code__.co_code == b.__code__.co_code and a.__name__ == b.__name__, at
+        assert (a.__qualname__, a.__doc__, a.__module__) == (b.__qualname__, b.__doc__, b.__module__)
+        if a.__globals__ is self.before:
+            assert b.__globals__ is self.after, f"{at} has other globals"
+        else:
+            assert b.__globals__ is a.__globals__, f"{at} has other globals"
+        self._each(list(a.__closure__ or ()), list(b.__closure__ or ()), f"{at}'s closure")
+        cells = zip(a.__closure__ or (), b.__closure__ or (), strict=True)
+        for one, other in cells:
+            self.same(one.cell_contents, other.cell_contents, f"a cell of {at}")
+        self.same(a.__defaults__, b.__defaults__, f"{at}'s defaults")
+        self.same(a.__kwdefaults__, b.__kwdefaults__, f"{at}'s defaults")
+
+
+def memory_of(array: np.ndarray[Any, Any]) -> tuple[int, int]:
+    """The array that owns its memory, and where in it this one begins."""
+    owner = array
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    first = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
+    return id(owner), first
