@@ -240,17 +240,19 @@ def _reduce_view(array: np.ndarray[Any, Any]) -> Any:
     owner = array
     while type(owner.base) is np.ndarray:
         owner = owner.base
-    if owner is array or array.dtype.hasobject or array.dtype != owner.dtype.newbyteorder("="):
+    if owner is array or array.dtype.hasobject or owner.dtype.hasobject or not owner.flags.forc:
         return NotImplemented
     first = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
-    if not owner.flags.c_contiguous or first < 0:
-        return NotImplemented
-    return _view, (owner, array.shape, first, array.strides, array.flags.writeable)
+    what = array.shape, array.dtype, first, array.strides
+    return _view, (owner, what, array.flags.writeable)
 
 
-def _view(owner: Any, shape: Any, first: int, strides: Any, is_writeable: bool) -> Any:
-    array: Any = np.ndarray(shape, owner.dtype, owner, first, strides)
-    array.flags.writeable = is_writeable
+def _view(owner: Any, what: tuple[Any, ...], is_writeable: bool) -> Any:
+    shape, dtype, first, strides = what
+    memory = owner if owner.flags.c_contiguous else owner.T
+    array: Any = np.ndarray(shape, dtype, memory, first, strides)
+    if not is_writeable:
+        array.flags.writeable = False
     return array
 
 
