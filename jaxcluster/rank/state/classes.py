@@ -120,8 +120,7 @@ def statement_of(cls: type) -> Statement | None:
     name = cls.__qualname__
     if cls.__module__ != CELLS or not name.isidentifier():
         return None
-    code = [one.__code__ for one in vars(cls).values() if isinstance(one, FunctionType)]
-    files = [one.co_filename for one in code if linecache.getlines(one.co_filename)]
+    files = [one.co_filename for one in _code_of(cls) if linecache.getlines(one.co_filename)]
     for file in files[:1] or _cells():
         lines = linecache.getlines(file)
         if not any(name in line for line in lines):
@@ -160,7 +159,7 @@ def _classes_in(source: str) -> list[ast.ClassDef]:
 
 def _fits(node: ast.ClassDef, cls: type) -> bool:
     """Whether a statement may have made a class: by the names that it binds."""
-    first = getattr(cls, "__firstlineno__", None)  # Python 3.13
+    first = vars(cls).get("__firstlineno__")  # Python 3.13
     lines = [node.lineno, *(one.lineno for one in node.decorator_list)]
     if first is not None and first not in lines:
         return False
@@ -186,8 +185,13 @@ def _flags(node: ast.ClassDef, cls: type) -> int:
     for one in node.body:
         if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
             return FUTURE if found.get(one.target.id) == ast.unparse(one.annotation) else 0
-    code = [one.__code__ for one in vars(cls).values() if isinstance(one, FunctionType)]
-    return FUTURE if any(one.co_flags & FUTURE for one in code) else 0
+    return FUTURE if any(one.co_flags & FUTURE for one in _code_of(cls)) else 0
+
+
+def _code_of(cls: type) -> list[Any]:
+    """The code of a class's methods that are not a library's."""
+    found = [one for one in vars(cls).values() if isinstance(one, FunctionType)]
+    return [one.__code__ for one in found if one.__module__ == CELLS]
 
 
 def _dedent(text: str) -> str:
