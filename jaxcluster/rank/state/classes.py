@@ -2,7 +2,7 @@
 
 Libraries look at a class's body when it is made (equinox, flax), and dataclasses have functions
 that no source has. So the statement is taken from the cell that made the class, and run where the
-names are bound that it needs. What was added to the class later is set.
+names are bound that it looks up. What was added to the class later is set.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import ast
 import contextlib
 import functools
 import linecache
+import operator
+import textwrap
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 import numpy as np
+from cloudpickle import cloudpickle
 
 from jaxcluster.engine.private import pytrees
 from jaxcluster.rank.state.arrays import CannotSave
@@ -25,25 +28,17 @@ from jaxcluster.rank.state.arrays import CannotSave
 CELLS = "__main__"
 FUTURE = 0x1000000  # from __future__ import annotations
 PLAIN = (bool, int, float, complex, str, bytes, type(None), tuple, list, dict, set, np.ndarray)
+BOUND = MethodType, operator.methodcaller
 _of_thread = threading.local()
 
 
 class Circular(Exception):
-    """What a class's statement needs holds the class."""
-
-    def __init__(self, cls: type) -> None:
-        super().__init__(cls.__qualname__)
-        self.cls = cls
+    """What a class's statement looks up holds the class: ``args`` has it."""
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A class statement.
-
-    Attributes:
-      first: its first line, in the source of that file.
-      flags: of the compiler.
-    """
+    """A class statement: its source, whose first line is that of a file, and compiler flags."""
 
     name: str
     source: str
@@ -51,127 +46,104 @@ class Statement:
     first: int
     flags: int
 
-    def parse(self) -> ast.ClassDef:
-        """Its syntax tree."""
-        node = ast.parse("\n" * (self.first - 1) + self.source).body[0]
-        assert isinstance(node, ast.ClassDef)
-        return node
-
-    def needs(self, namespace: Mapping[str, Any]) -> list[str]:
-        """The names of a namespace that are looked up when it runs."""
-        names, called = _names_of(self.parse())
-        found: dict[str, None] = {}
-        left = [name for name in names if name != self.name]
+    def needs(self, namespace: Mapping[str, Any]) -> dict[str, Any]:
+        """What it looks up in a namespace when it runs, and what functions look up that it has."""
+        looked = _LookedUp()
+        looked.visit(ast.parse(self.source))
+        found, left = dict[str, Any](), [*looked.names]
         while left:
             name = left.pop()
-            if name in found or name not in namespace:
+            if name in found or name == self.name or name not in namespace:
                 continue
-            found[name] = None
-            value = namespace[name]
-            if isinstance(value, type):
-                left += _names_in(vars(value).get("__init_subclass__"), namespace)
-            elif name in called:
-                left += _names_in(value, namespace)
-        return list(found)
+            found[name] = value = namespace[name]
+            function: Any = value.__init_subclass__ if isinstance(value, type) else value
+            if callable(function):
+                function = getattr(function, "__wrapped__", getattr(function, "__func__", function))
+            if isinstance(function, FunctionType) and function.__globals__ is namespace:
+                left += _names_in(function.__code__)
+        return found
 
 
-def _names_in(function: Any, namespace: Mapping[str, Any]) -> list[str]:
-    """The names that a function of the namespace looks up, and those that it calls look up."""
-    function = getattr(function, "__wrapped__", function)
-    function = getattr(function, "__func__", function)
-    if not isinstance(function, FunctionType) or function.__globals__ is not namespace:
-        return []
-    found, codes = list[str](), [function.__code__]
-    while codes:
-        code = codes.pop()
-        found += code.co_names
-        codes += [const for const in code.co_consts if hasattr(const, "co_names")]
-    inner = [namespace[n] for n in found if isinstance(namespace.get(n), FunctionType)]
-    return found + [n for one in inner if one is not function for n in one.__code__.co_names]
+class _LookedUp(ast.NodeVisitor):
+    """The names that are looked up where a statement runs, but not its functions' bodies."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def visit_Name(self, node: ast.Name) -> None:
+        self.names.add(node.id)
+
+    def visit_FunctionDef(self, node: Any) -> None:
+        for one in (*node.decorator_list, node.args, node.returns):
+            if one is not None:
+                self.visit(one)
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        self.visit(node.args)
 
 
-def _names_of(cls: ast.ClassDef) -> tuple[list[str], set[str]]:
-    """The names that a class statement looks up when it runs, and those of them that it calls."""
-    names: list[str] = []
-    called: set[str] = set()
-
-    def visit(node: ast.AST) -> None:
-        if isinstance(node, ast.Name):
-            names.append(node.id)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            called.add(node.func.id)
-        for decorator in getattr(node, "decorator_list", ()):
-            called.update(one.id for one in ast.walk(decorator) if isinstance(one, ast.Name))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            run: list[Any] = [*node.decorator_list, node.args, node.returns]
-        elif isinstance(node, ast.Lambda):
-            run = [node.args]
-        else:
-            run = list(ast.iter_child_nodes(node))
-        for one in filter(None, run):
-            visit(one)
-
-    visit(cls)
-    return names, called
+def _names_in(code: Any) -> Iterator[str]:
+    yield from code.co_names
+    for one in code.co_consts:
+        if hasattr(one, "co_names"):
+            yield from _names_in(one)
 
 
 def statement_of(cls: type) -> Statement | None:
-    """The statement of a cell's top level that made a class; None if it is not found."""
-    name = cls.__qualname__
-    if cls.__module__ != CELLS or not name.isidentifier():
-        return None
-    files = [one.co_filename for one in _code_of(cls) if linecache.getlines(one.co_filename)]
-    for file in files[:1] or _cells():
+    """The statement at a cell's top level that made a class; None if it is not found."""
+    code, name = _code_of(cls), cls.__qualname__
+    files = [one.co_filename for one in code if linecache.getlines(one.co_filename)]
+    if not files:  # the last cell that has such a statement
+        known = list(linecache.cache.items())
+        files = [file for file, entry in known if len(entry) > 1 and entry[1] is None]
+    for file in reversed(files):
         lines = linecache.getlines(file)
-        if not any(name in line for line in lines):
-            continue
-        source = "".join(lines)
-        for node in _classes_in(source):
-            if node.name == name and _fits(node, cls):
-                start = min([node.lineno, *(one.lineno for one in node.decorator_list)])
-                text = "".join(lines[start - 1 : node.end_lineno])
-                return Statement(name, _dedent(text), file, start, _flags(node, cls))
+        for node in _classes_in("".join(lines), name):
+            if not _fits(node, cls):
+                continue
+            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            source = textwrap.dedent("".join(lines[first - 1 : node.end_lineno]))
+            return Statement(name, source, file, first, _flags(node, cls))
     return None
 
 
-def _cells() -> list[str]:
-    """The files that are kept without one on disk: of cells, the last one first."""
-    known = list(linecache.cache.items())
-    return [name for name, entry in known if len(entry) > 1 and entry[1] is None][::-1]
+def _code_of(cls: type) -> list[Any]:
+    """The code of a class's methods that are no library's."""
+    found = [one for one in vars(cls).values() if isinstance(one, FunctionType)]
+    return [one.__code__ for one in found if one.__module__ == CELLS]
 
 
-@functools.lru_cache(maxsize=512)
-def _classes_in(source: str) -> list[ast.ClassDef]:
-    """The class statements outside of functions and classes, the last one first."""
-    try:
-        left: list[ast.AST] = [ast.parse(source)]
-    except (SyntaxError, ValueError):
-        return []
-    found = []
+@functools.lru_cache(maxsize=1024)
+def _classes_in(source: str, name: str) -> list[ast.ClassDef]:
+    """The statements of classes of that name outside of functions and classes, the last first."""
+    found, left = [], list[ast.AST]()
+    with contextlib.suppress(SyntaxError, ValueError):
+        left += [ast.parse(source)] if name in source else []
     while left:
         node = left.pop()
         if isinstance(node, ast.ClassDef):
-            found.append(node)
+            found += [node] if node.name == name else []
         elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             left += ast.iter_child_nodes(node)
     return sorted(found, key=lambda node: -node.lineno)
 
 
 def _fits(node: ast.ClassDef, cls: type) -> bool:
-    """Whether a statement may have made a class: by the names that it binds."""
+    """Whether a statement may have made a class: by its line, and by the names that it binds."""
     first = vars(cls).get("__firstlineno__")  # Python 3.13
-    lines = [node.lineno, *(one.lineno for one in node.decorator_list)]
-    if first is not None and first not in lines:
+    if first not in (None, node.lineno, *(one.lineno for one in node.decorator_list)):
         return False
-    names = [
-        one.name for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
-    for one in node.body:
-        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
-            names.append(one.target.id)
-    known = {*vars(cls), *vars(cls).get("__annotations__", {}), *getattr(cls, "__slots__", ())}
-    known |= {*getattr(cls, "_fields", ()), *_annotations(cls)}
-    return known.issuperset(names)
+    names = {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
+    names |= {one.target.id for one in _annotated(node)}
+    known = {*vars(cls), *_annotations(cls), *getattr(cls, "__slots__", ())}
+    return names <= known | {*getattr(cls, "_fields", ())}
+
+
+def _annotated(node: ast.ClassDef) -> list[Any]:
+    found = [one for one in node.body if isinstance(one, ast.AnnAssign)]
+    return [one for one in found if isinstance(one.target, ast.Name)]
 
 
 def _annotations(cls: type) -> Mapping[str, Any]:
@@ -181,22 +153,10 @@ def _annotations(cls: type) -> Mapping[str, Any]:
 
 def _flags(node: ast.ClassDef, cls: type) -> int:
     """Whether its cell had annotations as text."""
-    found = _annotations(cls)
-    for one in node.body:
-        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
-            return FUTURE if found.get(one.target.id) == ast.unparse(one.annotation) else 0
+    for one in _annotated(node):
+        is_text = _annotations(cls).get(one.target.id) == ast.unparse(one.annotation)
+        return FUTURE if is_text else 0
     return FUTURE if any(one.co_flags & FUTURE for one in _code_of(cls)) else 0
-
-
-def _code_of(cls: type) -> list[Any]:
-    """The code of a class's methods that are not a library's."""
-    found = [one for one in vars(cls).values() if isinstance(one, FunctionType)]
-    return [one.__code__ for one in found if one.__module__ == CELLS]
-
-
-def _dedent(text: str) -> str:
-    first = text[: len(text) - len(text.lstrip(" \t"))]
-    return "".join(line.removeprefix(first) for line in text.splitlines(keepends=True))
 
 
 # ---------------------------------------------------------------------- and made again
@@ -205,8 +165,7 @@ def _dedent(text: str) -> str:
 @contextlib.contextmanager
 def making_in(namespace: dict[str, Any]) -> Iterator[None]:
     """Inside it classes of cells are made in this namespace."""
-    before = getattr(_of_thread, "namespace", None)
-    _of_thread.namespace = namespace
+    before, _of_thread.namespace = getattr(_of_thread, "namespace", None), namespace
     try:
         yield
     finally:
@@ -215,57 +174,42 @@ def making_in(namespace: dict[str, Any]) -> Iterator[None]:
 
 def run(statement: Statement, needs: Mapping[str, Any]) -> Any:
     """The class that a statement makes where these names are bound. It leaves no name behind."""
-    namespace = _of_thread.namespace
-    before = {n: namespace[n] for n in (*needs, statement.name) if n in namespace}
-    tree = ast.Module([statement.parse()], [])
-    code = compile(tree, statement.file, "exec", statement.flags, dont_inherit=True)
+    names = _of_thread.namespace
+    before = {name: names[name] for name in (*needs, statement.name) if name in names}
+    source = "\n" * (statement.first - 1) + statement.source
+    code = compile(source, statement.file, "exec", statement.flags, dont_inherit=True)
     try:
-        namespace.update(needs)
-        exec(code, namespace)
-        return namespace[statement.name]
+        names.update(needs)
+        exec(code, names)
+        return names[statement.name]
     finally:
         for name in (*needs, statement.name):
-            namespace.pop(name, None)
-        namespace.update(before)
+            names.pop(name, None)
+        names.update(before)
 
 
 def state_of(cls: type, statement: Statement) -> tuple[dict[str, Any], Any]:
     """What was added to a class after its statement, and how it is registered as a pytree."""
-    added = {}
-    last = statement.first + statement.source.count("\n")
-    for name, value in vars(cls).items():
-        if name.startswith("_") and name.endswith("_"):
-            continue
-        code = getattr(value, "__code__", None)
-        is_new = type(value) in PLAIN or (
-            type(value) is FunctionType
-            and value.__module__ == CELLS
-            and code is not None
-            and (code.co_filename, statement.first <= code.co_firstlineno <= last)
-            != (statement.file, True)
-        )
-        if is_new and "_member_map_" not in vars(cls):  # the values of an enum are its own
-            added[name] = value
+    lines = range(statement.first, statement.first + statement.source.count("\n") + 1)
+
+    def is_added(name: str, value: Any) -> bool:
+        if type(value) is FunctionType and value.__module__ == CELLS:
+            code = value.__code__
+            return code.co_filename != statement.file or code.co_firstlineno not in lines
+        return type(value) in PLAIN and not (name.startswith("_") and name.endswith("_"))
+
+    is_enum = "_member_map_" in vars(cls)  # its values are its members'
+    added = {n: v for n, v in vars(cls).items() if not is_enum and is_added(n, v)}
     return added, registration(cls)
 
 
 def registration(cls: type) -> Any:
-    """How a cell has registered a class as a pytree; None if a library or nobody has."""
+    """How a cell has registered a class as a pytree; None if nobody or a library has."""
     how = pytrees.registration_of(cls)
-    if how is None or isinstance(how, dict):
-        return how
-    return how if all(map(_is_of_cells, filter(None, how))) else None
-
-
-def _is_of_cells(function: Any) -> bool:
-    kinds = MethodType, type(_of_methods())
-    return getattr(function, "__module__", "") == CELLS or isinstance(function, kinds)
-
-
-def _of_methods() -> Any:
-    import operator
-
-    return operator.methodcaller("tree_flatten")
+    if isinstance(how, tuple):
+        by_cells = [getattr(f, "__module__", "") == CELLS or isinstance(f, BOUND) for f in how if f]
+        return how if all(by_cells) else None
+    return how
 
 
 def set_state(cls: Any, state: tuple[Mapping[str, Any], Any]) -> None:
@@ -286,15 +230,11 @@ def check_by_value(cls: type) -> None:
       CannotSave: it is one.
     """
     if pytrees.registration_of(cls) is not None and registration(cls) is None:
-        raise CannotSave(
-            f"class {cls.__qualname__} is not at the top level of a cell whose source is known"
-        )
+        raise CannotSave(f"class {cls.__qualname__} is not at the top level of a cell")
 
 
 def set_by_value(cls: Any, state: tuple[Any, Any]) -> None:
     """cloudpickle's setter, and the registration."""
-    from cloudpickle import cloudpickle
-
     own, how = state
     cloudpickle._class_setstate(cls, own)
     if how is not None:

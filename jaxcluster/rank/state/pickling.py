@@ -131,9 +131,8 @@ class Pickler(cloudpickle.Pickler):
         self._started.add(cls)
         found = None if cls in self._by_value else classes.statement_of(cls)
         if found is not None:
-            needs = {n: self._namespace[n] for n in found.needs(self._namespace)}
-            reduced = classes.run, (found, needs), classes.state_of(cls, found)
-            return *reduced, None, None, classes.set_state
+            made = classes.run, (found, found.needs(self._namespace))
+            return *made, classes.state_of(cls, found), None, None, classes.set_state
         classes.check_by_value(cls)
         make, arguments, state, *_ = by_value
         how = classes.registration(cls)
