@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxcluster.engine.private.jitted import jitted_type
+from jaxcluster.engine.private.kinds import kinds
 from jaxcluster.rank.state import loading, saving
 from jaxcluster.rank.state.file import StateFile, file_name
 from jaxcluster.rank.state.settings import Settings
@@ -116,7 +116,7 @@ class Comparison:
     def _inside(self, a: Any, b: Any, at: str) -> None:
         import jax
 
-        known = jax.Array, jax.sharding.Mesh, jax.sharding.Sharding, jitted_type(), ModuleType
+        known = jax.Array, jax.sharding.Mesh, jax.sharding.Sharding, kinds().jitted, ModuleType
         if isinstance(a, type):
             assert a is b or (a.__module__ == "__main__" and a.__qualname__ == b.__qualname__), at
             return

@@ -16,6 +16,7 @@ from jaxcluster.engine.private import (
     coordination,
     hostvalues,
     is_there,
+    kinds,
     programs,
     pytrees,
     transfers,
@@ -52,10 +53,9 @@ def _launches() -> bool:
 
 def _saved_variables() -> bool:
     from jax._src import tree_util
-    from jax._src.lax import lax
 
     registers = any(_has(tree_util, name) for name in pytrees.REGISTERS)
-    return registers and _has(tree_util, "_registry") and _has(lax, "_convert_element_type")
+    return registers and _has(tree_util, "_registry") and kinds.can_save()
 
 
 def _refused_calls() -> bool:
@@ -95,7 +95,7 @@ PROBES: dict[str, tuple[str, Callable[[], bool]]] = {
         _launches,
     ),
     "saved variables": (
-        "restored scalars lose their weak type; classes must be registered again",
+        "new processes have none of the variables of the old ones",
         _saved_variables,
     ),
     "host values": (

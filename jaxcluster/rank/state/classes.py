@@ -13,7 +13,6 @@ import functools
 import linecache
 import operator
 import textwrap
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import FunctionType, MethodType
@@ -29,7 +28,6 @@ CELLS = "__main__"
 FUTURE = 0x1000000  # from __future__ import annotations
 PLAIN = (bool, int, float, complex, str, bytes, type(None), tuple, list, dict, set, np.ndarray)
 BOUND = MethodType, operator.methodcaller
-_of_thread = threading.local()
 
 
 class Circular(Exception):
@@ -162,19 +160,8 @@ def _flags(node: ast.ClassDef, cls: type) -> int:
 # ---------------------------------------------------------------------- and made again
 
 
-@contextlib.contextmanager
-def making_in(namespace: dict[str, Any]) -> Iterator[None]:
-    """Inside it classes of cells are made in this namespace."""
-    before, _of_thread.namespace = getattr(_of_thread, "namespace", None), namespace
-    try:
-        yield
-    finally:
-        _of_thread.namespace = before
-
-
-def run(statement: Statement, needs: Mapping[str, Any]) -> Any:
-    """The class that a statement makes where these names are bound. It leaves no name behind."""
-    names = _of_thread.namespace
+def run(statement: Statement, needs: Mapping[str, Any], names: dict[str, Any]) -> Any:
+    """The class that a statement makes where what it needs is bound. It leaves no name behind."""
     before = {name: names[name] for name in (*needs, statement.name) if name in names}
     source = "\n" * (statement.first - 1) + statement.source
     code = compile(source, statement.file, "exec", statement.flags, dont_inherit=True)

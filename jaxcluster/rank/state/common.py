@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jaxcluster.engine.arrays import check_leaves, is_tracer
-from jaxcluster.engine.private.jitted import jitted_type
+from jaxcluster.engine.private.kinds import kinds
 
 ALWAYS = type, ModuleType, BuiltinFunctionType, np.dtype
 LITERALS = (bool, int, float, complex, str, bytes, type(None))
@@ -56,7 +56,7 @@ def _holds(value: Any, depth: int = 8) -> bool:
         held = [cell.cell_contents for cell in value.__closure__ or () if _is_set(cell)]
         defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
         held += [] if not defaults or _are_literals(value) else defaults
-    elif isinstance(value, (jitted_type(), jax.custom_jvp, jax.custom_vjp)):
+    elif isinstance(value, (kinds().jitted, jax.custom_jvp, jax.custom_vjp)):
         held = [getattr(value, "__wrapped__", None)]
     else:
         return False

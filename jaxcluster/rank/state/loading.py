@@ -12,7 +12,6 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from jaxcluster.rank.state.arrays import ArraysToLoad
-from jaxcluster.rank.state.classes import making_in
 from jaxcluster.rank.state.file import BadFile, StateFile
 from jaxcluster.rank.state.pickling import Fitted, Unpickler
 from jaxcluster.rank.state.saving import REGISTERED, SETTINGS, _why
@@ -132,13 +131,12 @@ class Mender(_Pythons):
 
     def __init__(self, unpickler: Unpickler, stream: io.BytesIO, buffers: Any) -> None:
         super().__init__(stream, buffers=buffers)
-        self._namespace = unpickler.namespace
         self.persistent_load = unpickler.persistent_load
         read = stream.getbuffer()[: stream.tell()]
         before = sum(op.name == "MEMOIZE" for op in _operations(read))
         memo: dict[int, Any] = unpickler.memo.copy()
         self.memo: dict[int, Any] = {n: value for n, value in memo.items() if n < before}
-        self.gaps: set[int] = set()
+        self.gaps: dict[int, Exception] = {}
         self.whys: list[Exception] = []
 
     def load(self) -> Any:
@@ -148,11 +146,11 @@ class Mender(_Pythons):
           Exception: why it can't be made.
         """
         self.whys, first = [], len(self.memo)
-        with making_in(self._namespace):
-            value = super().load()
+        value = super().load()
         if self.whys:
             new = range(first, len(self.memo))
-            self.gaps |= {number for number in new if type(self.memo[number]) not in SAFE}
+            unsafe = (number for number in new if type(self.memo[number]) not in SAFE)
+            self.gaps |= dict.fromkeys(unsafe, self.whys[0])
             raise self.whys[0]
         return value
 
@@ -172,7 +170,7 @@ class Mender(_Pythons):
     def get(self, number: int) -> None:
         """A part that was made before."""
         if number in self.gaps:
-            self.whys.append(ValueError("it shares a part with another name that is lost"))
+            self.whys.append(self.gaps[number])
         self.append(self.memo[number])
 
     dispatch = dict(_Pythons.dispatch) | {

@@ -15,13 +15,13 @@ import pickle
 import sys
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import CellType, FunctionType, ModuleType
+from types import CellType, FunctionType
 from typing import Any, ClassVar, TypeAlias
 
 import cloudpickle
 import numpy as np
 
-from jaxcluster.engine.private.jitted import info_of, jitted, jitted_type
+from jaxcluster.engine.private.kinds import info_of, jitted, kinds
 from jaxcluster.rank.state import classes
 from jaxcluster.rank.state.arrays import CannotLoad, CannotSave
 from jaxcluster.wire.ops.values import FILES
@@ -29,20 +29,19 @@ from jaxcluster.wire.ops.values import FILES
 PROTOCOL = 5
 LARGE_NBYTES = 64 << 10  # from here on a buffer is a section of its own
 IS_MADE = 2  # from here on what cloudpickle says of a class has its attributes: else it is known
-STREAMS = ("stdin", "stdout", "stderr")
+OWN = -1  # the rank itself
+OF_FUNCTIONS = "qualname defaults kwdefaults module doc annotations"
+OF_JITTED = {"__name__", "__qualname__", "__doc__", "__module__", "__wrapped__", "__annotations__"}
 
-Large = Callable[[pickle.PickleBuffer], Any]
-ArrayId = Callable[[Any], Any]
 Place: TypeAlias = tuple[str, int, int]  # of a device: its platform, its rank, its number there
 Fitted: TypeAlias = Mapping[tuple[tuple[str, ...], tuple[int, ...]], Sequence[int]]
-OWN = -1  # the rank itself
 
 
 class Pickler(cloudpickle.Pickler):
     """Pickles values of a namespace.
 
     Args:
-      array_id: what stands for a ``jax.Array``, beside its sharding.
+      array_id: gives what stands for a ``jax.Array``, beside its sharding.
       large: takes the buffers that are not to lie in the pickle, and says False.
       by_value: classes that can't be made by their statements.
 
@@ -56,69 +55,63 @@ class Pickler(cloudpickle.Pickler):
         self,
         file: io.BytesIO,
         namespace: dict[str, Any],
-        array_id: ArrayId,
-        large: Large,
+        array_id: Callable[[Any], Any],
+        large: Callable[[pickle.PickleBuffer], bool],
         by_value: Iterable[type] = (),
     ) -> None:
         super().__init__(file, protocol=PROTOCOL, buffer_callback=large)
         import jax
 
-        self._namespace, self._array_id = namespace, array_id
-        self._by_value = set(by_value)
+        self._namespace, self._by_value = namespace, set(by_value)
         self._started: set[type] = set()
         self._cells: dict[int, CellType] = {}
         self.meshes: dict[Any, Any] = {}
-        self._places = {device: place for place, device in places().items()}
-        self._globals = {id(namespace): ""}
-        self._keys_and_tracers = jax.Array, jax.core.Tracer, jax.Ref
-        self._ids = _OfArrays(self._id_of_array)
+        self._places = {one: place for place, one in places().items() if place[1] != OWN}
+        self._locals = {one: place for place, one in places().items() if place[1] == OWN}
+        own = own_objects(namespace)
+        self._own = {id(value): ("own", name) for name, value in own.items()}
+        self._ids: dict[type, Callable[[Any], Any]] = dict.fromkeys(
+            {type(value) for value in own.values()}, lambda value: self._own.get(id(value))
+        )
         self._ids |= {
-            jax.Device: lambda device: ("device", *self._places[device]),
+            kinds().array: lambda array: ("array", array_id(array), array.sharding),
+            kinds().client: lambda client: ("client", client.platform),
+            jax.Device: lambda device: (
+                "device",
+                *(self._locals.get(device) or self._places[device]),
+            ),
             jax.sharding.Mesh: self._id_of_mesh,
-            type(jax.devices()[0].client): lambda client: ("client", client.platform),
-            dict: self._id_of_dict,
-            ModuleType: lambda module: self._id_of_dict(vars(module), "module"),
-            **{type(getattr(sys, name)): self._id_of_stream for name in STREAMS},
         }
-        if (shell := namespace.get("get_ipython")) is not None:
-            self._ids[type(shell())] = lambda shell: ("shell",)
         self._reducers: dict[type, Callable[[Any], Any]] = {
-            jitted_type(): self._reduce_jitted,
+            kinds().key: lambda k: (_key, (k._base_array, str(jax.random.key_impl(k)))),
+            kinds().jitted: _reduce_jitted,
+            jax.custom_jvp: _reduce_bare,
+            jax.custom_vjp: _reduce_bare,
+            jax.Ref: _refuse,
             np.ndarray: _reduce_view,
-            **dict.fromkeys((jax.custom_jvp, jax.custom_vjp), _reduce_custom),
             CellType: self._reduce_cell,
             type(functools.cache(len)): lambda f: (_cached, (f.__wrapped__, f.cache_parameters())),
         }
+        self._tracer = jax.core.Tracer
 
     def persistent_id(self, obj: Any) -> Any:
-        known = self._ids[type(obj)]
+        known = self._ids.get(type(obj))
         return known(obj) if known is not None else None
-
-    def _id_of_array(self, array: Any) -> Any:
-        return "array", self._array_id(array), array.sharding
 
     def _id_of_mesh(self, mesh: Any) -> Any:
         if mesh not in self.meshes:
-            places = tuple(self._places[device] for device in mesh.devices.flat)
-            self.meshes[mesh] = places, mesh.devices.shape, mesh.axis_names, mesh.axis_types
+            devices = [*mesh.devices.flat]
+            table = self._locals if self._locals.keys() >= {*devices} else self._places
+            at = tuple(table[device] for device in devices)
+            self.meshes[mesh] = at, mesh.devices.shape, mesh.axis_names, mesh.axis_types
         return "mesh", self.meshes[mesh]
-
-    def _id_of_dict(self, names: Any, kind: str = "globals") -> Any:
-        name = self._globals.get(id(names))
-        return (kind, name) if name == "" or (name and kind == "globals") else None
-
-    def _id_of_stream(self, stream: Any) -> Any:
-        name = next((name for name in STREAMS if getattr(sys, name) is stream), None)
-        return ("stream", name) if name else None
-
-    # ------------------------------------------------------------------ functions and classes
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
         if (reduce := self._reducers.get(kind)) is not None:
             return reduce(obj)
-        if issubclass(kind, self._keys_and_tracers):
-            return _reduce_key(obj)
+        if issubclass(kind, self._tracer):
+            _refuse(obj)
         reduced = super().reducer_override(obj)
         if issubclass(kind, type) and isinstance(reduced, tuple) and len(reduced) > IS_MADE:
             return self._reduce_class(obj, reduced)
@@ -131,7 +124,7 @@ class Pickler(cloudpickle.Pickler):
         self._started.add(cls)
         found = None if cls in self._by_value else classes.statement_of(cls)
         if found is not None:
-            made = classes.run, (found, found.needs(self._namespace))
+            made = classes.run, (found, found.needs(self._namespace), self._namespace)
             return *made, classes.state_of(cls, found), None, None, classes.set_state
         classes.check_by_value(cls)
         make, arguments, state, *_ = by_value
@@ -144,57 +137,25 @@ class Pickler(cloudpickle.Pickler):
             module = sys.modules.get(names.get("__name__", ""))
             if module is None or vars(module) is not names:
                 return super()._dynamic_function_reduce(func)  # of exec, with a dict of its own
-            self._globals[id(names)] = module.__name__
+            self._own[id(names)] = "globals", module.__name__
         cells = func.__closure__ or ()
         self._cells |= {id(cell): cell for cell in cells}
-        held = tuple(_contents(cell) for cell in cells)
-        arguments = func.__code__, names, func.__name__, func.__closure__
-        state = {name: getattr(func, name) for name in _OF_FUNCTIONS}
-        return _function, arguments, (held, vars(func), state), None, None, _set_function
+        held = [_contents(cell) for cell in cells]
+        arguments = func.__code__, names, func.__name__, None, func.__closure__
+        slots = {name: getattr(func, f"__{name}__") for name in OF_FUNCTIONS.split()}
+        return FunctionType, arguments, (held, vars(func), slots), None, None, _set_function
 
     def _reduce_cell(self, cell: CellType) -> Any:
         if id(cell) not in self._cells:  # what it holds comes with its function
             raise CannotSave("it holds a cell of a closure")
         return CellType, ()
 
-    def _reduce_jitted(self, function: Any) -> Any:
-        added = {n: v for n, v in vars(function).items() if n not in _OF_JITTED}
-        return jitted, (function._fun, info_of(function)), added, None, None, _update
 
-
-class _OfArrays(dict[type, Any]):
-    """What gives the ids of a type's objects: None where they have none."""
-
-    def __init__(self, of_array: Callable[[Any], Any]) -> None:
-        super().__init__()
-        self._of_array = of_array
-
-    def __missing__(self, kind: type) -> Any:
-        import jax
-
-        is_array = issubclass(kind, jax.Array) and hasattr(kind, "is_ready")
-        self[kind] = self._of_array if is_array else None
-        return self[kind]
-
-
-_OF_FUNCTIONS = (
-    *("__qualname__", "__defaults__", "__kwdefaults__", "__module__", "__doc__"),
-    "__annotations__",
-)
-_OF_JITTED = {*vars(type("", (), {})), "__name__", "__qualname__", "__wrapped__", "__annotations__"}
-_OF_JITTED |= {"_fun", "_jit_info"}
-_EMPTY = "empty"
-
-
-def _contents(cell: CellType) -> tuple[Any, ...]:
+def _contents(cell: CellType) -> list[Any]:
     try:
-        return (cell.cell_contents,)
+        return [cell.cell_contents]
     except ValueError:
-        return ()
-
-
-def _function(code: Any, names: Any, name: str, closure: Any) -> FunctionType:
-    return FunctionType(code, names, name, None, closure)
+        return []
 
 
 def _set_function(func: FunctionType, state: Any) -> None:
@@ -204,14 +165,19 @@ def _set_function(func: FunctionType, state: Any) -> None:
             cell.cell_contents = value
     vars(func).update(attributes)
     for name, value in slots.items():
-        setattr(func, name, value)
+        setattr(func, f"__{name}__", value)
+
+
+def _reduce_jitted(function: Any) -> Any:
+    added = {n: v for n, v in vars(function).items() if n not in OF_JITTED and n[0] != "_"}
+    return jitted, (function._fun, info_of(function)), added, None, None, _update
 
 
 def _update(function: Any, attributes: Any) -> None:
     vars(function).update(attributes)
 
 
-def _reduce_custom(function: Any) -> Any:
+def _reduce_bare(function: Any) -> Any:
     return object.__new__, (type(function),), dict(vars(function))
 
 
@@ -219,13 +185,8 @@ def _cached(function: Any, parameters: Any) -> Any:
     return functools.lru_cache(**parameters)(function)
 
 
-def _reduce_key(array: Any) -> Any:
-    import jax
-
-    if (numbers := getattr(array, "_base_array", None)) is None:
-        what = "jax.Ref" if isinstance(array, jax.Ref) else "tracer"
-        raise CannotSave(f"it holds a {what}, which can't be saved")
-    return _key, (numbers, str(jax.random.key_impl(array)))
+def _refuse(value: Any) -> Any:
+    raise CannotSave(f"it holds a {type(value).__name__}, which stands for an array")
 
 
 def _key(numbers: Any, impl: str) -> Any:
@@ -255,11 +216,13 @@ def _view(owner: Any, what: tuple[Any, ...], is_writeable: bool) -> Any:
     return array
 
 
-# ---------------------------------------------------------------------- what stands for what
-
-
 class Unpickler(pickle.Unpickler):
-    """Makes the values again, in a namespace."""
+    """Makes the values again, in a namespace.
+
+    Args:
+      array: makes an array by what stands for it and its sharding.
+      fitted: for meshes of all devices, by their axes and sizes, the sizes that they have now.
+    """
 
     def __init__(
         self,
@@ -270,8 +233,8 @@ class Unpickler(pickle.Unpickler):
         buffers: Iterable[Any] = (),
     ) -> None:
         super().__init__(file, buffers=buffers)
-        self.namespace, self._array, self._fitted = namespace, array, fitted
-        self._devices = places()
+        self._array, self._fitted = array, fitted
+        self._own, self._devices = own_objects(namespace), places()
 
     def persistent_load(self, pid: Any) -> Any:
         match pid:
@@ -279,30 +242,22 @@ class Unpickler(pickle.Unpickler):
                 return self._array(which, sharding)
             case "device", *place:
                 return self._device(place)
-            case "mesh", (places, shape, names, types):
-                return self._mesh(places, shape, names, types)
+            case "mesh", (at, shape, names, types):
+                return self._mesh(at, shape, names, types)
             case "client", platform:
                 return next(d.client for place, d in self._devices.items() if place[0] == platform)
             case "globals", name:
-                return vars(importlib.import_module(name)) if name else self.namespace
-            case "module", _:
-                return sys.modules["__main__"]
-            case "stream", name:
-                return getattr(sys, name)
-            case ("shell",):
-                return self.namespace["get_ipython"]()
+                return vars(importlib.import_module(name))
+            case "own", name:
+                return self._own[name]
         raise pickle.UnpicklingError(f"unknown: {pid}")
-
-    def load(self) -> Any:
-        with classes.making_in(self.namespace):
-            return super().load()
 
     def _device(self, place: Sequence[Any]) -> Any:
         if (found := self._devices.get(tuple(place))) is None:
             raise CannotLoad(f"there is no device {place[2]} of rank {place[1]} any more")
         return found
 
-    def _mesh(self, places: Any, shape: Sequence[int], names: Any, types: Any) -> Any:
+    def _mesh(self, at: Any, shape: Sequence[int], names: Any, types: Any) -> Any:
         """The same mesh; for another number of ranks the one that was fitted."""
         import jax
 
@@ -310,25 +265,34 @@ class Unpickler(pickle.Unpickler):
             told = ",".join(f"{name}={size}" for name, size in zip(names, shape, strict=True))
             raise CannotLoad(f"its mesh {told} does not fit {len(jax.devices())} devices")
         if new is not None:
-            devices = np.array(jax.devices(places[0][0]))
+            devices = np.array(jax.devices(at[0][0]))
         else:
-            devices, new = np.array([self._device(place) for place in places]), shape
+            devices, new = np.array([self._device(place) for place in at]), shape
         return jax.sharding.Mesh(devices.reshape(new), names, axis_types=types)
 
 
 @functools.cache
 def places() -> dict[Place, Any]:
-    """All devices by their platforms, their ranks, and their numbers there; own ones have OWN."""
+    """All devices by their platforms, their ranks, and their numbers there; own ones by OWN too."""
     import jax
 
     found, own = {}, jax.process_index()
     for client in {device.client: None for device in jax.local_devices()}:
         numbers: Counter[int] = Counter()
         for device in client.devices():
-            rank = OWN if device.process_index == own else device.process_index
-            found[device.platform, rank, numbers[rank]] = device
+            rank = device.process_index
+            for one in (rank, OWN) if rank == own else (rank,):
+                found[device.platform, one, numbers[rank]] = device
             numbers[rank] += 1
     return found
+
+
+def own_objects(namespace: dict[str, Any]) -> dict[str, Any]:
+    """What each process has of its own, by its name: it is left out of pickles."""
+    found = {name: getattr(sys, name) for name in ("stdin", "stdout", "stderr")}
+    if (shell := namespace.get("get_ipython")) is not None:
+        found["shell"] = shell()
+    return found | {"namespace": namespace, "main": sys.modules["__main__"]}
 
 
 def is_large(buffer: Any) -> bool:

@@ -100,7 +100,7 @@ class Pickled:
         try:
             pickler.dump(value)
         except Circular as error:
-            self._by_value.add(error.cls)
+            self._by_value.add(error.args[0])
             return ""
         except Exception as error:
             return _why(error)

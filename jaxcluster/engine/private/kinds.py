@@ -1,0 +1,68 @@
+"""The types of JAX's values, and what jitted functions are made of."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """Types that JAX has no public names for."""
+
+    array: type
+    key: type
+    jitted: type
+    client: type
+
+
+@functools.cache
+def kinds() -> Kinds:
+    """They are (jax 0.10.2 and 0.12: ``array.ArrayImpl`` and ``random.prng.PRNGKeyArray``)."""
+    import jax
+    from jax._src.array import ArrayImpl
+    from jax._src.random.prng import PRNGKeyArray
+
+    client = type(jax.local_devices()[0].client)
+    return Kinds(ArrayImpl, PRNGKeyArray, type(jax.jit(len)), client)
+
+
+def info_of(function: Any) -> Any:
+    """The options of a jitted function.
+
+    JAX has no public way to ask (jax 0.10.2 and 0.12: ``_jit_info``, a ``PjitInfo``).
+
+    Raises:
+      AttributeError: the name has moved.
+    """
+    return function._jit_info
+
+
+def jitted(function: Any, info: Any) -> Any:
+    """A function, jitted with the options that another one had."""
+    from jax._src import pjit
+    from jax._src.sharding_impls import UNSPECIFIED
+
+    def leaves(name: str) -> tuple[Any, ...]:
+        kind = type(UNSPECIFIED)
+        return tuple(UNSPECIFIED if type(one) is kind else one for one in getattr(info, name))
+
+    known = {name: leaves(name) for name in ("in_shardings_leaves", "out_shardings_leaves")}
+    return pjit._cpp_pjit(function, info._replace(**known))
+
+
+def can_save() -> bool:
+    """Whether the names are there, by which arrays and jitted functions are saved."""
+    import jax
+    from jax._src import pjit, sharding_impls
+    from jax._src.array import ArrayImpl
+    from jax._src.random import prng
+
+    return (
+        hasattr(ArrayImpl, "is_ready")
+        and hasattr(prng, "PRNGKeyArray")
+        and hasattr(pjit, "_cpp_pjit")
+        and hasattr(sharding_impls, "UNSPECIFIED")
+        and hasattr(jax.jit(len), "_jit_info")
+    )
