@@ -1,0 +1,337 @@
+"""What people put into notebooks comes back as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from savednames import Comparison, load, namespace, run_cell, save, through_files
+
+IMPORTS = """
+import dataclasses, enum, functools, sys, threading, typing
+import equinox as eqx, jax, jax.numpy as jnp, numpy as np, optax
+from jax.sharding import NamedSharding, PartitionSpec as P
+mesh = jax.make_mesh((4,), ("x",))
+x = jax.device_put(np.arange(8.0), NamedSharding(mesh, P("x")))
+"""
+
+
+def cell(source: str, names: dict[str, Any] | None = None) -> dict[str, Any]:
+    names = namespace() if names is None else names
+    run_cell(names, IMPORTS)
+    run_cell(names, source)
+    return names
+
+
+def back(source: str) -> dict[str, Any]:
+    """The namespace of a cell, as new processes have it."""
+    names = cell(source)
+    found, saved, values = through_files(names)
+    assert not saved.lost and not values.lost, (saved.lost, values.lost)
+    Comparison(names, found).names(n for n in names if not n.startswith("__"))
+    return found
+
+
+# ---------------------------------------------------------------------- arrays
+
+
+def test_arrays_and_what_names_them_stay_one() -> None:
+    names = back("same = x\ntree = {'x': [x], 'twice': (x, x)}")
+    assert names["same"] is names["x"] is names["tree"]["x"][0] is names["tree"]["twice"][1]
+    assert names["x"].sharding == names["NamedSharding"](names["mesh"], names["P"]("x"))
+
+
+def test_weak_types_keys_and_small_dtypes_stay() -> None:
+    names = back(
+        "weak, strong = jnp.asarray(2.0), jnp.float32(2)\n"
+        "key, keys = jax.random.key(3), jax.random.split(jax.random.key(1, impl='rbg'), 4)\n"
+        "low, int4, none = jnp.ones(3, 'bfloat16'), jnp.ones(3, 'int4'), jnp.zeros((0, 3))\n"
+        "here = jax.device_put(1.0, jax.devices()[2])\n"
+    )
+    assert names["weak"].weak_type and not names["strong"].weak_type
+    assert not names["weak"].committed and names["here"].committed
+    assert names["here"].devices() == {jax.devices()[2]}
+
+
+def test_64_bit_arrays_stay_where_jax_makes_none() -> None:
+    with jax.enable_x64(True):
+        names = cell("wide = jnp.arange(3.0)\nassert wide.dtype == 'float64'")
+    assert through_files(names)[0]["wide"].dtype == "float64"
+
+
+def test_a_buffer_that_arrays_share_is_saved_once(tmp_path: Path) -> None:
+    names = cell(
+        "big = jax.device_put(np.zeros(1 << 20, 'int8'), jax.devices()[0])\n"
+        "again = jax.device_put(big, big.sharding)\n"
+        "copies = jax.device_put(np.zeros(1 << 20, 'int8'), NamedSharding(mesh, P()))\n"
+    )
+    assert 2 << 20 < save(names, tmp_path).nbytes < 2.2 * (1 << 20)
+
+
+@pytest.mark.parametrize("index", ["[5:9]", "[::-1]", "[::7]", ".reshape(250, 400).T[3:]"])
+def test_views_are_views_of_the_same_memory(index: str) -> None:
+    names = back(f"big = np.arange(100_000.0)\nview = big{index}")
+    names["view"][...] = -1
+    assert (names["big"] == -1).sum() == names["view"].size
+
+
+def test_a_view_without_its_whole_brings_the_whole() -> None:
+    names = back("first, last = (lambda a: (a[:3], a[2:]))(np.arange(5))")
+    names["first"][2] = 77
+    assert names["last"][0] == 77
+
+
+# ---------------------------------------------------------------------- functions
+
+
+def test_functions_see_the_namespace_and_closures_share_their_cells() -> None:
+    names = back(
+        "def add(a, b=1, *, c: int = 2) -> int:\n    'sum'\n    return a + b + c + offset\n"
+        "offset = 5\n"
+        "def make(n):\n"
+        "    def get(): return n\n"
+        "    def put(m):\n        nonlocal n\n        n = m\n"
+        "    def again(i): return 0 if i == 0 else again(i - 1)\n"
+        "    return get, put, again\n"
+        "get, put, again = make([1])\n"
+    )
+    run_cell(names, "offset = 7\nput(3)")
+    assert names["add"](1) == 11 and names["get"]() == 3 and names["again"](4) == 0
+    assert names["again"].__closure__[0].cell_contents is names["again"]
+
+
+def test_jitted_functions_keep_their_options() -> None:
+    names = back(
+        "def scale(a, n): return a * n + offset\n"
+        "offset = 1\n"
+        "jitted = jax.jit(scale, static_argnums=1, donate_argnums=0)\n"
+        "out = jax.jit(lambda a: a, out_shardings=NamedSharding(mesh, P()))\n"
+        "part = functools.partial(jitted, n=3)\n"
+        "jitted.note = 'mine'\n"
+        "@functools.cache\ndef fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)\n"
+        "both = jax.vmap(jax.grad(lambda v: v * offset))\n"
+    )
+    run_cell(names, "offset = 2\nr = part(jnp.ones(2)), out(x).sharding, fib(9), both(x)")
+    total, sharding, number, slopes = names["r"]
+    assert total.tolist() == [5, 5] and sharding.spec == names["P"]() and number == 34
+    assert slopes.tolist() == [2] * 8
+    assert names["jitted"].lower(names["x"], 2).as_text() and names["jitted"].note == "mine"
+    with pytest.raises(RuntimeError, match="deleted"):
+        run_cell(names, "gone = jnp.ones(4)\njitted(gone, 2)\ngone + 1")
+
+
+def test_custom_derivatives_stay() -> None:
+    names = back(
+        "@jax.custom_vjp\ndef double(x): return x * 2\n"
+        "double.defvjp(lambda x: (double(x), x), lambda r, g: (g * 3,))\n"
+        "@jax.custom_jvp\ndef half(x): return x / 2\n"
+        "@half.defjvp\ndef half_jvp(p, t): return half(*p), t[0] * 5\n"
+    )
+    assert jax.grad(names["double"])(1.0) == 3 and jax.grad(names["half"])(1.0) == 5
+
+
+# ---------------------------------------------------------------------- classes
+
+
+def test_models_keep_their_leaves() -> None:
+    names = back(
+        "class Block(eqx.Module):\n"
+        "    linear: eqx.nn.Linear\n"
+        "    act: typing.Callable = eqx.field(static=True)\n"
+        "    def __call__(self, v): return self.act(self.linear(v))\n"
+        "class Net(Block):\n"
+        "    scale: jax.Array = None\n"
+        "    def __call__(self, v): return super().__call__(v) * self.scale\n"
+        "net = Net(eqx.nn.Linear(2, 3, key=jax.random.key(0)), jax.nn.relu, jnp.ones(3))\n"
+        "tx = optax.adam(0.1)\n"
+        "state = tx.init(eqx.filter(net, eqx.is_array))\n"
+    )
+    assert len(jax.tree.leaves(names["net"])) == 3
+    run_cell(names, "updates, state = tx.update(eqx.filter(net, eqx.is_array), state)")
+    run_cell(names, "net = eqx.apply_updates(net, updates)\nout = net(jnp.ones(2))")
+    assert names["out"].shape == (3,)
+
+
+def test_pytrees_of_cells_are_registered_again() -> None:
+    names = back(
+        "@jax.tree_util.register_pytree_node_class\n"
+        "class Box:\n"
+        "    def __init__(self, a): self.a = a\n"
+        "    def tree_flatten(self): return (self.a,), None\n"
+        "    @classmethod\n"
+        "    def tree_unflatten(cls, aux, children): return cls(*children)\n"
+        "class Later:\n"
+        "    def __init__(self, a): self.a = a\n"
+        "jax.tree_util.register_pytree_with_keys(\n"
+        "    Later, lambda one: (((jax.tree_util.GetAttrKey('a'), one.a),), None),\n"
+        "    lambda aux, children: Later(*children))\n"
+        "@functools.partial(jax.tree_util.register_dataclass, data_fields=['a'], meta_fields=['b'])\n"
+        "@dataclasses.dataclass\n"
+        "class Data:\n    a: object\n    b: int = 3\n"
+        "box, later, data = Box(x), Later(x), Data(x)\n"
+    )
+    for name in ("box", "later", "data"):
+        assert jax.tree.leaves(names[name]) == [names["x"]]
+    path = jax.tree_util.tree_flatten_with_path(names["later"])[0][0][0]
+    assert str(path[0]) == ".a"
+
+
+def test_classes_are_made_by_their_statements() -> None:
+    names = back(
+        "from __future__ import annotations\n"
+        "base = 3\n"
+        "def mark(cls):\n    cls.marked = base\n    return cls\n"
+        "@mark\n@dataclasses.dataclass(order=True)\n"
+        "class Config:\n    n: int = base\n    rest: list[Config] = dataclasses.field(\n"
+        "        default_factory=list)\n"
+        "if True:\n"
+        "    class Color(enum.Enum):\n        RED = base\n        BLUE = 'b'\n"
+        "class Pair(typing.NamedTuple):\n    a: int\n    b: object = None\n"
+        "one, red, pair = Config(1), Color.RED, Pair(1, x)\n"
+        "Config.note, Config.late = 'set', lambda self: self.n + base\n"
+    )
+    assert names["one"].late() == 4 and names["Config"].note == "set"
+    assert names["red"] is names["Color"].RED and type(names["pair"]) is names["Pair"]
+    assert names["Config"].__annotations__["rest"] == "list[Config]"
+
+
+def test_a_class_whose_statement_looks_up_what_holds_it_comes_by_value() -> None:
+    names = back(
+        "known = []\n"
+        "def register(cls):\n    known.append(cls)\n    return cls\n"
+        "@register\nclass One:\n    def f(self): return 1\n"
+        "one = One()\n"
+    )
+    assert names["known"] == [names["One"]] and names["one"].f() == 1
+
+
+def test_a_class_that_was_defined_again_is_not_that_of_older_objects() -> None:
+    names = back(
+        "class A:\n    def f(self): return 1\nold = A()\n"
+        "class A:\n    def f(self): return 2\nnew = A()\n"
+    )
+    assert (names["old"].f(), names["new"].f()) == (1, 2)
+
+
+def test_a_librarys_class_that_is_made_in_a_function_is_named() -> None:
+    names = cell(
+        "def make():\n    class Inner(eqx.Module):\n        a: int\n    return Inner\n"
+        "Inner = make()\nplain = 1\n"
+    )
+    _, saved, _ = through_files(names)
+    assert saved.lost == {"Inner": "class make.<locals>.Inner is not at the top level of a cell"}
+
+
+# ---------------------------------------------------------------------- what is lost
+
+
+def test_what_can_not_be_saved_costs_itself_and_is_named() -> None:
+    names = cell(
+        "gen, lock, file = (i for i in 'ab'), threading.Lock(), open('/dev/null')\n"
+        "holds, fine, out = [lock], {'a': x}, sys.stdout\n"
+        "donated = jnp.ones(2)\ndonated.delete()\n"
+        "leaked = []\njax.jit(lambda v: leaked.append(v) or v)(1.0)\n"
+    )
+    found, saved, values = through_files(names)
+    assert saved.lost.keys() == {"gen", "lock", "file", "holds", "donated", "leaked"}
+    assert "generator" in saved.lost["gen"] and "lock" in saved.lost["holds"]
+    assert "open file" in saved.lost["file"] and "donated" in saved.lost["donated"]
+    assert "Tracer" in saved.lost["leaked"]
+    assert not values.lost
+    Comparison(names, found).names(["x", "fine", "out", "mesh", "threading"])
+
+
+def test_an_array_that_is_not_computed_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from jaxcluster.rank.state import arrays
+
+    names = cell("slow, slower, fine = jnp.ones(2), [jnp.ones(2)], jnp.ones(2)")
+    never = {id(names["slow"]), id(names["slower"][0])}
+    monkeypatch.setattr(arrays, "READY_S", 0.2)
+    monkeypatch.setattr(arrays, "is_ready", lambda array: id(array) not in never)
+    _, saved, _ = through_files(names)
+    assert saved.lost == dict.fromkeys(("slow", "slower"), "still being computed")
+
+
+def test_what_can_not_be_made_again_costs_what_is_made_of_it(tmp_path: Path) -> None:
+    names = cell(
+        "class Odd:\n"
+        "    def __init__(self): self.rows = [1, 2, 3]\n"
+        "    def __setstate__(self, state): raise ValueError('not again')\n"
+        "before, odd = [x, 'text'], Odd()\n"
+        "shares, other = odd.rows, {'k': [x], 'text': before[1]}\n"
+        "big = np.zeros(100_000)\nholder, last = [odd, big], big[5:]\n"
+    )
+    save(names, tmp_path)
+    found, values = load(tmp_path)
+    assert values.lost == {
+        "odd": "not again",
+        "holder": "not again",
+    } | {n: "not again" for n in ("shares",) if n in values.lost}
+    Comparison(names, found).names(["before", "other", "big", "last", "x", "mesh"])
+
+
+def test_nothing_is_bound_or_left_by_a_load(tmp_path: Path) -> None:
+    names = cell("base = 3\nclass C:\n    n = base\nc = C()\n")
+    save(names, tmp_path)
+    live = {"__name__": "__main__", "base": "mine", "C": "mine"}
+    before = dict(live)
+    from jaxcluster.rank.state import loading
+    from jaxcluster.rank.state.file import StateFile, file_name
+    from jaxcluster.rank.state.settings import Settings
+
+    values = loading.Values()
+    files = {0: StateFile(tmp_path / file_name(0))}
+    loading.load(values, files, 0, live, Settings({}), lambda: None, {})
+    live.pop("__builtins__", None)
+    assert live == before and values.names["c"].n == 3
+
+
+# ---------------------------------------------------------------------- who has what
+
+
+def test_a_new_rank_gets_what_can_not_differ(tmp_path: Path) -> None:
+    names = cell(
+        "lr, rows, key = 0.1, [1], jax.random.key(0)\n"
+        "def plain(a, b=2, c='s'): return a\n"
+        "def own(a, b=lr): return a\n"
+        "def make(n):\n    def inner(): return n\n    return inner\n"
+        "closed = make(lr)\n"
+        "class Model:\n    pass\n"
+        "step, part, owned = jax.jit(plain), functools.partial(plain), functools.partial(plain, lr)\n"
+        "sharding, spec, one = NamedSharding(mesh, P('x')), P('x'), Model()\n"
+    )
+    save(names, tmp_path)
+    from jaxcluster.rank.state.file import StateFile, file_name
+    from jaxcluster.rank.state.loading import known
+
+    common = known({0: StateFile(tmp_path / file_name(0))}, 0, 1)
+    mine = {"lr", "rows", "key", "own", "closed", "owned", "one", "x"}
+    assert common == {n for n in names if not n.startswith("__")} - mine
+
+
+def test_equal_values_have_equal_digests(tmp_path: Path) -> None:
+    source = "lr, rows, big = 0.1, [{'a': x}], np.arange(50_000)\nkey = jax.random.key(0)\n"
+    cells = [cell(source), cell("other = ['more']\n" + source + "lr = 0.2; big[7] = 1\n")]
+    for rank, names in enumerate(cells):
+        save(names, tmp_path, rank, compare=True)
+    from jaxcluster.rank.state.file import StateFile, file_name
+
+    one, other = (StateFile(tmp_path / file_name(rank)).about["digests"] for rank in (0, 1))
+    equal = {name for name in one if one[name] and one[name] == other.get(name)}
+    assert {"rows", "key", "x", "mesh"} <= equal and not equal & {"lr", "big", "other"}
+
+
+def test_a_large_namespace_takes_no_longer_for_each_name() -> None:
+    import time
+
+    took = {}
+    for count in (500, 4000):
+        names = cell("")
+        names |= {f"n{n}": [n, {"a": np.arange(3)}] for n in range(count)}
+        start = time.perf_counter()
+        through_files(names)
+        took[count] = time.perf_counter() - start
+    assert took[4000] < 16 * took[500], took
