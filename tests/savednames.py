@@ -51,9 +51,7 @@ def load(
     names = namespace() if into is None else into
     files = {rank: StateFile(folder / file_name(rank)) for rank in ranks}
     found, base = loading.Values(), min(files)
-    loading.load(
-        found, files, base, names, Settings({}), lambda: None, fitted or {}, only
-    )
+    loading.load(found, files, base, names, Settings({}), lambda: None, fitted or {}, only)
     names |= found.names
     return names, found
 
@@ -133,7 +131,7 @@ class Comparison:
             self._function(a, b, at)
         elif isinstance(a, partial):
             self._each([a.func, a.args, a.keywords], [b.func, b.args, b.keywords], at)
-        elif hasattr(a, "_jit_info"):
+        elif type(a) is kinds().jitted:
             self.same(a._fun, b._fun, f"{at}._fun")
             fields = [
                 f for f in a._jit_info._fields if f not in ("fun_signature", "fun_sourceinfo")
@@ -176,7 +174,11 @@ class Comparison:
 
     def _function(self, a: Any, b: Any, at: str) -> None:
         assert a.__code__.co_code == b.__code__.co_code and a.__name__ == b.__name__, at
-        assert (a.__qualname__, a.__doc__, a.__module__) == (b.__qualname__, b.__doc__, b.__module__)
+        assert (a.__qualname__, a.__doc__, a.__module__) == (
+            b.__qualname__,
+            b.__doc__,
+            b.__module__,
+        )
         if a.__globals__ is self.before:
             assert b.__globals__ is self.after, f"{at} has other globals"
         else:

@@ -194,9 +194,13 @@ def registration(cls: type) -> Any:
     """How a cell has registered a class as a pytree; None if nobody or a library has."""
     how = pytrees.registration_of(cls)
     if isinstance(how, tuple):
-        by_cells = [getattr(f, "__module__", "") == CELLS or isinstance(f, BOUND) for f in how if f]
-        return how if all(by_cells) else None
+        return how if any(map(_is_of_cells, how)) else None
     return how
+
+
+def _is_of_cells(function: Any) -> bool:
+    names = getattr(function, "__globals__", {})  # equinox lies about __module__
+    return names.get("__name__") == CELLS or isinstance(function, BOUND)
 
 
 def set_state(cls: Any, state: tuple[Mapping[str, Any], Any]) -> None:

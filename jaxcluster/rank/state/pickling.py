@@ -169,6 +169,8 @@ def _set_function(func: FunctionType, state: Any) -> None:
 
 
 def _reduce_jitted(function: Any) -> Any:
+    if _is_imported(function):
+        return function.__qualname__
     added = {n: v for n, v in vars(function).items() if n not in OF_JITTED and n[0] != "_"}
     return jitted, (function._fun, info_of(function)), added, None, None, _update
 
@@ -178,7 +180,16 @@ def _update(function: Any, attributes: Any) -> None:
 
 
 def _reduce_bare(function: Any) -> Any:
+    if _is_imported(function):
+        return function.__qualname__
     return object.__new__, (type(function),), dict(vars(function))
+
+
+def _is_imported(function: Any) -> bool:
+    found: Any = sys.modules.get(function.__module__)
+    for part in function.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is function and function.__module__ != classes.CELLS
 
 
 def _cached(function: Any, parameters: Any) -> Any:

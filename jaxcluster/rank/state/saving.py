@@ -62,7 +62,11 @@ class Pickled:
         self.spanning, self.common = set[str](), list[str]()
         self.file = io.BytesIO()
         pickler = self._pickler(self.file, self.arrays)
-        for name, value in self.values.items():
+        # Classes come first: what their statements need is not to be half made by then.
+        order = sorted(
+            self.values, key=lambda n: (n != SETTINGS, not isinstance(self.values[n], type))
+        )
+        for name, value in ((name, self.values[name]) for name in order):
             start, first, met = self.file.tell(), len(self.buffers), len(self.arrays.described)
             self.arrays.name = name
             if (why := self._dump(pickler, value)) is not None:
@@ -130,8 +134,8 @@ class Pickled:
         def numbers(array: Any) -> Any:
             if not array.is_fully_addressable:
                 return str(array.sharding)
-            data = file.as_bytes(host_values(array))
-            return array.shape, str(array.dtype), file.checksum(data)
+            held = [file.as_bytes(host_values(shard.data)) for shard in array.addressable_shards]
+            return array.shape, str(array.dtype), [file.checksum(data) for data in held]
 
         into = _Hash()
         try:

@@ -8,8 +8,10 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from jaxcluster.engine.private import pytrees
 from savednames import Comparison, load, namespace, run_cell, save, through_files
 
+pytrees.remember_keys()
 IMPORTS = """
 import dataclasses, enum, functools, sys, threading, typing
 import equinox as eqx, jax, jax.numpy as jnp, numpy as np, optax
@@ -114,7 +116,7 @@ def test_jitted_functions_keep_their_options() -> None:
         "@functools.cache\ndef fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)\n"
         "both = jax.vmap(jax.grad(lambda v: v * offset))\n"
     )
-    run_cell(names, "offset = 2\nr = part(jnp.ones(2)), out(x).sharding, fib(9), both(x)")
+    run_cell(names, "offset = 2\nr = part(jnp.ones(2)), out(x).sharding, fib(9), both(jnp.ones(8))")
     total, sharding, number, slopes = names["r"]
     assert total.tolist() == [5, 5] and sharding.spec == names["P"]() and number == 34
     assert slopes.tolist() == [2] * 8
@@ -236,6 +238,7 @@ def test_what_can_not_be_saved_costs_itself_and_is_named() -> None:
         "leaked = []\njax.jit(lambda v: leaked.append(v) or v)(1.0)\n"
     )
     found, saved, values = through_files(names)
+    names["file"].close()
     assert saved.lost.keys() == {"gen", "lock", "file", "holds", "donated", "leaked"}
     assert "generator" in saved.lost["gen"] and "lock" in saved.lost["holds"]
     assert "open file" in saved.lost["file"] and "donated" in saved.lost["donated"]

@@ -17,7 +17,7 @@ import numpy as np
 from savednames import Comparison, alone, memory_of, namespace, run_cell
 
 COUNT = int(os.environ.get("JAXCLUSTER_SEARCH", "1500"))
-CELL = '''
+CELL = """
 import dataclasses, enum, functools, typing
 import jax, jax.numpy as jnp, numpy as np
 import equinox as eqx, optax
@@ -76,7 +76,7 @@ def counter(value):
 
 @functools.partial(jax.jit, static_argnums=1, donate_argnums=0)
 def scaled(x, n): return x * n
-'''
+"""
 START = namespace()
 
 
