@@ -73,7 +73,7 @@ class Restored:
         if self.gone:
             found.append(f"The saved variables are gone: {self.gone}.")
         if self.missing:
-            whose = name_ranks(self.replaced) if self.replaced else "new ranks"
+            whose = name_ranks(self.replaced) if self.replaced else "some ranks"
             verb = "has" if len(self.replaced) == 1 else "have"
             found.append(f"{whose.capitalize()} {verb} no values of: {_few(self.missing)}.")
         if self.lost:

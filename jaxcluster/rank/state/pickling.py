@@ -186,10 +186,11 @@ def _reduce_bare(function: Any) -> Any:
 
 
 def _is_imported(function: Any) -> bool:
-    found: Any = sys.modules.get(function.__module__)
-    for part in function.__qualname__.split("."):
+    module = getattr(function, "__module__", None)
+    found: Any = sys.modules.get(module) if module != classes.CELLS else None
+    for part in getattr(function, "__qualname__", "").split("."):
         found = getattr(found, part, None)
-    return found is function and function.__module__ != classes.CELLS
+    return found is function
 
 
 def _cached(function: Any, parameters: Any) -> Any:
