@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,6 +29,9 @@ from jaxcluster.plan.spec import (
 )
 from jaxcluster.records import registry
 from jaxcluster.text import plural
+
+FORCED_DEVICES = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
+VERIFIES = "JAX_DISTRIBUTED_VERIFY_SECURE_CREDENTIALS"
 
 
 def make_spec(
@@ -95,6 +100,11 @@ def make_spec(
             )
     else:
         wanted = wanted or known().launchers[kind_of(launcher)].platform
+    environ = {**(os.environ if launcher == LOCAL else {}), **env}
+    check_credentials(environ)
+    forced = FORCED_DEVICES.search(environ.get("XLA_FLAGS", ""))
+    if forced is not None and wanted == "cpu":
+        own.setdefault("devices_per_process", int(forced[1]))
     if (ids := own.get("local_device_ids")) is not None:
         nested = [list(i) if isinstance(i, Sequence) else [i] for i in ids]
         flat = all(isinstance(i, int) for i in ids)
@@ -113,10 +123,51 @@ def make_spec(
         "local_device_ids": ids,
     }
     spec = wire.ClusterSpec(**own, options=typed)
+    if spec.is_here:
+        check_addresses(spec)
     if spec.num_processes and spec.platform:  # else when the hosts have decided
         check_spec(spec)
         check_wishes(spec)
     return spec
+
+
+def check_credentials(environ: Mapping[str, str]) -> None:
+    """Refuse settings of JAX's own encryption, with which ranks would wait for each other in vain.
+
+    Raises:
+      UsageError: one is set.
+    """
+    names = [n for n in environ if n.startswith("JAX_MTLS_") or n == VERIFIES]
+    if names:
+        raise UsageError(
+            f"{', '.join(sorted(names))} is set, and jaxcluster passes no certificates to JAX.",
+            f"Unset it: import os; del os.environ[{min(names)!r}]   See docs/security.md.",
+        )
+
+
+def check_addresses(spec: wire.ClusterSpec) -> None:
+    """Refuse a coordinator's address at which this machine can't listen.
+
+    Raises:
+      UsageError: it can't be resolved, is another machine's, or its port is taken.
+    """
+    for option in ("coordinator_address", "coordinator_bind_address"):
+        address = getattr(spec, option)
+        if not address or address.startswith("unix:"):
+            continue
+        host, _, port = address.rpartition(":")
+        flag = f"--{option.replace('_', '-')}"
+        try:
+            found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+            with socket.socket(found[0][0], socket.SOCK_STREAM) as trial:
+                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                trial.bind(found[0][4])
+        except (OSError, ValueError, IndexError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise UsageError(
+                f"{flag} {address}: this machine can't listen there ({why}).",
+                "Leave it out: a cluster on this machine needs no address.",
+            ) from None
 
 
 def _as_typed(name: str, value: Any) -> str | bool | list[str]:

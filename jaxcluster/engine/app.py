@@ -26,7 +26,7 @@ from ipyparallel.engine.app import IPEngine
 from traitlets import default
 
 from jaxcluster import wire
-from jaxcluster.engine import bootstrap, guards, inspection, log, scripts
+from jaxcluster.engine import bootstrap, guards, inspection, installs, log, scripts
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.clientcode import ClientCode, RankKernel
 from jaxcluster.engine.comms import Comms
@@ -245,6 +245,7 @@ class Rank:
         self.values.namespace = kernel.shell.user_ns
         guards.guard(kernel.shell, self.runner.asking)
         scripts.run_again(kernel.shell)
+        installs.run_once(kernel.shell, self._cell_name)
         self.values.lost.install(kernel.shell)
         self.states.attach(kernel.shell)
         self.runner.attach(kernel.shell)
@@ -255,6 +256,11 @@ class Rank:
         self.attached = True
         if self._serve_request is not None:
             self._serve_request.reply(self._state())
+
+    def _cell_name(self) -> str:
+        """The cell that runs, of all clusters."""
+        running = self.runner.current
+        return f"{os.path.dirname(self.connection_file)} {running.cell.seq if running else 0}"
 
     def run(self) -> None:
         self.control.start()

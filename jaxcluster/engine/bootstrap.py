@@ -213,6 +213,7 @@ def initialize(
             initialization_timeout=request.initialization_timeout,
             heartbeat_timeout_seconds=request.heartbeat_timeout_seconds,
             coordinator_bind_address=request.coordinator_bind_address,
+            **coordination.one_partition(request.platforms),
         )
     coordination.keep_initialized(runner.note)
     coordination.join_cpu_slices()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -259,3 +260,35 @@ def test_this_machines_kernel_is_not_to_blame_for_an_end_on_another_host(
 
 def test_the_kernels_count_of_such_kills_is_read_where_there_is_one() -> None:
     assert exits.oom_kills() >= 0
+
+
+def test_the_number_of_cpu_devices_that_xla_flags_force_is_taken(
+    machine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = "--xla_foo=1 --xla_force_host_platform_device_count=3"
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    assert make_spec(2, platform="cpu").devices_per_process == 3
+    assert make_spec(2, platform="cpu", devices_per_process=2).devices_per_process == 2
+    monkeypatch.delenv("XLA_FLAGS")
+    assert make_spec(2, platform="cpu", env={"XLA_FLAGS": flags}).devices_per_process == 3
+
+
+@pytest.mark.parametrize("name", ["JAX_MTLS_CERT_FILE", asked.VERIFIES])
+def test_certificates_for_jax_are_refused_by_name(name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name} is set") as error:
+        make_spec(2, env={name: "1"})
+    assert f"del os.environ['{name}']" in error.value.hint
+
+
+def test_a_coordinator_address_where_nothing_can_listen_is_refused(machine: Any) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for address, why in (
+            (f"127.0.0.1:{port}", "Address already in use"),
+            ("192.0.2.1:1234", "Cannot assign requested address"),
+            ("nosuch.invalid:1234", "not known|resolution"),
+        ):
+            with pytest.raises(UsageError, match=why):
+                make_spec(2, coordinator_address=address)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import inspect
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +17,7 @@ from jaxcluster.agreement.client import Agreement
 from jaxcluster.agreement.refusals import Program
 from jaxcluster.engine.private import is_there
 
+PARTITION = "JAX_PARTITION_INDEX"  # the user's own choice
 LOOK_MS = 200  # between looks whether a wait for a key is to end
 _gloo_original: Any = None
 
@@ -60,6 +63,18 @@ def join_cpu_slices() -> bool:
     except (ImportError, AttributeError, TypeError):
         return False
     return True
+
+
+def one_partition(platforms: str | None) -> dict[str, int]:
+    """What ``initialize`` takes so that ``jax.make_mesh`` takes GPUs of several hosts.
+
+    Since jax 0.11 it makes a partition of each host, and ``make_mesh`` refuses devices of several.
+    """
+    import jax
+
+    takes = "partition_index" in inspect.signature(jax.distributed.initialize).parameters
+    is_gpu = any(name in (platforms or "") for name in ("gpu", "cuda", "rocm"))
+    return {"partition_index": 0} if takes and is_gpu and not os.environ.get(PARTITION) else {}
 
 
 def _slice_of(device: Any, name: str) -> Any:
