@@ -29,7 +29,7 @@ def report(current: Cluster | None, now: int) -> protocol.Report | None:
 
 
 def _of_cell(cluster: str, last: LastReport) -> protocol.Report:
-    title, *lines = last.message.splitlines() or [last.kind]
+    title, *lines = last.told
     return protocol.Report(
         kind=KINDS.get(last.kind, "failed"),
         cluster=cluster,
@@ -37,7 +37,7 @@ def _of_cell(cluster: str, last: LastReport) -> protocol.Report:
         cell=last.cell,
         at=last.at_ns // 1_000_000,
         title=title,
-        lines=[*lines, *last.hint.splitlines()],
+        lines=lines,
         culprits=last.culprits,
     )
 

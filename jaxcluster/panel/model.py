@@ -30,7 +30,7 @@ STATUS: dict[str, protocol.CellRankStatus] = {
     "ok": "done",
     "error": "failed",
     "interrupted": "interrupted",
-    "refused": "failed",
+    "refused": "interrupted",
     "skipped": "interrupted",
 }
 
@@ -256,6 +256,8 @@ class Model:
             elif kept.reply is not None:
                 poller.ended[rank] = max(record.seq, poller.ended.get(rank, 0))
                 status, seconds = STATUS[kept.reply.status], round(kept.reply.seconds, 4)
+                if cell.refusal is not None and rank in cell.refusal.causes and status == "done":
+                    status = "failed"  # it has left the others without a launch
             elif is_done:
                 status = "interrupted"
             elif rank in cell.paused:

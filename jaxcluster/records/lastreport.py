@@ -53,6 +53,12 @@ class LastReport:
     lines: list[int] = field(default_factory=list)
     cell_id: str = ""
 
+    @property
+    def told(self) -> list[str]:
+        """What the cell has shown of it, line by line."""
+        begin = f"{self.kind} in " if self.kind == Divergence.__name__ else ""
+        return [*f"{begin}{self.message or self.kind}".splitlines(), *self.hint.splitlines()]
+
 
 def made_of(
     record: CellRecord, error: object, now_ns: int, looked: Looked | None = None

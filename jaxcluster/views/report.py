@@ -29,7 +29,8 @@ def bundle(found: LastReport, cluster: str) -> dict[str, str]:
 
 def text(found: LastReport, cluster: str) -> str:
     """What happened first; then what was done, the cell, the launches."""
-    parts = [f"{_where(found, cluster)}\n{_told(found)}", f"{CELL}:\n{_numbered(found)}"]
+    told = "\n".join(found.told)
+    parts = [f"{_where(found, cluster)}\n{told}", f"{CELL}:\n{_numbered(found)}"]
     if found.launches:
         parts.append(f"{LAUNCHES}:\n{texts.launches(found.launches, found.now)}")
     return "\n\n".join(parts)
@@ -37,7 +38,7 @@ def text(found: LastReport, cluster: str) -> str:
 
 def html(found: LastReport, cluster: str) -> str:
     """The same, with the launches folded."""
-    first, *more = _told(found).splitlines()
+    first, *more = found.told
     parts = [f"<p><b>{escape(first)}</b></p>", f"<p>{escape(_where(found, cluster))}</p>"]
     if more:
         parts.append(f"<p>{'<br>'.join(map(escape, more))}</p>")
@@ -75,10 +76,6 @@ def none(cluster: str, cell: int | None, known: Sequence[LastReport]) -> str:
 def _where(found: LastReport, cluster: str) -> str:
     at = time.strftime("%H:%M:%S", time.localtime(found.at_ns / 1e9))
     return f"Cell [{found.cell}] on cluster {cluster!r}, {at}"
-
-
-def _told(found: LastReport) -> str:
-    return "\n".join(filter(None, [found.message, found.hint])) or found.kind
 
 
 def _numbered(found: LastReport) -> str:

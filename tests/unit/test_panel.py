@@ -17,7 +17,7 @@ import pytest
 from helpers import until
 
 from jaxcluster import cluster, panel, wire
-from jaxcluster.agreement.refusals import Place
+from jaxcluster.agreement.refusals import Place, Refusal
 from jaxcluster.cluster import events, lifecycle
 from jaxcluster.cluster.resources import Meter, sample_of
 from jaxcluster.errors import ClusterExists
@@ -110,6 +110,7 @@ class Running:
             started=time.monotonic(),
             done=False,
             is_stopped=False,
+            refusal=None,
             paused=set(),
         )
         self.cells.append(cell)
@@ -339,6 +340,22 @@ def test_a_cell_from_running_to_its_end(running: Running) -> None:
     assert [c.cell_id for c in model.cells()] == ["a"]
 
 
+def test_in_a_refused_cell_the_rank_that_made_it_so_has_failed(running: Running) -> None:
+    model = Model(AutoMode())
+    model.submitted.append(cell := running.submit(7, "a"))
+    cell.refusal = Refusal("ended", causes=(1,))
+    for rank, status in enumerate(("refused", "ok", "refused", "refused")):
+        reply(cell, rank, status)
+    end(cell)
+    (shown,) = model.take_in()[1]
+    assert [r.status for r in shown.ranks] == [
+        "interrupted",
+        "failed",
+        "interrupted",
+        "interrupted",
+    ]
+
+
 def test_the_newest_run_of_a_cell_takes_the_older_ones_place(running: Running) -> None:
     model = Model(AutoMode())
     for seq, cell_id in enumerate(["a", "b", "a"], 1):
@@ -541,7 +558,7 @@ def test_jupyters_server_does_not_take_them_for_activity(running: Running) -> No
 # --------------------------------------------------------------------------------------- incidents
 
 
-MESSAGE = "Divergence in cell [7]: rank 1 ended the cell.\n  rank 1   ended\nNothing was launched."
+MESSAGE = "cell [7]: rank 1 ended the cell.\n  rank 1   ended\nNothing was launched."
 
 
 @pytest.mark.parametrize(
@@ -555,7 +572,8 @@ def test_the_last_cell_that_went_wrong_is_told(running: Running, name: str, kind
     told = Model(AutoMode()).take_in()[0].report
     assert told is not None
     assert (told.kind, told.cell, told.cell_id, told.at) == (kind, 7, "a", 1)
-    assert told.title == "Divergence in cell [7]: rank 1 ended the cell."
+    begin = "Divergence in " if name == "Divergence" else ""
+    assert told.title == f"{begin}cell [7]: rank 1 ended the cell."
     assert told.lines == ["  rank 1   ended", "Nothing was launched.", "Fix it."]
     assert (told.culprits, told.open) == ([1], False)
 
