@@ -123,11 +123,11 @@ def make_spec(
         "local_device_ids": ids,
     }
     spec = wire.ClusterSpec(**own, options=typed)
-    if spec.is_here:
-        check_addresses(spec)
     if spec.num_processes and spec.platform:  # else when the hosts have decided
         check_spec(spec)
         check_wishes(spec)
+    if spec.is_here:
+        check_addresses(spec)
     return spec
 
 
