@@ -1,9 +1,8 @@
 """Interrupts of code that ipyparallel's own clients run on a rank: ``%%px`` cells and ``apply``.
 
 ipykernel puts Python's own SIGINT handler in place while it handles a request. It raises wherever
-the signal comes: between a launch and its count, which makes the rank diverge, or in ipykernel's
-code, and then the client's answer never comes. Here the handler stays the runner's, and raises in
-the client's code alone.
+the signal comes: between a launch and its agreement, or in ipykernel's code, and then the client's
+answer never comes. Here the handler stays the runner's, and raises in the client's code alone.
 """
 
 from __future__ import annotations

@@ -91,6 +91,9 @@ def shorten(text: str, limit: int) -> str:
     return f"{text[:head]} [... {len(text) - head - tail:,} characters ...] {text[-tail:]}"
 
 
+_OURS = ("jaxcluster.agreement.", "jaxcluster.wire.")  # modules whose dataclasses are messages
+
+
 class _Plain:
     """One value on its way to JSON: it may hold itself, or one part very often."""
 
@@ -139,7 +142,7 @@ class _Plain:
         for own in (list, tuple, set, frozenset):
             if issubclass(kind, own):
                 return [self.make(item) for item in list(own.__iter__(value))]
-        if kind.__module__.startswith("jaxcluster.wire.") and dataclasses.is_dataclass(kind):
+        if kind.__module__.startswith(_OURS) and dataclasses.is_dataclass(kind):
             return {k: self.make(v) for k, v in vars(value).items()}
         numpy = sys.modules.get("numpy")
         if (

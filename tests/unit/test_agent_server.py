@@ -1,4 +1,4 @@
-"""What time and clients are to an agent: leases, turns, places of processes. No sockets."""
+"""What time and clients are to an agent: leases, places of processes. No sockets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import zmq
 from jaxcluster.agent.folder import Folder
 from jaxcluster.agent.messages import Session, new_name
 from jaxcluster.agent.server import Agent, Client, own_environment
-from jaxcluster.agent.turns import AWAY_S
 from jaxcluster.wire.forks import Process
 from jaxcluster.wire.requests import Reply
 
@@ -64,31 +63,6 @@ def test_time_in_which_it_was_stopped_itself_is_no_absence(agent: Made) -> None:
     assert not agent.why
     agent.passes(30)
     assert agent.why
-
-
-def test_who_is_away_loses_the_turn_before_all_else(agent: Made) -> None:
-    holder, waiting = agent.comes(b"holder"), agent.comes(b"waiting")
-    request = {"cmd": "turn", "world": "w", "who": "somebody", "ranks": [0]}
-    agent._answer(holder, {**request, "id": 1}, [])
-    agent._answer(waiting, {**request, "id": 2}, [])
-    assert agent.told == [b"holder"]
-    holder.session.is_open = False
-    agent.passes(AWAY_S - 1)
-    assert agent.told[1:] == []
-    agent.passes(2)
-    assert agent.told[1:] == [b"waiting"]
-    assert holder.name in agent.clients  # what it is owed is kept, until the lease is over
-    agent.passes(AWAY_S)
-    assert holder.name not in agent.clients and not agent.why
-
-
-def test_the_turn_of_one_that_has_left_goes_on_at_once(agent: Made) -> None:
-    holder, waiting = agent.comes(b"holder"), agent.comes(b"waiting")
-    request = {"cmd": "turn", "world": "w", "who": "somebody", "ranks": None}
-    agent._answer(holder, {**request, "id": 1}, [])
-    agent._answer(waiting, {**request, "id": 2}, [])
-    agent._drop(holder)
-    assert agent.told == [b"holder", b"waiting"]
 
 
 @pytest.mark.parametrize(("is_detached", "ends"), [(True, False), (False, True)])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from jaxcluster.lockstep.availability import ClusterCondition, advice, refusal
+from jaxcluster.model.availability import ClusterCondition, advice, refusal
 from jaxcluster.wire import Death
 from jaxcluster.wire.forks import RESTARTED, STOPPED
 

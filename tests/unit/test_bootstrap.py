@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
 import types
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +16,15 @@ import pytest
 from jaxcluster import wire
 from jaxcluster.engine import bootstrap
 from jaxcluster.engine.bootstrap import Reservation
-from jaxcluster.engine.journal import Journal
-from jaxcluster.engine.private import arrays, coordination, hostvalues, launches, pytrees
-from jaxcluster.engine.state import classes
+from jaxcluster.engine.private import (
+    arrays,
+    coordination,
+    hostvalues,
+    launches,
+    pytrees,
+    self_test,
+    transfers,
+)
 from jaxcluster.host.reachability import connection_errors
 
 LOOPBACK = "127.0.0.1"
@@ -159,6 +167,7 @@ REQUEST = wire.InitializeRequest(
     num_cpu_devices=2,
     collectives_address="10.0.0.2",
     env={"JAXCLUSTER_TEST_ENV": "set"},
+    referee="/run/referee.sock",
 )
 
 
@@ -172,12 +181,14 @@ def jax(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeJax]:
         monkeypatch.delenv(name, raising=False)
     for module, name, fake_of_it in (
         (coordination, "set_collectives_address", lambda at: fake.calls.append(("gloo", at))),
-        (coordination, "refuse_what_ends_ranks", lambda: None),
         (coordination, "join_cpu_slices", lambda: True),
-        (launches, "record_launches", lambda journal: True),
-        (hostvalues, "hear_host_values", lambda journal: True),
+        (coordination, "keep_initialized", lambda note: None),
+        (coordination, "announce_waits", lambda agreement: None),
+        (self_test, "missing", lambda: {"jax.private": "It is not seen."}),
+        (launches, "announce_launches", lambda agreement: True),
+        (transfers, "announce_transfers", lambda agreement: False),
+        (hostvalues, "hear_host_values", lambda given: True),
         (pytrees, "remember_keys", lambda: True),
-        (classes, "remember_registrations", lambda: None),
         (arrays, "hint_at_device_put", lambda tell: True),
     ):
         monkeypatch.setattr(module, name, fake_of_it)
@@ -186,18 +197,38 @@ def jax(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeJax]:
         "wait_for_coordinator",
         lambda address, timeout_s: fake.calls.append(("wait", (address, timeout_s))),
     )
-    before = dict(os.environ)
+    before, switch_s = dict(os.environ), sys.getswitchinterval()
     yield fake
+    sys.setswitchinterval(switch_s)
     os.environ.clear()
     os.environ.update(before)
 
 
-def initialize(request: wire.InitializeRequest = REQUEST) -> wire.InitializeReply:
-    return bootstrap.initialize(request, Journal())
+class Runner:
+    """As much of a CellRunner as ``initialize`` needs; the referee comes up a while later."""
+
+    def __init__(self, calls: list[tuple[str, Any]]) -> None:
+        self.calls, self.refused = calls, 2
+        self.turns = self.agreement = self
+        self.given = self.note = None
+
+    def connect(self, path: str) -> None:
+        if self.refused:
+            self.refused -= 1
+            raise ConnectionRefusedError
+        self.calls.append(("referee", path))
+
+    def watch_threads(self) -> None:
+        self.calls.append(("threads", None))
+
+
+def initialize(jax: FakeJax, request: wire.InitializeRequest = REQUEST) -> wire.InitializeReply:
+    runner: Any = Runner(jax.calls)
+    return bootstrap.initialize(request, runner)
 
 
 def test_initialize_is_given_what_was_asked_for_and_jax_detects_nothing(jax: FakeJax) -> None:
-    initialize()
+    initialize(jax)
     assert dict(jax.calls)["initialize"] == {
         "coordinator_address": "10.0.0.1:9000",
         "num_processes": 2,
@@ -211,7 +242,7 @@ def test_initialize_is_given_what_was_asked_for_and_jax_detects_nothing(jax: Fak
 
 
 def test_environment_and_settings_come_before_initialize(jax: FakeJax) -> None:
-    initialize()
+    initialize(jax)
     names = [name for name, _ in jax.calls]
     assert os.environ["JAXCLUSTER_TEST_ENV"] == "set"
     assert dict(jax.calls)["jax_platforms"] == "cpu"
@@ -222,15 +253,13 @@ def test_environment_and_settings_come_before_initialize(jax: FakeJax) -> None:
 
 
 def test_rank_0_does_not_wait_for_itself(jax: FakeJax) -> None:
-    import dataclasses
-
     jax.process_index = lambda: 0
-    initialize(dataclasses.replace(REQUEST, process_id=0))
+    initialize(jax, replace(REQUEST, process_id=0))
     assert "wait" not in dict(jax.calls)
 
 
 def test_the_reply_lists_this_process_devices(jax: FakeJax) -> None:
-    reply = initialize()
+    reply = initialize(jax)
     assert (reply.rank, reply.process_count, reply.device_count) == (1, 2, 4)
     assert [(d.id, d.kind, d.platform, d.coords) for d in reply.devices] == [
         (2, "cpu", "cpu", None),
@@ -241,7 +270,46 @@ def test_the_reply_lists_this_process_devices(jax: FakeJax) -> None:
 def test_another_number_than_ours_is_an_error(jax: FakeJax) -> None:
     jax.process_index = lambda: 0
     with pytest.raises(RuntimeError, match="JAX numbered this process 0, and jaxcluster 1"):
-        initialize()
+        initialize(jax)
+
+
+def test_the_referee_is_there_before_jax_and_may_come_late(jax: FakeJax) -> None:
+    initialize(jax)
+    names = [name for name, _ in jax.calls]
+    assert dict(jax.calls)["referee"] == "/run/referee.sock"
+    assert names.index("referee") < names.index("threads") < names.index("initialize")
+    assert sys.getswitchinterval() == pytest.approx(bootstrap.SWITCH_S)
+
+
+def test_a_referee_that_never_listens_ends_the_start(jax: FakeJax) -> None:
+    runner: Any = Runner(jax.calls)
+    runner.refused = 1000
+    with pytest.raises(ConnectionRefusedError):
+        bootstrap.initialize(replace(REQUEST, initialization_timeout=0), runner)
+    assert "initialize" not in dict(jax.calls)
+
+
+def test_without_agreement_nothing_of_jax_is_wrapped(
+    jax: FakeJax, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrapped: list[Any] = []
+    for module, name in (
+        (launches, "announce_launches"),
+        (hostvalues, "hear_host_values"),
+        (transfers, "announce_transfers"),
+        (coordination, "announce_waits"),
+    ):
+        monkeypatch.setattr(module, name, wrapped.append)
+    reply = initialize(jax, replace(REQUEST, is_checked=False))
+    assert (reply.recording, wrapped) == (False, [])
+
+
+def test_one_rank_says_which_names_of_jax_have_moved(jax: FakeJax) -> None:
+    assert initialize(jax).moved == {}
+    jax.process_index = lambda: 0
+    assert initialize(jax, replace(REQUEST, process_id=0)).moved == {
+        "jax.private": "It is not seen."
+    }
 
 
 # --------------------------------------------------------------------------- proxies

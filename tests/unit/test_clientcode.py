@@ -16,26 +16,16 @@ from ipyparallel.engine.kernel import IPythonParallelKernel
 from ipyparallel.serialize import pack_apply_message
 
 from jaxcluster.engine.clientcode import ClientCode
-from jaxcluster.engine.leftovers import Leftovers
 
 
 class Runner:
     """As much of a CellRunner as an interrupt needs; ``again`` is what would be sent again."""
 
     def __init__(self) -> None:
-        self.journal = types.SimpleNamespace(
-            launching=False,
-            interrupted=False,
-            is_launching=lambda frame: self.journal.launching,
-        )
         self.cell_code: object = None
         self.again: list[Callable[[], bool]] = []
         self.on_idle_sigint: Callable[[FrameType | None], None] = lambda frame: None
         self.interrupts = types.SimpleNamespace(signal_again=self.again.append)
-        self.leftovers = Leftovers()
-        self.waited = ""  # what is told of a wait for an undo
-        self.undo = types.SimpleNamespace(forget_once_decided=lambda why: self.waited)
-        self.others = types.SimpleNamespace(enter=list, leave=list)
 
     def in_a_cell(self, frame: FrameType | None) -> bool:
         return frame is not None and frame.f_code is self.cell_code
@@ -90,19 +80,6 @@ def test_an_interrupt_is_not_for_the_request_after(runner: Runner, kernel: Any) 
     assert not runner.again[0]()
     kernel.pre_handler_hook()
     assert not runner.again[0]()
-
-
-def test_nothing_is_raised_between_a_launch_and_its_count(runner: Runner, kernel: Any) -> None:
-    kernel.pre_handler_hook()
-    runner.journal.launching = True
-    cell(runner)
-    assert runner.journal.interrupted
-    (again,) = runner.again
-    runner.journal.interrupted = False  # the hook has raised it
-    assert not again()
-    cell(runner)
-    assert runner.again[1]()  # it had just looked: the signal comes again
-    assert not runner.journal.interrupted
 
 
 def test_a_cell_that_awaits_is_cancelled(runner: Runner, kernel: Any) -> None:
@@ -169,9 +146,6 @@ def test_what_is_shown_of_the_log_costs_no_answer(runner: Runner, tmp_path: Path
     assert asyncio.run(kernel.do_execute("one\n")) == "executed"
     assert kernel.do_apply("one\nand two\n") == 12
     assert shown.getvalue() == "one\nand two\n"
-    runner.waited = "This code has waited 7 s."
-    kernel.do_apply("one\nand two\n")
-    assert shown.getvalue().endswith("This code has waited 7 s.\n")
     shown.close()
     assert kernel.do_apply("one\nand two\nmore\n") == 17
     log.unlink()

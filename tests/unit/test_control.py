@@ -30,7 +30,7 @@ from jaxcluster.engine.control import (
     _Stream,
 )
 from jaxcluster.wire import sockets
-from jaxcluster.wire.ops.cells import OpenGates
+from jaxcluster.wire.ops.values import Spanning
 
 ANSWER_S = 30.0
 
@@ -258,12 +258,12 @@ def test_a_request_is_answered_once(control: ControlChannel, peer: Peer) -> None
 
 
 def test_a_request_with_other_fields_is_refused(control: ControlChannel, peer: Peer) -> None:
-    control.handle(OpenGates, "now", lambda request: request.body.seqs)
-    assert peer.ask("clear", {"seqs": [3]})["body"] == [3]
-    refused = peer.ask("clear", {"seqs": [3], "odd": 1})["body"]
+    control.handle(Spanning, "now", lambda request: request.body.names)
+    assert peer.ask("spanning", {"names": ["x"]})["body"] == ["x"]
+    refused = peer.ask("spanning", {"names": ["x"], "odd": 1})["body"]
     assert refused["ename"] == "WrongFields"
-    assert "the request 'clear': OpenGates has 'odd', which is not known" in refused["message"]
-    assert "lacks 'seqs'" in peer.ask("clear")["body"]["message"]
+    assert "the request 'spanning': Spanning has 'odd', which is not known" in refused["message"]
+    assert "lacks 'names'" in peer.ask("spanning")["body"]["message"]
 
 
 def test_its_thread_outlives_errors_of_ours(control: ControlChannel, peer: Peer) -> None:

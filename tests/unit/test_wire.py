@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
+from jaxcluster.agreement.refusals import Doing, Place, Refusal
 from jaxcluster.wire import ops
-from jaxcluster.wire.ops.cells import OpenGates
-from jaxcluster.wire.ops.values import Described
+from jaxcluster.wire.ops.values import Described, Spanning
 
 MODULES = [
     importlib.import_module(one.name)
@@ -26,7 +26,7 @@ MODULES = [
 ]
 MESSAGES = [
     value
-    for module in (wire.launches, wire.messages, *MODULES)
+    for module in (wire.messages, *MODULES)
     for value in vars(module).values()
     if dataclasses.is_dataclass(value) and value.__module__ == module.__name__
 ]
@@ -38,8 +38,10 @@ def example(annotation: Any) -> Any:
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         return example(next(a for a in arguments if a is not type(None)))
-    if origin is list:
-        return [example(arguments[0])] * 2
+    if origin is typing.Literal:
+        return arguments[0]
+    if origin in (list, tuple):
+        return origin([example(arguments[0])] * 2)
     if origin is dict:
         return {7 if arguments[0] is int else "key": example(arguments[1])}
     if dataclasses.is_dataclass(annotation):
@@ -72,15 +74,15 @@ def test_every_reply_comes_back_equal(operation: type[ops.Operation[Any]]) -> No
 @pytest.mark.parametrize(
     ("body", "what"),
     [
-        ({"seqs": [1], "spare": 2}, "OpenGates has 'spare', which is not known"),
-        ({}, "OpenGates lacks 'seqs'"),
-        ({"seq": [1]}, "OpenGates lacks 'seqs', has 'seq', which is not known"),
-        ([1], "[1], and not of OpenGates"),
+        ({"names": ["x"], "spare": 2}, "Spanning has 'spare', which is not known"),
+        ({}, "Spanning lacks 'names'"),
+        ({"name": "x"}, "Spanning lacks 'names', has 'name', which is not known"),
+        ([1], "[1], and not of Spanning"),
     ],
 )
 def test_a_message_with_other_fields_is_refused(body: Any, what: str) -> None:
-    with pytest.raises(wire.WrongFields, match=f"the request 'clear'.* {re.escape(what)}"):
-        wire.read(OpenGates, body, "request 'clear'")
+    with pytest.raises(wire.WrongFields, match=f"the request 'spanning'.* {re.escape(what)}"):
+        wire.read(Spanning, body, "request 'spanning'")
 
 
 def test_it_is_said_which_message_in_a_message_has_other_fields() -> None:
@@ -107,9 +109,9 @@ def test_what_is_absent_stays_absent() -> None:
 
 
 def test_a_message_may_have_its_keys_in_any_order() -> None:
-    sent = wire.Launch(3, "0,1", "f", 7, 2, 1)
+    sent = example(wire.CellReply)
     mixed = dict(reversed(over_the_wire(sent).items()))
-    assert wire.unpacked([wire.parse(wire.Launch, mixed)], [[3, 0]]) == [sent]
+    assert wire.parse(wire.CellReply, mixed) == sent
 
 
 def test_a_message_is_made_without_a_change_to_what_came() -> None:
@@ -148,6 +150,12 @@ def test_half_a_surrogate_pair_travels_as_its_escape() -> None:
     assert over_the_wire(output)["content"]["text"] == "a \\ud83d b"
     whole = wire.RankOutput(0, 1, "stream", {"name": "stdout", "text": "\U0001f600 é"})
     assert wire.parse(wire.RankOutput, over_the_wire(whole)) == whole
+    closed = wire.Closed(1, refused_at("x = 'a \ud83d b'"))
+    assert wire.parse(wire.Closed, over_the_wire(closed)).refusal == refused_at("x = 'a \\ud83d b'")
+
+
+def refused_at(text: str) -> Refusal:
+    return Refusal("ended", (1,), (Doing(0, "waits", place=Place(3, 1, text), processes=(0, 1)),))
 
 
 def test_messages_are_read_from_zmqs_memory() -> None:
