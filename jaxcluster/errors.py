@@ -15,7 +15,7 @@
     │   ├── CellFailed
     │   ├── RankDied
     │   └── RankHung
-    ├── Divergence            the ranks are not in lockstep
+    ├── Divergence            ranks came to launch different programs; none was launched
     ├── TransferError         a value could not travel
     │   ├── NotAddressable
     │   └── NotSerialisable

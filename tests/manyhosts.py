@@ -4,12 +4,12 @@
         cluster = jaxcluster.start(launcher="ssh", **hosts.options)
 
 The notebook's side is the real one, with the real ssh launcher: its ``ssh`` is a script that prints
-what the host's agent has said. The agents are ``agent.server``'s: their sockets, keys, sessions,
-files and turns; only the fork server and the ranks below are played here. The ranks answer through
-the wire's own codec what real ones would, for cells of a few kinds that a comment names:
+what the host's agent has said. The agents are ``agent.server``'s: their sockets, keys, sessions and
+files. Only the fork server and the ranks are played here, around a real referee. The ranks answer
+through the wire's own codec what real ones would, for cells of a few kinds that a comment names:
 
     # launches 300      all of them make 300 launches
-    # skipped by 17     all but rank 17 make a launch, and wait in it for rank 17
+    # skipped by 17     all but rank 17 announce a launch
     # prints            each prints a line of its own
     # dies 17           rank 17's process ends
 """
@@ -27,6 +27,7 @@ import sys
 import tempfile
 import time
 import zlib
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,19 +39,30 @@ from jaxcluster import wire
 from jaxcluster.agent import folder as folders
 from jaxcluster.agent import report, transport
 from jaxcluster.agent.messages import LIMIT
+from jaxcluster.agent.requests import RelayFrames
 from jaxcluster.agent.server import Agent, Client
+from jaxcluster.agreement.referee import (
+    MAIN,
+    Agreed,
+    Answer,
+    Closed,
+    Go,
+    Over,
+    Referee,
+    Refuse,
+    Run,
+    Skip,
+)
+from jaxcluster.agreement.refusals import Place, Program
 from jaxcluster.host.processes import allow_files
 from jaxcluster.supervision.processes import process_token
 from jaxcluster.wire import forks
-from jaxcluster.wire.ops.lockstep import Checked, Replayed
+from jaxcluster.wire.ops.agreement import AgreedLaunch, Looked, Waiting
 from jaxcluster.wire.ops.start import Reserved
-from jaxcluster.wire.ops.state import UndoLooked
-from jaxcluster.wire.requests import Reply, parsed
+from jaxcluster.wire.requests import Reply, Request, parsed
 
 TICK_S = 0.05
 FILE = "/tmp/ipykernel_jaxcluster/cell_{}.py"
-JAX = "/site-packages/jax/_src/{}.py"
-STACK = (("pjit", 250, "cache_miss"), ("pjit", 130, "_python_pjit_helper"), ("core", 500, "bind"))
 
 
 # --------------------------------------------------------------------------- for tests
@@ -133,34 +145,39 @@ exit 0
 
 # --------------------------------------------------------------------------- the ranks
 
+Send = Callable[[str, Any], None]  # an operation and its body, in answer to a request
+
 
 @dataclass
 class Rank:
-    """One rank: its journal, and the cell that it is in."""
+    """One rank, the cells that it has, and which of them it is in."""
 
     number: int
     host: str
     pid: int = 0
-    kinds: dict[wire.Launch, int] = field(default_factory=dict)  # as ``PollReply`` has them
-    journal: list[list[int]] = field(default_factory=list)
-    hash: int = 0
-    seq: int = 0  # of the cell that it waits in; 0: it is idle
-    cell: int | None = None
-    ended: int = 0
-    probes: int = 0
-    answer: Callable[[wire.CellReply], None] | None = None  # to that cell
-    is_interrupted: bool = False
+    has: dict[int, tuple[wire.CellRequest, Send]] = field(default_factory=dict)  # by seq
+    seq: int = 0  # of the cell that it is in; 0: it is idle
+    left: int = 0  # launches that it makes yet
 
 
 class Ranks:
-    """All ranks of the cluster. What each is asked, it answers at once, but for a collective."""
+    """All ranks of the cluster, and their referee. What each is asked, it answers at once."""
 
     def __init__(self, num_ranks: int) -> None:
-        self.everybody = ",".join(map(str, range(num_ranks)))
         self.ranks = {n: Rank(n, name_of(n)) for n in range(num_ranks)}
+        self.referee = Referee(num_ranks)
+        self.everybody = tuple(range(num_ranks))
+        self.programs: dict[str, Program] = {}
+        self.agreed: deque[Agreed] = deque(maxlen=256)
         self.port = itertools.count(20_000)
 
-    def ask(self, number: int, op: str, body: Any, send: Callable[..., None]) -> Any:
+    def spawn(self, number: int, pid: int) -> None:
+        """A new process, on a new cluster if it is the first one."""
+        if number == 0:
+            self.__init__(len(self.ranks))  # type: ignore[misc]
+        self.ranks[number].pid = pid
+
+    def ask(self, number: int, op: str, body: Any, send: Send) -> Any:
         """What a rank answers; None where ``send`` is called later, or has been."""
         rank = self.ranks[number]
         match op:
@@ -173,7 +190,7 @@ class Ranks:
                 return Reserved(next(self.port), next(self.port), True)
             case "probe":
                 return f"10.0.{number >> 8}.{number & 255}"
-            case "reachability":
+            case "reachability" | "variables":
                 return []
             case "initialize":
                 asked = wire.parse(wire.InitializeRequest, body)
@@ -182,117 +199,118 @@ class Ranks:
                 return wire.InitializeReply(number, n, n, [device], 0.1)
             case "serve" | "state":
                 return self.state(rank)
-            case "poll":
-                return self.report(rank, body["launches"])
             case "cell":
-                self.run(rank, wire.parse(wire.CellRequest, body), send)
+                cell = wire.parse(wire.CellRequest, body)
+                rank.has[cell.seq] = cell, send
+                self.answer(self.referee.arrive(number, cell.turn))
                 return None
             case "interrupt":
-                rank.is_interrupted = rank.seq != 0
-                return rank.is_interrupted
-            case "replay":
-                for fingerprint in body["fingerprints"]:
-                    self.launch(rank, "jit_sum", fingerprint)
-                send("reply", Replayed(len(body["fingerprints"]), self.launches(rank)))
-                self.release()
-                return None
-            case "prepare_check":
-                return [[[*self.ranks]]]
-            case "self_check":
-                return Checked(True, "", self.launches(rank))
+                self.answer(self.referee.cancel(body["seq"]))
+                return rank.seq == body["seq"]
+            case "look":
+                return self.look(body["launches"])
             case "busy":
                 return 0.0
-            case "undo_look":
-                return UndoLooked()
-            case "undo":
-                return []
             case "resources":
                 return wire.RankResources(number, time.monotonic(), 1.0, 200 << 20)
-            case "resume" | "strict" | "undo_limit":
-                return 0
-            case "undo_drop":
-                return None
-            case "variables":
-                return []
         send("error", {"ename": "ValueError", "message": f"no {op!r} here", "hint": ""})
         return None
 
-    def launches(self, rank: Rank) -> dict[str, list[int]]:
-        return {self.everybody: [len(rank.journal), rank.hash]} if rank.journal else {}
-
     def state(self, rank: Rank) -> wire.RankState:
-        rank.probes += 1
-        idle = wire.RankState(
+        state = wire.RankState(
             rank.number,
             rank.pid,
             rank.host,
             "idle",
             [f"cpu:{rank.number}"],
-            ended=rank.ended,
-            taken=max(rank.ended, rank.seq),
-            launches=self.launches(rank),
             rss_nbytes=200 << 20,
-            probes=rank.probes,
         )
         if not rank.seq:
-            return idle
+            return state
+        cell, _ = rank.has[rank.seq]
+        number = cell.execution_count
+        frame = f"<module> ({FILE.format(number)}:2)"
         return replace(
-            idle,
-            state="running",
-            seq=rank.seq,
-            cell=rank.cell,
-            line=2,
-            frame=f"<module> ({FILE.format(rank.cell)}:2)",
-            seconds=1.0,
+            state, state="running", seq=rank.seq, cell=number, line=2, frame=frame, seconds=1.0
         )
 
-    def report(self, rank: Rank, launches: int) -> wire.PollReply:
-        stack: list[list[Any]] = []
-        if rank.seq:
-            stack = [[FILE.format(rank.cell), 2, "<module>", "s = jnp.sum(x)", rank.cell, False]]
-            stack += [[JAX.format(f), line, name, "", None, True] for f, line, name in STACK]
-        made = rank.journal[-launches:] if launches else []
-        return wire.PollReply(wire.RankReport(self.state(rank), stack, []), [*rank.kinds], made)
+    def look(self, launches: int) -> Looked:
+        now = time.monotonic()
+        waits = [
+            Waiting(w.rank, w.lane, w.seq, w.key.program.name, w.place, now - 1, list(missing))
+            for w, missing in self.referee.waits()
+        ]
+        agreed = [
+            AgreedLaunch(a.number, a.seq, a.program.name, a.place, now, a.last, a.late_s)
+            for a in (list(self.agreed)[-launches:] if launches else ())
+        ]
+        return Looked(now, waits, agreed, [rank.seq or None for rank in self.ranks.values()])
 
-    def launch(self, rank: Rank, name: str, fingerprint: int, cell: int = 0, seq: int = 0) -> None:
-        line = 2 if cell else None
-        place = (self.everybody, name, fingerprint, cell or None, line, "f32[8]", seq)
-        kind = rank.kinds.setdefault(wire.Launch(0, *place), len(rank.kinds))
-        rank.journal.append([len(rank.journal), kind])
-        rank.hash = wire.next_hash(rank.hash, fingerprint)
+    def answer(self, answers: Sequence[Answer]) -> None:
+        """What the referee has said, and what the ranks do then."""
+        todo = deque(answers)
+        while todo:
+            one = todo.popleft()
+            rank = self.ranks[one.rank]
+            match one:
+                case Run(seq=seq):
+                    todo += self.begin(rank, seq)
+                case Go():
+                    todo += self.launch(rank)
+                case Refuse(refusal=refusal):
+                    info = wire.ErrorInfo("Divergence", refusal.kind, [], 2)
+                    todo += self.end(rank, "refused", info)
+                case Skip(seq=seq, why=why):
+                    _, send = rank.has.pop(seq)
+                    send("reply", wire.CellReply(rank.number, seq, "skipped", 0.0, skipped=why))
+                case Closed(seq=seq, refusal=refusal, tells=True) if seq in rank.has:
+                    rank.has[seq][1]("closed", wire.Closed(seq, refusal))
+                case Over(seq=seq, refusal=over):
+                    _, send = rank.has.pop(seq)
+                    if one.tells:
+                        send("over", wire.Over(seq, over))
 
-    def run(self, rank: Rank, cell: wire.CellRequest, send: Callable[..., None]) -> None:
-        rank.seq, rank.cell, rank.is_interrupted = cell.seq, cell.execution_count, False
-        rank.answer = lambda reply: send("reply", reply)
-        if found := re.search(r"# launches (\d+)", cell.source):
-            for _ in range(int(found[1])):
-                self.launch(rank, "jit_step", 7, cell.execution_count, cell.seq)
+    def begin(self, rank: Rank, seq: int) -> list[Answer]:
+        cell, send = rank.has[seq]
+        rank.seq = seq
         if "# prints" in cell.source:
-            text = f"rank {rank.number} prints\n"
-            output = wire.RankOutput(
-                rank.number, cell.seq, "stream", {"name": "stdout", "text": text}
-            )
-            send("output", output)
+            content = {"name": "stdout", "text": f"rank {rank.number} prints\n"}
+            send("output", wire.RankOutput(rank.number, seq, "stream", content))
+        if f"# dies {rank.number}" in cell.source:
+            send("exit", None)
+            return self.referee.died(rank.number)
+        found = re.search(r"# launches (\d+)", cell.source)
+        rank.left = int(found[1]) if found else 0
         found = re.search(r"# skipped by (\d+)", cell.source)
         if found and rank.number != int(found[1]):
-            fingerprint = zlib.crc32(cell.source.encode())
-            self.launch(rank, "jit_sum", fingerprint, cell.execution_count, cell.seq)
-            return self.release()  # waits in it
-        self.end(rank, "ok")
+            rank.left = 1
+        return self.launch(rank)
 
-    def release(self) -> None:
-        """Those that wait in a launch leave it once all ranks have made it."""
-        counts = {len(rank.journal) for rank in self.ranks.values()}
-        if len(counts) == 1:
-            for rank in self.ranks.values():
-                if rank.seq:
-                    self.end(rank, "interrupted" if rank.is_interrupted else "ok")
+    def launch(self, rank: Rank) -> list[Answer]:
+        """Announce the next launch of its cell, or end it."""
+        if not rank.left:
+            return self.end(rank, "ok")
+        rank.left -= 1
+        cell, _ = rank.has[rank.seq]
+        fingerprint = zlib.crc32(cell.source.encode())
+        program = Program(self.everybody, fingerprint, "jit_sum", "float32[8]")
+        program = self.programs.setdefault(cell.source, program)
+        place = Place(cell.execution_count, 2, cell.source.splitlines()[-1])
+        now = time.monotonic()
+        answers = self.referee.launch(rank.number, MAIN, program, place=place, now=now)
+        if answers and isinstance(answers[0], Go) and self.referee.last is not None:
+            self.agreed.append(self.referee.last)
+        return answers
 
-    def end(self, rank: Rank, status: str) -> None:
-        answer, rank.answer = rank.answer, None
-        rank.ended, seq, rank.seq = rank.seq, rank.seq, 0
-        assert answer is not None
-        answer(wire.CellReply(rank.number, seq, status, 0.001, launches=self.launches(rank)))
+    def end(self, rank: Rank, status: str, info: wire.ErrorInfo | None = None) -> list[Answer]:
+        seq, rank.seq = rank.seq, 0
+        _, send = rank.has[seq]
+        send("reply", wire.CellReply(rank.number, seq, status, 0.001, info))
+        return self.referee.end(rank.number, "ok" if status == "ok" else "error")
+
+    def tick(self) -> None:
+        if self.referee.wants_tick:
+            self.answer(self.referee.tick())
 
 
 # --------------------------------------------------------------------------- the agents
@@ -344,14 +362,18 @@ class LightAgent(Agent):
         number, id = int(to), asked["id"]
 
         def send(op: str, body: Any) -> None:
-            if self.clients.get(client.name) is client:
+            if op == "exit":
+                self._post(client, [b"fork", forks.line_of(forks.Exit("rank", number, -9))])
+            elif self.clients.get(client.name) is client:
                 self._post(client, [to, wire.encode(op, id, body)])
 
-        if asked["op"] == "cell" and f"# dies {number}" in asked["body"]["source"]:
-            self._post(client, [b"fork", forks.line_of(forks.Exit("rank", number, -9))])
-            return
         if (body := self.house.ranks.ask(number, asked["op"], asked.get("body"), send)) is not None:
             send("reply", body)
+
+    def _do(self, client: Client, request: Request[Any], *more: Any) -> Any:
+        if isinstance(request, RelayFrames):
+            return None, b""  # its ranks ask the referee themselves
+        return super()._do(client, request, *more)
 
     def _to_fork(self, client: Client, line: bytes) -> None:
         message = json.loads(line)
@@ -364,7 +386,9 @@ class LightAgent(Agent):
         pid = next(self.pids)
         Path(proc.log).touch()
         if (number := proc.rank) is not None:
-            self.house.ranks.ranks[number] = Rank(number, name_of(number), pid)
+            self.house.ranks.spawn(number, pid)
+        elif proc.role == "coordinator":
+            Path(proc.log).write_text("relays: 1\n")
         elif proc.role == "controller":
             words = dict(word.partition("=")[::2] for word in proc.argv)
             for kind in ("engine", "client"):
@@ -376,7 +400,7 @@ class LightAgent(Agent):
 class AnyKey(transport.Authenticator):
     """Lets everybody in: who starts the agents does not know the owner's key yet."""
 
-    def _who(self, key: bytes, domain: bytes) -> bytes:
+    def _who(self, key: bytes) -> bytes:
         return b"owner"
 
 
@@ -415,6 +439,7 @@ class House:
             now = time.monotonic()
             if now > ticked + TICK_S:
                 ticked = now
+                self.ranks.tick()
                 for agent in self.agents:
                     agent.tick(now)
             if now > told + 1.0:

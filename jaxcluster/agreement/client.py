@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from threading import get_ident
 from types import FrameType
 from typing import Any
@@ -30,7 +30,7 @@ from jaxcluster.agreement.words import explain
 FOLDS = 64  # each so many launches without collectives are announced, so that a stop reaches them
 KEPT = 128  # launches, for reports
 ORDER_S = 0.0002  # between looks whether another thread has made its launch
-AGAIN_S = 0.01  # before a signal comes again whose handler could not raise
+AGAIN_S = (0.01, 0.2)  # before a signal comes again whose handler could not raise: first, at most
 HASH = (1 << 64) - 1
 
 Handler = Callable[[int, FrameType | None], Any]
@@ -226,11 +226,14 @@ class Agreement:
         """Where the caller's caller is."""
         return self._place_of(sys._getframe(2))
 
-    def launching(self) -> tuple[str, float] | None:
-        """The launch that the main thread is in, or announces, and since when. Any thread."""
-        main = threading.main_thread().ident or 0
-        record = self.begun.get(main)
-        if record is None or not self.is_launching(sys._current_frames().get(main)):
+    def launching(self, frames: Container[tuple[int, int]]) -> tuple[str, float] | None:
+        """The launch that the main thread is in, or announces, and for how long. Any thread.
+
+        Args:
+          frames: of the main thread now: the id and the instruction of each.
+        """
+        record = self.begun.get(threading.main_thread().ident or 0)
+        if record is None or (record[3], record[4]) not in frames:
             return None
         return record[0].name, time.monotonic() - record[2]
 
@@ -356,38 +359,28 @@ class Agreement:
                 if deferred is not None:
                     raise deferred
                 return handler(number, frame)
-            if lane.deferred is None:
-                try:
-                    return handler(number, frame)
-                except BaseException as error:
-                    lane.deferred = error
-                    again = threading.Thread(target=self._raise_later, args=(lane, number))
-                    again.daemon = True
-                    again.start()
-            return None
+            if lane.deferred is not None:
+                with contextlib.suppress(OSError):
+                    lane.socket.send(b"W")
+                return None
+            try:
+                return handler(number, frame)
+            except BaseException as error:
+                lane.deferred = error
+                threading.Thread(target=_signal_again, args=(lane, number), daemon=True).start()
+                return None
 
         run.handler = handler  # type: ignore[attr-defined]
         return run
 
     def is_launching(self, frame: FrameType | None) -> bool:
-        """Whether the main thread, which is in ``frame``, is between announcement and launch."""
+        """Whether the main thread, which calls it, is between announcement and launch."""
         record = self.begun.get(threading.main_thread().ident or 0)
         while frame is not None:
             if frame.f_code in _OURS or (record is not None and _is_at(frame, record)):
                 return True
             frame = frame.f_back
         return False
-
-    def _raise_later(self, lane: Lane, number: int) -> None:
-        """A thread: asks to leave the wait until that is answered, or the launch is made."""
-        main = threading.main_thread().ident or 0
-        while lane.deferred is not None:
-            if self.is_launching(sys._current_frames().get(main)):
-                with contextlib.suppress(OSError):
-                    lane.socket.send(b"W")
-            else:
-                signal.pthread_kill(main, number)
-            time.sleep(AGAIN_S)
 
     # ---------------------------------------------------------------- threads
 
@@ -410,6 +403,18 @@ class Agreement:
         if self._base is not None and self._main is not None:
             self._base.close()
             self._main.socket.close()
+
+
+def _signal_again(lane: Lane, number: int) -> None:
+    """A thread: the handler asks to leave the wait, until that is answered or the launch is made.
+
+    To know where the main thread is would take a look at its frames, which may crash the process.
+    """
+    wait_s, most_s = AGAIN_S
+    while lane.deferred is not None:
+        signal.pthread_kill(threading.main_thread().ident or 0, number)
+        time.sleep(wait_s)
+        wait_s = min(2 * wait_s, most_s)
 
 
 def _say(to: socket.socket, method: str, *arguments: Any) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.engine.cells import CellRunner
-from jaxcluster.engine.library_code import is_folded
+from jaxcluster.engine.library_code import is_folded, is_telling_file
 from jaxcluster.engine.resources import rss_nbytes
-from jaxcluster.engine.stacks import Place, stack_of
+from jaxcluster.engine.stacks import Place, frames_of, stack_of
 from jaxcluster.wire.ops.cells import Complete, Completions, Inspect, Inspection
 
 WAITS_S = 0.7  # for another completion; then who has asked listens no more
@@ -41,7 +41,7 @@ def rank_state(runner: CellRunner, process: Process) -> wire.RankState:
         own_files = {file for file in list(numbers) if numbers[file] == own}
         where = _where(stack_of(runner.main_thread_id), own_files)
         where["seconds"] = time.perf_counter() - running.started
-    if (launching := runner.agreement.launching()) is not None:
+    if (launching := runner.agreement.launching(frames_of(runner.main_thread_id))) is not None:
         where["launching"], where["launching_s"] = launching
     state = "running" if running is not None else "idle"
     return wire.RankState(
@@ -93,16 +93,19 @@ def told_stack(stack: Sequence[Place], cells: Mapping[str, int]) -> list[list[An
 
 def report(runner: CellRunner, process: Process) -> wire.RankReport:
     """Where this rank is. Any thread; microseconds."""
-    stack = stack_of(runner.main_thread_id)
+    numbers, stack = runner.cell_numbers, stack_of(runner.main_thread_id)
     others = {
-        thread.name: told_stack(stack_of(thread.ident), runner.cell_numbers)
+        thread.name: stack_of(thread.ident)
         for thread in threading.enumerate()
         if thread.ident not in (None, runner.main_thread_id, threading.get_ident())
         and not thread.name.startswith("jaxcluster")
     }
-    return wire.RankReport(
-        rank_state(runner, process), told_stack(stack, runner.cell_numbers), others
-    )
+    threads = {
+        name: told_stack(places, numbers)
+        for name, places in others.items()
+        if any(is_telling_file(code.co_filename) for code, _ in places)  # else it is the kernel's
+    }
+    return wire.RankReport(rank_state(runner, process), told_stack(stack, numbers), threads)
 
 
 def complete(runner: CellRunner, body: Complete) -> Completions:

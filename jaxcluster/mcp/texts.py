@@ -83,7 +83,11 @@ def report(running: Cluster, cell: int | None) -> list[str | dict[str, Any]]:
         told.append(f"BEFORE\n{reports.none(running.name, cell, running.past_reports.all())}")
         return ["\n\n".join(told)]
     told.append(_tell_last(found, running.name, time.time_ns()))
-    return [clip("\n\n".join(told)), reports.document(found, running.name)]
+    document = {
+        name: clip(value, MOST_CHARS // 8) if isinstance(value, str) else value
+        for name, value in reports.document(found, running.name).items()
+    }
+    return [clip("\n\n".join(told)), document]
 
 
 def _now(running: Cluster) -> str:

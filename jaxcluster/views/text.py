@@ -119,15 +119,20 @@ def stacks(reports: Mapping[int, wire.RankReport]) -> str:
 
 
 def _stack(report: wire.RankReport) -> str:
-    if report.state.state == "dead":
+    """Where the main thread is in its cell, and where other threads of the user's are."""
+    state, frames = report.state.state, report.stack
+    if state == "dead":
         return "died"
-    if report.state.state != "running":
-        return f"{report.state.state}, in no cell"
-    frames = report.stack
     first = next((i for i, frame in enumerate(frames) if frame[4] is not None), len(frames) - 1)
-    shown = []
+    parts = [_frames(frames[first:]) if state == "running" else f"{state}, in no cell"]
+    parts += [f"thread {name!r}:\n{_frames(stack)}" for name, stack in report.threads.items()]
+    return "\n".join(parts)
+
+
+def _frames(frames: Sequence[Sequence[Any]]) -> str:
+    shown: list[str] = []
     folded: list[str] = []
-    for file, line, function, source, cell, is_folded in frames[first:]:
+    for file, line, function, source, cell, is_folded in frames:
         if is_folded:
             folded.append(function)
             continue

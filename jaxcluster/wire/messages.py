@@ -381,7 +381,8 @@ class RankReport:
     """Where a rank is.
 
     ``stack`` is the main thread's, outermost first: [file, line, function, source, cell or None,
-    whether it is JAX's own or jaxcluster's]; ``threads`` has those of other threads, by name.
+    whether it is JAX's own or jaxcluster's]; ``threads`` has those of the user's other threads, by
+    name.
     """
 
     state: RankState

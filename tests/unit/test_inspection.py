@@ -1,100 +1,131 @@
-"""What a rank's control channel says of it is of one moment, though the main thread runs on."""
+"""What a rank's control channel says of it, whatever its main thread does."""
 
 from __future__ import annotations
 
-import itertools
+import sys
 import threading
-from collections.abc import Callable
+import types
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
-from jaxcluster import wire
 from jaxcluster.engine import inspection
-from jaxcluster.engine.counted import Program
-from jaxcluster.engine.journal import Journal
+from jaxcluster.wire.ops.cells import Complete, Inspect
 
 PROCESS = inspection.Process("here", ["cpu:0"], is_starting=False)
-F = Program("f", 1, "0,1", "f32[4]", object())
-G = Program("g", 2, "0,1", "f32[4]", object())
 
 
 class Runner:
-    """A rank whose main thread acts when something of it is read for the ``at``-th time."""
+    """A rank whose main thread is another thread, which runs a cell's code."""
 
-    def __init__(self) -> None:
-        self.at, self.reads = -1, itertools.count()
-        self.journal = Journal()
-        self.journal.enter(1)
-        self.journal.launch(F, lambda error: False, list)
-        self.rank, self.shell, self.ended, self.cell_numbers = 0, None, 0, {}
-        self.main_thread_id = threading.get_ident()
-        self.current: Any = self.in_cell(1)
-        self.queue = Queue([2])
-        self.thread_errors = SimpleNamespace(latest=lambda: None)
-        self.background = SimpleNamespace(ask=lambda: None, look=lambda: ["thread 't'"], probes=0)
-        self.paused, self.gate = (
-            SimpleNamespace(kind=""),
-            SimpleNamespace(waits_for=[], is_cut_short=False),
-        )
-        self.gate.unsettled = lambda: [self.ended]
+    def __init__(self, code: types.CodeType) -> None:
+        self.rank, self.shell = 3, None
+        self.current: Any = None
+        self.cell_numbers = {code.co_filename: 7}
+        self.turns: list[int] = []
+        self.paused = SimpleNamespace(kind="")
+        self.agreement = SimpleNamespace(launching=lambda frames: None)
+        self.go, self.ready = threading.Event(), threading.Event()
+        names = {"ready": self.ready.set, "wait": self.go.wait}
+        self.thread = threading.Thread(target=exec, args=(code, names), name="a loader")
+        self.thread.start()
+        self.ready.wait(20)
+        self.main_thread_id = self.thread.ident
 
-    @staticmethod
-    def in_cell(seq: int) -> Any:
-        cell = SimpleNamespace(seq=seq, execution_count=seq)
-        return SimpleNamespace(cell=cell, has_left=False, started=0.0, stop_waits_since=0.0)
-
-    def act(self) -> None:
-        """A thread of the first cell launches and ends; the next cell ends, and a third waits."""
-        self.journal.launch(G, lambda error: False, list)
-        self.background.look = list
-        self.journal.leave()
-        self.ended, self.queue = 1, Queue()
-        self.queue.taken = 2
-        self.current = None
-        self.journal.enter(2)
-        self.current = self.in_cell(2)
-        self.journal.waiting.append(wire.Launch(2, "0,1", "h", 3, 2, 1, ""))
-        self.background.probes, self.gate.waits_for = 1, [1]
-
-    def __getattribute__(self, name: str) -> Any:
-        if name not in ("reads", "at", "act") and next(self.reads) == self.at:
-            self.at = -1
-            self.act()
-        return super().__getattribute__(name)
+    def runs(self, seq: int = 70) -> None:
+        cell = SimpleNamespace(seq=seq, execution_count=7)
+        self.current = SimpleNamespace(cell=cell, started=0.0)
 
 
-class Queue(list[int]):
-    taken = 1
+@pytest.fixture
+def runner(tmp_path: Path) -> Iterator[Any]:
+    file = tmp_path / "cell.py"
+    file.write_text("def f():\n    ready()\n    wait(60)\n\nf()\n")
+    made = Runner(compile(file.read_text(), str(file), "exec"))
+    yield made
+    made.go.set()
+    made.thread.join(20)
 
 
-def told(report: wire.PollReply) -> Any:
-    state = report.report.state
-    parts = state.state, state.seq, state.queued, state.ended, state.taken, state.launches
-    more = state.background, state.probes, state.gate, report.report.announced
-    return parts, more, report.kinds, report.made
+def test_an_idle_rank_says_so(runner: Any) -> None:
+    runner.turns = [4, 5]
+    found = inspection.rank_state(runner, PROCESS)
+    assert (found.rank, found.state, found.cell, found.seq) == (3, "idle", None, 0)
+    assert (found.queued, found.devices, found.line) == (2, ["cpu:0"], None)
+    starting = inspection.Process("here", [], is_starting=True)
+    assert inspection.rank_state(runner, starting).state == "starting"
 
 
-LOOKS: dict[str, Callable[[Any], Any]] = {
-    "poll": lambda runner: told(inspection.report(runner, PROCESS, [], 9)),
-    "rest": inspection.rest,
-    "state": lambda runner: inspection.rank_state(runner, PROCESS).launches,
-}
+def test_a_rank_in_a_cell_says_in_which_line_it_is(runner: Any) -> None:
+    runner.runs()
+    runner.paused.kind = "debugger"
+    found = inspection.rank_state(runner, PROCESS)
+    assert (found.state, found.seq, found.cell, found.line) == ("running", 70, 7, 3)
+    assert "wait" in found.frame and found.seconds > 0
+    assert (found.paused, found.launching) == ("debugger", "")
 
 
-@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
-def test_what_a_rank_says_is_of_one_moment(look: Callable[[Any], Any]) -> None:
-    def looked_at(at: float) -> tuple[Any, bool]:
-        runner = Runner()
-        runner.reads, runner.at = itertools.count(), at
-        return look(runner), runner.at == -1
+def test_a_line_of_another_cell_is_not_this_ones(runner: Any) -> None:
+    runner.runs()
+    runner.cell_numbers = dict.fromkeys(runner.cell_numbers, 6)
+    assert inspection.rank_state(runner, PROCESS).line is None
 
-    (before, _), (after, _) = looked_at(10**9), looked_at(0)
-    assert before != after
-    for at in itertools.count():
-        found, has_acted = looked_at(at)
-        assert found in (before, after), at
-        if not has_acted:
-            break
-    assert at > 8
+
+def test_a_launch_is_told_by_the_frames_of_the_main_thread(runner: Any) -> None:
+    asked: list[list[tuple[int, int]]] = []
+
+    def launching(frames: list[tuple[int, int]]) -> tuple[str, float]:
+        asked.append(frames)
+        return "jit(sum)", 2.0
+
+    runner.agreement.launching = launching
+    found = inspection.rank_state(runner, PROCESS)
+    assert (found.launching, found.launching_s) == ("jit(sum)", 2.0)
+    current = sys._current_frames()[runner.main_thread_id]
+    assert asked[0][0] == (id(current), current.f_lasti)
+
+
+def test_a_report_has_the_stack_and_other_threads_of_the_users(runner: Any) -> None:
+    runner.runs()
+    found = inspection.report(runner, PROCESS)
+    functions = [frame[2] for frame in found.stack]
+    assert functions.index("<module>") < functions.index("f")
+    (line,) = [frame for frame in found.stack if frame[2] == "f"]
+    assert line[1] == 3 and line[3] == "wait(60)" and line[4] == 7 and line[5] is False
+    assert "a loader" not in found.threads  # it is the main thread here
+    runner.main_thread_id = threading.get_ident()
+    idle = threading.Thread(target=runner.go.wait, name="idle in the standard library")
+    idle.start()
+    threads = inspection.report(runner, PROCESS).threads
+    assert ["f", "wait(60)", 7] in [frame[2:5] for frame in threads["a loader"]]
+    assert idle.name not in threads
+    runner.go.set()
+    idle.join()
+
+
+@pytest.fixture
+def shell() -> Iterator[InteractiveShell]:
+    made = InteractiveShell()
+    made.user_ns["losses"] = [3.0, 2.0]
+    yield made
+    made.history_manager.end_session()
+    InteractiveShell.clear_instance()
+
+
+def test_names_are_completed_and_looked_at(runner: Any, shell: InteractiveShell) -> None:
+    runner.shell = shell
+    found = inspection.complete(runner, Complete("losses.app", 10))
+    assert [text for text, _ in found.matches] == ["append"]
+    assert (found.start, found.end) == (7, 10)
+    looked = inspection.inspect(runner, Inspect("", "losses + 1", 2, 0))
+    assert looked.found and looked.name == "losses" and "list" in looked.data["text/plain"]
+    assert not inspection.inspect(runner, Inspect("nothing_of_this", "", 0, 0)).found
+
+
+def test_before_there_is_a_shell_nothing_is_known(runner: Any) -> None:
+    assert inspection.complete(runner, Complete("x", 1)).matches == []
+    assert not inspection.inspect(runner, Inspect("x", "", 0, 0)).found

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 from helpers import Home
-from journals import launches, report
 
+from jaxcluster.agreement.refusals import Place
 from jaxcluster.errors import CellFailed, CellInterrupted, Divergence, RankDied, RankHung
-from jaxcluster.model.findings import Report
 from jaxcluster.model.outputs import CellRecord, RankRecord
-from jaxcluster.model.postmortem import reports_of
 from jaxcluster.records import lastreport
 from jaxcluster.records.lastreport import MOST, LastReport, Reports, made_of
 from jaxcluster.records.runtimefolder import inside
 from jaxcluster.wire import CellReply, ErrorInfo
+from jaxcluster.wire.ops.agreement import AgreedLaunch, Looked
 
 
 @pytest.fixture
@@ -42,42 +41,31 @@ def saved(at_ns: int, cell: int) -> LastReport:
     return LastReport(at_ns, cell, "x", "Divergence", f"cell {cell}")
 
 
-EVIDENCE = {
-    0: report(0, launches("0,1,2", "ABA"), line=2),
-    1: report(1, launches("0,1,2", "ABA"), line=2),
-    2: report(2, launches("0,1,2", "AB")),
-}
-MISSING = Report("missing", "0,1,2", 2, (2,), (0, 1), ("Rank 2 left it out.",))
+LOOKED = Looked(9.0, agreed=[AgreedLaunch(3, 7, "jit(sum)", Place(4, 2, "y = f(x)"), 8.5, 1, 0.2)])
 
 
-def test_it_has_the_launches_the_lines_and_where_each_rank_was() -> None:
-    errors = {"r0": ErrorInfo("KeyboardInterrupt", "", [], 2)}  # it was waiting, and was stopped
+def test_it_has_the_lines_and_the_last_launches() -> None:
+    errors = {"r0": ErrorInfo("Divergence", "rank 2 failed", [], 2)}  # it waited
     record = record_of(r2=ErrorInfo("KeyError", "'a'", [], 1), **errors)
     error = CellFailed("\x1b[31mKeyError\x1b[0m on rank 2: 'a'", "done", [2], "KeyError")
-    made = made_of(record, error, MISSING, EVIDENCE, 5)
+    made = made_of(record, error, 5, LOOKED)
     assert made is not None
     assert (made.at_ns, made.cell, made.kind) == (5, 4, "KeyError")
     assert (made.message, made.hint) == ("KeyError on rank 2: 'a'", "done")
     assert (made.culprits, made.lines) == ([2], [1])
-    assert [rep.launches for rep in made.reports] == [[], [], []]
-    (shown,) = made.timelines
-    assert (shown.difference(), shown.odd) == (2, [2])
+    assert (made.launches, made.now) == (LOOKED.agreed, 9.0)
 
 
-def test_a_dead_rank_has_a_row_and_is_no_difference() -> None:
-    gone = reports_of([1], {1: launches("0,1", "AB")})
-    evidence = {0: report(0, launches("0,1", "ABA"), line=2), **gone}
-    made = made_of(record_of(2), RankDied("Rank 1 died.", "", [1]), None, evidence, 5)
+def test_where_the_referee_does_not_answer_there_are_no_launches() -> None:
+    made = made_of(record_of(2), RankDied("Rank 1 died.", "", [1]), 5)
     assert made is not None
-    (shown,) = made.timelines
-    assert [(lane.ranks, lane.died) for lane in shown.lanes] == [([0], False), ([1], True)]
-    assert (shown.difference(), shown.odd, made.culprits) == (None, [], [1])
+    assert (made.kind, made.launches, made.culprits) == ("RankDied", [], [1])
 
 
 def test_an_error_of_all_ranks_says_all_itself() -> None:
     error = CellFailed("ValueError on ranks 0-2", "", [0, 1, 2], "ValueError")
-    assert made_of(record_of(), error, None, {}, 5) is None
-    assert made_of(record_of(), CellInterrupted("stopped"), None, {}, 5) is None
+    assert made_of(record_of(), error, 5) is None
+    assert made_of(record_of(), CellInterrupted("stopped"), 5) is None
 
 
 @pytest.mark.parametrize(
@@ -90,13 +78,13 @@ def test_an_error_of_all_ranks_says_all_itself() -> None:
     ],
 )
 def test_what_ranks_did_not_share_is_kept(error: Exception, kind: str) -> None:
-    made = made_of(record_of(), error, None, {}, 5)
+    made = made_of(record_of(), error, 5)
     assert made is not None
-    assert (made.kind, made.timelines) == (kind, [])
+    assert made.kind == kind
 
 
 def test_what_is_kept_is_read_again(folder: Path) -> None:
-    made = made_of(record_of(), Divergence("it diverged", "done"), MISSING, EVIDENCE, 5)
+    made = made_of(record_of(), Divergence("it diverged", "done", [2]), 5, LOOKED)
     assert made is not None
     Reports("main").add(made)
     assert Reports("main").find() == made

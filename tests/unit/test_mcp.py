@@ -11,9 +11,10 @@ from typing import Any, cast
 import pytest
 
 from jaxcluster import cli
-from jaxcluster.lockstep.availability import ClusterCondition
 from jaxcluster.mcp import texts
-from jaxcluster.mcp.texts import MOST_CHARS, clip_document
+from jaxcluster.mcp.texts import MOST_CHARS
+from jaxcluster.model.availability import ClusterCondition
+from jaxcluster.records.lastreport import LastReport
 from jaxcluster.wire import Death
 from jaxcluster.wire.forks import RESTARTED
 
@@ -47,19 +48,23 @@ def test_an_unknown_option_is_refused_before_anything_else(
 
 
 def test_a_report_as_json_is_no_longer_than_another_answer() -> None:
-    timelines = [{"processes": [0, 1], "lanes": ["x" * 3000]} for _ in range(9)]
-    found = {"kind": "Divergence", "culprits": [1], "source": "x = 1\n", "timelines": timelines}
-    assert clip_document({**found, "timelines": timelines[:2]}) == {
-        **found, "timelines": timelines[:2]
-    }  # fmt: skip
-    stacks = "a\n" * MOST_CHARS + "the end"
-    short = clip_document({**found, "stacks": stacks})
-    assert len(json.dumps(short)) <= MOST_CHARS
-    assert short["stacks"].endswith("the end")
-    assert "are left out]" in short["stacks"]
-    assert short["timelines"] == timelines[: len(short["timelines"])] != []
-    assert short["left_out"] == 9 - len(short["timelines"])
-    assert short["culprits"] == [1]
+    source = "a = 1\n" * MOST_CHARS + "the end"
+    last = LastReport(0, 7, source, "Divergence", "rank 1 ended", culprits=[1])
+    running = SimpleNamespace(
+        name="main",
+        dead={},
+        world=SimpleNamespace(),
+        status=list,
+        stacks=dict,
+        look=lambda: None,
+        past_reports=SimpleNamespace(find=lambda cell: last, all=lambda: [last]),
+    )
+    told, document = texts.report(cast(Any, running), None)
+    assert isinstance(document, dict)
+    assert len(str(told)) < MOST_CHARS + 100 and len(json.dumps(document)) <= MOST_CHARS
+    assert document["source"].endswith("the end")
+    assert "are left out]" in document["source"]
+    assert document["culprits"] == [1]
 
 
 def test_ranks_that_a_notebook_has_restarted_have_not_died() -> None:

@@ -4,36 +4,30 @@ from __future__ import annotations
 
 import json
 
-from journals import launches, report
-
-from jaxcluster.model.timeline import timelines
+from jaxcluster.agreement.refusals import Place
 from jaxcluster.records.lastreport import LastReport
 from jaxcluster.views import report as views
+from jaxcluster.wire.ops.agreement import AgreedLaunch
 
-EVIDENCE = {
-    0: report(0, launches("0,1", "AB"), line=2),
-    1: report(1, launches("0,1", "A")),
-}
 FOUND = LastReport(
     0,
     7,
     "k = d['a']\ny = f(x) < 1",
     "KeyError",
     "KeyError on rank 1: 'a'",
-    "Rank 0 waited for it.\nBack in lockstep.",
+    "Rank 0 stopped before the next launch.",
     [1],
-    timelines(EVIDENCE, "0,1", 1, [1]),
-    list(EVIDENCE.values()),
+    [AgreedLaunch(3, 7, "jit(f)", Place(7, 2, "y = f(x) < 1"), 8.5, 1, 0.2)],
+    9.0,
     [1],
 )
 
 
-def test_it_says_what_happened_then_the_cell_the_launches_and_the_stacks() -> None:
+def test_it_says_what_happened_then_the_cell_and_the_launches() -> None:
     shown = views.text(FOUND, "main")
     parts = [
-        "Cell [7] on cluster 'main', ", "KeyError on rank 1: 'a'", "Back in lockstep.",
-        "->   1  k = d['a']", "     2  y = f(x) < 1",
-        "2       1      -                    <- first difference", "── rank 1 ──\nidle, in no cell",
+        "Cell [7] on cluster 'main', ", "KeyError on rank 1: 'a'", "Rank 0 stopped before",
+        "->   1  k = d['a']", "     2  y = f(x) < 1", f"{views.LAUNCHES}:", "jit(f)",
     ]  # fmt: skip
     at = [shown.index(part) for part in parts]
     assert at == sorted(at)
@@ -44,21 +38,20 @@ def test_a_notebook_has_the_same_as_html_without_colours() -> None:
     assert shown["text/plain"] == views.text(FOUND, "main")
     html = shown["text/html"]
     assert html.startswith("<p><b>KeyError on rank 1: &#x27;a&#x27;</b></p>")
-    assert "Back in lockstep." in html and "y = f(x) &lt; 1" in html
-    assert "&lt;- first difference" in html
-    assert "<details><summary>Where the ranks were" in html
+    assert "Rank 0 stopped before" in html and "y = f(x) &lt; 1" in html
+    assert f"<details><summary>{views.LAUNCHES}" in html
     assert "style=" not in html
 
 
 def test_a_program_can_read_it() -> None:
     found = json.loads(json.dumps(views.document(FOUND, "main")))
     assert (found["cell"], found["kind"], found["culprits"]) == (7, "KeyError", [1])
-    assert found["timelines"][0]["odd"] == [1]
+    assert found["launches"][0]["place"]["line"] == 2
 
 
-def test_without_evidence_there_is_what_was_said() -> None:
+def test_without_launches_there_is_what_was_said() -> None:
     shown = views.text(LastReport(0, 7, "1 / 0", "ZeroDivisionError", "on rank 1"), "main")
-    assert "Launches" not in shown and "Where the ranks were" not in shown
+    assert views.LAUNCHES not in shown
     assert shown.endswith("The cell:\n     1  1 / 0")
 
 

@@ -1,4 +1,4 @@
-"""Stacks are read from another thread without a chance to crash it, and variables by itself."""
+"""Stacks are read from another thread without a chance to crash it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from types import FrameType
 import pytest
 from helpers import python
 
+import jaxcluster.agreement
 import jaxcluster.engine
-from jaxcluster import wire
-from jaxcluster.engine.pending_calls import call_on_main_thread
-from jaxcluster.engine.stacks import stack_of
+from jaxcluster.engine.stacks import frames_of, stack_of
 
 
 class Waiting:
@@ -57,6 +56,13 @@ def test_a_stack_is_whole_and_innermost_first(waiting: Waiting) -> None:
     assert names.index("Waiting.inner") < names.index("Waiting.outer")
     lines = {line for code, line in stack_of(waiting.ident) if code.co_name == "outer"}
     assert lines == {Waiting.outer.__code__.co_firstlineno + 1}
+
+
+def test_a_frame_is_known_by_its_id_and_its_instruction(waiting: Waiting) -> None:
+    found = frames_of(waiting.ident)
+    assert len(found) == len(stack_of(waiting.ident)) > 150
+    assert found == frames_of(waiting.ident)
+    assert len({id for id, _ in found}) == len(found)
 
 
 def test_a_thread_that_is_not_there_has_no_stack(waiting: Waiting) -> None:
@@ -191,76 +197,10 @@ def test_stacks_of_a_thread_that_traces_with_jax() -> None:
     assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr[-2000:]
 
 
-# --------------------------------------------------------------------------- by itself
-
-ASKING = """
-import ctypes, queue, sys, threading, time
-from jaxcluster.engine.pending_calls import call_on_main_thread
-answers = queue.Queue()
-stop = threading.Event()
-def secret_of(frame):
-    while frame.f_code.co_name != "work":
-        frame = frame.f_back
-    return frame.f_locals["secret"]
-def ask():
-    begun.wait()
-    answers.put(call_on_main_thread(secret_of, 20))
-    answers.put(call_on_main_thread(lambda frame: 1 / 0, 20))
-    asleep.wait()
-    answers.put(call_on_main_thread(lambda frame: "late", 0.05))
-    woken.wait()
-    answers.put(call_on_main_thread(lambda frame: "again", 20))
-    stop.set()
-begun, asleep, woken = threading.Event(), threading.Event(), threading.Event()
-threading.Thread(target=ask).start()
-def work(secret):
-    begun.set()
-    while answers.qsize() < 2:
-        secret += 0
-    asleep.set()
-    began = time.monotonic()
-    # C's sleep ends early where a signal comes; PyDLL would keep the lock, CDLL lets it go.
-    assert ctypes.CDLL(None).sleep(1) == 0
-    woken.set()
-    while not stop.is_set():
-        pass
-work(42)
-print([answers.get() for _ in range(4)])
-"""
-
-
-def test_the_main_thread_answers_between_bytecodes_and_is_not_woken_in_c_code() -> None:
-    done = python("-c", ASKING)
-    assert done.stdout == "[42, None, None, 'again']\n", done.stderr
-
-
-def test_many_may_ask_the_main_thread() -> None:
-    answers: wire.Inbox[int] = wire.Inbox()
-    threads = [
-        threading.Thread(target=lambda k=k: answers.put(call_on_main_thread(lambda _: k, 20)))
-        for k in range(50)
-    ]
-    for thread in threads:
-        thread.start()
-    assert sorted(answers.get(timeout=30) for _ in threads) == list(range(50))
-
-
 # --------------------------------------------------------------------------- the law
 
 # Walks by the thread itself: of its own frames, or of those that a signal handler is given.
-OWN_WALKS = {
-    "after_binding.py",
-    "cells.py",
-    "usercode.py",
-    "clientcode.py",
-    "debugging.py",
-    "pending_calls.py",
-    "inspection.py",
-    "journal.py",
-    "launches.py",
-    "names.py",
-    "options.py",
-}
+OWN_WALKS = {"client.py", "clientcode.py", "debugging.py", "options.py", "places.py", "usercode.py"}
 FORBIDDEN = {
     "extract_stack",
     "walk_stack",
@@ -272,7 +212,8 @@ FORBIDDEN = {
 
 
 def test_no_other_module_of_a_rank_looks_at_the_frames_of_threads() -> None:
-    for path in Path(jaxcluster.engine.__path__[0]).rglob("*.py"):
+    rooms = [Path(room.__path__[0]) for room in (jaxcluster.engine, jaxcluster.agreement)]
+    for path in (path for room in rooms for path in room.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             name = getattr(node, "attr", None) or getattr(node, "name", None)
             where = f"{path.name}:{getattr(node, 'lineno', 0)}"

@@ -69,11 +69,6 @@ def test_status_counts_the_cells_that_wait() -> None:
     assert [row[3] for row in rows(shown)] == ["running, 2 waiting", "idle"]
 
 
-def test_status_says_what_else_may_launch_on_a_rank() -> None:
-    shown = text.status([state(0, background=["thread 'loader'"])], {})
-    assert [row[3] for row in rows(shown)] == ["idle, with thread 'loader'"]
-
-
 def record(name: str, owner: str = "12:34", seconds_ago: float = 5) -> ClusterRecord:
     return ClusterRecord(
         name=name,
@@ -170,6 +165,41 @@ def test_a_small_array_is_shown_whole() -> None:
     shown = text.spanning_array(info((30, 30)), whole, False)
     assert "..." not in shown.split("\n", 2)[2]
     assert "899" in shown
+
+
+# --------------------------------------------------------------------------- stacks
+
+
+def frame(file: str, function: str, cell: int | None = None, folded: bool = False) -> list[object]:
+    return [file, 3, function, f"{function}()", cell, folded]
+
+
+def test_a_stack_is_shown_from_the_cell_inwards_and_equal_ones_once() -> None:
+    stack = [
+        frame("kernel.py", "run"),
+        frame("cell", "<module>", 7),
+        frame("train.py", "step"),
+        frame("pjit.py", "call", folded=True),
+        frame("pxla.py", "execute", folded=True),
+    ]
+    reports = {rank: wire.RankReport(state(rank, "running"), stack) for rank in (0, 2)}
+    reports[1] = wire.RankReport(state(1), [frame("kernel.py", "run")])
+    assert text.stacks(reports) == (
+        "── ranks 0, 2 ──\n"
+        "  cell [7] line 3, in <module>\n    <module>()\n"
+        "  train.py:3, in step\n    step()\n"
+        "  [... 2 frames of JAX, the innermost in execute]\n"
+        "── rank 1 ──\nidle, in no cell"
+    )
+
+
+def test_threads_of_the_users_are_shown_also_of_an_idle_rank() -> None:
+    threads = {"saver": [frame("orbax.py", "save")]}
+    shown = text.stacks({0: wire.RankReport(state(0), [], threads)})
+    assert shown == (
+        "── rank 0 ──\nidle, in no cell\nthread 'saver':\n  orbax.py:3, in save\n    save()"
+    )
+    assert text.stacks({0: wire.RankReport(state(0, "dead"), [])}) == "── rank 0 ──\ndied"
 
 
 # --------------------------------------------------------------------------- outputs
