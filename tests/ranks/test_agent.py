@@ -10,12 +10,9 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +27,7 @@ from jaxcluster.agent import folder as folders
 from jaxcluster.agent import requests
 from jaxcluster.agent.client import Agents, Host, State
 from jaxcluster.agent.transport import Keys, new_keys, open_dealer
-from jaxcluster.allocation.turns import HostTurns
-from jaxcluster.errors import LaunchError, NoCluster
+from jaxcluster.errors import LaunchError
 from jaxcluster.supervision.processes import is_alive
 from jaxcluster.wire import forks
 
@@ -334,72 +330,6 @@ def test_an_agent_ends_when_its_lease_is_over(
     host.ask(requests.Facts())  # who is there need not say anything
     host.close()
     assert "its owner has not been connected" in running.until_gone(20)["jaxcluster-agent-ended"]
-
-
-@dataclass
-class First:
-    """What turns know of a host."""
-
-    agent: Host
-    name: str = "h1"
-    lost: str = ""
-
-
-def test_turns_go_from_hand_to_hand_and_from_a_client_that_ends_to_the_next(
-    run_agent: Callable[..., Running], connect: Callable[..., Host]
-) -> None:
-    running = run_agent(NO_FORK)
-    ours, theirs = connect(running), connect(running)
-    mine, other = HostTurns(First(ours), "w"), HostTurns(First(theirs), "w")
-    with mine.take([0, 1]) as seq:
-        assert (seq, seq.after) == (1, {0: 0, 1: 0})
-    with other.take([1]) as seq:
-        assert (seq, seq.after) == (2, {1: 1})
-    assert mine.last_cells() == other.last_cells() == {0: 1, 1: 2}
-    said: list[str] = []
-    held, waits = ExitStack(), ExitStack()
-    assert held.enter_context(other.quiet()) == {0: 1, 1: 2}
-    waiter = threading.Thread(target=lambda: waits.enter_context(mine.take([0], said.append)))
-    waiter.start()
-    until(lambda: said, "who is waited for", 20)
-    assert f"process {os.getpid()} on {socket.gethostname()} has been sending a cell" in said[0]
-    theirs.close()  # as its process's end: the turn is not lost with it
-    waiter.join(20)
-    assert mine.last_cells() == {0: 3, 1: 2}
-    waits.close()
-    with mine.quiet() as last:
-        assert last == {0: 3, 1: 2}
-
-
-def test_without_the_first_host_nobody_hands_out_a_cell(
-    run_agent: Callable[..., Running], connect: Callable[..., Host]
-) -> None:
-    running = run_agent(NO_FORK)
-    host = connect(running)
-    turns, held = HostTurns(First(host), "w"), ExitStack()
-    held.enter_context(turns.take([0]))
-    caught: list[BaseException] = []
-
-    def wait_for_it() -> None:
-        try:
-            with turns.quiet():
-                pass
-        except NoCluster as error:
-            caught.append(error)
-
-    waiter = threading.Thread(target=wait_for_it)
-    waiter.start()
-    running.process.kill()
-    first = turns._first
-    assert isinstance(first, First)
-    until(lambda: host.state is not State.CONNECTED, "its end is heard of", 20)
-    first.lost = "it has not been reached for 15 s"
-    waiter.join(20)
-    assert "Host h1, the cluster's first, is lost (it has not been reached for 15 s)" in str(
-        caught[0]
-    )
-    assert "the order of the cells" in str(caught[0])
-    held.close()
 
 
 def test_a_notebook_that_lets_no_thread_run_is_not_taken_for_a_dead_one(
