@@ -57,9 +57,9 @@ def find(world: World, number: int | None = None) -> PastCell:
     if number is None:
         return found.cells[-1]
     for one in reversed(found.cells):
-        if one.seq == number:
+        if one.number == number:
             return one
-    first, last = found.cells[0].seq, found.cells[-1].seq
+    first, last = found.cells[0].number, found.cells[-1].number
     raise UsageError(
         f"There is no cell {number} in the history of this cluster: it has {first} to {last}.",
         "%jaxcluster history lists them.",

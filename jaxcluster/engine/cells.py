@@ -236,15 +236,13 @@ class CellRunner:
         self.given.forget()
         self.agreement.begin(cell.seq)
         self.control.ticking = running.shown
-        if cell.profile:
-            attempt(profiling.begin, cell, self.rank)
         await self._execute(running)
         is_child = self.is_child()
         if not is_child:
             self._end_turn(running)
         if running.error is not None:
             attempt(repair_modules)
-        if cell.profile and not is_child:
+        if running.is_profiled and not is_child:
             attempt(profiling.end)
         self.asking.end()
         self.paused.end_all()
@@ -314,6 +312,14 @@ class CellRunner:
         if running.interrupted:  # before it began
             raise KeyboardInterrupt
         shell, cell = self.shell, running.cell
+        if cell.profile:
+            try:
+                profiling.begin(cell, self.rank)
+            except (OSError, RuntimeError) as error:
+                lines = failures.plain_lines(error, self.cell_numbers)
+                running.error = failures.error_info(error, lines, self.cell_numbers)
+                return None
+            running.is_profiled = True
         if cell.message is not None:
             self.context.run(self._deliver, running, cell.message)
             return None

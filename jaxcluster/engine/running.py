@@ -35,6 +35,7 @@ class Running:
       result: IPython's, once there is one.
       raised: what its code has raised.
       printed: what IPython has printed as a traceback in it, as ``%run`` does.
+      is_profiled: JAX's profiler was started for it.
       faults: errors of ours, a line each.
     """
 
@@ -56,4 +57,5 @@ class Running:
     printed: BaseException | None = None
     error: wire.ErrorInfo | None = None
     status: str = ""
+    is_profiled: bool = False
     faults: list[str] = field(default_factory=list)

@@ -41,7 +41,7 @@ class PastCell:
     """A cell, as far as its ranks have written of it.
 
     Attributes:
-      seq: its number in the cluster, counted over all notebooks, and over restarts.
+      seq: tells it from others; later cells have larger ones.
       sent_ns: when it was sent, by its notebook's clock.
       cell: its number in its notebook, as in ``[7]``.
       who: the notebook or process that has sent it.
@@ -49,6 +49,7 @@ class PastCell:
       shown: those whose output its notebook has shown.
       runs: by rank.
       awaited: ranks that have not begun it, and may yet.
+      number: in the cluster, counted over all notebooks, and over restarts.
     """
 
     seq: int
@@ -60,6 +61,7 @@ class PastCell:
     shown: list[int]
     runs: dict[int, Run] = field(default_factory=dict)
     awaited: set[int] = field(default_factory=set)
+    number: int = 0
 
     @property
     def state(self) -> str:
@@ -107,7 +109,7 @@ class Cells:
     def __init__(self) -> None:
         self._found: dict[int, PastCell] = {}
         self._last: dict[int, Run] = {}
-        self._first_counts: dict[int, int] = {}
+        self._counts: dict[int, int] = {}  # by seq, how many cells its ranks had begun
         self._seqs: dict[int, int] = {}  # of each rank's last cell
 
     def add(self, rank: int, log: bytes | memoryview) -> None:
@@ -124,7 +126,8 @@ class Cells:
         if (cell := _cell_of(line)) is None:
             return
         count = line.get("count")
-        self._first_counts.setdefault(rank, count if isinstance(count, int) else 1)
+        if isinstance(count, int):
+            self._counts[cell.seq] = max(count, self._counts.get(cell.seq, 1))
         run = Run(int(line.get("at", 0)))
         _close(self._last.get(rank), run.start, UNKNOWN)
         self._seqs[rank] = cell.seq
@@ -152,8 +155,10 @@ class Cells:
             late = {r for r in cell.ranks if self._seqs.get(r, 0) < cell.seq} - cell.runs.keys()
             cell.awaited = late - gone
             cell.runs |= {rank: Run(0, 0, DIED) for rank in late & gone}
-        dropped = max(self._first_counts.values(), default=1) - 1
         cells = sorted(self._found.values(), key=lambda one: (one.seq, one.sent_ns))
+        dropped = self._counts.get(cells[0].seq, 1) - 1 if cells else 0
+        for number, cell in enumerate(cells, dropped + 1):
+            cell.number = number
         return History(cells, dropped)
 
 

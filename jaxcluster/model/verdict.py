@@ -64,11 +64,14 @@ def verdict(ending: Ending) -> Exception | CellInterrupted | None:
     )
 
 
-def _skipped(ending: Ending) -> CellFailed | None:
+def _skipped(ending: Ending) -> CellFailed | CellInterrupted | None:
     reasons = [r.skipped for r in ending.record.replies.values() if r.skipped is not None]
     if not reasons:
         return None
     why = reasons[0]
+    if ending.why == "stop" and why.dead is None and not why.after:
+        message = f"cell [{ending.record.execution_count}] was stopped before it began."
+        return CellInterrupted(message, ending.record.ranks)
     told = "it was stopped before it began"
     if why.dead is not None:
         told = f"rank {why.dead} died before it began"

@@ -59,7 +59,7 @@ def _row(one: PastCell, now_ns: int, me: str) -> list[str]:
     took = (now_ns - one.sent_ns) / 1e9 if one.state == "running" else one.seconds
     line = one.first_line
     return [
-        str(one.seq),
+        str(one.number),
         f"[{one.cell}]",
         one.state,
         "" if one.state in ("died", "unknown") else f"{took:.1f} s",
@@ -81,7 +81,7 @@ def headline(one: PastCell, now_ns: int, me: str = "") -> str:
     """``Cell 3, [7] of train.ipynb (...), has been running since 14:03:05``."""
     who = "this notebook" if one.who == me else one.who
     began = clock(one.sent_ns, now_ns)
-    told = f"Cell {one.seq}, [{one.cell}] of {who},"
+    told = f"Cell {one.number}, [{one.cell}] of {who},"
     if one.state == "running":
         return f"{told} has been running since {began}"
     if one.state == "died":
@@ -100,7 +100,7 @@ def how_ended(one: PastCell) -> str:
             record.add_reply(reply)
     ranks = by_value({rank: run.status for rank, run in one.runs.items()})
     states = "; ".join(f"{name_ranks(found)}: {state}" for state, found in ranks.items())
-    lines = [f"Cell {one.seq} has ended after {one.seconds:.1f} s. {states}"]
+    lines = [f"Cell {one.number} has ended after {one.seconds:.1f} s. {states}"]
     return "\n".join([*lines, *traceback_lines(record)])
 
 
@@ -141,7 +141,7 @@ def show_on(shell: Any, cluster: Cluster, one: PastCell, ranks: Sequence[int]) -
         if following.is_over:
             say(how_ended(following.cell))
         else:
-            say(f"Cell {one.seq} is no longer followed.")
+            say(f"Cell {one.number} is no longer followed.")
 
     start_in_cell(follow, "jaxcluster-follow")
     return done
