@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from helpers import until
+from jaxcluster.engine.state.saved import read, state_path, write
 
 import jaxcluster
 from jaxcluster.cluster import checkpoints
-from jaxcluster.engine.state.saved import read, state_path, write
 from jaxcluster.errors import CellInterrupted, RankDied, RecoveryError, UsageError
 
 SETUP = """

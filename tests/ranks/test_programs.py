@@ -10,7 +10,7 @@ from helpers import Home
 
 import jaxcluster
 from jaxcluster.allocation.supervisor import quit_warm
-from jaxcluster.errors import Divergence, JaxClusterError
+from jaxcluster.errors import Divergence
 
 SETUP = """
 import io, jax, jax.numpy as jnp, numpy as np
@@ -88,24 +88,8 @@ DIFFERENT = {
 def test_programs_that_differ_in_what_they_compute_are_told_apart(
     ranks: jaxcluster.Cluster, function: str
 ) -> None:
-    with pytest.raises(JaxClusterError) as caught:
+    with pytest.raises(Divergence, match=r"came to launch|without collectives"):
         ranks.run(f"y = spread(np.arange(8.0))\n{function}\nz = f(y)", show=False)
-    assert isinstance(caught.value, Divergence)
-    assert caught.value.report.kind == "mismatch"
-    check_whole(ranks)
-
-
-def test_strict_mode_tells_constants_apart_before_anything_is_launched(
-    ranks: jaxcluster.Cluster,
-) -> None:
-    ranks.strict(True)
-    try:
-        with pytest.raises(Divergence, match="launched none"):
-            ranks.run(
-                "f = jax.jit(lambda a: jnp.sum(a * (2.5 + r)))\nprint(float(f(x)))", show=False
-            )
-    finally:
-        ranks.strict(False)
     check_whole(ranks)
 
 

@@ -86,22 +86,3 @@ def test_an_error_without_a_hang_is_kept_too(start: Callable[..., jaxcluster.Clu
     with pytest.raises(CellFailed):
         cluster.run("1 / 0")
     assert cluster.past_reports.find() == found
-
-
-def test_launches_are_told_with_the_users_line_or_as_jaxclusters_own(
-    start: Callable[..., jaxcluster.Cluster],
-) -> None:
-    cluster = start(3)
-    cluster.run(SETUP.partition("\n")[2] + "f = jax.jit(jnp.max)\nf(x)")
-    with pytest.raises(CellFailed):
-        cluster.run(KEY_ERROR.partition("\n")[2])
-    cluster.run(
-        "import asyncio\ndef late():\n    f(x)\n"
-        "for one in (late, lambda: None):\n"
-        "    asyncio.get_running_loop().call_later(0.05, one)\n"
-        "asyncio.get_running_loop().call_later(0.1, f, x)\n"
-        "await asyncio.sleep(0.5)"
-    )
-    made = cluster.reports()[1].launches
-    places = [", ".join(filter(None, [e.line and f"line {e.line}", e.within])) for e in made]
-    assert places[-4:] == ["jaxcluster's replay", "jaxcluster's check", "line 3", ""]

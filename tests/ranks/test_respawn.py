@@ -17,12 +17,12 @@ from pathlib import Path
 import overhosts
 import pytest
 from helpers import Home, until
+from jaxcluster.lockstep.states import State
 from overhosts import place, saved_folders, send_signal
 
 import jaxcluster
 from jaxcluster.cluster.starting import Starting
 from jaxcluster.errors import CellFailed, ClusterExists, LaunchError, NoCluster, RankDied
-from jaxcluster.lockstep.states import State
 from jaxcluster.records import registry, saved_states
 
 pytestmark = pytest.mark.any_jax

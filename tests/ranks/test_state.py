@@ -10,12 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from overhosts import processes_of
-
-import jaxcluster
-from jaxcluster import wire
 from jaxcluster.engine.state.saved import read, state_path
-from jaxcluster.wire.link import Sink, replies
 from jaxcluster.wire.ops.state import (
     RestoreBind,
     RestoreLook,
@@ -24,6 +19,11 @@ from jaxcluster.wire.ops.state import (
     Snapshot,
     Take,
 )
+from overhosts import processes_of
+
+import jaxcluster
+from jaxcluster import wire
+from jaxcluster.wire.link import Sink, replies
 
 DEADLINE_S = 40.0
 SETUP = """

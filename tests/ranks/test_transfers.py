@@ -138,9 +138,9 @@ def test_transfers_that_ranks_skip_or_that_differ_are_told_and_mix_up_nothing(
     for rank in range(3):
         with pytest.raises(Divergence) as caught:
             ranks.run(SKIPPED.format(rank=rank), show=False)
-        message = str(caught.value)
-        assert f"Rank {rank} finished the cell without" in message
-        assert f"runs jax.device_put only `if r != {rank}`" in message
+        told = f"Rank {rank} ended the cell without the launch that"
+        assert str(caught.value).startswith(told)
+        assert f"is `if r != {rank}:`" in str(caught.value)
         check(ranks)
     for rank in (1, 2):
         with pytest.raises(Divergence):
@@ -149,7 +149,7 @@ def test_transfers_that_ranks_skip_or_that_differ_are_told_and_mix_up_nothing(
     with pytest.raises((CellFailed, Divergence), match="the other processes would not know of it"):
         ranks.run(OTHERWISE, show=False)
     check(ranks)
-    with pytest.raises(Divergence, match="different programs as launch"):
+    with pytest.raises(Divergence, match="different programs"):
         ranks.run(OTHER, show=False)
     check(ranks)
     with pytest.raises((CellFailed, Divergence), match="if every shard"):
@@ -168,14 +168,4 @@ def test_what_goes_to_several_places_at_once_arrives_where_it_must(
     ]
     right = ranks.run(BY_DEVICE.format(rank=-1), show=False)
     assert right.stdout(1) == "[[0.0, 1.0, 2.0, 3.0]]\n"
-    check(ranks)
-
-
-def test_in_strict_mode_a_pipeline_runs_and_a_skipped_transfer_is_never_made(
-    ranks: jaxcluster.Cluster,
-) -> None:
-    ranks.strict(True)
-    check(ranks)
-    with pytest.raises(Divergence, match="and launched none"):
-        ranks.run(SKIPPED.format(rank=1) + "else:\n    float(total(x))", show=False)
     check(ranks)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 
 import pytest
@@ -183,61 +181,6 @@ def test_a_start_cell_finds_the_cluster_that_it_has_left_running(
     second.ok("%jaxcluster stop")
 
 
-@pytest.mark.parametrize("then", ["%%spmd\nprint(z)", "%pull z", "%jaxcluster resync"])
-def test_what_a_notebook_that_is_gone_has_left_in_its_cell_is_no_value_for_others(
-    open_notebook: Open, then: str
-) -> None:
-    """Its ranks' results are garbage, and nobody else would take them back."""
-    first, second = open_notebook(), open_notebook()
-    first.ok("%jaxcluster start -n 2 --name left")
-    first.ok(
-        "%%spmd\nimport jax, jax.numpy as jnp\nfrom jax.sharding import *\nz = 'old'\n"
-        "mesh = jax.make_mesh((2,), ('i',))\nrank = jax.process_index()\n"
-        "split = NamedSharding(mesh, PartitionSpec('i'))\n"
-        "ones = jax.jit(lambda: jnp.ones(2), out_shardings=split)()\n"
-        "total = jax.jit(jnp.sum)\nfloat(total(ones))"
-    )
-    second.ok("%jaxcluster attach left")
-    pid = int(second.ok("import os\nprint(os.getpid())").stdout)
-    second.begin("%%spmd\nif rank == 0:\n    z = 5 + float(total(ones))\n    print('got', z)")
-    first.until(lambda: "running" in first.ok("%jaxcluster status").text, "it has begun")
-    os.kill(pid, signal.SIGKILL)
-    told = first.run(then)
-    said = told.error + told.text
-    assert "Back in lockstep" in said
-    assert "of another notebook is undone. Restored z." in said
-    assert first.ok("%spmd z").result == "'old'"
-    first.ok("%jaxcluster stop")
-
-
-@pytest.mark.parametrize("then", ["%%spmd\nprint(float(total(z)))", "%pull z"])
-def test_what_a_notebook_that_is_gone_has_left_of_different_steps_is_taken_back(
-    open_notebook: Open, then: str
-) -> None:
-    """One rank has raised behind launches that all have made, and has no new z."""
-    first, second = open_notebook(), open_notebook()
-    first.ok("%jaxcluster start -n 2 --name apart")
-    first.ok(
-        "%%spmd\nimport time\nimport jax, jax.numpy as jnp\nfrom jax.sharding import *\n"
-        "mesh = jax.make_mesh((2,), ('i',))\nrank = jax.process_index()\n"
-        "split = NamedSharding(mesh, PartitionSpec('i'))\n"
-        "z = jax.jit(lambda: jnp.ones(2), out_shardings=split)()\n"
-        "total = jax.jit(jnp.sum)\nfloat(total(z))"
-    )
-    second.ok("%jaxcluster attach apart")
-    pid = int(second.ok("import os\nprint(os.getpid())").stdout)
-    second.begin(
-        "%%spmd\ntime.sleep(2)\nnew = jax.jit(lambda x: x + 1)(z)\nfloat(total(new))\n"
-        "if rank == 1:\n    raise ValueError('mine')\nz = new"
-    )
-    first.until(lambda: "running" in first.ok("%jaxcluster status").text, "it has begun")
-    os.kill(pid, signal.SIGKILL)
-    said = first.run(then)
-    assert "of another notebook is undone. Restored z; removed new." in said.error + said.text
-    assert first.ok("%spmd float(total(z))").result == "2.0"
-    first.ok("%jaxcluster stop")
-
-
 def test_what_one_notebook_pulls_and_pushes_is_between_the_same_cells_of_another_on_all_ranks(
     open_notebook: Open,
 ) -> None:
@@ -265,17 +208,4 @@ def test_what_one_notebook_pulls_and_pushes_is_between_the_same_cells_of_another
     assert first.ok("print(torn)").stdout == "[]\n"
     alike = first.ok("%%spmd --all\nprint(len(set(seen)) > 1, hash(tuple(seen)))").text
     assert "ranks 0, 1" in alike and "True" in alike
-    first.ok("%jaxcluster stop")
-
-
-def test_notebooks_know_of_strict_mode_that_another_one_has_switched(open_notebook: Open) -> None:
-    first, second = open_notebook(), open_notebook()
-    first.ok("%jaxcluster start -n 2 --name careful")
-    second.ok("%jaxcluster attach careful")
-    first.ok("%jaxcluster strict on")
-    assert "Strict mode is on." in second.ok("%jaxcluster strict").text
-    second.ok("%%spmd --strict\npass")
-    assert "Strict mode is on." in first.ok("%jaxcluster strict").text
-    second.ok("%jaxcluster strict off")
-    assert "Strict mode is off." in first.ok("%jaxcluster strict").text
     first.ok("%jaxcluster stop")
