@@ -31,6 +31,7 @@ FOLDS = 64  # each so many launches without collectives are announced, so that a
 KEPT = 128  # launches, for reports
 ORDER_S = 0.0002  # between looks whether another thread has made its launch
 AGAIN_S = (0.01, 0.2)  # before a signal comes again whose handler could not raise: first, at most
+SOON_S = 0.001  # ... and one that came in a launch
 HASH = (1 << 64) - 1
 
 Handler = Callable[[int, FrameType | None], Any]
@@ -129,6 +130,7 @@ class Agreement:
         self._made: list[Record] = []
         self._last: deque[Record] = deque(maxlen=KEPT)
         self._taken = 0
+        self._coming: set[int] = set()  # signals that come again, since they came in a launch
         self._base: socket.socket | None = None
         self._main: Lane | None = None
         self._is_child = False
@@ -347,7 +349,8 @@ class Agreement:
         """A signal handler that raises nothing between an announcement and its launch.
 
         What ``handler`` raises there is kept, and the referee is asked to let the launch go. It is
-        raised in its place, or after it, if "go" was on its way.
+        raised in its place, or after it, if "go" was on its way. A signal that came in a launch is
+        handled a moment later: what was launched has no name yet, and its inputs may be donated.
         """
 
         def run(number: int, frame: FrameType | None) -> Any:
@@ -358,7 +361,13 @@ class Agreement:
                 deferred, lane.deferred = lane.deferred, None
                 if deferred is not None:
                     raise deferred
-                return handler(number, frame)
+                if number in self._coming or not self._has_just_launched(frame):
+                    self._coming.discard(number)
+                    return handler(number, frame)
+                self._coming.add(number)
+                main = threading.main_thread().ident or 0
+                threading.Timer(SOON_S, signal.pthread_kill, [main, number]).start()
+                return None
             if lane.deferred is not None:
                 with contextlib.suppress(OSError):
                     lane.socket.send(b"W")
@@ -381,6 +390,10 @@ class Agreement:
                 return True
             frame = frame.f_back
         return False
+
+    def _has_just_launched(self, frame: FrameType | None) -> bool:
+        """Whether the main thread, which is in ``frame``, has the launch's result to store yet."""
+        return frame is not None and bool(self._made) and _is_at(frame, self._made[-1])
 
     # ---------------------------------------------------------------- threads
 

@@ -203,8 +203,7 @@ class Rank:
         """Stop a cell on all its ranks, or (None) what runs; again, if it was stopped before."""
         seq, runner = request.body.seq, self.runner
         is_running = runner.current is not None and seq in (None, runner.current.cell.seq)
-        runner.turns.stop(seq)
-        if request.body.terminate or (seq is not None and seq in runner.turns.stopped):
+        if runner.turns.stop(seq) or request.body.terminate:
             runner.interrupts.interrupt(seq, request.body.terminate)
         return is_running
 

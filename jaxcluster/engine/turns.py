@@ -50,7 +50,6 @@ class Turns:
     Attributes:
       interrupt: called some time after a turn was closed, with its seq and whether it was stopped.
       taken: the seq of the last turn that the main thread was given.
-      stopped: turns that are closed and not over.
     """
 
     def __init__(self, control: ControlChannel, agreement: Agreement) -> None:
@@ -58,7 +57,7 @@ class Turns:
         self._waiting: dict[int, Turn] = {}
         self._known: dict[int, Turn] = {}  # until they are over on all ranks
         self._asked: dict[int, wire.Inbox[Any]] = {}
-        self.stopped: set[int] = set()
+        self._pressed: set[int] = set()  # turns that a stop was asked for here
         self._base: socket.socket | None = None
         self.interrupt: Callable[[int, bool], None] = lambda seq, is_stop: None
         self.taken = 0
@@ -82,9 +81,18 @@ class Turns:
         self._waiting[turn.spec.seq] = self._known[turn.spec.seq] = turn
         self._agreement.tell("arrive", asdict(turn.spec))
 
-    def stop(self, seq: int | None) -> None:
-        """Don't give this turn, on any rank, and stop it if it has begun; None: all that run."""
+    def stop(self, seq: int | None) -> bool:
+        """Don't give this turn, on any rank, and stop it if it has begun; None: all that run.
+
+        Returns:
+          whether that was asked of this rank before, so that it is to be interrupted at once.
+        """
         self._agreement.tell("stop" if seq is None else "cancel", seq)
+        stopped = self.taken if seq is None else seq
+        is_again = stopped in self._pressed
+        if stopped in self._known:
+            self._pressed.add(stopped)
+        return is_again
 
     def look(self, launches: int) -> Looked | None:
         """Who waits for whom; None if the referee does not answer. Not on the control thread."""
@@ -118,13 +126,14 @@ class Turns:
                 self._control.call_main(begun.begin)
             case "skip", [seq, after, dead]:
                 self._known.pop(seq, None)
+                self._pressed.discard(seq)
                 if (turn := self._waiting.pop(seq, None)) is not None:
                     turn.skip(wire.Skipped(after, dead))
             case "closed", [seq, refusal, tells]:
                 self._on_closed(seq, Refusal.parse(refusal), tells)
             case "over", [seq, refusal, tells]:
                 over = self._known.pop(seq, None)
-                self.stopped.discard(seq)
+                self._pressed.discard(seq)
                 if over is not None and tells:
                     over.tell("over", wire.Over(seq, refusal and Refusal.parse(refusal)))
             case "answer", [number, found]:
@@ -136,7 +145,6 @@ class Turns:
         if tells and (turn := self._known.get(seq)) is not None:
             turn.tell("closed", wire.Closed(seq, refusal))
         is_stop = refusal.kind == "stopped"
-        self.stopped.add(seq)
         timer = threading.Timer(STOP_S if is_stop else FAILED_S, self.interrupt, [seq, is_stop])
         timer.name, timer.daemon = "jaxcluster-interrupt", True
         timer.start()
