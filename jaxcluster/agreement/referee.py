@@ -460,13 +460,16 @@ class Referee:
           is_open: more cells may be sent to it.
         """
         if (wait := self._ranks[rank].waits.get(MAIN)) is not None:
-            return wait.key in alive
+            return wait.key in alive or wait.key.program.meets_all  # any thread may free it
         if self._ranks[rank].is_dead or self.cells.running[rank] is not None:
             return not self._ranks[rank].is_dead
         for cell in self.cells.waiting_cells():
             if rank in cell.spec.ranks:
                 waits = [self._ranks[one].waits.get(MAIN) for one in cell.spec.ranks]
-                return all(wait is None or wait.key in alive for wait in waits)
+                return all(
+                    wait is None or wait.key in alive or wait.key.program.meets_all
+                    for wait in waits
+                )
         return is_open
 
     def _waits_for(self, rank: int, others: Group) -> bool:

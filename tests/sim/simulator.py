@@ -35,7 +35,7 @@ class Broken(AssertionError):
 class Op:
     """A step of a program. Equal ``truth`` on all ranks: they are the same turn of the same loop."""
 
-    kind: str  # launch, fold, fail
+    kind: str  # launch, fold, meet (a rendezvous), fail
     processes: tuple[int, ...] = ()
     fingerprint: int = 0
     given: int = 0
@@ -108,6 +108,7 @@ class Schedule:
         self.fault = self.rng.choice(("none", "none", *MISTAKES, *MISHAPS))
         self.guilty: int | None = None
         self.num_ranks = self.rng.randint(2, 4)
+        self.meets = self.rng.random() < 0.2
         self.programs: dict[tuple[tuple[int, ...], int], Program] = {}
         self.truth = 0
         self.cells: dict[int, SimCell] = {}
@@ -182,7 +183,10 @@ class Schedule:
             truth = self.new_truth()
             fingerprint = base + (rng.randint(1, 2) if few else truth)
             kind = "fold" if rng.random() < 0.3 else "launch"
-            yield Op(kind, processes, fingerprint + 100 * (kind == "fold"), 0, truth)
+            fingerprint += 100 * (kind == "fold")
+            if self.meets and rng.random() < 0.3:
+                kind, fingerprint = "meet", 1000 + truth
+            yield Op(kind, processes, fingerprint, 0, truth)
 
     def spoil(self) -> None:
         """Put one mistake into the main flow of one rank; none where there is no place for it."""
@@ -235,7 +239,8 @@ class Schedule:
 
     def program(self, op: Op) -> Program:
         key = op.processes, op.fingerprint
-        return self.programs.setdefault(key, Program(*key, name=f"p{op.fingerprint}"))
+        made = Program(*key, name=f"p{op.fingerprint}", meets_all=op.kind == "meet")
+        return self.programs.setdefault(key, made)
 
     # ---------------------------------------------------------------------- playing
 
@@ -294,9 +299,7 @@ class Schedule:
         is_foreground = cell.is_waited_for and all(
             one.spec.seq in {*notebook.over, *notebook.skipped} for one in earlier
         )
-        spec = CellSpec(
-            cell.spec.seq, cell.spec.ranks, notebook.name, notebook.seen, is_foreground
-        )
+        spec = CellSpec(cell.spec.seq, cell.spec.ranks, notebook.name, notebook.seen, is_foreground)
         notebook.waits_for = cell.spec.seq if cell.is_waited_for else 0
         cell.spec = spec
         for rank in spec.ranks:
@@ -349,7 +352,9 @@ class Schedule:
                 raise Broken("P8 a launch is agreed in a closed cell")
         for answer in answers:
             if isinstance(answer, core.Refuse) and answer.withdrawn and answer.lane == core.MAIN:
-                self.left.add(self.ranks[answer.rank].lanes[core.MAIN].seq)
+                lane = self.ranks[answer.rank].lanes[core.MAIN]
+                if lane.op is not None and lane.op.kind != "meet":
+                    self.left.add(lane.seq)
             if isinstance(answer, core.Over):
                 self.decided[answer.seq] = answer.refusal
             if isinstance(answer, core.Run):
@@ -458,7 +463,7 @@ class Schedule:
 
     def raise_in(self, rank: SimRank, name: str, lane: Lane, withdrawn: bool) -> None:
         lane.state, lane.raises = "runs", False
-        if withdrawn and name == core.MAIN:
+        if withdrawn and name == core.MAIN and lane.op is not None and lane.op.kind != "meet":
             self.troubled.add(lane.seq)
         self.fail(rank, name, lane, "withdrawn" if withdrawn else "refused")
 
@@ -532,6 +537,8 @@ class Schedule:
                 continue
             cell = self.referee.cells.running[wait.rank]
             is_open = cell is not None and not cell.spec.is_foreground
+            if self.meets and any(one.key.program.meets_all for one, _ in self.referee.waits()):
+                continue  # another thread may come to it, so it is shown and can be stopped
             if not (is_open and (self.lacks_cells(cell, missing) or self.waits_openly())):
                 raise Broken(f"P3 rank {wait.rank} waits for {missing}, and is not told")
 
@@ -589,8 +596,12 @@ class Schedule:
                 raise Broken("P2 turns of a correct program met others")
             if is_mixed and self.fault != "pool" and self.outcome(seq) == "ok":
                 raise Broken("P1 different turns met, and the cell is ok")
-            if made and refused and len(made) + len(refused) > 1 and seq and (
-                self.cell_ended(seq) and self.torn(seq) is False
+            if (
+                made
+                and refused
+                and len(made) + len(refused) > 1
+                and seq
+                and (self.cell_ended(seq) and self.torn(seq) is False)
             ):
                 raise Broken("P1 a launch was made on some ranks alone, and nobody says so")
 

@@ -75,9 +75,11 @@ FAULTS: dict[str, list[tuple[Any, str, Callable[[Any], Any]]]] = {
         (
             Referee,
             "withdraw",
-            lambda original: lambda self, rank, lane: (
-                original(self, rank, lane)
-                or [referee.Refuse(rank, lane, referee.Refusal("left", (rank,)), True)]
+            lambda original: (
+                lambda self, rank, lane: (
+                    original(self, rank, lane)
+                    or [referee.Refuse(rank, lane, referee.Refusal("left", (rank,)), True)]
+                )
             ),
         )
     ],
@@ -85,9 +87,7 @@ FAULTS: dict[str, list[tuple[Any, str, Callable[[Any], Any]]]] = {
         (
             Referee,
             "withdraw",
-            lambda original: lambda self, rank, lane: [
-                one for one in _leave(self, rank, lane)
-            ],
+            lambda original: lambda self, rank, lane: [one for one in _leave(self, rank, lane)],
         )
     ],
     "a refusal does not stick": [
@@ -101,8 +101,8 @@ FAULTS: dict[str, list[tuple[Any, str, Callable[[Any], Any]]]] = {
         (
             Referee,
             "end",
-            lambda original: lambda self, rank, outcome, folded=None: original(
-                self, rank, "ok", folded
+            lambda original: (
+                lambda self, rank, outcome, folded=None: original(self, rank, "ok", folded)
             ),
         )
     ],
@@ -112,15 +112,29 @@ FAULTS: dict[str, list[tuple[Any, str, Callable[[Any], Any]]]] = {
     "waits for what waits": [
         (Referee, "_may_come", lambda original: lambda self, rank, alive, is_open: True)
     ],
+    "takes who is in a rendezvous for lost": [
+        (
+            Referee,
+            "_may_come",
+            lambda original: (
+                lambda self, rank, alive, is_open: (
+                    original(self, rank, alive, is_open)
+                    and ((w := self._ranks[rank].waits.get("")) is None or w.key in alive)
+                )
+            ),
+        )
+    ],
     "takes who works for lost": [
         (
             Referee,
             "_may_come",
-            lambda original: lambda self, rank, alive, is_open: (
-                original(self, rank, alive, is_open)
-                and self.cells.running[rank] is None
-                or (w := self._ranks[rank].waits.get("")) is not None
-                and w.key in alive
+            lambda original: (
+                lambda self, rank, alive, is_open: (
+                    original(self, rank, alive, is_open)
+                    and self.cells.running[rank] is None
+                    or (w := self._ranks[rank].waits.get("")) is not None
+                    and w.key in alive
+                )
             ),
         )
     ],
@@ -128,8 +142,10 @@ FAULTS: dict[str, list[tuple[Any, str, Callable[[Any], Any]]]] = {
         (
             Referee,
             "_give_up",
-            lambda original: lambda self, waits, kind, causes: original(
-                self, list(waits), kind, set(range(len(self._ranks))) - set(causes)
+            lambda original: (
+                lambda self, waits, kind, causes: original(
+                    self, list(waits), kind, set(range(len(self._ranks))) - set(causes)
+                )
             ),
         )
     ],
@@ -173,8 +189,8 @@ FAULTS: dict[str, list[tuple[Any, str, Callable[[Any], Any]]]] = {
         (
             referee,
             "Go",
-            lambda original: lambda rank, lane, count, alone: original(
-                rank, lane, max(1, count - 1), alone
+            lambda original: (
+                lambda rank, lane, count, alone: original(rank, lane, max(1, count - 1), alone)
             ),
         )
     ],
