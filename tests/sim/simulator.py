@@ -33,7 +33,7 @@ class Broken(AssertionError):
 
 @dataclass(frozen=True)
 class Op:
-    """A step of a program. Equal ``truth`` on all ranks: they are the same turn of the same loop."""
+    """A step of a program. Equal ``truth`` on all ranks: the same turn of the same loop."""
 
     kind: str  # launch, fold, meet (a rendezvous), fail
     processes: tuple[int, ...] = ()
@@ -630,8 +630,11 @@ class Schedule:
                 orders = [[n for n in r.order if n in shared] for r in (one, other)]
                 if orders[0] != orders[1]:
                     raise Broken("P1 another order of launches")
-                both = [[c for c in r.cells if other.rank in self.cells[c].spec.ranks
-                         and one.rank in self.cells[c].spec.ranks] for r in (one, other)]  # fmt: skip
+                pair = {one.rank, other.rank}
+                both = [
+                    [seq for seq in r.cells if pair.issubset(self.cells[seq].spec.ranks)]
+                    for r in (one, other)
+                ]
                 if both[0] != both[1]:
                     raise Broken(f"P7 another order of cells: {both}")
 
@@ -677,8 +680,7 @@ class Schedule:
             if wrong:
                 raise Broken(f"P2 a correct program was refused: {wrong[0]}")
         if self.fault in ("stop", "cancel", "interrupt all"):
-            wrong = [r for r in told if r.kind not in ("stopped", "idle")
-                     and not (r.kind == "failed")]  # fmt: skip
+            wrong = [r for r in told if r.kind not in ("stopped", "idle", "failed")]
             if wrong:
                 raise Broken(f"P2 a stopped program was refused: {wrong[0]}")
         if self.fault in MISTAKES and self.closed and not self.is_mixed():

@@ -130,10 +130,8 @@ FAULTS: dict[str, list[tuple[Any, str, Callable[[Any], Any]]]] = {
             "_may_come",
             lambda original: (
                 lambda self, rank, alive, is_open: (
-                    original(self, rank, alive, is_open)
-                    and self.cells.running[rank] is None
-                    or (w := self._ranks[rank].waits.get("")) is not None
-                    and w.key in alive
+                    (original(self, rank, alive, is_open) and self.cells.running[rank] is None)
+                    or ((w := self._ranks[rank].waits.get("")) is not None and w.key in alive)
                 )
             ),
         )
@@ -166,7 +164,7 @@ FAULTS: dict[str, list[tuple[Any, str, Callable[[Any], Any]]]] = {
         (
             cellqueue.CellQueue,
             "begin",
-            lambda original: lambda self: _begin_all(self),
+            lambda original: _begin_all,
         )
     ],
     "what is queued after a failed cell is run": [
