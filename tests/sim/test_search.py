@@ -87,7 +87,7 @@ FAULTS: dict[str, list[tuple[Any, str, Callable[[Any], Any]]]] = {
         (
             Referee,
             "withdraw",
-            lambda original: lambda self, rank, lane: [one for one in _leave(self, rank, lane)],
+            lambda original: _leave,
         )
     ],
     "a refusal does not stick": [
