@@ -18,7 +18,7 @@ RUNNING = "running"
 DIED = "died"  # the rank's process ended in the middle of it
 UNKNOWN = "unknown"  # its end could not be kept
 # Of several ranks' the first counts.
-STATES = (RUNNING, DIED, "error", "interrupted", UNKNOWN, "ok")
+STATES = (RUNNING, DIED, "error", "refused", "interrupted", "skipped", UNKNOWN, "ok")
 
 
 @dataclass

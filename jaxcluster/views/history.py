@@ -88,7 +88,12 @@ def headline(one: PastCell, now_ns: int, me: str = "") -> str:
         return f"{told} began at {began}; a rank's process ended in it"
     if one.state == "unknown":
         return f"{told} began at {began}; how it ended could not be kept"
-    ends = {"ok": "has ended", "error": "has failed", "interrupted": "was stopped"}
+    ends = {
+        "ok": "has ended",
+        "error": "has failed",
+        "refused": "was refused a launch",
+        "interrupted": "was stopped",
+    }
     return f"{told} {ends.get(one.state, one.state)} after {one.seconds:.1f} s (began at {began})"
 
 
