@@ -256,8 +256,6 @@ class Cluster(Lifecycle):
         num_processes: int,
         mesh: Mapping[str, int] | None = None,
         progress: Progress | None = None,
-        *,
-        clean: bool = False,
     ) -> str:
         """Give it another number of ranks; returns in a line what was kept and what was lost.
 
@@ -269,7 +267,6 @@ class Cluster(Lifecycle):
         Args:
           num_processes: how many ranks it is to have.
           mesh: the sizes of the meshes' axes by name, where several could take the change.
-          clean: keep nothing.
 
         Raises:
           UsageError: it can't have so many, or ``mesh`` must say which axis takes the change.
@@ -287,7 +284,7 @@ class Cluster(Lifecycle):
                     "resized.",
                     "%jaxcluster restart replaces the dead; then resize it.",
                 )
-            return Respawn(self, clean=clean, resize=found)
+            return Respawn(self, resize=found)
 
         return self._renew(progress, make)
 

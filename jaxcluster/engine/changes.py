@@ -201,18 +201,11 @@ def _is_same(one: Watched) -> bool:
         return False
 
 
-def watch(
-    namespace: Mapping[str, Any],
-    source: str,
-    registered: Registered | None = None,
-    *,
-    is_open: bool = False,
-) -> Watch:
+def watch(namespace: Mapping[str, Any], source: str, registered: Registered | None = None) -> Watch:
     """What a cell with this source may change in place.
 
     Args:
       registered: what else runs in it.
-      is_open: it may reach any name.
 
     Looks at the same values in the same order on all ranks, as far as they have the same. Some
     20 us, half a microsecond for each container that the cell can reach and 20 ns for each of its
@@ -220,9 +213,7 @@ def watch(
     """
     found = Watch()
     words = identifiers(source)
-    found.is_open = is_open or (
-        not _OF_THESE.isdisjoint(words) and _REACHES_ALL.search(source) is not None
-    )
+    found.is_open = not _OF_THESE.isdisjoint(words) and _REACHES_ALL.search(source) is not None
     for text in _scripts(source):
         found.is_open = found.is_open or text is None
         words |= identifiers(text or "")

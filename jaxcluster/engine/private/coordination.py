@@ -153,20 +153,6 @@ class Store:
         found = self.client.key_value_dir_get(f"{self.folder}/{folder}/")
         return {key.rpartition("/")[2]: value for key, value in found}
 
-    def wait(self, key: str, timeout_s: float) -> str | None:
-        """What stands there, once it does; None: nothing within that time."""
-        import jax
-
-        try:
-            found = self.client.blocking_key_value_get(
-                f"{self.folder}/{key}", int(1000 * timeout_s)
-            )
-        except jax.errors.JaxRuntimeError as error:
-            if "DEADLINE_EXCEEDED" not in str(error):
-                raise
-            return None
-        return str(found)
-
     def delete(self, key: str) -> None:
         self.client.key_value_delete(f"{self.folder}/{key}")
 
@@ -177,9 +163,7 @@ def store(folder: str) -> Store | None:
         client = coordination_client()
     except NotImplementedError:
         return None
-    wanted = (
-        "key_value_set", "key_value_dir_get", "key_value_delete", "blocking_key_value_get",
-    )  # fmt: skip
+    wanted = ("key_value_set", "key_value_dir_get", "key_value_delete")
     return Store(folder, client) if all(hasattr(client, name) for name in wanted) else None
 
 

@@ -13,7 +13,6 @@ import contextlib
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,6 @@ from jaxcluster.engine.state.unplaced import Unplaced
 from jaxcluster.wire.ops.state import Chosen
 
 Bounds = Sequence[Sequence[int]]
-Meshes = Mapping[tuple[str, ...], np.ndarray[Any, Any]]  # devices, by the axes' names
 
 
 def generation_of(saved: Saved, choice: Chosen) -> Generation:
@@ -252,7 +250,6 @@ class Refitting(Loader):
         others: Mapping[int, Glance],
         wanted: Mapping[str, int],
         choice: Chosen,
-        meshes: Meshes = MappingProxyType({}),
     ) -> None:
         super().__init__(saved, namespace, check)
         self.unplaced: set[int] = set()
@@ -261,7 +258,6 @@ class Refitting(Loader):
             r: (one, generation_of(one.saved, choice)) for r, one in sorted(others.items())
         }
         self._wanted = wanted
-        self._meshes = meshes  # that are there
         self._dead = choice.told.keys()
         self._mine = generation_of(saved, choice)
         self._uses: dict[int, tuple[str, int]] = {}  # where an array is first met
@@ -280,8 +276,6 @@ class Refitting(Loader):
         is_of_all = len(places) == saved.device_count and (not local or saved.process_count == 1)
         if not is_of_all:
             return super().mesh_devices(local, places, shape, axes)
-        if (there := self._meshes.get(tuple(axes))) is not None:
-            return there
         fitted = fit_mesh(shape, [str(name) for name in axes], len(self.devices), self._wanted)
         devices = np.empty(len(self.devices), object)
         devices[:] = list(self.devices.values())

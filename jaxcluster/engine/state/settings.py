@@ -136,14 +136,10 @@ class Settings:
     def changed(self) -> dict[str, Any]:
         """The settings that cells have changed. Any thread."""
         while (kept := self._kept) is None:
-            windows, found = self._windows, self.since(self._at_start)
+            windows, found = self._windows, self._differing(self._at_start, self.read())
             if self._kept is None and self._windows == windows:
                 return found
         return dict(kept)
-
-    def since(self, before: Mapping[str, Any]) -> dict[str, Any]:
-        """Those that are others than ``read`` has found before, as ``restore`` takes them."""
-        return self._differing(before, self.read())
 
     def _differing(self, before: Mapping[str, Any], now: dict[str, Any]) -> dict[str, Any]:
         gone = [n for n in before if n not in now and n.startswith(("os.", "logging l"))]
@@ -174,15 +170,11 @@ class Settings:
         Raises:
           Exception: why it can't be.
         """
-        self.context.run(self.set_here, name, value)
-
-    def set_here(self, name: str, value: Any) -> None:
-        """The same for code that runs in a cell, in whose context it is."""
         group, _, part = name.partition(" ")
         if group in _PARTED:
-            self._settings[group].write({part: value})
+            self.context.run(self._settings[group].write, {part: value})
         else:
-            self._settings[name].write(value)
+            self.context.run(self._settings[name].write, value)
 
     def now(self, names: Iterable[str]) -> dict[str, Any]:
         """What these are now, as ``restore`` takes them; those that are not there are missing."""
