@@ -17,7 +17,7 @@ COMMANDS: dict[str, str] = {
     "notify": "IPython calls a function of yours at each cell's end, also of one that failed: "
     "get_ipython().events.register('post_run_cell', function)",
     "steps": "Save every N steps with Orbax. The cell, run again, goes on from there: see "
-    "docs/how-to/train.md",
+    '"A long run" in docs/how-to/train.md',
     "profile": "A cell is profiled from its beginning: %%spmd --profile FOLDER",
 }
 """What to do instead of a removed ``%jaxcluster`` command."""
