@@ -169,7 +169,7 @@ RICH = {
     "all": "I am 1", "shards": "2 parts on 2 devices of 2 processes",
     "widget": "2 parts on 2 devices of 2 processes", "script": "by a script",
     "report": "<- first difference",
-    "status": "the curves are of the last 3 minutes", "history": "this notebook",
+    "status": "as of", "history": "this notebook",
 }  # fmt: skip
 
 

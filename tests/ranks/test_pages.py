@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -82,3 +85,35 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(
 
 def test_the_readme_promises_numbers() -> None:
     assert PROMISED.findall("\n".join(blocks(ROOT / "README.md"))) == ["0 496.0", "496"]
+
+
+RANK_2 = "%spmd --ranks 2 __import__('os').getpid()"
+COME_TO = """%%spmd --all
+print(np.asarray(state["params"]["w"]).tobytes().hex(), state["losses"].tolist())
+"""
+
+
+@pytest.mark.one_machine("it kills a process of this machine")
+def test_a_long_run_goes_on_at_its_last_checkpoint_after_a_death(
+    open_notebook: Callable[..., Notebook], tmp_path: Path
+) -> None:
+    """Its parameters are donated in each step. It comes to what one without a death comes to."""
+    sources = blocks(ROOT / "docs/how-to/train.md")
+    at = next(n for n, source in enumerate(sources) if "ocp.CheckpointManager" in source)
+    notebook, loop, saved = open_notebook(), sources[at], tmp_path / "checkpoints"
+    for source in sources[:at]:
+        notebook.ok(source)
+    pid = int(re.findall(r"\d+", notebook.ok(RANK_2).text)[-1])
+    cell = notebook.begin(loop)
+    notebook.until((saved / "300").exists, "a checkpoint")
+    os.kill(pid, signal.SIGKILL)
+    assert "Rank 2 died" in notebook.wait(cell).error
+    assert not (saved / "1000").exists()
+    notebook.ok(loop)
+    assert int(notebook.ok("%spmd begin").text) >= 300
+    gone_on = notebook.ok(COME_TO).text
+    shutil.rmtree(saved)
+    notebook.ok(loop)
+    assert notebook.ok("%spmd begin").text.strip() == "0"
+    assert notebook.ok(COME_TO).text == gone_on and "nan" not in gone_on
+    notebook.run("%jaxcluster stop")

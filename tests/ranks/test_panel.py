@@ -270,7 +270,7 @@ def test_a_hang_becomes_a_report_with_the_stacks_of_that_moment(
     notebook.wait(cell)
     done = page.until(lambda state: state["report"]["recovered"], "what was done")["report"]
     assert done["recovered"].startswith("Back in lockstep after")
-    assert done["id"] == found["id"]
+    assert done["at"] == found["at"]
     assert not done["open"]
     assert notebook.ok("%spmd float(jnp.sum(x))").result == "28.0"
 

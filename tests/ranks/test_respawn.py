@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import overhosts
 import pytest
@@ -267,17 +268,23 @@ def test_stops_when_all_is_done_end_nothing(
     ranks: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was saved takes a moment to remove."""
-    remove = saved_states.Kept.remove
+    folders: Any = type(ranks.world.processes).state_folder
 
-    def press(saved: saved_states.Kept) -> None:
+    def of_saved(processes: Any) -> Any:
+        made = folders(processes)
+        remove = made.remove
+        made.remove = lambda: press(remove)
+        return made
+
+    def press(remove: Callable[[], None]) -> None:
         respawn = ranks._respawn
         assert respawn is not None
         for _ in range(2):
             respawn.press()
         until(lambda: respawn._is_given_up, "the second stop", 10)
-        remove(saved)
+        remove()
 
-    monkeypatch.setattr(saved_states.Kept, "remove", press)
+    monkeypatch.setattr(type(ranks.world.processes), "state_folder", of_saved)
     assert "variables kept" in ranks.restart()
     check_whole(ranks)
 
