@@ -8,6 +8,7 @@ meanwhile is a question to the referee, since "go" may be on its way: see ``Agre
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -90,6 +91,18 @@ class Lane:
             self._places[place] = len(self._places)
         numbers = self._programs[program], self._places[place]
         return LAUNCH.pack(b"L", *numbers, given, folded)
+
+
+class Guard:
+    """A signal handler that heeds launches: see ``Agreement.guarded``."""
+
+    __slots__ = ("_agreement", "handler")
+
+    def __init__(self, agreement: Agreement, handler: Handler) -> None:
+        self._agreement, self.handler = agreement, handler
+
+    def __call__(self, number: int, frame: FrameType | None) -> Any:
+        return self._agreement.handle(self.handler, number, frame)
 
 
 class _Answers(dict[bytes, bool]):
@@ -345,42 +358,58 @@ class Agreement:
 
     # ---------------------------------------------------------------- signals
 
-    def guarded(self, handler: Handler) -> Handler:
+    def guarded(self, handler: Handler) -> Guard:
         """A signal handler that raises nothing between an announcement and its launch.
 
         What ``handler`` raises there is kept, and the referee is asked to let the launch go. It is
         raised in its place, or after it, if "go" was on its way. A signal that came in a launch is
         handled a moment later: what was launched has no name yet, and its inputs may be donated.
         """
+        return Guard(self, handler)
 
-        def run(number: int, frame: FrameType | None) -> Any:
-            lane = self._main
-            if lane is None or get_ident() != threading.main_thread().ident:
-                return handler(number, frame)
-            if not self.is_launching(frame):
-                deferred, lane.deferred = lane.deferred, None
-                if deferred is not None:
-                    raise deferred
-                if number in self._coming or not self._has_just_launched(frame):
-                    self._coming.discard(number)
-                    return handler(number, frame)
-                self._coming.add(number)
-                main = threading.main_thread().ident or 0
-                threading.Timer(SOON_S, signal.pthread_kill, [main, number]).start()
-                return None
-            if lane.deferred is not None:
-                with contextlib.suppress(OSError):
-                    lane.socket.send(b"W")
-                return None
-            try:
-                return handler(number, frame)
-            except BaseException as error:
-                lane.deferred = error
-                threading.Thread(target=_signal_again, args=(lane, number), daemon=True).start()
-                return None
+    def guard_signals(self) -> None:
+        """From now on handlers that are set are guarded; who reads one gets it as it was set."""
+        set_handler, get_handler = signal.signal, signal.getsignal
 
-        run.handler = handler  # type: ignore[attr-defined]
-        return run
+        def plain(handler: Any) -> Any:
+            return handler.handler if type(handler) is Guard else handler
+
+        @functools.wraps(set_handler)
+        def set_guarded(signalnum: int, handler: Any) -> Any:
+            is_bare = callable(handler) and type(handler) is not Guard
+            return plain(set_handler(signalnum, self.guarded(handler) if is_bare else handler))
+
+        @functools.wraps(get_handler)
+        def get_plain(signalnum: int) -> Any:
+            return plain(get_handler(signalnum))
+
+        signal.signal, signal.getsignal = set_guarded, get_plain
+
+    def handle(self, handler: Handler, number: int, frame: FrameType | None) -> Any:
+        """What a guarded handler does."""
+        lane, main = self._main, threading.main_thread().ident or 0
+        if lane is None or get_ident() != main:
+            return handler(number, frame)
+        if not self.is_launching(frame):
+            deferred, lane.deferred = lane.deferred, None
+            if deferred is not None:
+                raise deferred
+            if number in self._coming or not self._has_just_launched(frame):
+                self._coming.discard(number)
+                return handler(number, frame)
+            self._coming.add(number)
+            threading.Timer(SOON_S, signal.pthread_kill, [main, number]).start()
+            return None
+        if lane.deferred is not None:
+            with contextlib.suppress(OSError):
+                lane.socket.send(b"W")
+            return None
+        try:
+            return handler(number, frame)
+        except BaseException as error:
+            lane.deferred = error
+            threading.Thread(target=_signal_again, args=(lane, number), daemon=True).start()
+            return None
 
     def is_launching(self, frame: FrameType | None) -> bool:
         """Whether the main thread, which calls it, is between announcement and launch."""

@@ -89,8 +89,15 @@ def rows(
     """What the ranks did, a line for those that did the same."""
     is_one = len({one.fingerprint for one in refusal.doing if one.does == "waits"}) == 1
     branch, groups = _branch(refusal, sources), dict[str, list[int]]()
+    alike: dict[str, set[int]] = {}  # programs that look the same
     for one in refusal.doing:
-        row = _row(one, is_one and refusal.kind == "differs")
+        alike.setdefault(_row(one), set()).add(one.fingerprint)
+    for one in refusal.doing:
+        row = _row(one)
+        if len(alike[row]) > 1:
+            row = f"{row}   program #{one.fingerprint & 0xFFFFFF:06x}"
+        elif is_one and refusal.kind == "differs" and one.does == "waits":
+            row = f"{row}   values #{one.given & 0xFFFFFF:06x}"
         if one.does == "ended" and branch is not None:
             row = f"{row}   line {branch[0]} is `{branch[1]}`"
         groups.setdefault(row, []).append(one.rank)
@@ -105,7 +112,7 @@ def rows(
     return lines
 
 
-def _row(one: Doing, with_values: bool) -> str:
+def _row(one: Doing) -> str:
     if one.does != "waits":
         return {"works": "still at work", "idle": "run no cell"}.get(one.does, one.does)
     place, program = one.place, f"{one.name} {one.signature}".strip()
@@ -117,7 +124,7 @@ def _row(one: Doing, with_values: bool) -> str:
         program = f"{where}   {program}"
     elif place.within:
         program = f"{place.within}   {program}"
-    return f"{program}   values #{one.given & 0xFFFFFF:06x}" if with_values else program
+    return program
 
 
 def mixed(refusal: Refusal) -> str:

@@ -179,6 +179,7 @@ def initialize(
         coordination.set_collectives_address(request.collectives_address)
     connect_to_referee(runner.turns, request.referee, request.initialization_timeout)
     runner.agreement.watch_threads()
+    runner.agreement.guard_signals()
     agreement = runner.agreement
     is_checked = request.is_checked and launches.announce_launches(agreement)
     # The GIL comes back sooner beside a busy thread, such as a data loader's: the wait for it would

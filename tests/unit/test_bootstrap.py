@@ -221,6 +221,9 @@ class Runner:
     def watch_threads(self) -> None:
         self.calls.append(("threads", None))
 
+    def guard_signals(self) -> None:
+        self.calls.append(("signals", None))
+
 
 def initialize(jax: FakeJax, request: wire.InitializeRequest = REQUEST) -> wire.InitializeReply:
     runner: Any = Runner(jax.calls)
