@@ -34,7 +34,7 @@ def among(*ranks):
 x = spread(np.arange(16.0, dtype=np.float32))
 total, largest = jax.jit(lambda v: jnp.sum(v)), jax.jit(lambda v: jnp.max(v))
 step = jax.jit(lambda v: v + 1)
-give = jax.jit(lambda v: v + 1, donate_argnums=0)
+give = jax.jit(lambda v: v + jnp.sum(v), donate_argnums=0)
 dot = jax.jit(lambda v, w: (v * w).sum())
 for _ in range(3):
     jax.block_until_ready([total(x), largest(x), step(x), give(step(x)), dot(x, 2.0)])
@@ -70,6 +70,12 @@ def launched(cluster: jaxcluster.Cluster) -> int:
     return looked.agreed[-1].number
 
 
+def told(error: JaxClusterError) -> str:
+    """Its message, without the number of its cell."""
+    text = re.sub(r"^cell \[\d+\]: ", "", str(error))
+    return text[0].upper() + text[1:]
+
+
 def refused(cluster: jaxcluster.Cluster, source: str, launches: int = 0) -> Divergence:
     """The error of a cell in which no more than so many launches are made."""
     before, started = launched(cluster), time.monotonic()
@@ -86,7 +92,7 @@ def refused(cluster: jaxcluster.Cluster, source: str, launches: int = 0) -> Dive
 @pytest.mark.promise("The promise")
 def test_a_skip_is_told_with_what_each_rank_did(ranks: jaxcluster.Cluster) -> None:
     error = refused(ranks, "y = 1\nif r != 1:\n    s = float(total(x))\ny = 2")
-    first, *rows, last = str(error).splitlines()
+    first, *rows, last = told(error).splitlines()
     assert first == "Rank 1 ended the cell without the launch that ranks 0, 2, 3 wait for."
     assert re.fullmatch(
         r"  ranks 0, 2, 3 +line 3   s = float\(total\(x\)\)   jit\(<lambda>\) float32\[16.*\]",
@@ -102,14 +108,15 @@ def test_a_skip_is_told_with_what_each_rank_did(ranks: jaxcluster.Cluster) -> No
 
 def test_one_rank_that_launches_alone_is_named(ranks: jaxcluster.Cluster) -> None:
     error = refused(ranks, "if r == 2: s = float(total(x))")
-    assert str(error).startswith("Rank 2 makes a launch that the others do not.")
+    assert told(error).startswith("Rank 2 makes a launch that the others do not.")
     assert error.ranks == [2]
 
 
 def test_what_differs_is_told(ranks: jaxcluster.Cluster) -> None:
     error = refused(ranks, "s = float(largest(x) if r == 3 else total(x))")
-    assert str(error).startswith("Ranks 0-3 came to launch different programs.")
+    assert told(error).startswith("Ranks 0-3 came to launch different programs.")
     assert "choose afterwards" in str(error)
+    assert re.search(r"\n  ranks 0-2 .*program #[0-9a-f]{6}\n  rank 3 .*program #", str(error))
     assert error.ranks == [3]
     error = refused(
         ranks, "y = spread(np.ones(32 if r == 2 else 16, np.float32))\ns = float(total(y))"
@@ -171,7 +178,7 @@ def test_launches_without_a_collective_wait_for_nobody_and_are_compared(
     )
     assert printed(record) == [f"{rank != 1}\n" for rank in RANKS]
     error = refused(ranks, "if r == 2: y = step(x)")
-    assert str(error).startswith("Rank 2 launched other programs without collectives.")
+    assert told(error).startswith("Rank 2 launched other programs without collectives.")
     assert error.ranks == [2]
     error = refused(ranks, "if r == 2: y = step(x)\ns = float(total(x))")
     assert "came to launch a program after others." in str(error)
@@ -222,19 +229,18 @@ def test_donated_inputs_are_intact_after_a_refusal(ranks: jaxcluster.Cluster, ot
 @pytest.mark.promise("The promise")
 def test_a_loop_that_swallows_a_refusal_launches_nothing_more(ranks: jaxcluster.Cluster) -> None:
     """``except Exception: continue`` must not shift later launches against each other."""
-    ranks.run("scale = jax.jit(lambda p, i: p * i)\nscale(x, 1.0)", show=False)
     error = refused(
         ranks,
         "params, caught = x, 0\n"
         "for i in range(20):\n"
         "    try:\n"
         "        if r == 1 and i == 7: continue\n"
-        "        params = scale(dot(x, params) * x, 1.0 + i)\n"
+        "        params = dot(x, 1.0 + i) * x\n"
         "    except Exception as error:\n"
         "        caught += 1; continue",
         launches=7,
     )
-    assert "came to launch one program with different values" in str(error) or "after" in str(error)
+    assert "came to launch one program with different values" in str(error)
     record = ranks.run("print(caught)", show=False)
     assert printed(record) == ["13\n", "12\n", "13\n", "13\n"]
 
@@ -247,11 +253,10 @@ def test_a_turn_that_one_rank_leaves_out_is_an_error_on_all(ranks: jaxcluster.Cl
         "p = x\nfor i in range(12):\n    if r == 1 and i == 3: continue\n    s = total(x)\nq = 1",
         launches=11,
     )
-    told = str(error)
-    assert told.startswith("Rank 1 ended the cell without the launch that ranks 0, 2, 3 wait for.")
-    assert "The last 11 launches from line 4 on may have met other turns of a loop" in told
-    assert "Nothing was launched" not in told
-    assert re.search(r"It has assigned: .*\bp\b.*\bq\b.*\bs\b", told)
+    assert "ank 1 ended the cell without the launch that ranks 0, 2, 3 wait for." in str(error)
+    assert "The last 11 launches from line 4 on may have met other turns of a loop" in str(error)
+    assert "Nothing was launched" not in str(error)
+    assert re.search(r"It has assigned: .*\bp\b.*\bq\b.*\bs\b", str(error))
     assert error.ranks == [1]
 
 

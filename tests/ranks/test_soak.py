@@ -2,9 +2,9 @@
 
 Each is checked against numpy: whatever a cell says without an error is right on every rank, who did
 something else is named, all ranks have made the same launches, the processes stay unless one died,
-and the session goes on. JAXCLUSTER_SOAK_S sets how long (20 s by default, 30 in .ci/run, 3600 for a
-nightly run), JAXCLUSTER_SOAK_SEED repeats a session, and JAXCLUSTER_SOAK_KINDS ("skip,death") has it
-made of these cells alone.
+and the session goes on. JAXCLUSTER_SOAK_S sets how long (20 s by default, 30
+in .ci/run, 3600 for a nightly run), JAXCLUSTER_SOAK_SEED repeats a session, and
+JAXCLUSTER_SOAK_KINDS ("skip,death") has it made of these cells alone.
 """
 
 from __future__ import annotations
