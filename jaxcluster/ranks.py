@@ -61,11 +61,6 @@ def tell_each(said: Mapping[int, str]) -> str:
     return "; ".join(f"{name_ranks(ranks)}: {what}" for what, ranks in by_value(said).items())
 
 
-def by_size(values: Mapping[int, object]) -> tuple[tuple[int, ...], ...]:
-    """Ranks with equal values, the largest group last."""
-    return tuple(map(tuple, sorted(by_value(values).values(), key=len)))
-
-
 def say_each(
     messages: Mapping[int, str], rest: str, hosts: Mapping[int, str] | None = None
 ) -> list[str]:

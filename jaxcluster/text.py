@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 
 def format_nbytes(size: float) -> str:
@@ -38,11 +38,6 @@ def plural(count: int, word: str, many: str = "") -> str:
 def join_words(words: Sequence[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
-
-
-def join_reasons(reasons: Mapping[str, str]) -> str:
-    """Names with what is said of each: ``a (why), b (why)``."""
-    return ", ".join(f"{name} ({why})" for name, why in sorted(reasons.items()))
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -538,7 +538,7 @@ class Referee:
         """One more rank has ended the cell."""
         if not cell.is_over:
             return self._settle()
-        if self._is_torn(range(len(self._ranks))):
+        if self._is_torn([one for one, of in enumerate(self.cells.running) if of is None]):
             cell.refusal = replace(cell.refusal or Refusal("torn"), kind="torn")
         elif cell.refusal is None and (odd := _odd_ones(cell)):
             cell.refusal = Refusal("uneven", odd, self._doing_of(cell))

@@ -158,11 +158,6 @@ class Processes(ABC):
         """The hosts that have an agent; the first one has rank 0."""
         return []
 
-    @property
-    def idle_hosts(self) -> list[str]:
-        """The hosts that have no ranks now."""
-        return [place.name for place in self.places if not place.ranks]
-
     @abstractmethod
     def look_at(self, ranks: Iterable[int]) -> dict[int, ProcessLook | None]:
         """What their hosts' kernels say of the processes of ranks, of those that answer."""

@@ -37,7 +37,6 @@ from jaxcluster.engine.resources import own_gpus, resources
 from jaxcluster.engine.shards import ArrayViews
 from jaxcluster.engine.values import Values
 from jaxcluster.engine.variables import variables
-from jaxcluster.host import limits
 from jaxcluster.host.facts import engine_facts
 from jaxcluster.host.processes import busy_s, share_files_in
 from jaxcluster.host.reachability import connection_errors
@@ -129,7 +128,6 @@ class Rank:
         history: str = "",
         compiled: str = "",
     ) -> None:
-        limits.hold_reserve()
         self.rank = rank
         self.compiled = compiled  # a folder
         self.connection_file = connection_file

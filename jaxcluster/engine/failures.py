@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Container, Sequence
-from types import CodeType, TracebackType
+from types import TracebackType
 from typing import Any, TypeVar
 
 from jaxcluster import wire
@@ -74,12 +74,6 @@ def line_of(error: BaseException, cells: Container[str]) -> int | None:
     entries = tracebacks.entries(traceback_of(error))
     lines = [at.tb_lineno for at in entries if at.tb_frame.f_code.co_filename in cells]
     return lines[-1] if lines else None
-
-
-def places_of(error: BaseException) -> list[tuple[CodeType, int, int]]:
-    """Code, line and instruction of each frame that it has come through, innermost first."""
-    entries = tracebacks.entries(traceback_of(error))
-    return [(at.tb_frame.f_code, at.tb_lineno, at.tb_lasti) for at in entries][::-1]
 
 
 def traceback_of(error: BaseException) -> TracebackType | None:

@@ -43,12 +43,6 @@ def is_own_module(name: Any) -> bool:
     return module is not None and is_of_own_module(getattr(module, "__dict__", {}))
 
 
-def spec_of(name: Any) -> Any:
-    """A module's ``__spec__``, which each reload replaces; None if it is not imported."""
-    module = sys.modules.get(name) if type(name) is str else None
-    return getattr(module, "__spec__", None)
-
-
 def is_of_own_module(names: Mapping[str, Any]) -> bool:
     """Whether they are all that a module of the user's own has."""
     file = names.get("__file__")

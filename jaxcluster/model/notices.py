@@ -47,16 +47,6 @@ class Lasting(str):
     """A notice of what is over: it takes the place of the last passing one, and stays."""
 
 
-def lost_hosts(lost: Mapping[int, str]) -> Alarm:
-    """That hosts are lost, before anything is done about it.
-
-    Args:
-      lost: the ranks that were on them, and for each which host, and how it was lost.
-    """
-    told = by_value(lost).items()
-    return Alarm("".join(f"{begin_ranks(ranks)}: {why}.\n" for why, ranks in told))
-
-
 def faults(record: CellRecord) -> list[Warned]:
     """Errors of ours after the cell's own code was over."""
     told = {rank: reply.fault for rank, reply in record.replies.items() if reply.fault}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jaxcluster.ranks import begin_ranks, name_ranks
@@ -134,8 +134,3 @@ class Waits:
         total.is_told |= over.is_told
         places = set(over.awaited.values())
         total.place = places.pop() if len(places) == 1 else ""
-
-
-def on_one_line(sentences: Sequence[str]) -> str:
-    """What is said at once, in one line."""
-    return " ".join(" ".join(sentence.split()) for sentence in sentences)

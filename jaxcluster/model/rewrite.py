@@ -16,12 +16,9 @@ OWN_MAGICS = ("%jaxcluster", "%push", "%pull", "%shards", "%load_ext", "%unload_
 
 DEEP_CHARS = 500  # a cell that is shorter can't be too deep for the compiler
 
-_ASKS = re.compile(r"\b(breakpoint|set_trace|input|getpass)\s*\(|%%debug\b|\bpdb\.")
 
 # Cell magics whose body is Python that runs in the cell's namespace.
 PYTHON_MAGIC = re.compile(r"\s*%%(time|timeit|capture|prun)\b[^\n]*\n")
-_OWN_SYNTAX = re.compile(r"(\s*)(?:[\w\s,.*\[\]]+=\s*)?(%\w*|!|\?)\s*(?:-\S+\s+(?:\d+\s+)?)*(.*)")
-_RUN_PYTHON = ("%time", "%timeit", "%prun")
 
 
 def with_magic_line(line: str, body: str) -> str:
@@ -63,45 +60,6 @@ def _python_magics(source: str) -> str:
     while (found := PYTHON_MAGIC.match(source, end)) is not None:
         end = found.end()
     return "" if source[end:].lstrip().startswith("%%") else source[:end]
-
-
-@functools.lru_cache(maxsize=8)  # a finding asks several times
-def tree_of(source: str) -> ast.Module | None:
-    """A cell as Python's compiler reads it, with the cell's own lines; None where that can't be.
-
-    Of lines in IPython's own syntax there is what they run, as of ``%time f(x)``, or ``pass``.
-    """
-    magics = _python_magics(source)
-    if source[len(magics) :].lstrip().startswith("%%"):
-        return None
-    lines = ["" for _ in magics.splitlines()] + source[len(magics) :].split("\n")
-    for _ in range(len(lines) + 1):
-        try:
-            return ast.parse("\n".join(lines))
-        except SyntaxError as error:
-            at = (error.lineno or 0) - 1
-        except (ValueError, RecursionError, MemoryError):
-            return None
-        if not 0 <= at < len(lines) or (plain := _as_plain(lines[at])) is None:
-            return None
-        while lines[at].endswith("\\") and at + 1 < len(lines):
-            lines[at], plain, at = plain, "", at + 1
-        lines[at] = plain
-    return None
-
-
-def _as_plain(line: str) -> str | None:
-    """The Python that takes the place of a line of IPython's own syntax; None for other lines."""
-    found = _OWN_SYNTAX.match(line)
-    if found is None:
-        indent = line[: len(line) - len(line.lstrip())]
-        return f"{indent}pass" if line.rstrip().endswith("?") else None
-    indent, magic, rest = found.groups()
-    try:
-        is_python = magic in _RUN_PYTHON and bool(ast.parse(rest).body)
-    except (SyntaxError, ValueError):
-        is_python = False
-    return indent + (rest if is_python else "pass")
 
 
 def check_syntax(shell: Any, source: str) -> None:
@@ -213,11 +171,6 @@ def loose_timeit(source: str) -> bool:
         re.match(r"\s*%%?timeit\b", line) and not re.search(r"\s-n\s*\d", line)
         for line in source.splitlines()
     )
-
-
-def may_ask(source: str) -> bool:
-    """Whether a cell's own text may ask its user: by ``input()``, or in a debugger."""
-    return _ASKS.search(source) is not None
 
 
 def ask_for_help(lines: list[str]) -> list[str]:

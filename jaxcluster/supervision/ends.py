@@ -22,16 +22,6 @@ TRACKER_S = 1.0  # that a resource tracker gets to remove what others have left:
 KILLED_S = 5.0  # for a killed process to be gone
 
 
-def has_children() -> bool:
-    """Whether a child of this process lives that is not one of multiprocessing's trackers."""
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:  # mostly: then that is all
-        return False
-    found = children()
-    return not found or any(start_time(pid) and not _is_tracker(pid) for pid in found)
-
-
 def kill_groups(leaders: Iterable[int]) -> None:
     """SIGKILL to processes and all of their groups, but for multiprocessing's resource trackers.
 

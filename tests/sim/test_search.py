@@ -17,6 +17,12 @@ SCHEDULES = int(os.environ.get("JAXCLUSTER_SCHEDULES", "3000"))
 FIRST = int(os.environ.get("JAXCLUSTER_FIRST_SCHEDULE", "0"))
 
 
+@pytest.mark.parametrize("seed", [1231326, 1310712, 1323771])
+def test_rare_schedules_that_broke_a_property_once_are_clean(seed: int) -> None:
+    """A search of ten million schedules found these three."""
+    simulator.play(seed)
+
+
 def test_no_schedule_breaks_a_property() -> None:
     assert simulator.main(FIRST, SCHEDULES) == 0
 

@@ -15,7 +15,6 @@ import pytest
 from helpers import python, until
 
 from jaxcluster.host.processes import busy_s
-from jaxcluster.supervision.ends import has_children
 from jaxcluster.supervision.processes import is_alive, process_token, start_time
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc, prctl")
@@ -47,34 +46,6 @@ def test_a_zombie_is_not_alive() -> None:
     until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE, "zombie")
     assert not is_alive(token)
     process.wait()
-
-
-CHILDREN = """
-import os, subprocess, time
-from multiprocessing import resource_tracker
-from jaxcluster.supervision.ends import has_children
-found = [has_children()]
-resource_tracker.ensure_running()
-deadline = time.monotonic() + 30
-while has_children() and time.monotonic() < deadline:  # it is forked, and not yet what it will be
-    time.sleep(0.01)
-found.append(has_children())
-child = subprocess.Popen(["sleep", "1000"])
-found.append(has_children())
-child.kill()
-os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-found.append(has_children())
-print(found)
-"""
-
-
-@linux_only
-def test_a_child_is_one_that_lives_and_is_no_tracker_of_multiprocessing() -> None:
-    done = python("-c", CHILDREN)
-    assert done.stdout == "[False, False, True, False]\n", done.stderr
-    with sleeper() as process:
-        assert has_children()
-        process.kill()
 
 
 @linux_only

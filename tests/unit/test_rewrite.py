@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ from jaxcluster.model.rewrite import (
     check_syntax,
     names_in,
     stays_in_notebook,
-    tree_of,
     with_all_lines,
     with_magic_line,
 )
@@ -57,37 +55,6 @@ def test_one_whose_body_is_python_leaves_each_line_of_it_where_it_is(magics: str
     assert sent.lstrip().startswith("%%") and not sent.startswith("\n")
     assert sent.splitlines().index("g()") == f"%%spmd\n{magics}f()\n\ng()".splitlines().index("g()")
     assert with_all_lines(sent) == sent
-
-
-PYTHON = "if r:\n    f(x)"
-
-
-@pytest.mark.parametrize(
-    ("source", "lines", "called"),
-    [
-        (f"%%time\n{PYTHON}", 1, "f(x)"),
-        (f"%%capture out\n%%prun -q\n# %%spmd\n{PYTHON}", 3, "f(x)"),
-        (f"%time y = 1\n!ls 'x | wc\n%matplotlib inline\nx?\n{PYTHON}", 4, "f(x)"),
-        (f"files = !ls \\\n  -l\n{PYTHON}", 2, "f(x)"),
-        ("if r:\n    %timeit -n1 -r 1 f(x)", 0, "f(x)"),
-        ("if r:\n    y = %time f(x)", 0, "f(x)"),
-        ("if r:\n    %prun -q await f(x)", 0, "f(x)"),
-        ('%pip install x\ntext = """\n%time g()\n"""\nif r: f(x)', 4, "f(x)"),
-    ],
-)
-def test_a_cell_with_ipythons_syntax_is_read_with_its_own_lines(
-    source: str, lines: int, called: str
-) -> None:
-    tree = tree_of(source)
-    assert tree is not None
-    branch = tree.body[-1]
-    assert isinstance(branch, ast.If) and branch.lineno == lines + 1
-    assert ast.unparse(branch.body[-1]).endswith(called)
-
-
-@pytest.mark.parametrize("source", ["%%bash\nls", "if:", "x = (1,\n!ls", "\0"])
-def test_what_is_no_python_has_no_tree(source: str) -> None:
-    assert tree_of(source) is None
 
 
 def test_a_pasted_cell_may_be_indented_as_a_local_one(shell: InteractiveShell) -> None:
@@ -258,23 +225,6 @@ def test_long_cells_are_fine(shell: InteractiveShell) -> None:
 )
 def test_empty_first_lines_are_counted_by_the_ranks_too(source: str, sent: str) -> None:
     assert rewrite.with_all_lines(source) == sent
-
-
-@pytest.mark.parametrize(
-    ("source", "asks"),
-    [
-        ("breakpoint()", True),
-        ("import pdb; pdb.set_trace()", True),
-        ("v = input ('v? ')", True),
-        ("%%debug\nx", True),
-        ("import pdb\npdb.run('x')", True),
-        ("pdb_like.x", False),
-        ("inputs = f(raw_input)", False),
-        ("x.sum()", False),
-    ],
-)
-def test_a_cell_that_may_ask_is_known_by_its_text(source: str, asks: bool) -> None:
-    assert rewrite.may_ask(source) is asks
 
 
 def test_what_a_frontend_runs_silently_is_no_cell() -> None:

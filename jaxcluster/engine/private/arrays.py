@@ -98,20 +98,6 @@ def with_type(array: Any, weak_type: bool, committed: bool) -> Any:
         return array
 
 
-def arrays_of_reference(reference: Any) -> list[Any] | None:
-    """The arrays of a ``jax.Ref``, which programs change in place; None where they can't be found.
-
-    JAX has no public way to ask without a launch (jax 0.10.2 and 0.12: ``Ref._refs``, of which each
-    has a ``_buf``).
-    """
-    import jax
-
-    try:
-        return [one._buf for one in jax.tree.leaves(reference._refs)]
-    except AttributeError:
-        return None
-
-
 @contextlib.contextmanager
 def exactly() -> Iterator[None]:
     """Within, what is ours is made with its dtype and values, whatever the cells have set.
