@@ -33,6 +33,7 @@ KEPT = 128  # launches, for reports
 ORDER_S = 0.0002  # between looks whether another thread has made its launch
 AGAIN_S = (0.01, 0.2)  # before a signal comes again whose handler could not raise: first, at most
 SOON_S = 0.001  # ... and one that came in a launch
+SIGNATURE_CHARS = 1 << 14
 HASH = (1 << 64) - 1
 
 Handler = Callable[[int, FrameType | None], Any]
@@ -83,7 +84,8 @@ class Lane:
     def announcement(self, program: Program, place: Place, given: int, folded: int) -> bytes:
         """A launch's message; what it refers to is sent before it is returned."""
         if program not in self._programs:
-            told = [program.processes, program.fingerprint, program.name, program.signature]
+            signature = program.signature[:SIGNATURE_CHARS]
+            told = [program.processes, program.fingerprint, program.name, signature]
             self.socket.send(pack(b"D", [*told, program.meets_all]))
             self._programs[program] = len(self._programs)
         if place not in self._places:
@@ -339,7 +341,11 @@ class Agreement:
           Divergence, Stopped: nothing is to be launched.
           BaseException: what a signal handler has raised meanwhile.
         """
-        lane, kind = self._lane(), frame[:1]
+        lane, begun = self._lane(), b""
+        while frame[:1] == b"+":
+            begun, frame = begun + frame[1:], lane.socket.recv(BUFFER)
+        frame = begun + frame[1:] if begun else frame
+        kind = frame[:1]
         if kind == b"G":
             _, lane.count = COUNT.unpack(frame)
             while self.taken() < lane.count - 1:  # another thread's launch comes first

@@ -8,7 +8,7 @@ A frame is one message. Its first byte says which:
     P  the next place (JSON)                        R  refused (JSON)
     L  launch: program, place, given, folded        W  withdrawn (JSON)
     W  withdraw                                     J  anything else (JSON)
-    J  anything else (JSON): [method, arguments]
+    J  anything else (JSON): [method, arguments]    +  a piece of a long one; the last has a "."
 
 Ranks connect to a Unix socket. On other hosts than the referee's that is a ``Relay``'s, which sends
 what the ranks of its host say together as one message over TCP.
@@ -24,18 +24,32 @@ import selectors
 import socket
 import struct
 import threading
+from collections import deque
+from collections.abc import Iterator
 from multiprocessing.connection import Client, Connection
 from typing import Any
 
 LAUNCH = struct.Struct("<cIIQQ")
 COUNT = struct.Struct("<cQ")
 BUFFER = 1 << 17  # bytes of a frame, at most
+PIECE = 1 << 16  # bytes of a long frame that are sent at once
+AGAIN_S = 0.01  # before it is tried again to send to who has taken no more
 BASE = "base"  # the lane of a rank's control thread
 
 
 def pack(kind: bytes, body: Any) -> bytes:
     """A frame that is JSON behind its first byte."""
     return kind + json.dumps(body, separators=(",", ":")).encode()
+
+
+def pieces(frame: bytes) -> Iterator[bytes]:
+    """A frame for a rank as it is sent: a long one, such as of hundreds of ranks, in pieces."""
+    if len(frame) <= PIECE:
+        yield frame
+        return
+    last = (len(frame) - 1) // PIECE * PIECE
+    for start in range(0, len(frame), PIECE):
+        yield (b"." if start == last else b"+") + frame[start : start + PIECE]
 
 
 def listen(path: str) -> socket.socket:
@@ -54,6 +68,31 @@ def receive(peer: socket.socket) -> bytes:
         return peer.recv(BUFFER)
     except OSError:
         return b""
+
+
+class Outlet:
+    """The way to one rank's thread. What it takes no more of, as when it is suspended, waits."""
+
+    def __init__(self, peer: socket.socket) -> None:
+        self._peer = peer
+        self._queue: deque[bytes] = deque()
+
+    def send(self, *frames: bytes) -> bool:
+        """As ``flush``, with these."""
+        self._queue += frames
+        return self.flush()
+
+    def flush(self) -> bool:
+        """Whether nothing waits: all is sent, or the peer is gone."""
+        try:
+            while self._queue:
+                self._peer.send(self._queue[0], socket.MSG_DONTWAIT)
+                self._queue.popleft()
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._queue.clear()
+        return True
 
 
 class Stream:
@@ -100,7 +139,8 @@ class Relay:
 
     def __init__(self, path: str, address: tuple[str, int], key: str) -> None:
         self._stream = Stream(Client(address, authkey=key.encode()))
-        self._peers: list[socket.socket] = []
+        self._peers: list[tuple[socket.socket, Outlet]] = []
+        self._full: set[Outlet] = set()
         self._selector = selectors.DefaultSelector()
         self._listener = listen(path)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
@@ -110,17 +150,19 @@ class Relay:
     def _run(self) -> None:
         with contextlib.suppress(OSError, EOFError):
             while True:
-                for key, _ in self._selector.select():
+                for key, _ in self._selector.select(AGAIN_S if self._full else None):
                     key.data()
+                self._full = {one for one in self._full if not one.flush()}
                 self._stream.flush()
         self._stream.connection.close()
-        for peer in (self._listener, *self._peers):
+        self._listener.close()
+        for peer, _ in self._peers:
             peer.close()
 
     def _accept(self) -> None:
         peer, _ = self._listener.accept()
         number = len(self._peers)
-        self._peers.append(peer)
+        self._peers.append((peer, Outlet(peer)))
 
         def read() -> None:
             frame = receive(peer)
@@ -133,5 +175,6 @@ class Relay:
 
     def _deliver(self) -> None:
         for number, frame in self._stream.receive():
-            with contextlib.suppress(OSError):  # that rank is gone
-                self._peers[number].send(frame)
+            outlet = self._peers[number][1]
+            if not outlet.send(frame):
+                self._full.add(outlet)

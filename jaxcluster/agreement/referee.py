@@ -619,19 +619,9 @@ class Referee:
             if cell is None and of is not None and rank in of.ended:
                 return Doing(rank, "ended" if of.ended[rank] == "ok" else "failed")
             return Doing(rank, "idle" if cell is None else "works")
-        program = wait.key.program
-        return Doing(
-            rank,
-            "waits",
-            program.name,
-            program.signature,
-            wait.place,
-            program.fingerprint,
-            wait.key.given,
-            wait.key.folded,
-            program.processes,
-            wait.since,
-        )
+        program, given = wait.key.program, wait.key.given
+        told = program.name, program.signature, wait.place, program.fingerprint
+        return Doing(rank, "waits", *told, given)
 
 
 def _missing(key: Key, group: Group) -> list[int]:

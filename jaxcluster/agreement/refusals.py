@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 # ended     ranks ended the cell without a launch that others wait for
@@ -61,8 +61,7 @@ class Doing:
     """What one rank did when a cell was closed.
 
     For a rank that ``waits``: the program, its place, and what it was ``given`` by the host (a
-    hash, 0 for nothing). ``folded`` hashes its launches without collectives in this cell. ``since``
-    is when it began to wait, in seconds of the referee's clock.
+    hash, 0 for nothing).
     """
 
     rank: int
@@ -72,9 +71,6 @@ class Doing:
     place: Place = NOWHERE
     fingerprint: int = 0
     given: int = 0
-    folded: int = 0
-    processes: tuple[int, ...] = ()
-    since: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -93,27 +89,26 @@ class Refusal:
     mixed_launches: int = 0
 
     def plain(self) -> dict[str, Any]:
-        """As JSON can have it."""
-        return asdict(self)
+        """As JSON can have it: of ranks that did the same, once."""
+        groups: dict[Doing, list[int]] = {}
+        for one in self.doing:
+            groups.setdefault(replace(one, rank=-1), []).append(one.rank)
+        doing = [[ranks, asdict(one)] for one, ranks in groups.items()]
+        return {**vars(self), "doing": doing, "mixed": self.mixed and asdict(self.mixed)}
 
     @classmethod
     def parse(cls, plain: Mapping[str, Any]) -> Refusal:
         """What ``plain`` has made, after JSON."""
-        doing = tuple(
-            Doing(
-                **{
-                    **one,
-                    "place": Place(**one["place"]),
-                    "processes": tuple(one["processes"]),
-                }
-            )
-            for one in plain["doing"]
-        )
+        doing = [
+            Doing(**{**one, "rank": rank, "place": Place(**one["place"])})
+            for ranks, one in plain["doing"]
+            for rank in ranks
+        ]
         mixed = plain["mixed"]
         return cls(
             plain["kind"],
             tuple(plain["causes"]),
-            doing,
+            tuple(sorted(doing, key=lambda one: one.rank)),
             None if mixed is None else Place(**mixed),
             plain["mixed_launches"],
         )

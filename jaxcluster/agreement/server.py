@@ -22,8 +22,19 @@ from typing import Any
 
 from jaxcluster.agreement import referee as core
 from jaxcluster.agreement.cellqueue import CellSpec
-from jaxcluster.agreement.frames import BASE, COUNT, LAUNCH, Stream, listen, pack, receive
-from jaxcluster.agreement.refusals import Place, Program
+from jaxcluster.agreement.frames import (
+    AGAIN_S,
+    BASE,
+    COUNT,
+    LAUNCH,
+    Outlet,
+    Stream,
+    listen,
+    pack,
+    pieces,
+    receive,
+)
+from jaxcluster.agreement.refusals import Place, Program, Refusal
 
 TICK_S = 0.05  # that other ranks have to announce theirs, once a refusal is certain
 KEPT = 256  # agreed launches
@@ -66,6 +77,8 @@ class Server:
         self._connections: dict[tuple[int, str], Connection] = {}
         self._streams: list[Stream] = []
         self._tick_at = 0.0
+        self._full: set[Outlet] = set()  # those that something waits in
+        self._last_told: tuple[Refusal, bytes] | None = None
         self.port = 0
         self._selector.register(listen(path), selectors.EVENT_READ, self._accept)
 
@@ -88,8 +101,11 @@ class Server:
             self._tick_at = self._clock() + TICK_S
         if self._tick_at:
             timeout_s = max(0.0, self._tick_at - self._clock())
+        if self._full:
+            timeout_s = AGAIN_S if timeout_s is None else min(timeout_s, AGAIN_S)
         for key, _ in self._selector.select(timeout_s):
             key.data(key.fileobj)
+        self._full = {one for one in self._full if not one.flush()}
         if self._tick_at and self._clock() >= self._tick_at:
             self._tick_at = 0.0
             if self.referee.wants_tick:
@@ -101,7 +117,13 @@ class Server:
 
     def _accept(self, listener: socket.socket) -> None:
         peer, _ = listener.accept()
-        connection = Connection(peer.send)
+        outlet = Outlet(peer)
+
+        def send(frame: bytes) -> None:
+            if not outlet.send(*pieces(frame)):
+                self._full.add(outlet)
+
+        connection = Connection(send)
 
         def read(peer: socket.socket) -> None:
             if frame := receive(peer):
@@ -133,7 +155,7 @@ class Server:
                 frames = [(number, b"") for number in connections]
             for number, frame in frames:
                 if number not in connections:
-                    connections[number] = Connection(functools.partial(stream.queue, number))
+                    connections[number] = Connection(functools.partial(_queue, stream, number))
                 if frame:
                     self._hear(connections[number], frame)
                 else:
@@ -210,8 +232,7 @@ class Server:
             connection = self._connections.get((answer.rank, getattr(answer, "lane", BASE)))
             if connection is None:
                 continue  # it has died
-            with contextlib.suppress(OSError):
-                connection.send(frame_of(answer))
+            connection.send(self._frame_of(answer))
 
     def look(self, count: int) -> dict[str, Any]:
         """Who waits for whom since when, the last ``count`` agreed launches, and the time."""
@@ -242,21 +263,36 @@ class Server:
         running = [cell and cell.spec.seq for cell in self.referee.cells.running]
         return {"now": self._clock(), "waits": waits, "agreed": agreed, "running": running}
 
+    def _frame_of(self, answer: core.Answer) -> bytes:
+        """What a rank is sent."""
+        match answer:
+            case core.Go(is_alone=True):
+                return b"g"
+            case core.Go(count=count):
+                return COUNT.pack(b"G", count)
+            case core.Refuse(refusal=refusal, withdrawn=withdrawn):
+                return (b"W" if withdrawn else b"R") + self._told(refusal)
+            case core.Run(seq=seq):
+                return pack(b"J", ["run", seq])
+            case core.Skip(seq=seq, why=why):
+                return pack(b"J", ["skip", seq, why.after, why.dead])
+            case core.Closed(seq=seq, refusal=refusal, tells=tells):
+                return b'J["closed",%d,%s,%s]' % (seq, self._told(refusal), _json(tells))
+            case core.Over(seq=seq, refusal=over, tells=tells):
+                told = b"null" if over is None else self._told(over)
+                return b'J["over",%d,%s,%s]' % (seq, told, _json(tells))
 
-def frame_of(answer: core.Answer) -> bytes:
-    """What a rank is sent."""
-    match answer:
-        case core.Go(is_alone=True):
-            return b"g"
-        case core.Go(count=count):
-            return COUNT.pack(b"G", count)
-        case core.Refuse(refusal=refusal, withdrawn=withdrawn):
-            return pack(b"W" if withdrawn else b"R", refusal.plain())
-        case core.Run(seq=seq):
-            return pack(b"J", ["run", seq])
-        case core.Skip(seq=seq, why=why):
-            return pack(b"J", ["skip", seq, why.after, why.dead])
-        case core.Closed(seq=seq, refusal=refusal, tells=tells):
-            return pack(b"J", ["closed", seq, refusal.plain(), tells])
-        case core.Over(seq=seq, refusal=over, tells=tells):
-            return pack(b"J", ["over", seq, over and over.plain(), tells])
+    def _told(self, refusal: Refusal) -> bytes:
+        """A refusal as JSON; it mostly goes to all ranks."""
+        if self._last_told is None or self._last_told[0] is not refusal:
+            self._last_told = refusal, _json(refusal.plain())
+        return self._last_told[1]
+
+
+def _queue(stream: Stream, number: int, frame: bytes) -> None:
+    for piece in pieces(frame):
+        stream.queue(number, piece)
+
+
+def _json(body: Any) -> bytes:
+    return pack(b"", body)

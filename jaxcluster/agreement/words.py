@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterable, Mapping
 
 from jaxcluster.agreement.refusals import NOWHERE, Doing, Refusal
@@ -88,13 +89,15 @@ def rows(
 ) -> list[str]:
     """What the ranks did, a line for those that did the same."""
     is_one = len({one.fingerprint for one in refusal.doing if one.does == "waits"}) == 1
+    inputs = [one.signature.split(", ") for one in refusal.doing if one.does == "waits"]
+    alike = len([*itertools.takewhile(lambda same: len({*same}) == 1, zip(*inputs, strict=False))])
     branch, groups = _branch(refusal, sources), dict[str, list[int]]()
-    alike: dict[str, set[int]] = {}  # programs that look the same
+    looks: dict[str, set[int]] = {}  # the programs that look so
     for one in refusal.doing:
-        alike.setdefault(_row(one), set()).add(one.fingerprint)
+        looks.setdefault(_row(one, alike), set()).add(one.fingerprint)
     for one in refusal.doing:
-        row = _row(one)
-        if len(alike[row]) > 1:
+        row = _row(one, alike)
+        if len(looks[row]) > 1:
             row = f"{row}   program #{one.fingerprint & 0xFFFFFF:06x}"
         elif is_one and refusal.kind == "differs" and one.does == "waits":
             row = f"{row}   values #{one.given & 0xFFFFFF:06x}"
@@ -112,10 +115,15 @@ def rows(
     return lines
 
 
-def _row(one: Doing) -> str:
+def _row(one: Doing, alike: int) -> str:
+    """What a rank did.
+
+    Args:
+      alike: the first inputs that the programs of all ranks have.
+    """
     if one.does != "waits":
-        return {"works": "still at work", "idle": "run no cell"}.get(one.does, one.does)
-    place, program = one.place, f"{one.name} {one.signature}".strip()
+        return {"works": "still at work", "idle": "in no cell"}.get(one.does, one.does)
+    place, program = one.place, f"{one.name} {_short(one.signature, alike)}".strip()
     if place is not NOWHERE and place.line:
         text = place.text if len(place.text) <= TEXT_CHARS else place.text[:TEXT_CHARS] + "..."
         where = f"line {place.line}   {text}".rstrip()
@@ -125,6 +133,20 @@ def _row(one: Doing) -> str:
     elif place.within:
         program = f"{place.within}   {program}"
     return program
+
+
+def _short(signature: str, alike: int) -> str:
+    """A program's inputs; of many the first that differ."""
+    if len(signature) <= TEXT_CHARS:
+        return signature
+    inputs = signature.split(", ")
+    skipped = alike if alike < len(inputs) else 0
+    shown = ["..."] if skipped else []
+    for one in inputs[skipped:]:
+        if len(", ".join([*shown, one])) > TEXT_CHARS and shown != ["..."]:
+            return ", ".join([*shown, "..."])
+        shown.append(one)
+    return ", ".join(shown)
 
 
 def mixed(refusal: Refusal) -> str:

@@ -59,6 +59,7 @@ class Turns:
         self._asked: dict[int, wire.Inbox[Any]] = {}
         self._pressed: set[int] = set()  # turns that a stop was asked for here
         self._base: socket.socket | None = None
+        self._begun = b""  # pieces of a long frame
         self.interrupt: Callable[[int, bool], None] = lambda seq, is_stop: None
         self.taken = 0
 
@@ -118,6 +119,11 @@ class Turns:
         if not frame:
             self._control.unwatch(self._base.fileno())
             return
+        if frame[:1] in (b"+", b"."):
+            self._begun += frame[1:]
+            if frame[:1] == b"+":
+                return
+            frame, self._begun = self._begun, b""
         kind, *rest = json.loads(frame[1:])
         match kind, rest:
             case "run", [seq]:

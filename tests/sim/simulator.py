@@ -239,7 +239,7 @@ class Schedule:
 
     def program(self, op: Op) -> Program:
         key = op.processes, op.fingerprint
-        made = Program(*key, name=f"p{op.fingerprint}", meets_all=op.kind == "meet")
+        made = Program(*key, name=f"p{key}", meets_all=op.kind == "meet")
         return self.programs.setdefault(key, made)
 
     # ---------------------------------------------------------------------- playing
@@ -570,8 +570,8 @@ class Schedule:
         for seq, refusal in self.closed.items():
             if refusal.kind not in ("ended", "differs", "circle"):
                 continue
-            waiting = {one.processes for one in refusal.doing if one.does == "waits"}
-            for processes in waiting:
+            names = {one.name for one in refusal.doing if one.does == "waits"}
+            for processes in {p.processes for p in self.programs.values() if p.name in names}:
                 mixed = [
                     len({r.made[number].truth for r in self.ranks if number in r.made}) > 1
                     for number, (program, of, lane) in sorted(self.granted.items())

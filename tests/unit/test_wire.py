@@ -155,7 +155,7 @@ def test_half_a_surrogate_pair_travels_as_its_escape() -> None:
 
 
 def refused_at(text: str) -> Refusal:
-    return Refusal("ended", (1,), (Doing(0, "waits", place=Place(3, 1, text), processes=(0, 1)),))
+    return Refusal("ended", (1,), (Doing(0, "waits", place=Place(3, 1, text)),))
 
 
 def test_messages_are_read_from_zmqs_memory() -> None:

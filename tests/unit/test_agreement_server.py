@@ -1,0 +1,383 @@
+"""The referee's process: frames come in, answers go out, and no rank ends it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from multiprocessing import AuthenticationError
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import until
+
+from jaxcluster.agreement.cellqueue import CellSpec
+from jaxcluster.agreement.frames import BASE, BUFFER, COUNT, LAUNCH, PIECE, Relay, pack, pieces
+from jaxcluster.agreement.refusals import Refusal
+from jaxcluster.agreement.server import TICK_S, Server
+
+KEY = "a key"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Peer:
+    """One thread of a rank, as its socket sees it."""
+
+    def __init__(self, path: Path, rank: int, lane: str = "", *more: Any) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.settimeout(20)
+        self.socket.connect(str(path))
+        self.programs = itertools.count()
+        name, seq = more or ("", 0)
+        self.say(pack(b"H", [rank, lane, name, seq]))
+
+    def say(self, frame: bytes) -> None:
+        self.socket.send(frame)
+
+    def tell(self, method: str, *arguments: Any) -> None:
+        self.say(pack(b"J", [method, *arguments]))
+
+    def launch(self, *processes: int, fingerprint: int = 7, given: int = 0) -> None:
+        number = next(self.programs)
+        self.say(pack(b"D", [processes, fingerprint, "jit(sum)", "float32[8]", False]))
+        self.say(pack(b"P", [4, 3, "s = jnp.sum(x)", ""]))
+        self.say(LAUNCH.pack(b"L", number, number, given, 0))
+
+    def hears(self) -> bytes:
+        frame, begun = self.socket.recv(BUFFER), b""
+        while frame[:1] == b"+":
+            begun, frame = begun + frame[1:], self.socket.recv(BUFFER)
+        return begun + frame[1:] if begun else frame
+
+    def is_told(self) -> Any:
+        frame = self.hears()
+        return frame[:1], json.loads(frame[1:])
+
+
+class Made:
+    """A server of so many ranks, each with its two first connections, that answers at once."""
+
+    def __init__(self, folder: Path, num_ranks: int) -> None:
+        self.clock = Clock()
+        self.path = folder / "referee.sock"
+        self.server = Server(num_ranks, str(self.path), KEY, self.clock)
+        self.base, self.main = list[Peer](), list[Peer]()
+        for rank in range(num_ranks):
+            self.base.append(Peer(self.path, rank, BASE))
+            self.main.append(Peer(self.path, rank))
+            self.step()
+
+    def step(self) -> None:
+        """All that has been said is heard."""
+        ready = True
+        while ready:
+            self.server.step(0)
+            ready = bool(self.server._selector.select(0))
+
+    def begin(self, seq: int, *ranks: int) -> None:
+        for rank in ranks:
+            spec = {**vars(CellSpec(seq, ranks)), "ranks": list(ranks)}
+            self.base[rank].tell("arrive", spec)
+        self.step()
+        for rank in ranks:
+            assert self.base[rank].is_told() == (b"J", ["run", seq])
+
+    def close(self) -> None:
+        for peer in (*self.base, *self.main):
+            peer.socket.close()
+        self.step()
+        close(self.server)
+
+
+def close(server: Server) -> None:
+    for key in list(server._selector.get_map().values()):
+        key.fileobj.close()  # type: ignore[union-attr]
+    server._selector.close()
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Made]:
+    made = Made(tmp_path, 3)
+    yield made
+    made.close()
+
+
+def test_a_launch_of_all_its_processes_goes(made: Made) -> None:
+    made.begin(5, 0, 1, 2)
+    for rank in (0, 1):
+        made.main[rank].launch(0, 1)
+        made.step()
+    assert [made.main[rank].hears() for rank in (0, 1)] == [b"g", b"g"]
+
+
+def test_a_rank_with_several_threads_is_told_in_which_order_they_launch(made: Made) -> None:
+    made.begin(5, 0, 1, 2)
+    thread = Peer(made.path, 0, "loader 12", "loader load 1", 5)
+    made.step()
+    for count in (1, 2):
+        for rank in (0, 1):
+            made.main[rank].launch(0, 1)
+        made.step()
+        assert made.main[0].hears() == COUNT.pack(b"G", count)
+        assert made.main[1].hears() == b"g"
+    thread.socket.close()
+    made.step()
+    for rank in (0, 1):
+        made.main[rank].launch(0, 1)
+    made.step()
+    assert made.main[0].hears() == b"g"
+
+
+def test_a_cell_that_a_rank_ends_is_closed_and_over(made: Made) -> None:
+    made.begin(5, 0, 1, 2)
+    made.main[2].tell("end", "ok", [])
+    for rank in (0, 1):
+        made.main[rank].launch(0, 1, 2)
+    made.step()
+    kind, told = made.main[0].is_told()
+    refusal = Refusal.parse(told)
+    assert (kind, refusal.kind, refusal.causes) == (b"R", "ended", (2,))
+    assert refusal.doing[0].place.line == 3
+    assert made.main[1].is_told() == (kind, told)
+    assert made.base[0].is_told() == (b"J", ["closed", 5, told, True])
+    assert made.base[1].is_told() == (b"J", ["closed", 5, told, False])
+    for rank in (0, 1):
+        made.main[rank].tell("end", "error", [])
+    made.step()
+    assert made.base[0].is_told() == (b"J", ["over", 5, told, True])
+
+
+def test_a_cell_that_is_ok_is_over_without_a_refusal(made: Made) -> None:
+    made.begin(5, 0, 1)
+    for rank in (0, 1):
+        made.main[rank].tell("end", "ok", [[[0, 1], 99]])
+    made.step()
+    assert made.base[0].is_told() == (b"J", ["over", 5, None, True])
+    assert made.base[1].is_told() == (b"J", ["over", 5, None, False])
+
+
+def test_a_wait_is_left_on_demand(made: Made) -> None:
+    made.begin(5, 0, 1, 2)
+    made.main[0].launch(0, 1)
+    made.main[0].say(b"W")
+    made.step()
+    kind, told = made.main[0].is_told()
+    assert (kind, told["kind"], told["causes"]) == (b"W", "left", [0])
+    made.main[0].say(b"W")  # it waits no more
+    made.step()
+    made.main[1].launch(0, 1)
+    made.step()
+    assert made.main[1].is_told()[1]["kind"] == "left"  # nothing more is launched in this cell
+
+
+def test_others_have_a_moment_to_announce_theirs(made: Made) -> None:
+    """The minority is known then."""
+    made.begin(5, 0, 1, 2)
+    made.main[0].launch(0, 1, 2)
+    made.main[1].launch(0, 1, 2, fingerprint=8)
+    made.step()
+    assert made.server.referee.wants_tick
+    made.main[2].launch(0, 1, 2)
+    made.step()
+    assert made.main[0].is_told()[1]["causes"] == [1]
+
+
+def test_who_announces_nothing_in_that_moment_is_not_waited_for(made: Made) -> None:
+    made.begin(5, 0, 1, 2)
+    made.main[0].launch(0, 1, 2)
+    made.main[1].launch(0, 1, 2, fingerprint=8)
+    made.step()
+    made.server.step(0)
+    made.clock.now += TICK_S
+    made.server.step(0)
+    assert Refusal.parse(made.main[0].is_told()[1]).causes == (0, 1)
+
+
+def test_a_stop_closes_what_runs_and_a_cancelled_cell_does_not_begin(made: Made) -> None:
+    made.begin(5, 0, 1, 2)
+    made.main[0].launch(0, 1, 2)
+    for rank in (0, 1, 2):
+        made.base[rank].tell("arrive", {"seq": 6, "ranks": [0, 1, 2]})
+    made.base[1].tell("cancel", 6)
+    made.base[1].tell("stop", None)
+    made.step()
+    assert made.main[0].is_told()[1]["kind"] == "stopped"
+    heard = [made.base[0].is_told()[1][:2] for _ in range(2)]
+    assert sorted(heard) == [["closed", 5], ["skip", 6]]
+
+
+def test_a_death_shows_by_the_end_of_the_control_threads_connection(made: Made) -> None:
+    made.begin(5, 0, 1, 2)
+    made.main[0].launch(0, 1, 2)
+    made.step()
+    made.main[2].socket.close()
+    made.step()
+    assert made.server.referee.waits()  # this one may be the end of a child that it has forked
+    made.base[2].socket.close()
+    made.step()
+    assert made.main[0].is_told()[1]["kind"] == "died"
+
+
+def test_a_rank_that_has_gone_before_its_answer_ends_nobody(made: Made) -> None:
+    made.base[1].tell("look", 1, 10)
+    made.base[1].socket.close()
+    made.main[1].launch(1)
+    made.main[1].socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    made.main[1].socket.close()
+    made.step()
+    made.begin(5, 0, 2)
+
+
+def test_who_looks_is_told_who_waits_and_what_was_agreed(made: Made) -> None:
+    made.begin(5, 0, 1, 2)
+    made.main[0].launch(0, 1)
+    made.step()
+    made.clock.now += 2
+    made.main[1].launch(0, 1)
+    made.step()
+    made.main[2].launch(0, 1, 2, fingerprint=9)
+    made.step()
+    made.base[0].tell("look", 77, 10)
+    made.step()
+    _, (what, number, found) = made.base[0].is_told()
+    assert (what, number, found["now"]) == ("answer", 77, 102.0)
+    (wait,) = found["waits"]
+    assert (wait["rank"], wait["missing"], wait["since"], wait["seq"]) == (2, [0, 1], 102.0, 5)
+    (agreed,) = found["agreed"]
+    assert (agreed["number"], agreed["last"], agreed["late_s"]) == (1, 1, 2.0)
+    assert found["running"] == [5, 5, 5]
+    made.base[0].tell("look", 78, 0)
+    made.step()
+    assert made.base[0].is_told()[1][2]["agreed"] == []
+
+
+def test_one_xla_refusal_of_many_ranks_is_an_error_of_the_programs(made: Made) -> None:
+    made.begin(5, 0, 1)
+    for rank in (0, 1):
+        made.main[rank].launch(0, 1)
+    made.step()
+    for rank in (0, 1):
+        made.main[rank].tell("unmade", "", 1)
+        made.main[rank].tell("end", "error", [])
+    made.step()
+    told = [made.base[0].is_told()[1] for _ in range(2)]
+    assert [one[0] for one in told] == ["closed", "over"]
+    assert told[1][2]["kind"] == "failed"
+
+
+# --------------------------------------------------------------------------- long frames
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE, PIECE + 1, 2 * PIECE, 5 * PIECE + 3])
+def test_a_long_frame_is_sent_in_pieces(size: int) -> None:
+    frame = b"R" + bytes(size)
+    sent = list(pieces(frame))
+    assert max(map(len, sent)) <= PIECE + 1 < BUFFER
+    if len(sent) == 1:
+        assert sent == [frame]
+        return
+    assert {piece[:1] for piece in sent[:-1]} == {b"+"} and sent[-1][:1] == b"."
+    assert b"".join(piece[1:] for piece in sent) == frame
+
+
+def test_hundreds_of_ranks_that_each_do_something_else_are_all_told(tmp_path: Path) -> None:
+    made = Made(tmp_path, 300)
+    try:
+        everybody = range(300)
+        made.begin(5, *everybody)
+        for rank, peer in enumerate(made.main):
+            peer.say(pack(b"D", [list(everybody), rank, "jit(f)", "float32[8], " * 100, False]))
+            peer.say(pack(b"P", [4, 3, "s = jnp.sum(x)", ""]))
+            peer.say(LAUNCH.pack(b"L", 0, 0, 0, 0))
+            made.step()
+        for peer in made.main[:200:50]:  # while the others read nothing
+            frame = hears(peer, made)
+            assert len(frame) > BUFFER
+            refusal = Refusal.parse(json.loads(frame[1:]))
+            assert [one.rank for one in refusal.doing] == [*everybody]
+    finally:
+        made.close()
+
+
+def hears(peer: Peer, made: Made) -> bytes:
+    found: list[bytes] = []
+    thread = threading.Thread(target=lambda: found.append(peer.hears()))
+    thread.start()
+    while thread.is_alive():
+        made.server.step(0.001)
+    return found[0]
+
+
+# --------------------------------------------------------------------------- other hosts
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Server]:
+    server = Server(2, str(tmp_path / "referee.sock"), KEY)
+    server.listen("127.0.0.1")
+    stopped = threading.Event()
+
+    def serve() -> None:
+        while not stopped.is_set():
+            server.step(0.01)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield server
+    stopped.set()
+    thread.join(20)
+    close(server)
+
+
+def test_ranks_of_another_host_reach_the_referee_through_a_relay(
+    served: Server, tmp_path: Path
+) -> None:
+    path = tmp_path / "relay.sock"
+    Relay(str(path), ("127.0.0.1", served.port), KEY)
+    here, there = Peer(tmp_path / "referee.sock", 0), Peer(path, 1)
+    bases = Peer(tmp_path / "referee.sock", 0, BASE), Peer(path, 1, BASE)
+    for base in bases:
+        base.tell("arrive", {"seq": 5, "ranks": [0, 1]})
+    assert [base.is_told() for base in bases] == [(b"J", ["run", 5])] * 2
+    for peer in (there, here):
+        peer.launch(0, 1)
+    assert [peer.hears() for peer in (here, there)] == [b"g", b"g"]
+    here.launch(0, 1)
+    bases[1].socket.close()  # its process has ended
+    assert here.is_told()[1]["kind"] == "died"
+    for peer in (here, there, bases[0]):
+        peer.socket.close()
+
+
+def test_the_end_of_a_relay_is_the_end_of_its_ranks(served: Server, tmp_path: Path) -> None:
+    relay = Relay(str(tmp_path / "relay.sock"), ("127.0.0.1", served.port), KEY)
+    base = Peer(tmp_path / "relay.sock", 1, BASE)
+    until(lambda: (1, BASE) in served._connections, "it is known")
+    relay._stream.connection._close()  # type: ignore[attr-defined]
+    base.tell("look", 1, 1)
+    until(lambda: served.referee._dead == {1}, "it counts as dead")
+    base.socket.close()
+
+
+def test_who_has_not_the_key_is_not_heard_and_keeps_nobody_waiting(
+    served: Server, tmp_path: Path
+) -> None:
+    with pytest.raises(AuthenticationError):
+        Relay(str(tmp_path / "relay.sock"), ("127.0.0.1", served.port), "another")
+    silent = socket.create_connection(("127.0.0.1", served.port))
+    peer = Peer(tmp_path / "referee.sock", 0, BASE)
+    peer.tell("look", 3, 0)
+    assert peer.is_told()[1][:2] == ["answer", 3]
+    silent.close()
+    peer.socket.close()
