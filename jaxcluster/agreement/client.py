@@ -229,9 +229,7 @@ class Agreement:
             with contextlib.suppress(OSError):
                 lane.socket.send(b"W")  # it has no effect if "go" is on its way
 
-        timer = threading.Timer(seconds, leave)
-        timer.daemon = True
-        timer.start()
+        timer = _start_timer(seconds, leave)
         try:
             yield
         finally:
@@ -404,7 +402,7 @@ class Agreement:
                 self._coming.discard(number)
                 return handler(number, frame)
             self._coming.add(number)
-            threading.Timer(SOON_S, signal.pthread_kill, [main, number]).start()
+            _start_timer(SOON_S, signal.pthread_kill, main, number)
             return None
         if lane.deferred is not None:
             with contextlib.suppress(OSError):
@@ -414,7 +412,7 @@ class Agreement:
             return handler(number, frame)
         except BaseException as error:
             lane.deferred = error
-            threading.Thread(target=_signal_again, args=(lane, number), daemon=True).start()
+            _start_timer(0, _signal_again, lane, number)
             return None
 
     def is_launching(self, frame: FrameType | None) -> bool:
@@ -451,6 +449,14 @@ class Agreement:
         if self._base is not None and self._main is not None:
             self._base.close()
             self._main.socket.close()
+
+
+def _start_timer(seconds: float, function: Callable[..., None], *arguments: Any) -> threading.Timer:
+    """A thread of ours: its name keeps it apart from threads that a cell starts."""
+    timer = threading.Timer(seconds, function, arguments)
+    timer.name, timer.daemon = "jaxcluster-timer", True
+    timer.start()
+    return timer
 
 
 def _signal_again(lane: Lane, number: int) -> None:

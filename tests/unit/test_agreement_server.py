@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import socket
 import struct
@@ -10,13 +9,13 @@ import threading
 from collections.abc import Iterator
 from multiprocessing import AuthenticationError
 from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers import until
+from refereepeers import Peer, close, serving
 
 from jaxcluster.agreement.cellqueue import CellSpec
-from jaxcluster.agreement.frames import BASE, BUFFER, COUNT, LAUNCH, PIECE, Relay, pack, pieces
+from jaxcluster.agreement.frames import BASE, BUFFER, COUNT, PIECE, Relay, pieces
 from jaxcluster.agreement.refusals import Refusal
 from jaxcluster.agreement.server import TICK_S, Server
 
@@ -29,40 +28,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-class Peer:
-    """One thread of a rank, as its socket sees it."""
-
-    def __init__(self, path: Path, rank: int, lane: str = "", *more: Any) -> None:
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.socket.settimeout(20)
-        self.socket.connect(str(path))
-        self.programs = itertools.count()
-        name, seq = more or ("", 0)
-        self.say(pack(b"H", [rank, lane, name, seq]))
-
-    def say(self, frame: bytes) -> None:
-        self.socket.send(frame)
-
-    def tell(self, method: str, *arguments: Any) -> None:
-        self.say(pack(b"J", [method, *arguments]))
-
-    def launch(self, *processes: int, fingerprint: int = 7, given: int = 0) -> None:
-        number = next(self.programs)
-        self.say(pack(b"D", [processes, fingerprint, "jit(sum)", "float32[8]", False]))
-        self.say(pack(b"P", [4, 3, "s = jnp.sum(x)", ""]))
-        self.say(LAUNCH.pack(b"L", number, number, given, 0))
-
-    def hears(self) -> bytes:
-        frame, begun = self.socket.recv(BUFFER), b""
-        while frame[:1] == b"+":
-            begun, frame = begun + frame[1:], self.socket.recv(BUFFER)
-        return begun + frame[1:] if begun else frame
-
-    def is_told(self) -> Any:
-        frame = self.hears()
-        return frame[:1], json.loads(frame[1:])
 
 
 class Made:
@@ -98,12 +63,6 @@ class Made:
             peer.socket.close()
         self.step()
         close(self.server)
-
-
-def close(server: Server) -> None:
-    for key in list(server._selector.get_map().values()):
-        key.fileobj.close()  # type: ignore[union-attr]
-    server._selector.close()
 
 
 @pytest.fixture
@@ -297,9 +256,7 @@ def test_hundreds_of_ranks_that_each_do_something_else_are_all_told(tmp_path: Pa
         everybody = range(300)
         made.begin(5, *everybody)
         for rank, peer in enumerate(made.main):
-            peer.say(pack(b"D", [list(everybody), rank, "jit(f)", "float32[8], " * 100, False]))
-            peer.say(pack(b"P", [4, 3, "s = jnp.sum(x)", ""]))
-            peer.say(LAUNCH.pack(b"L", 0, 0, 0, 0))
+            peer.launch(*everybody, fingerprint=rank, signature="float32[8], " * 100)
             made.step()
         for peer in made.main[:200:50]:  # while the others read nothing
             frame = hears(peer, made)
@@ -326,18 +283,8 @@ def hears(peer: Peer, made: Made) -> bytes:
 def served(tmp_path: Path) -> Iterator[Server]:
     server = Server(2, str(tmp_path / "referee.sock"), KEY)
     server.listen("127.0.0.1")
-    stopped = threading.Event()
-
-    def serve() -> None:
-        while not stopped.is_set():
-            server.step(0.01)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    yield server
-    stopped.set()
-    thread.join(20)
-    close(server)
+    with serving(server):
+        yield server
 
 
 def test_ranks_of_another_host_reach_the_referee_through_a_relay(

@@ -1,0 +1,94 @@
+"""Ranks that are played: what the referee's process hears and says on their sockets."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from jaxcluster.agreement.frames import BASE, BUFFER, LAUNCH, pack
+from jaxcluster.agreement.server import Server
+
+
+class Peer:
+    """One thread of a rank, as its socket sees it."""
+
+    def __init__(self, path: Path, rank: int, lane: str = "", name: str = "", seq: int = 0) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.settimeout(20)
+        self.socket.connect(str(path))
+        self.numbers = itertools.count()
+        self.say(pack(b"H", [rank, lane, name, seq]))
+
+    def say(self, frame: bytes) -> None:
+        self.socket.send(frame)
+
+    def tell(self, method: str, *arguments: Any) -> None:
+        self.say(pack(b"J", [method, *arguments]))
+
+    def launch(
+        self, *processes: int, fingerprint: int = 7, given: int = 0, signature: str = "float32[8]"
+    ) -> None:
+        number = next(self.numbers)
+        self.say(pack(b"D", [processes, fingerprint, "jit(sum)", signature, False]))
+        self.say(pack(b"P", [4, 3, "s = jnp.sum(x)", ""]))
+        self.say(LAUNCH.pack(b"L", number, number, given, 0))
+
+    def hears(self) -> bytes:
+        frame, begun = self.socket.recv(BUFFER), b""
+        while frame[:1] == b"+":
+            begun, frame = begun + frame[1:], self.socket.recv(BUFFER)
+        return begun + frame[1:] if begun else frame
+
+    def is_told(self) -> tuple[bytes, Any]:
+        frame = self.hears()
+        return frame[:1], json.loads(frame[1:])
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+class RankPeer:
+    """A rank's two first connections."""
+
+    def __init__(self, path: Path, rank: int) -> None:
+        self.base, self.main = Peer(path, rank, BASE), Peer(path, rank)
+
+    def begin(self, seq: int, *ranks: int) -> None:
+        """It has a cell, and is told to begin it once all of these have it."""
+        self.base.tell("arrive", {"seq": seq, "ranks": list(ranks), "is_skippable": False})
+
+    def close(self) -> None:
+        self.base.close()
+        self.main.close()
+
+
+def close(server: Server) -> None:
+    """Close all sockets of a server that no thread runs."""
+    for key in list(server._selector.get_map().values()):
+        key.fileobj.close()  # type: ignore[union-attr]
+    server._selector.close()
+
+
+@contextmanager
+def serving(server: Server) -> Iterator[None]:
+    """Inside it the server runs, on a thread."""
+    stopped = threading.Event()
+
+    def serve() -> None:
+        while not stopped.is_set():
+            server.step(0.01)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join(20)
+        close(server)

@@ -1,0 +1,354 @@
+"""A rank's side: what is launched was agreed on, and what a signal's handler raises is raised."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from helpers import until
+from refereepeers import Peer, RankPeer, serving
+
+from jaxcluster.agreement import frames
+from jaxcluster.agreement.client import FOLDS, Agreement, Divergence, Stopped
+from jaxcluster.agreement.refusals import Place, Program
+from jaxcluster.agreement.server import Server
+from jaxcluster.engine.stacks import frames_of
+
+SUM = Program((0, 1), 7, "jit(sum)", "float32[8]")
+FOLDED = Program((0, 1), 9, "jit(add)", collective=False)
+
+
+class Rank:
+    """Rank 0, which is this process, beside a rank that is played."""
+
+    def __init__(self, path: Path) -> None:
+        self.server = Server(2, str(path))
+        self.given = 0
+        place = Place(4, 3, "s = jnp.sum(x)")
+        self.agreement = Agreement(0, lambda frame: place, lambda program: self.given)
+        self.other = RankPeer(path, 1)
+
+    def connect(self, path: Path) -> None:
+        self.base = self.agreement.connect(str(path))
+        self.base.settimeout(20)
+
+    def begin(self, seq: int = 5) -> None:
+        self.agreement.tell("arrive", {"seq": seq, "ranks": [0, 1], "is_skippable": False})
+        self.other.begin(seq, 0, 1)
+        self.other.base.is_told()
+        self.base.recv(frames.BUFFER)
+        self.agreement.begin(seq)
+
+    def later(self, do: Callable[[], object]) -> None:
+        """On another thread, once the main thread waits in a launch."""
+
+        def run() -> None:
+            until(lambda: self.is_waiting, "it waits")
+            do()
+
+        threading.Thread(target=run, daemon=True).start()
+
+    @property
+    def is_waiting(self) -> bool:
+        return any(wait.rank == 0 for wait, _ in self.server.referee.waits())
+
+    def launch(self, program: Program = SUM, call: Callable[[], Any] = lambda: "made") -> Any:
+        return self.agreement.launch(program, call)
+
+
+@pytest.fixture
+def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rank]:
+    monkeypatch.setattr(threading.Thread, "start", threading.Thread.start)  # what is changed here
+    made = Rank(tmp_path / "referee.sock")
+    with ExitStack() as stack:
+        stack.enter_context(serving(made.server))
+        made.connect(tmp_path / "referee.sock")
+        made.begin()
+        yield made
+        made.other.close()
+        made.base.close()
+        assert made.agreement._main is not None
+        made.agreement._main.socket.close()
+
+
+def test_a_launch_is_made_once_the_others_have_announced_it(rank: Rank) -> None:
+    made: list[str] = []
+    rank.later(lambda: (made.append("other"), rank.other.main.launch(0, 1)))
+    assert rank.launch(call=lambda: made.append("launched") or "result") == "result"
+    assert made == ["other", "launched"]
+    assert rank.agreement.taken() == 1
+    ((program, place, *_),) = rank.agreement.last()
+    assert (program, place.line) == (SUM, 3)
+
+
+def test_where_jax_asks_for_a_layout_the_answer_is_waited_for(rank: Rank) -> None:
+    layouts, confirmed = rank.agreement.preparations(SUM, "layout"), rank.agreement.confirmations()
+    for count in (1, 2):
+        rank.other.main.launch(0, 1)
+        assert next(layouts) == "layout"
+        assert threading.get_ident() in rank.agreement.begun
+        next(confirmed)
+        assert rank.agreement.begun == {}
+        assert rank.agreement.taken() == count
+
+
+def test_what_is_refused_is_not_launched_and_says_why(rank: Rank) -> None:
+    rank.other.main.tell("end", "ok", [])
+    with pytest.raises(Divergence, match="Rank 1 ended the cell without") as c:
+        rank.launch(call=lambda: pytest.fail("it was launched"))
+    assert c.value.refusal is not None and c.value.refusal.causes == (1,)
+    assert (rank.agreement.begun, rank.agreement.taken()) == ({}, 0)
+    with pytest.raises(Divergence):  # nothing more is launched in this cell
+        rank.launch()
+
+
+def test_a_long_refusal_comes_in_pieces(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "PIECE", 40)
+    rank.other.main.tell("end", "ok", [])
+    with pytest.raises(Divergence, match="ended the cell") as caught:
+        rank.launch()
+    assert caught.value.refusal is not None and len(caught.value.refusal.doing) == 2
+
+
+def test_a_stop_is_raised_before_the_launch(rank: Rank) -> None:
+    rank.later(lambda: rank.agreement.tell("stop", None))
+    with pytest.raises(Stopped):
+        rank.launch()
+    assert issubclass(Stopped, KeyboardInterrupt)
+
+
+def test_other_values_of_the_hosts_are_refused(rank: Rank) -> None:
+    rank.given = 3
+    rank.other.main.launch(0, 1, given=4)
+    with pytest.raises(Divergence, match="one program with different values"):
+        rank.launch()
+
+
+def test_where_the_referee_is_gone_nothing_is_launched(rank: Rank) -> None:
+    connection = rank.server._connections[0, ""]
+    socket = connection.send.__closure__[0].cell_contents._peer  # type: ignore[attr-defined]
+    rank.later(lambda: socket.shutdown(2))
+    with pytest.raises(ConnectionError, match="The referee is gone"):
+        rank.launch()
+
+
+# --------------------------------------------------------------------------- without collectives
+
+
+def test_launches_without_collectives_wait_for_nobody_but_each_so_many(rank: Rank) -> None:
+    for _ in range(FOLDS - 1):
+        assert rank.launch(FOLDED) == "made"
+    assert rank.agreement.taken() == 0  # they were not agreed on
+    rank.later(lambda: rank.agreement.tell("stop", None))
+    with pytest.raises(Stopped):
+        rank.launch(FOLDED)
+
+
+def test_their_hash_is_told_at_the_cells_end(rank: Rank) -> None:
+    rank.launch(FOLDED)
+    rank.agreement.end("ok")
+    rank.other.main.tell("end", "ok", [[[0, 1], 1]])
+    kind, (what, seq, refusal, _) = rank.other.base.is_told()
+    assert (kind, what, seq, refusal["kind"]) == (b"J", "over", 5, "uneven")
+    rank.begin(6)
+    rank.agreement.end("ok")  # none of the cell before
+    rank.other.main.tell("end", "ok", [])
+    assert rank.other.base.is_told()[1][2] is None
+
+
+# --------------------------------------------------------------------------- failed launches
+
+
+def test_what_xla_refuses_on_one_rank_alone_is_told(rank: Rank) -> None:
+    rank.other.main.launch(0, 1)
+    with pytest.raises(ZeroDivisionError):
+        rank.launch(call=lambda: 1 // 0)  # type: ignore[arg-type, return-value]
+    assert rank.agreement.taken() == 0
+    rank.agreement.end("error")
+    assert rank.agreement.taken() == 1  # it has its place among the agreed ones
+    rank.other.base.is_told()  # closed, since it failed
+    rank.other.main.tell("end", "error", [])
+    assert rank.other.base.is_told()[1][2]["kind"] == "torn"
+
+
+def test_a_launch_inside_of_a_launch_is_an_error(rank: Rank) -> None:
+    rank.other.main.launch(0, 1)
+    with pytest.raises(RuntimeError, match="can't be launched while jit"):
+        rank.launch(call=lambda: rank.launch(FOLDED))
+
+
+# --------------------------------------------------------------------------- signals
+
+
+class Late(Exception):
+    pass
+
+
+def raise_late(number: int, frame: FrameType | None) -> None:
+    raise Late
+
+
+@pytest.fixture
+def guarded(rank: Rank) -> Iterator[Rank]:
+    before = signal.signal(signal.SIGUSR1, rank.agreement.guarded(raise_late))
+    yield rank
+    signal.signal(signal.SIGUSR1, before)
+
+
+def send_signal() -> None:
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+
+def test_what_a_handler_raises_in_a_wait_leaves_it(guarded: Rank) -> None:
+    guarded.later(send_signal)
+    with pytest.raises(Late):
+        guarded.launch(call=lambda: pytest.fail("it was launched"))
+    guarded.other.main.launch(0, 1)
+    assert guarded.other.main.is_told()[1]["kind"] == "left"
+    assert not guarded.is_waiting
+
+
+def test_in_a_launch_nothing_is_raised_but_after_it(guarded: Rank) -> None:
+    made: list[str] = []
+
+    def call() -> None:
+        send_signal()
+        time.sleep(0.05)
+        made.append("whole")
+
+    guarded.other.main.launch(0, 1)
+    with pytest.raises(Late):
+        guarded.launch(call=call)
+        made.append("returned")
+        time.sleep(20)
+    assert made == ["whole", "returned"]
+    assert guarded.agreement.taken() == 1
+
+
+def test_elsewhere_a_handler_raises_where_it_is(guarded: Rank) -> None:
+    with pytest.raises(Late):
+        send_signal()
+        time.sleep(20)
+
+
+def test_a_handler_that_raises_nothing_ends_no_wait(rank: Rank) -> None:
+    called: list[int] = []
+    handler = rank.agreement.guarded(lambda number, frame: called.append(number))
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+
+        def do() -> None:
+            send_signal()
+            until(lambda: called, "it is called")
+            rank.other.main.launch(0, 1)
+
+        rank.later(do)
+        assert rank.launch() == "made"
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_launch_may_be_limited_in_time(rank: Rank) -> None:
+    late = TimeoutError("DEADLINE_EXCEEDED")
+    with pytest.raises(TimeoutError) as caught, rank.agreement.limited(0.05, late):
+        rank.launch()
+    assert caught.value is late
+    assert rank.agreement._main is not None and rank.agreement._main.deferred is None
+
+
+def test_another_thread_can_tell_what_the_main_thread_launches(rank: Rank) -> None:
+    told: list[Any] = []
+    main = threading.get_ident()
+
+    def look() -> None:
+        told.append(rank.agreement.launching(frames_of(main)))
+        rank.other.main.launch(0, 1)
+
+    rank.later(look)
+    rank.launch()
+    assert told[0][0] == "jit(sum)" and told[0][1] > 0
+    assert rank.agreement.launching(frames_of(main)) is None
+
+
+def test_what_xla_has_refused_is_no_launch_that_goes_on(rank: Rank) -> None:
+    rank.other.main.launch(0, 1)
+    with pytest.raises(ZeroDivisionError):
+        rank.launch(call=lambda: 1 // 0)  # type: ignore[arg-type, return-value]
+    assert rank.agreement.begun
+    assert rank.agreement.launching(frames_of(threading.get_ident())) is None
+    assert not rank.agreement.is_launching(sys._getframe())
+
+
+# --------------------------------------------------------------------------- threads
+
+
+def test_threads_are_known_by_what_they_are_for(rank: Rank) -> None:
+    rank.agreement.watch_threads()
+    threads = [threading.Thread(target=time.sleep, args=(0,), name=f"loader-{n}") for n in (3, 4)]
+    inner: list[threading.Thread] = []
+
+    def start_another() -> None:
+        inner.append(threading.Thread(target=send_signal, name="saver"))
+        inner[0].run = lambda: None  # type: ignore[method-assign]
+        inner[0].start()
+
+    threads.append(threading.Thread(target=start_another, name="starter"))
+    for thread in threads:
+        thread.start()
+    for thread in (*threads, *inner):
+        thread.join(20)
+    tasks = [thread.jaxcluster_task for thread in threads]  # type: ignore[attr-defined]
+    assert tasks[0] == ("loader- sleep 1", 5)
+    assert tasks[1] == ("loader- sleep 2", 5)
+    assert inner[0].jaxcluster_task == ("saver send_signal 1", 5)  # type: ignore[attr-defined]
+    rank.agreement.begin(6)
+    again = threading.Thread(target=time.sleep, args=(0,), name="loader-9")
+    again.start()
+    again.join(20)
+    assert again.jaxcluster_task == ("loader- sleep 1", 6)  # type: ignore[attr-defined]
+
+
+def test_two_threads_launch_in_the_referees_order(rank: Rank, tmp_path: Path) -> None:
+    """Whichever of the two hears of its "go" first."""
+    rank.agreement.watch_threads()
+    order: list[str] = []
+    other = Program((0, 1), 8, "jit(load)")
+
+    def load() -> None:
+        rank.launch(other, lambda: order.append("loader"))
+
+    thread = threading.Thread(target=load, name="loader")
+    thread.start()
+    until(lambda: rank.is_waiting, "the thread waits")
+    ((wait, _),) = rank.server.referee.waits()
+    name, seq = rank.server.referee._ranks[0].lanes[wait.lane]
+    assert name.startswith("loader test_") and name.endswith("load 1") and seq == 5
+    lane = Peer(tmp_path / "referee.sock", 1, "its loader", name, seq)
+    rank.later(lambda: (lane.launch(0, 1, fingerprint=8), rank.other.main.launch(0, 1)))
+    rank.launch(call=lambda: order.append("main"))
+    thread.join(20)
+    assert order == ["loader", "main"]
+    assert rank.agreement.taken() == 2
+    lane.close()
+
+
+def test_a_process_that_was_forked_launches_nothing(rank: Rank) -> None:
+    rank.agreement._is_child = True
+    with pytest.raises(RuntimeError, match="forked from rank 0, so it can't launch jit"):
+        rank.launch()
+
+
+def test_where_one_thread_alone_may_launch_the_others_are_left_to_xla(rank: Rank) -> None:
+    rank.agreement.only = threading.get_ident() + 1
+    layouts = rank.agreement.preparations(SUM, "layout")
+    assert next(layouts) == "layout"
+    assert not rank.is_waiting
