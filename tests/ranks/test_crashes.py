@@ -12,7 +12,7 @@ from overhosts import place, send_signal
 import jaxcluster
 from jaxcluster.errors import CellFailed, RankDied
 from jaxcluster.wire.link import replies
-from jaxcluster.wire.ops.lockstep import Poll
+from jaxcluster.wire.ops.lockstep import Stacks
 
 Start = Callable[..., jaxcluster.Cluster]
 SETUP = "import jax, jax.numpy as jnp, os, time, threading; rank = jax.process_index()"
@@ -120,7 +120,6 @@ def test_a_process_that_the_user_started_may_crash(start: Start) -> None:
         cluster.run("1", show=False)
 
 
-@pytest.mark.timeout(300)
 def test_ranks_that_are_asked_where_they_are_while_they_trace_go_on(start: Start) -> None:
     """The crash that was seen: the walk of a live stack, in trainings that compile much."""
     cluster = start(2, devices_per_process=1)
@@ -132,7 +131,7 @@ def recurse(x, n):
     if n % 3 == 0: return jax.vmap(lambda y: recurse(y, n - 1))(x[None])[0]
     return recurse(x * 2.0 + n, n - 1)
 def train(seconds):
-    secret, end, k = 7, time.monotonic() + seconds, 0
+    end, k = time.monotonic() + seconds, 0
     while time.monotonic() < end:
         jax.make_jaxpr(lambda x: jax.grad(lambda y: recurse(y, 15))(x))(1.0)
         k += 1
@@ -140,14 +139,13 @@ def train(seconds):
 sys.setswitchinterval(1e-5)
 """
     )
-    cell = cluster.submit("train(15)", execution_count=4)
-    asked, places, values = 0, set(), set()
+    cell = cluster.submit("train(8)", execution_count=4)
+    asked, places = 0, set[str]()
     while not cell.record.replies and asked < 2000:
-        answers = cluster.link.gather([0, 1], Poll(["secret"], 1), timeout_s=5.0)
-        for report in (reply.report for reply in replies(answers).values()):
+        answers = cluster.link.gather([0, 1], Stacks(), timeout_s=5.0)
+        for report in replies(answers).values():
             if report.state.state == "running":
                 places.update(row[2] for row in report.stack)
-                values.add(report.locals.get("secret"))
         asked += 1
         if cell.done:
             break
@@ -156,7 +154,6 @@ sys.setswitchinterval(1e-5)
     assert cell.wait().result(1) == {"text/plain": "True"}
     assert asked > 20
     assert "recurse" in places or "train" in places
-    assert "7" in values
 
 
 def test_deep_stacks_name_the_cells_line(start: Start) -> None:
