@@ -402,11 +402,7 @@ mesh = jax.make_mesh((jax.device_count(),), ("i",))
 x = jax.make_array_from_callback(
     (8,), NamedSharding(mesh, P("i")), lambda i: np.arange(8.0)[i])
 ''')
-from jaxcluster import wire
-from jaxcluster.wire.link import Sink
-# Past Cluster.run, which would find out that rank 0 never comes.
-cell = wire.CellRequest(1000, "print(float(jnp.sum(x)))", 1000, [1], [])
-cluster.link.request(1, cell, sink=Sink())
+cluster.submit("print(float(jnp.sum(x)))", ranks=[1])  # it waits: more cells may be sent
 while cluster.status()[1].state != "running": pass
 print('ready')
 input()
