@@ -118,6 +118,7 @@ class RunningCell:
         self._ended: threading.Event | None = None  # where it is carried through on a thread
         self._stopped: CellInterrupted | None = None  # in the recovery at its end, on a thread
         self._listener_error: Exception | None = None
+        self._held_since, self._held_s = 0.0, 0.0  # by a person, which no time limit counts
         self._has_code = options.message is None and not options.post_mortem
 
     # ------------------------------------------------------------------ waiting
@@ -226,14 +227,14 @@ class RunningCell:
 
     def _step(self) -> None:
         now = time.monotonic()
-        if self._timeout_s is not None and now > self.started + self._timeout_s and not self.why:
+        if (left_s := self._left_s(now)) is not None and left_s <= 0:
             self.stop("timeout")
         if now >= self._look_at:
             self._look()
             self._look_at = time.monotonic() + LOOK_S
         wait_s = max(0.0, self._look_at - time.monotonic())
-        if self._timeout_s is not None and not self.why:
-            wait_s = min(wait_s, max(0.0, self.started + self._timeout_s - now))
+        if left_s is not None:
+            wait_s = min(wait_s, max(0.0, left_s))
         if self._closed_at or not self._open_ranks():
             wait_s = min(wait_s, 0.1)
         if (look_s := self.talk.look_s) is not None:
@@ -242,6 +243,21 @@ class RunningCell:
             self._take(self._sink.get(timeout=wait_s))
         if self.talk.is_open:
             self.talk.step(time.monotonic(), self._open_ranks())
+
+    def _left_s(self, now: float) -> float | None:
+        """What is left of its time limit; None where it has none now."""
+        if self._timeout_s is None or self.why or self.paused:
+            return None
+        return self.started + self._held_s + self._timeout_s - now
+
+    def _hold(self, rank: int, is_held: bool, now: float) -> None:
+        """A person holds a rank, or has let it go."""
+        was_held = bool(self.paused)
+        (self.paused.add if is_held else self.paused.discard)(rank)
+        if self.paused and not was_held:
+            self._held_since = now
+        elif was_held and not self.paused:
+            self._held_s += now - self._held_since
 
     def _take(self, event: Event[Any]) -> None:
         """Hear what has come."""
@@ -255,7 +271,7 @@ class RunningCell:
                 record.add_reply(event.body)
                 self._note_names(event.body)
                 self.talk.withdraw(rank)
-                self.paused.discard(rank)
+                self._hold(rank, False, now)
                 self._listen(event.body)
                 events.tell()
             case "closed":
@@ -267,7 +283,7 @@ class RunningCell:
                 self.talk.add(event.body, now)
             case "paused":
                 kind = event.body.kind
-                (self.paused.add if kind else self.paused.discard)(rank)
+                self._hold(rank, bool(kind), now)
                 record.held |= self.paused
                 self.talk.paused(rank, kind)
             case "died" if rank not in record.replies:
