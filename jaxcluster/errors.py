@@ -200,8 +200,8 @@ class Divergence(JaxClusterError):
 
     def __init__(self, message: str = "", hint: str = "", ranks: Sequence[int] = ()) -> None:
         super().__init__(message, hint)
-        self.args = (message, hint, ranks)
-        self.ranks = list(ranks)
+        self.args = (message, hint, tuple(ranks))
+        self.ranks = tuple(ranks)
 
     def _render_traceback_(self) -> list[str]:
         return [f"\x1b[0;31m{type(self).__name__}\x1b[0m in {self}"]

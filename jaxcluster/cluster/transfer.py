@@ -494,6 +494,7 @@ def _assign(
       CellInterrupted: stop was pressed when all had read it.
     """
 
+    @functools.cache  # one body for all ranks is encoded once
     def assign(path: str, turn: CellSpec) -> Assign:
         return Assign(turn, token, path, places if path else [])
 

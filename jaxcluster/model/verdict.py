@@ -142,7 +142,7 @@ def _diverged(ending: Ending) -> Divergence | None:
     message = f"cell [{record.execution_count}]: {message[0].lower()}{message[1:]}"
     names = sorted(rewrite.assigned_names(record.source)) if refusal.mixed is not None else []
     more = f"It has assigned: {', '.join(names)}." if names else ""
-    return Divergence(message, _hint(ending, more), list(refusal.causes))
+    return Divergence(message, _hint(ending, more), refusal.causes)
 
 
 def _stuck(ending: Ending) -> RankHung | None:

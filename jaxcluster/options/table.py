@@ -182,7 +182,7 @@ OPTIONS = (
         "where JAX's coordinator listens: HOST:PORT or unix:/PATH", "127.0.0.1:8476"),
     Option("--coordinator-bind-address", TEXT, "HOST:PORT",
         "the address that it binds to, if that differs", "0.0.0.0:8476",
-        start="-n 4 --coordinator-address h1:8476"),
+        start="-n 4 --coordinator-address 127.0.0.1:8476"),
     Option("--initialization-timeout", COUNT, "S", "seconds that JAX's own initialization may take",
         "600"),
     Option("--heartbeat-timeout-seconds", COUNT, "S",

@@ -100,7 +100,7 @@ def test_a_skip_is_told_with_what_each_rank_did(ranks: jaxcluster.Cluster) -> No
     )
     assert re.fullmatch(r"  rank 1 +ended   line 2 is `if r != 1:`", rows[1])
     assert last == "Nothing was launched. Fix the cell and run it again."
-    assert error.ranks == [1]
+    assert error.ranks == (1,)
     # As in any notebook: variables are what the cell had made of them.
     record = ranks.run("print(y, 's' in globals())", show=False)
     assert printed(record) == ["2 False\n" if rank == 1 else "1 False\n" for rank in RANKS]
@@ -109,7 +109,7 @@ def test_a_skip_is_told_with_what_each_rank_did(ranks: jaxcluster.Cluster) -> No
 def test_one_rank_that_launches_alone_is_named(ranks: jaxcluster.Cluster) -> None:
     error = refused(ranks, "if r == 2: s = float(total(x))")
     assert told(error).startswith("Rank 2 makes a launch that the others do not.")
-    assert error.ranks == [2]
+    assert error.ranks == (2,)
 
 
 def test_what_differs_is_told(ranks: jaxcluster.Cluster) -> None:
@@ -117,7 +117,7 @@ def test_what_differs_is_told(ranks: jaxcluster.Cluster) -> None:
     assert told(error).startswith("Ranks 0-3 came to launch different programs.")
     assert "choose afterwards" in str(error)
     assert re.search(r"\n  ranks 0-2 .*program #[0-9a-f]{6}\n  rank 3 .*program #", str(error))
-    assert error.ranks == [3]
+    assert error.ranks == (3,)
     error = refused(
         ranks, "y = spread(np.ones(32 if r == 2 else 16, np.float32))\ns = float(total(y))"
     )
@@ -130,7 +130,7 @@ def test_another_order_is_that_ranks_mistake(ranks: jaxcluster.Cluster) -> None:
     error = refused(
         ranks, "both = [total, largest]\nfor f in (both[::-1] if r == 3 else both): f(x)"
     )
-    assert error.ranks == [3]
+    assert error.ranks == (3,)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_launches_without_a_collective_wait_for_nobody_and_are_compared(
     assert printed(record) == [f"{rank != 1}\n" for rank in RANKS]
     error = refused(ranks, "if r == 2: y = step(x)")
     assert told(error).startswith("Rank 2 launched other programs without collectives.")
-    assert error.ranks == [2]
+    assert error.ranks == (2,)
     error = refused(ranks, "if r == 2: y = step(x)\ns = float(total(x))")
     assert "came to launch a program after others." in str(error)
 
@@ -257,12 +257,12 @@ def test_a_turn_that_one_rank_leaves_out_is_an_error_on_all(ranks: jaxcluster.Cl
     assert "The last 11 launches from line 4 on may have met other turns of a loop" in str(error)
     assert "Nothing was launched" not in str(error)
     assert re.search(r"It has assigned: .*\bp\b.*\bq\b.*\bs\b", str(error))
-    assert error.ranks == [1]
+    assert error.ranks == (1,)
 
 
 def test_a_rank_that_runs_more_turns_is_named(ranks: jaxcluster.Cluster) -> None:
     error = refused(ranks, "for i in range(5 + (r == 0)):\n    s = total(x)", launches=5)
-    assert error.ranks == [0]
+    assert error.ranks == (0,)
     assert "line 2" in str(error)
 
 
@@ -565,7 +565,7 @@ def test_a_barrier_of_a_librarys_is_agreed_on(ranks: jaxcluster.Cluster) -> None
     assert printed(record) == ["True\n"] * 4
     error = refused(ranks, "if r != 1: client.wait_at_barrier('skipped', 20_000)")
     assert "wait_at_barrier('skipped')" in str(error)
-    assert error.ranks == [1]
+    assert error.ranks == (1,)
     cell = ranks.submit("if r == 1: time.sleep(60)\nclient.wait_at_barrier('stopped', 60_000)")
     until(lambda: len(ranks.look().waits) == 3, "the others are there")
     cell.stop()

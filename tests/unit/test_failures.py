@@ -232,11 +232,3 @@ def test_such_a_step_is_told_where_a_cell_has_broken_what_tells_it() -> None:
     finally:
         builtins.len = kept
     assert faults[0].startswith("TypeError: 'NoneType' object is not callable (test_failures.py:")
-
-
-def test_an_error_of_processes_that_did_not_come_to_be_connected_is_known() -> None:
-    told = "UNKNOWN: Gloo context initialization failed: DEADLINE_EXCEEDED: GetKeyValue() timed out"
-    assert failures.error_info(RuntimeError(told), [], ()).unconnected
-    assert not failures.error_info(
-        RuntimeError("UNKNOWN: Gloo all-reduce failed"), [], ()
-    ).unconnected

@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jaxcluster import wire
+from jaxcluster.agreement.cellqueue import CellSpec
 from jaxcluster.cluster import history
 from jaxcluster.cluster.history import Following, Reader, find
 from jaxcluster.engine import history as writing
@@ -48,10 +48,12 @@ class Ranks:
         return following.record.records[rank].text()
 
 
-def cell(seq: int, source: str = "", number: int = 0, **more: Any) -> wire.CellRequest:
-    given: dict[str, Any] = {"sent_ns": seq * S, "who": "a.ipynb (process 7 on h)", "ranks": [0]}
-    given |= {"shown_ranks": [0], **more}
-    return wire.CellRequest(seq, source or f"source {seq}", number or seq, **given)
+def cell(
+    seq: int, source: str = "", number: int = 0, ranks: tuple[int, ...] = (0,), **more: Any
+) -> wire.CellRequest:
+    given: dict[str, Any] = {"sent_ns": seq * S, "who": "a.ipynb (process 7 on h)", **more}
+    source = source or f"source {seq}"
+    return wire.CellRequest(CellSpec(seq, ranks), source, number or seq, [0], **given)
 
 
 def reply(seq: int, status: str = "ok", error: wire.ErrorInfo | None = None) -> wire.CellReply:
@@ -273,14 +275,14 @@ def test_a_cell_whose_end_could_not_be_kept_did_not_die(
 
 def test_a_cell_that_a_rank_has_not_begun_is_not_over(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path, 2)
-    both = replace(cell(1), ranks=[0, 1])
+    both = cell(1, ranks=(0, 1))
     first, second = ranks.ranks
     first.begin(both)
     first.end(reply(1))
     assert ranks.cells()[0].state == "running"
     second.skip(both)  # interrupted before its turn
     assert ranks.cells()[0].state == "ok"
-    later = replace(cell(2), ranks=[0, 1])
+    later = cell(2, ranks=(0, 1))
     first.begin(later)
     first.end(reply(2))
     assert ranks.cells()[1].state == "running"

@@ -125,7 +125,6 @@ def test_these_names_are_jaxclusters_interface() -> None:
         "attach",
         "current",
         "load_ipython_extension",
-        "place",
         "seed",
         "start",
         "unload_ipython_extension",
@@ -157,8 +156,8 @@ def test_private_names_of_jax_stand_in_one_package() -> None:
 
 ROOM = "allocation"
 KINDS = {
-    "ChannelLink", "Fleet", "HostAllocation", "HostProcesses", "HostStates", "HostTurns",
-    "LocalAllocation", "LocalProcesses", "LocalStates", "LocalTurns", "SocketLink", "Supervisor",
+    "ChannelLink", "Fleet", "HostAllocation", "HostProcesses", "HostStates",
+    "LocalAllocation", "LocalProcesses", "LocalStates", "SocketLink", "Supervisor",
 }  # fmt: skip
 
 

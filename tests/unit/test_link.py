@@ -13,6 +13,7 @@ import zmq
 from helpers import until
 
 from jaxcluster import wire
+from jaxcluster.agreement.cellqueue import CellSpec
 from jaxcluster.errors import NotSerialisable, RankDied, RankError, TransferError, VersionMismatch
 from jaxcluster.wire.link import Event, Link, Sink, SocketLink, unwrap
 from jaxcluster.wire.ops import Operation
@@ -391,7 +392,7 @@ def test_a_rank_behind_a_cut_is_not_called_dead() -> None:
 def test_a_reply_with_other_fields_is_a_mismatch(link: Link) -> None:
     """``echo`` replies to all alike."""
 
-    class Tell(Operation[wire.Launch], op="tell"):
+    class Tell(Operation[wire.Death], op="tell"):
         what: str = "op"
         body: Any = None
 
@@ -433,7 +434,7 @@ def test_one_body_for_all_ranks_is_encoded_once(monkeypatch: pytest.MonkeyPatch)
     encode = wire.encode_body
     monkeypatch.setattr(wire, "encode_body", lambda body: encoded.append(body) or encode(body))
     link = Written()
-    body = wire.CellRequest(7, "half a pair: \ud83d", 7, [0, 1, 2], [0])
+    body = wire.CellRequest(CellSpec(7, (0, 1, 2)), "half a pair: \ud83d", 7, [0])
     ids = link.request_each(dict.fromkeys(range(3), body), sink=Sink())
     assert len(encoded) == 1
     assert [link.sent[rank]["id"] for rank in range(3)] == ids

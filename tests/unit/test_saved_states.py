@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import pytest
 
 from jaxcluster.errors import RecoveryError
 from jaxcluster.records import saved_states
-from jaxcluster.records.saved_states import Dead, Kept, LocalStates
-from jaxcluster.wire.ops.state import SaveReport
+from jaxcluster.records.saved_states import Kept, LocalStates
+from jaxcluster.wire.ops.saving import Saved
 
 
 @pytest.fixture(autouse=True)
@@ -25,26 +26,30 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TMPDIR", raising=False)
 
 
+def unseen(paths: Sequence[Path]) -> Callable[[], None]:
+    """Nobody looks after them."""
+    return lambda: None
+
+
 @pytest.fixture
 def folder() -> Iterator[LocalStates]:
-    made = LocalStates(2)
+    made = LocalStates(2, unseen)
     yield made
     made.remove()
 
 
-def write(folder: LocalStates, rank: int, nbytes: int = 10) -> SaveReport:
+def write(folder: LocalStates, rank: int) -> Saved:
     """What a rank says of a file that it has written."""
-    where = folder.places_for(rank)[0][0]
-    Path(where, f"rank-{rank}.state").write_bytes(b"x" * nbytes)
-    texts = {"a": f"={rank}", "b": ""}
-    return SaveReport(["a"], {"b": "why"}, texts=texts, folder=where, file_nbytes=nbytes)
+    where, name = folder.places_for(rank)[0][0], f"rank-{rank}.state"
+    Path(where, name).write_bytes(b"x" * 10)
+    return Saved(where, [name], 10, ["a"], {"b": "why"})
 
 
 def test_memory_is_shared_out_and_a_disk_is_not(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(saved_states, "memory_room", lambda path: 1000)
-    folder = LocalStates(4)
+    folder = LocalStates(4, unseen)
     (memory, room), (disk, unlimited) = folder.places_for(0)
     assert Path(memory).parent.name == "memory" and room == 250
     assert Path(disk).parent.name == "run" and unlimited is None
@@ -56,7 +61,7 @@ def test_a_folder_that_one_names_is_used_too(
 ) -> None:
     (tmp_path / "big").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "big"))
-    folder = LocalStates()
+    folder = LocalStates(1, unseen)
     assert [path.parent.name for path in folder.paths] == ["memory", "run", "big"]
     assert sorted(saved_states.folders()) == sorted(folder.paths)  # for the next start, if need be
     folder.remove()
@@ -65,7 +70,7 @@ def test_a_folder_that_one_names_is_used_too(
 def test_folders_are_for_their_owner_alone_and_for_their_owner() -> None:
     before = os.umask(0o777)
     try:
-        folder = LocalStates()
+        folder = LocalStates(1, unseen)
     finally:
         os.umask(before)
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.paths} == {0o700}
@@ -80,7 +85,7 @@ def test_where_no_folder_can_be_made_it_is_said(
 
     monkeypatch.setattr(saved_states.tempfile, "mkdtemp", full)
     with pytest.raises(RecoveryError, match=r"memory: No space left on device; .*run: No space"):
-        LocalStates()
+        LocalStates(1, unseen)
 
 
 def test_it_is_looked_after_until_it_is_removed() -> None:
@@ -97,22 +102,13 @@ def test_it_is_looked_after_until_it_is_removed() -> None:
     assert told[2:] == ["left"]
 
 
-def test_what_can_not_be_read_any_more_is_as_if_its_ranks_had_died(folder: LocalStates) -> None:
-    reports = {rank: write(folder, rank) for rank in range(4)}
-    saved = Kept(folder, reports, False, {4: Dead(frozenset("c"))}, 5)
+def test_what_can_not_be_read_any_more_is_left_out_with_the_reason(folder: LocalStates) -> None:
+    reports = {rank: write(folder, rank) for rank in range(3)}
+    saved = Kept(folder, reports, 4, {3: "no answer"})
     assert saved.looked_at() == saved
-    Path(reports[1].folder, "rank-1.state").unlink()
-    Path(reports[2].folder, "rank-2.state").write_bytes(b"cut")
-    found = saved.looked_at()
-    assert sorted(found.reports) == [0, 3]
-    assert {r: set(one.names or ()) for r, one in found.dead.items()} == {
-        1: {"a", "b"},
-        2: {"a", "b"},
-        4: {"c"},
-    }
-    # What they had is known: they had saved it.
-    texts = {0: {"a": "=0"}, 3: {"a": "=3"}}
-    assert found.dead[1] == Dead(frozenset("ab"), True, {"a": "=1"}, texts)
-    assert "rank 1: " in found.why_gone and "No such file" in found.why_gone
-    assert "rank 2: " in found.why_gone and "another file" in found.why_gone
+    gone = replace(reports[1], folder="/nowhere")
+    found = replace(saved, reports={**reports, 1: gone}).looked_at()
+    assert sorted(found.reports) == [0, 2]
+    assert found.gone == {1: "/nowhere is gone", 3: "no answer"}
+    assert "rank 1: /nowhere is gone" in found.why_gone and "rank 3: no answer" in found.why_gone
     assert found.looked_at() == found

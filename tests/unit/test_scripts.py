@@ -25,7 +25,6 @@ import pytest
 from jaxcluster import arguments, scripts, wire
 from jaxcluster.engine import mainscript
 from jaxcluster.errors import CellFailed, CellInterrupted, Divergence, LaunchError, UsageError
-from jaxcluster.model import notices
 from jaxcluster.model.outputs import CellRecord
 
 SCRIPT = wire.Script(["x/train.py"], "/home/me/x/train.py", "/home/me/x")
@@ -43,7 +42,7 @@ SCRIPT = wire.Script(["x/train.py"], "/home/me/x/train.py", "/home/me/x")
          "train.py"),
         ("--platform=cpu train.py --help", "--platform=cpu", "train.py --help"),
         ("-n 2 -m pkg.train -m x", "-n 2", "-m pkg.train -m x"),
-        ("--all --logs out --strict -- -odd.py a", "--all --logs out --strict", "-odd.py a"),
+        ("--all --logs out -- -odd.py a", "--all --logs out", "-odd.py a"),
         ("--help", "--help", ""),
         ("-n", "-n", ""),
     ],
@@ -60,8 +59,6 @@ def test_every_option_of_start_stands_before_a_script() -> None:
     assert run - start == {
         "--all",
         "--logs",
-        "--stall",
-        "--strict",
     }
     assert start < run
     assert "--detach" not in arguments.run_parser().format_help()
@@ -381,23 +378,10 @@ def test_what_the_script_said_itself_is_not_rewritten() -> None:
     error = CellFailed("", "Cell [1] is ended.", [0], "ValueError", own)
     assert scripts.tell(error, SCRIPT) == "\n".join([*own, "train.py is ended."])
     assert scripts.tell(Divergence("in cell [1]"), SCRIPT) == "Divergence: in train.py"
-    ours = CellFailed("", "", [0], "Divergence", ["Divergence: in cell [1]"])  # strict mode's
-    assert scripts.tell(ours, SCRIPT) == "Divergence: in train.py"
-
-
-def test_an_early_notice_leaves_the_scripts_own_message_as_it_is() -> None:
-    error = wire.ErrorInfo("ValueError", "this cell is not in cell [1]", [], lineno=3)
-    record = CellRecord(1, 1, "", [0, 1])
-    record.add_reply(wire.CellReply(1, 1, "error", 0.1, error))
-    told = notices.first_error(record, [0], 5.0, {})
-    assert scripts.tell_notice(told, SCRIPT) == (
-        "Rank 1 raised ValueError: this cell is not in cell [1] (train.py, line 3). "
-        "Rank 0 has 5 s to end the script."
-    )
-    assert scripts.tell_notice("This cell waits.\n", SCRIPT) == "This script waits."
 
 
 def test_messages_name_the_script() -> None:
+    assert scripts.tell_notice("This cell waits.\n", SCRIPT) == "This script waits."
     told = "Rank 0 waited at cell [1] line 3. Cell [1] was stopped. The cell is ended. Cell [12]"
     assert scripts.for_script(told, SCRIPT) == (
         "Rank 0 waited at train.py line 3. train.py was stopped. The script is ended. Cell [12]"

@@ -112,8 +112,9 @@ def test_what_others_have_measured_is_shown_too(monkeypatch: pytest.MonkeyPatch)
             pass
 
     idle = [wire.RankState(0, 100, "host-a", "idle")]
-    late = types.SimpleNamespace(found=None, keep_up=lambda: None)
-    cluster: Any = types.SimpleNamespace(status=lambda: idle, dead={}, meter=Meter(), late=late)
+    cluster: Any = types.SimpleNamespace(
+        status=lambda: idle, dead={}, meter=Meter(), late=lambda: None
+    )
     done = status.live(cluster, lambda data, how: shown.append((how, data["text/plain"])))
     try:
         assert "50 %" not in shown[-1][1]

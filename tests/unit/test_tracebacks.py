@@ -148,7 +148,7 @@ def test_stacks_fold_what_is_jaxs_and_say_where_it_waits() -> None:
         ["/jax/array.py", 5, "block", "", None, True],
     ]
     state = wire.RankState(0, 1, "h", "running")
-    assert text.stacks({0: wire.RankReport(state, stack, [])}).splitlines() == [
+    assert text.stacks({0: wire.RankReport(state, stack)}).splitlines() == [
         "── rank 0 ──",
         "  cell [3] line 2, in <module>",
         "    f(x)",

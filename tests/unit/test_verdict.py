@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.engine import failures
+from jaxcluster.agreement.cellqueue import Skipped
+from jaxcluster.agreement.refusals import Doing, Place, Refusal
 from jaxcluster.errors import (
     CellFailed,
     CellInterrupted,
@@ -14,26 +17,34 @@ from jaxcluster.errors import (
     RankDied,
     RankHung,
 )
-from jaxcluster.model import findings
 from jaxcluster.model.outputs import CellRecord
-from jaxcluster.model.verdict import Death, Ending, verdict
+from jaxcluster.model.verdict import Ending, verdict
 
-FOUND = findings.Report("missing", "0,1", 3, (1,), (0,), ("Rank 1 finished without it.",))
+SUM = {"name": "jit(sum)", "place": Place(7, 2, "s = x.sum()")}
+ENDED = Refusal("ended", (1,), (Doing(0, "waits", **SUM), Doing(1, "ended")))
+STOPPED = Refusal("stopped")
 
 
-def record(*replies: str | wire.ErrorInfo) -> CellRecord:
-    """Of a cell whose ranks have replied so: a status, or an error."""
-    made = CellRecord(seq=1, execution_count=7, source="pass", ranks=list(range(len(replies))))
+def record(*replies: str | wire.ErrorInfo | Skipped, source: str = "pass") -> CellRecord:
+    """Of a cell whose ranks have replied so: a status, an error, or why it was skipped."""
+    made = CellRecord(seq=1, execution_count=7, source=source, ranks=list(range(len(replies))))
     for rank, reply in enumerate(replies):
-        status, error = (reply, None) if isinstance(reply, str) else ("error", reply)
+        status, more = "error", dict[str, Any]()
+        match reply:
+            case str():
+                status = reply
+            case wire.ErrorInfo():
+                more = {"error": reply}
+            case _:
+                status, more = "skipped", {"skipped": reply}
         if status == "interrupted":
-            error = wire.ErrorInfo("KeyboardInterrupt", "", [])
-        made.add_reply(wire.CellReply(rank, 1, status, 0.1, error))
+            more = {"error": wire.ErrorInfo("KeyboardInterrupt", "", [])}
+        made.add_reply(wire.CellReply(rank, 1, status, 0.1, **more))
     return made
 
 
-def failed(ename: str = "ValueError", evalue: str = "bad", heard: int | None = None):
-    return wire.ErrorInfo(ename, evalue, [f"{ename}: {evalue}"], 2, heard)
+def failed(ename: str = "ValueError", evalue: str = "bad", **more: Any) -> wire.ErrorInfo:
+    return wire.ErrorInfo(ename, evalue, [f"{ename}: {evalue}"], 2, **more)
 
 
 def told(error: BaseException | None) -> list[str]:
@@ -43,141 +54,124 @@ def told(error: BaseException | None) -> list[str]:
 
 def test_a_cell_that_has_ended_as_it_should_raises_nothing() -> None:
     assert verdict(Ending(record("ok", "ok"))) is None
+    # A stop that came when all ranks had ended it.
+    assert verdict(Ending(record("ok", "ok"), why="stop")) is None
 
 
-def test_a_death_says_what_was_done_and_nothing_else() -> None:
+def test_a_death_comes_before_all_that_it_has_caused() -> None:
     ending = Ending(
-        record(failed(), "ok"), death=Death("Rank 1 died.", "New processes.", [1]), report=FOUND
+        record(failed(), "refused"),
+        Refusal("died", (1,)),
+        deaths={1: wire.Death("killed by SIGKILL")},
+        recovered="Rank 1 has a new process.",
     )
     error = verdict(ending)
     assert isinstance(error, RankDied)
     assert error.ranks == (1,)
-    assert told(error) == ["Rank 1 died.", "New processes."]
+    assert told(error) == ["Rank 1 died: killed by SIGKILL.", "Rank 1 has a new process."]
 
 
-def test_a_failure_comes_before_the_finding_that_it_caused() -> None:
-    error = verdict(
-        Ending(record("interrupted", failed()), "error", (0,), report=FOUND, recovered="Back.")
-    )
+def test_a_failure_names_who_stopped_before_the_next_launch() -> None:
+    error = verdict(Ending(record("refused", failed(), "interrupted"), Refusal("failed", (1,))))
     assert isinstance(error, CellFailed)
-    assert error.ranks == (1,)
-    assert told(error) == ["ValueError on rank 1: bad", *FOUND.lines, "Back."]
+    assert (error.ranks, error.ename) == ((1,), "ValueError")
+    assert told(error) == [
+        "ValueError on rank 1: bad",
+        "Rank 0 stopped before the next launch.",
+        "Rank 2 was interrupted 2 s later.",
+    ]
 
 
-def test_ranks_that_were_interrupted_since_another_failed_are_told() -> None:
-    error = verdict(Ending(record("interrupted", failed()), "error", (0,), grace_s=2))
-    assert told(error)[1] == "Rank 0 had not ended the cell 2 s later and was interrupted."
+def test_what_all_failed_ranks_know_of_the_reason_is_said_once() -> None:
+    both = verdict(Ending(record(failed(hint="Use float32."), failed(hint="Use float32."))))
+    assert told(both) == ["ValueError on ranks 0, 1: bad", "Use float32."]
+    one = verdict(Ending(record(failed(hint="Use float32."), failed())))
+    assert told(one) == ["ValueError on ranks 0, 1: bad"]
 
 
-def test_a_strict_divergence_is_told_by_the_rank_that_has_heard_most() -> None:
-    ranks = record(failed("Divergence", "one", 1), failed("Divergence", "both", 2))
-    error = verdict(Ending(ranks, undone="This cell is undone."))
+def test_a_divergence_says_who_did_what_and_where() -> None:
+    source = "if rank != 1:\n    s = x.sum()"
+    error = verdict(Ending(record("refused", "refused", source=source), ENDED))
     assert isinstance(error, Divergence)
-    assert told(error) == ["Cell [7]: both.", "This cell is undone."]
+    assert error.ranks == (1,)
+    assert told(error) == [
+        "cell [7]: rank 1 ended the cell without the launch that rank 0 waits for.",
+        "  rank 0   line 2   s = x.sum()   jit(sum)",
+        "  rank 1   ended   line 1 is `if rank != 1:`",
+        "Nothing was launched. Fix the cell and run it again.",
+    ]
 
 
-def test_an_error_of_the_users_own_of_that_name_is_not_one_of_strict_mode() -> None:
+@pytest.mark.parametrize("kind", ["ended", "differs", "circle", "idle", "uneven", "torn"])
+def test_what_a_refused_rank_raises_of_its_own_does_not_hide_the_divergence(kind: Any) -> None:
+    ending = Ending(record(failed(), "refused"), Refusal(kind, (1,)), why="stop")
+    assert isinstance(verdict(ending), Divergence)
+
+
+def test_names_whose_numbers_may_have_met_other_turns_are_told() -> None:
+    refusal = Refusal("ended", (1,), ENDED.doing, Place(7, 2), 3)
+    error = verdict(Ending(record("refused", "refused", source="w = 1\ns = w"), refusal))
+    assert told(error)[-1] == "It has assigned: s, w."
+
+
+def test_an_error_of_the_users_own_of_that_name_is_a_failure() -> None:
     error = verdict(Ending(record(failed("Divergence", "of the loss"), "ok")))
     assert isinstance(error, CellFailed)
     assert told(error) == ["Divergence on rank 0: of the loss"]
 
 
-@pytest.mark.parametrize(("heard", "of_strict_mode"), [(2, True), (None, False)])
-def test_strict_mode_marks_its_own_error(heard: int | None, of_strict_mode: bool) -> None:
-    class Divergence(RuntimeError):
-        pass
-
-    error = failures.Divergence("differ", heard) if heard else Divergence("differ")
-    info = failures.error_info(error, [], {})
-    assert (info.ename, info.heard is not None) == ("Divergence", of_strict_mode)
-
-
-def test_other_errors_beside_a_strict_divergence_are_shown_with_it() -> None:
-    error = verdict(Ending(record(failed("Divergence", "one", 1), failed())))
-    assert isinstance(error, CellFailed)
-    assert error.ranks == (0, 1)
-
-
-def test_silent_ranks_are_named_with_where_they_are() -> None:
-    ending = Ending(
-        record("ok"), "stop", (0, 1), silent=(1,), unanswered=["Rank 1 is in C code."], report=FOUND
-    )
+def test_ranks_that_did_not_come_back_are_named_with_what_was_done() -> None:
+    ending = Ending(record("ok"), stuck=(1,), recovered="The ranks have new processes.")
     error = verdict(ending)
     assert isinstance(error, RankHung)
     assert told(error) == [
         "Cell [7] did not end on rank 1.",
-        "Don't trust what it has assigned.",
-        "Rank 1 is in C code.",
-        *FOUND.lines,
+        "Rank 1 did not come back from C code.",
+        "The ranks have new processes.",
     ]
 
 
-def test_a_finding_is_told_once() -> None:
-    error = verdict(Ending(record("ok", "ok"), report=FOUND, is_diverged=True))
-    assert isinstance(error, Divergence)
-    assert error.report is FOUND
-    assert told(error) == [
-        *FOUND.lines,
-        "The ranks have diverged. %jaxcluster restart gives the ranks new processes and keeps "
-        "their variables.",
-    ]
-
-
-def test_a_timeout_says_where_the_ranks_were() -> None:
-    error = verdict(
-        Ending(
-            record("interrupted", "interrupted"), "timeout", (0, 1), 1.5, places=["Both at line 2."]
-        )
-    )
+def test_a_timeout_says_how_long_it_took() -> None:
+    error = verdict(Ending(record("interrupted", "refused"), STOPPED, "timeout", 1.5))
     assert isinstance(error, CellFailed)
     assert error.ename == "TimeoutError"
-    assert told(error)[:2] == [
-        "Cell [7] took more than 1.5 s and was interrupted on ranks 0, 1.",
-        "Both at line 2.",
+    assert told(error) == [
+        "Cell [7] took more than 1.5 s and was stopped on rank 0.",
+        "Give it longer with --timeout, or leave out the limit.",
     ]
-
-
-def test_of_a_cell_that_came_to_its_end_beyond_its_time_it_is_said_that_it_is_kept() -> None:
-    """Nothing is undone then: the interrupt came too late, or its code has caught it."""
-    for replies, kept in ((("ok", "ok"), True), (("ok", "interrupted"), False)):
-        lines = told(verdict(Ending(record(*replies), "timeout", (0, 1), 1.5)))
-        assert ("It came to its end all the same, so what it did is kept." in lines) is kept
-
-
-def test_a_cell_that_was_stopped_on_some_ranks_alone_says_that_they_may_differ() -> None:
-    """As one of many events of a widget, which takes milliseconds."""
-    lines = told(verdict(Ending(record("ok", "interrupted"), "stop", (1,))))
-    assert lines == [
-        "cell [7] was stopped on rank 1.",
-        "Rank 0 had come to its end, so what it changed may differ between the ranks.",
-    ]
-
-
-@pytest.mark.parametrize("why", ["", "stop", "timeout"])
-@pytest.mark.parametrize("said", ["undone", "recovered"])
-def test_no_cell_that_is_taken_back_ends_without_a_word(why: str, said: str) -> None:
-    """As where a rank dies after the cell, or a stop comes when all ranks have ended it."""
-    error = verdict(Ending(record("ok", "ok"), why, (1,), 1.5, **{said: "It is undone."}))
-    assert {"": Divergence, "stop": CellInterrupted, "timeout": CellFailed}[why] is type(error)
-    assert "It is undone." in told(error)
-    assert "what it did is kept" not in str(error)
 
 
 def test_a_stopped_cell_is_a_keyboard_interrupt() -> None:
-    error = verdict(Ending(record("interrupted", "ok"), "stop", (0, 1), undone="It is undone."))
+    error = verdict(Ending(record("interrupted", "interrupted"), STOPPED, "stop"))
     assert isinstance(error, CellInterrupted)
     assert not isinstance(error, JaxClusterError)
-    assert told(error) == ["cell [7] was stopped on rank 0.", "It is undone."]
+    assert told(error) == ["cell [7] was stopped on ranks 0, 1."]
 
 
-def test_what_a_stop_has_left_of_names_is_told_by_its_error() -> None:
-    error = verdict(Ending(record("interrupted", "interrupted"), "stop", (0, 1), left="Lost: x."))
-    assert isinstance(error, CellInterrupted) and told(error)[-1] == "Lost: x."
+def test_a_debugger_that_was_quit_has_stopped_the_cell() -> None:
+    ranks = record("ok", "interrupted")
+    ranks.add_reply(wire.CellReply(1, 1, "interrupted", 0.1, failed("BdbQuit", "")))
+    error = verdict(Ending(ranks, STOPPED))
+    assert told(error) == ["The debugger of rank 1 was quit, so cell [7] was stopped on rank 1."]
 
 
-@pytest.mark.parametrize("said", ["", "undone", "recovered"])
-def test_what_is_not_to_be_trusted_of_a_cell_that_hangs_is_said_once(said: str) -> None:
-    more: dict[str, str] = {said: "It is undone."} if said else {}
-    error = verdict(Ending(record("ok"), "stop", (0, 1), silent=(1,), **more))
-    assert isinstance(error, RankHung)
-    assert ("Don't trust what it has assigned" in str(error)) is (not said)
+@pytest.mark.parametrize(
+    ("skipped", "why"),
+    [
+        (Skipped(), "it was stopped before it began."),
+        (Skipped(dead=1), "rank 1 died before it began."),
+        (Skipped(after=4), "cell [6], which was queued before it, failed."),
+        (Skipped(after=5), "a cell, which was queued before it, failed."),  # another notebook's
+    ],
+)
+def test_a_cell_that_was_skipped_says_why(skipped: Skipped, why: str) -> None:
+    error = verdict(Ending(record(skipped, skipped), numbers={4: 6}))
+    assert isinstance(error, CellFailed)
+    assert error.ename == "Skipped"
+    assert told(error) == [f"Cell [7] was skipped: {why}", "Run it again."]
+
+
+def test_a_cell_that_was_stopped_before_it_began_is_a_keyboard_interrupt() -> None:
+    error = verdict(Ending(record(Skipped(), Skipped()), why="stop"))
+    assert isinstance(error, CellInterrupted)
+    assert told(error) == ["cell [7] was stopped before it began."]

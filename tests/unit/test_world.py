@@ -42,16 +42,3 @@ def test_a_coordinator_that_is_ended_with_its_ranks_has_not_died() -> None:
     for rank in range(2):
         world.supervisor.on_event(forks.Exit("rank", rank, -9))
     assert deaths.meant(death.why for death in world.dead.values()) == forks.RESTARTED
-
-
-def test_the_last_cell_is_whoevers_it_was_or_one_of_the_ranks_before() -> None:
-    """No number comes twice: also where these ranks were sent none, or nobody can tell."""
-    world = world_of_another_process()
-    world.turns.last_cells.return_value = {}
-    assert world.last_seq == 0
-    world.record.last_seq = 4
-    assert world.last_seq == 4
-    world.own_cells |= {5, 6}
-    assert world.last_seq == 6
-    world.turns.last_cells.return_value = {0: 5, 1: 8}
-    assert world.last_seq == 8

@@ -105,7 +105,7 @@ def load(
                 stream.seek(start)
                 buffers.at = first
                 unpickler = Mender(unpickler, stream, buffers)
-                with contextlib.suppress(Exception):
+                with contextlib.suppress(Exception):  # it is read to its end, and is lost
                     unpickler.load()
             found.lost[name] = _why(error)
             continue
@@ -113,7 +113,7 @@ def load(
             found.settings = value
             found.undo, found.left = settings.apply(value, own=only is None)
         elif name == REGISTERED:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # JAX has them, or refuses them
                 register_again(value)
         elif only is not None and name not in only:
             continue

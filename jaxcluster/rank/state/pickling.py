@@ -187,7 +187,7 @@ def _reduce_bare(function: Any) -> Any:
 
 def _is_imported(function: Any) -> bool:
     module = getattr(function, "__module__", None)
-    found: Any = sys.modules.get(module) if module != classes.CELLS else None
+    found: Any = sys.modules.get(str(module)) if module != classes.CELLS else None
     for part in getattr(function, "__qualname__", "").split("."):
         found = getattr(found, part, None)
     return found is function

@@ -140,7 +140,7 @@ class Pickled:
         into = _Hash()
         try:
             Pickler(into, self._namespace, numbers, take, self._by_value).dump(value)
-        except Exception:
+        except Exception:  # such a value is not compared
             return ""
         return file.checksum(file.as_bytes(into.getvalue() + "".join(large).encode()))
 

@@ -8,8 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from jaxcluster.engine.private import pytrees
 from savednames import Comparison, load, namespace, run_cell, save, through_files
+
+from jaxcluster.engine.private import pytrees
 
 pytrees.remember_keys()
 IMPORTS = """
@@ -170,7 +171,8 @@ def test_pytrees_of_cells_are_registered_again() -> None:
         "jax.tree_util.register_pytree_with_keys(\n"
         "    Later, lambda one: (((jax.tree_util.GetAttrKey('a'), one.a),), None),\n"
         "    lambda aux, children: Later(*children))\n"
-        "@functools.partial(jax.tree_util.register_dataclass, data_fields=['a'], meta_fields=['b'])\n"
+        "@functools.partial(\n"
+        "    jax.tree_util.register_dataclass, data_fields=['a'], meta_fields=['b'])\n"
         "@dataclasses.dataclass\n"
         "class Data:\n    a: object\n    b: int = 3\n"
         "box, later, data = Box(x), Later(x), Data(x)\n"
@@ -303,7 +305,8 @@ def test_a_new_rank_gets_what_can_not_differ(tmp_path: Path) -> None:
         "def make(n):\n    def inner(): return n\n    return inner\n"
         "closed = make(lr)\n"
         "class Model:\n    pass\n"
-        "step, part, owned = jax.jit(plain), functools.partial(plain), functools.partial(plain, lr)\n"
+        "step, part = jax.jit(plain), functools.partial(plain)\n"
+        "owned = functools.partial(plain, lr)\n"
         "sharding, spec, one = NamedSharding(mesh, P('x')), P('x'), Model()\n"
     )
     save(names, tmp_path)
