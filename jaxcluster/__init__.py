@@ -20,6 +20,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster, RunningCell, attach, current, start
+    from jaxcluster.engine.job import agree
     from jaxcluster.errors import JaxClusterError
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "JaxClusterError",
     "RunningCell",
     "__version__",
+    "agree",
     "attach",
     "current",
     "load_ipython_extension",
@@ -42,6 +44,10 @@ def __getattr__(name: str) -> Any:
         from jaxcluster import cluster
 
         return getattr(cluster, name)
+    if name == "agree":
+        from jaxcluster.engine.job import agree
+
+        return agree
     if name == "JaxClusterError":
         from jaxcluster.errors import JaxClusterError
 

@@ -24,7 +24,7 @@ from threading import get_ident
 from types import FrameType
 from typing import Any
 
-from jaxcluster.agreement.frames import BASE, BUFFER, COUNT, LAUNCH, pack
+from jaxcluster.agreement.frames import BASE, BUFFER, COUNT, LAUNCH, pack, whole
 from jaxcluster.agreement.refusals import NOWHERE, Place, Program, Refusal
 from jaxcluster.agreement.words import explain
 
@@ -123,11 +123,13 @@ class Agreement:
       rank: of this process.
       place_of: tells where a frame launches.
       given: tells a hash of what the host gives to the next launch of this program.
+      part: what messages call what all ranks run, "cell" or "script".
 
     Attributes:
       begun: by thread, the launch that it makes, or has failed to make.
       seq: the cell that the main thread runs; 0: none.
       only: the thread that alone may launch, which XLA checks; 0: all may.
+      is_refused: whether a launch was refused.
     """
 
     def __init__(
@@ -135,10 +137,12 @@ class Agreement:
         rank: int,
         place_of: Callable[[FrameType | None], Place] = lambda frame: NOWHERE,
         given: Callable[[Program], int] = lambda program: 0,
+        part: str = "cell",
     ) -> None:
-        self.rank = rank
+        self.rank, self._part = rank, part
         self.begun: dict[int, Record] = {}
         self.seq = self.only = 0
+        self.is_refused = False
         self._path, self._place_of, self._given = "", place_of, given
         self._lanes = threading.local()
         self._tasks: Counter[str] = Counter()  # threads that the cell has started
@@ -339,10 +343,8 @@ class Agreement:
           Divergence, Stopped: nothing is to be launched.
           BaseException: what a signal handler has raised meanwhile.
         """
-        lane, begun = self._lane(), b""
-        while frame[:1] == b"+":
-            begun, frame = begun + frame[1:], lane.socket.recv(BUFFER)
-        frame = begun + frame[1:] if begun else frame
+        lane = self._lane()
+        frame = whole(frame, lane.socket)
         kind = frame[:1]
         if kind == b"G":
             _, lane.count = COUNT.unpack(frame)
@@ -355,10 +357,10 @@ class Agreement:
             raise deferred
         if not kind:
             raise ConnectionError("The referee is gone: nothing can be launched any more.")
-        refusal = Refusal.parse(json.loads(frame[1:]))
+        refusal, self.is_refused = Refusal.parse(json.loads(frame[1:])), True
         if refusal.kind == "stopped":
             raise Stopped
-        raise Divergence(explain(refusal), refusal)
+        raise Divergence(explain(refusal, part=self._part), refusal)
 
     # ---------------------------------------------------------------- signals
 

@@ -70,6 +70,14 @@ def receive(peer: socket.socket) -> bytes:
         return b""
 
 
+def whole(frame: bytes, peer: socket.socket) -> bytes:
+    """A frame whose other pieces, if it has some, are still to be received."""
+    begun = b""
+    while frame[:1] == b"+":
+        begun, frame = begun + frame[1:], receive(peer)
+    return begun + frame[1:] if begun else frame
+
+
 class Outlet:
     """The way to one rank's thread. What it takes no more of, as when it is suspended, waits."""
 
@@ -141,11 +149,16 @@ class Relay:
         self._stream = Stream(Client(address, authkey=key.encode()))
         self._peers: list[tuple[socket.socket, Outlet]] = []
         self._full: set[Outlet] = set()
+        self._is_connected = True
         self._selector = selectors.DefaultSelector()
         self._listener = listen(path)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(self._stream.connection, selectors.EVENT_READ, self._deliver)
         threading.Thread(target=self._run, name="jaxcluster-relay", daemon=True).start()
+
+    def serves(self) -> bool:
+        """Whether a thread of a rank is connected, and the referee is there."""
+        return self._is_connected and any(peer.fileno() >= 0 for peer, _ in self._peers)
 
     def _run(self) -> None:
         with contextlib.suppress(OSError, EOFError):
@@ -154,6 +167,7 @@ class Relay:
                     key.data()
                 self._full = {one for one in self._full if not one.flush()}
                 self._stream.flush()
+        self._is_connected = False
         self._stream.connection.close()
         self._listener.close()
         for peer, _ in self._peers:

@@ -181,7 +181,7 @@ class Referee:
         """A rank's main thread has ended its cell, and makes no more launches in it.
 
         Args:
-          outcome: "ok", or what went wrong.
+          outcome: "ok", "error", or the error's text.
           folded: hashes the launches without collectives.
         """
         cell = self.cells.end(rank, outcome)
@@ -190,7 +190,7 @@ class Referee:
         cell.folded[rank] = folded or {}
         answers: list[Answer] = []
         if outcome != "ok":
-            doing = self._doing_of(cell, Doing(rank, "failed"))
+            doing = self._doing_of(cell, _failed(rank, outcome))
             answers += self._close(cell.spec.seq, Refusal("failed", (rank,), doing), cell)
         return answers + self._ended(cell)
 
@@ -617,11 +617,16 @@ class Referee:
         if (wait := state.waits.get(lane)) is None:
             cell = self.cells.running[rank]
             if cell is None and of is not None and rank in of.ended:
-                return Doing(rank, "ended" if of.ended[rank] == "ok" else "failed")
+                how = of.ended[rank]
+                return Doing(rank, "ended") if how == "ok" else _failed(rank, how)
             return Doing(rank, "idle" if cell is None else "works")
         program, given = wait.key.program, wait.key.given
         told = program.name, program.signature, wait.place, program.fingerprint
         return Doing(rank, "waits", *told, given)
+
+
+def _failed(rank: int, outcome: str) -> Doing:
+    return Doing(rank, "failed", "" if outcome == "error" else outcome)
 
 
 def _missing(key: Key, group: Group) -> list[int]:

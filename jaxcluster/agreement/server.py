@@ -95,15 +95,20 @@ class Server:
         while True:
             self.step()
 
+    def serves(self) -> bool:
+        """Whether a rank is connected."""
+        return bool(self._connections)
+
     def step(self, timeout_s: float | None = None) -> None:
         """Wait for messages, and answer those that have come."""
         if self.referee.wants_tick and not self._tick_at:
             self._tick_at = self._clock() + TICK_S
+        limits = [timeout_s] if timeout_s is not None else []
         if self._tick_at:
-            timeout_s = max(0.0, self._tick_at - self._clock())
+            limits.append(max(0.0, self._tick_at - self._clock()))
         if self._full:
-            timeout_s = AGAIN_S if timeout_s is None else min(timeout_s, AGAIN_S)
-        for key, _ in self._selector.select(timeout_s):
+            limits.append(AGAIN_S)
+        for key, _ in self._selector.select(min(limits, default=None)):
             key.data(key.fileobj)
         self._full = {one for one in self._full if not one.flush()}
         if self._tick_at and self._clock() >= self._tick_at:
@@ -235,7 +240,7 @@ class Server:
             connection.send(self._frame_of(answer))
 
     def look(self, count: int) -> dict[str, Any]:
-        """Who waits for whom since when, the last ``count`` agreed launches, and the time."""
+        """Who waits for whom since when, the last ``count`` agreed launches, who is connected."""
         waits = [
             {
                 "rank": wait.rank,
@@ -261,7 +266,14 @@ class Server:
             for one in (list(self.agreed)[-count:] if count else ())
         ]
         running = [cell and cell.spec.seq for cell in self.referee.cells.running]
-        return {"now": self._clock(), "waits": waits, "agreed": agreed, "running": running}
+        ranks = sorted(rank for rank, lane in self._connections if lane == BASE)
+        return {
+            "now": self._clock(),
+            "waits": waits,
+            "agreed": agreed,
+            "running": running,
+            "connected": ranks,
+        }
 
     def _frame_of(self, answer: core.Answer) -> bytes:
         """What a rank is sent."""

@@ -21,23 +21,29 @@ FIXES = {
     "uneven": "All ranks must make the same calls.",
     "torn": "The ranks need new processes: %jaxcluster restart",
 }
+SCRIPTS_FIXES = {"torn": "Run the script again."}
 
 
 def explain(
     refusal: Refusal,
     sources: Mapping[int, str] | None = None,
     hosts: Mapping[int, str] | None = None,
+    part: str = "cell",
 ) -> str:
     """The message of a refusal, at most some six lines.
 
     Args:
       sources: of cells, by number: to name the branch or loop that a launch is in.
       hosts: of the ranks, where there are several.
+      part: what the ranks run, "cell" or "script".
     """
-    lines = [headline(refusal, hosts), *rows(refusal, sources or {}, hosts)]
-    fix = FIXES.get(refusal.kind, "")
+    first = headline(refusal, hosts).replace("cell", part)
+    lines = [first, *rows(refusal, sources or {}, hosts)]
+    fix = FIXES.get(refusal.kind, "").replace("cell", part)
+    if part == "script":
+        fix = SCRIPTS_FIXES.get(refusal.kind, fix)
     if refusal.mixed is not None:
-        lines += [mixed(refusal), fix]
+        lines += [mixed(refusal).replace("cell", part), fix]
     elif refusal.kind in ("uneven", "torn"):
         lines.append(fix)
     else:
@@ -122,7 +128,8 @@ def _row(one: Doing, alike: int) -> str:
       alike: the first inputs that the programs of all ranks have.
     """
     if one.does != "waits":
-        return {"works": "still at work", "idle": "in no cell"}.get(one.does, one.does)
+        does = {"works": "still at work", "idle": "in no cell"}.get(one.does, one.does)
+        return f"{does}   {one.name}".rstrip()
     place, program = one.place, f"{one.name} {_short(one.signature, alike)}".strip()
     if place is not NOWHERE and place.line:
         text = place.text if len(place.text) <= TEXT_CHARS else place.text[:TEXT_CHARS] + "..."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import hashlib
 import inspect
@@ -277,3 +278,29 @@ def keep_initialized(say: Callable[[str], None]) -> None:
     for owner in (api, *extended):  # before jax.extend is imported, which takes it from there
         if hasattr(owner, "clear_backends"):
             setattr(owner, "clear_backends", clear_backends)  # noqa: B010
+
+
+def job() -> tuple[Any, int, int, str]:
+    """This process's place in a job: JAX's client, its number, how many there are, the address.
+
+    Raises:
+      ImportError, AttributeError: the private name has moved.
+    """
+    from jax._src import distributed
+
+    state = distributed.global_state
+    return state.client, state.process_id, state.num_processes, state.coordinator_address or ""
+
+
+def leave_without_others() -> None:
+    """At the end of this process don't wait for the others, some of which have failed.
+
+    JAX's ``shutdown`` waits for all of them. Its service in process 0 aborts the process if it is
+    destroyed before the client, so neither is.
+    """
+    from jax._src import distributed
+
+    state = distributed.global_state
+    for kept in (state.client, state.service):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+    state.shutdown = lambda: None  # type: ignore[method-assign]

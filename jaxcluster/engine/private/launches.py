@@ -16,6 +16,11 @@ from jaxcluster.engine.private import compilations, programs
 _hooked: Any = None
 
 
+def is_announced() -> bool:
+    """Whether launches of this process are agreed on already."""
+    return _hooked is not None
+
+
 def announce_launches(agreement: Agreement) -> bool:
     """Have ``agreement`` asked before each launch of a program that spans processes.
 

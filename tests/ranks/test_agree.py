@@ -1,0 +1,114 @@
+"""``jaxcluster.agree()`` in jobs of plain processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+JOB = Path(__file__).parents[1] / "jobs" / "job.py"
+LIMIT_S = 120
+SIZE = 3
+AUTO = """
+import os
+if os.environ.get("JAXCLUSTER_AGREE") == "1":
+    import jaxcluster.engine.autoagree
+"""
+
+
+def start(case: str, folder: Path, **env: str) -> list[subprocess.Popen[str]]:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    common = {"ADDRESS": address, "SIZE": str(SIZE), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    return [
+        subprocess.Popen(
+            [sys.executable, JOB, case],
+            env={**os.environ, **common, "TMPDIR": str(folder), **env, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(SIZE)
+    ]
+
+
+def ended(processes: list[subprocess.Popen[str]]) -> tuple[list[int], list[str]]:
+    """The exit statuses of all, and what they have printed on stderr."""
+    try:
+        told = [one.communicate(timeout=LIMIT_S)[1] for one in processes]
+    finally:
+        for one in processes:
+            one.kill()
+    return [one.returncode for one in processes], told
+
+
+def check_nothing_is_left(folder: Path) -> None:
+    deadline = time.monotonic() + 10
+    while list(folder.iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert list(folder.iterdir()) == []
+    left = subprocess.run(["pgrep", "-f", f"jaxcluster.agreement .*{folder}"], check=False)
+    assert left.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("case", "statuses", "says"),
+    [
+        ("skip", [1, 1, 1], "Rank 1 ended the script without the launch that ranks 0, 2 wait for."),
+        ("mix", [1, 1, 1], "Ranks 0-2 came to launch different programs."),
+        ("fail", [1, 1, 1], "failed   ValueError: a bad batch"),
+        ("die", [1, -signal.SIGKILL, 1], "Rank 1 died."),
+    ],
+)
+def test_a_mistake_of_one_process_is_an_error_in_all(
+    case: str, statuses: list[int], says: str, tmp_path: Path
+) -> None:
+    codes, told = ended(start(case, tmp_path))
+    assert codes == statuses
+    for rank, text in enumerate(told):
+        if codes[rank] > 0:
+            assert says in text
+            assert text.count("launch") < 12, "it is told once"
+        if rank != 1:
+            assert "total = float(step(x))" in text
+    check_nothing_is_left(tmp_path)
+
+
+def test_a_slow_process_is_waited_for_and_named(tmp_path: Path) -> None:
+    processes = start("sleep", tmp_path)
+    codes, told = ended(processes)
+    assert codes == [0, 0, 0]
+    assert "ranks 0, 2 wait for rank 1 since 2 s:   line 35   total = float(step(x))" in told[0]
+    assert "wait" not in told[2], "one process tells it"
+    check_nothing_is_left(tmp_path)
+
+
+def test_a_signal_has_a_process_tell_who_waits(tmp_path: Path) -> None:
+    processes = start("sleep", tmp_path)
+    assert processes[0].stderr is not None
+    for line in processes[0].stderr:
+        if "wait for" in line:
+            break
+    processes[2].send_signal(signal.SIGUSR1)
+    codes, told = ended(processes)
+    assert codes == [0, 0, 0]
+    assert "ranks 0, 2 wait for rank 1" in told[2]
+
+
+def test_a_variable_turns_it_on_without_a_line_of_code(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(AUTO)
+    (tmp_path / "tmp").mkdir()
+    path = os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")])
+    started = start("auto", tmp_path / "tmp", PYTHONPATH=path, JAXCLUSTER_AGREE="1")
+    codes, told = ended(started)
+    assert codes == [1, 1, 1]
+    assert all("came to launch different programs" in text for text in told)
+    check_nothing_is_left(tmp_path / "tmp")
