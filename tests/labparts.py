@@ -12,12 +12,12 @@ from labpage import LabPage
 SLOW_START = (
     "import time\n"
     "from jaxcluster.cluster import events, starting\n"
-    "asked = starting.Starting._ask\n"
-    "def ask(self, op, *rest):\n"
-    "    while op == 'facts' and not events.course.is_cancelled:\n"
+    "asked = starting.Starting._facts\n"
+    "def facts(self):\n"
+    "    while not events.course.is_cancelled:\n"
     "        time.sleep(0.05)\n"
-    "    return asked(self, op, *rest)\n"
-    "starting.Starting._ask = ask\n"
+    "    return asked(self)\n"
+    "starting.Starting._facts = facts\n"
     "%jaxcluster start -n 2"
 )
 BUSY_S = 10.0  # what a busy machine may add to each of the issue's figures
@@ -35,16 +35,29 @@ def show_sidebar(page: LabPage) -> Any:
     return page.page.locator(".jxl-sidebar")
 
 
-def badges(page: LabPage, index: int) -> Any:
+def strip(page: LabPage, index: int) -> Any:
+    """The line below a cell that ran on ranks."""
     return (
         page.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook .jp-Cell")
         .nth(index)
-        .locator(".jxl-badge")
+        .locator(".jxl-badges")
     )
 
 
+def badges(page: LabPage, index: int) -> Any:
+    return strip(page, index).locator(".jxl-badge")
+
+
 def statuses(page: LabPage, index: int) -> list[str]:
+    """Of the ranks of a cell, where they differ."""
     return [b.get_attribute("data-status") for b in badges(page, index).all()]
+
+
+def until_strip(page: LabPage, index: int, begins: str) -> None:
+    page.wait(
+        lambda: [one.startswith(begins) for one in strip(page, index).all_inner_texts()] == [True],
+        f"the line below cell {index} begins with {begins!r}",
+    )
 
 
 def until_ranks(page: LabPage, statuses: list[str], deadline_s: float = 60) -> None:
@@ -75,8 +88,8 @@ def marks(page: LabPage) -> list[str | None]:
 
 
 def stop(page: LabPage) -> None:
-    own = page.page.locator(".jxl-sidebar .jxl-clusters li", has_text="this notebook's")
-    own.get_by_role("button", name="Stop").click()
+    actions = page.page.locator(".jxl-sidebar").get_by_role("group", name="Actions")
+    actions.get_by_role("button", name="Stop…").click()
     confirm(page, "Stop")
     page.until_state("s.current === null", "the cluster is stopped")
 

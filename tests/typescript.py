@@ -23,7 +23,7 @@ from jaxcluster.cluster import array_queries, events
 from jaxcluster.options import form
 from jaxcluster.panel import protocol
 from jaxcluster.panel.operations import Operations
-from jaxcluster.views import cell_outputs, document
+from jaxcluster.views import cell_outputs, document, report
 
 TARGET = Path(__file__).resolve().parents[1] / "labextension" / "src" / "protocol.ts"
 WIDTH = 100
@@ -50,6 +50,7 @@ SOURCES = (
     events,
     cell_outputs,
     document,
+    report,
 )  # of names
 ASKED = (protocol.Greetings, Operations)
 UNION = (typing.Union, types.UnionType)

@@ -284,7 +284,6 @@ class RunningCell:
             case "paused":
                 kind = event.body.kind
                 self._hold(rank, bool(kind), now)
-                record.held |= self.paused
                 self.talk.paused(rank, kind)
             case "died" if rank not in record.replies:
                 death = self._world.dead.get(rank) or wire.Death(event.why)

@@ -6,6 +6,7 @@ import socket
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from jaxcluster import cluster, wire
@@ -85,7 +86,7 @@ def report(running: Cluster, cell: int | None) -> list[str | dict[str, Any]]:
     told.append(_tell_last(found, running.name, time.time_ns()))
     document = {
         name: clip(value, MOST_CHARS // 8) if isinstance(value, str) else value
-        for name, value in reports.document(found, running.name).items()
+        for name, value in asdict(reports.document(found, running.name)).items()
     }
     return [clip("\n\n".join(told)), document]
 
@@ -106,7 +107,8 @@ def _now(running: Cluster) -> str:
 def _tell_last(last: LastReport, name: str, now_ns: int) -> str:
     ago_s = max(0.0, (now_ns - last.at_ns) / 1e9)
     ago = f"{ago_s:.0f} s" if ago_s < 120 else f"{ago_s / 60:.0f} min"
-    return f"BEFORE ({last.kind} in cell [{last.cell}], {ago} ago)\n{reports.text(last, name)}"
+    told = reports.text(reports.document(last, name))
+    return f"BEFORE ({last.kind} in cell [{last.cell}], {ago} ago)\n{told}"
 
 
 def _numbered(source: str) -> str:

@@ -5,12 +5,10 @@ A notice is no error, and is not shown as one, unless it is an ``Alarm``.
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Mapping
 
 from jaxcluster.model.outputs import CellRecord
-from jaxcluster.ranks import begin_ranks, by_value, name_ranks
+from jaxcluster.ranks import by_value, name_ranks
 
 FAULT = (
     "jaxcluster itself failed on {ranks} after the cell's own code, which is not affected: "
@@ -43,10 +41,6 @@ class Passing(str):
     """A notice that is true for a while: the next one takes its place, and the cell's end its."""
 
 
-class Lasting(str):
-    """A notice of what is over: it takes the place of the last passing one, and stays."""
-
-
 def faults(record: CellRecord) -> list[Warned]:
     """Errors of ours after the cell's own code was over."""
     told = {rank: reply.fault for rank, reply in record.replies.items() if reply.fault}
@@ -54,17 +48,3 @@ def faults(record: CellRecord) -> list[Warned]:
         Warned(FAULT.format(ranks=name_ranks(ranks), fault=fault, rank=ranks[0]))
         for fault, ranks in by_value(told).items()
     ]
-
-
-def tell_behind(behind: Mapping[int, float], hosts: Mapping[int, str] | None = None) -> str:
-    """Who was slower than the fastest rank, in a sentence; "" if nobody was.
-
-    Args:
-      behind: by how many seconds (see ``CellRecord.behind``).
-    """
-    if not behind:
-        return ""
-    times = sorted(math.floor(10 * seconds + 0.5) / 10 for seconds in behind.values())
-    least, most = f"{times[0]:.1f}", f"{times[-1]:.1f}"
-    by = most if least == most else f"{least} to {most}"
-    return f"{begin_ranks(behind, hosts)} {'was' if len(behind) == 1 else 'were'} {by} s behind."

@@ -14,7 +14,6 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.ranks import by_value, format_ranks, name_ranks
 
-NOTABLE_S = 0.1  # that one rank takes longer than another
 KEPT_CHARS = 10_000_000  # of one rank's printed text in one cell; the rest is counted only
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -123,7 +122,6 @@ class CellRecord:
       execution_count: the cell's number in the notebook, as in ``[7]``.
       ranks: the ranks that were told to run it.
       cell_id: Jupyter's, where there is one.
-      held: the ranks that a person has held in it, in a debugger or by a question.
       sent_ns: when it was sent, by its notebook's clock.
       shown: the ranks whose output is shown in its place; none: the first one's.
       error: what its notebook has raised at its end.
@@ -137,7 +135,6 @@ class CellRecord:
     records: dict[int, RankRecord] = field(default_factory=dict)
     seconds: float = 0.0
     cell_id: str = ""
-    held: set[int] = field(default_factory=set)
     sent_ns: int = 0
     shown: Sequence[int] = ()
     error: wire.ErrorInfo | None = None
@@ -177,23 +174,6 @@ class CellRecord:
     @property
     def errors(self) -> dict[int, wire.ErrorInfo]:
         return {r: reply.error for r, reply in self.replies.items() if reply.error is not None}
-
-    def behind(self) -> dict[int, float]:
-        """By how many seconds some ranks took notably longer than the fastest one.
-
-        That is a tenth of a second, and of the rank's own time. Ranks that wait for each other in
-        collectives end together; where one has failed or was stopped, the others were not slow, nor
-        where a person has held one.
-        """
-        if not self.ok or self.held:
-            return {}
-        times = {r: reply.seconds for r, reply in self.replies.items()}
-        first = min(times.values())
-        return {
-            rank: took - first
-            for rank, took in times.items()
-            if took - first >= NOTABLE_S and took - first > 0.1 * took
-        }
 
     @property
     def ok(self) -> bool:

@@ -185,69 +185,21 @@ class AutoMode:
     Cells of the notebook stay there: those that begin with a cell magic, with one of jaxcluster's
     own line magics, or that are line magics (``%``, ``!``, ``?``) throughout.
 
-    A notebook that says in its metadata that the mode was on has it back after a restart of its
-    kernel: unless somebody has switched since, and as soon as there is a cluster. The cells above
-    the one that starts it run in the notebook, as they did before.
-
     Args:
-      is_kept: whether the notebook of the cell that runs says so.
-      has_cluster: whether there is one to run cells on.
-      on_restored: called when the notebook has brought the mode back.
       is_silent: whether what runs is no cell: a frontend, or the kernel's own debugger, runs a
         line of its own.
+
+    Attributes:
+      on: the switch.
+      paused: off for a moment, while the switch stays as it is.
     """
 
-    def __init__(
-        self,
-        is_kept: Callable[[], bool] = lambda: False,
-        has_cluster: Callable[[], bool] = lambda: True,
-        on_restored: Callable[[], None] = lambda: None,
-        is_silent: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self.is_said = False  # whether it was switched in this kernel
-        self.paused = False  # for a moment, while the switch stays as it is
-        self._on = False
-        self._waits = False  # for a cluster
-        self._is_kept = is_kept
-        self._has_cluster = has_cluster
-        self._on_restored = on_restored
+    def __init__(self, is_silent: Callable[[], bool] = lambda: False) -> None:
+        self.on = self.paused = False
         self._is_silent = is_silent
 
-    @property
-    def on(self) -> bool:
-        """What the switch shows; cells wait for a cluster where the notebook has brought it."""
-        return self._on
-
-    @on.setter
-    def on(self, on: bool) -> None:
-        self._on, self.is_said, self._waits = on, True, False
-
-    @property
-    def told(self) -> bool | None:
-        """None while it is off and nobody has switched."""
-        return self._on if self._on or self.is_said else None
-
-    @property
-    def applies(self) -> bool:
-        """Whether a cell that was sent now would run on the ranks."""
-        if self._on and self._waits:
-            self._waits = not self._has_cluster()
-        return self._on and not self._waits
-
-    def restore(self) -> bool:
-        """The notebook says that it was on: whether that has switched it."""
-        if self.is_said or self._on:
-            return False
-        self._on = self._waits = True
-        self._on_restored()
-        return True
-
     def transform(self, lines: list[str]) -> list[str]:
-        if self.paused:
-            return lines
-        if self.told is None and self._is_kept():
-            self.restore()
-        if not self.applies or stays_in_notebook(lines) or self._is_silent():
+        if not self.on or self.paused or stays_in_notebook(lines) or self._is_silent():
             return lines
         return ["%%spmd --no-magic-line\n", *lines]
 

@@ -357,7 +357,7 @@ class Commands:
         if found is None:
             print(report.none(running.name, number, running.past_reports.all()))
         else:
-            self.page.show(report.bundle(found, running.name))
+            self.page.show(report.bundle(report.document(found, running.name)))
 
     @staticmethod
     def _is_choice(word: str | None, choices: Sequence[str], state: str, prog: str) -> bool:

@@ -201,9 +201,6 @@ def as_written(
             for cell in notebook["cells"]
             if cell["cell_type"] == "code"
         ]
-        ours = notebook.get("metadata", {}).get("jaxcluster") or {}
-        mode = ours.get("spmd") is True  # which the text says better, from where on
-        mode = mode and not any(_SWITCH.search(source) for _, source in cells)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
             f"{path} is not a notebook: {type(error).__name__}: {error}.",
@@ -211,6 +208,7 @@ def as_written(
         ) from None
     steps: list[export.Cell | export.Push] = [s for s in ran if isinstance(s, export.Push)]
     left_out: list[str] = []
+    mode = False
     for number, typed in cells:
         source = _without_timing(typed)
         was_on = mode

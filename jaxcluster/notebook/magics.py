@@ -19,7 +19,7 @@ from IPython.core.magic import (
 
 from jaxcluster import arguments, cluster
 from jaxcluster.allocation.supervisor import quit_warm
-from jaxcluster.cluster import events, transfer
+from jaxcluster.cluster import transfer
 from jaxcluster.errors import CellInterrupted, UsageError
 from jaxcluster.model import rewrite
 from jaxcluster.notebook import debugging, export, exporting
@@ -69,9 +69,7 @@ class JaxClusterMagics(Magics):
         super().__init__(shell)
         self.page = page = Page(shell)
         self.logs = exporting.Logs()
-        self.auto = rewrite.AutoMode(
-            page.is_kept, lambda: bool(cluster.connected()), events.tell, page.is_silent
-        )
+        self.auto = rewrite.AutoMode(page.is_silent)
         self.commands = Commands(page, self.logs, self.auto)
         self.cells = Cells(page, self.logs)
 
@@ -177,7 +175,7 @@ def load(ipython: Any) -> None:
     ipython.register_magics(magics)
     # First of all transformers: it must see the cell as it was typed.
     ipython.input_transformers_cleanup[:0] = [magics.auto.transform, rewrite.ask_for_help]
-    completion = Completion(ipython, lambda: magics.auto.applies)
+    completion = Completion(ipython, lambda: magics.auto.on)
     completion.install()
     elsewhere = Elsewhere(ipython)
     elsewhere.install()

@@ -50,21 +50,12 @@ class Page:
     @property
     def cell_id(self) -> str:
         """The id of the notebook's cell that runs, where the frontend has said it."""
-        return str(self._metadata().get("cellId") or "")
+        return str((self._parent().get("metadata") or {}).get("cellId") or "")
 
     def _parent(self) -> dict[str, Any]:
         """The frontend's message with the cell that runs."""
         return (self.shell.kernel.get_parent("shell") if self.rich else None) or {}
 
-    def _metadata(self) -> dict[str, Any]:
-        """What the frontend has sent with the cell that runs: the cell's own, and its id."""
-        return self._parent().get("metadata") or {}
-
     def is_silent(self) -> bool:
         """Whether what runs is no cell of the user's, but a line of the frontend's own."""
         return bool((self._parent().get("content") or {}).get("silent"))
-
-    def is_kept(self) -> bool:
-        """Whether the notebook of the cell that runs has auto mode on in its metadata."""
-        ours = self._metadata().get("jaxcluster")
-        return isinstance(ours, dict) and ours.get("spmd") is True

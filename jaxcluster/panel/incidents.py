@@ -7,45 +7,24 @@ from collections.abc import Sequence
 from jaxcluster.cluster import Cluster
 from jaxcluster.model import crash_log, deaths
 from jaxcluster.model.availability import advice
-from jaxcluster.panel import protocol
 from jaxcluster.ranks import begin_ranks
-from jaxcluster.records.lastreport import LastReport
-
-KINDS: dict[str, protocol.ReportKind] = {
-    "Divergence": "diverged",
-    "RankDied": "dead",
-    "RankHung": "hung",
-}
+from jaxcluster.views.report import Report, document
 
 
-def report(current: Cluster | None, now: int) -> protocol.Report | None:
+def report(current: Cluster | None, now: int) -> Report | None:
     """The last of this kernel's reports on a cluster, or who is dead now; None: nothing."""
     if current is None:
         return None
     if not current.closed and (current.dead or current.coordinator_died):
         return _of_deaths(current, now)
     last = current.past_reports.last_own
-    return None if last is None else _of_cell(current.name, last)
+    return None if last is None else document(last, current.name)
 
 
-def _of_cell(cluster: str, last: LastReport) -> protocol.Report:
-    title, *lines = last.told
-    return protocol.Report(
-        kind=KINDS.get(last.kind, "failed"),
-        cluster=cluster,
-        cell_id=last.cell_id,
-        cell=last.cell,
-        at=last.at_ns // 1_000_000,
-        title=title,
-        lines=lines,
-        culprits=last.culprits,
-    )
-
-
-def _of_deaths(current: Cluster, now: int) -> protocol.Report:
+def _of_deaths(current: Cluster, now: int) -> Report:
     dead = sorted(current.dead)
     cell = next((c.record for c in current.cells if {*c.record.ranks} & {*dead}), None)
-    return protocol.Report(
+    return Report(
         kind="dead",
         cluster=current.name,
         cell_id=cell.cell_id if cell is not None else "",

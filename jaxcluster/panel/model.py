@@ -95,7 +95,7 @@ class Model:
         self.is_busy = any(r.status in ("running", "waiting", "interrupted") for r in ranks)
         state = protocol.State(
             now=now,
-            spmd=self.auto.told,
+            spmd=self.auto.on,
             clusters=self._clusters(),
             current=current.name if current is not None else None,
             progress=events.progress,
@@ -135,7 +135,8 @@ class Model:
         known = {record.created_ns for record, _ in self._records}
         without = [(c.record, True) for c in connected.values() if c.is_restarting or c.down]
         rows = self._records + [row for row in without if row[0].created_ns not in known]
-        shown = [
+        rows.sort(key=lambda row: (row[0].created_ns not in ours, row[0].created_ns))
+        return [
             protocol.Cluster(
                 name=r.name,
                 launcher=r.spec.launcher,
@@ -143,12 +144,10 @@ class Model:
                 platform=r.spec.platform,
                 created=r.created_ns // 1_000_000,
                 notebook=r.notebook,
-                connected=r.created_ns in ours,
                 orphaned=not held,
             )
             for r, held in rows
         ]
-        return sorted(shown, key=lambda c: (not c.connected, c.created))
 
     # ------------------------------------------------------------------ ranks
 
@@ -211,7 +210,7 @@ class Model:
         """For whom a rank waits, if it does."""
         if (wait := self._poller.waits.get(shown.rank)) is None:
             return shown
-        note = f"It waits for {name_ranks(wait.missing)} ({where(wait.place, wait.name)})."
+        note = f"waits for {name_ranks(wait.missing)} ({where(wait.place, wait.name)})"
         return replace(shown, status="waiting", note=note)
 
     def _started(self, record: CellRecord) -> int | None:

@@ -57,12 +57,9 @@ class Operations:
 
     # ------------------------------------------------------------------ clusters
 
-    def auto(self, on: bool, restore: bool = False) -> None:
-        """``restore``: it was on in the notebook; that counts only if it was not set since."""
-        if restore:
-            self._mode.restore()
-        else:
-            self._mode.on = bool(on)
+    def auto(self, on: bool) -> None:
+        """Whether every following cell is an %%spmd cell."""
+        self._mode.on = bool(on)
 
     def start(self, line: str) -> str:
         """``line`` is what would follow %jaxcluster start. The result is its last line."""
@@ -98,11 +95,7 @@ class Operations:
         events.dismiss()
 
     def attach(self, name: str) -> str:
-        """Connect to a cluster that runs."""
-        return cluster.attach(name).summary()
-
-    def use(self, name: str) -> str:
-        """Run this notebook's cells on another cluster, connected to already or not."""
+        """Run this notebook's cells on a cluster that runs, connected to already or not."""
         return f"Cells of this notebook now run on {cluster.use(name).name!r}."
 
     def stop(self, name: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any, Literal, NotRequired, Protocol, TypedDict
 
 from jaxcluster.cluster.events import StartStep
 from jaxcluster.views.cell_outputs import NotebookOutput
+from jaxcluster.views.report import Report
 
 PROTOCOL = 3
 EVENTS = "jaxcluster.events"
@@ -72,7 +73,6 @@ class Cluster:
     Attributes:
       created: when it was started.
       notebook: path or name of the notebook that started it; "" if there was none.
-      connected: whether this kernel is connected to it.
       orphaned: whether no process is connected to it, and the one that it would end with is gone.
     """
 
@@ -82,35 +82,7 @@ class Cluster:
     platform: str
     created: int
     notebook: str = ""
-    connected: bool = False
     orphaned: bool = False
-
-
-ReportKind = Literal["diverged", "failed", "hung", "dead"]
-"""What went wrong; ``dead``: processes ended."""
-
-
-@dataclass(frozen=True)
-class Report:
-    """How a cell went wrong, or that ranks have died.
-
-    Attributes:
-      cell_id: the Jupyter cell's; ``cell`` is its number, 0 if none ran.
-      title: what happened, in a line.
-      lines: more of it, and what was done about it.
-      culprits: the ranks that differed, failed or died.
-      open: whether ranks are dead, and it is the user's to restart.
-    """
-
-    kind: ReportKind
-    cluster: str
-    cell_id: str
-    cell: int
-    at: int
-    title: str
-    lines: list[str]
-    culprits: list[int]
-    open: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,14 +108,14 @@ class State:
     """Everything but cells.
 
     Attributes:
-      spmd: auto mode: every following cell is an %%spmd cell. None: it is off, and was never set.
+      spmd: auto mode: every following cell is an %%spmd cell.
       clusters: every cluster that runs here, this kernel's first.
       current: the one that %%spmd uses; None while there is none.
       progress: one line like "starting: engines 3/4", while a start or restart goes on; else "".
     """
 
     now: int
-    spmd: bool | None = None
+    spmd: bool = False
     clusters: list[Cluster] = field(default_factory=list)
     current: str | None = None
     progress: str = ""

@@ -16,7 +16,7 @@ from jaxcluster.doctor import hosts as hostchecks
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.model import replicas
 from jaxcluster.model.layout import TreeLayout
-from jaxcluster.model.notices import Lasting, Passing, tell_behind
+from jaxcluster.model.notices import Passing
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.views import document, shards, text
 from jaxcluster.views.comms import model_of, relay_of
@@ -29,7 +29,6 @@ from jaxcluster.views.statusline import status_line
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
 
-BEHIND_S = 1.0  # from which on slow ranks are worth a line under the cell
 SMALL_ARRAY = 1000  # elements that numpy prints in full
 
 
@@ -96,9 +95,6 @@ class CellDisplay:
             self.on_status(message.rstrip("\n"))
             return
         self._pause()
-        if isinstance(message, Lasting):
-            self._status.stay(message)
-            return
         with self._status.room():
             show_message(self.shell, message)
 
@@ -197,9 +193,6 @@ class CellDisplay:
             self._show_array(record, self._deferred)
         if self._result is not None:
             self.show(self._result)
-        behind = record.behind()
-        if max(behind.values(), default=0.0) >= BEHIND_S:
-            self.on_notice(Lasting(tell_behind(behind, self.cluster.world.hosts)))
 
     def _show_array(self, record: CellRecord, output: wire.RankOutput) -> None:
         from jaxcluster.cluster import transfer

@@ -1,68 +1,101 @@
-"""How a cell went wrong, as text, as HTML and as JSON: what was found, the cell, launches.
+"""How a cell went wrong, or which ranks are dead: one document, as text, as HTML and for the page.
 
-The HTML is saved with the notebook. Of colours it has none, since it is shown on any ground.
+The HTML is saved with the notebook. It has no colours, since it is shown on any ground.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from html import escape
-from typing import Any
+from typing import Literal
 
 from jaxcluster.records.lastreport import LastReport
 from jaxcluster.views import text as texts
+from jaxcluster.views.displays import Bundle
 
 LAUNCHES = "The last launches that all of their ranks agreed on"
 CELL = "The cell"
 
+ReportKind = Literal["diverged", "failed", "hung", "dead"]
+"""What went wrong; ``dead``: processes ended."""
 
-def bundle(found: LastReport, cluster: str) -> dict[str, str]:
-    """A report in the forms that a frontend may ask for.
+KINDS: dict[str, ReportKind] = {"Divergence": "diverged", "RankDied": "dead", "RankHung": "hung"}
 
-    Args:
-      cluster: its name.
+
+@dataclass(frozen=True)
+class Report:
+    """How a cell went wrong, or that ranks have died.
+
+    Attributes:
+      cell_id: the Jupyter cell's; ``cell`` is its number, 0 if none ran.
+      at: when, in milliseconds since 1970.
+      title: what happened, in a line.
+      lines: more of it, and what was done about it.
+      culprits: the ranks that differed, failed or died.
+      open: whether ranks are dead, and it is the user's to restart.
+      source: the cell's; ``marked`` are its lines at which ranks raised an error.
+      launches: the last ones that all of their ranks agreed on; "" if none is known.
     """
-    return {"text/html": html(found, cluster), "text/plain": text(found, cluster)}
+
+    kind: ReportKind
+    cluster: str
+    cell_id: str
+    cell: int
+    at: int
+    title: str
+    lines: list[str]
+    culprits: list[int]
+    open: bool = False
+    source: str = ""
+    marked: list[int] = field(default_factory=list)
+    launches: str = ""
 
 
-def text(found: LastReport, cluster: str) -> str:
+def document(found: LastReport, cluster: str) -> Report:
+    """The report of a cell on this cluster."""
+    title, *lines = found.told
+    return Report(
+        kind=KINDS.get(found.kind, "failed"),
+        cluster=cluster,
+        cell_id=found.cell_id,
+        cell=found.cell,
+        at=found.at_ns // 1_000_000,
+        title=title,
+        lines=lines,
+        culprits=found.culprits,
+        source=found.source,
+        marked=found.lines,
+        launches=texts.launches(found.launches, found.now) if found.launches else "",
+    )
+
+
+def bundle(shown: Report) -> Bundle:
+    """A report in the forms that a frontend may ask for."""
+    return {"text/html": html(shown), "text/plain": text(shown)}
+
+
+def text(shown: Report) -> str:
     """What happened first; then what was done, the cell, the launches."""
-    told = "\n".join(found.told)
-    parts = [f"{_where(found, cluster)}\n{told}", f"{CELL}:\n{_numbered(found)}"]
-    if found.launches:
-        parts.append(f"{LAUNCHES}:\n{texts.launches(found.launches, found.now)}")
-    return "\n\n".join(parts)
+    parts = [
+        "\n".join([_where(shown), shown.title, *shown.lines]),
+        f"{CELL}:\n{_numbered(shown)}",
+        f"{LAUNCHES}:\n{shown.launches}" if shown.launches else "",
+    ]
+    return "\n\n".join(filter(None, parts))
 
 
-def html(found: LastReport, cluster: str) -> str:
+def html(shown: Report) -> str:
     """The same, with the launches folded."""
-    first, *more = found.told
-    parts = [f"<p><b>{escape(first)}</b></p>", f"<p>{escape(_where(found, cluster))}</p>"]
-    if more:
-        parts.append(f"<p>{'<br>'.join(map(escape, more))}</p>")
-    parts.append(f"<p>{CELL}:</p><pre>{escape(_numbered(found))}</pre>")
-    if found.launches:
-        launches = escape(texts.launches(found.launches, found.now))
+    parts = [f"<p><b>{escape(shown.title)}</b></p>", f"<p>{escape(_where(shown))}</p>"]
+    if shown.lines:
+        parts.append(f"<pre>{escape(chr(10).join(shown.lines))}</pre>")
+    parts.append(f"<p>{CELL}:</p><pre>{escape(_numbered(shown))}</pre>")
+    if shown.launches:
+        launches = escape(shown.launches)
         parts.append(f"<details><summary>{LAUNCHES}</summary><pre>{launches}</pre></details>")
     return "\n".join(parts)
-
-
-def document(found: LastReport, cluster: str) -> dict[str, Any]:
-    """The same as JSON's own types."""
-    return {
-        "cluster": cluster,
-        "cell": found.cell,
-        "at_ns": found.at_ns,
-        "kind": found.kind,
-        "message": found.message,
-        "done": found.hint,
-        "culprits": found.culprits,
-        "source": found.source,
-        "lines": found.lines,
-        "launches": [dataclasses.asdict(one) for one in found.launches],
-    }
 
 
 def none(cluster: str, cell: int | None, known: Sequence[LastReport]) -> str:
@@ -73,14 +106,14 @@ def none(cluster: str, cell: int | None, known: Sequence[LastReport]) -> str:
     return f"There is no report of cell [{cell}] on cluster {cluster!r}. Reports: {cells}."
 
 
-def _where(found: LastReport, cluster: str) -> str:
-    at = time.strftime("%H:%M:%S", time.localtime(found.at_ns / 1e9))
-    return f"Cell [{found.cell}] on cluster {cluster!r}, {at}"
+def _where(shown: Report) -> str:
+    at = time.strftime("%H:%M:%S", time.localtime(shown.at / 1000))
+    return f"Cell [{shown.cell}] on cluster {shown.cluster!r}, {at}"
 
 
-def _numbered(found: LastReport) -> str:
+def _numbered(shown: Report) -> str:
     """The cell's lines, those where ranks raised an error marked."""
     return "\n".join(
-        f"{'->' if number in found.lines else '  '} {number:3}  {line}".rstrip()
-        for number, line in enumerate(found.source.splitlines(), 1)
+        f"{'->' if number in shown.marked else '  '} {number:3}  {line}".rstrip()
+        for number, line in enumerate(shown.source.splitlines(), 1)
     )

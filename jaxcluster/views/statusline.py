@@ -1,6 +1,6 @@
 """The one line under a running cell that says what it waits for: in a page, a terminal, a log.
 
-The next one takes its place. At the end it is gone, or says what remains of it.
+The next one takes its place. At the end it is gone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from jaxcluster.cluster.prompts import is_console
 from jaxcluster.model.lines import fit
 from jaxcluster.views.displays import Display
-from jaxcluster.views.message import bundle, show_message
+from jaxcluster.views.message import bundle
 
 MOST_ROWS = 4  # of a terminal
 
@@ -26,7 +26,7 @@ MOST_ROWS = 4  # of a terminal
 class StatusLine:
     """Where it stands: here in a log, in which nothing can be written over.
 
-    What stays stands below what is there already, and the rest is told by ``Line.for_logs``.
+    The line is told by ``Line.for_logs``.
 
     Attributes:
       is_written_over: whether the next one takes its place.
@@ -39,10 +39,6 @@ class StatusLine:
 
     def show(self, told: str) -> None:
         """Show this now; "" for nothing."""
-
-    def stay(self, told: str) -> None:
-        """Show this in its place; it remains when the cell has ended."""
-        show_message(self._shell, told)
 
     def room(self) -> AbstractContextManager[None]:
         """While it lasts something else may be written, above the line."""
@@ -76,15 +72,11 @@ class InPage(StatusLine):
 
     def __init__(self, shell: Any) -> None:
         self._display = Display(shell)
-        self._shown = self._stays = ""
+        self._shown = ""
 
     def show(self, told: str) -> None:
-        if not self._stays and (told or self._shown):
+        if told or self._shown:
             self._publish(told)
-
-    def stay(self, told: str) -> None:
-        self._stays = f"{self._stays}{told}"
-        self._publish(" ".join(self._stays.split()))
 
     def writes(self, text: str) -> None:
         """A display in the middle of a progress bar would leave its first half as it was then.
@@ -121,11 +113,6 @@ class OnTerminal(StatusLine):
             self._wipe()
             self._told = told
             self._draw()
-
-    def stay(self, told: str) -> None:
-        self.show("")
-        self._write(("\r\n" if self._is_open else "") + told.rstrip("\n") + "\n")
-        self._is_open = False
 
     @contextlib.contextmanager
     def room(self) -> Iterator[None]:

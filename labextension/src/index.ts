@@ -1,12 +1,11 @@
 import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
-import { badges } from './plugins/badges';
+import { cells } from './plugins/cells';
 import { commands } from './plugins/commands';
-import { inspector } from './plugins/inspector';
+import { details } from './plugins/details';
 import { links } from './plugins/links';
 import { mode } from './plugins/mode';
 import { outputs } from './plugins/outputs';
 import { renderer } from './plugins/renderer';
-import { report } from './plugins/report';
 import { returned } from './plugins/returned';
 import { settings } from './plugins/settings';
 import { sidebar } from './plugins/sidebar';
@@ -16,16 +15,15 @@ import { toolbar } from './plugins/toolbar';
 const plugins: JupyterFrontEndPlugin<any>[] = [
   settings,
   links,
+  details,
   commands,
   renderer,
   outputs,
   sidebar,
   toolbar,
   returned,
-  badges,
-  mode,
-  inspector,
-  report
+  cells,
+  mode
 ];
 
 export default plugins;

@@ -34,8 +34,6 @@ export interface ICluster {
   created: number;
   /** Path or name of the notebook that started it; '' if there was none. */
   notebook: string;
-  /** Whether this kernel is connected to it. */
-  connected: boolean;
   /** Whether no process is connected to it, and the one that it would end with is gone. */
   orphaned: boolean;
 }
@@ -95,6 +93,7 @@ export interface IReport {
   /** The Jupyter cell's; `cell` is its number, 0 if none ran. */
   cell_id: string;
   cell: number;
+  /** When, in milliseconds since 1970. */
   at: number;
   /** What happened, in a line. */
   title: string;
@@ -104,13 +103,18 @@ export interface IReport {
   culprits: number[];
   /** Whether ranks are dead, and it is the user's to restart. */
   open: boolean;
+  /** The cell's; `marked` are its lines at which ranks raised an error. */
+  source: string;
+  marked: number[];
+  /** The last ones that all of their ranks agreed on; '' if none is known. */
+  launches: string;
 }
 
 /** Everything but cells. */
 export interface IState {
   now: number;
-  /** Auto mode: every following cell is an %%spmd cell. Null: it is off, and was never set. */
-  spmd: boolean | null;
+  /** Auto mode: every following cell is an %%spmd cell. */
+  spmd: boolean;
   /** Every cluster that runs here, this kernel's first. */
   clusters: ICluster[];
   /** The one that %%spmd uses; null while there is none. */
@@ -452,8 +456,8 @@ export interface IOperations {
   hello: { args: { client: string }; result: IHello };
   /** Whether this page shows what the ranks use. Then it is sent, every 2 s. */
   watch: { args: { on: boolean }; result: null };
-  /** `restore`: it was on in the notebook; that counts only if it was not set since. */
-  auto: { args: { on: boolean; restore?: boolean }; result: null };
+  /** Whether every following cell is an %%spmd cell. */
+  auto: { args: { on: boolean }; result: null };
   /** `line` is what would follow %jaxcluster start. The result is its last line. */
   start: { args: { line: string }; result: string };
   /** Try the failed start again, with the same options, or on CPU. */
@@ -462,10 +466,8 @@ export interface IOperations {
   cancel: { args: Record<string, never>; result: null };
   /** Forget the start that has failed. */
   dismiss: { args: Record<string, never>; result: null };
-  /** Connect to a cluster that runs. */
+  /** Run this notebook's cells on a cluster that runs, connected to already or not. */
   attach: { args: { name: string }; result: string };
-  /** Run this notebook's cells on another cluster, connected to already or not. */
-  use: { args: { name: string }; result: string };
   /** Stop a cluster, also one that this kernel is not connected to. */
   stop: { args: { name: string }; result: string };
   /** Give the ranks new processes, with their variables or without. */

@@ -3,10 +3,9 @@
 import type { NotebookPanel } from '@jupyterlab/notebook';
 import { NotebookActions } from '@jupyterlab/notebook';
 import { OutputArea } from '@jupyterlab/outputarea';
-import type { CodeCell, ICellModel } from '@jupyterlab/cells';
+import type { CodeCell } from '@jupyterlab/cells';
 import {
   LOAD,
-  edit,
   hasOnly,
   linesToRun,
   loadIn,
@@ -41,29 +40,24 @@ async function runLines(panel: NotebookPanel, index: number, start: boolean): Pr
 export async function runStart(panel: NotebookPanel, line: string): Promise<void> {
   const notebook = panel.content;
   const shared = notebook.model!.sharedModel;
-  const cells = notebook.widgets.map(({ model }) =>
-    model.type === 'code' ? model.sharedModel.getSource() : null
-  );
-  const { index, source, isNew } = placeStart(cells, line);
+  const { index, source, isNew } = placeStart(sourcesOf(panel), line);
   if (isNew) {
     shared.insertCell(index, { cell_type: 'code', source });
   } else {
-    setText(notebook.widgets[index].model, source);
+    notebook.widgets[index].model.sharedModel.setSource(source);
   }
   void notebook.scrollToItem(index);
   await runLines(panel, index, true);
 }
 
-const sourcesOf = (panel: NotebookPanel): (string | null)[] =>
+export const sourcesOf = (panel: NotebookPanel): (string | null)[] =>
   panel.content.widgets.map(({ model }) =>
     model.type === 'code' ? model.sharedModel.getSource() : null
   );
 
-/** Change no more of a cell than differs: cursors in it, also those of others, stay where they are. */
-function setText({ sharedModel }: ICellModel, source: string): void {
-  const { start, end, text } = edit(sharedModel.getSource(), source);
-  sharedModel.updateSource(start, end, text);
-}
+/** Whether the notebook uses jaxcluster, or means to. */
+export const mentions = (panel: NotebookPanel): boolean =>
+  sourcesOf(panel).some(source => /jaxcluster|^\s*%%?spmd\b/m.test(source ?? ''));
 
 /** Have the notebook's text say that every cell runs on the ranks, or not. Runs nothing, and leaves cells that are locked. */
 export function writeMode(panel: NotebookPanel, on: boolean): void {
@@ -78,7 +72,7 @@ export function writeMode(panel: NotebookPanel, on: boolean): void {
   }
   for (const { index, source } of place ? [place] : on ? [] : withoutMode(sourcesOf(panel))) {
     if (widgets[index].model.getMetadata('editable') !== false) {
-      setText(widgets[index].model, source);
+      widgets[index].model.sharedModel.setSource(source);
     }
   }
 }

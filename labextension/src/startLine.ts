@@ -103,6 +103,11 @@ const isMode = (line: string): boolean => line.trim() === MODE;
 /** A statement that brings a cluster: a magic's, or Python's own, which indented may be part of another. */
 const BRINGS = /^(?:([ \t]*)%jaxcluster[ \t]+(?:start|attach)\b|(?:\w+[ \t]*=[ \t]*)?jaxcluster\.(?:start|attach)\()/m;
 
+/** Whether the text switches SPMD mode on. */
+export function hasMode(cells: readonly (string | null)[]): boolean {
+  return cells.some(source => isPlain(source) && source.split('\n').some(isMode));
+}
+
 /**
  * Where SPMD mode is switched on in the text itself, which is all that nbclient and papermill send to
  * a kernel. Above the statement that brings the cluster: where that fails, the cells below it fail
@@ -110,7 +115,7 @@ const BRINGS = /^(?:([ \t]*)%jaxcluster[ \t]+(?:start|attach)\b|(?:\w+[ \t]*=[ \
  * else, with that, above all code. Null where the text has it already.
  */
 export function placeMode(cells: readonly (string | null)[]): IPlace | null {
-  if (cells.some(source => isPlain(source) && source.split('\n').some(isMode))) {
+  if (hasMode(cells)) {
     return null;
   }
   const index = cells.findIndex(source => isPlain(source) && BRINGS.test(source));
@@ -146,23 +151,6 @@ export function withoutMode(cells: readonly (string | null)[]): { index: number;
     const rest = lines.filter((line, at) => !isMode(line) || isAlone(at));
     return rest.length < lines.length ? [{ index, source: rest.join('\n') }] : [];
   });
-}
-
-/** What changes one text into another: from where to where there is to be what instead. */
-export function edit(before: string, after: string): { start: number; end: number; text: string } {
-  const most = Math.min(before.length, after.length);
-  let start = 0;
-  while (start < most && before[start] === after[start]) {
-    start++;
-  }
-  let same = 0;
-  while (
-    same < most - start &&
-    before[before.length - 1 - same] === after[after.length - 1 - same]
-  ) {
-    same++;
-  }
-  return { start, end: before.length - same, text: after.slice(start, after.length - same) };
 }
 
 export { LOAD };

@@ -2,9 +2,8 @@
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { actionOf, menuOf } from '../src/alone/actions';
+import { actionsIn } from '../src/actions';
 import { english } from '../src/alone/english';
-import { CommandIDs } from '../src/commandIds';
 import { NO_OPTIONS, startLine, withLauncher } from '../src/widgets/startOptions';
 import { golden } from './golden';
 
@@ -17,22 +16,21 @@ test('words are filled in as a translator without a language does it', () => {
 });
 
 test('what ends processes asks first, and all else is done at once', () => {
-  const stop = actionOf(CommandIDs.stop, { name: 'main' }, state, english);
-  assert.ok(stop && 'question' in stop);
-  assert.deepEqual(stop.question.answers[0].call, { op: 'stop', args: { name: 'main' } });
-  const again = actionOf(CommandIDs.startAgain, { on_cpu: true }, state, english);
-  assert.deepEqual(again, { call: { op: 'again', args: { on_cpu: true } } });
-  // What needs Lab is not offered.
-  assert.equal(actionOf(CommandIDs.inspect, {}, state, english), null);
+  const { stop, again, logs } = actionsIn(english);
+  const asked = stop.does(state, { name: 'exp1' });
+  assert.ok('answers' in asked);
+  assert.deepEqual(asked.answers[0].call, { op: 'stop', args: { name: 'exp1' } });
+  assert.deepEqual(again.does(state, { on_cpu: true }), { op: 'again', args: { on_cpu: true } });
+  assert.deepEqual(logs.does(state, { rank: 2 }), { tab: 'logs', rank: 2 });
 });
 
-test('the menu has what can be done now', () => {
-  const commands = menuOf(state, english).map(([command]) => command);
-  assert.ok(commands.includes(CommandIDs.interrupt) && commands.includes(CommandIDs.showReport));
-  for (const command of commands) {
-    assert.ok(actionOf(command, {}, state, english), command);
-  }
-  assert.deepEqual(menuOf({ ...state, current: null, report: null, ranks: [] }, english), []);
+test('nothing is offered that does nothing', () => {
+  const able = (now: typeof state) =>
+    Object.entries(actionsIn(english)).flatMap(([id, { can }]) => (can(now, {}) ? [id] : []));
+  assert.deepEqual(able({ ...state, current: null, report: null, ranks: [] }), []);
+  assert.deepEqual(able(state), ['interrupt', 'restart', 'stop', 'report', 'stacks', 'logs', 'arrays']);
+  const idle = state.ranks.map(rank => ({ ...rank, status: 'idle' as const }));
+  assert.ok(!able({ ...state, ranks: idle }).includes('interrupt'));
 });
 
 test('a time limit fits a queue, unless one was typed', () => {

@@ -2,7 +2,6 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { staysInNotebook, whereOf } from '../src/spmd';
 import {
-  edit,
   hasOnly,
   linesToRun,
   loadIn,
@@ -165,17 +164,4 @@ test('SPMD mode breaks no code of a notebook', () => {
   }
   // No block becomes empty.
   assert.deepEqual(withoutMode([`${load}\nif x:\n    ${on}\n%jaxcluster start`]), []);
-});
-
-test('what does not differ is left as it is', () => {
-  for (const [before, after, start, end, text] of [
-    ['a\nc', 'a\nb\nc', 2, 2, 'b\n'],
-    ['a\nb\nc', 'a\nc', 2, 4, ''],
-    ['aa', 'aaa', 2, 2, 'a'],
-    ['', 'x', 0, 0, 'x'],
-    ['x', 'x', 1, 1, ''],
-    ['xay', 'xby', 1, 2, 'b']
-  ] as const) {
-    assert.deepEqual(edit(before, after), { start, end, text });
-  }
 });

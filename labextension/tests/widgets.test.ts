@@ -1,9 +1,8 @@
 import assert from 'node:assert/strict';
-import { describe, mock, test } from 'node:test';
+import { describe, test } from 'node:test';
 import type { IRank, IState, RankStatus } from '../src/protocol';
-import { Ticker } from '../src/widgets/clock';
-import { NO_OPTIONS, checkOptions, hostsHaveRanks, quote, startLine, type IStartOptions } from '../src/widgets/startOptions';
-import { age, chipText, countStatuses, lasting, placeOf, took, type Trans } from '../src/widgets/labels';
+import { NO_OPTIONS, hostsHaveRanks, quote, startLine } from '../src/widgets/startOptions';
+import { age, chipText, countStatuses, groupRanks, lasting, placeOf, took, type Trans } from '../src/widgets/labels';
 import { golden, startLines } from './golden';
 
 /** As a translator without a language does it. */
@@ -22,9 +21,9 @@ const ranks = (...statuses: RankStatus[]): IState => ({
 describe('labels', () => {
   test('the chip says what differs, the worst first', () => {
     assert.equal(chipText(ranks('idle', 'idle'), trans), '2/2 idle');
-    assert.equal(chipText(ranks('running', 'waiting', 'running', 'running'), trans), 'running 3 · waiting 1');
+    assert.equal(chipText(ranks('running', 'waiting', 'running', 'running'), trans), '3 running · 1 waiting');
     assert.equal(chipText(ranks('idle', 'dead', 'idle'), trans), '1 dead');
-    assert.equal(chipText(ranks('running', 'silent'), trans), '1 silent · running 1');
+    assert.equal(chipText(ranks('running', 'silent'), trans), '1 silent · 1 running');
     assert.equal(chipText(golden.state_without_cluster, trans), 'no cluster');
     assert.equal(chipText({ ...ranks('idle'), progress: 'engines 1/2' }, trans), 'engines 1/2');
   });
@@ -32,6 +31,12 @@ describe('labels', () => {
   test('statuses are counted, the ones to look at first', () => {
     const counted = countStatuses(ranks('idle', 'running', 'dead', 'idle').ranks);
     assert.deepEqual(counted, [['dead', 1], ['running', 1], ['idle', 2]]);
+  });
+
+  test('ranks that do the same are one line, those that differ from most come first', () => {
+    const { ranks: all } = ranks('idle', 'running', 'idle', 'dead', 'running', 'idle');
+    const numbers = groupRanks(all).map(group => group.map(({ rank }) => rank));
+    assert.deepEqual(numbers, [[3], [1, 4], [0, 2, 5]]);
   });
 
   test('times are as exact as is worth reading', () => {
@@ -53,7 +58,6 @@ describe('labels', () => {
 describe('the form', () => {
   test('nothing chosen is nothing typed', () => {
     assert.equal(startLine(NO_OPTIONS), '');
-    assert.deepEqual(checkOptions(NO_OPTIONS, trans), {});
   });
 
   test('the line has what was chosen, quoted where it must be', () => {
@@ -76,30 +80,9 @@ describe('the form', () => {
     assert.equal(quote('a=b/c.d'), 'a=b/c.d');
   });
 
-  test('each wrong field is named', () => {
-    const wrong = checkOptions(
-      {
-        ...NO_OPTIONS,
-        numProcesses: '0',
-        devicesPerProcess: '1.5',
-        platform: '',
-        name: 'a/b',
-        env: 'A=1\nnothing',
-        timeout: '-1',
-        detach: false,
-        more: `--x "y`
-      },
-      trans
-    );
-    assert.deepEqual(Object.keys(wrong).sort(), ['devicesPerProcess', 'env', 'more', 'name', 'numProcesses', 'timeout']);
-    assert.match(wrong.env!, /“nothing”/);
-    assert.ok(checkOptions({ ...NO_OPTIONS, more: 'words' }, trans).more);
-  });
-
   test('each launcher has its own options, and the line none of another', () => {
     for (const { options, line } of startLines) {
       assert.equal(startLine({ ...NO_OPTIONS, ...options }), line);
-      assert.deepEqual(checkOptions({ ...NO_OPTIONS, ...options }, trans), {});
     }
   });
 
@@ -107,41 +90,5 @@ describe('the form', () => {
     const has = (hosts: string) => hostsHaveRanks({ ...NO_OPTIONS, launcher: 'ssh', hosts });
     assert.deepEqual(['h1:2', 'me@h1:2,h2:2', '[fe80:1::2]:4', 'n[1-4]:8', 'h1:2:2222'].filter(h => !has(h)), []);
     assert.deepEqual(['h1', 'h1,h2', '[fe80:1::2]', 'n[1-4]', ''].filter(has), []);
-  });
-
-  test('what a launcher needs is asked for, and only then', () => {
-    const wrong = (options: Partial<IStartOptions>) =>
-      Object.keys(checkOptions({ ...NO_OPTIONS, ...options }, trans));
-    assert.deepEqual(wrong({ launcher: 'ssh' }), ['hosts']);
-    assert.deepEqual(wrong({ launcher: 'mpi', hosts: 'h1:2 h2:2' }), ['hosts']);
-    assert.deepEqual(wrong({ launcher: 'ssh', hosts: 'h1:2', nodes: 'two' }), []);
-    assert.deepEqual(wrong({ launcher: 'slurm', nodes: 'two', ntasksPerNode: '0' }), ['nodes', 'ntasksPerNode']);
-    assert.deepEqual(wrong({ launcher: 'ipp' }), ['ippName']);
-    assert.deepEqual(wrong({ launcher: 'auto', image: 'x y' }), []);
-    assert.deepEqual(wrong({ launcher: 'kubernetes', pods: 'two', gpus: '0' }), ['pods', 'gpus', 'image']);
-    assert.deepEqual(wrong({ launcher: 'kubernetes', image: '-x' }), ['image']);
-    assert.deepEqual(wrong({ launcher: 'kubernetes', more: '--pod-template pod.yaml' }), []);
-    assert.deepEqual(wrong({ launcher: 'tpu', zone: 'us-central2-b' }), ['tpu']);
-    assert.deepEqual(wrong({ hosts: 'h1 h2', nodes: 'x', ippName: '?' }), []);
-  });
-});
-
-describe('the clock', () => {
-  test('ticks only while somebody listens and looks', () => {
-    mock.timers.enable({ apis: ['setInterval'] });
-    (globalThis as any).document = { visibilityState: 'visible' };
-    let visible = true;
-    const ticker = new Ticker(() => visible);
-    assert.equal(ticker.active, false);
-    let ticks = 0;
-    const stop = ticker.listen(() => ticks++);
-    mock.timers.tick(2000);
-    visible = false;
-    mock.timers.tick(5000);
-    assert.equal(ticks, 2);
-    stop();
-    assert.equal(ticker.active, false);
-    mock.timers.reset();
-    delete (globalThis as any).document;
   });
 });

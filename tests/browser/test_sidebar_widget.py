@@ -114,14 +114,6 @@ def test_a_saved_notebook_has_it_as_it_was(sidebar: Sidebar) -> None:
     assert view.get_by_role("button").count() == 0
 
 
-def test_of_many_ranks_in_a_saved_notebook_each_can_be_looked_at(sidebar: Sidebar) -> None:
-    ranks = [{**GOLDEN["state"]["ranks"][0], "rank": rank, "pid": rank} for rank in range(12)]
-    view = sidebar.show(state(ranks=ranks))
-    view.locator(".jxl-tile[data-rank='9']").hover()
-    detail = view.locator(".jxl-gridDetail .jxl-rank")
-    assert detail.get_attribute("data-rank") == "9"
-
-
 def test_it_can_be_used_once_the_kernel_answers_and_until_it_ends(sidebar: Sidebar) -> None:
     view = sidebar.show(state())
     sidebar.meet()
@@ -175,7 +167,7 @@ def test_without_a_cluster_a_number_and_a_click_start_one(sidebar: Sidebar) -> N
     view.get_by_role("button", name="Start", exact=True).click()
     request = sidebar.taken()
     assert (request["op"], request["args"]) == ("start", {"line": "-n 8"})
-    assert view.get_by_role("button", name="Other options").count() == 0  # there is no form here
+    assert view.get_by_role("button", name="Options").count() == 0  # there is no form here
     sidebar.answer(request, result="Cluster 'main': ranks 0-7")
     view.get_by_text("Cluster 'main': ranks 0-7").wait_for()
 
@@ -188,11 +180,10 @@ def test_a_restart_asks_in_the_page(sidebar: Sidebar, answers: list[str], clean:
     sidebar.meet()
 
     def choose(answer: str) -> None:
-        view.get_by_role("button", name="More actions").click()
-        menu = view.get_by_role("menu")
-        assert sidebar.page.evaluate("document.activeElement.getAttribute('role')") == "menuitem"
-        menu.get_by_role("menuitem", name="Restart Ranks").click()
-        view.get_by_role("alertdialog").get_by_role("button", name=answer, exact=True).click()
+        view.get_by_role("button", name="Restart…").click()
+        dialog = view.get_by_role("alertdialog")
+        assert sidebar.page.evaluate("document.activeElement.textContent") == "Cancel"
+        dialog.get_by_role("button", name=answer, exact=True).click()
 
     choose("Cancel")
     assert sidebar.page.evaluate("() => model.asked") == []
@@ -201,30 +192,29 @@ def test_a_restart_asks_in_the_page(sidebar: Sidebar, answers: list[str], clean:
     assert (request["op"], request["args"]) == ("restart", {"clean": clean})
 
 
-def test_what_lab_has_panels_for_is_below_the_ranks(sidebar: Sidebar) -> None:
+def test_report_stacks_and_logs_are_below_the_ranks(sidebar: Sidebar) -> None:
     view = sidebar.show(state())
     sidebar.meet()
-
-    def choose(name: str) -> None:
-        view.get_by_role("button", name="More actions").click()
-        view.get_by_role("menuitem", name=name).click()
-
-    choose("Show Report")
-    assert GOLDEN["state"]["report"]["title"] in view.locator(".jxl-pane").inner_text()
-    choose("Show Stacks")
+    pane = view.locator(".jxl-pane")
+    view.get_by_role("button", name="Details").click()
+    report = GOLDEN["state"]["report"]
+    assert report["title"] in pane.inner_text()
+    marked = pane.locator(".jxl-source [aria-current]")
+    assert marked.inner_text() == report["source"].split("\n")[report["marked"][0] - 1]
+    pane.get_by_role("tab", name="Stacks").click()
     sidebar.answer(sidebar.taken(), result="rank 0: line 3")
-    view.locator(".jxl-pane").get_by_text("rank 0: line 3").wait_for()
+    pane.get_by_text("rank 0: line 3").wait_for()
+    # The tabs are one stop for Tab, and the arrow keys go among them.
+    for key in ("ArrowRight", "ArrowLeft", "ArrowLeft"):
+        sidebar.page.keyboard.press(key)
+    assert sidebar.page.evaluate("document.activeElement.textContent") == "Report"
     view.get_by_role("button", name="Log of rank 1").click()
     request = sidebar.taken()
     assert (request["op"], request["args"]["rank"]) == ("logs", 1)
     sidebar.answer(request, result="its log")
-    view.locator(".jxl-pane").get_by_text("its log").wait_for()
-    view.get_by_role("button", name="close").click()
-    assert view.locator(".jxl-pane").count() == 0
-    # Escape leaves the menu, back to its button.
-    view.get_by_role("button", name="More actions").click()
-    sidebar.page.keyboard.press("Escape")
-    assert sidebar.page.evaluate("document.activeElement.ariaLabel") == "More actions"
+    pane.get_by_text("its log").wait_for()
+    view.get_by_role("button", name="Close").click()
+    assert pane.count() == 0
 
 
 # ------------------------------------------------------------------------------- many ranks
@@ -232,7 +222,7 @@ def test_what_lab_has_panels_for_is_below_the_ranks(sidebar: Sidebar) -> None:
 
 def many(count: int, hosts: int = 1, **odd: dict[str, Any]) -> dict[str, Any]:
     """The state while so many ranks run line 3; ``odd``: what is else with a rank, as ``r17``."""
-    usual = GOLDEN["state"]["ranks"][0] | {"status": "running", "cell": 7, "line": 3}
+    usual = GOLDEN["state"]["ranks"][0] | {"status": "running", "cell": 7, "line": 3, "note": ""}
     each = count // hosts
     ranks = [
         usual | {"rank": r, "host": f"a-node-with-a-long-name-{r // each:04}.cluster.example"}
@@ -243,51 +233,29 @@ def many(count: int, hosts: int = 1, **odd: dict[str, Any]) -> dict[str, Any]:
     return state(ranks=ranks, report=None)
 
 
-def test_from_8_ranks_on_each_has_a_tile_the_odd_ones_first(sidebar: Sidebar) -> None:
-    dead = {"status": "dead", "note": "killed by SIGKILL"}
-    view = sidebar.show(many(64, r17=dead, r40={"status": "waiting"}))
+def lines(view: Any) -> list[str]:
+    found = [" ".join(one.split()) for one in view.locator(".jxl-rank").all_inner_texts()]
+    return [one.removesuffix(" 512.0 MiB") for one in found]
+
+
+def test_of_many_ranks_those_that_do_the_same_have_a_line(sidebar: Sidebar) -> None:
+    dead = {"status": "dead", "note": "killed by SIGKILL", "cell": None, "since": None, "rss": 0}
+    view = sidebar.show(many(256, hosts=32, r17=dead, r40={"status": "waiting"}))
     sidebar.meet()
-    tiles, detail = view.locator(".jxl-tile"), view.locator(".jxl-gridDetail")
-    assert tiles.count() == 64
-    assert tiles.first.get_attribute("aria-label") == "rank 17: dead, killed by SIGKILL"
-    assert tiles.last.get_attribute("data-rank") == "63"
-    assert "killed by SIGKILL" in detail.inner_text()  # of the first, while none is looked at
-    view.locator(".jxl-tile[data-rank='30']").hover()
-    assert detail.locator(".jxl-rank").get_attribute("data-rank") == "30"
-    assert "[7] line 3" in detail.inner_text()
-    view.locator(".jxl-tile[data-rank='40']").focus()
-    for key in ("Enter", "Tab", "Enter"):
-        sidebar.page.keyboard.press(key)
+    first, second, third = lines(view)
+    assert first.startswith("17 ✖dead") and first.endswith("killed by SIGKILL")
+    assert second.startswith("40 ◐waiting [7] line 3")
+    assert third.startswith("0-16, 18-39, 41-255 ▶running [7] line 3 32 hosts")
+    view.get_by_role("button", name="Log of rank 40").click()
     assert sidebar.taken()["args"]["rank"] == 40
 
 
-def test_arrow_keys_go_among_the_tiles_as_they_lie(sidebar: Sidebar) -> None:
-    tiles = sidebar.show(many(64)).locator(".jxl-tile")
-    tiles.first.focus()
-    columns = sidebar.page.evaluate(
-        "() => { const tiles = [...document.querySelectorAll('.jxl-tile')];"
-        " const top = tiles[0].getBoundingClientRect().top;"
-        " return tiles.filter(t => t.getBoundingClientRect().top === top).length; }"
-    )
-    for key, at in [("ArrowRight", 1), ("ArrowDown", 1 + columns), ("ArrowUp", 1), ("End", 63)]:
-        sidebar.page.keyboard.press(key)
-        assert tiles.nth(at).evaluate("tile => tile === document.activeElement"), key
-    assert sidebar.view.locator(".jxl-tile[tabindex='0']").count() == 1
-
-
-def test_several_hosts_have_tiles_of_their_own_and_fold(sidebar: Sidebar) -> None:
-    view = sidebar.show(many(16, hosts=2, r3={"status": "dead"}))
-    hosts = view.locator(".jxl-host")
-    assert (hosts.count(), view.locator(".jxl-tile").count()) == (2, 16)
-    assert "ranks 8-15" in hosts.nth(1).inner_text()
-    hosts.nth(0).locator("summary").press("Enter")
-    view.page.wait_for_function("() => document.querySelectorAll('.jxl-tile').length === 8")
-    assert "7 running" in hosts.nth(0).locator("summary").inner_text()
-    view = sidebar.show(many(256, hosts=32, r20={"status": "dead"}))  # folded at first
-    assert (hosts.count(), view.locator(".jxl-tile").count()) == (32, 0)
-    assert "1 dead" in hosts.nth(2).inner_text()
-    sidebar.show(many(32, hosts=32))  # a rank each: tiles, and no lines
-    assert (hosts.count(), view.locator(".jxl-tile").count()) == (0, 32)
+def test_up_to_8_ranks_each_has_a_line(sidebar: Sidebar) -> None:
+    view = sidebar.show(many(8, r3={"status": "idle", "cell": None, "since": None}))
+    assert [one.split()[0] for one in lines(view)] == [str(rank) for rank in range(8)]
+    heights = [row.bounding_box()["height"] for row in view.locator(".jxl-rank").all()]
+    assert max(heights) < 30  # one line each
+    assert lines(view)[3] == "3 ○idle"
 
 
 def test_64_ranks_leave_room_for_the_clusters_at_250_pixels(sidebar: Sidebar) -> None:
@@ -305,9 +273,8 @@ def test_it_is_readable_in_vscodes_colours_and_without_any(
     view = sidebar.show(state(), theme)
     sidebar.meet()
     sidebar.page.evaluate("message => model.say(message)", GOLDEN["resources"])
-    view.get_by_text("12 % CPU").wait_for()
-    view.get_by_role("button", name="More actions").click()
-    view.get_by_role("menuitem", name="Show Report").click()
+    view.locator(".jxl-use").get_by_text("12 % CPU").wait_for()
+    view.get_by_role("button", name="Details").click()
     if SHOTS:
         view.screenshot(path=f"{SHOTS}/sidebar-widget-{theme}.png")
     beyond()

@@ -20,7 +20,9 @@ from labparts import (
     show_sidebar,
     sources,
     statuses,
+    strip,
     until_ranks,
+    until_strip,
 )
 from nbclient import NotebookClient
 
@@ -29,7 +31,7 @@ from jaxcluster.views.cell_outputs import MIME as OUTPUTS_MIME
 # ------------------------------------------------------------------------------- cells
 
 
-def test_badges_follow_a_cell_from_busy_to_done(page: LabPage) -> None:
+def test_a_line_below_a_cell_says_how_its_ranks_are(page: LabPage) -> None:
     page.open(
         "badges.ipynb",
         START,
@@ -40,54 +42,32 @@ def test_badges_follow_a_cell_from_busy_to_done(page: LabPage) -> None:
     page.do(0, 1)
     show_sidebar(page)
     page.run(2)
-    page.wait(lambda: statuses(page, 2) == ["running", "running"], "both run")
+    until_strip(page, 2, "2 running")
     until_ranks(page, ["running", "running"])
     page.wait(lambda: statuses(page, 2) == ["done", "running"], "rank 0 is done")
-    page.wait(lambda: statuses(page, 2) == ["done", "done"], "both are done")
+    until_strip(page, 2, "2 ranks")
+    assert statuses(page, 2) == []  # what is alike is said once
     until_ranks(page, ["idle", "idle"])
-    assert page.finish(2) == "this is rank 0\nRank 1 was 1.5 s behind.\n"
-    assert badges(page, 2).nth(1).get_attribute("title").startswith("rank 1: done after 2.")
-    assert [o["output_type"] for o in page.outputs(2)] == ["stream", "display_data"]
-    badges(page, 2).nth(1).click()
+    assert page.finish(2) == "this is rank 0\n"
+    strip(page, 2).get_by_role("button", name="2 ranks").click()
     page.page.wait_for_selector("text=this is rank 1")
+    page.page.get_by_label("Output of rank").select_option("0")
+    page.page.locator(".jxl-rankOutput").get_by_text("this is rank 0").wait_for()
     page.page.keyboard.press("Escape")
-    page.page.wait_for_selector("text=this is rank 1", state="detached")
+    page.page.locator(".jxl-rankOutput").wait_for(state="detached")
     page.run(3)
     page.wait(lambda: statuses(page, 3) == ["done", "failed"], "rank 1 has failed")
     page.finish(3)
-    # Those of the cell before are still there, and a second run takes the first one's place.
-    assert statuses(page, 2) == ["done", "done"]
-    page.run(2)
-    page.wait(lambda: statuses(page, 2) == ["running", "running"], "both run again")
-    page.finish(2)
-
-
-def test_a_rank_is_opened_once_for_all_cells(page: LabPage) -> None:
-    fails = "assert rank == 0, 'not here'"
-    page.open(
-        "opened.ipynb", START, SETUP,
-        "%%spmd\nprint('first of', rank)", f"%%spmd\nprint('second of', rank)\n{fails}",
-        "%%spmd\nprint('third of', rank)", f"%%spmd --all\nprint('all of', rank)\n{fails}",
-        "%%spmd --all\nprint('more of', rank)",
-    )  # fmt: skip
-    page.do(0, 1, 2, 3)
-    assert [one.inner_text()[1:] for one in badges(page, 2).all()] == ["rank 0", "rank 1"]
-    assert [one.get_attribute("data-tone") for one in badges(page, 3).all()] == ["good", "bad"]
-    badges(page, 2).nth(1).click()
-    page.page.get_by_text("first of 1").wait_for()
-    page.page.get_by_text("second of 1").wait_for()
-    assert page.page.get_by_label("Output of rank").count() == 2  # the cell before has none
-    page.do(4)
-    page.page.get_by_text("third of 1").wait_for()  # of cells that run later, too
+    assert badges(page, 3).nth(1).get_attribute("title").startswith("rank 1: failed after 0.")
+    badges(page, 3).nth(1).click()
+    page.page.locator(".jxl-rankOutput").get_by_text("not here").first.wait_for()
     if SHOTS:
         page.shot(SHOTS / "opened.png")
-    page.page.locator(".jxl-outputHead button").first.click()
-    page.page.get_by_label("Output of rank").first.wait_for(state="detached")
-    page.do(5, 6)
-    views = page.page.locator(".jxl-ranksOutputs")
-    failed = views.nth(0).locator(".jxl-groupHead button").nth(1)
-    assert (failed.inner_text(), failed.get_attribute("data-tone")) == ("! rank 1", "bad")
-    assert views.nth(1).locator(".jxl-groupHead button").nth(1).inner_text() == "rank 1"
+    # That of the cell before is still there, and a second run takes the first one's place.
+    assert strip(page, 2).inner_text().startswith("2 ranks")
+    page.run(2)
+    until_strip(page, 2, "2 running")
+    page.finish(2)
 
 
 def test_all_ranks_are_shown_as_groups_and_kept(page: LabPage) -> None:
@@ -114,63 +94,39 @@ def test_all_ranks_are_shown_as_groups_and_kept(page: LabPage) -> None:
     assert view.get_by_text("step 0 of 1").is_visible()
     page.page.keyboard.press("Enter")
     view.get_by_text("step 0 of 0").wait_for()
-    view.get_by_role("button", name="Differences from rank 0").click()
-    changes = view.locator(".jxl-changes:visible")
-    assert changes.count() == 1
-    assert changes.locator("[data-sign='+']").count() == 3
-    assert changes.locator("[data-sign=' ']").all_inner_texts() == ["  the end\n"]
     page.do(3)
     # Live: they are shown while the cell goes on, with their HTML.
     page.run(4)
     at(".jxl-ranksOutputs b.ours", has_text="bold 2").wait_for()
     at(".jxl-ranksOutputs b.ours", has_text="bold 1").wait_for()
-    page.wait(lambda: "running" in statuses(page, 4), "it runs")
+    until_strip(page, 4, "2 running")
     (page.lab.root / "enough").touch()
     page.finish(4)
-    page.wait(lambda: statuses(page, 4) == ["done", "done"], "it is done")
-    page.until(f"{META.format(3)}?.run?.done === '0-2'", "how it went is kept with the cell")
-    page.until(f"{META.format(4)}?.run?.done === '1, 2'", "how it went is kept with the cell")
+    until_strip(page, 4, "2 ranks")
     page.page.evaluate("() => window.jaxcluster.currentPanel.context.save()")
-    page.wait(lambda: "'1, 2'" in str(saved(page, "all.ipynb").cells[4].metadata), "it is saved")
-    # Reopened, with another kernel: what was shown is there, and of the rest it is said.
+    page.wait(lambda: saved(page, "all.ipynb").cells[4].outputs, "it is saved")
+    assert "jaxcluster" not in saved(page, "all.ipynb").cells[4].metadata  # a run changes no text
+    # Reopened, with another kernel: what was shown is there.
     page.end_kernels()
     page.open("all.ipynb")
-    page.wait(lambda: statuses(page, 2) == ["done"] * 3, "the strips are back")
     view.nth(0).locator(".jxl-group").nth(1).wait_for()
-    badges(page, 2).nth(2).click()
-    at(".jxl-rankOutput").get_by_text("step 2 of 1").wait_for()
-    page.page.keyboard.press("Escape")
-    badges(page, 3).nth(0).click()
-    at(".jxl-rankOutput").get_by_text("only 0").wait_for()
-    badges(page, 3).nth(1).click()
-    at(".jxl-rankOutput").get_by_text("The output of rank 1 was not kept").wait_for()
+    assert strip(page, 2).count() == 0
     if SHOTS:
         page.shot(SHOTS / "all.png")
-    # Run again, not on ranks, it has none.
-    page.page.evaluate(
-        "() => window.jaxcluster.currentPanel.content.widgets[3].model.sharedModel.setSource('1')"
-    )
-    page.do(3)
-    page.wait(lambda: statuses(page, 3) == [], "the strip goes")
-
-
-META = "window.jaxcluster.currentPanel.content.widgets[{}].model.getMetadata('jaxcluster')"
 
 
 def saved(page: LabPage, name: str) -> Any:
     return nbformat.read(page.lab.root / name, 4)
 
 
-def test_badges_come_back_when_a_cell_is_scrolled_away_and_back(page: LabPage) -> None:
+def test_its_line_comes_back_when_a_cell_is_scrolled_away_and_back(page: LabPage) -> None:
     page.open("scroll.ipynb", START, SETUP, *[f"print({i})\n" + "# \n" * 30 for i in range(40)])
     page.do(0, 1)
-    page.wait(lambda: statuses(page, 1) == ["done", "done"], "badges are there")
+    until_strip(page, 1, "2 ranks")
     page.page.evaluate("() => window.jaxcluster.currentPanel.content.scrollToItem(40)")
     page.page.wait_for_timeout(500)
     page.page.evaluate("() => window.jaxcluster.currentPanel.content.scrollToItem(0)")
-    page.wait(
-        lambda: page.page.locator(".jxl-badge[data-status=done]").count() >= 2, "they are back"
-    )
+    until_strip(page, 1, "2 ranks")
 
 
 def test_the_switch_runs_plain_cells_on_the_ranks(page: LabPage) -> None:
@@ -190,7 +146,7 @@ def test_the_switch_runs_plain_cells_on_the_ranks(page: LabPage) -> None:
     switch.click()
     page.wait(lambda: switch.get_attribute("aria-checked") == "true", "it is on")
     assert page.do(2) == "hello from 0\n"
-    page.wait(lambda: statuses(page, 2) == ["done", "done"], "it ran on both")
+    until_strip(page, 2, "2 ranks")
     # The kernel is the source of truth.
     page.do(3)
     page.wait(lambda: switch.get_attribute("aria-checked") == "false", "it is off")
@@ -216,10 +172,12 @@ def test_the_mode_comes_back_with_restart_and_run_all(page: LabPage) -> None:
     switch.click()
     page.wait(lambda: marks(page) == ["2 ranks", None, "2 ranks", "2 ranks", "ranks 1"], "marks")
     assert page.do(2, 3) == "ran on 0\n"
+    begins = START.replace("\n", "\n%jaxcluster auto on\n")
+    page.wait(lambda: sources(page)[1] == begins, "the mode stands in the text")
     page.page.evaluate("() => window.jaxcluster.currentPanel.context.save()")
-    kept = page.wait(lambda: read_if_kept(page, "mode.ipynb"), "the mode is in the file")
-    assert kept.metadata["jaxcluster"] == {"spmd": True}
-    assert kept.cells[1].source == START.replace("\n", "\n%jaxcluster auto on\n")
+    page.wait(lambda: saved(page, "mode.ipynb").cells[1].source == begins, "it is saved")
+    kept = saved(page, "mode.ipynb")
+    assert "jaxcluster" not in kept.metadata
     page.command("notebook:restart-run-all")
     page.page.locator(".jp-Dialog .jp-mod-accept").click()
     page.until(
@@ -230,33 +188,19 @@ def test_the_mode_comes_back_with_restart_and_run_all(page: LabPage) -> None:
     assert page.finish(3) == "ran on 0\n"
     assert "ran on 1\n" in page.finish(4)
     assert switch.get_attribute("aria-checked") == "true"
-    # The cell above the start ran in the notebook, as it did at first.
-    assert [cell.metadata["jaxcluster"].get("spmd") for cell in kept.cells[2:4]] == [True] * 2
     switch.click()
     page.wait(lambda: marks(page) == [None, None, None, None, "ranks 1"], "the marks go")
-    page.until(
-        "window.jaxcluster.currentPanel.content.model.getMetadata('jaxcluster') === undefined",
-        "it is not kept any more",
-    )
-    page.wait(lambda: sources(page)[1] == START, "nor in the text")
+    page.wait(lambda: sources(page)[1] == START, "and the line in the text")
     check_without_a_page(kept, page)
 
 
 def check_without_a_page(kept: Any, page: LabPage) -> None:
-    """nbclient, and so nbconvert and papermill, tell a kernel of no metadata."""
-    for cell in kept.cells:
-        cell.metadata.clear()
-    kept.metadata.pop("jaxcluster")
+    """nbclient, and so nbconvert and papermill, run the text."""
     client = NotebookClient(kept, timeout=120, kernel_name="python3")
     client.execute(env=page.lab.home.environ(JAX_PLATFORMS="cpu"))
     ran = ["".join(output.get("text", "") for output in cell.outputs) for cell in kept.cells]
     assert (ran[0], ran[2], ran[3]) == ("", "", "ran on 0\n")
     assert "ran on 1\n" in ran[4]
-
-
-def read_if_kept(page: LabPage, name: str) -> Any:
-    found = saved(page, name)
-    return found if "jaxcluster" in found.metadata else None
 
 
 # ------------------------------------------------------------------------------- interrupts
@@ -279,48 +223,52 @@ def test_a_busy_cell_is_interrupted(page: LabPage, way: str) -> None:
     took = time.monotonic() - pressed
     assert "was stopped on ranks 0, 1." in text
     assert took < 0.5 + BUSY_S, took
-    page.wait(lambda: statuses(page, 2) == ["interrupted", "interrupted"], "the badges say so")
+    until_strip(page, 2, "2 stopped")
     assert page.do(3) == "0\n"
 
 
 # ------------------------------------------------------------------------------- hangs, deaths
 
 
-def test_a_divergence_is_reported(page: LabPage) -> None:
+def test_a_divergence_is_told_under_its_cell_and_in_the_report(page: LabPage) -> None:
     last = "%%spmd\nprint(float(jnp.sum(x)))"
     page.open("hang.ipynb", START, SETUP, HANG, last)
     page.do(0, 1)
     assert "Divergence" in page.do(2)
-    report = page.page.locator(".jxl-report")
-    assert report.count() == 0  # it does not open itself
-    page.page.locator(".jxl-badges").get_by_role("button", name="Report").click()
+    assert statuses(page, 2) == ["interrupted", "failed"]  # rank 1 has left out the launch
+    panel, report = page.page.locator(".jxl-details"), page.page.locator(".jxl-report")
+    page.page.wait_for_timeout(500)
+    assert panel.count() == 0  # nothing opens itself
+    assert page.page.locator(".Toastify__toast").count() == 0
+    strip(page, 2).get_by_role("button", name="Report").click()
     report.wait_for()
     title = report.get_by_role("heading", level=2).inner_text()
     assert title.startswith("Divergence in cell [3]: rank 1 ended the cell")
-    assert "jnp.sum(x)" in report.locator(".jxl-lines").inner_text()
-    # In a narrow window it is below the notebook, not beside it.
-    notebook, box = page.page.locator(".jp-NotebookPanel"), page.page.locator(".jxl-report")
-    assert box.bounding_box()["x"] > notebook.bounding_box()["x"] + 100
-    page.page.evaluate(
-        "() => { const panels = [...window.jupyterapp.shell.widgets('main')];"
-        " panels.find(one => one.id.startsWith('jaxcluster-report')).close(); }"
-    )
-    page.page.set_viewport_size({"width": 1300, "height": 950})
-    page.command("jaxcluster:show-report")
-    report.wait_for()
-    assert abs(box.bounding_box()["x"] - notebook.bounding_box()["x"]) < 20
-    assert box.bounding_box()["y"] > notebook.bounding_box()["y"] + 100
+    assert "jnp.sum(x)" in report.locator(".jxl-lines").first.inner_text()
+    # It is below the notebook, which keeps its width in any window.
+    notebook = page.page.locator(".jp-NotebookPanel")
+    for width in (1500, 1100):
+        page.page.set_viewport_size({"width": width, "height": 950})
+        page.page.wait_for_timeout(300)
+        own, box = notebook.bounding_box(), panel.bounding_box()
+        assert box["y"] >= own["y"] + own["height"] - 2
+        assert own["width"] > 600 and own["height"] > 450
+        if SHOTS:
+            page.shot(SHOTS / f"report-{width}.png")
+    page.page.set_viewport_size({"width": 1500, "height": 950})
     page.page.evaluate("() => { window.jaxcluster.currentPanel.content.activeCellIndex = 0; }")
     report.get_by_role("button", name="Show cell").click()
     page.until("window.jaxcluster.currentPanel.content.activeCellIndex === 2", "it leads there")
-    # Stacks and logs are where the report is.
-    page.command("jaxcluster:stacks")
-    page.page.locator(".jxl-textPanel").get_by_text("idle, in no cell").wait_for()
+    # Stacks and logs are other tabs of the panel.
+    panel.get_by_role("tab", name="Stacks").click()
+    panel.get_by_text("idle, in no cell").wait_for()
     page.command("jaxcluster:logs", {"rank": 1})
-    page.page.locator(".jxl-logs").get_by_label("Search in the log").fill("no such words")
-    page.page.locator(".jxl-logs").get_by_text("0 lines").wait_for()
-    assert report.is_hidden()
-    page.command("jaxcluster:show-report")
+    panel.get_by_label("Search in the log").fill("no such words")
+    panel.get_by_text("0 lines").wait_for()
+    assert panel.locator(".jxl-logsBar select").input_value() == "1"
+    if SHOTS:
+        page.shot(SHOTS / "logs.png")
+    page.command("jaxcluster:report")
     report.wait_for()
     assert page.do(3) == "28.0\n"
 
@@ -349,7 +297,9 @@ def test_a_death_is_shown(page: LabPage) -> None:
     report = page.page.locator(".jxl-report")
     report.wait_for()
     assert report.get_by_role("heading", level=2).inner_text().startswith("Rank 1 died")
-    assert report.get_by_role("button", name="Restart …").count() == 1
+    assert report.get_by_role("button", name="Restart…").count() == 1
+    if SHOTS:
+        page.shot(SHOTS / "death.png")
     page.do(4)
     until_ranks(page, ["idle", "idle"])
     page.do(5)
@@ -375,7 +325,7 @@ def test_a_reload_during_a_cell_restores_everything(page: LabPage) -> None:
     page.until_state("s.ranks.length === 2", "the state is back", 3 + BUSY_S)
     show_sidebar(page)
     until_ranks(page, ["running", "running"])
-    page.wait(lambda: statuses(page, 2) == ["running", "running"], "the badges are back")
+    until_strip(page, 2, "2 running")
     assert time.monotonic() - began < 3 + BUSY_S
     pressed = time.monotonic()
     page.page.locator(".jxl-sidebar").get_by_role("button", name="Interrupt").click()
@@ -445,7 +395,7 @@ def test_a_restarted_kernel_has_no_cluster(page: LabPage) -> None:
     )
     page.until("window.jaxcluster.current.state === null", "the state is gone", 2 + BUSY_S)
     page.page.wait_for_selector("text=not loaded in the kernel")
-    page.wait(lambda: statuses(page, 1) == ["done", "done"], "how the cell went is still told")
+    page.wait(lambda: strip(page, 1).count() == 0, "its ranks are gone, and the line with them")
     page.ready()
     page.do(0, 1)
     until_ranks(page, ["idle", "idle"])

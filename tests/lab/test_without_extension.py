@@ -84,12 +84,11 @@ def test_the_sidebar_is_in_a_cell(chromium: Any, bare_lab: Lab) -> None:
     view.get_by_role("button", name="Interrupt").click()
     page.finish(2)
     view.get_by_text("2/2 idle").wait_for()
-    # What JupyterLab has panels for is below the ranks.
-    view.get_by_role("button", name="More actions").click()
-    page.page.keyboard.press("Enter")
-    view.locator(".jxl-pane pre").filter(has_text="rank").wait_for()
+    # What JupyterLab has a panel for is below the ranks.
+    view.get_by_role("button", name="Details").click()
+    view.locator(".jxl-pane pre").filter(has_text="rank").first.wait_for()
     # A stop asks, without a dialog of the browser's.
-    view.get_by_role("button", name="Stop main").click()
+    view.get_by_role("button", name="Stop…").click()
     view.get_by_role("alertdialog").get_by_role("button", name="Stop").click()
     view.get_by_text("This notebook has no cluster.").wait_for()
     if folder := os.environ.get("SCREENSHOTS"):

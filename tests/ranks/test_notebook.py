@@ -694,27 +694,6 @@ def test_auto_mode_keeps_line_numbers_and_finds_syntax_errors(auto: Notebook) ->
     assert f"Cell In[{wrong.reply['execution_count']}], line 2" in wrong.error  # type: ignore[index]
 
 
-def test_a_notebook_that_had_auto_mode_on_brings_it_back(
-    open_notebook: Callable[..., Notebook],
-) -> None:
-    """As after "Restart kernel and run all": all cells are sent before the first one has run."""
-    page = open_notebook()
-    kept = {"jaxcluster": {"spmd": True}}
-    sources = (
-        "where = 'notebook'",
-        "%jaxcluster start -n 2",
-        "where = __import__('jax').process_index()",
-        "where + 40",
-        "%jaxcluster auto off",
-        "where",
-    )
-    cells = [page.begin(source, metadata=kept) for source in sources]
-    page.wait(cells[-1])
-    assert [cell.error for cell in cells] == [""] * 6
-    assert [cells[3].result, cells[5].result] == ["40", "'notebook'"]
-    page.ok("%jaxcluster stop")
-
-
 def test_auto_mode_off_runs_cells_in_the_notebook_again(notebook: Notebook) -> None:
     notebook.ok("here = 'notebook'\n")
     notebook.ok("%jaxcluster auto on")

@@ -210,7 +210,7 @@ def test_a_terminal_has_one_line_of_who_is_waited_for(private_home: Home, tmp_pa
         terminal.expect_exact("In [1]:")
         terminal.sendline(f"all(get_ipython().run_cell(one).success for one in {cells!r}) or 0;")
         terminal.expect("half" + told.format("[56]") + wiped + told.format("[67]"))
-        terminal.expect(wiped + r"\r+\nRank 1 was [789]\.\d s behind\.\r+\n")
+        terminal.expect(wiped)
         terminal.expect_exact("In [2]:")
         terminal.sendline("exit")
         terminal.expect(pexpect.EOF)
@@ -224,8 +224,7 @@ def test_in_a_pipe_it_is_told_now_and_then_without_control_characters(
 ) -> None:
     done = ipython(*LOAD, "%%spmd\nimport jax, time\nif jax.process_index(): time.sleep(8)")
     assert re.fullmatch(
-        r"Rank 1 still works at cell \[\d+\] line 3 \(\d s\); rank 0 has ended the cell\.\n"
-        r"Rank 1 was [789]\.\d s behind\.\n",
+        r"Rank 1 still works at cell \[\d+\] line 3 \(\d s\); rank 0 has ended the cell\.\n",
         done.stderr,
     )
 

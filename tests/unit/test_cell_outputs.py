@@ -13,7 +13,7 @@ from nbconvert import HTMLExporter
 
 from jaxcluster import wire
 from jaxcluster.errors import CellFailed, CellInterrupted
-from jaxcluster.model.notices import Alarm, Lasting, Passing
+from jaxcluster.model.notices import Alarm, Passing
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.views import cell_outputs
 from jaxcluster.views.live import CellDisplay
@@ -137,7 +137,7 @@ def test_nbconvert_shows_groups_that_fold_and_messages_without_red() -> None:
     display(made, 2, image_png=PNG)
     bundle = cell_outputs.bundle(shown(made))
     published: list[dict[str, Any]] = []
-    show_message(Shell(published), "Rank 2 was 1.0 s behind.\n")
+    show_message(Shell(published), "Rank 2 was replaced.\n")
     cell = nbformat.v4.new_code_cell(
         "%%spmd --all\nprint(...)",
         outputs=[
@@ -152,7 +152,7 @@ def test_nbconvert_shows_groups_that_fold_and_messages_without_red() -> None:
     assert "<b>rank 2</b>" in html
     assert f"data:image/png;base64,{PNG}" in html
     assert html.count("of two") == 1
-    assert "Rank 2 was 1.0 s behind." in html
+    assert "Rank 2 was replaced." in html
     assert not re.search(r'application/vnd\.jupyter\.stderr"', html)
 
 
@@ -194,17 +194,12 @@ class Page:
 def test_what_is_true_for_a_while_has_one_place_and_leaves_a_finished_cell() -> None:
     page = Page()
     display = CellDisplay(page, SimpleNamespace(on_push=None))  # type: ignore[arg-type]
-    display.on_notice("Rank 2 was 1.0 s behind.\n")
+    display.on_notice("Rank 2 was replaced.\n")
     display.on_notice(Passing("Rank 1 still works (5 s).\n"))
     display.on_notice(Passing("Rank 1 still works (15 s).\n"))
-    assert list(page.shown.values()) == ["Rank 2 was 1.0 s behind.", "Rank 1 still works (15 s)."]
+    assert list(page.shown.values()) == ["Rank 2 was replaced.", "Rank 1 still works (15 s)."]
     display.close()
-    assert list(page.shown.values()) == ["Rank 2 was 1.0 s behind.", ""]
-    display.on_notice(Lasting("Rank 0 waited 9 s for rank 1.\n"))
-    display.close()
-    display.on_notice(Lasting("Rank 1 was 3.0 s behind."))
-    told = "Rank 0 waited 9 s for rank 1. Rank 1 was 3.0 s behind."
-    assert list(page.shown.values()) == ["Rank 2 was 1.0 s behind.", told]
+    assert list(page.shown.values()) == ["Rank 2 was replaced.", ""]
 
 
 def test_a_cell_that_has_nothing_to_say_makes_no_display() -> None:

@@ -464,8 +464,8 @@ def test_cells_as_they_stand(
         for source in sources
     ]
     cells.append({"cell_type": "markdown", "source": ["%%spmd\n", "no"]})
-    made = {"cells": cells, "metadata": {"jaxcluster": {"spmd": spmd}}}
-    (tmp_path / "nb.ipynb").write_text(json.dumps(made))
+    switch = {"cell_type": "code", "source": f"%jaxcluster auto {'on' if spmd else 'off'}"}
+    (tmp_path / "nb.ipynb").write_text(json.dumps({"cells": [switch, *cells]}))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("JPY_SESSION_NAME", "some/where/nb.ipynb")
     assert "in the notebook's order" in write("train.py --as-written", logs)
@@ -476,20 +476,15 @@ def test_cells_as_they_stand(
     assert ("b = 2" in text) is spmd
 
 
-def test_the_mode_as_the_cells_switch_it_says_more_than_the_metadata(
-    logs: exporting.Logs, tmp_path: Path
-) -> None:
+def test_the_mode_is_as_the_cells_switch_it(logs: exporting.Logs, tmp_path: Path) -> None:
     start = "%load_ext jaxcluster\n%jaxcluster auto on\n%jaxcluster start -n 4"
     sources = ["above = 1", start, "on = 1", "%jaxcluster auto off", "off = 1", "%%spmd\nown = 1"]
     cells = [{"cell_type": "code", "source": source} for source in sources]
     path = tmp_path / "nb.ipynb"
-    for ours in ({"spmd": True}, {}):
-        path.write_text(json.dumps({"cells": cells, "metadata": {"jaxcluster": ours}}))
-        steps, _ = exporting.as_written(path, [])
-        assert [step.body for step in steps if isinstance(step, export.Cell)] == [
-            "on = 1",
-            "own = 1",
-        ]
+    path.write_text(json.dumps({"cells": cells}))
+    steps, _ = exporting.as_written(path, [])
+    ran = [step.body for step in steps if isinstance(step, export.Cell)]
+    assert ran == ["on = 1", "own = 1"]
 
 
 def test_cells_that_reach_the_ranks_by_the_notebooks_own_python(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.model import notices, outputs
+from jaxcluster.model import outputs
 from jaxcluster.model.outputs import (
     CellRecord,
     RankRecord,
@@ -264,36 +264,6 @@ def test_an_error_without_a_traceback_is_named_all_the_same() -> None:
     record = cell(1)
     record.add_reply(reply(0, "error", wire.ErrorInfo("ValueError", "no", [])))
     assert traceback_lines(record) == ["ValueError: no"]
-
-
-BEHIND = [
-    ([1.0, 1.1, 5.3, 1.0], "Rank 2 was 4.3 s behind."),
-    ([0.0, 2.25, 1.0], "Ranks 1, 2 were 1.0 to 2.3 s behind."),
-    ([0.0, 2.0, 2.0, 2.01], "Ranks 1-3 were 2.0 s behind."),
-    ([0.0, 0.0, 2.0, 2.0], "Ranks 2, 3 were 2.0 s behind."),
-]
-
-
-def timed(*seconds: float, status: str = "ok") -> outputs.CellRecord:
-    record = outputs.CellRecord(1, 1, "", range(len(seconds)))
-    for rank, took in enumerate(seconds):
-        record.add_reply(wire.CellReply(rank, 1, status, took))
-    return record
-
-
-@pytest.mark.parametrize(("seconds", "told"), BEHIND)
-def test_all_ranks_that_were_behind_are_named(seconds: list[float], told: str) -> None:
-    assert notices.tell_behind(timed(*seconds).behind()) == told
-
-
-def test_where_a_rank_has_failed_the_others_were_not_slow() -> None:
-    assert timed(0.0, 5.0, status="error").behind() == {}
-
-
-def test_where_a_person_has_held_a_rank_nobody_was_slow() -> None:
-    record = timed(0.0, 5.0)
-    record.held.add(1)
-    assert record.behind() == {}
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,8 @@ def test_a_notebook_gets_the_bundle_and_a_terminal_its_text(
 
 
 def test_it_knows_what_the_page_has_sent_with_the_cell() -> None:
-    sent = {"metadata": {"cellId": "a1", "jaxcluster": {"spmd": True}}, "content": {"silent": True}}
+    sent = {"metadata": {"cellId": "a1"}, "content": {"silent": True}}
     one = page(sent, [])
-    assert (one.cell_id, one.is_kept(), one.is_silent()) == ("a1", True, True)
+    assert (one.cell_id, one.is_silent()) == ("a1", True)
     other = page({}, [])
-    assert (other.cell_id, other.is_kept(), other.is_silent()) == ("", False, False)
-    assert not Page(SimpleNamespace()).is_kept()
+    assert (other.cell_id, other.is_silent()) == ("", False)

@@ -230,7 +230,7 @@ def test_a_rank_that_waits_says_for_whom_and_so_does_its_cell(running: Running) 
     shown, cells = model.take_in()
     expected = ["waiting", "waiting", "running", "running"]
     assert [rank.status for rank in shown.ranks] == expected
-    assert shown.ranks[0].note == "It waits for ranks 2, 3 (line 8, jit(sum))."
+    assert shown.ranks[0].note == "waits for ranks 2, 3 (line 8, jit(sum))"
     assert [rank.status for rank in cells[0].ranks] == expected
 
 
@@ -674,7 +674,7 @@ def test_the_state_is_pushed_once_and_then_on_change(opened: Panel) -> None:
     opened._model.auto.on = True
     events.tell()
     until(lambda: len(sent(opened, "state")) == 2, "a push of the change")
-    assert sent(opened, "state")[-1]["spmd"] is True
+    assert sent(opened, "state")[-1]["spmd"]
 
 
 @pytest.mark.parametrize("hears", [True, False], ids=["with subshells", "without"])

@@ -22,13 +22,13 @@ from jaxcluster.panel.protocol import (
     Cluster,
     Rank,
     RankUse,
-    Report,
     Resources,
     Shown,
     Start,
     State,
     plain,
 )
+from jaxcluster.views.report import Report
 from jaxcluster.wire import VariableInfo
 
 ROOT = Path(__file__).parents[2]
@@ -51,15 +51,18 @@ REPORT = Report(
         "Nothing was launched. Fix the cell and run it again.",
     ],
     culprits=[1],
+    source="total = 0\nif rank != 1:\n    total = jnp.sum(x)",
+    marked=[3],
+    launches="program  at               ago      last rank\njit(f)   cell [6] line 2  2.250 s  1",
 )
-WAITS = "It waits for rank 2 (line 3, jit(sum))."
+WAITS = "waits for rank 2 (line 3, jit(sum))"
 
 STATE = State(
     now=NOW,
     spmd=True,
     clusters=[
-        Cluster("main", "local", 4, "cpu", NOW - 60_000, "nb/a.ipynb", True, False),
-        Cluster("exp1", "local", 2, "cuda", NOW - 3_600_000, "", False, True),
+        Cluster("main", "local", 4, "cpu", NOW - 60_000, "nb/a.ipynb", False),
+        Cluster("exp1", "local", 2, "cuda", NOW - 3_600_000, "", True),
     ],
     current="main",
     progress="",
@@ -103,7 +106,6 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "cancel": {},
     "dismiss": {},
     "attach": {"name": "exp1"},
-    "use": {"name": "exp1"},
     "stop": {"name": "main"},
     "restart": {"clean": False},
     "interrupt": {},
@@ -126,8 +128,7 @@ RESULTS: dict[str, Any] = {
     "again": "Cluster 'main': ranks 0, 1, 1 cpu device per rank (2 in all, cpu), ready in 2.1 s.",
     "cancel": None,
     "dismiss": None,
-    "attach": "Cluster 'exp1': ranks 0, 1, 1 cuda device per rank (2 in all, H200).",
-    "use": "Cells of this notebook now run on 'exp1'.",
+    "attach": "Cells of this notebook now run on 'exp1'.",
     "stop": "Stopped ranks 0-3 of 'main' in 0.2 s.",
     "restart": "New processes after 2.0 s: 3 variables kept.",
     "interrupt": [0, 2],

@@ -151,32 +151,6 @@ def test_auto_mode_makes_a_cell_an_spmd_cell() -> None:
     assert auto.transform(["%pwd\n"]) == ["%pwd\n"]
 
 
-def test_a_notebook_brings_auto_mode_back_once_there_is_a_cluster() -> None:
-    clusters: list[str] = []
-    kept = [True]
-    auto = AutoMode(lambda: kept[0], lambda: bool(clusters))
-    assert auto.told is None
-    assert auto.transform(["import os\n"]) == ["import os\n"]  # above the cell that starts one
-    assert (auto.on, auto.told, auto.applies) == (True, True, False)
-    clusters.append("main")
-    assert auto.transform(["x\n"])[0] == "%%spmd --no-magic-line\n"
-    clusters.clear()
-    assert auto.applies  # it says that there is none
-    auto.on = False
-    assert auto.transform(["x\n"]) == ["x\n"]  # whatever the notebook says
-    assert not auto.restore()
-    assert auto.told is False
-
-
-def test_a_mode_that_was_switched_on_does_not_wait_for_a_cluster() -> None:
-    auto = AutoMode(lambda: False, lambda: False)
-    assert auto.restore()
-    assert not auto.applies
-    auto.on = True
-    assert auto.applies
-    assert AutoMode(lambda: False).transform(["x\n"]) == ["x\n"]
-
-
 @pytest.mark.parametrize(
     ("source", "loose"),
     [

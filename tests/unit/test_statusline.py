@@ -152,18 +152,9 @@ def test_it_takes_nothing_from_a_line_that_has_no_end_yet(screen: Screen, before
     assert screen.text == f"{above}100%"
     put("\n")
     line.show("Rank 1 still works.")
-    line.stay("Rank 1 was 3.0 s behind.\n")
+    line.show("")
     put("end\n")
-    assert screen.text == f"{above}100%\nRank 1 was 3.0 s behind.\nend"
-
-
-def test_what_stays_does_not_join_an_unfinished_line(screen: Screen) -> None:
-    line = OnTerminal(screen.write)
-    put = printer(screen, line)
-    put("half")
-    line.stay("Rank 1 was behind.")
-    put("end\n")
-    assert screen.text == "half\nRank 1 was behind.\nend"
+    assert screen.text == f"{above}100%\nend"
 
 
 def test_a_line_is_cut_where_it_would_fill_the_terminal(screen: Screen) -> None:
@@ -205,8 +196,7 @@ def test_a_log_has_no_control_characters(
     log = StatusLine()
     with log.room():
         log.show("Rank 1 still works.")
-    log.stay("Rank 1 was 3.0 s behind.\n")
-    assert capsys.readouterr().err == "Rank 1 was 3.0 s behind.\n"
+    assert capsys.readouterr().err == ""
     terminal = type("Terminal", (), {"isatty": lambda _: True})()
     monkeypatch.setattr(statusline, "sys", type("sys", (), {"stdout": terminal, "stderr": None}))
     monkeypatch.setenv("TERM", "xterm")

@@ -1,7 +1,7 @@
-/** The kernel behind the sidebar in a cell's output: jaxcluster/panel/widget.py. No part of Jupyter in here. */
+/** The store of the sidebar in a cell's output: jaxcluster/panel/widget.py. No part of Jupyter in here. */
 
-import * as model from '../model';
-import type { IAnswer, IHeard, IOperations, IResources, IState, Operation } from '../protocol';
+import type { IHeard, IHello, IOperations, Message, Operation } from '../protocol';
+import { NOTHING, Requests, Store, greeted, reduce, type Result } from '../store';
 
 /** The part of an anywidget's model that is used. */
 export interface IWidgetModel {
@@ -9,12 +9,9 @@ export interface IWidgetModel {
   on(event: string, listener: (message?: any) => void): void;
   off(event: string, listener: (message?: any) => void): void;
   send(message: object): void;
-  /** ipywidgets' own, of which this is not promised. */
+  /** ipywidgets' own, which is not promised. */
   widget_manager?: { kernel?: { interrupt?: () => Promise<void> } | null };
 }
-
-/** What the kernel sends: an answer, that a request has come, or what the ranks use. */
-type Message = IAnswer | IHeard | IResources;
 
 /** How long a request may wait to be heard. Later it would be done when nobody expects it any more. */
 const HEARD_MS = 2000;
@@ -24,25 +21,25 @@ const INTERRUPT_MS = 400;
 const MARGIN_MS = 300;
 const ANSWER_MS = 3_600_000;
 
-const BUSY =
-  'The kernel runs a cell, and hears nothing else until that ends. Its stop button interrupts all ranks.';
+export const BUSY =
+  'The kernel runs a cell and hears nothing else until that ends. Its stop button interrupts all ranks.';
 const NO_ANSWER = 'The kernel has not answered for an hour.';
 
-/** What is known of the kernel, and the way to ask it. */
-export class Kernel {
-  /** As it was saved, or is now. */
-  known: model.IModel;
-  /** Whether the kernel has answered: without one, as in a saved notebook, nothing can be done. */
-  isLive = false;
-  private readonly requests = new model.Requests(Math.random().toString(36).slice(2));
+export class Kernel extends Store {
+  /** It has answered: a saved notebook has none. */
+  override isLive = false;
   private readonly unheard = new Map<string, () => void>();
-  private readonly listeners = new Set<() => void>();
 
-  constructor(private readonly widget: IWidgetModel, signal: AbortSignal) {
-    this.known = { ...model.NOTHING, state: stateOf(widget) };
+  constructor(
+    private readonly widget: IWidgetModel,
+    signal: AbortSignal
+  ) {
+    super(new Requests(Math.random().toString(36).slice(2)));
+    const saved = widget.get('state');
+    this.known = { ...NOTHING, state: saved?.type === 'state' ? saved : null };
     const heard: [string, (message?: any) => void][] = [
-      ['change:state', () => this.become(model.reduce(this.known, widget.get('state'), Date.now()))],
-      ['msg:custom', message => this.hear(message)],
+      ['change:state', () => this.become(reduce(this.known, widget.get('state'), Date.now()))],
+      ['msg:custom', message => this.onMessage(message)],
       ['comm:close', () => this.hangUp()]
     ];
     heard.forEach(([event, listener]) => widget.on(event, listener));
@@ -53,37 +50,46 @@ export class Kernel {
     this.greet().catch(() => undefined); // the signal has ended it
   }
 
-  listen = (listener: () => void): (() => void) => {
-    this.listeners.add(listener);
-    return () => this.listeners.delete(listener);
-  };
+  /** The kernel sends it unasked, where ranks are busy. */
+  watch(): () => void {
+    return () => undefined;
+  }
 
-  /** Rejects with an Error whose message is for the user. */
-  async call<O extends Operation>(
-    op: O,
-    args: IOperations[O]['args']
-  ): Promise<IOperations[O]['result']> {
-    const { request, result } = this.requests.make(op, args, ANSWER_MS, NO_ANSWER);
+  call<O extends Operation>(op: O, args: IOperations[O]['args']): Result<O> {
+    return this.ask(op, args, HEARD_MS);
+  }
+
+  async interrupt(op: 'interrupt' | 'cancel' = 'interrupt'): Promise<unknown> {
     const { kernel } = this.widget.widget_manager ?? {};
-    const ends = op === 'interrupt' || op === 'cancel';
-    const interrupt = ends && kernel?.interrupt?.bind(kernel);
-    const patience = interrupt ? INTERRUPT_MS : HEARD_MS;
+    const interrupt = kernel?.interrupt?.bind(kernel);
+    if (!interrupt) {
+      return this.call(op, {});
+    }
+    return this.ask(op, {}, INTERRUPT_MS, interrupt);
+  }
+
+  /** @param otherwise - What is done instead where the kernel has not heard it. */
+  private async ask<O extends Operation>(
+    op: O,
+    args: IOperations[O]['args'],
+    patience: number,
+    otherwise?: () => Promise<unknown>
+  ): Result<O> {
+    const { request, result } = this.requests.make(op, args, ANSWER_MS, NO_ANSWER);
     let isLate = false;
     const late = setTimeout(() => {
       isLate = true;
       this.requests.drop(request.id, BUSY);
     }, patience + MARGIN_MS);
     this.unheard.set(request.id, () => clearTimeout(late));
-    const until = Date.now() + (this.known.clockOffset ?? 0) + patience;
-    this.widget.send({ ...request, until });
+    this.widget.send({ ...request, until: Date.now() + this.clockOffset + patience });
     try {
       return await result;
     } catch (error) {
-      if (!isLate || !interrupt) {
+      if (!isLate || !otherwise) {
         throw error;
       }
-      await interrupt();
-      return [] as never;
+      return (await otherwise()) as never;
     } finally {
       this.heard(request.id);
     }
@@ -94,19 +100,17 @@ export class Kernel {
     const { client } = this.requests;
     const { request, result } = this.requests.make('hello', { client }, ANSWER_MS, NO_ANSWER);
     this.widget.send(request);
-    const answer = (await result) as IOperations['hello']['result'];
+    const answer: IHello = await result;
     this.isLive = true;
-    this.become(model.greeted(this.known, answer, Date.now()));
+    this.become(greeted(this.known, answer, Date.now()));
     this.tell();
   }
 
-  private hear(message: Message): void {
-    if (message?.type === 'answer') {
-      this.requests.settle(message);
-    } else if (message?.type === 'heard') {
+  private onMessage(message: Message | IHeard): void {
+    if (message?.type === 'heard') {
       this.heard(message.id);
-    } else if (message?.type === 'resources') {
-      this.become(model.reduce(this.known, message, Date.now()));
+    } else if (message) {
+      this.hear(message);
     }
   }
 
@@ -117,24 +121,6 @@ export class Kernel {
 
   private hangUp(): void {
     this.isLive = false;
-    this.known = { ...this.known, clockOffset: null };
-    this.tell();
+    this.become({ ...this.known, clockOffset: null });
   }
-
-  private become(known: model.IModel): void {
-    if (known !== this.known) {
-      this.known = known;
-      this.tell();
-    }
-  }
-
-  private tell(): void {
-    this.listeners.forEach(listener => listener());
-  }
-}
-
-/** What was saved last; null where nothing was. */
-function stateOf(widget: IWidgetModel): IState | null {
-  const state = widget.get('state');
-  return state?.type === 'state' ? state : null;
 }

@@ -1,19 +1,13 @@
-/** The sidebar in a cell's output, with what JupyterLab has dialogs, menus and panels for. */
+/** The sidebar in a cell's output, with what JupyterLab has dialogs and panels for. */
 
 import * as React from 'react';
-import type { IState } from '../protocol';
-import { Ticker } from '../widgets/clock';
-import { Logs } from '../widgets/logs';
-import { Button, Failure } from '../widgets/parts';
-import { ReportView } from '../widgets/report';
-import type { IUses } from '../widgets/resources';
-import { Sidebar } from '../widgets/sidebar';
+import { actionsIn, type ActionId, type Args, type Call, type IQuestion, type IShow } from '../actions';
+import { Details } from '../widgets/details';
 import type { Trans } from '../widgets/labels';
-import { actionOf, menuOf, type Args, type Call, type IQuestion, type Pane } from './actions';
-import type { Kernel } from './kernel';
+import { Button, Failure, useKnown } from '../widgets/parts';
+import { Sidebar } from '../widgets/sidebar';
+import { BUSY, type Kernel } from './kernel';
 
-const LOG_LINES = 500;
-const LOGS_EVERY_MS = 2000;
 /** How long a kernel may take to answer before it is said that none does. */
 const ANSWERS_MS = 1500;
 const PROPOSED = 4;
@@ -24,64 +18,42 @@ interface IAlone {
 }
 
 export function Alone({ kernel, trans }: IAlone): JSX.Element {
-  const [, draw] = React.useReducer((n: number) => n + 1, 0);
-  React.useEffect(() => kernel.listen(draw), [kernel]);
+  const known = useKnown(kernel)!;
   const [question, ask] = React.useState<IQuestion | null>(null);
-  const [menu, openMenu] = React.useState(false);
-  const [pane, showPane] = React.useState<{ pane: Pane; rank: number | null } | null>(null);
+  const [shown, show] = React.useState<IShow | null>(null);
   const [said, say] = React.useState<{ text: string; failed: boolean } | null>(null);
-  const anchor = React.useRef<HTMLElement | null>(null);
-  const { state, clockOffset } = kernel.known;
   const box = React.useRef<HTMLDivElement>(null);
   const [isBare, setBare] = React.useState(false);
   React.useLayoutEffect(() => {
     const around = box.current?.parentElement;
     setBare(!!around && !getComputedStyle(around).getPropertyValue('--jp-layout-color1'));
-  }, [state === null]);
-  const uses = React.useMemo(
-    (): IUses => ({ all: () => kernel.known.resources, listen: kernel.listen }),
-    [kernel]
-  );
-  const ticker = React.useMemo(() => new Ticker(() => kernel.known.clockOffset !== null), [kernel]);
+  }, [known.state === null]);
+  const actions = React.useMemo(() => actionsIn(trans), [trans]);
 
-  const call = React.useCallback(
-    async (wanted: Call): Promise<void> => {
-      say(null);
-      ask(null);
-      try {
-        const text = await kernel.call(wanted.op, wanted.args);
-        say(typeof text === 'string' && text ? { text, failed: false } : null);
-      } catch (error) {
-        say({ text: (error as Error).message, failed: true });
-      }
-    },
-    [kernel]
-  );
-  const execute = React.useCallback(
-    (command: string, args: Args = {}): void => {
-      openMenu(false);
-      const now = kernel.known.state;
-      const action = now && actionOf(command, args, now, trans);
-      if (!action) {
-        return;
-      }
-      if ('call' in action) {
-        void call(action.call);
-      } else if ('question' in action) {
-        ask(action.question);
-      } else {
-        showPane(action);
-      }
-    },
-    [kernel, trans, call]
-  );
-  if (!state) {
+  const call = async ({ op, args }: Call): Promise<void> => {
+    say(null);
+    ask(null);
+    try {
+      const isEnd = op === 'interrupt' || op === 'cancel';
+      const text = await (isEnd ? kernel.interrupt(op) : kernel.call(op, args));
+      say(typeof text === 'string' && text ? { text, failed: false } : null);
+    } catch (error) {
+      say({ text: (error as Error).message, failed: true });
+    }
+  };
+  const execute = (id: ActionId, args: Args = {}): void => {
+    const deed = kernel.state && actions[id].does(kernel.state, args);
+    if (deed && 'tab' in deed) {
+      show(deed);
+    } else if (deed && 'answers' in deed) {
+      ask(deed);
+    } else if (deed) {
+      void call(deed);
+    }
+  };
+  if (!known.state) {
     return <p className="jxl-alone jxl-sidebar jxl-empty">{trans.__('Nothing is known of the cluster.')}</p>;
   }
-  const closeMenu = (): void => {
-    openMenu(false);
-    anchor.current?.focus();
-  };
   return (
     <div ref={box} className={isBare ? 'jxl-alone jxl-mod-bare' : 'jxl-alone'}>
       <Absence kernel={kernel} trans={trans} />
@@ -89,30 +61,14 @@ export function Alone({ kernel, trans }: IAlone): JSX.Element {
       <div className={kernel.isLive ? 'jxl-aloneBody' : 'jxl-aloneBody jxl-mod-still'}>
         <Sidebar
           notebook={trans.__('This notebook')}
-          state={state}
-          clockOffset={clockOffset ?? state.now - Date.now()}
-          ticker={ticker}
+          store={kernel}
           trans={trans}
           execute={execute}
-          uses={uses}
-          openMenu={button => {
-            anchor.current = button;
-            openMenu(!menu);
-          }}
           number={PROPOSED}
           onStart={number => void call({ op: 'start', args: { line: `-n ${number}` } })}
-          hasForm={false}
-          load={null}
+          onForm={null}
+          onLoad={null}
         />
-        {menu && (
-          <Menu
-            state={state}
-            trans={trans}
-            anchor={anchor.current!}
-            execute={execute}
-            onClose={closeMenu}
-          />
-        )}
         {question && (
           <Question question={question} trans={trans} onCall={call} onClose={() => ask(null)} />
         )}
@@ -122,14 +78,16 @@ export function Alone({ kernel, trans }: IAlone): JSX.Element {
             {said.text}
           </p>
         )}
-        {pane && (
-          <PaneView
-            {...pane}
-            key={pane.pane}
-            {...{ kernel, state, trans, execute }}
-            onRank={rank => showPane({ pane: 'logs', rank })}
-            onClose={() => showPane(null)}
-          />
+        {shown && (
+          <section className="jxl-pane" aria-label={trans.__('Details')}>
+            <Button label={trans.__('Close')} onClick={() => show(null)} />
+            <Details
+              {...{ store: kernel, shown, trans, execute }}
+              onShow={show}
+              onCell={null}
+              arrays={null}
+            />
+          </section>
         )}
       </div>
     </div>
@@ -151,55 +109,8 @@ function Absence({ kernel, trans }: IAlone): JSX.Element | null {
     <p className="jxl-absence" role="status">
       {clockOffset === null
         ? trans.__('As it was on %1. No kernel answers.', new Date(state.now).toLocaleString())
-        : trans.__(
-            'The kernel runs a cell, and hears nothing else until that ends. Its stop button interrupts all ranks.'
-          )}
+        : trans.__(BUSY)}
     </p>
-  );
-}
-
-interface IMenu {
-  state: IState;
-  trans: Trans;
-  /** What has opened it. */
-  anchor: HTMLElement;
-  execute: (command: string) => void;
-  onClose: () => void;
-}
-
-function Menu({ state, trans, anchor, execute, onClose }: IMenu): JSX.Element {
-  const box = React.useRef<HTMLDivElement>(null);
-  const items = () => [...box.current!.querySelectorAll('button')];
-  React.useLayoutEffect(() => {
-    const { style, offsetParent, offsetWidth } = box.current!;
-    const [button, around] = [anchor, offsetParent!].map(one => one.getBoundingClientRect());
-    const room = around.width - offsetWidth;
-    style.left = `${Math.max(0, Math.min(button.left - around.left, room))}px`;
-    style.top = `${button.bottom - around.top}px`;
-    items()[0]?.focus();
-  }, []);
-  const onKeyDown = (event: React.KeyboardEvent) => {
-    const all = items();
-    const at = all.indexOf(event.target as HTMLButtonElement);
-    const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: all.length - 1 }[event.key];
-    if (event.key === 'Escape') {
-      onClose();
-    } else if (to !== undefined) {
-      all[(to + all.length) % all.length].focus();
-    } else {
-      return;
-    }
-    event.preventDefault();
-    event.stopPropagation(); // the notebook has keys of its own
-  };
-  return (
-    <div ref={box} className="jxl-menuHere" role="menu" aria-label={trans.__('More actions')} onKeyDown={onKeyDown}>
-      {menuOf(state, trans).map(([command, label]) => (
-        <button key={command} type="button" role="menuitem" className="jxl-button" onClick={() => execute(command)}>
-          {label}
-        </button>
-      ))}
-    </div>
   );
 }
 
@@ -213,7 +124,7 @@ interface IQuestionView {
 /** A page of VS Code has no dialogs. */
 function Question({ question, trans, onCall, onClose }: IQuestionView): JSX.Element {
   const box = React.useRef<HTMLDivElement>(null);
-  React.useEffect(() => box.current?.querySelector('button')?.focus(), [question]);
+  React.useLayoutEffect(() => box.current?.querySelector('button')?.focus(), [question]);
   return (
     <div className="jxl-alarm" role="alertdialog" aria-label={question.title} ref={box}>
       <p>
@@ -222,86 +133,9 @@ function Question({ question, trans, onCall, onClose }: IQuestionView): JSX.Elem
       <div className="jxl-buttons">
         <Button label={trans.__('Cancel')} onClick={onClose} />
         {question.answers.map(({ label, call }) => (
-          <Button key={label} danger label={label} onClick={() => void onCall(call)} />
+          <Button key={label} look="danger" label={label} onClick={() => void onCall(call)} />
         ))}
       </div>
     </div>
   );
-}
-
-interface IPane extends IAlone {
-  pane: Pane;
-  rank: number | null;
-  state: IState;
-  execute: (command: string) => void;
-  onRank: (rank: number | null) => void;
-  onClose: () => void;
-}
-
-/** What JupyterLab shows in a panel of its own. */
-function PaneView(props: IPane): JSX.Element {
-  const { pane, kernel, state, trans } = props;
-  const titles: Record<Pane, string> = {
-    report: trans.__('Report'),
-    stacks: trans.__('Stacks'),
-    logs: trans.__('Logs')
-  };
-  return (
-    <section className="jxl-pane" aria-label={titles[pane]}>
-      <h2>
-        {titles[pane]}
-        <Button label={trans.__('close')} onClick={props.onClose} />
-      </h2>
-      {pane === 'report' && (
-        <ReportView report={state.report} trans={trans} execute={props.execute} onShow={null} />
-      )}
-      {pane === 'stacks' && (
-        <Asked ask={() => kernel.call('stacks', {})}>
-          {(text: string) => <pre className="jxl-text">{text}</pre>}
-        </Asked>
-      )}
-      {pane === 'logs' && <FollowedLogs {...props} />}
-    </section>
-  );
-}
-
-/** What is asked for once. */
-function Asked<T>(props: { ask: () => Promise<T>; children: (found: T) => JSX.Element }): JSX.Element | null {
-  const [found, set] = React.useState<{ value: T } | null>(null);
-  const [failure, fail] = React.useState('');
-  React.useEffect(() => {
-    props.ask().then(
-      value => set({ value }),
-      error => fail((error as Error).message)
-    );
-  }, []);
-  return failure ? <Failure text={failure} /> : found && props.children(found.value);
-}
-
-function FollowedLogs({ kernel, rank, state, trans, onRank }: IPane): JSX.Element {
-  const [text, setText] = React.useState('');
-  const [failure, fail] = React.useState('');
-  const [follow, setFollow] = React.useState(false);
-  React.useEffect(() => {
-    let isOver = false;
-    const load = async () => {
-      try {
-        const found = await kernel.call('logs', { rank, lines: LOG_LINES });
-        if (!isOver) {
-          setText(found);
-          fail('');
-        }
-      } catch (error) {
-        fail((error as Error).message);
-      }
-    };
-    void load();
-    const timer = follow ? setInterval(() => void load(), LOGS_EVERY_MS) : undefined;
-    return () => {
-      isOver = true;
-      clearInterval(timer);
-    };
-  }, [kernel, rank, follow]);
-  const ranks = state.ranks.map(one => one.rank);
-  return <Logs {...{ rank, ranks, text, failure, follow, trans, onRank }} onFollow={setFollow} />;
 }

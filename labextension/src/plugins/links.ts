@@ -2,28 +2,25 @@ import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { PageConfig } from '@jupyterlab/coreutils';
 import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
 import { Signal } from '@lumino/signaling';
-import { Link } from '../connection';
-import { IClusters, type ILink } from '../tokens';
-
-interface IEntry {
-  link: Link;
-  panels: Set<NotebookPanel>;
-}
+import { Link } from '../link';
+import type { Store } from '../store';
+import { IClusters } from '../tokens';
 
 class Clusters implements IClusters {
   /** By notebook: two views of one are one kernel. */
-  private readonly links = new Map<NotebookPanel['context'], IEntry>();
-  private shown: ILink | null = null;
+  private readonly links = new Map<NotebookPanel['context'], Link>();
+  private shown: Store | null = null;
+  private unlisten = () => {};
   readonly changed = new Signal<this, void>(this);
 
   constructor(private readonly tracker: INotebookTracker) {
-    tracker.forEach(panel => this.add(panel));
-    tracker.widgetAdded.connect((_, panel) => this.add(panel));
+    tracker.forEach(panel => this.storeOf(panel));
+    tracker.widgetAdded.connect((_, panel) => this.storeOf(panel));
     tracker.currentChanged.connect(() => this.follow());
     this.follow();
   }
 
-  get current(): ILink | null {
+  get current(): Store | null {
     return this.shown;
   }
 
@@ -31,45 +28,39 @@ class Clusters implements IClusters {
     return this.tracker.currentWidget;
   }
 
-  linkOf(panel: NotebookPanel): ILink {
-    return this.add(panel).link;
+  storeOf(panel: NotebookPanel): Store {
+    const { context } = panel;
+    const known = this.links.get(context);
+    if (known) {
+      return known;
+    }
+    const link = new Link(context.sessionContext);
+    this.links.set(context, link);
+    context.disposed.connect(() => {
+      this.links.delete(context);
+      link.dispose();
+      this.follow();
+    });
+    return link;
   }
 
-  private add(panel: NotebookPanel): IEntry {
-    const { context } = panel;
-    const entry = this.links.get(context) ?? {
-      link: new Link(context.sessionContext),
-      panels: new Set()
-    };
-    this.links.set(context, entry);
-    if (!entry.panels.has(panel)) {
-      entry.panels.add(panel);
-      panel.disposed.connect(() => {
-        entry.panels.delete(panel);
-        if (entry.panels.size === 0) {
-          this.links.delete(context);
-          entry.link.dispose();
-        }
-        this.follow();
-      });
-    }
-    return entry;
+  each(add: (panel: NotebookPanel, store: Store) => void): void {
+    const ready = (panel: NotebookPanel) =>
+      void panel.context.ready.then(() => panel.isDisposed || add(panel, this.storeOf(panel)));
+    this.tracker.forEach(ready);
+    this.tracker.widgetAdded.connect((_, panel) => ready(panel));
   }
 
   private follow(): void {
     const panel = this.tracker.currentWidget;
-    const link = panel && !panel.isDisposed ? this.linkOf(panel) : null;
-    if (link === this.shown) {
-      return;
+    const store = panel && !panel.isDisposed ? this.storeOf(panel) : null;
+    if (store !== this.shown) {
+      this.unlisten();
+      this.shown = store;
+      const told = store?.listen(before => before.state !== store.state && this.changed.emit());
+      this.unlisten = told ?? (() => {});
+      this.changed.emit();
     }
-    this.shown?.stateChanged.disconnect(this.announce, this);
-    this.shown = link;
-    link?.stateChanged.connect(this.announce, this);
-    this.announce();
-  }
-
-  private announce(): void {
-    this.changed.emit();
   }
 }
 

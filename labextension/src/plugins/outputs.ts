@@ -9,7 +9,7 @@ import { OUTPUTS_MIME, type IRanksOutputs } from '../protocol';
 import type { Trans } from '../widgets/labels';
 import { RanksView } from '../widgets/ranksView';
 
-/** Before text/html (50), which has the same groups without their differences. */
+/** Before text/html (50), which has the same groups. */
 const RANK = 20;
 
 /** Drawn once it is in the page: only there is it known whose renderers, and whose widgets, it may use. */
@@ -51,7 +51,7 @@ class RanksOutput extends Panel implements IRenderMime.IRenderer {
 /** Draws the output of several ranks in a cell. */
 export const outputs: JupyterFrontEndPlugin<void> = {
   id: 'jaxcluster-labextension:outputs',
-  description: 'Shows the outputs of several ranks as groups, and how these differ.',
+  description: 'Shows the outputs of several ranks as groups.',
   autoStart: true,
   requires: [IRenderMimeRegistry],
   optional: [INotebookTracker, ITranslator],

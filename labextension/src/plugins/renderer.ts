@@ -6,7 +6,8 @@ import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import { draw, type Ask } from '../draw/shardview';
 import { SHARDS_MIME, type Document } from '../protocol';
-import { IClusters, type ILink } from '../tokens';
+import type { Store } from '../store';
+import { IClusters } from '../tokens';
 
 /** Before text/html (50), which is the same picture without its buttons. */
 const RANK = 20;
@@ -14,12 +15,13 @@ const RANK = 20;
 /** A saved or fresh view of shards. With the kernel's cluster it can be asked for more. */
 class ShardsOutput extends Widget implements IRenderMime.IRenderer {
   private document: Document | null = null;
-  private link: ILink | null = null;
+  private store: Store | null = null;
+  private unlisten = () => {};
   private live = false;
   private readonly life = new AbortController();
 
-  /** `linkAt` finds the link of the notebook that holds a node. */
-  constructor(private readonly linkAt: (node: Node) => ILink | null) {
+  /** `storeAt` finds the store of the notebook that holds a node. */
+  constructor(private readonly storeAt: (node: Node) => Store | null) {
     super();
     this.addClass('jxl-shardsOutput');
   }
@@ -31,14 +33,14 @@ class ShardsOutput extends Widget implements IRenderMime.IRenderer {
 
   protected override onAfterAttach(message: Message): void {
     super.onAfterAttach(message);
-    this.link = this.linkAt(this.node);
-    this.link?.stateChanged.connect(this.follow, this);
+    this.store = this.storeAt(this.node);
+    this.unlisten = this.store?.listen(() => this.follow()) ?? (() => {});
     this.follow();
   }
 
   protected override onBeforeDetach(message: Message): void {
-    this.link?.stateChanged.disconnect(this.follow, this);
-    this.link = null;
+    this.unlisten();
+    this.store = null;
     super.onBeforeDetach(message);
   }
 
@@ -48,7 +50,7 @@ class ShardsOutput extends Widget implements IRenderMime.IRenderer {
   }
 
   private follow(): void {
-    const live = !!this.link?.state?.current;
+    const live = !!this.store?.state?.current;
     if (live !== this.live) {
       this.live = live;
       this.redraw();
@@ -56,13 +58,13 @@ class ShardsOutput extends Widget implements IRenderMime.IRenderer {
   }
 
   private redraw(): void {
-    const { document, link } = this;
+    const { document, store } = this;
     if (!document) {
       return;
     }
     const name = 'name' in document ? document.name : '';
     const ask: Ask | null =
-      this.live && link && name ? question => link.call('ask', { name, question }) : null;
+      this.live && store && name ? question => store.call('ask', { name, question }) : null;
     draw(this.node, document, { ask, signal: this.life.signal });
   }
 }
@@ -80,12 +82,12 @@ export const renderer: JupyterFrontEndPlugin<void> = {
     clusters: IClusters | null,
     tracker: INotebookTracker | null
   ) => {
-    const linkAt = (node: Node): ILink | null => {
+    const storeAt = (node: Node): Store | null => {
       const panel = tracker?.find(({ node: notebook }) => notebook.contains(node));
-      return panel && clusters ? clusters.linkOf(panel) : null;
+      return panel && clusters ? clusters.storeOf(panel) : null;
     };
     registry.addFactory(
-      { safe: true, mimeTypes: [SHARDS_MIME], createRenderer: () => new ShardsOutput(linkAt) },
+      { safe: true, mimeTypes: [SHARDS_MIME], createRenderer: () => new ShardsOutput(storeAt) },
       RANK
     );
   }

@@ -1,30 +1,29 @@
 import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { CodeCell, type Cell } from '@jupyterlab/cells';
 import type { IOutput } from '@jupyterlab/nbformat';
-import { INotebookTracker, NotebookActions, type NotebookPanel } from '@jupyterlab/notebook';
+import { NotebookActions, type NotebookPanel } from '@jupyterlab/notebook';
 import type { ICell } from '../protocol';
-import { addedText } from '../ranksOutputs';
-import { readRun } from '../savedRun';
-import { IClusters, type ILink } from '../tokens';
+import { wait } from '../line';
+import { addedText } from '../outputs';
+import type { Store } from '../store';
+import { IClusters } from '../tokens';
 
 /** How often a page looks at a cell that goes on. */
 const EVERY_MS = 1000;
 /** How long after its ranks have ended a cell may take to be over. */
 const LAST_MS = 30_000;
 
-const wait = (ms: number) => new Promise<void>(resolve => setTimeout(resolve, ms));
+/** Of which runs this page has shown everything, also before it was loaded again. */
+const SHOWN = 'jaxcluster:shown';
+const MOST_SHOWN = 500;
 
 /** Below cells that ran, or run, before their page was there: what it has missed. */
 export const returned: JupyterFrontEndPlugin<void> = {
   id: 'jaxcluster-labextension:returned',
   description: 'Shows the output of cells that ran while no page was there.',
   autoStart: true,
-  requires: [INotebookTracker, IClusters],
-  activate: (_, tracker: INotebookTracker, clusters: IClusters) => {
-    const add = (panel: NotebookPanel) => void new Returned(panel, clusters.linkOf(panel));
-    tracker.forEach(add);
-    tracker.widgetAdded.connect((_, panel) => add(panel));
-  }
+  requires: [IClusters],
+  activate: (_, clusters: IClusters) => clusters.each((panel, store) => new Returned(panel, store))
 };
 
 /**
@@ -36,26 +35,18 @@ class Returned {
   private readonly since = Date.now();
   /** Cells that are followed, were, or have been run again on this page. */
   private readonly known = new Set<string>();
-  /** When the runs began that are saved with their cells: what came of them is as its user has left it. */
-  private readonly saved = new Map<string, number>();
 
   constructor(
     private readonly panel: NotebookPanel,
-    private readonly link: ILink
+    private readonly store: Store
   ) {
-    link.cellChanged.connect(this.look, this);
+    const unlisten = store.listen(before => before.cells === store.cells || this.look());
     NotebookActions.executionScheduled.connect(this.onScheduled, this);
-    void panel.context.ready.then(() => {
-      for (const { model } of panel.content.widgets) {
-        const run = readRun(model.getMetadata('jaxcluster')?.run, model.id);
-        this.saved.set(model.id, run?.started ?? 0);
-      }
-      this.look();
-    });
     panel.disposed.connect(() => {
-      link.cellChanged.disconnect(this.look, this);
+      unlisten();
       NotebookActions.executionScheduled.disconnect(this.onScheduled, this);
     });
+    this.look();
   }
 
   /** It is this page's from now on. */
@@ -66,15 +57,14 @@ class Returned {
   }
 
   private look(): void {
-    if (this.panel.isDisposed || !this.panel.context.isReady) {
-      return;
-    }
-    for (const run of this.link.cells.values()) {
-      if (run.started - this.link.clockOffset >= this.since || this.known.has(run.cell_id)) {
-        continue;
-      }
+    for (const run of this.store.cells.values()) {
+      const isOwn = run.started - this.store.clockOffset >= this.since || this.known.has(run.cell_id);
       const cell = this.cellOf(run.cell_id);
-      if (cell && this.isMissed(cell, run)) {
+      if (isOwn) {
+        if (run.ended !== null) {
+          remember(run);
+        }
+      } else if (cell && this.isMissed(cell, run)) {
         this.known.add(run.cell_id);
         void this.follow(cell, run);
       }
@@ -90,7 +80,7 @@ class Returned {
   private isMissed(cell: CodeCell, run: ICell): boolean {
     const count = cell.model.executionCount;
     const isNewer = count === null || count < run.number;
-    return isNewer && !cell.outputArea.future && this.saved.get(run.cell_id) !== run.started;
+    return isNewer && !cell.outputArea.future && !remembered.has(keyOf(run));
   }
 
   private async follow(cell: CodeCell, { cell_id, seq }: ICell): Promise<void> {
@@ -98,7 +88,7 @@ class Returned {
     const { model } = cell;
     let mark = '';
     for (let since = Date.now(); Date.now() < since + LAST_MS; await wait(EVERY_MS)) {
-      const run = this.link.cells.get(cell_id);
+      const run = this.store.cells.get(cell_id);
       if (run?.seq !== seq) {
         return;
       }
@@ -106,7 +96,7 @@ class Returned {
         since = Date.now();
       }
       // A kernel that is busy is asked again.
-      const shown = await this.link.call('shown', { cell_id, mark }).catch(() => null);
+      const shown = await this.store.call('shown', { cell_id, mark }).catch(() => null);
       if (this.panel.isDisposed || cell.isDisposed || cell.outputArea.future) {
         return; // gone, or run again on this page
       }
@@ -119,6 +109,7 @@ class Returned {
       mark = shown.mark;
       if (shown.is_over) {
         model.executionCount = shown.number;
+        remember(run);
         return;
       }
       cell.setPrompt('*');
@@ -136,5 +127,17 @@ function show(model: CodeCell['model'], outputs: IOutput[]): void {
   } else if (text === null) {
     model.trusted = true; // this kernel has run it
     model.outputs.fromJSON(outputs);
+  }
+}
+
+const keyOf = ({ cell_id, started }: ICell): string => `${cell_id}:${started}`;
+
+const remembered = new Set<string>(JSON.parse(sessionStorage.getItem(SHOWN) ?? '[]'));
+
+/** What its user clears below this cell from now on stays so. */
+function remember(run: ICell): void {
+  if (!remembered.has(keyOf(run))) {
+    remembered.add(keyOf(run));
+    sessionStorage.setItem(SHOWN, JSON.stringify([...remembered].slice(-MOST_SHOWN)));
   }
 }

@@ -25,10 +25,6 @@ class Preferences implements IPreferences {
     stored.changed.connect(() => this.changed.emit());
     this.changed.emit();
   }
-
-  async set<K extends keyof ISettings>(key: K, value: ISettings[K]): Promise<void> {
-    await this.stored?.set(key, value);
-  }
 }
 
 /** The user's settings. */

@@ -4,15 +4,18 @@ import type { NotebookPanel } from '@jupyterlab/notebook';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import * as React from 'react';
 import { complain } from '../messages';
-import { numberFor, startWith } from '../startCell';
-import { CommandIDs, IClusters, IPreferences, type ILink } from '../tokens';
+import { mentions, numberFor, startWith } from '../startCell';
+import type { Store } from '../store';
+import { IClusters, IPreferences } from '../tokens';
 import { SpmdSwitch, StateChip } from '../widgets/toolbar';
 import { View } from '../widgets/view';
+
+const SOON_MS = 300;
 
 /** The notebook toolbar's SPMD switch and state chip; schema/plugin.json says where they stand. */
 export const toolbar: JupyterFrontEndPlugin<void> = {
   id: 'jaxcluster-labextension:toolbar',
-  description: "A switch for SPMD mode and the ranks' state in the notebook's toolbar.",
+  description: "A switch for SPMD mode and the ranks' state in the toolbar of notebooks that use jaxcluster.",
   autoStart: true,
   requires: [IClusters, IPreferences, IToolbarWidgetRegistry],
   optional: [ITranslator],
@@ -24,38 +27,43 @@ export const toolbar: JupyterFrontEndPlugin<void> = {
     translator: ITranslator | null
   ) => {
     const trans = (translator ?? nullTranslator).load('jaxcluster');
-    const add = (name: string, make: (panel: NotebookPanel, link: ILink) => React.ReactElement) =>
+    const add = (name: string, make: (panel: NotebookPanel, store: Store) => JSX.Element) =>
       registry.addFactory<NotebookPanel>('Notebook', name, panel => {
-        const link = clusters.linkOf(panel);
-        const view = new View(() => make(panel, link));
+        const store = clusters.storeOf(panel);
+        const uses = () => store.state !== null || mentions(panel);
+        const view = new View(() => (uses() ? make(panel, store) : null));
         view.addClass('jxl-toolbarItem');
-        const update = () => view.update();
-        link.stateChanged.connect(update);
-        panel.sessionContext.kernelChanged.connect(update);
+        const update = () => view.isDisposed || view.update();
+        let timer: ReturnType<typeof setTimeout> | undefined;
+        const soon = () => {
+          clearTimeout(timer);
+          timer = setTimeout(update, SOON_MS); // a letter that is typed changes the notebook, too
+        };
+        const unlisten = store.listen(before => before.state === store.state || update());
+        panel.content.modelContentChanged.connect(soon);
         void panel.context.ready.then(update);
         view.disposed.connect(() => {
-          link.stateChanged.disconnect(update);
-          panel.sessionContext.kernelChanged.disconnect(update);
+          unlisten();
+          clearTimeout(timer);
         });
         return view;
       });
     const does = (command: string) => () => void app.commands.execute(command);
 
-    const start = (panel: NotebookPanel, link: ILink) => (number: number) => {
-      const { values } = preferences;
-      startWith(panel, number, values, link.state !== null).catch(error => complain(error, trans));
-    };
-
-    add('jaxcluster-spmd', (_, { state }) =>
-      React.createElement(SpmdSwitch, { state, trans, onClick: does(CommandIDs.toggleSpmd) })
+    add('jaxcluster-spmd', (_, store) =>
+      React.createElement(SpmdSwitch, { store, trans, onClick: does('jaxcluster:toggle-spmd') })
     );
-    add('jaxcluster-state', (panel, link) =>
+    add('jaxcluster-state', (panel, store) =>
       React.createElement(StateChip, {
-        state: link.state,
+        store,
         trans,
         number: numberFor(panel, preferences.values),
-        onStart: start(panel, link),
-        onClick: does(CommandIDs.showClusters)
+        onStart: number => {
+          startWith(panel, number, preferences.values, store.state !== null).catch(error =>
+            complain(error, trans)
+          );
+        },
+        onClick: does('jaxcluster:show-clusters')
       })
     );
   }

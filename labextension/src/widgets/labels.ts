@@ -2,68 +2,31 @@
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { CellRankStatus, ICluster, IRank, IState, RankStatus } from '../protocol';
+import { formatRanks } from '../ranks';
 
 export type Trans = Pick<TranslationBundle, '__' | '_n'>;
 
 export type Status = RankStatus | CellRankStatus;
 
-/** How a status looks: a glyph, so that nothing depends on colours, and a tone, which style/ colours. */
+/** How a status looks: a glyph, so that nothing depends on colours, a tone, which style/ colours, and a word. */
 export type Tone = 'calm' | 'busy' | 'waiting' | 'good' | 'bad';
 
-const LOOKS: Record<Status, [glyph: string, tone: Tone]> = {
-  starting: ['…', 'busy'],
-  idle: ['○', 'calm'],
-  running: ['▶', 'busy'],
-  waiting: ['◐', 'waiting'],
-  paused: ['‖', 'waiting'],
-  interrupted: ['■', 'waiting'],
-  silent: ['?', 'bad'],
-  dead: ['✖', 'bad'],
-  done: ['✓', 'good'],
-  failed: ['!', 'bad']
+const LOOKS: Record<Status, [glyph: string, tone: Tone, word: string]> = {
+  starting: ['…', 'busy', 'starting'],
+  idle: ['○', 'calm', 'idle'],
+  running: ['▶', 'busy', 'running'],
+  waiting: ['◐', 'waiting', 'waiting'],
+  paused: ['‖', 'waiting', 'paused'],
+  interrupted: ['■', 'waiting', 'stopped'],
+  silent: ['?', 'bad', 'silent'],
+  dead: ['✖', 'bad', 'dead'],
+  done: ['✓', 'good', 'done'],
+  failed: ['!', 'bad', 'failed']
 };
 
-export const glyphOf = (status: Status): string => LOOKS[status]?.[0] ?? '?';
-export const toneOf = (status: Status): Tone => LOOKS[status]?.[1] ?? 'bad';
-
-export function statusLabel(status: Status, trans: Trans): string {
-  switch (status) {
-    case 'starting':
-      return trans.__('starting');
-    case 'idle':
-      return trans.__('idle');
-    case 'running':
-      return trans.__('running');
-    case 'waiting':
-      return trans.__('waiting');
-    case 'paused':
-      return trans.__('paused');
-    case 'interrupted':
-      return trans.__('interrupted');
-    case 'silent':
-      return trans.__('silent');
-    case 'dead':
-      return trans.__('dead');
-    case 'done':
-      return trans.__('done');
-    case 'failed':
-      return trans.__('failed');
-  }
-}
-
-/** What a status means, for the pointer that rests on it. */
-export function statusMeaning(status: Status, trans: Trans): string {
-  switch (status) {
-    case 'waiting':
-      return trans.__('waits for other ranks');
-    case 'paused':
-      return trans.__('in a debugger, or waits for an answer to input()');
-    case 'silent':
-      return trans.__('does not answer');
-    default:
-      return statusLabel(status, trans);
-  }
-}
+export const glyphOf = (status: Status): string => LOOKS[status][0];
+export const toneOf = (status: Status): Tone => LOOKS[status][1];
+export const statusLabel = (status: Status, trans: Trans): string => trans.__(LOOKS[status][2]);
 
 /** [status, how many], the ones to look at first. */
 export function countStatuses<S extends Status>(ranks: readonly { status: S }[]): [S, number][] {
@@ -75,7 +38,15 @@ export function countStatuses<S extends Status>(ranks: readonly { status: S }[])
   return [...counts].sort(([a], [b]) => order.indexOf(toneOf(a)) - order.indexOf(toneOf(b)));
 }
 
-/** All ranks in a few words: "4/4 idle", "running 3 · waiting 1", "1 dead". */
+/** How the ranks of a cell are, in a line: "4 ranks", "1 failed · 3 stopped". */
+export function countsText(ranks: readonly { status: Status }[], trans: Trans): string {
+  const counts = countStatuses(ranks);
+  return counts.length === 1 && counts[0][0] === 'done'
+    ? trans._n('%1 rank', '%1 ranks', ranks.length)
+    : counts.map(([status, n]) => `${n} ${statusLabel(status, trans)}`).join(' · ');
+}
+
+/** All ranks in a few words: "4/4 idle", "3 running · 1 waiting", "1 dead". */
 export function chipText(state: IState, trans: Trans): string {
   if (state.progress) {
     return state.progress;
@@ -84,19 +55,9 @@ export function chipText(state: IState, trans: Trans): string {
   if (state.current === null || !all) {
     return trans.__('no cluster');
   }
-  const counts = countStatuses(state.ranks);
-  if (counts.length === 1 && counts[0][0] === 'idle') {
-    return trans.__('%1/%2 idle', all, all);
-  }
   // Beside ranks that do something it says nothing that the others are idle.
-  return counts
-    .filter(([status]) => status !== 'idle')
-    .map(([status, n]) =>
-      toneOf(status) === 'bad'
-        ? `${n} ${statusLabel(status, trans)}`
-        : `${statusLabel(status, trans)} ${n}`
-    )
-    .join(' · ');
+  const active = state.ranks.filter(({ status }) => status !== 'idle');
+  return active.length ? countsText(active, trans) : trans.__('%1/%2 idle', all, all);
 }
 
 /** The tone of all ranks together. */
@@ -150,49 +111,34 @@ export function placeOf(rank: Pick<IRank, 'cell' | 'line'>, trans: Trans): strin
   return rank.line === null ? `[${rank.cell}]` : trans.__('[%1] line %2', rank.cell, rank.line);
 }
 
-/** Devices in short, as JAX numbers them: ["cpu:0", "cpu:1", "cpu:4"] is "cpu 0-1,4". */
+/** Devices in short, as JAX numbers them: ["cpu:0", "cpu:1", "cpu:4"] is "cpu 0, 1, 4". */
 export function devicesText(devices: readonly string[]): string {
   const platforms = new Map<string, number[]>();
   for (const device of devices) {
     const [platform, id] = device.split(':');
     platforms.set(platform, [...(platforms.get(platform) ?? []), Number(id)]);
   }
-  return [...platforms].map(([platform, ids]) => `${platform} ${rangesText(ids)}`).join(', ');
+  return [...platforms].map(([platform, ids]) => `${platform} ${formatRanks(ids)}`).join('; ');
 }
 
-/** [0, 1, 2, 5] is "0-2,5". */
-export function rangesText(numbers: readonly number[]): string {
-  const runs: [number, number][] = [];
-  for (const n of [...numbers].sort((a, b) => a - b)) {
-    const run = runs[runs.length - 1];
-    if (run && n === run[1] + 1) {
-      run[1] = n;
-    } else {
-      runs.push([n, n]);
-    }
-  }
-  return runs.map(([a, b]) => (a === b ? `${a}` : `${a}-${b}`)).join(',');
+/** "12 % CPU", and "3.2 CPUs" from two on. */
+export function cpuText(percent: number, trans: Trans): string {
+  return percent < 200
+    ? trans.__('%1 % CPU', Math.round(percent))
+    : trans.__('%1 CPUs', (percent / 100).toFixed(1));
 }
 
-/** Ranks in another state than most, first the ones to look at; then the others. */
-export function oddFirst<R extends { rank: number; status: Status }>(ranks: readonly R[]): R[] {
-  const counts = countStatuses(ranks);
-  const usual = [...counts].sort(([, a], [, b]) => b - a)[0]?.[0];
-  const order = new Map(counts.map(([status], at) => [status, at]));
-  const key = ({ status }: R) => (status === usual ? counts.length : order.get(status)!);
-  return [...ranks].sort((a, b) => key(a) - key(b) || a.rank - b.rank);
-}
-
-/** The one thing to do now; null where nothing is called for. */
-export function primaryOf(state: IState): 'start' | 'interrupt' | 'restart' | null {
-  if (state.current === null || !state.ranks.length) {
-    return 'start';
+/** Ranks that do the same at the same place, as one; those in another state than most first. */
+export function groupRanks(ranks: readonly IRank[]): IRank[][] {
+  const groups = new Map<string, IRank[]>();
+  for (const rank of ranks) {
+    const key = JSON.stringify([rank.status, rank.cell, rank.line, rank.note]);
+    groups.set(key, [...(groups.get(key) ?? []), rank]);
   }
-  const any = (...wanted: RankStatus[]) => state.ranks.some(({ status }) => wanted.includes(status));
-  if (any('running', 'waiting', 'interrupted')) {
-    return 'interrupt';
-  }
-  return any('dead', 'silent') ? 'restart' : null;
+  const order = countStatuses(ranks).map(([status]) => status);
+  const most = Math.max(...[...groups.values()].map(group => group.length));
+  const key = (group: IRank[]) => (group.length === most ? order.length : order.indexOf(group[0].status));
+  return [...groups.values()].sort((a, b) => key(a) - key(b) || a[0].rank - b[0].rank);
 }
 
 /** The current cluster of a state; null while there is none. */
@@ -201,6 +147,11 @@ export function currentCluster(state: IState): ICluster | null {
 }
 
 /** Whether some rank runs something: else there is nothing to interrupt. */
-export function isBusy(state: IState | null): boolean {
-  return (state?.ranks ?? []).some(({ status }) => status !== 'idle' && status !== 'dead');
+export function isBusy(state: IState): boolean {
+  return state.ranks.some(({ status }) => status !== 'idle' && status !== 'dead');
+}
+
+/** Whether a cell can't run before the ranks have new processes. */
+export function isBroken(state: IState): boolean {
+  return state.ranks.some(({ status }) => status === 'dead' || status === 'silent');
 }

@@ -1,19 +1,19 @@
 /** The ranks' logs: followed, searched, and one rank's or all of them. */
 
 import * as React from 'react';
-import { Failure } from './parts';
+import type { Store } from '../store';
 import type { Trans } from './labels';
+import { Failure, useVisible } from './parts';
+
+const EVERY_MS = 2000;
+const LINES = 500;
 
 interface ILogs {
+  store: Store;
   /** Null: all ranks, each line with its rank. */
   rank: number | null;
-  ranks: readonly number[];
-  text: string;
-  failure: string;
-  follow: boolean;
   trans: Trans;
   onRank: (rank: number | null) => void;
-  onFollow: (follow: boolean) => void;
 }
 
 /** The lines that have each of the words, whatever their case. */
@@ -25,11 +25,33 @@ function matching(text: string, query: string): string[] {
     : lines;
 }
 
-export function Logs(props: ILogs): JSX.Element {
-  const { rank, ranks, text, failure, follow, trans } = props;
-  const [query, setQuery] = React.useState('');
-  const lines = React.useMemo(() => matching(text, query), [text, query]);
+export function Logs({ store, rank, trans, onRank }: ILogs): JSX.Element {
   const box = React.useRef<HTMLPreElement>(null);
+  const isVisible = useVisible(box);
+  const [query, setQuery] = React.useState('');
+  const [follow, setFollow] = React.useState(true);
+  const [text, setText] = React.useState('');
+  const [failure, fail] = React.useState('');
+  const lines = React.useMemo(() => matching(text, query), [text, query]);
+  React.useEffect(() => {
+    if (!isVisible) {
+      return;
+    }
+    let isOver = false;
+    const load = async () => {
+      const found = await store.call('logs', { rank, lines: LINES }).catch((error: Error) => error);
+      if (!isOver) {
+        fail(found instanceof Error ? found.message : '');
+        setText(before => (found instanceof Error ? before : found));
+      }
+    };
+    void load();
+    const timer = follow ? setInterval(() => void load(), EVERY_MS) : undefined;
+    return () => {
+      isOver = true;
+      clearInterval(timer);
+    };
+  }, [store, rank, follow, isVisible]);
   // What is new in a log is at its end.
   React.useLayoutEffect(() => {
     if (follow && box.current) {
@@ -43,12 +65,10 @@ export function Logs(props: ILogs): JSX.Element {
           {trans.__('Rank')}
           <select
             value={rank ?? ''}
-            onChange={event =>
-              props.onRank(event.target.value === '' ? null : Number(event.target.value))
-            }
+            onChange={event => onRank(event.target.value === '' ? null : Number(event.target.value))}
           >
             <option value="">{trans.__('all')}</option>
-            {ranks.map(one => (
+            {store.state?.ranks.map(({ rank: one }) => (
               <option key={one} value={one}>
                 {one}
               </option>
@@ -63,11 +83,7 @@ export function Logs(props: ILogs): JSX.Element {
           onChange={event => setQuery(event.target.value)}
         />
         <label>
-          <input
-            type="checkbox"
-            checked={follow}
-            onChange={event => props.onFollow(event.target.checked)}
-          />
+          <input type="checkbox" checked={follow} onChange={event => setFollow(event.target.checked)} />
           {trans.__('Follow')}
         </label>
         <span className="jxl-dim" role="status">

@@ -1,10 +1,10 @@
 /** The fields of the form that starts a cluster, and the line that it will run. */
 
 import * as React from 'react';
+import type { IFormField } from '../protocol';
 import {
   LAUNCHERS,
   PLATFORMS,
-  checkOptions,
   fieldOf,
   hostsHaveRanks,
   ownFields,
@@ -18,70 +18,76 @@ interface IStartFields {
   initial: IStartOptions;
   trans: Trans;
   onChange: (options: IStartOptions) => void;
-  /** Whether to say of each field what is wrong with it; else of those that were typed in. */
-  isChecked?: boolean;
 }
 
 /** Fields as wide as the form. */
 const LONG: string[] = ['launcher', 'env', 'more', 'hosts', 'image'];
 
+/** What the browser lets pass, by a field's kind. */
+const PATTERNS: { [kind: string]: string } = {
+  count: '\\s*[1-9][0-9]{0,5}\\s*',
+  devices: '\\s*(all|[1-9][0-9]{0,5})\\s*',
+  seconds: '\\s*[0-9.]*[1-9][0-9.]*[smhd]?\\s*'
+};
+
 export function StartFields(props: IStartFields): JSX.Element {
   const { trans } = props;
   const [options, setOptions] = React.useState(props.initial);
-  const [typed, setTyped] = React.useState<readonly string[]>([]);
-  const found = checkOptions(options, trans);
-  const wrong = Object.fromEntries(
-    Object.entries(found).filter(([key]) => props.isChecked || typed.includes(key))
-  );
   const id = React.useId();
 
   const change = (part: Partial<IStartOptions>) => {
     const { launcher } = part;
     const next = launcher === undefined ? { ...options, ...part } : withLauncher(options, launcher);
-    setTyped([...typed, ...Object.keys(part)]);
     setOptions(next);
     props.onChange(next);
   };
+  const onChange = (event: React.ChangeEvent<HTMLInputElement>) =>
+    change({ [event.target.name]: event.target.value });
 
-  /** What every field has: its name, its value, what is wrong with it. */
-  const field = (key: string, label: string, help: string, control: (own: object) => JSX.Element) => {
-    const own = {
-      id: `${id}-${key}`,
-      name: key,
-      value: options[key],
-      'aria-invalid': wrong[key] ? true : undefined,
-      'aria-describedby': `${id}-${key}-help`,
-      onChange: (event: React.ChangeEvent<HTMLInputElement>) =>
-        change({ [key]: event.target.value })
-    };
-    return (
-      <div className={LONG.includes(key) ? 'jxl-field' : 'jxl-field jxl-mod-short'}>
-        <label htmlFor={own.id}>{label}</label>
-        {control(own)}
-        <span
-          id={`${id}-${key}-help`}
-          className={wrong[key] ? 'jxl-help jxl-mod-wrong' : 'jxl-help'}
-          aria-live="polite"
-        >
-          {wrong[key] ?? help}
-        </span>
-      </div>
-    );
-  };
-  const text = (placeholder: string, numeric = false, first = false) =>
+  const field = (key: string, label: string, help: string, control: (own: object) => JSX.Element) => (
+    <div key={key} className={LONG.includes(key) ? 'jxl-field' : 'jxl-field jxl-mod-short'}>
+      <label htmlFor={`${id}-${key}`}>{label}</label>
+      {control({
+        id: `${id}-${key}`,
+        name: key,
+        value: options[key],
+        'aria-describedby': `${id}-${key}-help`,
+        onChange
+      })}
+      <span id={`${id}-${key}-help`} className="jxl-help">
+        {help}
+      </span>
+    </div>
+  );
+  const text = (placeholder: string, about: React.InputHTMLAttributes<HTMLInputElement> = {}) =>
     function Input(own: object) {
       return (
-        <input
-          type="text"
-          autoFocus={first}
-          autoComplete="off"
-          spellCheck={false}
-          inputMode={numeric ? 'numeric' : undefined}
-          placeholder={placeholder}
-          {...own}
-        />
+        <input type="text" autoComplete="off" spellCheck={false} placeholder={placeholder} {...about} {...own} />
       );
     };
+  const select = (names: readonly string[], shown: (name: string) => string) =>
+    function Select(own: object) {
+      return (
+        <select {...own}>
+          {names.map(name => (
+            <option key={name} value={name}>
+              {shown(name)}
+            </option>
+          ))}
+        </select>
+      );
+    };
+  /** A field as the kernel's package declares it. */
+  const declared = ({ key, label, help, empty, kind }: IFormField, control?: (own: object) => JSX.Element) => {
+    const pattern = PATTERNS[kind];
+    const about = {
+      pattern,
+      title: pattern ? trans.__(help) : undefined, // the browser says it where the pattern doesn't fit
+      autoFocus: key === 'numProcesses',
+      required: key === 'hosts'
+    };
+    return field(key, trans.__(label), trans.__(help), control ?? text(trans.__(empty), about));
+  };
 
   const launchers: { [name: string]: string } = {
     '': trans.__('this machine'),
@@ -93,62 +99,34 @@ export function StartFields(props: IStartFields): JSX.Element {
     kubernetes: trans.__('Kubernetes'),
     ipp: trans.__('ipyparallel’s launchers')
   };
-  /** A field as the kernel's package declares it. */
-  const declared = (key: string, control?: (own: object) => JSX.Element, help?: string) => {
-    const { label, help: told, empty, kind } = fieldOf(key);
-    const input = text(trans.__(empty), ['count', 'devices', 'seconds'].includes(kind), key === 'numProcesses');
-    return field(key, trans.__(label), help ?? trans.__(told), control ?? input);
-  };
   const where =
     options.launcher === 'auto'
       ? trans.__('Slurm’s, a batch system’s, mpiexec’s or a TPU slice; else this machine')
       : '';
-
+  const env = fieldOf('env');
   return (
-    <div className="jxl-form">
-      {declared(
-        'launcher',
-        own => (
-          <select {...own}>
-            {LAUNCHERS.map(name => (
-              <option key={name} value={name}>
-                {launchers[name]}
-              </option>
-            ))}
-          </select>
-        ),
-        where
-      )}
+    <form className="jxl-form" onSubmit={event => event.preventDefault()}>
+      {field('launcher', trans.__(fieldOf('launcher').label), where, select(LAUNCHERS, name => launchers[name]))}
       {options.launcher === 'ipp' &&
-        field('ippName', trans.__('Launcher'), trans.__('As ipyparallel calls it'), text('pbs'))}
-      {ownFields(options.launcher).map(({ key }) => (
-        <React.Fragment key={key}>{declared(key)}</React.Fragment>
-      ))}
-      {!hostsHaveRanks(options) && declared('numProcesses')}
-      {declared('devicesPerProcess')}
-      {declared('platform', own => (
-        <select {...own}>
-          <option value="">{trans.__('automatic')}</option>
-          {PLATFORMS.map(name => (
-            <option key={name} value={name}>
-              {name}
-            </option>
-          ))}
-        </select>
-      ))}
-      {declared('name')}
-      {declared('timeout')}
+        field(
+          'ippName',
+          trans.__('Launcher'),
+          trans.__('As ipyparallel calls it'),
+          text('pbs', { required: true, pattern: '[\\w.\\-]+' })
+        )}
+      {ownFields(options.launcher).map(own => declared(own))}
+      {!hostsHaveRanks(options) && declared(fieldOf('numProcesses'))}
+      {declared(fieldOf('devicesPerProcess'))}
       {declared(
-        'env',
-        own => <textarea rows={2} spellCheck={false} placeholder={trans.__(fieldOf('env').empty)} {...own} />,
-        ''
+        fieldOf('platform'),
+        select(['', ...PLATFORMS], name => name || trans.__('automatic'))
       )}
-      {field(
-        'more',
-        trans.__('More options'),
-        '',
-        text('--heartbeat-timeout-seconds 300')
-      )}
+      {declared(fieldOf('name'))}
+      {declared(fieldOf('timeout'))}
+      {field('env', trans.__(env.label), '', own => (
+        <textarea rows={2} spellCheck={false} placeholder={trans.__(env.empty)} {...own} />
+      ))}
+      {field('more', trans.__('More options'), '', text('--heartbeat-timeout-seconds 300'))}
       <div className="jxl-field">
         <label className="jxl-check">
           <input
@@ -161,22 +139,11 @@ export function StartFields(props: IStartFields): JSX.Element {
         </label>
       </div>
       <div className="jxl-field">
-        <label className="jxl-check">
-          <input
-            type="checkbox"
-            name="inCell"
-            checked={options.inCell}
-            onChange={event => change({ inCell: event.target.checked })}
-          />
-          {trans.__('Write the line into a cell of the notebook')}
-        </label>
-      </div>
-      <div className="jxl-field">
         <span id={`${id}-line`}>{trans.__('Will run')}</span>
         <pre className="jxl-command" aria-labelledby={`${id}-line`} role="group">
           {`%jaxcluster start ${startLine(options)}`.trimEnd()}
         </pre>
       </div>
-    </div>
+    </form>
   );
 }

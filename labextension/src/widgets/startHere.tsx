@@ -7,28 +7,23 @@ interface IStartHere {
   /** How many ranks are proposed. */
   number: number;
   trans: Trans;
-  /** Of the button. */
-  label: string;
-  title: string;
   onStart: (number: number) => void;
 }
 
 /** No machine has as many processes; a slip of the finger should not try. */
 const MOST = 4096;
 
-export function StartHere(props: IStartHere): JSX.Element {
-  const { trans } = props;
+export function StartHere({ number, trans, onStart }: IStartHere): JSX.Element {
   const [typed, setTyped] = React.useState<string | null>(null);
-  const text = typed ?? String(props.number);
-  const number = Number(text);
-  const isRight = /^\d+$/.test(text) && number >= 1 && number <= MOST;
+  const text = typed ?? String(number);
+  const isRight = /^\d+$/.test(text) && Number(text) >= 1 && Number(text) <= MOST;
   return (
     <form
       className="jxl-startHere"
       onSubmit={event => {
         event.preventDefault();
         if (isRight) {
-          props.onStart(number);
+          onStart(Number(text));
         }
       }}
     >
@@ -39,7 +34,7 @@ export function StartHere(props: IStartHere): JSX.Element {
         value={text}
         aria-label={trans.__('Number of ranks')}
         aria-invalid={isRight ? undefined : true}
-        title={trans.__('How many JAX processes the cluster has')}
+        title={trans.__('Number of JAX processes')}
         onChange={event => setTyped(event.target.value)}
         // The notebook would take keys for itself.
         onKeyDown={event => event.stopPropagation()}
@@ -47,10 +42,10 @@ export function StartHere(props: IStartHere): JSX.Element {
       <button
         type="submit"
         className="jxl-button jxl-mod-primary"
-        title={props.title}
+        title={trans.__('Start a JAX cluster with this many ranks')}
         disabled={!isRight}
       >
-        {props.label}
+        {trans.__('Start')}
       </button>
     </form>
   );

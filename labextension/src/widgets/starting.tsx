@@ -1,91 +1,76 @@
 /** A start that goes on, rank by rank, or one that has failed and what else would work. */
 
 import * as React from 'react';
+import type { Execute } from '../actions';
 import type { IStart, IState, StartStep } from '../protocol';
-import { CommandIDs } from '../commandIds';
-import { Elapsed } from './clock';
-import { rangesText, type Trans } from './labels';
-import { Middle } from './middle';
-import { Button, Failure } from './parts';
+import { formatRanks } from '../ranks';
+import type { Store } from '../store';
+import type { Trans } from './labels';
+import { Button, Elapsed, Failure, Middle } from './parts';
 
 interface IStarting {
   start: IStart;
   state: IState;
-  clockOffset: number;
+  store: Store;
   trans: Trans;
-  execute: (command: string, args?: { [key: string]: string | number | boolean }) => void;
+  execute: Execute;
+  onForm: (() => void) | null;
 }
 
-const STEPS: StartStep[] = ['', 'up', 'initialized', 'ready'];
-
-function stepText(step: StartStep, trans: Trans): string {
-  switch (step) {
-    case '':
-      return trans.__('its process comes up');
-    case 'up':
-      return trans.__('up; JAX is being initialized');
-    case 'initialized':
-      return trans.__('JAX is initialized; its engine connects');
-    case 'ready':
-      return trans.__('ready');
-  }
-}
-
-/** The ranks at each step, those that are behind first. */
-function bySteps(steps: readonly StartStep[]): [StartStep, number[]][] {
-  return STEPS.map((step): [StartStep, number[]] => [
-    step,
-    steps.flatMap((own, rank) => (own === step ? [rank] : []))
-  ]).filter(([, ranks]) => ranks.length > 0);
-}
+/** How far a rank has come; those that are last stand first. */
+const STEPS: Record<StartStep, string> = {
+  '': 'the process starts',
+  up: 'the process runs, and JAX initializes',
+  initialized: 'JAX is initialized, and the engine connects',
+  ready: 'ready'
+};
 
 export function Starting(props: IStarting): JSX.Element {
-  const { start, state, trans, execute } = props;
+  const { start, state, store, trans, execute } = props;
   if (start.failure) {
     return <Failed {...props} />;
   }
-  const groups = bySteps(start.steps);
+  const steps = (Object.keys(STEPS) as StartStep[]).map((step): [StartStep, number[]] => [
+    step,
+    start.steps.flatMap((own, rank) => (own === step ? [rank] : []))
+  ]);
+  const title = start.is_restart ? trans.__('Restarting %1', start.name) : trans.__('Starting %1', start.name);
   return (
     <div className="jxl-starting">
       <div className="jxl-line jxl-head">
         <span className="jxl-spinner" aria-hidden="true" />
-        <Middle
-          className="jxl-name"
-          text={start.is_restart ? trans.__('Restarting %1', start.name) : trans.__('Starting %1', start.name)}
-        />
+        <Middle className="jxl-name" text={title} />
         <span className="jxl-summary">
-          <Elapsed since={start.since} offset={props.clockOffset} trans={trans} />
+          <Elapsed since={start.since} store={store} trans={trans} />
         </span>
-        {!start.is_restart && (
-          <div className="jxl-buttons">
-            <Button
-              primary
-              label={trans.__('Cancel')}
-              title={trans.__('End the start, and all that it has started')}
-              onClick={() => execute(CommandIDs.cancelStart)}
-            />
-          </div>
-        )}
+        <Button
+          look="primary"
+          label={trans.__('Cancel')}
+          title={trans.__('End every process that this has started')}
+          onClick={() => execute('cancel')}
+        />
       </div>
       <p className="jxl-dim" role="status">
         {state.progress || trans.__('starting …')}
       </p>
-      <ul className="jxl-steps" aria-label={trans.__('How far each rank has come')}>
-        {groups.map(([step, ranks]) => (
-          <li key={step} data-step={step} data-tone={step === 'ready' ? 'good' : 'busy'}>
-            <span className="jxl-glyph" aria-hidden="true">
-              {step === 'ready' ? '✓' : '…'}
-            </span>
-            <strong>{trans._n('rank %2', 'ranks %2', ranks.length, rangesText(ranks))}</strong>{' '}
-            {stepText(step, trans)}
-          </li>
-        ))}
+      <ul className="jxl-steps" aria-label={trans.__('Progress of each rank')}>
+        {steps.map(([step, ranks]) =>
+          ranks.length ? (
+            <li key={step} data-step={step} data-tone={step === 'ready' ? 'good' : 'busy'}>
+              <span className="jxl-glyph" aria-hidden="true">
+                {step === 'ready' ? '✓' : '…'}
+              </span>
+              <strong>{trans._n('rank %2', 'ranks %2', ranks.length, formatRanks(ranks))}</strong>{' '}
+              {trans.__(STEPS[step])}
+            </li>
+          ) : null
+        )}
       </ul>
     </div>
   );
 }
 
-function Failed({ start, trans, execute }: IStarting): JSX.Element {
+function Failed({ start, trans, execute, onForm }: IStarting): JSX.Element {
   return (
     <div className="jxl-alarm jxl-failed">
       <p>
@@ -95,26 +80,23 @@ function Failed({ start, trans, execute }: IStarting): JSX.Element {
       <div className="jxl-buttons" role="group" aria-label={trans.__('What to do')}>
         {start.on_cpu && (
           <Button
-            primary
+            look="primary"
             label={trans.__('Start on CPU')}
             title={trans.__('With as many ranks')}
-            onClick={() => execute(CommandIDs.startAgain, { on_cpu: true })}
+            onClick={() => execute('again', { on_cpu: true })}
           />
         )}
         <Button
-          primary={!start.on_cpu}
+          look={start.on_cpu ? undefined : 'primary'}
           label={trans.__('Try again')}
           title={trans.__('With the same options')}
-          onClick={() => execute(CommandIDs.startAgain)}
+          onClick={() => execute('again')}
         />
-        <Button
-          label={trans.__('Other options …')}
-          onClick={() => execute(CommandIDs.start)}
-        />
+        {onForm && <Button label={trans.__('Options…')} onClick={onForm} />}
         <Button
           label={trans.__('Dismiss')}
-          title={trans.__('Leave it as it is')}
-          onClick={() => execute(CommandIDs.dismissStart)}
+          title={trans.__('Forget the failed start')}
+          onClick={() => execute('dismiss')}
         />
       </div>
     </div>

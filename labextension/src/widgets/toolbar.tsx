@@ -1,19 +1,20 @@
 /** What is in the notebook's toolbar: the SPMD switch, and the ranks' state in a few words. */
 
 import * as React from 'react';
-import type { IState } from '../protocol';
+import type { Store } from '../store';
+import { chipText, chipTone, countStatuses, glyphOf, type Trans } from './labels';
+import { useKnown } from './parts';
 import { StartHere } from './startHere';
-import { chipText, chipTone, glyphOf, countStatuses, type Trans } from './labels';
 
 interface IToolbarPart {
-  /** Null: jaxcluster is not loaded in the kernel. */
-  state: IState | null;
+  store: Store;
   trans: Trans;
   onClick: () => void;
 }
 
 /** On: every following cell is an %%spmd cell. The kernel decides; a click asks it to. */
-export function SpmdSwitch({ state, trans, onClick }: IToolbarPart): JSX.Element {
+export function SpmdSwitch({ store, trans, onClick }: IToolbarPart): JSX.Element {
+  const state = useKnown(store)?.state ?? null;
   const on = state?.spmd ?? false;
   const title = !state
     ? trans.__('Run %1 in this notebook first', '%load_ext jaxcluster')
@@ -44,18 +45,10 @@ interface IStateChip extends IToolbarPart {
 }
 
 /** "4/4 idle"; where there is no cluster a number and *Start*. */
-export function StateChip(props: IStateChip): JSX.Element | null {
-  const { state, trans, number, onClick } = props;
+export function StateChip({ store, trans, number, onStart, onClick }: IStateChip): JSX.Element | null {
+  const state = useKnown(store)?.state ?? null;
   if ((!state || (state.current === null && !state.progress)) && number !== null) {
-    return (
-      <StartHere
-        number={number}
-        trans={trans}
-        label={trans.__('Start')}
-        title={trans.__('Start a JAX cluster with this many ranks for this notebook')}
-        onStart={props.onStart}
-      />
-    );
+    return <StartHere number={number} trans={trans} onStart={onStart} />;
   }
   if (!state) {
     return null;

@@ -1,54 +1,76 @@
-/** The cluster's variables as a table, and the interactive view of the selected one below it. */
+/** The cluster's variables as a table, and the interactive view of the selected one beside it. */
 
 import * as React from 'react';
 import { bytes, draw, type Ask } from '../draw/shardview';
 import type { Document, IVariable } from '../protocol';
-import { Middle } from './middle';
-import { Busy, Button, Failure, Roving } from './parts';
+import type { Store } from '../store';
 import type { Trans } from './labels';
+import { Busy, Button, Failure, Middle, Roving, useKnown, useVisible } from './parts';
+import { useAnswer } from './stacks';
 
-/** What is drawn below the table: a variable's document, or that of mesh or memory. */
-export type Shown = { kind: 'variable'; name: string } | { kind: 'mesh' } | { kind: 'memory' };
+/** What is drawn: a variable's document, or that of mesh or memory. */
+type Shown = { kind: 'variable'; name: string } | { kind: 'mesh' } | { kind: 'memory' };
 
-interface IInspector {
-  /** Null before the first answer. */
-  variables: readonly IVariable[] | null;
-  /** Instead of variables: why there are none. */
-  failure: string;
-  /** Whether an answer is awaited. */
-  busy: boolean;
-  shown: Shown | null;
-  /** The document of `shown`; null before it is there. */
-  document: Document | null;
-  documentFailure: string;
-  ask: Ask | null;
+interface IArrays {
+  store: Store;
   trans: Trans;
-  onShow: (shown: Shown) => void;
-  onRefresh: () => void;
 }
 
-export function Inspector(props: IInspector): JSX.Element {
-  const { variables, shown, trans } = props;
-  const waits = !!shown && !props.document && !props.documentFailure;
+export function Arrays({ store, trans }: IArrays): JSX.Element {
+  const cluster = useKnown(store)?.state?.current ?? '';
+  return <Inspector key={cluster} store={store} trans={trans} />; // another one has other variables
+}
+
+/** Asks the ranks when it is looked at, and when a cell has ended. */
+function Inspector({ store, trans }: IArrays): JSX.Element {
+  const box = React.useRef<HTMLDivElement>(null);
+  const isVisible = useVisible(box);
+  const ended = useEndedCells(store);
+  const [shown, show] = React.useState<Shown | null>(null);
+  const at = isVisible ? ended : null;
+  const { found, failure, isAsked, again } = useAnswer(() => store.call('variables', {}), [store, at], at !== null);
   return (
-    <div className="jxl-inspector">
-      <Variables {...props} />
-      <section className="jxl-detail" aria-label={trans.__('Selected variable')} aria-busy={waits}>
-        {props.documentFailure ? (
-          <Failure text={props.documentFailure} />
-        ) : waits ? (
-          <Busy text={trans.__('The ranks are asked …')} />
-        ) : props.document ? (
-          <Drawing document={props.document} ask={props.ask} />
-        ) : (
-          variables && variables.length > 0 && (
-            <p className="jxl-empty">
-              {trans.__('Choose a variable to see which device holds which part of it.')}
-            </p>
-          )
-        )}
-      </section>
+    <div ref={box} className="jxl-inspector">
+      <Variables {...{ variables: found, failure, isAsked, again, shown, show, trans }} />
+      {shown ? (
+        <Detail key={JSON.stringify(shown)} {...{ store, shown, at, trans }} />
+      ) : (
+        found !== null &&
+        found.length > 0 && (
+          <p className="jxl-empty jxl-detail">{trans.__('Choose a variable to see which device holds which part.')}</p>
+        )
+      )}
     </div>
+  );
+}
+
+/** How many cells have ended: another number where one has. */
+function useEndedCells(store: Store): number {
+  const count = () => [...store.cells.values()].reduce((n, { ended, seq }) => n + (ended === null ? 0 : seq), 0);
+  return React.useSyncExternalStore(store.listen, count);
+}
+
+function Detail({ store, shown, at, trans }: IArrays & { shown: Shown; at: number | null }): JSX.Element {
+  const name = shown.kind === 'variable' ? shown.name : null;
+  const { found, failure } = useAnswer<Document>(
+    () => (shown.kind === 'variable' ? store.call('look', { name: shown.name }) : store.call(shown.kind, {})),
+    [store, at],
+    at !== null
+  );
+  const ask = React.useMemo(
+    (): Ask | null => (name === null ? null : question => store.call('ask', { name, question })),
+    [store, name]
+  );
+  return (
+    <section className="jxl-detail" aria-label={trans.__('Selected variable')} aria-busy={!found && !failure}>
+      {failure ? (
+        <Failure text={failure} />
+      ) : found ? (
+        <Drawing document={found} ask={ask} />
+      ) : (
+        <Busy text={trans.__('Asking the ranks …')} />
+      )}
+    </section>
   );
 }
 
@@ -93,8 +115,19 @@ function arrange(
 const shapeText = (one: IVariable): string =>
   one.shape === null ? one.type : `(${one.shape.join(', ')}${one.shape.length === 1 ? ',' : ''})`;
 
-function Variables(props: IInspector): JSX.Element {
-  const { variables, shown, trans } = props;
+interface IVariables {
+  /** Null before the first answer. */
+  variables: readonly IVariable[] | null;
+  failure: string;
+  isAsked: boolean;
+  again: () => void;
+  shown: Shown | null;
+  show: (shown: Shown) => void;
+  trans: Trans;
+}
+
+function Variables(props: IVariables): JSX.Element {
+  const { variables, shown, show, trans } = props;
   const [query, setQuery] = React.useState('');
   const [order, setOrder] = React.useState<IOrder>({ by: 'name', down: false });
   const rows = React.useMemo(
@@ -134,23 +167,23 @@ function Variables(props: IInspector): JSX.Element {
           <Button
             label={trans.__('Mesh')}
             title={trans.__('The device meshes of variables and shardings')}
-            onClick={() => props.onShow({ kind: 'mesh' })}
+            onClick={() => show({ kind: 'mesh' })}
           />
           <Button
             label={trans.__('Memory')}
             title={trans.__('What each device holds')}
-            onClick={() => props.onShow({ kind: 'memory' })}
+            onClick={() => show({ kind: 'memory' })}
           />
           <Button
             label={trans.__('Refresh')}
             title={trans.__('Ask the ranks again')}
-            disabled={props.busy}
-            onClick={props.onRefresh}
+            disabled={props.isAsked}
+            onClick={props.again}
           />
         </span>
       </div>
       {props.failure && <Failure text={props.failure} />}
-      {!variables && !props.failure && <Busy text={trans.__('The ranks are asked …')} />}
+      {!variables && !props.failure && <Busy text={trans.__('Asking the ranks …')} />}
       {variables && !variables.length && (
         <p className="jxl-empty">{trans.__('The ranks have no variables that hold arrays.')}</p>
       )}
@@ -182,7 +215,7 @@ function Variables(props: IInspector): JSX.Element {
                   key={one.name}
                   one={one}
                   selected={shown?.kind === 'variable' && shown.name === one.name}
-                  onShow={props.onShow}
+                  onShow={show}
                 />
               ))}
             </tbody>

@@ -10,7 +10,7 @@ const listeners = new Map<string, () => void>();
 };
 
 // After the fake: it takes the place of what this imports.
-const { Link } = require('../src/connection') as typeof import('../src/connection');
+const { Link } = require('../src/link') as typeof import('../src/link');
 type Link = InstanceType<typeof Link>;
 
 const until = async (what: string, condition: () => unknown): Promise<void> => {
@@ -55,11 +55,12 @@ describe('a link', () => {
 
   test('greets one that has it over a subshell of its own, and learns all', async () => {
     open(new FakeKernel(true));
-    let cells = '';
-    link.cellChanged.connect((_, id) => (cells += id));
+    let told = 0;
+    link.listen(() => (told += 1));
     await meet();
     assert.equal(link.state?.current, 'main');
-    assert.equal(cells, golden.cell.cell_id);
+    assert.deepEqual([...link.cells.keys()], [golden.cell.cell_id]);
+    assert.equal(told, 1);
     const opened = kernel.sent.find(({ header }) => header.msg_type === 'comm_open');
     assert.equal(opened.header.subshell_id, 'sub-1');
   });
@@ -165,11 +166,11 @@ describe('a link', () => {
     open(new FakeKernel(true));
     const watched = (on: boolean) =>
       kernel.requests.filter(({ op, args }) => op === 'watch' && args.on === on).length;
-    const first = link.watchResources(); // before it is met
+    const first = link.watch(); // before it is met
     await meet();
     await until('it is asked for', () => watched(true) === 1);
-    const second = link.watchResources();
-    first.dispose();
+    const second = link.watch();
+    first();
     await new Promise(resolve => setTimeout(resolve, 5));
     assert.deepEqual([watched(true), watched(false)], [1, 0]);
     kernel.sent.length = 0;
@@ -177,7 +178,7 @@ describe('a link', () => {
     await meet();
     await until('it is asked for again', () => watched(true) === 1);
     let told = 0;
-    link.resourcesChanged.connect(() => (told += 1));
+    link.listen(() => (told += 1));
     const message = (data: unknown, display_id = 'jaxcluster-resources') =>
       context.iopubMessage.emit(context, {
         header: { msg_type: 'update_display_data' },
@@ -193,7 +194,7 @@ describe('a link', () => {
       link.resources.map(use => use.cpu),
       [12, 104]
     );
-    second.dispose();
+    second();
     await until('no longer', () => watched(false) === 1);
   });
 });

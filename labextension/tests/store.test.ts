@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, mock, test } from 'node:test';
-import { changedCells, greeted, NOTHING, reduce, Requests, silent } from '../src/model';
+import { changedCells, greeted, NOTHING, reduce, Requests, silent } from '../src/store';
 import type { ICell, IState } from '../src/protocol';
 import { golden } from './golden';
 
@@ -71,7 +71,7 @@ describe('cells', () => {
 
   test('with a new kernel all have changed', () => {
     const before = reduce(NOTHING, cell(), NOW);
-    assert.deepEqual(changedCells(before, NOTHING), ['']);
+    assert.deepEqual(changedCells(before, NOTHING), [cell().cell_id]);
     assert.deepEqual(changedCells(NOTHING, NOTHING), []);
   });
 });
