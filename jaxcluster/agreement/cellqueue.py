@@ -114,7 +114,7 @@ class CellQueue:
         self.queue: list[Cell] = []
         self._incomplete: dict[int, Cell] = {}
         self._skipped: OrderedDict[int, Skipped] = OrderedDict()
-        self._failed: dict[str, int] = {}  # by notebook, its last cell that failed
+        self._failed: dict[str, deque[int]] = {}  # by notebook, its last cells that failed
         self._dead: set[int] = set()
 
     def arrive(self, rank: int, spec: CellSpec) -> Skipped | None:
@@ -161,7 +161,7 @@ class CellQueue:
         owner, seq = cell.spec.owner, cell.spec.seq
         if cell.refusal is None:
             return []
-        self._failed[owner] = max(seq, self._failed.get(owner, 0))
+        self._failed.setdefault(owner, deque(maxlen=REMEMBERED)).append(seq)
         return self._skip_queued()
 
     def cancel(self, seq: int) -> list[tuple[int, int, Skipped]]:
@@ -181,9 +181,10 @@ class CellQueue:
     def _why_skip(self, spec: CellSpec) -> Skipped | None:
         if dead := self._dead.intersection(spec.ranks):
             return Skipped(dead=min(dead))
-        failed = self._failed.get(spec.owner, 0)
-        if spec.is_skippable and spec.seen < failed < spec.seq:
-            return Skipped(after=failed)
+        if spec.is_skippable:
+            for failed in self._failed.get(spec.owner, ()):
+                if spec.seen < failed < spec.seq:
+                    return Skipped(after=failed)
         return None
 
     def _skip_queued(self) -> list[tuple[int, int, Skipped]]:
