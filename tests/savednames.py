@@ -51,7 +51,7 @@ def load(
     names = namespace() if into is None else into
     files = {rank: StateFile(folder / file_name(rank)) for rank in ranks}
     found, base = loading.Values(), min(files)
-    loading.load(found, files, base, names, Settings({}), lambda: None, fitted or {}, only)
+    loading.load(found, files, base, names, lambda: None, fitted or {}, only)
     names |= found.names
     return names, found
 
@@ -173,7 +173,8 @@ class Comparison:
             assert a.tobytes() == b.tobytes(), at
 
     def _function(self, a: Any, b: Any, at: str) -> None:
-        assert a.__code__.co_code == b.__code__.co_code and a.__name__ == b.__name__, at
+        assert a.__code__ == b.__code__ and a.__name__ == b.__name__, at
+        assert a.__code__.co_filename == b.__code__.co_filename, at
         assert (a.__qualname__, a.__doc__, a.__module__) == (
             b.__qualname__,
             b.__doc__,

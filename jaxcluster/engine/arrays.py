@@ -10,7 +10,7 @@ import hashlib
 import operator
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,20 +39,29 @@ def check_leaves(value: Any) -> None:
 
     A list that is held twice counts twice, so ``for _ in range(90): x = [x, x]`` has 2**90 leaves
     in 91 lists. Each container is looked at once. An empty one counts as a leaf: JAX enters it too.
+    A pytree that holds itself has JAX (0.10.2) use up what Python has of recursion, for good.
 
     Raises:
       TooManyLeaves: it has more than ``MOST_LEAVES``, or holds itself, or is nested so deeply that
         Python can't follow.
     """
+    from jax.tree_util import default_registry
+
     counts: dict[int, int] = {}
+    kept: list[Any] = []  # what nodes make when they are asked, so that its ids stay its own
 
     def count(node: Any) -> int:
-        if not isinstance(node, dict | list | tuple):
+        if id(node) in counts:
+            return counts[id(node)]
+        if isinstance(node, dict | list | tuple):
+            inside: Iterable[Any] = node.values() if isinstance(node, dict) else node
+        elif (level := default_registry.flatten_one_level(node)) is not None:
+            inside = list(level[0])
+            kept.append(inside)
+        else:
             return 1
-        if id(node) not in counts:
-            counts[id(node)] = MOST_LEAVES + 1  # for one that holds itself
-            inside = node.values() if isinstance(node, dict) else node
-            counts[id(node)] = max(1, sum(map(count, inside)))
+        counts[id(node)] = MOST_LEAVES + 1  # for one that holds itself
+        counts[id(node)] = max(1, sum(map(count, inside)))
         return counts[id(node)]
 
     try:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -14,8 +16,9 @@ from jaxcluster.engine.arrays import READY_POLL_S, bounds, devices_hash, host_va
 from jaxcluster.engine.private.arrays import exactly, with_type
 from jaxcluster.rank.state.file import Part, StateFile
 
-READY_S = 5.0  # in which all arrays of a save have to be computed
-Index = tuple[tuple[int, int], ...]
+READY_S = 3.0  # in which all arrays of a save have to be computed
+Index: TypeAlias = tuple[tuple[int, int], ...]
+Sources: TypeAlias = dict[Index, tuple[StateFile, int, Index]]  # a file, a section, its part
 
 
 class CannotSave(Exception):
@@ -34,47 +37,43 @@ class SavedArray:
       place: the name in whose section it was met first, and its number there. By it ranks find
         the same array in each other's files.
       on: equal where it lies on the same devices in the same way.
-      shards: the sections that have its parts, and which parts these are.
+      shards: for each part of it the section that has it.
     """
 
     place: tuple[str, int]
     shape: tuple[int, ...]
     dtype: str
+    on: str
     weak_type: bool
     committed: bool
     spans: bool
-    on: str
-    shards: tuple[tuple[Index, int], ...]
+    shards: Mapping[Index, int]
 
-    @classmethod
-    def parse(cls, found: Mapping[str, Any]) -> SavedArray:
-        """One that JSON has had."""
-        shards = tuple((_index(index), section) for index, section in found["shards"])
-        place, shape = tuple(found["place"]), tuple(found["shape"])
-        return cls(**{**found, "place": place, "shape": shape, "shards": shards})
-
-
-def _index(found: Sequence[Sequence[int]]) -> Index:
-    return tuple((start, stop) for start, stop in found)
+    @property
+    def same(self) -> tuple[Any, ...]:
+        """Equal where another rank has other parts of the same array."""
+        return self.place, self.shape, self.dtype, self.on
 
 
 class ArraysToSave:
     """The arrays of one save, in the order in which they are met.
 
     Attributes:
-      parts: the raw sections that they need; others add their own.
       name: the name that is being saved.
+      described: the arrays, by their numbers.
+      parts: the raw sections that they need; others add their own.
+
+    Args:
+      until: when all have to be computed; empty as long as all were.
     """
 
-    def __init__(self, parts: list[Part]) -> None:
-        self.parts = parts
-        self.name = ""
+    def __init__(self, parts: list[Part], until: list[float]) -> None:
+        self.name, self.parts, self._until = "", parts, until
         self.described: list[SavedArray] = []
         self._numbers: dict[int, int] = {}
         self._kept: list[Any] = []  # else another one may get the id of one that is gone
         self._sections: dict[Any, int] = {}  # of buffers: arrays may share one
-        self._met = ("", 0)
-        self._deadline: float | None = None
+        self._met: Counter[str] = Counter()
 
     def number(self, array: Any) -> int:
         """The number of an array, which is added if it is new.
@@ -87,22 +86,14 @@ class ArraysToSave:
         self._wait_ready(array)
         shards: dict[Index, int] = {}
         for shard in array.addressable_shards:
-            index = _index(bounds(shard.index, array.shape))
+            index = index_of(shard.index, array.shape)
             if index not in shards:
                 shards[index] = self._section(shard.data)
-        name, met = self._met
-        self._met = (self.name, met + 1 if name == self.name else 0)
-        saved = SavedArray(
-            place=self._met,
-            shape=tuple(array.shape),
-            dtype=str(array.dtype),
-            weak_type=bool(getattr(array, "weak_type", False)),
-            committed=bool(getattr(array, "committed", True)),
-            spans=not array.is_fully_addressable,
-            on=f"{devices_hash(array)} {getattr(array.sharding, 'spec', '')}",
-            shards=tuple(shards.items()),
-        )
-        self.described.append(saved)
+        place = self.name, self._met[self.name]
+        on = f"{devices_hash(array)} {getattr(array.sharding, 'spec', '')}"
+        kind = bool(array.weak_type), bool(array.committed), not array.is_fully_addressable
+        self.described.append(SavedArray(place, array.shape, str(array.dtype), on, *kind, shards))
+        self._met[self.name] += 1
         self._kept.append(array)
         self._numbers[id(array)] = len(self.described) - 1
         return len(self.described) - 1
@@ -111,19 +102,16 @@ class ArraysToSave:
         if array.is_deleted():
             raise CannotSave("it was deleted or donated")
         while not is_ready(array):
-            if self._deadline is None:
-                self._deadline = time.monotonic() + READY_S
-            if time.monotonic() > self._deadline:
+            self._until[:] = self._until or [time.monotonic() + READY_S]
+            if time.monotonic() > self._until[0]:
                 raise CannotSave("still being computed")
             time.sleep(READY_POLL_S)
         array.block_until_ready()  # raises if its computation has failed
 
     def _section(self, data: Any) -> int:
-        key: Any
-        try:
-            key = data.unsafe_buffer_pointer(), data.nbytes, next(iter(data.devices()))
-        except Exception:  # of this kind of device
-            key = id(data)
+        key: Any = id(data)
+        with contextlib.suppress(Exception):  # some kinds of devices don't tell
+            key = data.unsafe_buffer_pointer(), data.nbytes, data.device
         if key not in self._sections:
             self._sections[key] = len(self.parts)
             self.parts.append(Part(data.nbytes, lambda: host_values(data)))
@@ -139,12 +127,12 @@ class ArraysToLoad:
     """
 
     def __init__(self, files: Mapping[int, StateFile], base: int) -> None:
-        self._files = [files[base], *(file for rank, file in files.items() if rank != base)]
-        self._saved = [SavedArray.parse(one) for one in files[base].about["arrays"]]
+        self._saved: list[SavedArray] = files[base].about["arrays"]
+        self._base = files[base]
+        self._others = [file for rank, file in files.items() if rank != base]
         self._by_place: list[dict[tuple[str, int], SavedArray]] = []
         self._made: dict[int, Any] = {}
         self._pieces: dict[Any, Any] = {}
-        self.met: list[SavedArray] = []
 
     def array(self, number: int, sharding: Any) -> Any:
         """The array that had this number, with a sharding.
@@ -152,87 +140,81 @@ class ArraysToLoad:
         Raises:
           CannotLoad: no file has a part of it.
         """
-        self.met.append(self._saved[number])
         if number not in self._made:
-            self._made[number] = self._make(self._saved[number], sharding)
+            with exactly():
+                self._made[number] = self._make(self._saved[number], sharding)
         return self._made[number]
 
     def _make(self, saved: SavedArray, sharding: Any) -> Any:
         import jax
 
-        with exactly():
-            pieces = [
-                self._piece(saved, _index(bounds(index, saved.shape)), device, sharding.memory_kind)
-                for device, index in sharding.addressable_devices_indices_map(saved.shape).items()
-            ]
-            dtype = np.dtype(saved.dtype)
-            made = jax.make_array_from_single_device_arrays(
-                saved.shape, sharding, pieces, dtype=dtype
-            )
-            return with_type(made, saved.weak_type, saved.committed)
+        where, memory = sharding.addressable_devices_indices_map(saved.shape), sharding.memory_kind
+        pieces = [
+            self._piece(saved, index_of(index, saved.shape), device, memory)
+            for device, index in where.items()
+        ]
+        make, dtype = jax.make_array_from_single_device_arrays, np.dtype(saved.dtype)
+        made = make(saved.shape, sharding, pieces, dtype=dtype)
+        return with_type(made, saved.weak_type, saved.committed)
 
     def _piece(self, saved: SavedArray, index: Index, device: Any, memory: str | None) -> Any:
+        """A part of an array on one device: arrays that shared a buffer share it again."""
         import jax
 
-        file, section = self._find(saved, index)
-        shape = tuple(stop - start for start, stop in index)
-        source: Any = (saved.place, index) if file is None else (id(file), section)
-        key = source, shape, saved.dtype, device, memory
+        sources, dtype = self._sources(saved, index), np.dtype(saved.dtype)
+        sections = tuple((id(file), section) for file, section, _ in sources.values())
+        key = sections, index, dtype, device, memory
         if key not in self._pieces:
-            if file is None:
-                values = self._put_together(saved, index)
-            else:
-                values = file.copy(section).view(np.dtype(saved.dtype)).reshape(shape)
-            where = jax.sharding.SingleDeviceSharding(device, memory_kind=memory)
-            self._pieces[key] = jax.device_put(values, where)
+            values = np.empty(shape_of(index), dtype) if len(sources) > 1 else None
+            for meet, (file, section, held) in sources.items():
+                part = file.copy(section).view(dtype).reshape(shape_of(held))
+                if values is None:
+                    values = part[_within(meet, held)]
+                else:
+                    values[_within(meet, index)] = part[_within(meet, held)]
+            place = jax.sharding.SingleDeviceSharding(device, memory_kind=memory)
+            self._pieces[key] = jax.device_put(values, place)
         return self._pieces[key]
 
-    def _find(self, saved: SavedArray, index: Index) -> tuple[StateFile | None, int]:
-        """The file and section that have just this part of an array; None if none has."""
+    def _sources(
+        self, saved: SavedArray, index: Index
+    ) -> dict[Index, tuple[StateFile, int, Index]]:
+        """For each piece of a part of an array the file and section that have it."""
+        found: Sources = {}
+        left = math.prod(shape_of(index))
         for file, shards in self._held(saved):
-            for held, section in shards:
-                if held == index:
-                    return file, section
-        return None, 0
-
-    def _put_together(self, saved: SavedArray, index: Index) -> np.ndarray[Any, Any]:
-        """A part of an array from all parts of it that ranks had."""
-        dtype = np.dtype(saved.dtype)
-        whole = np.empty([stop - start for start, stop in index], dtype)
-        taken: set[Index] = set()
-        for file, shards in self._held(saved):
-            for held, section in shards:
-                meet = tuple(
-                    (max(a, c), min(b, d)) for (a, b), (c, d) in zip(held, index, strict=True)
-                )
-                if meet in taken or any(start >= stop for start, stop in meet):
-                    continue
-                taken.add(meet)
-                part = file.copy(section).view(dtype)
-                part = part.reshape([stop - start for start, stop in held])
-                whole[_within(meet, index)] = part[_within(meet, held)]
-        if sum(math.prod(stop - start for start, stop in meet) for meet in taken) != whole.size:
+            if index in shards:
+                return {index: (file, shards[index], index)}
+            for held, section in shards.items():
+                both = zip(held, index, strict=True)
+                meet = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in both)
+                if meet not in found and all(start < stop for start, stop in meet):
+                    found[meet] = file, section, held
+                    left -= math.prod(shape_of(meet))
+        if left:
             raise CannotLoad("parts of it were on a rank that is gone")
-        return whole
+        return found
 
-    def _held(self, saved: SavedArray) -> Iterator[tuple[StateFile, tuple[tuple[Index, int], ...]]]:
+    def _held(self, saved: SavedArray) -> Iterator[tuple[StateFile, Mapping[Index, int]]]:
         """The parts of an array that files have."""
-        yield self._files[0], saved.shards
-        for file, by_place in zip(self._files[1:], self._others(), strict=True):
+        yield self._base, saved.shards
+        if not self._by_place:
+            saved_by_others = [file.about["arrays"] for file in self._others]
+            self._by_place = [{one.place: one for one in arrays} for arrays in saved_by_others]
+        for file, by_place in zip(self._others, self._by_place, strict=True):
             other = by_place.get(saved.place)
-            if saved.spans and other is not None and _is_same(other, saved):
+            if saved.spans and other is not None and other.same == saved.same:
                 yield file, other.shards
 
-    def _others(self) -> list[dict[tuple[str, int], SavedArray]]:
-        if not self._by_place:
-            for file in self._files[1:]:
-                found = map(SavedArray.parse, file.about["arrays"])
-                self._by_place.append({one.place: one for one in found})
-        return self._by_place
+
+def index_of(index: Sequence[slice], shape: Sequence[int]) -> Index:
+    """A shard's index with all bounds written out."""
+    return tuple((start, stop) for start, stop in bounds(index, shape))
 
 
-def _is_same(one: SavedArray, other: SavedArray) -> bool:
-    return (one.shape, one.dtype, one.on) == (other.shape, other.dtype, other.on)
+def shape_of(index: Index) -> tuple[int, ...]:
+    """The shape of a part of an array."""
+    return tuple(stop - start for start, stop in index)
 
 
 def _within(part: Index, whole: Index) -> tuple[slice, ...]:

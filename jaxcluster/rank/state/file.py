@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import mmap
 import os
+import pickle
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ def write(path: Path, parts: Sequence[Part], about: Any) -> int:
     """Write a file and read it back; returns its size.
 
     Args:
-      about: what is known of the sections, as JSON can have it.
+      about: what is known of the sections, which can be pickled.
 
     Raises:
       OSError: there is no room for it.
@@ -62,7 +62,7 @@ def write(path: Path, parts: Sequence[Part], about: Any) -> int:
             at += _write(file, bytes(-at % ALIGNMENT))
             sections.append((at, len(data), checksum(data)))
             at += _write(file, data.data)
-        index = json.dumps({"sections": sections, "about": about}).encode()
+        index = pickle.dumps((sections, about))
         _write(file, index)
         _write(file, FOOTER.pack(len(index), _digest(index)))
         size = file.tell()
@@ -97,8 +97,7 @@ class StateFile:
         index = self._map[max(0, end - size) : end]
         if size > end or _digest(index) != digest:
             raise BadFile(f"{path} is not whole")
-        found = json.loads(index)
-        self._sections, self.about = found["sections"], found["about"]
+        self._sections, self.about = pickle.loads(index)
 
     def section(self, number: int) -> Bytes:
         """A section's bytes as they lie in the file."""

@@ -11,26 +11,38 @@ from dataclasses import dataclass, field
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
+from jaxcluster.engine.private.pytrees import register
 from jaxcluster.rank.state.arrays import ArraysToLoad
 from jaxcluster.rank.state.file import BadFile, StateFile
 from jaxcluster.rank.state.pickling import Fitted, Unpickler
-from jaxcluster.rank.state.saving import REGISTERED, SETTINGS, _why
-from jaxcluster.rank.state.settings import Settings, Undo, register_again
+from jaxcluster.rank.state.saving import REGISTERED, SETTINGS, why
+from jaxcluster.rank.state.settings import OUT, apply, changes, now
 
-Check = Callable[[], None]
 SAFE = {str, bytes, int, float, type, FunctionType, BuiltinFunctionType, ModuleType}
+_Pythons: Any = pickle._Unpickler  # typeshed has nothing of its steps
 
 
 @dataclass
 class Values:
-    """What was read: names' values, what cells have ended in, settings, and what is lost."""
+    """What was read.
+
+    Attributes:
+      names: their values; ``lost``: those that could not be made, and why.
+      results: what cells have ended in.
+      settings: those that were saved; ``left``: those that could not be set, and why.
+      before: the settings before.
+    """
 
     names: dict[str, Any] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)
     results: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
-    lost: dict[str, str] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
-    undo: Undo = lambda: None
+    before: dict[str, Any] = field(default_factory=now)
+
+    def undo(self) -> None:
+        """Set the settings that there were before."""
+        apply(changes(now(), self.before))
 
 
 def known(files: Mapping[int, StateFile], base: int, num_processes: int) -> set[str]:
@@ -48,34 +60,16 @@ def known(files: Mapping[int, StateFile], base: int, num_processes: int) -> set[
     return found
 
 
-_Pythons: Any = pickle._Unpickler  # typeshed has nothing of its steps
-
-
-class Buffers:
-    """The large buffers of a pickle, in their order from any one on."""
-
-    def __init__(self, source: StateFile) -> None:
-        self._source, self.at = source, 0
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        self.at += 1
-        return self._source.copy(self._source.about["buffers"][self.at - 1]).data
-
-
 def load(
     found: Values,
     files: Mapping[int, StateFile],
     base: int,
     namespace: dict[str, Any],
-    settings: Settings,
-    check: Check,
+    check: Callable[[], None],
     fitted: Fitted,
     only: set[str] | None = None,
 ) -> None:
-    """Make the values that a rank's file has; nothing of them is bound.
+    """Make the values that a rank's file has, and set its settings; nothing is bound.
 
     Args:
       found: takes them.
@@ -87,40 +81,62 @@ def load(
     Raises:
       BadFile: a file was changed.
     """
-    source = files[base]
-    arrays = ArraysToLoad(files, base)
-    about = source.about
-    stream, buffers = io.BytesIO(source.copy(about["pickle"]).data), Buffers(source)
-    unpickler: Any = Unpickler(stream, namespace, arrays.array, fitted, buffers)
-    for name, start, _, first in about["names"]:
+    sections = _Sections(files[base], namespace, ArraysToLoad(files, base).array, fitted)
+    for name, start, _, first in files[base].about["names"]:
         check()
-        stream.seek(start)
-        buffers.at = first
         try:
-            value = unpickler.load()
+            value = sections.value(start, first)
         except BadFile:
             raise
         except Exception as error:
-            if isinstance(unpickler, Unpickler):
-                stream.seek(start)
-                buffers.at = first
-                unpickler = Mender(unpickler, stream, buffers)
-                with contextlib.suppress(Exception):  # it is read to its end, and is lost
-                    unpickler.load()
-            found.lost[name] = _why(error)
+            found.lost[name] = why(error)
             continue
         if name == SETTINGS:
             found.settings = value
-            found.undo, found.left = settings.apply(value, own=only is None)
+            found.left = apply(value)
         elif name == REGISTERED:
-            with contextlib.suppress(Exception):  # JAX has them, or refuses them
-                register_again(value)
-        elif only is not None and name not in only:
-            continue
-        elif name.startswith("Out "):
-            found.results[name] = value
-        else:
-            found.names[name] = value
+            for cls, how in value:
+                with contextlib.suppress(Exception):  # JAX refuses it
+                    register(cls, how)
+        elif only is None or name in only:
+            (found.results if name.startswith(OUT) else found.names)[name] = value
+    if only is not None:
+        found.settings.pop("random", None)
+
+
+class _Sections:
+    """The sections of one pickle, which are read one after the other."""
+
+    def __init__(self, file: StateFile, namespace: dict[str, Any], array: Any, fitted: Any) -> None:
+        self._file, self._buffer = file, 0
+        self._stream = io.BytesIO(file.copy(file.about["pickle"]).data)
+        self._unpickler: Any = Unpickler(self._stream, namespace, array, fitted, self)
+
+    def value(self, start: int, first: int) -> Any:
+        """The value of the next section, which begins there and has buffers from there on.
+
+        Raises:
+          Exception: why it can't be made.
+        """
+        self._stream.seek(start)
+        self._buffer = first
+        try:
+            return self._unpickler.load()
+        except Exception as error:
+            if isinstance(error, BadFile) or isinstance(self._unpickler, Mender):
+                raise
+        self._stream.seek(start)
+        self._buffer = first
+        self._unpickler = Mender(self._unpickler, self._stream, self)
+        return self._unpickler.load()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        """The next large buffer."""
+        self._buffer += 1
+        return self._file.copy(self._file.about["buffers"][self._buffer - 1]).data
 
 
 class Mender(_Pythons):

@@ -15,7 +15,7 @@ import pickle
 import sys
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import CellType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any, ClassVar, TypeAlias
 
 import cloudpickle
@@ -90,6 +90,7 @@ class Pickler(cloudpickle.Pickler):
             jax.Ref: _refuse,
             np.ndarray: _reduce_view,
             CellType: self._reduce_cell,
+            CodeType: _reduce_code,
             type(functools.cache(len)): lambda f: (_cached, (f.__wrapped__, f.cache_parameters())),
         }
         self._tracer = jax.core.Tracer
@@ -149,6 +150,15 @@ class Pickler(cloudpickle.Pickler):
         if id(cell) not in self._cells:  # what it holds comes with its function
             raise CannotSave("it holds a cell of a closure")
         return CellType, ()
+
+
+def _reduce_code(code: CodeType) -> Any:
+    """With its file, by which tracebacks find its cell: cloudpickle leaves that out."""
+    return _code, (code.co_filename, *cloudpickle.Pickler.dispatch_table[CodeType](code))
+
+
+def _code(file: str, make: Any, arguments: Any) -> Any:
+    return make(*arguments).replace(co_filename=file)
 
 
 def _contents(cell: CellType) -> list[Any]:

@@ -11,7 +11,6 @@ import pickle
 import platform
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,7 @@ class Pickled:
     def __init__(self, values: Mapping[str, Any], namespace: dict[str, Any]) -> None:
         self.values, self.lost = dict(values), dict[str, str]()
         self._namespace = namespace
-        self._by_value: set[type] = set()
+        self._by_value, self._until = set[type](), list[float]()
         while not self._dump_all():
             self._try_each()
 
@@ -56,7 +55,7 @@ class Pickled:
         import jax
 
         self.parts: list[Part] = []
-        self.arrays = ArraysToSave(self.parts)
+        self.arrays = ArraysToSave(self.parts, self._until)
         self.buffers: list[int] = []  # their sections
         self.sections: list[tuple[str, int, int, int]] = []
         self.spanning, self.common = set[str](), list[str]()
@@ -69,8 +68,8 @@ class Pickled:
         for name, value in ((name, self.values[name]) for name in order):
             start, first, met = self.file.tell(), len(self.buffers), len(self.arrays.described)
             self.arrays.name = name
-            if (why := self._dump(pickler, value)) is not None:
-                self._drop(name, why)
+            if (reason := self._dump(pickler, value)) is not None:
+                self._drop(name, reason)
                 return False
             self.sections.append((name, start, self.file.tell(), first))
             spans, is_common = judge(value)
@@ -88,11 +87,11 @@ class Pickled:
 
     def _try_each(self) -> None:
         """Find all that can't be saved, by a pickle of its own for each."""
-        arrays = ArraysToSave([])
+        arrays = ArraysToSave([], self._until)
         for name, value in list(self.values.items()):
             pickler = self._pickler(io.BytesIO(), arrays)
-            if (why := self._dump(pickler, value)) is not None:
-                self._drop(name, why)
+            if (reason := self._dump(pickler, value)) is not None:
+                self._drop(name, reason)
 
     def _drop(self, name: str, why: str) -> None:
         if why:  # else it is tried again
@@ -107,7 +106,7 @@ class Pickled:
             self._by_value.add(error.args[0])
             return ""
         except Exception as error:
-            return _why(error)
+            return why(error)
         return None
 
     def _pickler(self, into: io.BytesIO, arrays: ArraysToSave) -> Pickler:
@@ -154,7 +153,7 @@ class Pickled:
         about = {
             "names": self.sections,
             "buffers": self.buffers,
-            "arrays": [asdict(one) for one in self.arrays.described],
+            "arrays": self.arrays.described,
             "common": self.common,
             "digests": {n: self._digest(v) for n, v in self.values.items()} if compare else {},
             "pickle": len(self.parts),
@@ -223,6 +222,7 @@ def save(
     raise NoRoom(f"{pickled.nbytes >> 20} MiB found no room: {'; '.join(whys)}")
 
 
-def _why(error: Exception) -> str:
+def why(error: Exception) -> str:
+    """What is told of an error, in a line."""
     told = str(error) or type(error).__name__
     return told if len(told) <= WHY_CHARS else f"{told[:WHY_CHARS]} ..."

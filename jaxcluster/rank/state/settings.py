@@ -1,7 +1,7 @@
 """What cells have changed in the process, beside their names: saved with them, and set again.
 
 These are options of ``jax.config``, environment variables, the folder, ``sys.path``, the states of
-``random`` and ``numpy.random``, what cells have registered as pytrees, the cells themselves.
+``random`` and ``numpy.random``, what cells have registered as pytrees, and the cells themselves.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import linecache
 import os
 import random
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from jaxcluster.engine.private.pytrees import register, registered_by_cells
+from jaxcluster.engine.private.pytrees import registered_by_cells
 
-Undo = Callable[[], None]
-NOT_OURS = ("jax_num_cpu_devices", "jax_platforms", "jax_platform_name")
+OURS = ("jax_num_cpu_devices", "jax_platforms", "jax_platform_name")  # options of the start
+OUT = "Out "
 
 
 class Settings:
@@ -31,122 +31,90 @@ class Settings:
     def __init__(self, cell_numbers: dict[str, int]) -> None:
         self.cell_numbers = cell_numbers
         self._shell: Any = None
-        self._before: dict[str, Any] = {"environ": {}, "folder": "", "path": [], "config": {}}
+        self._before: Mapping[str, Any] | None = None
 
     def attach(self, shell: Any) -> None:
         """Cells run in this shell from now on."""
-        self._shell, self._before = shell, _now()
+        self._shell, self._before = shell, now()
 
     def changed(self) -> dict[str, Any]:
         """What differs from what it was, as pickles can have it."""
-        now, before = _now(), self._before
-        found: dict[str, Any] = {
-            name: _differences(before[name], now[name])
-            for name in ("environ", "config")
-            if now[name] != before[name]
-        }
-        found |= {n: now[n] for n in ("folder", "path") if now[n] != before[n]}
+        found = changes(self._before, now()) if self._before is not None else {}
         found["random"] = random.getstate(), np.random.get_state()
         if self._shell is not None:
             history = self._shell.history_manager
-            found["cells"] = self._shell.execution_count, history.input_hist_parsed[:]
-            found["raw"] = history.input_hist_raw[:]
-        sources = {
-            name: (number, linecache.getlines(name))
-            for name, number in self.cell_numbers.items()
-            if len(linecache.getlines(name))
-        }
-        return {**found, "sources": sources}
+            past = history.input_hist_parsed[:], history.input_hist_raw[:]
+            found["history"] = self._shell.execution_count, *past
+        sources = {name: linecache.getlines(name) for name in self.cell_numbers}
+        found["cells"] = {name: (self.cell_numbers[name], sources[name]) for name in sources}
+        return found
 
     def results(self) -> dict[str, Any]:
         """``Out``: what cells have ended in."""
         names = self._shell.user_ns if self._shell is not None else {}
-        return {f"Out {number}": value for number, value in dict(names.get("_oh", {})).items()}
+        return {f"{OUT}{number}": value for number, value in dict(names.get("_oh", {})).items()}
 
     def registered(self) -> Any:
-        """The imported classes that cells have registered as pytrees."""
+        """The imported classes that cells have registered as pytrees, and how."""
         return list(registered_by_cells().values())
-
-    def apply(self, found: Mapping[str, Any], *, own: bool) -> tuple[Undo, dict[str, str]]:
-        """Set what was saved; returns what undoes it, and what could not be set: why.
-
-        Args:
-          own: it was this rank's, with its random states.
-        """
-        import jax
-
-        before, left = _now(), {}
-        config = {n: v for n, v in found.get("config", {}).items() if n not in NOT_OURS}
-        for name, value in config.items():
-            try:
-                jax.config.update(name, value)
-            except Exception as error:
-                left[name] = str(error)
-        for name, value in found.get("environ", {}).items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-        sys.path[:] = found.get("path", sys.path)
-        if "folder" in found:
-            try:
-                os.chdir(found["folder"])
-            except OSError as error:
-                left["the folder"] = str(error)
-        states = random.getstate(), np.random.get_state()
-        if own and "random" in found:
-            random.setstate(found["random"][0])
-            np.random.set_state(found["random"][1])
-
-        def undo() -> None:
-            for name in config:
-                jax.config.update(name, before["config"].get(name))
-            os.environ.clear()
-            os.environ.update(before["environ"])
-            sys.path[:] = before["path"]
-            os.chdir(before["folder"])
-            random.setstate(states[0])
-            np.random.set_state(states[1])
-
-        for name, (number, lines) in found.get("sources", {}).items():
-            self.cell_numbers.setdefault(name, number)
-            text = "".join(lines)
-            linecache.cache.setdefault(name, (len(text), None, lines, name))
-        return undo, left
 
     def show(self, found: Mapping[str, Any], results: Mapping[str, Any]) -> None:
         """Let the shell have the cells and what they have ended in."""
+        for name, (number, lines) in found.get("cells", {}).items():
+            self.cell_numbers.setdefault(name, number)
+            linecache.cache.setdefault(name, (sum(map(len, lines)), None, lines, name))
+        if "random" in found:
+            random.setstate(found["random"][0])
+            np.random.set_state(found["random"][1])
         if self._shell is None:
             return
         history, names = self._shell.history_manager, self._shell.user_ns
-        if "cells" in found:
-            count, parsed = found["cells"]
-            history.input_hist_parsed[:], history.input_hist_raw[:] = parsed, found["raw"]
-            self._shell.execution_count = count
+        if "history" in found:
+            self._shell.execution_count, parsed, raw = found["history"]
+            history.input_hist_parsed[:], history.input_hist_raw[:] = parsed, raw
             names |= {f"_i{number}": source for number, source in enumerate(parsed) if number}
         for name, value in results.items():
-            number = int(name.removeprefix("Out "))
+            number = int(name.removeprefix(OUT))
             names["_oh"][number] = names[f"_{number}"] = value
         last = [value for _, value in sorted(names["_oh"].items())][:-4:-1]
         names |= dict(zip(("_", "__", "___"), last, strict=False))
 
 
-def register_again(found: Any) -> None:
-    """Register what ``registered`` found."""
-    for cls, how in found:
-        register(cls, how)
-
-
-def _now() -> dict[str, Any]:
+def now() -> dict[str, Any]:
+    """What the settings are."""
     import jax
 
-    return {
-        "environ": dict(os.environ),
-        "config": dict(jax.config.values),
-        "path": list(sys.path),
-        "folder": os.getcwd(),
-    }
+    config = {name: value for name, value in jax.config.values.items() if name not in OURS}
+    here = {"environ": dict(os.environ), "config": config}
+    return {**here, "path": sys.path[:], "folder": os.getcwd()}
 
 
-def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    names = {n for n in {*before, *now} if before.get(n) != now.get(n)}
-    return {name: now.get(name) for name in sorted(names)}
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes of the ones the others; None in place of a value: it is not there. Pure."""
+    found = {name: after[name] for name in ("path", "folder") if after[name] != before[name]}
+    for name in ("environ", "config"):
+        one, other = before[name], after[name]
+        found[name] = {n: other.get(n) for n in {*one, *other} if one.get(n) != other.get(n)}
+    return found
+
+
+def apply(found: Mapping[str, Any]) -> dict[str, str]:
+    """Make changes; returns what could not be changed: why."""
+    import jax
+
+    left = {}
+    for name, value in found.get("config", {}).items():
+        try:
+            jax.config.update(name, value)
+        except Exception as error:
+            left[name] = str(error)
+    for name, value in found.get("environ", {}).items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+    sys.path[:] = found.get("path", sys.path)
+    try:
+        os.chdir(found.get("folder", "."))
+    except OSError as error:
+        left["the folder"] = str(error)
+    return left

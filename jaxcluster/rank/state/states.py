@@ -81,7 +81,7 @@ class States:
                     raise BadFile(f"{file.path} was written by Python {was}, and this is {PYTHON}")
             fitted = {(tuple(one.names), tuple(one.sizes)): one.after for one in body.meshes}
             names = None if is_own else known(files, base, body.num_processes)
-            load(found, files, base, self.namespace, self.settings, check, fitted, names)
+            load(found, files, base, self.namespace, check, fitted, names)
             self._read[body.token] = found
             check()
         except BaseException:

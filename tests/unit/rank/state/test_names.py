@@ -171,10 +171,9 @@ def test_pytrees_of_cells_are_registered_again() -> None:
         "jax.tree_util.register_pytree_with_keys(\n"
         "    Later, lambda one: (((jax.tree_util.GetAttrKey('a'), one.a),), None),\n"
         "    lambda aux, children: Later(*children))\n"
-        "@functools.partial(\n"
-        "    jax.tree_util.register_dataclass, data_fields=['a'], meta_fields=['b'])\n"
-        "@dataclasses.dataclass\n"
-        "class Data:\n    a: object\n    b: int = 3\n"
+        "register = jax.tree_util.register_dataclass\n"
+        "@functools.partial(register, data_fields=['a'], meta_fields=['b'])\n"
+        "@dataclasses.dataclass\nclass Data:\n    a: object\n    b: int = 3\n"
         "box, later, data = Box(x), Later(x), Data(x)\n"
     )
     for name in ("box", "later", "data"):
@@ -285,11 +284,10 @@ def test_nothing_is_bound_or_left_by_a_load(tmp_path: Path) -> None:
     before = dict(live)
     from jaxcluster.rank.state import loading
     from jaxcluster.rank.state.file import StateFile, file_name
-    from jaxcluster.rank.state.settings import Settings
 
     values = loading.Values()
     files = {0: StateFile(tmp_path / file_name(0))}
-    loading.load(values, files, 0, live, Settings({}), lambda: None, {})
+    loading.load(values, files, 0, live, lambda: None, {})
     live.pop("__builtins__", None)
     assert live == before and values.names["c"].n == 3
 
@@ -331,13 +329,43 @@ def test_equal_values_have_equal_digests(tmp_path: Path) -> None:
 
 
 def test_a_large_namespace_takes_no_longer_for_each_name() -> None:
+    import gc
     import time
 
     took = {}
-    for count in (500, 4000):
-        names = cell("")
-        names |= {f"n{n}": [n, {"a": np.arange(3)}] for n in range(count)}
-        start = time.perf_counter()
-        through_files(names)
-        took[count] = time.perf_counter() - start
-    assert took[4000] < 16 * took[500], took
+    for count in (2000, 8000):
+        names = cell("") | {f"n{n}": [n, {"a": np.arange(3)}] for n in range(count)}
+        times = []
+        gc.collect()
+        gc.freeze()
+        for _ in range(3):
+            start = time.process_time()
+            through_files(names)
+            times.append(time.process_time() - start)
+        took[count] = min(times)
+        gc.unfreeze()
+    assert took[8000] < 5 * took[2000], took
+
+
+def test_a_pytree_that_holds_itself_through_a_cells_class_leaves_recursion_as_it_was() -> None:
+    names = cell(
+        """
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["a"], meta_fields=[])
+@dataclasses.dataclass
+class Node:
+    a: object
+ring = []
+ring.append(Node(ring))
+"""
+    )
+    found, saved, values = through_files(names)
+    assert not saved.lost and not values.lost
+    assert found["ring"][0].a is found["ring"]
+    assert _room_for_calls() > 100
+
+
+def _room_for_calls(depth: int = 0) -> int:
+    try:
+        return _room_for_calls(depth + 1)
+    except RecursionError:
+        return depth

@@ -1,0 +1,362 @@
+"""Ranks' variables on new processes: after a restart, a death, a hang, and a resize."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from helpers import Home, until
+from overhosts import saved_folders, send_signal
+
+import jaxcluster
+from jaxcluster.errors import CellFailed, JaxClusterError, RankDied, RecoveryError, UsageError
+from jaxcluster.records import saved_states
+
+SETUP = """
+import dataclasses, functools, os, random, sys, threading
+import jax, jax.numpy as jnp, numpy as np, equinox as eqx, optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+mesh = jax.make_mesh((jax.device_count(),), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+S, R = NamedSharding(mesh, P("x")), NamedSharding(mesh, P())
+g = jax.make_array_from_callback((16,), S, lambda i: np.arange(16.0, dtype="float32")[i])
+everywhere = jax.make_array_from_callback((8,), R, lambda i: np.arange(8.0, dtype="float32")[i])
+rank = jax.process_index()
+alias, tree, own = g, {"g": [g], "step": 7}, [rank]
+lr, words = 0.5, ["one", "two"]
+def total(v): return float(jnp.sum(v)) * scale
+scale = 2.0
+jitted = jax.jit(lambda v: v * scale)
+class Net(eqx.Module):
+    weight: jax.Array
+    size: int = eqx.field(static=True, default=3)
+    def __call__(self, v): return self.weight * v
+net = Net(everywhere)
+key = jax.random.key(rank)
+local = jax.device_put(np.arange(4.0), NamedSharding(Mesh(np.array(jax.local_devices()), "l"), P()))
+weak = jax.jit(lambda: 3.0, out_shardings=R)()
+gen, compiled = (i for i in range(3)), jax.jit(lambda v: v + 1).lower(1.0).compile()
+"""
+CHECK = """
+assert alias is g is tree["g"][0] and g.sharding == NamedSharding(mesh, P("x"))
+assert total(g) == 240 and total(jitted(everywhere)) == 112 and net(everywhere).shape == (8,)
+assert len(jax.tree.leaves(net)) == 1 and weak.weak_type and not compiled_there
+"""
+OWN = "assert (own, lr, words) == ([rank], 0.5, ['one', 'two']) and local.is_fully_addressable"
+HANG = """
+def apart(v):
+    first = jax.lax.axis_index("x") == 0
+    return jax.lax.cond(first, lambda v: jax.lax.psum(v, "x"), lambda v: v, v)
+stuck = jax.jit(jax.shard_map(apart, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False))
+pending = stuck(g)
+pending.block_until_ready()
+"""
+
+
+@pytest.fixture(autouse=True)
+def memory(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place of the test's own."""
+    place = home.path / "memory"
+    place.mkdir(exist_ok=True)
+    monkeypatch.setattr(saved_states, "SHARED_MEMORY", place)
+
+
+@pytest.fixture(params=[1, 2], ids=["D1", "D2"])
+def ranks(request: pytest.FixtureRequest, home: Home) -> Iterator[jaxcluster.Cluster]:
+    before = saved_folders()
+    with jaxcluster.start(4, devices_per_process=request.param, name="names") as cluster:
+        cluster.run(SETUP, show=False)
+        yield cluster
+    assert saved_folders() == before
+
+
+@pytest.fixture
+def pair(home: Home) -> Iterator[jaxcluster.Cluster]:
+    before = saved_folders()
+    with jaxcluster.start(2, name="names") as cluster:
+        cluster.run(SETUP, show=False)
+        yield cluster
+    assert saved_folders() == before
+
+
+def run(cluster: jaxcluster.Cluster, source: str) -> list[str]:
+    """What each rank prints."""
+    record = cluster.run(source, show=False)
+    return [record.stdout(rank) for rank in range(cluster.num_processes)]
+
+
+def check(cluster: jaxcluster.Cluster, *, own: bool = True) -> None:
+    run(cluster, "compiled_there = 'compiled' in globals()\n" + CHECK + (OWN if own else ""))
+
+
+def kill(cluster: jaxcluster.Cluster, rank: int) -> str:
+    """Kill an idle rank; what the next cell says of that."""
+    send_signal(cluster, rank)
+    until(lambda: rank in cluster.dead, "word of the death", 5)
+    with pytest.raises(RankDied) as caught:
+        cluster.run("pass", show=False)
+    return " ".join(str(caught.value).split())
+
+
+# ---------------------------------------------------------------------- restart
+
+
+@pytest.mark.promise("New processes")
+def test_a_restart_brings_all_back(ranks: jaxcluster.Cluster) -> None:
+    for _ in range(2):
+        told = ranks.restart()
+        check(ranks)
+    assert "Lost" not in told
+    with pytest.raises(CellFailed, match=r"'gen' was lost in a restart .*generator"):
+        ranks.run("gen", show=False)
+    ranks.restart(clean=True)
+    with pytest.raises(CellFailed, match="NameError"):
+        ranks.run("g", show=False)
+
+
+@pytest.mark.promise("New processes")
+def test_ranks_that_are_stuck_in_xla_are_saved(ranks: jaxcluster.Cluster) -> None:
+    with pytest.raises(JaxClusterError):
+        ranks.run(HANG, timeout_s=1, show=False)
+    ranks.restart()
+    check(ranks)
+    with pytest.raises(CellFailed, match="'pending'"):
+        ranks.run("pending", show=False)
+
+
+def test_settings_of_cells_are_there_again(pair: jaxcluster.Cluster, tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("value = 5\n")
+    run(
+        pair,
+        f"jax.config.update('jax_enable_x64', True)\nos.environ['SET'] = 'yes'\n"
+        f"gone = os.environ.pop('HOME')\nos.chdir({str(tmp_path)!r})\n"
+        "sys.path.append('/cells')\nimport beside\nrandom.seed(3 + rank); np.random.seed(4)\n"
+        "wide = jnp.arange(3.0)\ndef fail():\n    raise ValueError('here')\n",
+    )
+    run(pair, "'an answer'")
+    drawn = run(pair, "print(random.random(), np.random.rand())")
+    run(pair, "random.seed(3 + rank); np.random.seed(4)")
+    pair.restart()
+    told = run(
+        pair,
+        "print(jax.config.jax_enable_x64, os.environ['SET'], 'HOME' in os.environ, os.getcwd(),"
+        " sys.path[-1], beside.value, wide.dtype, 'an answer' in Out.values(), len(In) > 4)",
+    )
+    assert told == [f"True yes False {tmp_path} /cells 5 float64 True True\n"] * 2
+    assert run(pair, "print(random.random(), np.random.rand())") == drawn
+    with pytest.raises(CellFailed) as caught:
+        pair.run("fail()", show=False)
+    assert "raise ValueError('here')" in str(caught.value)
+
+
+@pytest.mark.promise("New processes")
+def test_where_no_place_has_room_nothing_is_ended(
+    pair: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        saved_states.LocalStates, "places_for", lambda self, rank: [(str(self.paths[0]), 1000)]
+    )
+    before = run(pair, "print(os.getpid())")
+    with pytest.raises(RecoveryError, match="nothing was ended or lost") as caught:
+        pair.restart()
+    assert "has room for 0 MiB" in str(caught.value)
+    monkeypatch.undo()
+    assert run(pair, "print(os.getpid())") == before
+    check(pair)
+
+
+def test_large_arrays_go_to_disk_where_memory_is_small(
+    pair: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Docker's /dev/shm has 64 MiB."""
+    monkeypatch.setattr(saved_states, "memory_room", lambda path: 64 << 20)
+    run(pair, "big = np.full(10_000_000, rank, 'float64'); again = big[::2]")
+    pair.restart()
+    assert run(pair, "again[0] = 9; print(big[0], big[-1])") == ["9.0 0.0\n", "9.0 1.0\n"]
+
+
+# ---------------------------------------------------------------------- deaths
+
+
+@pytest.mark.promise("New processes")
+@pytest.mark.parametrize("rank", [0, 2])
+def test_after_a_death_the_others_keep_their_values(ranks: jaxcluster.Cluster, rank: int) -> None:
+    told = kill(ranks, rank)
+    assert f"rank {rank} replaced" in told and "Lost: " in told
+    assert "g (parts of it were on a rank that is gone)" in told
+    others = [one for one in range(4) if one != rank]
+    run(ranks, f"if rank_of(): {OWN}".replace("rank_of()", f"jax.process_index() != {rank}"))
+    common = "print(total(everywhere), net(everywhere).shape, mesh.size, R.spec, weak, len(words))"
+    with pytest.raises(CellFailed) as caught:
+        ranks.run(common, show=False)
+    assert f"NameError on rank {rank}: name 'scale' was lost" in str(caught.value)
+    run(ranks, "scale, words = 2.0, ['one', 'two']")
+    assert run(ranks, common)[others[0]] == run(ranks, common)[rank]
+    for name in ("g", "alias", "tree"):
+        with pytest.raises(CellFailed, match=f"ranks 0-3: name '{name}' was lost.*parts of it"):
+            ranks.run(name, show=False)
+    with pytest.raises(CellFailed, match=f"on rank {rank}: name 'own' was lost.*had its own"):
+        ranks.run("own", show=False)
+    ranks.run(SETUP, show=False)
+    check(ranks)
+
+
+@pytest.mark.promise("New processes")
+def test_a_death_in_a_cell_costs_no_other_rank_its_values(ranks: jaxcluster.Cluster) -> None:
+    with pytest.raises(RankDied):
+        ranks.run(
+            "made = [rank]\nif rank == 1: os.kill(os.getpid(), 9)\nfloat(jnp.sum(g))", show=False
+        )
+    told = run(ranks, "print(globals().get('made'), globals().get('own'))")
+    assert told == [f"[{r}] [{r}]\n" if r != 1 else "None None\n" for r in range(4)]
+
+
+def test_a_death_while_new_processes_load_costs_a_second_try(pair: jaxcluster.Cluster) -> None:
+    def listen(line: str) -> None:
+        if line.startswith("restoring") and not killed:
+            killed.append(1)
+            send_signal(pair, 1)
+
+    killed: list[int] = []
+    pair.restart(progress=listen)
+    check(pair)
+
+
+@pytest.mark.promise("New processes")
+def test_deaths_at_any_moment_of_a_restart_lose_nothing(pair: jaxcluster.Cluster) -> None:
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    choice = random.Random(seed)
+    for _ in range(int(os.environ.get("JAXCLUSTER_KILLS", "6"))):
+        timer = threading.Timer(choice.random() * 1.2, lambda: kill_if_there(pair, 1))
+        timer.start()
+        try:
+            pair.restart()
+        except JaxClusterError as error:
+            print(error)
+            pair.restart()
+        timer.join()
+        if 1 in pair.dead:
+            with pytest.raises(RankDied):
+                pair.run("pass", show=False)
+        assert run(pair, "print(globals().get('own'))")[0] == "[0]\n"
+        run(pair, SETUP)
+
+
+def kill_if_there(cluster: jaxcluster.Cluster, rank: int) -> None:
+    try:
+        send_signal(cluster, rank)
+    except Exception:
+        return
+
+
+# ---------------------------------------------------------------------- another number of ranks
+
+
+@pytest.mark.promise("Another number of ranks")
+def test_arrays_are_cut_for_the_ranks_that_there_are(ranks: jaxcluster.Cluster) -> None:
+    each = len(ranks.record.devices[0].devices)
+    for count in (2, 4, 3, 1, 4):
+        told = ranks.resize(count)
+        if count == 3:
+            assert "its mesh" not in told
+            assert "g (" in told
+            ranks.run(SETUP, show=False)
+            continue
+        run(ranks, "rank = jax.process_index()")
+        shape = f"{count * each}"
+        assert run(ranks, "print(mesh.size, total(g), total(everywhere), tree['step'])") == (
+            [f"{shape} 240.0 56.0 7\n"] * count
+        )
+        assert run(ranks, "print(lr, words, scale)") == ["0.5 ['one', 'two'] 2.0\n"] * count
+
+
+def test_somebody_must_say_which_axis_takes_the_change(pair: jaxcluster.Cluster) -> None:
+    run(pair, "two = jax.make_mesh((jax.device_count(), 1), ('a', 'b')) ; pids = os.getpid()")
+    run(pair, "del mesh, S, R, g, alias, tree, everywhere, net, weak")
+    pair.resize(4)
+    run(pair, "two = jax.make_mesh((2, 2), ('a', 'b'))")
+    with pytest.raises(UsageError, match="a=2,b=2 can become a=1,b=2 or a=2,b=1 on 2 devices"):
+        pair.resize(2)
+    assert pair.num_processes == 4
+    pair.resize(2, {"b": 1})
+    assert run(pair, "print(dict(two.shape))") == ["{'a': 2, 'b': 1}\n"] * 2
+
+
+# ---------------------------------------------------------------------- checkpoints
+
+
+def test_a_checkpoint_comes_back_on_all_ranks_or_on_none(
+    pair: jaxcluster.Cluster, tmp_path: Path
+) -> None:
+    assert "Not saved: " in pair.checkpoint("first", tmp_path)
+    run(pair, "lr, g, extra = 7, g * 2, 1")
+    assert "Restored " in pair.restore("first", tmp_path)
+    check(pair)
+    assert run(pair, "print(extra)") == ["1\n"] * 2
+    file = tmp_path / "first" / "rank-1.state"
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    run(pair, "lr = 8")
+    with pytest.raises(JaxClusterError, match=r"rank-1.state was changed"):
+        pair.restore("first", tmp_path)
+    assert run(pair, "print(lr)") == ["8\n"] * 2
+
+
+def test_a_rank_that_dies_while_a_checkpoint_is_read_leaves_the_others_as_they_were(
+    pair: jaxcluster.Cluster, tmp_path: Path
+) -> None:
+    run(pair, "import time\nclass Slow:\n    def __setstate__(self, state): time.sleep(1)\n")
+    run(pair, "slow = Slow(); slow.a = 1")
+    pair.checkpoint("slow", tmp_path)
+    run(pair, "lr = 8")
+    threading.Timer(0.4, lambda: send_signal(pair, 1)).start()
+    with pytest.raises(JaxClusterError):
+        pair.restore("slow", tmp_path)
+    with pytest.raises(RankDied):
+        pair.run("pass", show=False)
+    assert run(pair, "print(globals().get('lr'))")[0] == "8\n"
+
+
+def test_a_stop_while_a_checkpoint_is_read_restores_nothing(
+    pair: jaxcluster.Cluster, tmp_path: Path
+) -> None:
+    run(pair, "import time\nclass Slow:\n    def __setstate__(self, state): time.sleep(1)\n")
+    run(pair, "slow = Slow(); slow.a = 1")
+    pair.checkpoint("slow", tmp_path)
+    run(pair, "lr = 8")
+    threading.Timer(0.4, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(JaxClusterError, match="Nothing was restored"):
+        pair.restore("slow", tmp_path)
+    time.sleep(1.2)
+    assert run(pair, "print(lr)") == ["8\n"] * 2
+
+
+def test_a_checkpoint_of_another_number_of_ranks(
+    ranks: jaxcluster.Cluster, home: Home, tmp_path: Path
+) -> None:
+    ranks.checkpoint("four", tmp_path)
+    each = len(ranks.record.devices[0].devices)
+    with jaxcluster.start(2, devices_per_process=each, name="two") as two:
+        two.restore("four", tmp_path)
+        assert run(two, "print(total(g), own, lr)") == [f"240.0 [{r}] 0.5\n" for r in range(2)]
+
+
+def test_a_checkpoint_that_others_could_write_is_refused(
+    pair: jaxcluster.Cluster, tmp_path: Path
+) -> None:
+    umask = os.umask(0)
+    try:
+        pair.checkpoint("mine", tmp_path)
+    finally:
+        os.umask(umask)
+    pair.restore("mine", tmp_path)
+    (tmp_path / "mine" / "rank-0.state").chmod(0o666)
+    with pytest.raises(RecoveryError, match="Other users can write"):
+        pair.restore("mine", tmp_path)
