@@ -3,22 +3,22 @@
 Two ranks, each with a card of its own, or both on the only one (NCCL 2.30 or later). In turn:
 
 1. A cell that does nothing, against ipyparallel's ``DirectView.execute`` on the same ranks.
-2. A launch on JAX's fast path, recorded and not, of the same function on the same rank.
+2. Launches that are agreed on, against those of a cluster that launches as plain JAX does.
 3. An array's pull, against ipyparallel's pull of the shards.
-4. Seconds until a rank that has skipped a collective is named and the others are released; until
-   one that skipped a *new* program is, where ranks wait in the compiler and get new processes; and
-   a restart that keeps arrays.
+4. Seconds until a rank that skips a collective is named, and one that skips a *new* program, which
+   the others are about to compile; and a restart that keeps arrays.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
-from bench_lockstep import PAIRED, SETUP
+from bench_agreement import CELLS, SETUP, value
 from bench_pull import MAKE
 from harness import median, sandbox, table
 
@@ -47,14 +47,11 @@ def measure_cells(cluster: jaxcluster.Cluster, rounds: int) -> None:
     table(["what", "took", "of ipyparallel's"], rows)
 
 
-def measure_launches(cluster: jaxcluster.Cluster) -> None:
-    cluster.run(SETUP + PAIRED, show=False)
-    rows = []
-    for step, kind in (("add", "no collective"), ("total", "a collective")):
-        said = cluster.run(f"print(*paired({step}, 200, 16))", show=False).stdout(0)
-        plain, recorded = map(float, said.split())
-        rows.append([kind, f"{plain:.1f} us", f"{recorded - plain:+.1f} us"])
-    table(["a launch with", "JAX alone", "recorded"], rows)
+def measure_launches(cluster: jaxcluster.Cluster, rounds: int) -> dict[str, float]:
+    """The slowest rank's microseconds, by what is launched."""
+    cluster.run(SETUP, show=False)
+    took = {name: [value(cluster, source) for _ in range(rounds)] for name, source in CELLS.items()}
+    return {name: median(each) for name, each in took.items()}
 
 
 def measure_pull(cluster: jaxcluster.Cluster, nbytes: int, rounds: int) -> None:
@@ -83,8 +80,8 @@ def measure_skips(cluster: jaxcluster.Cluster, nbytes: int) -> None:
     """Also how long a restart takes that keeps ``nbytes`` on the cards."""
     rows = []
     for what, source in (
-        ("a collective", "if jax.process_index(): print(float(total(g)))"),
-        ("a new program", "if jax.process_index(): print(float(total(g * {n})))"),
+        ("a collective", "if rank: print(float(total(x)))"),
+        ("a new program", "if rank: print(float(total(x * {n})))"),
     ):
         took = []
         for n in range(3):
@@ -98,7 +95,7 @@ def measure_skips(cluster: jaxcluster.Cluster, nbytes: int) -> None:
     began = time.perf_counter()
     cluster.restart()
     rows.append([f"a restart, {nbytes >> 20} MiB kept", f"{time.perf_counter() - began:.1f} s"])
-    table(["what", "until it goes on"], rows)
+    table(["what", "until its error"], rows)
 
 
 def main() -> None:
@@ -115,9 +112,17 @@ def main() -> None:
             print(f"{cluster!r}, after {time.perf_counter() - began:.1f} s")
             nbytes = args.megabytes << 20
             measure_cells(cluster, args.rounds)
-            measure_launches(cluster)
+            agreed = measure_launches(cluster, args.rounds)
             measure_pull(cluster, nbytes, 5)
             measure_skips(cluster, nbytes)
+        os.environ["JAXCLUSTER_AGREE"] = "0"
+        with cards.start("plain") as cluster:
+            plain = measure_launches(cluster, args.rounds)
+        rows = [
+            [name, f"{us:.0f}", f"{plain[name]:.0f}", f"{us / plain[name]:.2f}"]
+            for name, us in agreed.items()
+        ]
+        table(["us", "agreed", "plain", "ratio"], rows)
 
 
 if __name__ == "__main__":

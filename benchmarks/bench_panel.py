@@ -47,10 +47,8 @@ def main() -> None:
         running = of_size(RANKS, patch)
         model = Model(AutoMode())
         model.submitted.append(running.submit(1, "a"))
-        everybody = ",".join(map(str, range(RANKS)))
         running.link.states = {
-            r: state(r, "running", seq=1, line=3, launches={everybody: [7, 3]})
-            for r in range(RANKS)
+            r: state(r, "running", seq=1, line=3, launching="jit(step)") for r in range(RANKS)
         }
         model.look(0)
         model.look(0)

@@ -22,6 +22,7 @@ from jaxcluster import wire
 from jaxcluster.cluster import array_queries
 from jaxcluster.model import layout
 from jaxcluster.views import shards
+from jaxcluster.wire.link import replies
 from jaxcluster.wire.ops.arrays import Arrays
 
 LEAVES = 2000
@@ -70,7 +71,7 @@ def sizes(view: shards.View) -> str:
 def wire_nbytes(cluster: jaxcluster.Cluster, name: str) -> int:
     ranks = range(cluster.num_processes)
     each = {r: Arrays(name, [], r == 0) for r in ranks}
-    answers, _ = array_queries.ask_each(cluster.world, list(ranks), each)
+    answers = replies(cluster.world.ask(list(ranks), each))
     return sum(len(wire.encode("reply", "", reply)) for reply in answers.values())
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxcluster.engine.private.kinds import kinds
@@ -19,6 +20,8 @@ from jaxcluster.rank.state.file import StateFile, file_name
 from jaxcluster.rank.state.settings import Settings
 from jaxcluster.wire.ops.saving import Saved, SavePlace
 
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 4)
 _cells = iter(range(1, 1 << 60))
 
 

@@ -10,9 +10,6 @@ import random
 import sys
 from typing import Any
 
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
-os.environ["JAX_PLATFORMS"] = "cpu"
-
 import numpy as np
 from savednames import Comparison, alone, memory_of, namespace, run_cell
 

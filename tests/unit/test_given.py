@@ -1,0 +1,93 @@
+"""What the host gives to a launch is hashed, as it is announced."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxcluster.agreement.refusals import Program
+from jaxcluster.engine import given as module
+from jaxcluster.engine.given import WHOLE_NBYTES, Given
+
+
+class Sharding:
+    """As JAX has it, of a device for each of these processes."""
+
+    def __init__(self, *processes: int) -> None:
+        self.device_set = [SimpleNamespace(process_index=process) for process in processes]
+
+
+def taken(*values: Any, on: tuple[int, ...] = (0, 1), by: tuple[int, ...] = (0, 1)) -> int:
+    """The hash of these values, given to a program."""
+    given = Given()
+    for value in values:
+        given.add(value, Sharding(*on))
+    return given.take(Program(by, 1))
+
+
+def test_equal_values_have_equal_hashes_and_others_have_not() -> None:
+    x = np.arange(3.0)
+    assert taken(x) == taken(x.copy()) != 0
+    assert len({taken(x), taken(x + 1), taken(x[:2]), taken(x, x), taken(x.astype(int)), 0}) == 6
+    assert taken(3) == taken(np.int64(3)) != taken(4)
+
+
+def test_a_launch_that_is_given_nothing_has_no_hash() -> None:
+    given = Given()
+    assert given.take(Program((0, 1), 1)) == 0
+    given.add(1.5, Sharding(0, 1))
+    assert given.take(Program((0, 1), 1)) != 0
+    assert given.take(Program((0, 1), 1)) == 0
+
+
+def test_what_was_given_to_a_launch_that_was_not_made_is_not_anothers() -> None:
+    assert taken(1.5, on=(0, 1, 2)) == 0
+    given = Given()
+    given.add(1.5, Sharding(0, 1))
+    given.forget()
+    assert given.take(Program((0, 1), 1)) == 0
+
+
+def test_of_other_threads_nothing_is_known() -> None:
+    given = Given()
+    thread = threading.Thread(target=given.add, args=(1.5, Sharding(0, 1)))
+    thread.start()
+    thread.join()
+    assert given.take(Program((0, 1), 1)) == 0
+
+
+def test_of_a_large_value_some_blocks_are_hashed() -> None:
+    large = np.zeros(4 * WHOLE_NBYTES, np.uint8)
+    for at in (0, -1):
+        changed = large.copy()
+        changed[at] = 1
+        assert taken(changed) != taken(large)
+    changed = large.copy()
+    changed[WHOLE_NBYTES // module.BLOCKS] = 1  # just behind the first block
+    assert taken(changed) == taken(large)
+
+
+def test_of_an_array_that_was_made_of_parts_what_all_have_is_hashed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "host_values", lambda values: values)
+
+    def made(values: Any, *, is_replicated: bool = True, is_local: bool = False) -> int:
+        device = SimpleNamespace(platform="cpu")
+        given = Given()
+        given.made(
+            SimpleNamespace(
+                is_fully_addressable=is_local,
+                is_fully_replicated=is_replicated,
+                addressable_shards=[SimpleNamespace(device=device, data=values)],
+                sharding=Sharding(0, 1),
+            )
+        )
+        return given.take(Program((0, 1), 1))
+
+    assert made(np.ones(2)) == made(np.ones(2)) != made(np.zeros(2)) != 0
+    assert made(np.ones(2), is_replicated=False) == made(np.ones(2), is_local=True) == 0
