@@ -376,7 +376,7 @@ def shoot_lab(page: Page, address: str, folder: Path) -> None:
     run(page, 4)
     cells.nth(4).get_by_role("button", name="Report").click()
     report = page.locator(".jxl-report")
-    report.get_by_text("Back in lockstep").wait_for()
+    report.get_by_text("Nothing was launched").wait_for()
     save("lab-report", report)
 
     page.evaluate("() => [...window.jupyterapp.shell.widgets('main')].slice(1).map(w => w.close())")

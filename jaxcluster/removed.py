@@ -9,7 +9,7 @@ from __future__ import annotations
 COMMANDS: dict[str, str] = {
     "steps": "Save every N steps with Orbax. The cell, run again, goes on from there: see "
     "docs/how-to/train.md",
-    "copies": "%jaxcluster checkpoint NAME saves each rank's variables: the cell, run again, can begin there.",
+    "copies": "%jaxcluster checkpoint NAME saves each rank's variables.",
     "profiles": "A start line in a cell is a profile. Several starts can share a variable: "
     'team = "--launcher ssh --hosts h1:4,h2:4", then %jaxcluster start {team}',
     "compare": "Equal values are shown once by %spmd --all EXPRESSION",

@@ -41,7 +41,7 @@ from jaxcluster.records.lastreport import Reports
 from jaxcluster.wire.link import Event, Link, replies
 from jaxcluster.wire.ops.agreement import Looked
 from jaxcluster.wire.ops.cells import Interrupt
-from jaxcluster.wire.ops.lockstep import Stacks
+from jaxcluster.wire.ops.status import Stacks
 
 ASK_S = 2.0  # for answers that a control channel gives at once
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from jaxcluster import wire
 from jaxcluster.wire.link import Link, Sink
-from jaxcluster.wire.ops.lockstep import Resources
+from jaxcluster.wire.ops.status import Resources
 
 EVERY_S = 2.0  # between two samples
 

@@ -25,7 +25,7 @@ from jaxcluster.records import lastreport
 from jaxcluster.wire.forks import RESTARTED
 from jaxcluster.wire.link import Event, Sink, replies
 from jaxcluster.wire.ops.cells import Interrupt
-from jaxcluster.wire.ops.lockstep import State
+from jaxcluster.wire.ops.status import State
 
 Listener = Callable[[CellRecord, wire.RankOutput | wire.CellReply], None]
 

@@ -9,7 +9,7 @@ from jaxcluster.host import procfs
 from jaxcluster.host.procfs import ProcessLook, Silence
 from jaxcluster.ranks import say_each
 from jaxcluster.wire.link import Link
-from jaxcluster.wire.ops.lockstep import State
+from jaxcluster.wire.ops.status import State
 
 PATIENCE_S = 5.0  # before a rank that says nothing counts as one that never will
 ANSWER_S = 0.3  # that a control channel gets to answer what takes it microseconds

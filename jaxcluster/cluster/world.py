@@ -28,7 +28,7 @@ from jaxcluster.wire.link import Event, Link, Request, Sink, replies, unwrap
 from jaxcluster.wire.ops import Operation
 from jaxcluster.wire.ops.agreement import Look, Looked
 from jaxcluster.wire.ops.cells import Interrupt
-from jaxcluster.wire.ops.lockstep import State
+from jaxcluster.wire.ops.status import State
 from jaxcluster.wire.ops.values import Spanning
 
 R = TypeVar("R")

@@ -43,7 +43,7 @@ from jaxcluster.host.reachability import connection_errors
 from jaxcluster.rank.state.states import States
 from jaxcluster.supervision.processes import pid_space_mark, process_token
 from jaxcluster.supervision.starting import WARNINGS
-from jaxcluster.wire.ops import agreement, arrays, cells, lockstep, saving, start, values
+from jaxcluster.wire.ops import agreement, arrays, cells, saving, start, status, values
 
 CONNECTION_FILE_TIMEOUT_S = 60.0
 WAYS_S = 5.0  # for other ranks' listeners to answer
@@ -154,10 +154,10 @@ class Rank:
         handle(cells.Interrupt, "now", self._interrupt)
         handle(cells.Answer, "now", self.runner.asking.on_answer)
         handle(agreement.Look, "side", spread(turns.look))
-        handle(lockstep.State, "now", lambda request: self._state())
-        handle(lockstep.Stacks, "side", lambda request: self._stacks())
-        handle(lockstep.Busy, "side", lambda request: busy_s())
-        handle(lockstep.Resources, "side", lambda request: resources(self.rank, self.gpus))
+        handle(status.State, "now", lambda request: self._state())
+        handle(status.Stacks, "side", lambda request: self._stacks())
+        handle(status.Busy, "side", lambda request: busy_s())
+        handle(status.Resources, "side", lambda request: resources(self.rank, self.gpus))
         handle(
             cells.Complete, "side", lambda request: inspection.complete(self.runner, request.body)
         )

@@ -10,7 +10,7 @@ from jaxcluster.model import lateness
 from jaxcluster.model.lateness import Late
 from jaxcluster.wire.link import Link, Sink
 from jaxcluster.wire.ops.agreement import Look, Looked, Waiting
-from jaxcluster.wire.ops.lockstep import State
+from jaxcluster.wire.ops.status import State
 
 SILENT_S = 3.0  # without an answer
 RSS_STEP = 16 << 20  # smaller changes of a process's memory are not told

@@ -15,7 +15,8 @@ from rig import Rig
 
 CHECKOUT = Path(__file__).parents[2]
 RANKS = "tests/ranks"
-LOCKSTEP = f"{RANKS}/test_lockstep.py::test"
+AGREEMENT = f"{RANKS}/test_agreement.py::test"
+STOPS = f"{RANKS}/test_agreed_stops.py::test"
 DEATHS = f"{RANKS}/test_deaths.py::test"
 SHARDS = f"{RANKS}/test_shards.py::test"
 OPERATION = f"{RANKS}/test_operation.py::test"
@@ -28,9 +29,12 @@ CHOICE = (
     f"{SHARDS}_a_stopped_rank_is_shown_by_its_last_report_and_its_age",
     f"{SHARDS}_a_dead_ranks_part_is_named",
     f"{SHARDS}_looking_launches_nothing",
-    f"{LOCKSTEP}_a_skipped_sum_names_rank_line_and_branch",
-    f"{LOCKSTEP}_a_max_against_sums_of_one_shape_never_passes_as_right",
-    f"{LOCKSTEP}_whatever_they_wait_in_ranks_are_released",
+    f"{AGREEMENT}_a_skip_is_told_with_what_each_rank_did",
+    f"{AGREEMENT}_what_differs_is_told",
+    f"{AGREEMENT}_a_turn_that_one_rank_leaves_out_is_an_error_on_all",
+    f"{AGREEMENT}_threads_that_launch_in_another_order_on_each_rank_give_right_numbers",
+    f"{STOPS}_a_stop_of_a_training_loop_leaves_all_ranks_at_the_same_step",
+    f"{STOPS}_who_waits_for_a_rank_that_dies_is_told_at_once",
     f"{DEATHS}_an_idle_rank_that_is_killed_is_replaced",
     f"{DEATHS}_a_rank_that_is_killed_in_a_collective",
     f"{DEATHS}_all_ranks_in_different_collectives_get_their_variables_on_new_processes",

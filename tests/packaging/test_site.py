@@ -129,7 +129,7 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     for name in ("jaxcluster.start", "jaxcluster.Cluster.run", "jaxcluster.errors.Divergence"):
         assert f'id="{name}"' in shown
     index = (built / "searchindex.js").read_text()
-    assert "lockstep" in index
+    assert "refere" in index  # a word stem
 
 
 def test_each_command_is_in_the_reference() -> None:
@@ -149,7 +149,6 @@ STILTED = {
     r"\bsign of life\b": "not responding",
     r"\bis none\b": "is not one",
     r"\bout of step\b": "diverged",
-    r"\bback in step\b": "back in lockstep",
     r"\basks nobody\b": "has no authentication",
     r"\bis never let\b": "never",
     r"\banew\b": "again",

@@ -12,7 +12,7 @@ from overhosts import place, send_signal
 import jaxcluster
 from jaxcluster.errors import CellFailed, RankDied
 from jaxcluster.wire.link import replies
-from jaxcluster.wire.ops.lockstep import Stacks
+from jaxcluster.wire.ops.status import Stacks
 
 Start = Callable[..., jaxcluster.Cluster]
 SETUP = "import jax, jax.numpy as jnp, os, time, threading; rank = jax.process_index()"

@@ -34,7 +34,7 @@ from jaxcluster.errors import (
 )
 from jaxcluster.records import claims, registry
 from jaxcluster.wire.link import Sink
-from jaxcluster.wire.ops.lockstep import State
+from jaxcluster.wire.ops.status import State
 
 pytestmark = pytest.mark.any_jax
 

@@ -27,7 +27,7 @@ from jaxcluster.launchers.ssh import SSH, may_name_jump_hosts
 from jaxcluster.supervision import guard
 from jaxcluster.supervision.processes import process_token
 from jaxcluster.wire.link import Link
-from jaxcluster.wire.ops.lockstep import Busy
+from jaxcluster.wire.ops.status import Busy
 
 NUM_HOSTS = 8
 

@@ -35,7 +35,7 @@ from jaxcluster.views.cell_outputs import MOST_CHARS, notebook_outputs
 from jaxcluster.wire.forks import RESTARTED, STOPPED
 from jaxcluster.wire.ops import Operation
 from jaxcluster.wire.ops.agreement import AgreedLaunch, Look, Looked, Waiting
-from jaxcluster.wire.ops.lockstep import Resources
+from jaxcluster.wire.ops.status import Resources
 
 # ------------------------------------------------------------------------------ clusters and cells
 
