@@ -71,6 +71,7 @@ def save(world: World, name: str, folder: str | Path) -> str:
         reports = replies(world.ask_in_turn(each, timeout_s=saving.TIMEOUT_S))
         index = {str(rank): wire.plain(report) for rank, report in sorted(reports.items())}
         (draft / INDEX).write_text(json.dumps(index))
+        (draft / INDEX).chmod(0o600)
         shutil.rmtree(final, ignore_errors=True)
         draft.rename(final)
     finally:

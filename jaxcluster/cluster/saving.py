@@ -130,7 +130,8 @@ def save(world: World, check: Check, *, compare: bool = False) -> Kept:
     except BaseException:
         folder.remove()
         raise
-    return Kept(folder, saved, world.num_processes)
+    had = {r: frozenset(names) for r, names in world.names.items() if r not in saved}
+    return Kept(folder, saved, world.num_processes, had)
 
 
 def load(
@@ -162,10 +163,12 @@ def load(
     except BaseException:
         world.link.request_each(dict.fromkeys(ranks, Drop(token)), sink=Sink())
         raise
-    lost = lost_on(reports, loaded)
+    lost = lost_on(reports, loaded, kept.had)
+    again = {name: f"; run cell [{number}] again" for name, number in (made_by or {}).items()}
+    earlier = {name: why for saved in reports.values() for name, why in saved.unbound.items()}
     reasons = {
-        rank: {name: f"was lost {when} ({why})" for name, why in by_name.items()}
-        | (reports[rank].unbound if rank in reports else {})
+        rank: (reports[rank].unbound if rank in reports else earlier)
+        | {name: f"was lost {when} ({why}){again.get(name, '')}" for name, why in by_name.items()}
         for rank, by_name in lost.items()
     }
     binds = {rank: partial(Bind, token=token, lost=reasons[rank]) for rank in ranks}
@@ -204,12 +207,17 @@ def fit_meshes(kept: Kept, num_processes: int) -> list[MeshAxes]:
 
 
 def lost_on(
-    reports: Mapping[int, Saved], loaded: Mapping[int, Loaded]
+    reports: Mapping[int, Saved],
+    loaded: Mapping[int, Loaded],
+    unsaved: Mapping[int, frozenset[str]],
 ) -> dict[int, dict[str, str]]:
     """By rank the names that it does not have again, and why. Pure.
 
     An array that spans processes is lost on all of them if any can't have its part. All other
     values are each rank's own.
+
+    Args:
+      unsaved: the names that other ranks had, which could not be saved.
     """
     had = {name for report in reports.values() for name in report.kept}
     spanning = {name for report in reports.values() for name in report.spanning}
@@ -219,9 +227,15 @@ def lost_on(
         for name in spanning
         if name not in one.names
     }
+    alone = {
+        name: f"only {name_ranks([r for r in unsaved if name in unsaved[r]])} had it"
+        if reports
+        else "no rank survived"
+        for name in set().union(*unsaved.values()) - had
+    }
     found = {}
     for rank, one in loaded.items():
-        unsaved = reports[rank].lost if rank in reports else {}
+        not_saved = reports[rank].lost if rank in reports else {}
         own = {name: one.lost.get(name, OWN) for name in had if name not in one.names}
-        found[rank] = own | unsaved | torn
+        found[rank] = alone | own | not_saved | torn
     return found

@@ -145,6 +145,7 @@ class Kept:
       folder: where they are.
       reports: what each rank that could be saved says of its files.
       num_processes: how many ranks there were.
+      had: the names, as far as they are known, of ranks that could not be saved.
       gone: why files that were saved can't be read any more, by rank.
       mesh: for another number of ranks: the sizes of the meshes' axes that were named.
     """
@@ -152,6 +153,7 @@ class Kept:
     folder: StateFolder
     reports: Mapping[int, Saved]
     num_processes: int
+    had: Mapping[int, frozenset[str]] = field(default_factory=dict)
     gone: Mapping[int, str] = field(default_factory=dict)
     mesh: Mapping[str, int] = field(default_factory=dict)
 
@@ -162,7 +164,8 @@ class Kept:
     def without(self, gone: Mapping[int, str]) -> Kept:
         """The same where the files of these ranks can't be read, each with the reason."""
         left = {rank: report for rank, report in self.reports.items() if rank not in gone}
-        return replace(self, reports=left, gone={**self.gone, **gone})
+        had = {rank: frozenset(self.reports[rank].kept) for rank in gone}
+        return replace(self, reports=left, had={**self.had, **had}, gone={**self.gone, **gone})
 
     @property
     def why_gone(self) -> str:

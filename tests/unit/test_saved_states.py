@@ -104,11 +104,12 @@ def test_it_is_looked_after_until_it_is_removed() -> None:
 
 def test_what_can_not_be_read_any_more_is_left_out_with_the_reason(folder: LocalStates) -> None:
     reports = {rank: write(folder, rank) for rank in range(3)}
-    saved = Kept(folder, reports, 4, {3: "no answer"})
+    saved = Kept(folder, reports, 4, {3: frozenset("c")}, {3: "no answer"})
     assert saved.looked_at() == saved
     gone = replace(reports[1], folder="/nowhere")
     found = replace(saved, reports={**reports, 1: gone}).looked_at()
     assert sorted(found.reports) == [0, 2]
+    assert found.had == {1: frozenset(reports[1].kept), 3: frozenset("c")}
     assert found.gone == {1: "/nowhere is gone", 3: "no answer"}
     assert "rank 1: /nowhere is gone" in found.why_gone and "rank 3: no answer" in found.why_gone
     assert found.looked_at() == found

@@ -19,6 +19,7 @@ from jaxcluster.engine.private.pytrees import registered_by_cells
 
 OURS = ("jax_num_cpu_devices", "jax_platforms", "jax_platform_name")  # options of the start
 OUT = "Out "
+_NUMPYS: Any = np.random  # numpy's types lack what chooses its generator
 
 
 class Settings:
@@ -40,7 +41,8 @@ class Settings:
     def changed(self) -> dict[str, Any]:
         """What differs from what it was, as pickles can have it."""
         found = changes(self._before, now()) if self._before is not None else {}
-        found["random"] = random.getstate(), np.random.get_state()
+        generator, state = _NUMPYS.get_bit_generator(), np.random.get_state(legacy=False)
+        found["random"] = random.getstate(), generator, state
         if self._shell is not None:
             history = self._shell.history_manager
             past = history.input_hist_parsed[:], history.input_hist_raw[:]
@@ -64,8 +66,11 @@ class Settings:
             self.cell_numbers.setdefault(name, number)
             linecache.cache.setdefault(name, (sum(map(len, lines)), None, lines, name))
         if "random" in found:
-            random.setstate(found["random"][0])
-            np.random.set_state(found["random"][1])
+            pythons, generator, state = found["random"]
+            random.setstate(pythons)
+            if type(generator) is not type(_NUMPYS.get_bit_generator()):
+                _NUMPYS.set_bit_generator(generator)
+            np.random.set_state(state)
         if self._shell is None:
             return
         history, names = self._shell.history_manager, self._shell.user_ns
