@@ -19,6 +19,7 @@ DEEP_CHARS = 500  # a cell that is shorter can't be too deep for the compiler
 
 # Cell magics whose body is Python that runs in the cell's namespace.
 PYTHON_MAGIC = re.compile(r"\s*%%(time|timeit|capture|prun)\b[^\n]*\n")
+ASSIGNS_MAGIC = re.compile(r"(\s*[\w.,\s]+)=\s*[%!]")
 
 
 def with_magic_line(line: str, body: str) -> str:
@@ -140,29 +141,36 @@ def names_in(shell: Any, source: str) -> list[str]:
     )
 
 
-def assigned_names(source: str) -> list[str]:
-    """The names that a cell binds, by any statement."""
-    return list(assigned_since(source, 1)[1])
-
-
 @functools.lru_cache(maxsize=256)  # each look at the ranks asks for them
-def assigned_since(source: str, line: int) -> tuple[int, tuple[str, ...]]:
-    """What the cell binds from its own statement at ``line`` on, and that statement's first line.
-
-    Also what functions before it declare global. The line is 1 where all of the cell counts.
-    """
+def assigned_names(source: str) -> tuple[str, ...]:
+    """The names that a cell binds, by any statement, in their order."""
     try:
-        tree = ast.parse(source)
+        tree = ast.parse(without_magics(source))
     except (SyntaxError, RecursionError, MemoryError):
-        return 1, ()
-    past = sum((statement.end_lineno or line) < line for statement in tree.body)
-    rest = [node for statement in tree.body[past:] for node in ast.walk(statement)]
-    names = {n.id for n in rest if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Global):
-            names.update(node.names)
-    begins = tree.body[past].lineno if 0 < past < len(tree.body) else 1
-    return begins, tuple(sorted(names))
+        return ()
+    nodes = list(ast.walk(tree))
+    names = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    declared = [name for node in nodes if isinstance(node, ast.Global) for name in node.names]
+    return tuple(sorted({*names, *declared}))
+
+
+def without_magics(source: str) -> str:
+    """The cell without IPython's own syntax: each line of Python is where it was."""
+    lines: list[str] = []
+    goes_on = False  # a magic, on the next line
+    for line in source.splitlines():
+        code = line.lstrip()
+        assigns = ASSIGNS_MAGIC.match(line)
+        is_magic = goes_on or bool(assigns) or code[:1] in {"%", "!", "?"} or code[-1:] == "?"
+        if not is_magic:
+            lines.append(line)
+        elif goes_on:
+            lines.append("")
+        else:
+            indent = line[: len(line) - len(code)]
+            lines.append(f"{assigns[1]}= None" if assigns else f"{indent}pass")
+        goes_on = is_magic and line.endswith("\\")
+    return "\n".join(lines)
 
 
 def loose_timeit(source: str) -> bool:

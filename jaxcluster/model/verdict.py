@@ -9,9 +9,10 @@ from jaxcluster import wire
 from jaxcluster.agreement.refusals import Refusal
 from jaxcluster.agreement.words import explain
 from jaxcluster.errors import CellFailed, CellInterrupted, Divergence, RankDied, RankHung
-from jaxcluster.model import hints, rewrite
+from jaxcluster.model import deaths, hints, rewrite
 from jaxcluster.model.outputs import CellRecord, traceback_lines
 from jaxcluster.ranks import begin_ranks, name_ranks
+from jaxcluster.wire.forks import STOPPED
 
 QUIT = "BdbQuit"  # what a rank raises whose debugger was left by ``q``
 DIVERGED = ("ended", "differs", "circle", "idle", "uneven", "torn")  # kinds of refusals
@@ -64,7 +65,7 @@ def verdict(ending: Ending) -> Exception | CellInterrupted | None:
     )
 
 
-def _skipped(ending: Ending) -> CellFailed | CellInterrupted | None:
+def _skipped(ending: Ending) -> CellFailed | RankDied | CellInterrupted | None:
     reasons = [r.skipped for r in ending.record.replies.values() if r.skipped is not None]
     if not reasons:
         return None
@@ -72,24 +73,32 @@ def _skipped(ending: Ending) -> CellFailed | CellInterrupted | None:
     if ending.why == "stop" and why.dead is None and not why.after:
         message = f"cell [{ending.record.execution_count}] was stopped before it began."
         return CellInterrupted(message, ending.record.ranks)
-    told = "it was stopped before it began"
+    hint = _hint(ending, "Run it again.")
     if why.dead is not None:
-        told = f"rank {why.dead} died before it began"
-    elif why.after:
+        message = f"{ending.name} was skipped: rank {why.dead} died before it began."
+        return RankDied(message, hint, [why.dead])
+    told = "it was stopped before it began"
+    if why.after:
         number = ending.numbers.get(why.after)
         told = f"cell [{number}]" if number is not None else "a cell"
         told = f"{told}, which was queued before it, failed"
     message = f"{ending.name} was skipped: {told}."
-    return CellFailed(message, _hint(ending, "Run it again."), ending.record.ranks, "Skipped")
+    return CellFailed(message, hint, ending.record.ranks, "Skipped")
 
 
 def _died(ending: Ending) -> RankDied | None:
     if not ending.deaths:
         return None
-    lines = []
-    for rank, death in sorted(ending.deaths.items()):
-        lines.append(f"{begin_ranks([rank], ending.hosts)} died: {death.why}.")
-    return RankDied("\n".join(lines), _hint(ending), sorted(ending.deaths))
+    lines = [
+        f"{begin_ranks([rank], ending.hosts)} died: {death.why}."
+        for rank, death in sorted(ending.deaths.items())
+        if not deaths.meant([death.why])
+    ]
+    hint = _hint(ending)
+    if why := deaths.meant(death.why for death in ending.deaths.values()):
+        lines.append(f"{ending.name} was ended: {why}.")
+        hint = hint or ("%jaxcluster start starts another." if why == STOPPED else "")
+    return RankDied("\n".join(lines), hint, sorted(ending.deaths))
 
 
 def _stopped(ending: Ending) -> Exception | CellInterrupted | None:
@@ -138,9 +147,10 @@ def _diverged(ending: Ending) -> Divergence | None:
     refusal, record = ending.refusal, ending.record
     if refusal is None:
         return None
-    message = explain(refusal, {record.execution_count: record.source}, ending.hosts)
+    source = rewrite.without_magics(record.source)
+    message = explain(refusal, {record.execution_count: source}, ending.hosts)
     message = f"cell [{record.execution_count}]: {message[0].lower()}{message[1:]}"
-    names = sorted(rewrite.assigned_names(record.source)) if refusal.mixed is not None else []
+    names = rewrite.assigned_names(record.source) if refusal.mixed is not None else ()
     more = f"It has assigned: {', '.join(names)}." if names else ""
     return Divergence(message, _hint(ending, more), refusal.causes)
 
@@ -155,6 +165,6 @@ def _stuck(ending: Ending) -> RankHung | None:
 def _hint(ending: Ending, *more: str) -> str:
     """What was done about it, and what to do."""
     stuck = ""
-    if ending.stuck:
+    if ending.stuck and not ending.deaths:  # which end the others' cell as well
         stuck = f"{begin_ranks(ending.stuck, ending.hosts)} did not come back from C code."
     return "\n".join(filter(None, [stuck, ending.recovered, *more]))

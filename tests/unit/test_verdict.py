@@ -159,7 +159,6 @@ def test_a_debugger_that_was_quit_has_stopped_the_cell() -> None:
     ("skipped", "why"),
     [
         (Skipped(), "it was stopped before it began."),
-        (Skipped(dead=1), "rank 1 died before it began."),
         (Skipped(after=4), "cell [6], which was queued before it, failed."),
         (Skipped(after=5), "a cell, which was queued before it, failed."),  # another notebook's
     ],
@@ -169,6 +168,13 @@ def test_a_cell_that_was_skipped_says_why(skipped: Skipped, why: str) -> None:
     assert isinstance(error, CellFailed)
     assert error.ename == "Skipped"
     assert told(error) == [f"Cell [7] was skipped: {why}", "Run it again."]
+
+
+def test_a_cell_that_was_skipped_for_a_death_tells_of_that() -> None:
+    error = verdict(Ending(record(Skipped(dead=1), Skipped(dead=1))))
+    assert isinstance(error, RankDied)
+    assert error.ranks == (1,)
+    assert told(error) == ["Cell [7] was skipped: rank 1 died before it began.", "Run it again."]
 
 
 def test_a_cell_that_was_stopped_before_it_began_is_a_keyboard_interrupt() -> None:
