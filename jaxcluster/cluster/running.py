@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.agreement.refusals import Refusal
-from jaxcluster.cluster import events, stopbutton
+from jaxcluster.cluster import events, stopbutton, unresponsive
 from jaxcluster.cluster.owner import Owner
 from jaxcluster.cluster.prompts import Labelled
 from jaxcluster.cluster.questions import IN_BACKGROUND, NO_TERMINAL, Conversation
@@ -33,7 +33,7 @@ LOOK_S = 1.0  # between looks at what the ranks wait for
 LAUNCHES = 16  # that a report has
 ANSWER_S = 0.3  # that they have to answer
 STUCK_S = 5.0  # that ranks have to come back from C code once they were interrupted
-INTERRUPT_S = {"stopped": 0.3, "died": 0.0}  # before that, by kinds of refusals; see engine.turns
+INTERRUPT_S = {"stopped": 0.3, "died": 0.3}  # before that, by kinds of refusals; see engine.turns
 OTHERS_S = 2.0
 DEATH_S = 0.5  # that the others have to reply once a rank has died
 OVER_S = 2.0  # that the referee has to say what came of it once all ranks have replied
@@ -109,9 +109,12 @@ class RunningCell:
             self._world.link, NO_TERMINAL if self._is_script else IN_BACKGROUND
         )
         self.talk.prompt = options.prompt
+        self._silences = unresponsive.Silences(
+            self._world.processes.look_at, self._world.processes.why_unseen
+        )
         self._deaths: dict[int, wire.Death] = {}
         self._is_over = False
-        self._closed_at = self._replied_at = 0.0
+        self._closed_at = self._replied_at = self._stuck_look_at = 0.0
         self._stuck: tuple[int, ...] = ()
         self._look_at = self.started + LOOK_S
         self._progress = Progress(self.started)
@@ -221,9 +224,17 @@ class RunningCell:
             kind = self.refusal.kind if self.refusal is not None else "died"
             limit_s = INTERRUPT_S.get(kind, OTHERS_S)
             limit_s += DEATH_S if self._deaths else STUCK_S
-            if now > self._closed_at + limit_s:
-                self._stuck = tuple(open_ranks)
+            if now > max(self._closed_at + limit_s, self._stuck_look_at):
+                self._stuck = tuple(self._deaf(open_ranks))
+                self._stuck_look_at = time.monotonic() + LOOK_S
         return bool(self._stuck)
+
+    def _deaf(self, ranks: Sequence[int]) -> Sequence[int]:
+        """Those whose code has not heard that the cell is closed; all, after a death."""
+        if self._deaths:
+            return ranks
+        states = replies(self._world.link.gather(ranks, State(), timeout_s=ANSWER_S))
+        return [rank for rank in ranks if rank not in states or not states[rank].heard]
 
     def _step(self) -> None:
         now = time.monotonic()
@@ -285,7 +296,7 @@ class RunningCell:
                 kind = event.body.kind
                 self._hold(rank, bool(kind), now)
                 self.talk.paused(rank, kind)
-            case "died" if rank not in record.replies:
+            case "died" if not self._is_over:
                 death = self._world.dead.get(rank) or wire.Death(event.why)
                 self._deaths[rank] = death
                 record.records[rank].died = death.why
@@ -320,7 +331,14 @@ class RunningCell:
         ranks = self._open_ranks()
         states = replies(self._world.link.gather(ranks, State(), timeout_s=ANSWER_S))
         looked = self._world.look(0, ANSWER_S)
-        self._say_status(waiting.line(self.record.seq, ranks, states, looked, self._world.hosts))
+        silent = [rank for rank in ranks if rank not in states]
+        self._silences.look(silent)
+        whys = unresponsive.tell(self._silences.why(silent))
+        have_ended = len(ranks) < len(self.record.ranks)
+        hosts = self._world.hosts
+        self._say_status(
+            waiting.line(self.record.seq, states, whys, looked, hosts, have_ended=have_ended)
+        )
 
     def _say_status(self, text: str) -> None:
         line = self._progress.say(text, time.monotonic())
@@ -347,8 +365,8 @@ class RunningCell:
             return
         if not (self._deaths or self._stuck or is_torn):
             return
-        if all(death.why == RESTARTED for death in self._deaths.values()) and self._deaths:
-            return  # by somebody's restart
+        if self.cluster.is_restarting and {d.why for d in self._deaths.values()} == {RESTARTED}:
+            return  # which has ended it
         when = f"in cell [{self.record.execution_count}]"
         self._world.is_torn = self._world.is_torn or is_torn or bool(self._stuck)
         self.recovered = self.cluster.recover(message=f"Cell {when[3:]} has lost ranks.", when=when)

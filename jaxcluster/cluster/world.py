@@ -364,12 +364,14 @@ class World:
         timeout_s: float,
         hint: str = WHERE_HINT,
     ) -> dict[int, R]:
-        """What all ``ranks`` have replied; raises as ``ask``, the lowest rank's error.
+        """What all ``ranks`` have replied; raises as ``ask``, a death, or the lowest rank's error.
 
         Args:
           hint: what to type where one did not answer.
         """
-        bodies = {rank: unwrap(event) for rank, event in sorted(answers.items())}
+        # What other ranks say of a death comes after it.
+        by_cause = sorted(answers.items(), key=lambda one: (one[1].op != "died", one[0]))
+        bodies = {rank: unwrap(event) for rank, event in by_cause}
         if missing := sorted(set(ranks) - set(answers)):
             raise self.unanswered(missing, timeout_s, hint)
         return bodies

@@ -193,7 +193,9 @@ class CellRunner:
         return arrive
 
     def _interrupt_closed(self, seq: int, is_stop: bool) -> None:
-        """A cell is closed, and this rank has not come to a launch since. Any thread."""
+        """A cell was closed some time ago. Any thread."""
+        if self.agreement.told == seq:
+            return  # it has come to a launch since, and what its code makes of that goes on
         if is_stop or not self.paused.kind:
             self.interrupts.interrupt(seq)
 

@@ -14,6 +14,7 @@ from jaxcluster import wire
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.library_code import is_folded, is_telling_file
 from jaxcluster.engine.resources import rss_nbytes
+from jaxcluster.engine.running import Running
 from jaxcluster.engine.stacks import Place, frames_of, stack_of
 from jaxcluster.wire.ops.cells import Complete, Completions, Inspect, Inspection
 
@@ -52,11 +53,16 @@ def rank_state(runner: CellRunner, process: Process) -> wire.RankState:
         devices=process.devices,
         seq=running.cell.seq if running is not None else 0,
         cell=running.cell.execution_count if running is not None else None,
+        heard=running is not None and _has_heard(runner, running),
         queued=len(runner.turns),
         rss_nbytes=rss_nbytes(),
         paused=runner.paused.kind,
         **where,
     )
+
+
+def _has_heard(runner: CellRunner, running: Running) -> bool:
+    return running.heard or runner.agreement.told == running.cell.seq
 
 
 def _where(stack: Sequence[Place], own_files: Collection[str]) -> dict[str, Any]:

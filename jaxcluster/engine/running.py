@@ -26,6 +26,7 @@ class Running:
 
     Attributes:
       interrupted: somebody has stopped it.
+      heard: its code was told so, and goes on as it likes.
       unheard: an interrupt came where it could not be raised, and comes again.
       unheard_since: since when that is so; 0: it is not.
       has_left: its own code is over: IPython renders its error.
@@ -44,6 +45,7 @@ class Running:
     started: float
     shown: bool
     interrupted: bool = False
+    heard: bool = False
     unheard: bool = False
     unheard_since: float = 0.0
     has_left: bool = False

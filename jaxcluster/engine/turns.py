@@ -23,7 +23,7 @@ from jaxcluster.agreement.refusals import Refusal
 from jaxcluster.engine.control import ControlChannel
 from jaxcluster.wire.ops.agreement import Looked
 
-STOP_S = 0.3  # that a rank has to come to a launch after a stop, before it is interrupted
+SOON_S = 0.3  # that a rank has to come to a launch after a stop or a death, then it is interrupted
 FAILED_S = 2.0  # ... and after another rank failed
 ASK_S = 2.0
 
@@ -57,7 +57,7 @@ class Turns:
         self._waiting: dict[int, Turn] = {}
         self._known: dict[int, Turn] = {}  # until they are over on all ranks
         self._asked: dict[int, wire.Inbox[Any]] = {}
-        self._pressed: set[int] = set()  # turns that a stop was asked for here
+        self._pressed: set[int] = set()  # turns that a stop was asked for here, or that have failed
         self._base: socket.socket | None = None
         self._begun = b""  # pieces of a long frame
         self.interrupt: Callable[[int, bool], None] = lambda seq, is_stop: None
@@ -86,7 +86,8 @@ class Turns:
         """Don't give this turn, on any rank, and stop it if it has begun; None: all that run.
 
         Returns:
-          whether that was asked of this rank before, so that it is to be interrupted at once.
+          whether that was asked of this rank before, or its turn was closed for another reason: so
+          it is to be interrupted at once.
         """
         self._agreement.tell("stop" if seq is None else "cancel", seq)
         stopped = self.taken if seq is None else seq
@@ -150,7 +151,9 @@ class Turns:
         """Nothing more is launched in a turn: a main thread without launches is interrupted."""
         if tells and (turn := self._known.get(seq)) is not None:
             turn.tell("closed", wire.Closed(seq, refusal))
-        is_stop = refusal.kind == "stopped"
-        timer = threading.Timer(STOP_S if is_stop else FAILED_S, self.interrupt, [seq, is_stop])
+        if refusal.kind != "stopped":
+            self._pressed.add(seq)
+        wait_s = SOON_S if refusal.kind in ("stopped", "died") else FAILED_S
+        timer = threading.Timer(wait_s, self.interrupt, [seq, refusal.kind == "stopped"])
         timer.name, timer.daemon = "jaxcluster-interrupt", True
         timer.start()

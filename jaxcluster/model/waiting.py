@@ -16,20 +16,22 @@ MOST = 2  # things that are said
 
 def line(
     seq: int,
-    open_ranks: Sequence[int],
     states: Mapping[int, wire.RankState],
+    silent: Sequence[str],
     looked: Looked | None,
     hosts: Mapping[int, str],
+    *,
+    have_ended: bool = False,
 ) -> str:
     """Who waits for whom since when, and what those do; "" if nobody waits.
 
     Args:
       seq: the cell's.
-      open_ranks: those that have not ended it.
-      states: what ranks say of themselves.
+      states: what the ranks that have not ended it say of themselves.
+      silent: sentences that say why others of these say nothing.
       looked: what the referee says.
+      have_ended: whether other ranks have ended the cell.
     """
-    silent = [rank for rank in open_ranks if rank not in states]
     waits = [wait for wait in looked.waits if wait.seq == seq] if looked is not None else []
     told = []
     for missing, ranks in by_value({w.rank: tuple(w.missing) for w in waits if not w.lane}).items():
@@ -42,10 +44,8 @@ def line(
             f"{name_ranks(missing, hosts)} ({where(first.place, first.name)})"
         )
     waiting = {wait.rank for wait in waits}
-    at_work = {
-        rank: _does(states[rank]) for rank in open_ranks if rank in states and rank not in waiting
-    }
-    if waits or len(open_ranks) < len(states):
+    at_work = {rank: _does(state) for rank, state in states.items() if rank not in waiting}
+    if waits or have_ended:
         for does, ranks in by_value({r: d for r, d in at_work.items() if d}).items():
             told.append(f"{begin_ranks(ranks, hosts)} {does if len(ranks) == 1 else _many(does)}")
     else:
@@ -53,10 +53,7 @@ def line(
         for name, ranks in by_value(launching).items():
             seconds = format_seconds(max(states[rank].launching_s for rank in ranks))
             told.append(f"{begin_ranks(ranks, hosts)}: in {name} for {seconds}")
-    if silent:
-        told.append(
-            f"{begin_ranks(silent, hosts)} {'does' if len(silent) == 1 else 'do'} not answer"
-        )
+    told = [one.rstrip(".") for one in silent] + told
     return "; ".join(told[:MOST]) + ("." if told else "")
 
 
