@@ -79,6 +79,11 @@ def plain(text: str) -> str:
     return ANSI.sub("", text)
 
 
+def last_launch(cluster: Any) -> int:
+    """The number of the last launch that all of its ranks agreed on."""
+    return int(cluster.look(1).agreed[-1].number)
+
+
 # ------------------------------------------------------------------------------------- processes
 
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(600)  # the first use of a card, and of NCCL, t
 
 def test_each_rank_has_the_device_that_was_planned(cards: Cards, ranks: jaxcluster.Cluster) -> None:
     assert [len(one.devices) for one in ranks.record.devices] == [1] * cards.num_ranks
-    assert all(one.recording for one in ranks.record.devices)  # launches reach the journal
+    assert all(one.recording for one in ranks.record.devices)  # launches are checked
     if cards.visible:
         said = ranks.run("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])", show=False)
         own = [said.stdout(rank).strip() for rank in range(cards.num_ranks)]
@@ -34,22 +34,19 @@ def test_a_large_value_comes_and_goes(ranks: jaxcluster.Cluster) -> None:
     assert ranks.pull("big").sum() == sum(range(1 << 22))
 
 
-def test_a_skipped_collective_is_named_and_the_rank_in_it_released(
+def test_a_skipped_collective_is_named(
     several: jaxcluster.Cluster,
 ) -> None:
-    """Rank 0 waits in NCCL; a replay lets it go on, or new processes do."""
     with pytest.raises(Divergence) as caught:
         several.run("if r != 1:\n    s = float(total(g * 2))\n    print(s)", show=False)
-    assert caught.value.report.culprits == (1,)
-    print(caught.value)  # how it was released: to be read with -rA
+    assert caught.value.ranks == (1,)
     check_whole(several)
 
 
 def test_ranks_that_compile_different_programs_are_found(several: jaxcluster.Cluster) -> None:
-    """Each waits in the compiler for the other: a program is tuned by all of its processes."""
-    with pytest.raises(Divergence) as caught:
+    """Each would wait in the compiler for the other, which tunes a program on all processes."""
+    with pytest.raises(Divergence, match="different programs"):
         several.run("s = (g * 2.5 if r == 0 else g - 1.5).sum()\nprint(s)", show=False)
-    assert caught.value.report.kind == "mismatch"
     check_whole(several)
 
 
@@ -75,26 +72,14 @@ def test_a_skip_that_nobody_waits_for_yet_is_found(several: jaxcluster.Cluster) 
 
 
 def test_other_programs_of_one_shape_never_mix(several: jaxcluster.Cluster) -> None:
-    with pytest.raises(Divergence) as caught:
+    with pytest.raises(Divergence, match="different programs"):
         several.run("s = total(g) if r == 0 else largest(g)\nprint(float(s))", show=False)
-    assert caught.value.report.kind == "mismatch"
     check_whole(several)
 
 
 def test_a_constant_that_differs_is_another_program(several: jaxcluster.Cluster) -> None:
     with pytest.raises(Divergence):
         several.run("f = jax.jit(lambda a: jnp.sum(a * (2.5 + r)))\nprint(f(g))", show=False)
-    check_whole(several)
-
-
-def test_in_strict_mode_nothing_is_launched(several: jaxcluster.Cluster) -> None:
-    several.strict(True)
-    try:
-        check_whole(several)
-        with pytest.raises(Divergence):
-            several.run("s = total(g) if r == 0 else largest(g)\nprint(float(s))", show=False)
-    finally:
-        several.strict(False)
     check_whole(several)
 
 
@@ -106,7 +91,6 @@ def test_an_error_on_one_rank_releases_the_others(several: jaxcluster.Cluster) -
 
 
 def test_a_time_limit_releases_ranks_in_a_collective(several: jaxcluster.Cluster) -> None:
-    """As the stop button does: an interrupt, then a replay or new processes."""
     with pytest.raises(JaxClusterError, match="3 s"):
         source = "if r == 1: time.sleep(600)\nprint(float(total(g)))"
         several.run(source, show=False, timeout_s=3)
@@ -124,7 +108,7 @@ def test_the_stop_button_releases_ranks_in_a_collective(several: jaxcluster.Clus
 
 
 def test_a_step_that_donates_and_is_skipped_by_a_rank_is_found(several: jaxcluster.Cluster) -> None:
-    """What was donated in the aborted cell is lost on all ranks alike, and nothing reads it."""
+    """Nothing was launched, so nothing was donated."""
     several.run("step = jax.jit(lambda v: v - v.mean(), donate_argnums=0)", show=False)
     several.run("d = spread(np.arange(16.0))\nd = step(d)", show=False)
     with pytest.raises(Divergence):
@@ -145,16 +129,6 @@ def test_what_a_rank_uses_is_told_of_its_own_card(cards: Cards, ranks: jaxcluste
         (use,) = gpu_uses([own.stdout(rank).strip()])
         assert one.gpu_total_nbytes == use.total_nbytes
         assert 0 < one.gpu_used_nbytes <= use.total_nbytes
-
-
-def test_variables_are_saved_while_ranks_are_stuck_in_different_collectives(
-    several: jaxcluster.Cluster,
-) -> None:
-    """No replay helps there: new processes, to which the values go from ranks that sit in NCCL."""
-    with pytest.raises(Divergence):
-        several.run("s = float(total(g)) if r else float(largest(g))", show=False)
-    check_whole(several)
-    assert several.run("print(history)", show=False).stdout(0) == "[1.0, 2.0]\n"
 
 
 def test_a_restart_keeps_arrays_of_the_cards(ranks: jaxcluster.Cluster) -> None:

@@ -54,7 +54,7 @@ def alike(cluster: jaxcluster.Cluster, expression: str) -> str:
     return text.strip()
 
 
-@pytest.mark.promise("Interrupts")
+@pytest.mark.promise("The promise")
 def test_a_stop_of_a_training_loop_leaves_all_ranks_at_the_same_step(
     ranks: jaxcluster.Cluster,
 ) -> None:
@@ -138,7 +138,7 @@ def test_who_comes_to_no_launch_is_interrupted_a_moment_later(ranks: jaxcluster.
     assert min(late[1:3]) > 0.3 > max(late[0], late[3]) or max(late) > 1  # on a busy machine
 
 
-@pytest.mark.promise("Deaths")
+@pytest.mark.promise("The promise")
 def test_who_waits_for_a_rank_that_dies_is_told_at_once(
     ranks: jaxcluster.Cluster, tmp_path: Path
 ) -> None:

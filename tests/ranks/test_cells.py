@@ -463,7 +463,7 @@ def test_lines_are_counted_from_the_first_one_also_where_it_is_empty(
     assert "----> 4" in plain("\n".join(caught.value.traceback))
 
 
-@pytest.mark.promise("Interrupts")
+@pytest.mark.promise("The promise")
 def test_the_button_pressed_again_and_again_leaves_no_rank_in_the_cell(
     pair: jaxcluster.Cluster,
 ) -> None:

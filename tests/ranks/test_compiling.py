@@ -61,7 +61,7 @@ def check(cluster: jaxcluster.Cluster) -> None:
     assert [said.stdout(rank) for rank in range(2)] == ["120.0 [1.0]\n"] * 2
 
 
-@pytest.mark.promise("The compiler on GPU")
+@pytest.mark.promise("What is agreed on")
 def test_a_program_that_one_rank_alone_compiles_is_refused(ranks: jaxcluster.Cluster) -> None:
     with pytest.raises(Divergence) as caught:
         ranks.run("history[0] = 2.0\nif r == 0:\n    s = total(g * 2)", show=False)

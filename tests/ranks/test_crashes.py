@@ -18,7 +18,7 @@ Start = Callable[..., jaxcluster.Cluster]
 SETUP = "import jax, jax.numpy as jnp, os, time, threading; rank = jax.process_index()"
 
 
-@pytest.mark.promise("Crashes")
+@pytest.mark.promise("What needs new processes")
 @pytest.mark.parametrize(
     ("deed", "name", "error", "inner"),
     [

@@ -114,7 +114,7 @@ def check_in_lockstep(cluster: jaxcluster.Cluster) -> None:
 # ------------------------------------------------------------------------------------ questions
 
 
-@pytest.mark.promise("Questions and debuggers")
+@pytest.mark.promise("The promise")
 def test_ranks_that_ask_are_answered_in_turn(
     cluster: jaxcluster.Cluster, talk: Callable[..., Talk]
 ) -> None:
@@ -179,7 +179,7 @@ def test_where_nobody_can_be_asked_the_error_says_why(cluster: jaxcluster.Cluste
 # ------------------------------------------------------------------------------------- debuggers
 
 
-@pytest.mark.promise("Questions and debuggers")
+@pytest.mark.promise("The promise")
 @pytest.mark.parametrize("starts", ["breakpoint()", "import pdb; pdb.set_trace()"])
 def test_others_wait_for_a_rank_in_the_debugger_as_long_as_they_must(
     cluster: jaxcluster.Cluster, talk: Callable[..., Talk], starts: str

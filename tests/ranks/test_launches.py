@@ -419,7 +419,7 @@ def test_a_rank_that_fails_before_its_launch_has_not_launched(
     prepare, spoil, launch = case
     ranks.run(f"{prepare}\nif r == 0: {spoil}", show=False)
     source = f"try:\n    {launch}\nexcept Exception as error: caught = error\nelse: caught = None"
-    assert refused(ranks, source).ranks == [0]
+    assert refused(ranks, source).ranks == (0,)
 
 
 @pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)

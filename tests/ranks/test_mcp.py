@@ -126,7 +126,7 @@ def test_it_sees_clusters_and_what_their_ranks_do(
     assert cluster.name in looker.ok("list_clusters")
     shown = looker.ok("status", cluster=cluster.name)
     assert shown.count(" idle ") == 4
-    assert "The ranks are in lockstep." in shown
+    assert "No rank waits for another." in shown
     assert "── rank 2 ──" in looker.ok("logs", cluster=cluster.name, ranks="2", lines=5)
     assert "no cluster 'none'" in looker.refused("status", cluster="none")
 
@@ -180,17 +180,13 @@ def test_it_reads_the_report_of_a_divergence(
         cluster.run(SKIP, show=False)
     shown = looker.ok("report", cluster=cluster.name)
     now, _, before = shown.partition("BEFORE")
-    assert "in lockstep" in now
-    assert "Ranks 0, 2, 3 waited in jnp.sum at cell" in before
-    assert "only `if jax.process_index() != 1`" in before
-    assert "Back in lockstep" in before
-    assert "first difference" in before
+    assert "No rank waits for another." in now
+    assert "rank 1 ended the cell without the launch that ranks 0, 2, 3 wait for" in before
+    assert "`if jax.process_index() != 1" in before
     said_as_json = looker.call("report", cluster=cluster.name).content[-1].text
     found = json.loads(said_as_json)
     assert (found["kind"], found["culprits"]) == ("Divergence", [1])
-    assert found["timelines"][0]["odd"] == [1]
     assert "no report of cell [987654]" in looker.ok("report", cluster=cluster.name, cell=987654)
-    assert "jit(_reduce_sum)" in looker.ok("journal", cluster=cluster.name)
 
 
 def test_it_says_who_holds_which_part_of_an_array(
@@ -239,11 +235,11 @@ def test_errors_and_divergences_are_told_with_the_rank_and_line(
     assert "----> 2 1 / 0" in shown
     assert "\x1b" not in shown
     shown = runner.refused("run_cell", cluster=cluster.name, code=SKIP)
-    assert "Ranks 0, 2, 3 waited in jnp.sum at cell" in shown
+    assert "rank 1 ended the cell without the launch that ranks 0, 2, 3 wait for" in shown
     assert "BEFORE (Divergence" in runner.ok("report", cluster=cluster.name)
     shown = runner.refused("run_cell", cluster=cluster.name, code="while True: pass", timeout_s=0.5)
     assert "took more than 0.5 s" in shown
-    assert "in lockstep" in runner.ok("status", cluster=cluster.name)
+    assert "No rank waits" in runner.ok("status", cluster=cluster.name)
 
 
 def test_interrupt_is_heard_while_a_cell_runs(

@@ -150,7 +150,7 @@ def test_loading_pushes_the_state_once_and_shows_nothing(open_notebook: Open) ->
     assert (push.kind, push.comm_id) == ("comm_msg", EVENTS_ID)
     assert push.data["type"] == "state"
     assert push.data["current"] is None
-    assert push.data["spmd"] is None
+    assert not push.data["spmd"]
 
 
 def test_a_page_finds_the_marker_and_is_told_everything(notebook: Notebook, page: Page) -> None:
@@ -161,14 +161,14 @@ def test_a_page_finds_the_marker_and_is_told_everything(notebook: Notebook, page
         pass
     assert list(reply["content"]["comms"]) == [EVENTS_ID]
     state = page.hello()["state"]
-    assert (state["type"], state["v"], state["current"]) == ("state", 2, "panel")
+    assert (state["type"], state["v"], state["current"]) == ("state", 3, "panel")
     (row,) = [c for c in state["clusters"] if c["name"] == "panel"]
     assert (row["num_processes"], row["platform"], row["launcher"]) == (
         2,
         "cpu",
         "ssh" if overhosts.hosts() else "local",
     )
-    assert (row["connected"], row["orphaned"]) == (True, False)
+    assert not row["orphaned"]
     assert state["clusters"][0] == row
     assert statuses(state) == ["idle", "idle"]
     assert state["ranks"][0]["devices"] == ["cpu:0", "cpu:1"]
@@ -257,21 +257,12 @@ def test_what_is_interrupted_and_does_not_end_is_told(notebook: Notebook, page: 
     page.until(lambda state: statuses(state) == ["idle", "idle"], "they are idle again")
 
 
-def test_a_hang_becomes_a_report_with_the_stacks_of_that_moment(
-    notebook: Notebook, page: Page
-) -> None:
-    cell = running(notebook, "if rank == 0:\n    s = float(jnp.sum(x))", "hang")
-    found = page.until(lambda state: state["report"], "the finding")["report"]
-    assert (found["cluster"], found["cell_id"]) == ("panel", "hang")
-    assert (found["waiting"], found["culprits"]) == ([0], [1])
-    assert found["title"] == "Branch on line 3"
-    assert "if rank == 0" in found["lines"][0]
-    assert "line 4" in found["stacks"]
-    notebook.wait(cell)
-    done = page.until(lambda state: state["report"]["recovered"], "what was done")["report"]
-    assert done["recovered"].startswith("Back in lockstep after")
-    assert done["at"] == found["at"]
-    assert not done["open"]
+def test_a_divergence_becomes_a_report(notebook: Notebook, page: Page) -> None:
+    cell = notebook.run("%%spmd\nif rank == 0:\n    s = float(jnp.sum(x))", cell_id="skip")
+    assert cell.ename == "Divergence"
+    found = page.until(lambda state: state["report"], "the report")["report"]
+    assert (found["cluster"], found["cell_id"], found["culprits"]) == ("panel", "skip", [1])
+    assert "if rank == 0" in "\n".join(found["lines"])
     assert notebook.ok("%spmd float(jnp.sum(x))").result == "28.0"
 
 
@@ -337,9 +328,6 @@ def test_texts(notebook: Notebook, page: Page) -> None:
     assert "from a child" in page.call("logs", rank=1, lines=50)
     assert page.call("stacks") == "── ranks 0, 1 ──\nidle, in no cell"
     notebook.ok("%spmd float(jnp.sum(x))")
-    shown = notebook.ok("%jaxcluster journal").stdout.splitlines()
-    assert shown[0] == "Programs of ranks 0, 1"
-    assert "jit(_reduce_sum)" in shown[-1]
 
 
 def test_errors_say_what_to_do_and_have_no_traceback(notebook: Notebook, page: Page) -> None:
@@ -360,18 +348,9 @@ def test_auto_mode_and_the_switch_are_one(notebook: Notebook, page: Page) -> Non
     assert notebook.run("here").ename == "NameError"
 
 
-def test_strict_mode_is_told(notebook: Notebook, page: Page) -> None:
-    notebook.ok("%jaxcluster strict on")
-    page.until(lambda state: state["strict"], "it is strict")
-    notebook.ok("%jaxcluster strict off")
-    page.until(lambda state: not state["strict"], "it is as before")
-
-
-def test_resync_and_restart(notebook: Notebook, page: Page) -> None:
+def test_a_restart_with_and_without_the_variables(notebook: Notebook, page: Page) -> None:
     notebook.ok("%%spmd\nkept = 42")
-    assert page.call("resync").startswith("Back in lockstep")
     cell = running(notebook, "while True: time.sleep(0.01)", "under the restart")
-    assert "interrupt it first" in page.refused("resync")
     told = page.call("restart", clean=False)
     assert "variables kept" in told or "variable kept" in told
     notebook.wait(cell)
@@ -379,34 +358,6 @@ def test_resync_and_restart(notebook: Notebook, page: Page) -> None:
     assert any("starting" in statuses(state) for state in page.heard("state"))
     page.call("restart", clean=True)
     assert "NameError" in notebook.run("%spmd kept").error
-    notebook.ok(SETUP)
-
-
-def test_undo_is_offered_of_the_last_cell_while_it_may_work(notebook: Notebook, page: Page) -> None:
-    notebook.ok("%%spmd\nn = 1")
-    notebook.run("%%spmd\nn = 2\n1 / 0")
-    seq = int(notebook.ok("import jaxcluster; jaxcluster.current().last.seq").result)
-    page.until(
-        lambda state: state["undo"] and state["undo"]["seq"] == seq, "a page knows that cell"
-    )
-    page.until(lambda state: not state["undo"]["refused"], "it is offered")
-    assert "Only the last cell" in page.refused("undo", seq=seq - 1)
-    assert page.call("undo", seq=seq).endswith("is undone. Restored n.")
-    page.until(lambda state: state["undo"]["is_done"], "it is undone")
-    assert notebook.ok("%spmd n").result == "1"
-    page.until(lambda state: state["undo"]["seq"] == seq + 1, "another one is the last")
-    cell = running(notebook, "while True: time.sleep(0.01)", "until it is stopped")
-    page.until(lambda state: state["undo"]["refused"] == "It has not ended.", "not yet")
-    assert "interrupt it first" in page.refused("undo", seq=seq + 2)
-    page.call("interrupt")
-    notebook.wait(cell)
-    page.until(lambda state: not state["undo"]["refused"], "it has ended")
-    page.call("restart", clean=False)
-    page.until(
-        lambda state: state["undo"] and "new processes" in state["undo"]["refused"],
-        "what was kept is gone",
-    )
-    assert "can't be undone" in page.refused("undo", seq=seq + 2)
     notebook.ok(SETUP)
 
 
@@ -438,12 +389,12 @@ def test_a_death_becomes_a_report(notebook: Notebook, page: Page) -> None:
         "report"
     ]
     assert found["culprits"] == [1]
-    assert "Rank 1 died in cell [" in found["lines"][0]
-    assert "killed by SIGKILL" in found["lines"][0]
+    assert found["title"].startswith("Rank 1 died")
     notebook.wait(cell)
     assert cell.ename == "RankDied"
-    done = page.until(lambda state: state["report"]["recovered"], "what was done")["report"]
-    assert done["recovered"].startswith("New processes after")
+    title = "Rank 1 died: killed by SIGKILL."
+    done = page.until(lambda s: s["report"] and s["report"]["title"] == title, "its end")
+    assert "New processes after" in "\n".join(done["report"]["lines"])
     page.until(lambda state: statuses(state) == ["idle", "idle"], "all live again")
     shown = notebook.until(lambda: page.cell("death")["ended"] and page.cell("death"), "its end")
     assert shown["ranks"][1]["status"] == "dead"
@@ -495,10 +446,9 @@ def test_another_notebook_sees_attaches_and_stops_it(open_notebook: Open) -> Non
         lambda: next((c for c in guest.state["clusters"] if c["name"] == "theirs"), None),
         "the cluster is listed",
     )
-    assert (row["connected"], row["orphaned"]) == (False, False)
+    assert not row["orphaned"]
     assert guest.call("attach", name="theirs").startswith("Cluster 'theirs': ranks 0, 1")
-    state = guest.until(lambda state: state["current"] == "theirs", "it is connected")
-    assert state["clusters"][0]["connected"]
+    guest.until(lambda state: state["current"] == "theirs", "it is connected")
     cell = first.begin(
         "%%spmd\nimport time\nprint('running', flush=True)\nwhile True: time.sleep(0.01)"
     )

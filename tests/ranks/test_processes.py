@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers import Notebook, until
-from overhosts import send_signal
+from helpers import Notebook, last_launch, until
 
 import jaxcluster
 from jaxcluster.errors import CellFailed, RankDied
@@ -82,26 +81,6 @@ def test_a_restart_brings_back_the_random_states_too(start: Start) -> None:
     running.restart()
     assert printed(running, "print(np.random.rand())") == before
     assert before[0] != before[1]
-
-
-@pytest.mark.parametrize("seed", ["0", "jax.process_index()"], ids=["equal", "their own"])
-def test_the_successor_of_a_dead_rank_draws_what_it_would_have_drawn_or_its_own(
-    start: Start, seed: str
-) -> None:
-    """Not what the survivor draws from which it takes the variables."""
-    running = start(3)
-    running.run(f"import jax, random, numpy as np\nnp.random.seed({seed})\nrandom.seed({seed})")
-    send_signal(running, 1)
-    until(lambda: running.dead, "the notebook hears of it")
-    with pytest.raises(RankDied) as told:
-        running.run("1")
-    drawn = printed(running, "print(np.random.rand(), random.random())")
-    if seed == "0":
-        assert len(set(drawn)) == 1
-        assert "np.random" not in str(told.value)
-    else:
-        assert len(set(drawn)) == 3
-        assert "np.random's state (each rank had its own, and one rank died)" in str(told.value)
 
 
 def test_another_bit_generator_of_numpy_survives_a_restart(start: Start) -> None:
@@ -252,7 +231,6 @@ def child(launch):
     print(os.read(end, 1000).decode())
 if jax.process_index() == 1:
     child(lambda: total(x))
-    child(lambda: jax.jit(lambda x: x.max())(x))
 print(float(total(x)))
 """
 
@@ -261,7 +239,7 @@ print(float(total(x)))
 def test_a_forked_child_launches_nothing_that_spans_processes(pair: jaxcluster.Cluster) -> None:
     """It would send on the rank's connections: another rank died in a later cell."""
     shown = printed(pair, FORKS)
-    assert shown[1].count("This process was forked from rank 1, so it can't launch jit") == 2
+    assert shown[1].count("This process was forked from rank 1, so it can't launch jit") == 1
     for _ in range(3):
         assert printed(pair, "print(float(total(x)))") == ["496.0\n"] * 2
 
@@ -364,11 +342,11 @@ def test_what_start_has_done_is_not_done_or_undone_in_a_cell(
     assert printed(pair, fresh) == ["2 6.0\n"] * 2
 
 
-def test_programs_are_recorded_after_all_caches_were_cleared(pair: jaxcluster.Cluster) -> None:
+def test_programs_are_agreed_on_after_all_caches_were_cleared(pair: jaxcluster.Cluster) -> None:
     pair.run("total = jax.jit(jnp.sum)\ntotal(x)")
-    before = pair.reports()[0].launches[-1].seq
+    before = last_launch(pair)
     pair.run("jax.clear_caches()\ntotal(x)\ntotal(x)")
-    assert pair.reports()[0].launches[-1].seq == before + 2
+    assert last_launch(pair) == before + 2
 
 
 # --------------------------------------------------------------------------- %reload_ext
@@ -420,7 +398,6 @@ def test_an_alarm_that_a_cell_has_left_behind_ends_no_rank(
     running.checkpoint("c", tmp_path)
     for _ in range(5):  # which set the handler again
         assert "Restored" in running.restore("c", tmp_path)
-        assert "All variables are kept" in running.resync()
     # In a cell it is the cell's own.
     with pytest.raises(CellFailed, match=error.partition("(")[0]):
         running.run("time.sleep(10)", on_notice=notices.append)

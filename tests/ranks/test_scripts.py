@@ -395,8 +395,6 @@ def test_an_exported_notebook_gives_its_numbers(
             shown += cell.text.splitlines() if source.startswith("%%spmd") else []
     notebook.ok("rate = 0.1\n%push rate")
     assert "ZeroDivisionError" in notebook.run("%%spmd\n1 / 0").error
-    notebook.ok("%%spmd\nrate = 10.0\n")
-    notebook.ok("%jaxcluster undo")
     notebook.ok("%%spmd --async --out late\nlate_name = 1 / 0")
     assert "ZeroDivisionError" in notebook.run("late.wait()").error
     assert "('waited', 1)" in notebook.ok(WAITING).text
@@ -407,7 +405,7 @@ def test_an_exported_notebook_gives_its_numbers(
     notebook.ok("%jaxcluster stop")
     text = (tmp_path / "train.py").read_text()
     assert "rate = 0.1  # pushed from the notebook" in text
-    assert "1 / 0" not in text and "late_name" not in text and "rate = 10.0" not in text
+    assert "1 / 0" not in text and "late_name" not in text
 
     words = ("run", "-n", "4", "--devices-per-process", "2", "--logs", "out", "train.py")
     done = python("-m", "jaxcluster.cli", *words, env=home.environ(), cwd=tmp_path)

@@ -345,7 +345,7 @@ class Session:
     def diverges(self, source: str, culprits: Sequence[int]) -> None:
         error = self.fails(source)
         assert isinstance(error, Divergence), error
-        assert error.ranks == culprits, error
+        assert error.ranks == tuple(culprits), error
 
 
 def late(chance: random.Random, seconds: float, expression: str) -> str:

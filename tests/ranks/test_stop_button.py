@@ -48,7 +48,7 @@ def stop(notebook: Notebook, cell: Cell) -> float:
     return pressed
 
 
-@pytest.mark.promise("Interrupts")
+@pytest.mark.promise("The promise")
 @pytest.mark.parametrize("wait", ["pass", "time.sleep(1000)"], ids=["a loop", "a sleep"])
 def test_the_stop_button_reaches_every_rank(notebook: Notebook, wait: str) -> None:
     cell = notebook.begin(NOTE_TIME.format(wait=wait))
