@@ -130,7 +130,7 @@ class Agreement:
       seq: the cell that the main thread runs; 0: none.
       only: the thread that alone may launch, which XLA checks; 0: all may.
       is_refused: whether a launch was refused.
-      told: the last cell in which the main thread was refused one.
+      refusals: how many the main thread has heard since its cell began, or was interrupted.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Agreement:
         self.rank, self._part = rank, part
         self.begun: dict[int, Record] = {}
         self.seq = self.only = 0
-        self.is_refused, self.told = False, 0
+        self.is_refused, self.refusals = False, 0
         self._path, self._place_of, self._given = "", place_of, given
         self._lanes = threading.local()
         self._tasks: Counter[str] = Counter()  # threads that the cell has started
@@ -192,7 +192,7 @@ class Agreement:
 
     def begin(self, seq: int) -> None:
         """The main thread, which calls it, begins a cell."""
-        self.seq = seq
+        self.seq, self.refusals = seq, 0
         self._tasks.clear()
         self._lane().folds.clear()
 
@@ -360,7 +360,7 @@ class Agreement:
             raise ConnectionError("The referee is gone: nothing can be launched any more.")
         refusal, self.is_refused = Refusal.parse(json.loads(frame[1:])), True
         if lane is self._main:
-            self.told = self.seq
+            self.refusals += 1
         if refusal.kind == "stopped":
             raise Stopped
         raise Divergence(explain(refusal, part=self._part), refusal)

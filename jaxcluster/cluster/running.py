@@ -169,6 +169,8 @@ class RunningCell:
         """Stop the cell on all its ranks, before the same launch; ``wait`` says how it ended."""
         self.cluster.press_stop()  # it may be at its end already, waiting for new processes
         self.why = self.why or why
+        if self._closed_at:  # it was stopped before, and has had its time
+            self._closed_at = time.monotonic()
         with stopbutton.held():  # they are told, all of them
             self.talk.end()
             each = dict.fromkeys(self._open_ranks(), Interrupt(self.record.seq, self.terminates))

@@ -194,9 +194,8 @@ class CellRunner:
 
     def _interrupt_closed(self, seq: int, is_stop: bool) -> None:
         """A cell was closed some time ago. Any thread."""
-        if self.agreement.told == seq:
-            return  # it has come to a launch since, and what its code makes of that goes on
-        if is_stop or not self.paused.kind:
+        is_heard = self.agreement.refusals == 1  # what its code makes of that goes on
+        if not is_heard and (is_stop or not self.paused.kind):
             self.interrupts.interrupt(seq)
 
     async def _run_in_turn(

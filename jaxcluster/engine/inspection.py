@@ -62,7 +62,9 @@ def rank_state(runner: CellRunner, process: Process) -> wire.RankState:
 
 
 def _has_heard(runner: CellRunner, running: Running) -> bool:
-    return running.heard or runner.agreement.told == running.cell.seq
+    """Whether its code was told that it is closed, and has not come to another launch since."""
+    refusals = runner.agreement.refusals
+    return refusals == 1 or (running.heard and not refusals)
 
 
 def _where(stack: Sequence[Place], own_files: Collection[str]) -> dict[str, Any]:

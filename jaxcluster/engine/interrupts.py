@@ -59,6 +59,8 @@ class Interrupts:
             signal.pthread_kill(self._runner.main_thread_id, signal.SIGTERM)
             return True
         running.interrupted, running.heard = True, False
+        running.interrupts += 1
+        self._runner.agreement.refusals = 0
         self._runner.asking.stop()
         signal.pthread_kill(self._runner.main_thread_id, signal.SIGINT)
         return True
@@ -79,7 +81,7 @@ class Interrupts:
             running.interrupted, running.unheard_since = True, 0.0
             if running.task is not None and asyncio.current_task(self._loop) is not running.task:
                 self._cancel_soon(running)  # what else runs in the loop is stopped here
-            running.heard = True
+            running.heard = running.interrupts == 1
             raise KeyboardInterrupt
         if running.task is None or is_rendering:
             running.unheard = True
@@ -97,7 +99,7 @@ class Interrupts:
     def _cancel(running: Running) -> None:
         """In its loop: what a cell awaits is over."""
         if isinstance(running.task, asyncio.Task) and not running.task.done():
-            running.heard = True
+            running.heard = running.interrupts == 1
             running.task.cancel()
 
     def on_unraisable(self, what: Any) -> None:

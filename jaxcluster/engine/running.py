@@ -26,7 +26,8 @@ class Running:
 
     Attributes:
       interrupted: somebody has stopped it.
-      heard: its code was told so, and goes on as it likes.
+      interrupts: how often its code was to be told so.
+      heard: it was, once, and goes on as it likes.
       unheard: an interrupt came where it could not be raised, and comes again.
       unheard_since: since when that is so; 0: it is not.
       has_left: its own code is over: IPython renders its error.
@@ -45,6 +46,7 @@ class Running:
     started: float
     shown: bool
     interrupted: bool = False
+    interrupts: int = 0
     heard: bool = False
     unheard: bool = False
     unheard_since: float = 0.0

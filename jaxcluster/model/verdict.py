@@ -106,6 +106,8 @@ def _stopped(ending: Ending) -> Exception | CellInterrupted | None:
     was_stopped = ending.ranks_with("interrupted") or (refusal and refusal.kind == "stopped")
     if not was_stopped or (refusal is not None and refusal.kind in ("failed", *DIVERGED)):
         return None
+    if record.ok and ending.why != "timeout":
+        return None  # its code has caught the interrupt, and come to its end
     where = name_ranks(ending.ranks_with("interrupted") or record.ranks, ending.hosts)
     if ending.why == "timeout":
         message = f"{ending.name} took more than {ending.timeout_s:g} s and was stopped on {where}."
@@ -145,7 +147,7 @@ def _failed(ending: Ending) -> CellFailed | None:
 
 def _diverged(ending: Ending) -> Divergence | None:
     refusal, record = ending.refusal, ending.record
-    if refusal is None:
+    if refusal is None or refusal.kind == "stopped":
         return None
     source = rewrite.without_magics(record.source)
     message = explain(refusal, {record.execution_count: source}, ending.hosts)

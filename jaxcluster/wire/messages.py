@@ -353,8 +353,8 @@ class RankState:
     ``state``: ``starting``, ``idle`` or ``running``; the notebook adds ``dead`` and ``silent``.
     ``seq`` is the running cell's, ``queued`` how many wait for their turn. ``line`` is the
     innermost line of the running cell, ``frame`` the innermost frame of all. ``launching`` is the
-    program that it launches or waits to launch, for ``launching_s``. ``heard`` says that the cell's
-    code was told that the cell is closed.
+    program that it launches or waits to launch, for ``launching_s``. ``heard`` says that the
+    code of a closed cell was told so, and comes to no launches any more.
 
     ``paused`` says that a person holds the rank: ``debugger``, or ``input`` where it has asked a
     question.

@@ -185,7 +185,7 @@ def test_it_reads_the_report_of_a_divergence(
     assert "`if jax.process_index() != 1" in before
     said_as_json = looker.call("report", cluster=cluster.name).content[-1].text
     found = json.loads(said_as_json)
-    assert (found["kind"], found["culprits"]) == ("Divergence", [1])
+    assert (found["kind"], found["culprits"]) == ("diverged", [1])
     assert "no report of cell [987654]" in looker.ok("report", cluster=cluster.name, cell=987654)
 
 

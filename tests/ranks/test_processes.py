@@ -305,16 +305,11 @@ def test_input_says_why_nobody_can_be_asked(pair: jaxcluster.Cluster) -> None:
 
 # --------------------------------------------------------------------------- JAX's own lifecycle
 
-LEAVE = "leave out the call"
-
 
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("jax.distributed.initialize()", LEAVE),
-        ("jax.distributed.initialize('127.0.0.1:1234', 2, 0)", LEAVE),
-        ("jax.distributed.shutdown()", "%jaxcluster stop ends the cluster"),
-        ("from jax.distributed import shutdown\nshutdown()", "%jaxcluster stop ends the cluster"),
+        ("jax.distributed.initialize('127.0.0.1:1234', 2, 2)", "Leave that out"),
         (
             "import jax.extend.backend\njax.extend.backend.clear_backends()",
             "%jaxcluster restart gives it new processes",

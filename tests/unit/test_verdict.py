@@ -56,6 +56,8 @@ def test_a_cell_that_has_ended_as_it_should_raises_nothing() -> None:
     assert verdict(Ending(record("ok", "ok"))) is None
     # A stop that came when all ranks had ended it.
     assert verdict(Ending(record("ok", "ok"), why="stop")) is None
+    # Code that has caught it, and come to its end.
+    assert verdict(Ending(record("ok", "ok"), STOPPED, "stop")) is None
 
 
 def test_a_death_comes_before_all_that_it_has_caused() -> None:
