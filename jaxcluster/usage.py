@@ -71,7 +71,11 @@ ABOUT = {
     "mesh": "Which rank holds which device of a mesh.",
     "memory": "What each device holds.",
     "checkpoint": "Save the ranks' variables to disk.",
-    "restore": "Bring back what a checkpoint has saved.",
+    "restore": "Bring back what a checkpoint, or autosave, has saved.",
+    "autosave": (
+        "Save all variables at each cell's end, while nothing runs. A rank that dies later has its "
+        "own from there, and restore --last brings back those of all ranks."
+    ),
     "export": (
         "Write this notebook's %%spmd cells, in the order in which they ran, as a script: for "
         "jaxcluster run, srun, mpiexec and TPU hosts. Magics become Python or comments; what was "
@@ -132,6 +136,8 @@ WORDS = {
         "the sizes of the meshes' axes, where another number of ranks has saved it",
         "before-tuning --mesh data=8,model=2",
     ),
+    "restore --last": ("the end of the last cell that ended well, by autosave", "--last"),
+    "autosave switch": ("on or off; without one, what is saved is shown", "on"),
     "export path": ("the script", "train.py"),
     "export --as-written": (
         "the cells in the order of the notebook's file, as it was saved",
@@ -179,7 +185,6 @@ NEEDED = (
     "%pull names",
     "use name",
     "checkpoint name",
-    "restore name",
     "export path",
 )
 

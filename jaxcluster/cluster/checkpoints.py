@@ -18,7 +18,7 @@ from jaxcluster.records import registry
 from jaxcluster.records.saved_states import Kept
 from jaxcluster.text import format_nbytes, plural
 from jaxcluster.wire.link import replies
-from jaxcluster.wire.ops.saving import Checkpoint, Saved
+from jaxcluster.wire.ops.saving import Checkpoint, Saved, SavePlace
 
 NAME = "a checkpoint's name"
 INDEX = "checkpoint.json"  # what each rank says of its files
@@ -66,7 +66,7 @@ def save(world: World, name: str, folder: str | Path) -> str:
     draft = Path(tempfile.mkdtemp(prefix=f".{name}.part-", dir=final.parent))
     draft.chmod(0o700)  # whatever umask this process has
     try:
-        make = partial(Checkpoint, folder=str(draft))
+        make = partial(Checkpoint, places=[SavePlace(str(draft))], compare=True)
         each = dict.fromkeys(range(world.num_processes), make)
         reports = replies(world.ask_in_turn(each, timeout_s=saving.TIMEOUT_S))
         index = {str(rank): wire.plain(report) for rank, report in sorted(reports.items())}
@@ -112,6 +112,18 @@ def restore(
         )
     reports = _read_index(path)
     kept = Kept(Folder(path), reports, len(reports), mesh=mesh or {})
+    return restore_from(world, kept, f"when {name!r} was restored")
+
+
+def restore_from(world: World, kept: Kept, when: str) -> str:
+    """Bind what was saved on all ranks, or on none; returns in a line what came back.
+
+    Args:
+      when: names that are lost were lost then.
+
+    Raises:
+      CellInterrupted: stop was pressed before any rank has bound a name.
+    """
     with stopbutton.held() as presses:
 
         def check() -> None:
@@ -119,7 +131,7 @@ def restore(
             if presses:
                 raise CellInterrupted(f"Stopped. {UNTOUCHED}")
 
-        restored = saving.load(world, kept, check, f"when {name!r} was restored")
+        restored = saving.load(world, kept, check, when)
     count, ranks = plural(len(restored.kept), "variable"), plural(world.num_processes, "rank")
     return " ".join([f"Restored {count} on {ranks}.", *restored.details])
 

@@ -29,7 +29,7 @@ from jaxcluster.cluster.saving import Restored
 from jaxcluster.cluster.spec import resized
 from jaxcluster.cluster.starting import Progress
 from jaxcluster.cluster.world import World
-from jaxcluster.errors import RecoveryError
+from jaxcluster.errors import RecoveryError, UsageError
 from jaxcluster.model import lateness
 from jaxcluster.model.history import History
 from jaxcluster.model.lateness import Late
@@ -64,6 +64,7 @@ class Cluster(Lifecycle):
       restored: what the last restart brought back; None before one, and after a clean one.
       recovered: what was done about the last finding or death; "" if nothing was yet.
       made_by: the numbers of this process's cells that have made names on the ranks.
+      autosave: what its ranks had at the end of the last cell that ended well.
       past_reports: how its last cells went wrong, for ``%jaxcluster report``.
       asked: what it was started with, before the hosts decided what was left open.
       changing: held while it gets new processes, or its end.
@@ -474,6 +475,31 @@ class Cluster(Lifecycle):
 
         self.check_not_closed()
         return checkpoints.restore(self.world, name, folder, mesh)
+
+    def restore_last(self) -> str:
+        """Bind on all ranks, or on none, what they had when the last cell ended well.
+
+        Raises:
+          UsageError: nothing was saved then: ``autosave`` is off, or why it was not.
+        """
+        from jaxcluster.cluster import checkpoints  # with numpy, as for ``push``
+
+        self.check_not_closed()
+        self.autosave.wait()
+        if self.autosave.kept is None:
+            raise UsageError(
+                f"No cell's end is saved{self.autosave.why_not and ': '}{self.autosave.why_not}.",
+                "%jaxcluster autosave on saves each from now on.",
+            )
+        when = f"when the end of cell [{self.autosave.cell}] was restored"
+        return checkpoints.restore_from(self.world, self.autosave.kept, when)
+
+    def set_autosave(self, *, is_on: bool) -> None:
+        """Save the ranks' variables after each cell, in the background, or no longer."""
+        self.autosave.is_on = is_on
+        if not is_on:
+            self.autosave.wait()
+            self.autosave.forget()
 
     def history(self) -> History:
         """The cells that its ranks have run, whoever has sent them, oldest first.

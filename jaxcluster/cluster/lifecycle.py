@@ -16,6 +16,7 @@ from jaxcluster.allocation.base import Allocation
 from jaxcluster.allocation.fleet import Left
 from jaxcluster.cluster import description, events
 from jaxcluster.cluster.argument_types import checked
+from jaxcluster.cluster.autosave import Autosave
 from jaxcluster.cluster.recovery import Renewal
 from jaxcluster.cluster.starting import Progress, Starting, one_at_a_time, start_world
 from jaxcluster.cluster.world import World
@@ -46,6 +47,7 @@ class Lifecycle(abc.ABC):
         self.name = world.record.name
         self.life = Life()
         self.kept: Kept | None = None
+        self.autosave = Autosave()
         self.changing = threading.RLock()
         self._recovery: RecoveryMode = "auto"
         self._renewal: Renewal | None = None
@@ -86,6 +88,8 @@ class Lifecycle(abc.ABC):
             if self.kept is not None:
                 self.kept.folder.remove()
                 self.kept = None
+            self.autosave.wait()
+            self.autosave.forget()
             if self._allocation is not None:  # it had no processes
                 self._allocation.end()
                 self._allocation = None

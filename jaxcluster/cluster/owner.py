@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from jaxcluster import wire
+from jaxcluster.cluster.autosave import Autosave
 from jaxcluster.cluster.saving import Restored
 from jaxcluster.cluster.starting import Starting
 from jaxcluster.cluster.world import World
@@ -32,6 +33,7 @@ class Owner(Protocol):
     recovered: str
     past_reports: Reports
     made_by: dict[str, int]
+    autosave: Autosave
 
     @property
     def name(self) -> str: ...

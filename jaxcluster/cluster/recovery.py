@@ -206,6 +206,9 @@ class Renewal:
             elif kept is not None:
                 kept.folder.remove()
             raise GivenUp
+        cluster.autosave.wait()
+        if self.wanted.spec is not None or self.wanted.clean:
+            cluster.autosave.forget()
         if self.wanted.spec is not None:
             cluster.become(self.wanted.spec)
             kept = replace(kept, mesh=self.wanted.mesh) if kept is not None else None
@@ -256,8 +259,11 @@ class Renewal:
     def _load(self, kept: Kept, say: Say) -> saving.Restored:
         if kept.reports:
             say("restoring the variables ...")
+        world, saves = self.cluster.world, self.cluster.autosave
         made_by = self.cluster.made_by
-        restored = saving.load(self.cluster.world, kept, self._check, self.wanted.when, made_by)
+        restored = saving.load(world, kept, self._check, self.wanted.when, made_by)
+        if restored.replaced and saves.kept is not None:
+            restored = saving.fill_in(world, saves.kept, saves.cell, restored, self._check)
         return replace(restored, seconds=time.perf_counter() - self._began)
 
     def _watch(self, starting: Starting | None) -> None:

@@ -208,6 +208,8 @@ class RunningCell:
                     names = rewrite.assigned_names(self.record.source)
                     made = dict.fromkeys(names, self.record.execution_count)
                     self.cluster.made_by.update(made)
+                    if not self.cluster.cells and self.cluster.world is self._world:
+                        self.cluster.autosave.after(self._world, self.record.execution_count)
                 events.tell()
 
     def _open_ranks(self) -> list[int]:

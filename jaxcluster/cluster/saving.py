@@ -42,6 +42,7 @@ class Restored:
       ranks: how many there are now, where there were others before; else 0.
       gone: why what ranks had saved could not be read any more; "" where all could.
       made_by: the numbers of the cells that have made names.
+      autosaved: the cell from whose end the replaced ranks have their values; 0: from none.
     """
 
     kept: tuple[str, ...]
@@ -51,6 +52,7 @@ class Restored:
     ranks: int = 0
     gone: str = ""
     made_by: Mapping[str, int] | None = None
+    autosaved: int = 0
     seconds: float = 0.0
 
     def __str__(self) -> str:
@@ -72,6 +74,13 @@ class Restored:
         found = []
         if self.gone:
             found.append(f"The saved variables are gone: {self.gone}.")
+        if self.autosaved:
+            whose = name_ranks(self.replaced).capitalize()
+            verb = "has its" if len(self.replaced) == 1 else "have their"
+            found.append(
+                f"{whose} {verb} values of the end of cell [{self.autosaved}]; so have all ranks "
+                "theirs of arrays that span processes."
+            )
         if self.missing:
             whose = name_ranks(self.replaced) if self.replaced else "some ranks"
             verb = "has" if len(self.replaced) == 1 else "have"
@@ -187,6 +196,45 @@ def load(
         world.num_processes if is_resized else 0,
         kept.why_gone,
         made_by,
+    )
+
+
+def fill_in(world: World, saved: Kept, cell: int, restored: Restored, check: Check) -> Restored:
+    """After ``load``: what ranks that were replaced had at the end of a cell, as autosave has it.
+
+    Arrays that span processes are those of that end on all ranks: their parts must be of one
+    moment. All other values of the other ranks stay.
+
+    Args:
+      restored: what ``load`` has said.
+    """
+    ranks, reports, token = range(world.num_processes), saved.reports, uuid.uuid4().hex
+    spanning = {name for report in reports.values() for name in report.spanning}
+    each = {
+        rank: partial(
+            Load,
+            token=token,
+            files=saved.folder.bring(rank, [rank], reports),
+            own=rank,
+            num_processes=saved.num_processes,
+            only=None if rank in restored.replaced else sorted(spanning),
+        )
+        for rank in ranks
+    }
+    loaded = replies(world.ask_in_turn(each, timeout_s=TIMEOUT_S, check=check))
+    torn = {n: "was lost" for one in loaded.values() for n in one.lost if n in spanning}
+    bind = partial(Bind, token=token, lost=torn)
+    bound = replies(world.ask_in_turn(dict.fromkeys(ranks, bind), timeout_s=TIMEOUT_S, check=check))
+    for rank, one in bound.items():
+        world.names[rank] = world.names.get(rank, set()) | {*one.names}
+    back = [{*one.names} for rank, one in bound.items() if rank in restored.replaced]
+    on_all = set[str]().union(*back)
+    return replace(
+        restored,
+        kept=tuple(sorted({*restored.kept, *on_all})),
+        lost={name: why for name, why in restored.lost.items() if name not in on_all},
+        missing=tuple(name for name in restored.missing if name not in on_all),
+        autosaved=cell,
     )
 
 

@@ -50,7 +50,8 @@ COMMANDS = {
     "mesh": "which rank holds which device of a mesh",
     "memory": "what each device holds",
     "checkpoint": "save the ranks' variables to disk: checkpoint NAME",
-    "restore": "bring back a checkpoint's variables: restore NAME",
+    "restore": "bring back a checkpoint's variables: restore NAME; --last: the last cell's end",
+    "autosave": "save each cell's end for deaths and restore --last: autosave on|off",
     "export": "this notebook's %%spmd cells as a script: export train.py",
     "auto": "make every cell an %%spmd cell: auto on|off",
     "recovery": "recover by itself, ask, or never: recovery auto|ask|never",
@@ -400,12 +401,28 @@ class Commands:
     def _restore(self, line: str) -> None:
         parser = arguments.command_parser("%jaxcluster restore", "name")
         parser.add_argument("--mesh", metavar="AXIS=SIZE,...")
+        parser.add_argument("--last", action="store_true")
         parsed = parser.read(line)
         name = parsed.name
+        if parsed.last:
+            print(cluster.current().restore_last())
+            return
         if name is None:
             raise UsageError("Which checkpoint?", "%jaxcluster restore NAME")
         mesh = arguments.axis_sizes(parsed.mesh, "%jaxcluster restore NAME")
         print(cluster.current().restore(name, mesh=mesh))
+
+    def _autosave(self, switch: str | None) -> None:
+        running = cluster.current()
+        saves = running.autosave
+        state = f"Autosave is {'on' if saves.is_on else 'off'}."
+        if saves.kept is not None:
+            state += f" The end of cell [{saves.cell}] is saved."
+        if saves.why_not:
+            state += f" The last cell's end is not: {saves.why_not}."
+        if self._is_choice(switch, ("on", "off"), state, "%jaxcluster autosave"):
+            running.set_autosave(is_on=switch == "on")
+            print(f"Autosave is {switch}.")
 
     def _recovery(self, mode: Any) -> None:
         running = cluster.current()

@@ -68,6 +68,8 @@ def load(
     check: Callable[[], None],
     fitted: Fitted,
     only: set[str] | None = None,
+    *,
+    is_part: bool = False,
 ) -> None:
     """Make the values that a rank's file has, and set its settings; nothing is bound.
 
@@ -77,6 +79,7 @@ def load(
       check: raises where it is to end.
       fitted: for meshes of all devices, by their axes and sizes, the sizes that they have now.
       only: the names that are wanted, where it is another rank's file.
+      is_part: no settings are wanted.
 
     Raises:
       BadFile: a file was changed.
@@ -90,6 +93,8 @@ def load(
             raise
         except Exception as error:
             found.lost[name] = why(error)
+            continue
+        if name == SETTINGS and is_part:
             continue
         if name == SETTINGS:
             found.settings = value

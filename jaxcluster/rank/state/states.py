@@ -53,7 +53,7 @@ class States:
 
     def checkpoint(self, request: Request[Checkpoint]) -> Saved:
         """``checkpoint``: on the main thread, among the cells."""
-        return self._save([SavePlace(request.body.folder)], compare=True)
+        return self._save(request.body.places, compare=request.body.compare)
 
     def _save(self, places: list[SavePlace], *, compare: bool) -> Saved:
         with self._saving:
@@ -81,7 +81,9 @@ class States:
                     raise BadFile(f"{file.path} was written by Python {was}, and this is {PYTHON}")
             fitted = {(tuple(one.names), tuple(one.sizes)): one.after for one in body.meshes}
             names = None if is_own else known(files, base, body.num_processes)
-            load(found, files, base, self.namespace, check, fitted, names)
+            names = names if body.only is None else {*body.only}
+            is_part = body.only is not None
+            load(found, files, base, self.namespace, check, fitted, names, is_part=is_part)
             self._read[body.token] = found
             check()
         except BaseException:

@@ -60,10 +60,11 @@ class Save(Operation[Saved], op="save"):
 
 
 class Checkpoint(Operation[Saved], op="checkpoint"):
-    """The same at one place among the cells."""
+    """The same at one place among the cells; a file that is there is replaced."""
 
     turn: CellSpec
-    folder: str
+    places: list[SavePlace]
+    compare: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ class Load(Operation[Loaded], op="load"):
       own: the rank whose values are read; None: those alone that can't differ between ranks.
       num_processes: how many ranks there were.
       meshes: for another number of ranks: what becomes of those of all devices.
+      only: the names that are read, without settings; None: what there is.
     """
 
     turn: CellSpec
@@ -90,6 +92,7 @@ class Load(Operation[Loaded], op="load"):
     own: int | None
     num_processes: int
     meshes: list[MeshAxes] = field(default_factory=list)
+    only: list[str] | None = None
 
 
 @dataclass(frozen=True)
