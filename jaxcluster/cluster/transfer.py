@@ -47,7 +47,7 @@ from jaxcluster.errors import (
 )
 from jaxcluster.host import shared_memory
 from jaxcluster.host.facts import host_key
-from jaxcluster.model import replicas
+from jaxcluster.model import notices, replicas
 from jaxcluster.model.layout import joined
 from jaxcluster.ranks import name_ranks
 from jaxcluster.text import format_nbytes
@@ -93,10 +93,16 @@ def pull(world: World, name: str) -> Any:
     check_names([name])
     try:
         return _pull_once(world, name, plain=False)
-    except NeedsJax:
-        pass
+    except NeedsJax as error:
+        needed = error
     try:
-        return _pull_once(world, name, plain=True)
+        value = _pull_once(world, name, plain=True)
+        if isinstance(value, dict | list):
+            notices.warn(
+                f"{name} is here as dicts and lists: its classes need {needed}, which the notebook "
+                "does not import."
+            )
+        return value
     except NeedsJax as error:
         raise NotSerialisable(
             f"{name} is or holds an object of {error}, which the notebook does not import: it "

@@ -236,24 +236,57 @@ def test_a_death_while_new_processes_load_costs_a_second_try(pair: jaxcluster.Cl
 
 
 @pytest.mark.promise("New processes")
-def test_deaths_at_any_moment_of_a_restart_lose_nothing(pair: jaxcluster.Cluster) -> None:
-    seed = random.randrange(1 << 30)
+def test_deaths_at_any_moment_lose_nothing_that_was_promised(
+    pair: jaxcluster.Cluster, tmp_path: Path
+) -> None:
+    seed = int(os.environ.get("JAXCLUSTER_SEED", random.randrange(1 << 30)))
     print(f"seed {seed}")
     choice = random.Random(seed)
-    for _ in range(int(os.environ.get("JAXCLUSTER_KILLS", "6"))):
-        timer = threading.Timer(choice.random() * 1.2, lambda: kill_if_there(pair, 1))
+    pair.checkpoint("kept", tmp_path)
+    ways = {
+        "restart": (1.4, pair.restart),
+        "restore": (0.15, lambda: pair.restore("kept", tmp_path)),
+        "checkpoint": (0.15, lambda: pair.checkpoint("new", tmp_path)),
+    }
+    for number in range(int(os.environ.get("JAXCLUSTER_KILLS", "6"))):
+        name, victim = choice.choice([*ways]), choice.randrange(2)
+        most_s, do = ways[name]
+        run(pair, f"own = [rank, {number}]")
+        after_s = choice.random() * most_s
+        timer = threading.Timer(after_s, kill_if_there, [pair, victim])
         timer.start()
+        at = f"{number}: {name} after {after_s:.3f} s, rank {victim}"
+        restored = False
         try:
-            pair.restart()
+            do()
+            restored = name == "restore"
         except JaxClusterError as error:
-            print(error)
-            pair.restart()
+            print(f"{at}: {error}")
         timer.join()
-        if 1 in pair.dead:
-            with pytest.raises(RankDied):
-                pair.run("pass", show=False)
-        assert run(pair, "print(globals().get('own'))")[0] == "[0]\n"
-        run(pair, SETUP)
+        settle(pair)
+        told = run(pair, "print(globals().get('own'))")
+        other = 1 - victim
+        mine, gone = [f"[{other}, {number}]\n"], ["None\n", f"[{victim}, {number}]\n"]
+        if name == "restore":
+            mine = [f"[{other}]\n"] if restored else [*mine, f"[{other}]\n"]
+            gone.append(f"[{victim}]\n")
+        assert told[other] in mine and told[victim] in gone, (at, told)
+        for kept in ("kept", *(["new"] if (tmp_path / "new").exists() else [])):
+            pair.restore(kept, tmp_path)
+            check(pair, own=kept == "kept")
+
+
+def settle(cluster: jaxcluster.Cluster) -> None:
+    """Have all ranks live, whatever has become of them."""
+    for _ in range(4):
+        try:
+            if cluster.down:
+                cluster.restart()
+            cluster.run("pass", show=False)
+            return
+        except JaxClusterError as error:
+            print(f"  {error}")
+    raise AssertionError("no ranks")
 
 
 def kill_if_there(cluster: jaxcluster.Cluster, rank: int) -> None:

@@ -127,6 +127,40 @@ def test_classes_of_the_notebook_that_jax_makes_are_plain_here(
     assert "jax" not in sys.modules
 
 
+def test_an_object_of_a_cells_registered_dataclass_is_of_its_class_here_and_there(
+    cluster: jaxcluster.Cluster, no_jax: None
+) -> None:
+    cluster.run(
+        "import dataclasses\n"
+        "@jax.tree_util.register_dataclass\n"
+        "@dataclasses.dataclass\nclass Params:\n    w: jax.Array\n    b: jax.Array | None = None\n"
+        "    def norm(self): return jnp.linalg.norm(self.w)\n"
+        "    def size(self): return self.w.size\n"
+        "params = Params(x)"
+    )
+    pulled = cluster["params"]
+    assert (type(pulled).__name__, pulled.b, pulled.size()) == ("Params", None, 32)
+    np.testing.assert_array_equal(pulled.w, np.arange(32).reshape(4, 8))
+    with pytest.raises(ImportError, match=r"linalg.norm is not here: run it on the ranks"):
+        pulled.norm()
+    assert "jax" not in sys.modules
+    cluster["back"] = pulled
+    told = cluster.run(
+        "print(type(back) is Params, len(jax.tree.leaves(back)), float(back.norm()) > 0)",
+        show=False,
+    )
+    assert told.stdout(0) == "True 1 True\n"
+
+
+def test_what_comes_as_dicts_and_lists_says_so(cluster: jaxcluster.Cluster, no_jax: None) -> None:
+    cluster.run("specs = {'a': (P('i'), 3)}")
+    with pytest.raises(NotSerialisable):
+        cluster["specs"]
+    cluster.run("import optax\nstate = optax.adam(0.1).init({'w': x})")
+    with pytest.warns(UserWarning, match="state is here as dicts and lists: its classes need jax"):
+        assert set(cluster["state"]) == {0}
+
+
 def test_what_only_jax_can_rebuild_says_so(cluster: jaxcluster.Cluster, no_jax: None) -> None:
     cluster.run("spec = P('i')")
     with pytest.raises(NotSerialisable) as caught:
