@@ -7,6 +7,7 @@ table goes after the next release.
 from __future__ import annotations
 
 COMMANDS: dict[str, str] = {
+    "resize": "%jaxcluster restart -n 8 keeps the variables.",
     "steps": "Save every N steps with Orbax. The cell, run again, goes on from there: see "
     "docs/how-to/train.md",
     "copies": "%jaxcluster checkpoint NAME saves each rank's variables.",

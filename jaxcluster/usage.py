@@ -49,10 +49,6 @@ ABOUT = {
     "use": "Run this notebook's cells on another connected cluster.",
     "stop": "End all processes of the cluster, and all that they hold.",
     "restart": "Give the cluster new processes, with the variables of the old ones.",
-    "resize": (
-        "Give the cluster another number of ranks, with the variables: arrays that span processes "
-        "are cut for the devices that there are then."
-    ),
     "interrupt": "Stop the cell that runs, on every rank.",
     "report": (
         "How a cell went wrong: what happened, on which ranks, what was done about it, the cell, "
@@ -109,13 +105,8 @@ WORDS = {
     "stop --force": ("forget hosts that can't be reached", "--force"),
     "mcp --allow-run": ("let it run cells, interrupt and restart", "--allow-run"),
     "restart --clean": ("keep no variables", "--clean"),
-    "restart -n": ("another number of ranks, as resize does", "-n 8"),
+    "restart -n": ("another number of ranks, or without lost hosts", "-n 8"),
     "restart --mesh": (
-        "the sizes of the meshes' axes, where several could take the change",
-        "-n 8 --mesh data=8,model=2",
-    ),
-    "resize -n": ("how many ranks", "-n 8"),
-    "resize --mesh": (
         "the sizes of the meshes' axes, where several could take the change",
         "-n 8 --mesh data=8,model=2",
     ),

@@ -109,7 +109,7 @@ class Left:
             return ""
         where = "host " if len(self.hosts) == 1 else "hosts "
         return (
-            f"%jaxcluster resize -n {self.num_ranks} goes on with what is left, "
+            f"%jaxcluster restart -n {self.num_ranks} goes on with what is left, "
             f"{where}{join_words(self.hosts)}"
         )
 

@@ -76,7 +76,7 @@ def start_once(spec: wire.ClusterSpec, progress: Progress | None = None) -> str:
         resize = ""
         if spec.num_processes and not repeated_start.differences(as_many, spec):
             n = spec.num_processes
-            resize = f"To keep its variables: %jaxcluster resize -n {n}. "
+            resize = f"To keep its variables: %jaxcluster restart -n {n}. "
         raise ClusterExists(
             f"Cluster {known.name!r} is already running, with other options "
             f"({'; '.join(found)}). It was not changed.",

@@ -39,8 +39,7 @@ COMMANDS = {
     "attach": "connect to a running cluster: attach NAME",
     "use": "run this notebook's cells on another connected cluster: use NAME",
     "stop": "end all processes: stop, stop NAME; --all ends every cluster of this notebook",
-    "restart": "new processes that keep the variables; --clean: empty ones",
-    "resize": "another number of ranks, with the variables: resize -n 8",
+    "restart": "new processes that keep the variables; -n 8: so many; --clean: empty ones",
     "interrupt": "stop the cell that runs, on every rank",
     "report": "how a cell went wrong, also after new processes: report, report 7",
     "debug": "look at a rank's last error in the debugger: debug 2",
@@ -247,7 +246,7 @@ class Commands:
                 "%jaxcluster stop   and %jaxcluster start -n 8",
             )
         if parsed.num_processes is not None:
-            self._become(parsed, "%jaxcluster restart -n 8")
+            self._become(parsed)
             return
         if parsed.mesh is not None:
             raise UsageError("--mesh is for another number of ranks.", "%jaxcluster restart -n 8")
@@ -259,17 +258,9 @@ class Commands:
                 self.logs.forget(running)
         display.done(f"{running.summary()}\n{kept}")
 
-    def _resize(self, line: str) -> None:
-        parser = arguments.command_parser("%jaxcluster resize")
-        _add_size(parser)
-        parsed = parser.read(line)
-        if parsed.num_processes is None:
-            raise UsageError("How many ranks should it have?", "%jaxcluster resize -n 8")
-        self._become(parsed, "%jaxcluster resize -n 8")
-
-    def _become(self, parsed: argparse.Namespace, example: str) -> None:
+    def _become(self, parsed: argparse.Namespace) -> None:
         """Give it another number of ranks."""
-        mesh = arguments.axis_sizes(parsed.mesh, example)
+        mesh = arguments.axis_sizes(parsed.mesh, "%jaxcluster restart -n 8")
         running = cluster.current()
         with StartDisplay(self.page.rich, "The cluster was not resized.") as display:
             display.progress("resizing ...")

@@ -50,20 +50,20 @@ def test_ranks_on_hosts_become_fewer_and_more_with_all_values(notebook: HostNote
     notebook.ok(f"{START}")
     notebook.ok(SETUP)
     began = time.monotonic()
-    told = notebook.ok("%jaxcluster resize -n 2").text
+    told = notebook.ok("%jaxcluster restart -n 2").text
     print(f"{told} {time.monotonic() - began:.1f} s")
     assert "2 ranks after" in told and "Lost" not in told
     assert "Gone with ranks 2, 3: their own mine." in told
     assert lines_of(shown_after(notebook, WHOLE)) == [
         "3.0 15.0 0.5 0 of rank 0 h1", "3.0 15.0 0.5 1 of rank 1 h2"
     ]  # fmt: skip
-    told = shown_after(notebook, "%jaxcluster resize -n 4").text
+    told = shown_after(notebook, "%jaxcluster restart -n 4").text
     assert "Each rank had its own mine: ranks 2, 3 have none." in told and "Lost" not in told
     assert [line.split()[-1] for line in lines_of(shown_after(notebook, WHOLE))] == [
         "h1", "h1", "h2", "h2"
     ]  # fmt: skip
     notebook.ok("%%spmd\nassert (process_allgather(x, tiled=True) == np.arange(12)).all()")
-    told = shown_after(notebook, "%jaxcluster resize -n 5").text
+    told = shown_after(notebook, "%jaxcluster restart -n 5").text
     assert "Lost" not in told and "Not on any device yet: x. Place each:" in told
     told = shown_after(notebook, "%jaxcluster restart -n 1").text
     assert "No rank is on h2 now; the next resize can use it again." in told
@@ -96,7 +96,7 @@ def test_ranks_read_from_the_host_that_has_it_or_it_goes_through_the_notebook(
     notebook.ok(SETUP)
     notebook.ok('%%spmd\nz = {"z": on(np.arange(20.0), P("i"))}\nview = table[1:]')
     notebook.ok(f"{COUNTED}\n{WAYS[how]}")
-    told = shown_after(notebook, "%jaxcluster resize -n 3").text
+    told = shown_after(notebook, "%jaxcluster restart -n 3").text
     assert "Lost" not in told and "Not on any device yet: z" in told
     said = shown_after(notebook, "print('brought', sorted(set(brought)))").text
     assert ("brought []" in said) == (how == "direct")
@@ -127,9 +127,9 @@ def test_a_host_that_is_gone_is_left_out(ssh: Rig, notebook: HostNotebook, lost:
     with ssh[lost].cut_off():
         notebook.wait(cell, 200)
         print(cell.text)
-        offer = f"%jaxcluster resize -n 2 goes on with what is left, host {left}"
+        offer = f"%jaxcluster restart -n 2 goes on with what is left, host {left}"
         assert f"are saved: {offer}; %jaxcluster restart tries again with all hosts" in cell.text
-        cell = shown_after(notebook, "%jaxcluster resize -n 2")
+        cell = shown_after(notebook, "%jaxcluster restart -n 2")
         assert (
             f" of an array of shape (12,) was on ranks that are gone: {dead}). To make" in cell.text
         )
@@ -140,7 +140,7 @@ def test_a_host_that_is_gone_is_left_out(ssh: Rig, notebook: HostNotebook, lost:
         ]
         assert "run cell [3] again to make it" in shown_after(notebook, "%spmd x").text
         notebook.ok(SETUP)
-        told = shown_after(notebook, "%jaxcluster resize -n 3").text
+        told = shown_after(notebook, "%jaxcluster restart -n 3").text
         assert "Lost" not in told and "No rank is on" not in told
         assert lines_of(shown_after(notebook, WHOLE))[2] == f"6.0 15.0 0.5 2 None {left}"
         assert f"{lost} " not in shown_after(notebook, "%jaxcluster status").text
@@ -157,8 +157,8 @@ def test_a_mesh_loses_the_host_in_the_middle(ssh: Rig, notebook: HostNotebook) -
     with ssh["h2"].cut_off():
         notebook.wait(cell, 200)
         print(cell.text)
-        assert "resize -n 2 goes on with what is left, hosts h1 and h3;" in cell.text
-        told = shown_after(notebook, "%jaxcluster resize -n 2").text
+        assert "restart -n 2 goes on with what is left, hosts h1 and h3;" in cell.text
+        told = shown_after(notebook, "%jaxcluster restart -n 2").text
         assert "Lost: x (a part of [" in told and "Gone with rank 2: their own mine." in told
         assert "Each rank had its own mine: rank 1 has none." in told
         assert lines_of(shown_after(notebook, WHOLE)) == [

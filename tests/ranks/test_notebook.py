@@ -91,7 +91,7 @@ def test_a_start_with_other_options_is_refused_and_says_what_to_type(
 def test_a_start_with_another_number_of_ranks_says_how_to_get_them(notebook: Notebook) -> None:
     cell = notebook.run("%jaxcluster start -n 2 --devices-per-process 2")
     assert cell.ename == "ClusterExists"
-    assert "To keep its variables: %jaxcluster resize -n 2. To replace it: " in cell.error
+    assert "To keep its variables: %jaxcluster restart -n 2. To replace it: " in cell.error
 
 
 @pytest.mark.one_machine("it shows the plan of one machine")

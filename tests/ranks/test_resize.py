@@ -39,7 +39,7 @@ def test_the_magics_say_what_has_become_of_it(open_notebook: Callable[..., Noteb
     notebook = open_notebook()
     notebook.ok("%jaxcluster start -n 2 --devices-per-process 1 --platform cpu")
     notebook.ok("%%spmd\nimport jax\nlr = 0.5")
-    for command, count in (("restart -n 3", 3), ("resize -n 2", 2)):
+    for command, count in (("restart -n 3", 3), ("restart -n 2", 2)):
         told = notebook.ok(f"%jaxcluster {command}").text
         assert f"{count} ranks after" in told
         assert "Lost" not in told
@@ -47,7 +47,7 @@ def test_the_magics_say_what_has_become_of_it(open_notebook: Callable[..., Noteb
     for command, why in (
         ("restart -n 4 --clean", "restart -n keeps the variables, so it does not take --clean."),
         ("restart --mesh data=2", "--mesh is for another number of ranks."),
-        ("resize", "How many ranks should it have?"),
+        ("resize", "%jaxcluster resize was removed."),
     ):
         cell = notebook.run(f"%jaxcluster {command}")
         assert why in cell.error

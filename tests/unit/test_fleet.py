@@ -170,10 +170,10 @@ def test_what_is_left_is_offered_where_some_hosts_are_lost(fleet: Fleet) -> None
     fleet.places[0].lost = "gone"
     assert fleet.left == Left(5, ("h2", "h3"))
     assert fleet.left.offer == (
-        "%jaxcluster resize -n 5 goes on with what is left, hosts h2 and h3"
+        "%jaxcluster restart -n 5 goes on with what is left, hosts h2 and h3"
     )
     fleet.places[1].lost = "gone"
-    assert fleet.left.offer == "%jaxcluster resize -n 3 goes on with what is left, host h3"
+    assert fleet.left.offer == "%jaxcluster restart -n 3 goes on with what is left, host h3"
     fleet.leave_out_lost()
     assert [place.name for place in fleet.in_use] == ["h3"]
     assert fleet.left == Left()
@@ -240,7 +240,7 @@ def test_a_lost_host_that_cant_be_replaced_leaves_the_others(
     assert caught.value.message == (
         "Host h2 is lost (its agent has ended), and its launcher can't replace it."
     )
-    offer = "%jaxcluster resize -n 2 goes on with what is left, host h1. Or: "
+    offer = "%jaxcluster restart -n 2 goes on with what is left, host h1. Or: "
     assert caught.value.hint == (
         f"{offer * offered}%jaxcluster stop, then start again with the hosts that are up."
     )
