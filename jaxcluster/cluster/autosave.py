@@ -45,6 +45,7 @@ class Autosave:
         self._lock = threading.Lock()  # one save at a time
         self._thread: threading.Thread | None = None
         self._not_before = 0.0
+        self._is_cancelled = False
 
     def after(self, world: World, cell: int) -> None:
         """Save the end of a cell, on a thread; returns when its place among the cells is taken."""
@@ -58,6 +59,12 @@ class Autosave:
         self._thread = threading.Thread(target=save, name="jaxcluster-autosave", daemon=True)
         self._thread.start()
         sent.wait(saving.TIMEOUT_S)
+
+    def cancel(self) -> None:
+        """Give up what is being saved: the ranks are about to end."""
+        self._is_cancelled = True
+        self.wait()
+        self._is_cancelled = False
 
     def wait(self) -> None:
         """Return when what is being saved is saved."""
@@ -103,8 +110,8 @@ class Autosave:
 
         def check() -> None:
             sent()
-            if world.is_broken:
-                raise RecoveryError("a rank died meanwhile")
+            if world.is_broken or self._is_cancelled:
+                raise RecoveryError("it was given up for new processes")
 
         answers = world.ask_in_turn(each, timeout_s=saving.TIMEOUT_S, check=check)
         return Kept(folder, replies(answers), len(ranks))

@@ -88,7 +88,7 @@ class Lifecycle(abc.ABC):
             if self.kept is not None:
                 self.kept.folder.remove()
                 self.kept = None
-            self.autosave.wait()
+            self.autosave.cancel()
             self.autosave.forget()
             if self._allocation is not None:  # it had no processes
                 self._allocation.end()

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from jaxcluster import wire
 from jaxcluster.cluster import events, saving, stopbutton
 from jaxcluster.cluster.owner import Owner
+from jaxcluster.cluster.saving import BadSave
 from jaxcluster.cluster.starting import Starting
 from jaxcluster.errors import (
     CellInterrupted,
@@ -206,7 +207,7 @@ class Renewal:
             elif kept is not None:
                 kept.folder.remove()
             raise GivenUp
-        cluster.autosave.wait()
+        cluster.autosave.cancel()
         if self.wanted.spec is not None or self.wanted.clean:
             cluster.autosave.forget()
         if self.wanted.spec is not None:
@@ -262,8 +263,10 @@ class Renewal:
         world, saves = self.cluster.world, self.cluster.autosave
         made_by = self.cluster.made_by
         restored = saving.load(world, kept, self._check, self.wanted.when, made_by)
-        if restored.replaced and saves.kept is not None:
-            restored = saving.fill_in(world, saves.kept, saves.cell, restored, self._check)
+        saved = saves.kept.looked_at() if restored.replaced and saves.kept is not None else None
+        if saved is not None and len(saved.reports) == world.num_processes:
+            with contextlib.suppress(BadSave):  # the others have their own all the same
+                restored = saving.fill_in(world, saved, saves.cell, restored, self._check)
         return replace(restored, seconds=time.perf_counter() - self._began)
 
     def _watch(self, starting: Starting | None) -> None:

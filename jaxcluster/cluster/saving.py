@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from jaxcluster.cluster.world import World
-from jaxcluster.errors import RecoveryError
+from jaxcluster.errors import RankDied, RankError, RecoveryError
 from jaxcluster.model.fitted_meshes import fit_mesh
 from jaxcluster.ranks import name_ranks, tell_each
 from jaxcluster.records.saved_states import Kept
@@ -22,12 +22,17 @@ from jaxcluster.text import plural
 from jaxcluster.wire.link import Sink, replies
 from jaxcluster.wire.ops.saving import Bind, Drop, Load, Loaded, MeshAxes, Save, Saved, SavePlace
 
+
 Check = Callable[[], None]  # raises where what goes on is to end
 
 TIMEOUT_S = 600.0
 GONE = "parts of it were on a rank that is gone"
 OWN = "each rank had its own"
 FEW = 8  # lost names that are told with their reasons
+
+
+class BadSave(Exception):
+    """What autosave has saved can't be read."""
 
 
 @dataclass(frozen=True)
@@ -207,6 +212,9 @@ def fill_in(world: World, saved: Kept, cell: int, restored: Restored, check: Che
 
     Args:
       restored: what ``load`` has said.
+
+    Raises:
+      BadSave: a rank could not read it; nothing of it is bound.
     """
     ranks, reports, token = range(world.num_processes), saved.reports, uuid.uuid4().hex
     spanning = {name for report in reports.values() for name in report.spanning}
@@ -221,7 +229,13 @@ def fill_in(world: World, saved: Kept, cell: int, restored: Restored, check: Che
         )
         for rank in ranks
     }
-    loaded = replies(world.ask_in_turn(each, timeout_s=TIMEOUT_S, check=check))
+    try:
+        loaded = replies(world.ask_in_turn(each, timeout_s=TIMEOUT_S, check=check))
+    except BaseException as error:
+        world.link.request_each(dict.fromkeys(ranks, Drop(token)), sink=Sink())
+        if isinstance(error, RankError) and not isinstance(error, RankDied):
+            raise BadSave(str(error)) from None
+        raise
     torn = {n: "was lost" for one in loaded.values() for n in one.lost if n in spanning}
     bind = partial(Bind, token=token, lost=torn)
     bound = replies(world.ask_in_turn(dict.fromkeys(ranks, bind), timeout_s=TIMEOUT_S, check=check))
