@@ -104,10 +104,6 @@ class StateFile:
         at, size, _ = self._sections[number]
         return np.frombuffer(self._map, np.uint8, size, at) if size else np.empty(0, np.uint8)
 
-    def nbytes(self, number: int) -> int:
-        """The size of a section."""
-        return int(self._sections[number][1])
-
     def check(self, number: int) -> None:
         """Compare a section with its checksum.
 
@@ -120,7 +116,7 @@ class StateFile:
     def copy(self, number: int) -> Bytes:
         """A section's bytes, checked, in memory of their own."""
         self.check(number)
-        size = self.nbytes(number)
+        size = int(self._sections[number][1])
         whole = np.empty(size + ALIGNMENT, np.uint8)
         first = -whole.ctypes.data % ALIGNMENT
         copied = whole[first : first + size]
