@@ -49,12 +49,13 @@ def load(
     only: set[str] | None = None,
     ranks: Iterable[int] = (0,),
     fitted: Mapping[Any, Any] | None = None,
+    is_part: bool = False,
 ) -> tuple[dict[str, Any], loading.Values]:
     """Load what the first of these ranks has saved, and bind it."""
     names = namespace() if into is None else into
     files = {rank: StateFile(folder / file_name(rank)) for rank in ranks}
     found, base = loading.Values(), min(files)
-    loading.load(found, files, base, names, lambda: None, fitted or {}, only)
+    loading.load(found, files, base, names, lambda: None, fitted or {}, only, is_part=is_part)
     names |= found.names
     return names, found
 

@@ -22,7 +22,6 @@ from jaxcluster.text import plural
 from jaxcluster.wire.link import Sink, replies
 from jaxcluster.wire.ops.saving import Bind, Drop, Load, Loaded, MeshAxes, Save, Saved, SavePlace
 
-
 Check = Callable[[], None]  # raises where what goes on is to end
 
 TIMEOUT_S = 600.0

@@ -14,6 +14,7 @@ import linecache
 import operator
 import textwrap
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any
@@ -28,6 +29,9 @@ CELLS = "__main__"
 FUTURE = 0x1000000  # from __future__ import annotations
 PLAIN = (bool, int, float, complex, str, bytes, type(None), tuple, list, dict, set, np.ndarray)
 BOUND = MethodType, operator.methodcaller
+
+# While it is set, a class that the namespace has from the same statement is not made again.
+kept: ContextVar[set[type] | None] = ContextVar("kept", default=None)
 
 
 class Circular(Exception):
@@ -162,6 +166,10 @@ def _flags(node: ast.ClassDef, cls: type) -> int:
 
 def run(statement: Statement, needs: Mapping[str, Any], names: dict[str, Any]) -> Any:
     """The class that a statement makes where what it needs is bound. It leaves no name behind."""
+    there, known = names.get(statement.name), kept.get()
+    if known is not None and isinstance(there, type) and statement_of(there) == statement:
+        known.add(there)
+        return there
     before = {name: names[name] for name in (*needs, statement.name) if name in names}
     source = "\n" * (statement.first - 1) + statement.source
     code = compile(source, statement.file, "exec", statement.flags, dont_inherit=True)
@@ -204,7 +212,9 @@ def _is_of_cells(function: Any) -> bool:
 
 
 def set_state(cls: Any, state: tuple[Mapping[str, Any], Any]) -> None:
-    """Set what ``state_of`` found."""
+    """Set what ``state_of`` found, unless the class is the one that is there."""
+    if cls in (kept.get() or ()):
+        return
     added, how = state
     for name, value in added.items():
         with contextlib.suppress(Exception):  # a class may refuse it

@@ -12,6 +12,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from jaxcluster.engine.private.pytrees import register
+from jaxcluster.rank.state import classes
 from jaxcluster.rank.state.arrays import ArraysToLoad
 from jaxcluster.rank.state.file import BadFile, StateFile
 from jaxcluster.rank.state.pickling import Fitted, Unpickler
@@ -79,11 +80,12 @@ def load(
       check: raises where it is to end.
       fitted: for meshes of all devices, by their axes and sizes, the sizes that they have now.
       only: the names that are wanted, where it is another rank's file.
-      is_part: no settings are wanted.
+      is_part: no settings are wanted, and the classes of cells that are there stay.
 
     Raises:
       BadFile: a file was changed.
     """
+    classes.kept.set(set() if is_part else None)
     sections = _Sections(files[base], namespace, ArraysToLoad(files, base).array, fitted)
     for name, start, _, first in files[base].about["names"]:
         check()

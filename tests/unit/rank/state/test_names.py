@@ -347,6 +347,27 @@ def test_a_large_namespace_takes_no_longer_for_each_name() -> None:
     assert took[8000] < 5 * took[2000], took
 
 
+def test_a_part_of_a_file_is_of_the_classes_that_are_there(tmp_path: Path) -> None:
+    names = cell(
+        """
+class Net(eqx.Module):
+    weight: object
+class Deep(Net):
+    inner: object = None
+net, own = Deep(x, Net(x)), Net(3)
+"""
+    )
+    save(names, tmp_path)
+    names["Net"].step = 5
+    before = names["Net"], names["Deep"], names["own"]
+    _, found = load(tmp_path, names, only={"net"}, is_part=True)
+    assert not found.lost and (names["Net"], names["Deep"], names["own"]) == before
+    assert type(names["net"]) is names["Deep"] and type(names["net"].inner) is names["Net"]
+    assert names["Net"].step == 5
+    whole, _ = load(tmp_path)
+    assert whole["Net"] is not names["Net"] and type(whole["net"]) is whole["Deep"]
+
+
 def test_a_pytree_that_holds_itself_through_a_cells_class_leaves_recursion_as_it_was() -> None:
     names = cell(
         """
