@@ -45,7 +45,7 @@ def line(
         )
     waiting = {wait.rank for wait in waits}
     at_work = {rank: _does(state) for rank, state in states.items() if rank not in waiting}
-    if waits or have_ended:
+    if waits:
         for does, ranks in by_value({r: d for r, d in at_work.items() if d}).items():
             told.append(f"{begin_ranks(ranks, hosts)} {does if len(ranks) == 1 else _many(does)}")
     else:
@@ -53,6 +53,12 @@ def line(
         for name, ranks in by_value(launching).items():
             seconds = format_seconds(max(states[rank].launching_s for rank in ranks))
             told.append(f"{begin_ranks(ranks, hosts)}: in {name} for {seconds}")
+        late = {r: d for r, d in at_work.items() if d and states[r].seconds > LONG_S and have_ended}
+        for does, ranks in by_value(late).items():
+            seconds = format_seconds(max(states[rank].seconds for rank in ranks))
+            are = does if len(ranks) == 1 else _many(does)
+            others = "the other ranks have ended the cell"
+            told.append(f"{begin_ranks(ranks, hosts)} {are} ({seconds}); {others}")
     told = [one.rstrip(".") for one in silent] + told
     return "; ".join(told[:MOST]) + ("." if told else "")
 

@@ -204,7 +204,7 @@ def test_a_terminal_has_one_line_of_who_is_waited_for(private_home: Home, tmp_pa
         "%%spmd\nimport jax, time\nprint('ha' + 'lf', end='')\n"
         "if jax.process_index(): time.sleep(8)",
     )
-    told = r"\x1bD\x1b\[1A\x1b7\r+\nRank 1 still works at cell \[\d+\] line 4 \({} s\); rank 0 has "
+    told = r"\x1bD\x1b\[1A\x1b7\r+\nRank 1 is at work in line 4 \({} s\); the other ranks have "
     wiped = r"ended the cell\.\x1b8\x1b7\r+\n\x1b\[J\x1b8"
     try:
         terminal.expect_exact("In [1]:")
@@ -224,7 +224,7 @@ def test_in_a_pipe_it_is_told_now_and_then_without_control_characters(
 ) -> None:
     done = ipython(*LOAD, "%%spmd\nimport jax, time\nif jax.process_index(): time.sleep(8)")
     assert re.fullmatch(
-        r"Rank 1 still works at cell \[\d+\] line 3 \(\d s\); rank 0 has ended the cell\.\n",
+        r"Rank 1 is at work in line 3 \(\d s\); the other ranks have ended the cell\.\n",
         done.stderr,
     )
 
