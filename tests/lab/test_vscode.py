@@ -60,7 +60,6 @@ CELLS = {
     '.textContent = "by a script"</script>\'))',
     "skip": "%%spmd\nif jax.process_index() == 0:\n    y = jnp.sum(x)",
     "report": "%jaxcluster report",
-    "journal": "%jaxcluster journal",
     "error": "%%spmd\nraise ValueError('boom')",
     "status": "%jaxcluster status --live",
     "history": "%jaxcluster history",
@@ -161,14 +160,13 @@ def draw(chromium: Any, url: str) -> dict[str, Shown]:
 
 # What needs no HTML, and what the HTML of each other output begins with.
 PLAIN = {
-    "start": "Cluster 'main': ranks 0, 1", "print": "0 28.0", "skip": "Divergence: Line 2 runs",
+    "start": "Cluster 'main': ranks 0, 1", "print": "0 28.0", "skip": "ended the cell without the launch",
     "error": "On all 2 ranks:", "stop": "Stopped ranks 0, 1",
-    "journal": "Programs of ranks 0, 1",
 }  # fmt: skip
 RICH = {
     "all": "I am 1", "shards": "2 parts on 2 devices of 2 processes",
     "widget": "2 parts on 2 devices of 2 processes", "script": "by a script",
-    "report": "<- first difference",
+    "report": "all of their ranks agreed on",
     "status": "as of", "history": "this notebook",
 }  # fmt: skip
 
