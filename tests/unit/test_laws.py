@@ -122,6 +122,7 @@ def test_these_names_are_jaxclusters_interface() -> None:
         "JaxClusterError",
         "RunningCell",
         "__version__",
+        "agree",
         "attach",
         "current",
         "load_ipython_extension",
