@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import linecache
+import re
 from collections.abc import Iterator, Mapping
 from types import FrameType
 
@@ -11,6 +13,9 @@ from jaxcluster.engine.library_code import is_telling_file, short_name
 
 SOURCE_CHARS = 80  # of a line
 KEPT = 4096  # places
+
+# What IPython makes of a line such as "%run train.py".
+_MAGIC = re.compile(r"get_ipython\(\)\.run_line_magic\(('\w+', '(?:[^'\\]|\\.)*')\)")
 
 _CELL, _TELLING, _OTHER = "cell", "telling", "other"
 
@@ -83,4 +88,7 @@ def outward(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _source(file: str, line: int) -> str:
-    return linecache.getline(file, line).strip()[:SOURCE_CHARS]
+    text = linecache.getline(file, line).strip()
+    if (magic := _MAGIC.fullmatch(text)) is not None:
+        text = "%" + " ".join(ast.literal_eval(f"[{magic[1]}]")).rstrip()
+    return text[:SOURCE_CHARS]
