@@ -1,6 +1,6 @@
 """Random namespaces, saved and loaded, compared in depth.
 
-``python tests/unit/rank/state/test_search.py SEED COUNT`` runs more of them.
+``PYTHONPATH=tests python tests/unit/rank/state/test_search.py SEED COUNT`` runs more of them.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import sys
 from typing import Any
 
 import numpy as np
+import pytest
 from savednames import Comparison, alone, memory_of, namespace, run_cell
 
-COUNT = int(os.environ.get("JAXCLUSTER_SEARCH", "1500"))
+COUNT, PARTS = int(os.environ.get("JAXCLUSTER_SEARCH", "1500")), 4
 CELL = """
 import dataclasses, enum, functools, typing
 import jax, jax.numpy as jnp, numpy as np
@@ -240,8 +241,9 @@ def search(first: int, count: int) -> None:
     assert not failed, f"{len(failed)} of {count}:\n{told}"
 
 
-def test_random_namespaces_come_back_as_they_were() -> None:
-    search(0, COUNT)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_random_namespaces_come_back_as_they_were(part: int) -> None:
+    search(part * COUNT // PARTS, COUNT // PARTS)
 
 
 if __name__ == "__main__":
