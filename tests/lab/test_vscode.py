@@ -160,7 +160,8 @@ def draw(chromium: Any, url: str) -> dict[str, Shown]:
 
 # What needs no HTML, and what the HTML of each other output begins with.
 PLAIN = {
-    "start": "Cluster 'main': ranks 0, 1", "print": "0 28.0", "skip": "ended the cell without the launch",
+    "start": "Cluster 'main': ranks 0, 1", "print": "0 28.0",
+    "skip": "ended the cell without the launch",
     "error": "On all 2 ranks:", "stop": "Stopped ranks 0, 1",
 }  # fmt: skip
 RICH = {
