@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,28 +54,3 @@ def test_a_checkpoint_has_no_moment_of_a_cell_that_runs(
     pair.restore("c", tmp_path)
     told = pair.run("print(n, len(seen))", show=False)
     assert [told.stdout(rank) for rank in range(2)] == ["20 20\n"] * 2
-
-
-def test_a_checkpoint_is_for_its_owner_alone_whatever_the_umask(
-    start: Callable[..., jaxcluster.Cluster], tmp_path: Path
-) -> None:
-    cluster = start(1, name="umask")
-    cluster.run("x = 1", show=False)
-    before = os.umask(0o002)
-    try:
-        for _ in range(2):
-            cluster.checkpoint("c", tmp_path / "deep" / "er")
-    finally:
-        os.umask(before)
-    assert "Restored 1" in cluster.restore("c", tmp_path / "deep" / "er")
-    assert [path.name for path in (tmp_path / "deep" / "er").iterdir()] == ["c"]
-
-
-def test_a_cluster_has_its_checkpoints_in_python(pair: jaxcluster.Cluster, tmp_path: Path) -> None:
-    pair.run("level = 1")
-    assert f"in {tmp_path}/before." in pair.checkpoint("before", tmp_path)
-    pair.run("level = 3")
-    assert "Restored" in pair.restore("before", tmp_path)
-    assert pair["level"] == 1
-    with pytest.raises(UsageError, match="There is no checkpoint 'after'"):
-        pair.restore("after", tmp_path)

@@ -32,7 +32,6 @@ from jaxcluster.cluster import lifecycle
 from jaxcluster.errors import (
     CellFailed,
     EnginesMissing,
-    JaxClusterError,
     NoCluster,
     RankDied,
 )
@@ -133,14 +132,6 @@ def test_recovery_waits_when_it_is_set_to_ask(ranks: jaxcluster.Cluster) -> None
     assert "%jaxcluster restart gives it new processes" in str(caught.value)
     assert "rank 1 replaced" in ranks.restart()
     check_whole(ranks, 1)
-
-
-def test_a_restart_keeps_variables_and_a_clean_one_does_not(ranks: jaxcluster.Cluster) -> None:
-    assert "variables kept" in ranks.restart()
-    check_whole(ranks)
-    ranks.restart(clean=True)
-    with pytest.raises(JaxClusterError, match="history"):
-        ranks.run("print(history)", show=False)
 
 
 def test_a_stopped_rank_is_told_and_the_cell_goes_on_when_it_does(

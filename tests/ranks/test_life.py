@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from helpers import GONE_S, Home, Notebook, until
-from overhosts import Process, process_of, processes_of, send_signal
+from overhosts import Process, process_of, processes_of
 
 import jaxcluster
 from jaxcluster.allocation.local import LocalProcesses
@@ -170,28 +170,6 @@ def test_another_process_attaches_shares_the_ranks_and_leaves_them_running(
     owner.wait_for("seen")
 
 
-def test_cells_of_two_notebooks_take_turns_in_one_order_on_all_ranks(
-    other: Callable[[str], Owner], private_home: Home
-) -> None:
-    owner = other(
-        "import jaxcluster\n"
-        "cluster = jaxcluster.start(2, name='ours')\n"
-        "cluster.run('order = []')\nprint('ready')\n"
-        "for k in range(40): cluster.run(f'order.append((0, {k}))')\n"
-        "print('done')\ninput()"
-    )
-    owner.wait_for("ready")
-    attached = attach("ours")
-    for k in range(40):
-        attached.run(f"order.append((1, {k}))")
-    owner.wait_for("done")
-    record = attached.run("print(order)", show=False)
-    orders = [eval(record.stdout(rank)) for rank in range(2)]
-    assert orders[0] == orders[1]
-    assert sorted(orders[0]) == [(who, k) for who in range(2) for k in range(40)]
-    attached.close()
-
-
 def test_a_cluster_that_does_not_exist_is_not_attached_to(private_home: Home) -> None:
     with pytest.raises(NoCluster) as caught:
         attach("nowhere")
@@ -280,38 +258,6 @@ def test_a_detached_cluster_outlives_even_kill_9(
 
 
 # --------------------------------------------------------------------------- restart
-
-
-def test_a_clean_restart_gives_new_processes_of_the_same_spec(start: Start) -> None:
-    running = start(name="again", devices_per_process=2, env={"MINE": "1"})
-    running.run("a = 1")
-    pids, spec = running.record.pids, running.spec
-    running.restart(clean=True)
-    assert current() is running
-    assert (running.name, running.spec) == ("again", spec)
-    assert not set(running.record.pids) & set(pids)
-    record = running.run(
-        "import jax, os\nprint('a' in globals(), jax.device_count(), os.environ['MINE'])",
-        show=False,
-    )
-    assert [record.stdout(r) for r in range(2)] == ["False 4 1\n"] * 2
-
-
-def test_a_deadlocked_cluster_can_be_restarted(start: Start) -> None:
-    running = start(name="again")
-    running.run("import jax.experimental.multihost_utils as m")
-    running.submit("m.sync_global_devices('never')", ranks=[1])
-    until(lambda: running.status()[1].state == "running", "rank 1 is in the barrier")
-    running.restart(clean=True)
-    assert running.run("print(1)", show=False).stdout(1) == "1\n"
-
-
-def test_a_cluster_whose_rank_was_killed_can_be_restarted(start: Start) -> None:
-    running = start(name="again")
-    send_signal(running, 1)
-    until(lambda: running.dead, "the notebook hears of it")
-    running.restart(clean=True)
-    assert running.run("print(1)", show=False).stdout(1) == "1\n"
 
 
 # --------------------------------------------------------------------------- logs

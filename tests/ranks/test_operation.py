@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -422,67 +421,6 @@ def test_pulls_and_pushes_into_a_small_dev_shm_end_well(private_home: Home) -> N
     if "mount:" in done.stderr:
         pytest.skip("no file system can be mounted here")
     assert done.stdout.strip() == "[7, 7, 7, 7] 4 True []", done.stderr[-3000:]
-
-
-RESTARTS = """
-import subprocess, jaxcluster
-from jaxcluster.records import saved_states
-with jaxcluster.start(2) as cluster:
-    cluster.run("import jax, numpy as np; rank = jax.process_index()")
-    cluster.run("x = np.full(12 << 20, 1 + rank, np.uint8)")
-    def restart(*parts):
-        line = cluster.restart()
-        shown = cluster.run("print(int(x.sum()) >> 20)", show=False)
-        sums = [shown.stdout(rank).strip() for rank in range(2)]
-        print(*parts, "variables kept" in line, sums, flush=True)
-    restart("by size")
-    room, saved_states.memory_room = saved_states.memory_room, lambda path: 1 << 40
-    restart("full after all")
-    saved_states.memory_room = room
-    root = saved_states.registry.runtime_root()
-    subprocess.run(["mount", "-o", "remount,size=8m", root], check=True)
-    pids = cluster.record.pids
-    try:
-        restart()
-    except jaxcluster.JaxClusterError as error:
-        print(error.message, error.hint.splitlines(), cluster.record.pids == pids, flush=True)
-    subprocess.run(["mount", "-o", "remount,size=90m", root], check=True)
-    restart("with room")
-    cluster.run("import os; _ = os.umask(0o777)")
-    restart("umask")
-"""
-
-
-@pytest.mark.one_machine("it makes the notebook's /dev/shm small, which its ranks must share")
-def test_a_restart_keeps_the_variables_wherever_there_is_room(private_home: Home) -> None:
-    """And where there is none it ends nobody: their processes have them still."""
-    command = unshared("-m")
-    script = (
-        "mount -t tmpfs -o size=16m none /dev/shm && mkdir -m 700 $JAXCLUSTER_RUNTIME_DIR && "
-        'mount -t tmpfs -o size=90m,mode=700 none $JAXCLUSTER_RUNTIME_DIR && exec "$@"'
-    )
-    env = private_home.environ()
-    env.pop("TMPDIR", None)
-    done = subprocess.run(
-        [*command, "sh", "-c", script, "sh", sys.executable, "-c", RESTARTS],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
-    if "mount:" in done.stderr:
-        pytest.skip("no file system can be mounted here")
-    assert done.stdout.count("\n") == 5, done.stderr[-3000:]
-    by_size, full, refused, with_room, umask = done.stdout.splitlines()
-    assert by_size == "by size True ['12', '24']"
-    assert full == "full after all True ['12', '24']"
-    # One of them may still find room for itself alone.
-    assert re.match("The variables of ranks? .* could not be saved, so nothing was ended", refused)
-    assert "its 12 MiB can't be written" in refused and "No space left" in refused
-    assert "Free some space there" in refused and refused.endswith("True")
-    assert with_room == "with room True ['12', '24']"
-    assert umask == "umask True ['12', '24']"
 
 
 def test_a_pull_leaves_no_value_held_on_any_rank(cluster: jaxcluster.Cluster) -> None:
