@@ -300,7 +300,7 @@ class RunningCell:
                 kind = event.body.kind
                 self._hold(rank, bool(kind), now)
                 self.talk.paused(rank, kind)
-            case "died" if not self._is_over:
+            case "died" if not self._is_over or rank in self._open_ranks():
                 death = self._world.dead.get(rank) or wire.Death(event.why)
                 self._deaths[rank] = death
                 record.records[rank].died = death.why

@@ -46,7 +46,6 @@ class Exit:
 
     Attributes:
       code: below 0 the signal.
-      launches: a rank's last.
       host: which one it was on, among several.
     """
 
