@@ -37,7 +37,6 @@ CHOICE = (
     f"{STOPS}_who_waits_for_a_rank_that_dies_is_told_at_once",
     f"{DEATHS}_an_idle_rank_that_is_killed_is_replaced",
     f"{DEATHS}_a_rank_that_is_killed_in_a_collective",
-    f"{DEATHS}_all_ranks_in_different_collectives_get_their_variables_on_new_processes",
     f"{DEATHS}_the_death_of_the_coordinator_is_told_and_the_ranks_are_replaced",
     f"{RANKS}/test_life.py::test_nothing_outlives_its_owner",
     f"{RANKS}/test_respawn.py::test_two_stops_leave_a_cluster_that_says_what_it_is_and_comes_back"
