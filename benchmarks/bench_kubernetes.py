@@ -2,7 +2,7 @@
 
 The cluster is the tests' own (``tests/rig``): its nodes are namespaces of this machine, its API
 server is a stand-in that schedules at once. So what is measured is what a start adds to what the
-scheduler takes, and not Kubernetes. Root and ``jaxcluster[k8s]`` are needed.
+scheduler takes, and not Kubernetes. Root and ``jaxcluster[kubernetes]`` are needed.
 
 Each round runs all sides in turn, cold, each in a process of its own: from the Job's creation (for
 jaxcluster: from the call of ``start``) until the result of a sum over all processes is there.

@@ -27,8 +27,8 @@ from jaxcluster.agent.transport import Keys
 from jaxcluster.allocation.supervisor import ForkServers, HostLost, OnEvent
 from jaxcluster.errors import LaunchError
 from jaxcluster.host.reachability import connection_errors
-from jaxcluster.launchers.base import Reason
 from jaxcluster.launchers.commands import StartedAgent
+from jaxcluster.launchers.failures import Reason
 from jaxcluster.launchers.hosts import ranks_by_host
 from jaxcluster.records.registry import HostRecord
 from jaxcluster.text import join_words

@@ -116,7 +116,7 @@ class HostAllocation(Allocation):
             self._own_folder.mkdir(parents=True, mode=0o700, exist_ok=True)  # a successor's tunnel
             self._own_folder = self.folder / launch_folder(claim.id)
             self._write_keys(self._keys)
-            self._launch.guarded.look_after([self.folder])
+            self._launch.look_after([self.folder])
 
     def prepare(
         self,
@@ -170,7 +170,10 @@ class HostAllocation(Allocation):
         check_files(0, plan.num_hosts)
         fleet = Fleet(keys, lambda: launcher.ended(plan))
         folders = [self.folder, *([self._shared] if self._shared is not None else [])]
-        launch = Launch(launcher, plan, fleet.ended, _note, folders, [self.claim.descriptor])
+        launch = launcher.launch(
+            plan, on_end=fleet.ended, on_notice=_note, folders=folders,
+            kept_open=[self.claim.descriptor],
+        )  # fmt: skip
         try:
             left_s = max(1.0, deadline - time.monotonic())
             say(f"starting agents on {plan.num_hosts} hosts ...")
@@ -274,11 +277,11 @@ class HostAllocation(Allocation):
     def detach(self) -> None:
         assert self.fleet is not None and self._launch is not None
         self.fleet.command(Detach(True))
-        self._launch.guarded.detach([self.folder])  # by which others find it
+        self._launch.detach([self.folder])  # by which others find it
 
     def let_go(self) -> None:
         if self._launch is not None:
-            self._launch.guarded.leave()
+            self._launch.leave()
         self.fleet = self._launch = None
         self.claim.let_go()
 

@@ -1,4 +1,4 @@
-"""What a launcher is: it starts one agent per host, stops them, and says why they ended.
+"""What a launcher is: it gets one agent onto each host, and nothing else.
 
 ``Launcher.render`` is pure: from a user's options to a ``LaunchPlan``, which says all that will be
 run and written, and is what ``--dry-run`` shows. ``launchers.commands`` carries a plan out, and
@@ -8,19 +8,25 @@ run and written, and is what ``--dry-run`` shows. ``launchers.commands`` carries
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from jaxcluster.launchers import failures
 from jaxcluster.launchers.detection import Inside, Surroundings
+from jaxcluster.launchers.failures import Reason
 from jaxcluster.launchers.hosts import named_hosts
 from jaxcluster.launchers.quoting import quote_path
 from jaxcluster.launchers.shared_options import NAMED_HOSTS
 from jaxcluster.options.table import Option
 from jaxcluster.supervision.guard import Task
+
+if TYPE_CHECKING:
+    from jaxcluster.launchers.commands import Launch
 
 FENCE = "--fence"  # the last argument of a successor: it first ends an older agent on its host
 LEASE_S = 20.0  # an agent without its owner's connection ends after this
@@ -109,14 +115,6 @@ def announcements(line: str) -> tuple[list[Mapping[str, Any]], str]:
 
 
 @dataclass(frozen=True)
-class Tunnel:
-    """A Unix socket here that ends at one there."""
-
-    here: str
-    there: str
-
-
-@dataclass(frozen=True)
 class PlannedFile:
     """A file to be written before the commands run; in a folder of the user's own."""
 
@@ -129,21 +127,23 @@ class PlannedFile:
 class Command(Task):
     """One command of a launcher. The agents of one that keeps its standard input end with that.
 
+    One with a ``socket`` starts one agent, which is reached there.
+
     Attributes:
       hosts: the numbers of the hosts on which it starts an agent.
       python: what its agents are started with there, for messages.
       announces_in: the file in which its agents' lines come; empty where they come on its output.
-      tunnel: how its agent is reached; None where the agent says it.
+      says_in: a file with what went wrong, beside its own standard error.
       through: the jump host; at most ``AT_ONCE`` commands log in through one at a time.
-      may_be_tried_again: whether it may be run again after a failure that may pass.
+      tried_again: what it says (a pattern) where it may be run again; empty for never.
     """
 
     hosts: tuple[int, ...]
     python: str = ""
     announces_in: str = ""
-    tunnel: Tunnel | None = None
+    says_in: str = ""
     through: str = ""
-    may_be_tried_again: bool = False
+    tried_again: str = ""
 
 
 @dataclass(frozen=True)
@@ -157,16 +157,20 @@ class LaunchPlan:
       ranks: how many ranks each host gets; None where the hosts' devices decide it.
       commands: one for all hosts, or one for each.
       files: written before.
+      objects: what is asked of an API, as JSON.
+      folder: where the sockets lie that lead to agents, where no command makes them.
       notes: what the user should know besides.
       agent: what ``successor`` starts where no command here starts one agent alone.
     """
 
     launcher: str
     num_hosts: int
-    commands: tuple[Command, ...]
+    commands: tuple[Command, ...] = ()
     hosts: tuple[str, ...] = ()
     ranks: tuple[int, ...] | None = None
     files: tuple[PlannedFile, ...] = ()
+    objects: tuple[Mapping[str, Any], ...] = ()
+    folder: str = ""
     notes: tuple[str, ...] = ()
     agent: AgentOptions | None = None
 
@@ -181,8 +185,6 @@ class End:
       errors: the last lines of its standard error.
       chatter: the last lines of its output that no agent wrote.
       was_ready: whether its agents had announced themselves.
-      evidence: what ``Launcher.evidence`` found.
-      cancel_said: the last line of what its cancel command has said, where that has failed.
     """
 
     command: Command
@@ -190,28 +192,6 @@ class End:
     errors: tuple[str, ...] = ()
     chatter: tuple[str, ...] = ()
     was_ready: bool = False
-    evidence: tuple[str, ...] = ()
-    cancel_said: str = ""
-
-
-@dataclass(frozen=True)
-class Reason:
-    """Why an agent ended or never came, in one sentence, and what to type next.
-
-    Attributes:
-      message: what happened, with the launcher's own last line.
-      hint: what to type.
-      may_pass: whether the same command may well succeed when it is run again.
-      has_ended: whether the agent itself is known to have ended, not just the way to it.
-    """
-
-    message: str
-    hint: str = ""
-    may_pass: bool = False
-    has_ended: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.message}\n{self.hint}" if self.hint else self.message
 
 
 @dataclass(frozen=True)
@@ -233,10 +213,9 @@ class Launcher(ABC):
     """One way to start agents: a frozen dataclass of the options that the user gave.
 
     It is found by an entry point of its name, in the group ``jaxcluster.launchers``. A subclass has
-    at least ``name``, ``start``, ``render`` and ``explain``, a field ``num_processes`` (``-n``),
-    and one for each of its options. ``prepared``, ``granted``, ``waiting``, ``warning``,
-    ``evidence``, ``ended``, ``successor`` and ``found_around`` may look at this machine; all else
-    is pure.
+    at least ``name``, ``start``, ``render``, a field ``num_processes`` (``-n``), and one for each
+    of its options. ``of``, ``render`` and ``typed`` are pure; all else may look at this machine,
+    and may be slow.
 
     Attributes:
       name: as in ``--launcher``.
@@ -247,6 +226,8 @@ class Launcher(ABC):
       takes: what a name behind a colon names, as in ``ipp:pbs``; "" where there is none.
       python: the hosts' Python, where none is named; "" for this machine's.
       platform: the ranks' platform, where none is asked for; "" for that of the hosts' devices.
+      shares_folder: whether the folder that ``render`` gets must be one that the hosts share.
+      refused: what to do where the hosts' owner has refused what was asked for.
     """
 
     name: ClassVar[str]
@@ -256,6 +237,7 @@ class Launcher(ABC):
     takes: ClassVar[str] = ""
     python: ClassVar[str] = ""
     platform: ClassVar[str] = ""
+    refused: ClassVar[str] = ""
 
     @classmethod
     def of(cls, given: dict[str, Any], num_processes: int | None, what: str = "") -> Self:
@@ -281,7 +263,6 @@ class Launcher(ABC):
 
     @property
     def shares_folder(self) -> bool:
-        """Whether the folder that ``render`` gets must be one that the hosts share."""
         return False
 
     def prepared(self, environ: Mapping[str, str]) -> Launcher:
@@ -314,24 +295,28 @@ class Launcher(ABC):
           UsageError: an option can't be passed on.
         """
 
-    def left_behind(self, end: End, cancelled: int | None) -> Reason | None:
-        """What a command that was stopped has left behind it, and how to remove it.
+    def launch(self, plan: LaunchPlan, **options: Any) -> Launch:
+        """What carries a plan of its out; ``options`` are those of ``commands.Launch``."""
+        from jaxcluster.launchers.commands import Launch
 
-        Args:
-          cancelled: the exit status of its cancel command; None where none has run.
-        """
-        return None
+        return Launch(self, plan, **options)
 
-    @abstractmethod
-    def explain(self, end: End, hosts: Sequence[str] = ()) -> Reason:
-        """Why a command ended, in as the launcher says it. Pure.
+    def typed(self, command: Command) -> str:
+        """What a user would type to try a command's way to its hosts; "" for nothing. Pure."""
+        return ""
 
-        Args:
-          hosts: the names of all hosts, as far as they are known.
-        """
+    def explain(self, plan: LaunchPlan, end: End) -> Reason:
+        """Why a command ended, or its agents never came."""
+        one = end.command.hosts[0] if len(end.command.hosts) == 1 else None
+        where = plan.hosts[one] if plan.hosts and one is not None else "the hosts"
+        return failures.explain(
+            os.path.basename(end.command.argv[0]), where, end.code, end.was_ready,
+            (*end.chatter[-1:], *end.errors), end.command.python, self.typed(end.command),
+            self.refused,
+        )  # fmt: skip
 
     def waiting(self, plan: LaunchPlan) -> str:
-        """What is waited for, briefly, while agents have not come. Not pure; may be slow.
+        """What is waited for, briefly, while agents have not come.
 
         Raises:
           LaunchError: they never will.
@@ -341,23 +326,19 @@ class Launcher(ABC):
     def warning(self, plan: LaunchPlan) -> tuple[str, float]:
         """(what a user should be told of the agents' future, or nothing; seconds to the next look).
 
-        Not pure; may be slow. 0 seconds: there is nothing to look for.
+        0 seconds: there is nothing to look for.
         """
         return "", 0.0
 
-    def evidence(self, plan: LaunchPlan, end: End) -> tuple[str, ...]:
-        """What ``explain`` needs besides what the command has printed. Not pure; may be slow."""
-        return ()
-
     def ended(self, plan: LaunchPlan) -> Reason | None:
-        """Why all agents have ended, where that is known before the command's own end. May be slow.
+        """Why all agents have ended, where that is known before the command's own end.
 
         None: it isn't known, or they have not.
         """
         return None
 
     def successor(self, plan: LaunchPlan, number: int, name: str) -> Command | None:
-        """The command that starts a new agent on one host; None where there is none. May be slow.
+        """The command that starts a new agent on one host; None where there is none.
 
         Args:
           number: which host of the plan.
@@ -385,10 +366,12 @@ def _describe(plan: LaunchPlan) -> Iterator[str]:
     for file in plan.files:
         yield f"file {file.path} ({file.mode:04o}):"
         yield from (f"  {line}".rstrip() for line in file.text.splitlines())
+    for one in plan.objects:
+        yield f"{one['kind']}:"
+        yield from (f"  {line}" for line in json.dumps(one, indent=1).splitlines())
     told = [tuple(_about(command)) for command in plan.commands]
     # Of 64 hosts all that differs is the command.
-    common = [line for line in told[0] if all(line in lines for lines in told[1:])]
-    common = common if len(told) > 1 else []
+    common = [line for line in told[0] if all(line in each for each in told)] if told[1:] else []
     for command, lines in zip(plan.commands, told, strict=True):
         yield "run:"
         yield f"  {shlex.join(command.argv)}"
@@ -405,21 +388,12 @@ def _about(command: Command) -> Iterator[str]:
     for name, value in command.env:
         yield f"with {name}={value}"
     if command.drop:
-        yield f"without {' '.join(_grouped(command.drop))}"
+        yield f"without {' '.join(command.drop)}"
     if command.keeps_stdin:
         yield "its standard input is kept open; the agents end with it"
-    if command.tunnel is not None:
-        yield f"{command.tunnel.here} here is forwarded to {command.tunnel.there} there"
+    if command.socket:
+        yield f"its agent is reached at {command.socket}"
     if command.announces_in:
         yield f"the agents report in {command.announces_in}"
     if command.cancel:
         yield f"at the end: {shlex.join(command.cancel)}"
-
-
-def _grouped(names: Sequence[str]) -> Iterator[str]:
-    """Names of variables; more than three of one kind as ``SLURM_* (41)``."""
-    kinds: dict[str, list[str]] = {}
-    for name in names:
-        kinds.setdefault(name.partition("_")[0], []).append(name)
-    for kind, members in kinds.items():
-        yield from [f"{kind}_* ({len(members)})"] if len(members) > 3 else members

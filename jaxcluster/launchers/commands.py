@@ -1,6 +1,6 @@
 """Carries a launch plan out: its commands run under a guard, until their agents are there.
 
-    launch = Launch(launcher, plan, on_end=...)
+    launch = launcher.launch(plan, on_end=...)
     agents = launch.start(timeout_s=60)     # one for each host, in order
     ...
     launch.stop()
@@ -15,13 +15,14 @@ import itertools
 import json
 import math
 import os
-import queue
+import re
+import shlex
 import sys
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -36,22 +37,26 @@ from jaxcluster.launchers.base import (
     End,
     Launcher,
     LaunchPlan,
-    Reason,
     announcements,
 )
+from jaxcluster.launchers.failures import Reason, how_it_ended
 from jaxcluster.supervision import guard, starting
 from jaxcluster.supervision.ends import end_group, let_go
 from jaxcluster.supervision.processes import start_time
 
 TRIES = 3
-TRY_AGAIN_S = 0.5  # before the second try; each further one waits twice as long
+TRY_AGAIN_S = 0.5  # before the second try
 KEPT_LINES = 60  # of a command's output
 LOOK_S = 0.1  # how often a file of announcements is read
 OTHERS_S = 1.0  # after the first host that can't be used, for others to be told with it
 MOST_NAMES = 8  # of hosts in one message
 STOP_S = 30.0
 ASK_S = 2.0  # how often the launcher is asked what is waited for
-GUARD_KILLED = "The process that watches over the launcher's commands was killed."
+GUARD_KILLED = Reason(
+    "The process that watches over the launcher's commands was killed.",
+    "Start again: %jaxcluster start",
+)
+OnEnd = Callable[[tuple[int, ...], Reason], None]
 
 
 @dataclass(frozen=True)
@@ -80,23 +85,65 @@ class _Run:
     """One run of a command."""
 
     command: Command
-    number: int  # of the command in the plan
     tries: int = 1
     host: str = ""  # as messages call it, where it is a single one
-    pid: int | None = None
     agents: list[StartedAgent] = field(default_factory=list)
     out: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     err: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
-    file_at: int = 0
+    read_to: dict[str, int] = field(default_factory=dict)  # of its files
     trouble: Reason | None = None  # what an agent has said of itself
-    lost: list[tuple[int, Reason]] = field(default_factory=list)  # hosts, of one that goes on
+    has_ended: bool = False
+    code: int | None = None  # its exit status; None: the guard was killed, or it runs
 
     @property
     def is_ready(self) -> bool:
         return len(self.agents) >= len(self.command.hosts)
 
-    def end(self, code: int | None) -> End:
-        return End(self.command, code, tuple(self.err), tuple(self.out), self.is_ready)
+    @cached_property
+    def not_before(self) -> float:
+        """When it may be run: a first try at once, each further one after twice as long."""
+        wait_s = TRY_AGAIN_S * 2 ** (self.tries - 2) if self.tries > 1 else 0.0
+        return time.monotonic() + wait_s
+
+    def may_be_tried_again(self) -> bool:
+        """Whether it was none of its own that has ended it."""
+        again, said = self.command.tried_again, "\n".join(self.err)
+        return bool(again and self.tries < TRIES and re.search(again, said)) and not self.is_ready
+
+    def read(self) -> None:
+        """Take in the new lines of the files in which its agents announce themselves, and fail."""
+        for line in self._lines(self.command.announces_in) if not self.is_ready else ():
+            self.take(line)
+        self.err.extend(self._lines(self.command.says_in))
+
+    def _lines(self, path: str) -> list[str]:
+        """A file's new lines. It is opened each time: a shared file system shows it as of then."""
+        try:
+            with open(path, "rb") as file:
+                file.seek(self.read_to.get(path, 0))
+                data = file.read(1 << 20)
+        except OSError:
+            return []
+        whole = data[: data.rfind(b"\n") + 1]
+        self.read_to[path] = self.read_to.get(path, 0) + len(whole)
+        return whole.decode(errors="replace").splitlines()
+
+    def take(self, line: str) -> None:
+        """A line of its output."""
+        facts, rest = announcements(line)
+        for one in facts:
+            where = f"The agent on {self.host or one.get('host', 'a host')}"
+            if "error" in one:
+                told = f"{where} can't work: {one['error']}"
+                self.trouble = Reason(told, str(one.get("hint", "")))
+            elif "jaxcluster-agent-ended" in one:
+                why = one["jaxcluster-agent-ended"]
+                self.trouble = Reason(f"{where} has ended: {why}.", has_ended=True)
+            else:
+                alone = self.command.hosts[0] if len(self.command.hosts) == 1 else None
+                self.agents.append(StartedAgent(alone, one, self.command.socket))
+        if rest.strip():
+            self.out.append(rest)
 
 
 class GuardedCommands:
@@ -136,7 +183,7 @@ class GuardedCommands:
         if not self._send(run=id, task=task.told()):
             with self._lock:
                 self._tasks.pop(id, None)
-            raise LaunchError(GUARD_KILLED, "Start again: %jaxcluster start")
+            raise LaunchError(GUARD_KILLED.message, GUARD_KILLED.hint)
         return id
 
     def stop(self, id: int) -> None:
@@ -230,20 +277,18 @@ class Launch:
         self,
         launcher: Launcher,
         plan: LaunchPlan,
-        on_end: Callable[[tuple[int, ...], Reason], None] | None = None,
+        on_end: OnEnd | None = None,
         on_notice: Callable[[str], None] | None = None,
         folders: Sequence[Path] = (),
         kept_open: Sequence[int] = (),
     ) -> None:
         self.folders, self._kept_open = folders, kept_open
         self.launcher, self.plan, self.on_end, self.on_notice = launcher, plan, on_end, on_notice
-        self._events: wire.Inbox[tuple[int, Mapping[str, Any]]] = wire.Inbox()
+        self._stirred = threading.Event()
         self._runs: dict[int, _Run] = {}
         self._lock = threading.RLock()
-        self._starting = threading.Lock()
         self._guarded: GuardedCommands | None = None
-        self._is_up = self._stopped = False
-        self._left_behind: list[Reason] = []
+        self._is_up = False
         self._over = threading.Event()
 
     def start(
@@ -266,8 +311,9 @@ class Launch:
                 write(Path(file.path), file.text, file.mode)
             self._guarded = GuardedCommands(self._on_event, self._kept_open)
             self._guarded.look_after(self.folders)
-            wanted = list(enumerate(self.plan.commands))
-            found = _BringUp(self, wanted, timeout_s, progress, stopped).run()
+            found = self._bring_up(
+                timeout_s, progress or (lambda text: None), stopped or threading.Event()
+            )
         except BaseException:
             self.stop()
             raise
@@ -275,6 +321,78 @@ class Launch:
         if self.on_notice is not None:
             threading.Thread(target=self._watch, name="jaxcluster-launch", daemon=True).start()
         return sorted(found, key=lambda agent: -1 if agent.host is None else agent.host)
+
+    def _bring_up(
+        self, timeout_s: float, progress: Callable[[str], None], stopped: threading.Event
+    ) -> list[StartedAgent]:
+        wanted = [_Run(command) for command in self.plan.commands]
+        return self._await(wanted, timeout_s, progress, stopped)
+
+    def _await(
+        self,
+        wanted: Sequence[_Run],
+        timeout_s: float,
+        progress: Callable[[str], None],
+        stopped: threading.Event,
+    ) -> list[StartedAgent]:
+        """The agents of these commands: few logins at once, some tried again.
+
+        Raises:
+          LaunchError: why not.
+        """
+        due, runs, failed = list(wanted), list[_Run](), list[_Run]()
+        expected = sum(len(run.command.hosts) for run in due)
+        begun = asked = give_up_at = time.monotonic()
+        told, waits = "", ""
+        while True:
+            now = time.monotonic()
+            busy = Counter(run.command.through for run in runs if not run.is_ready)
+            for run in [run for run in due if run.not_before <= now and not failed]:
+                if not run.command.through or busy[run.command.through] < AT_ONCE:
+                    busy[run.command.through] += 1
+                    due.remove(run)
+                    runs.append(self._run(run))
+            for run in list(runs):
+                run.read()
+                if run.trouble is None and run.has_ended and run.may_be_tried_again():
+                    runs.remove(run)
+                    due.append(_Run(run.command, run.tries + 1))
+                elif run.trouble is not None or run.has_ended:
+                    runs.remove(run)
+                    # Who fails in the same moment is told with it, instead of at the next try.
+                    give_up_at = give_up_at if failed else now + OTHERS_S
+                    failed.append(run)
+            is_waiting = any(not run.is_ready for run in runs)
+            if failed and (not is_waiting or now > min(give_up_at, begun + timeout_s)):
+                raise self._refusal(failed)
+            if now > asked + ASK_S:
+                asked, waits = now, self.launcher.waiting(self.plan)
+            before, told = told, f"{sum(len(run.agents) for run in runs)} of {expected} hosts"
+            late = f"{told} were ready within {math.ceil(timeout_s)} s."
+            told += f" ({waits})" if waits else ""
+            if told != before:
+                progress(told)
+            if not (is_waiting or due or failed):
+                return [agent for run in runs for agent in run.agents]
+            if now > begun + timeout_s:
+                late_one = next((run for run in runs if not run.is_ready), None)
+                reason = self.reason(late_one) if late_one else Reason("", "--timeout 180")
+                raise LaunchError(f"{late} {reason.message}".rstrip(), reason.hint)
+            if stopped.is_set():
+                raise LaunchError(STOPPED)
+            self._stirred.wait(LOOK_S)
+            self._stirred.clear()
+
+    def _refusal(self, failed: Sequence[_Run]) -> LaunchError:
+        """Of what the first of them has failed, and which others have."""
+        first, *others = sorted(failed, key=lambda run: run.command.hosts)
+        reason, names = self.reason(first), self.plan.hosts
+        told = reason.message
+        if others and names:
+            found = [names[run.command.hosts[0]] for run in others]
+            more = f" and {len(found) - MOST_NAMES} more" if len(found) > MOST_NAMES else ""
+            told += f" Nor can be used: {', '.join(found[:MOST_NAMES])}{more}."
+        return LaunchError(told, reason.hint)
 
     def can_succeed(self, number: int, name: str) -> bool:
         """Whether there is a way to a new agent on a host. May be slow."""
@@ -291,31 +409,41 @@ class Launch:
         command = self.launcher.successor(self.plan, number, name)
         if command is None:
             return None
-        (agent,) = _BringUp(self, [(number, command)], timeout_s, None, stopped).run()
-        return agent
+        stopped = stopped or threading.Event()
+        return self._await([_Run(command)], timeout_s, lambda text: None, stopped)[0]
 
     def stop(self) -> None:
         """End every command; returns when they have ended and what they need is cancelled.
 
-        What could not be removed is told on standard error.
+        What could not be cancelled is told on standard error.
         """
-        self._stopped = True
         self._over.set()
         if self._guarded is not None:
             self._guarded.close(max(map(stop_s, self.plan.commands), default=STOP_S))
-        while self._left_behind:
-            print(self._left_behind.pop(), file=sys.stderr)
         for command in self.plan.commands:
-            if command.tunnel is not None:
-                Path(command.tunnel.here).unlink(missing_ok=True)
+            if command.socket:
+                Path(command.socket).unlink(missing_ok=True)
         for file in self.plan.files:
             Path(file.path).unlink(missing_ok=True)
 
-    @property
-    def guarded(self) -> GuardedCommands:
-        """The guard of its commands, once it is started."""
+    def look_after(self, folders: Sequence[Path]) -> None:
+        """Have these folders removed when this process is gone, and all commands have ended."""
         assert self._guarded is not None
-        return self._guarded
+        self._guarded.look_after(folders)
+
+    def detach(self, found_by: Sequence[Path]) -> None:
+        """Let the agents outlive this process, until one of these folders is gone.
+
+        Raises:
+          LaunchError: they can't be reached without it.
+        """
+        assert self._guarded is not None
+        self._guarded.detach(found_by)
+
+    def leave(self) -> None:
+        """Start no more agents: detached, it ends with the last one."""
+        assert self._guarded is not None
+        self._guarded.leave()
 
     def _watch(self) -> None:
         """Pass on what the launcher has to say while the agents run."""
@@ -332,236 +460,55 @@ class Launch:
         """
         with self._lock:
             runs = [run for run in self._runs.values() if run.command.hosts == (number,)]
-        if not runs:
-            return None
-        return self.explain_run(runs[-1])
+        return self.reason(runs[-1]) if runs else None
 
-    def explain_run(self, run: _Run, code: int | None = None) -> Reason:
-        """What is known of a command, which has ended with ``code``, or not."""
-        end = run.end(code)
-        end = replace(end, evidence=self.launcher.evidence(self.plan, end))
-        return self.launcher.explain(end, self.plan.hosts)
+    def reason(self, run: _Run) -> Reason:
+        """Why a run has ended, or is not ready."""
+        if run.has_ended and run.code is None:
+            return GUARD_KILLED
+        if run.trouble is not None:
+            return run.trouble
+        run.read()
+        end = End(run.command, run.code, tuple(run.err), tuple(run.out), run.is_ready)
+        return self.launcher.explain(self.plan, end)
 
-    def _run(self, number: int, command: Command, tries: int) -> tuple[int, _Run]:
-        names, hosts = self.plan.hosts, command.hosts
-        host = names[hosts[0]] if names and len(hosts) == 1 else ""
+    def _run(self, run: _Run) -> _Run:
+        names, hosts = self.plan.hosts, run.command.hosts
+        run.host = names[hosts[0]] if names and len(hosts) == 1 else ""
+        assert self._guarded is not None
         with self._lock:  # its first event may come before we know its id
-            id = self.guarded.run(command)
-            run = self._runs[id] = _Run(command, number, tries, host)
-        return id, run
+            self._runs[self._guarded.run(run.command)] = run
+        return run
 
     def _on_event(self, id: int, event: Mapping[str, Any]) -> None:
         """On the reader's thread: note it, and tell who waits."""
         with self._lock:
             run = self._runs[id]
         if "out" in event:
-            self._note(run, event["out"])
-            while run.lost:
-                number, why = run.lost.pop()
-                if self._is_up and not self._stopped and self.on_end is not None:
-                    self.on_end((number,), why)
+            run.take(event["out"])
         elif "err" in event:
             run.err.append(event["err"])
         elif "ended" in event:
             with self._lock:
                 del self._runs[id]
-            end = replace(run.end(event["ended"]), cancel_said=event.get("said", ""))
-            if (left := self.launcher.left_behind(end, event.get("cancelled"))) is not None:
-                self._left_behind.append(left)
-            if run.is_ready and self._is_up and not self._stopped and self.on_end is not None:
-                self.on_end(run.command.hosts, self._reason(run, event["ended"]))
-        if self._starting.locked():
-            self._events.put((id, {**event, "run": run}))
-
-    def _reason(self, run: _Run, code: int | None) -> Reason:
-        """Why a run ended; ``code`` None means that the guard was killed."""
-        if code is None:
-            return Reason(GUARD_KILLED, "Start again: %jaxcluster start")
-        if run.trouble is not None:
-            return run.trouble
-        return self.explain_run(run, code)
-
-    @staticmethod
-    def _note(run: _Run, line: str) -> None:
-        facts, rest = announcements(line)
-        for one in facts:
-            where = f"The agent on {run.host or one.get('host', 'a host')}"
-            if "error" in one:
-                run.trouble = Reason(
-                    f"{where} can't work: {one['error']}", str(one.get("hint", ""))
-                )
-                continue
-            if "jaxcluster-agent-ended" in one:
-                told = one.get("message", f"{where} has ended: {one['jaxcluster-agent-ended']}")
-                ended = Reason(f"{told}.", has_ended=True)
-                if "number" in one and run.is_ready:  # its launcher says so, and looks after others
-                    run.lost.append((one["number"], ended))
-                else:
-                    run.trouble = ended
-                continue
-            alone = run.command.hosts[0] if len(run.command.hosts) == 1 else None
-            tunnel = run.command.tunnel
-            via = tunnel.here if tunnel is not None else one.get("via", "")
-            run.agents.append(StartedAgent(alone, one, via))
-        if rest.strip():
-            run.out.append(rest)
+            run.code, run.has_ended = event["ended"], True
+            _tell_left_behind(run, event)
+            is_stopped = self._over.is_set()
+            if run.is_ready and self._is_up and not is_stopped and self.on_end is not None:
+                self.on_end(run.command.hosts, self.reason(run))
+        self._stirred.set()
 
 
-class _BringUp:
-    """Waiting for the agents of some commands: few logins at once, some tried again."""
-
-    def __init__(
-        self,
-        launch: Launch,
-        wanted: Sequence[tuple[int, Command]],
-        timeout_s: float,
-        progress: Callable[[str], None] | None,
-        stopped: threading.Event | None,
-    ) -> None:
-        self.launch, self.timeout_s = launch, timeout_s
-        self.deadline = time.monotonic() + timeout_s
-        self.progress, self.stopped = progress, stopped or threading.Event()
-        self.expected = sum(len(command.hosts) for _, command in wanted)
-        # (not before, number, command, which try)
-        self.due = [(0.0, number, command, 1) for number, command in wanted]
-        self.current: dict[int, _Run] = {}
-        self.ready: list[_Run] = []
-        self.failed: list[tuple[_Run, Reason]] = []
-        self.give_up_at = 0.0
-
-    def run(self) -> list[StartedAgent]:
-        with self.launch._starting:
-            return self._run()
-
-    def _run(self) -> list[StartedAgent]:
-        while not self.launch._events.empty():  # of what was before us
-            self.launch._events.get()
-        told, asked = "", time.monotonic()
-        while True:
-            if self.failed and (not self.current or time.monotonic() > self.give_up_at):
-                raise self._refusal()
-            if not self.failed:
-                self._begin_those_due()
-            there = sum(len(r.agents) for r in (*self.ready, *self.current.values()))
-            text = f"{there} of {self.expected} hosts"
-            if time.monotonic() > asked + ASK_S:
-                waiting = self.launch.launcher.waiting(self.launch.plan)
-                text += f" ({waiting})" if waiting else ""
-                asked = time.monotonic()
-            elif text in told:
-                text = told
-            if text != told and self.progress is not None:
-                self.progress(text)
-            told = text
-            if not (self.current or self.due or self.failed):
-                return [agent for run in self.ready for agent in run.agents]
-            self._wait()
-            if self.stopped.is_set():
-                raise LaunchError(STOPPED)
-            if time.monotonic() > self.deadline:
-                raise self._refusal() if self.failed else self._too_late()
-
-    def _begin_those_due(self) -> None:
-        busy = Counter(run.command.through for run in self.current.values())
-        later = []
-        for when, number, command, tries in self.due:
-            full = command.through and busy[command.through] >= AT_ONCE
-            if full or time.monotonic() < when:
-                later.append((when, number, command, tries))
-                continue
-            busy[command.through] += 1
-            id, run = self.launch._run(number, command, tries)
-            self.current[id] = run
-        self.due = later
-
-    def _wait(self) -> None:
-        """For one event, or until something may be due."""
-        try:
-            id, event = self.launch._events.get(timeout=LOOK_S)
-        except queue.Empty:
-            id, event = 0, {}
-        for one, run in list(self.current.items()):
-            self._read_file(run)
-            if run.trouble is not None:
-                self._fail(self.current.pop(one), run.trouble)
-            elif run.is_ready:
-                self.ready.append(self.current.pop(one))
-            elif one == id and "ended" in event:
-                del self.current[id]
-                self._failed(run, event["ended"])
-        # One that was ready may have ended while others were waited for.
-        if "ended" in event and any(run is event["run"] for run in self.ready):
-            reason = self.launch._reason(event["run"], event["ended"])
-            raise LaunchError(reason.message, reason.hint)
-
-    def _failed(self, run: _Run, code: int | None) -> None:
-        reason = self.launch._reason(run, code)
-        again = run.command.may_be_tried_again and reason.may_pass and run.tries < TRIES
-        if not again:
-            self._fail(run, reason)
-            return
-        wait = TRY_AGAIN_S * 2 ** (run.tries - 1)
-        self.due.append((time.monotonic() + wait, run.number, run.command, run.tries + 1))
-
-    def _fail(self, run: _Run, reason: Reason) -> None:
-        """It is over; who fails in the same moment is told with it, instead of at the next try."""
-        if not self.failed:
-            self.give_up_at = time.monotonic() + OTHERS_S
-        self.failed.append((run, reason))
-
-    def _refusal(self) -> LaunchError:
-        """What the first of them has failed of, and which others have."""
-        names = self.launch.plan.hosts
-        (first, reason), *others = sorted(self.failed, key=lambda one: one[0].command.hosts)
-        if not (others and names):
-            return LaunchError(reason.message, reason.hint)
-        name = names[first.command.hosts[0]]
-        same: list[str] = []
-        different: list[str] = []
-        for run, why in others:
-            its = names[run.command.hosts[0]]
-            equal = why.message.replace(its, name) == reason.message
-            (same if equal else different).append(its)
-        whose = [f"{_few(same)} for the same reason"] if same else []
-        if different:
-            whose.append(f"{_few(different)} for {'others' if same else 'another'}")
-        told = reason.message + ("" if reason.message.endswith((".", "!", "?")) else ".")
-        told += f" {len(self.failed)} of {self.expected} hosts can't be used: {', '.join(whose)}."
-        return LaunchError(told, reason.hint)
-
-    def _too_late(self) -> LaunchError:
-        there = sum(len(r.agents) for r in (*self.ready, *self.current.values()))
-        run = next(iter(self.current.values()), None)
-        told = f"{there} of {self.expected} hosts were ready within {math.ceil(self.timeout_s)} s."
-        if run is None:
-            return LaunchError(told, "Wait longer: --timeout 180")
-        reason = self.launch.explain_run(run)
-        return LaunchError(f"{told} {reason.message}", reason.hint)
-
-    @staticmethod
-    def _read_file(run: _Run) -> None:
-        """New lines of the file in which a command's agents announce themselves.
-
-        It is opened each time: a shared file system shows a file as it is when it is opened.
-        """
-        if not run.command.announces_in:
-            return
-        try:
-            with open(run.command.announces_in, "rb") as file:
-                file.seek(run.file_at)
-                data = file.read(1 << 20)
-        except OSError:
-            return
-        whole = data[: data.rfind(b"\n") + 1]
-        run.file_at += len(whole)
-        for line in whole.decode(errors="replace").splitlines():
-            Launch._note(run, line)
-
-
-def _few(names: Sequence[str]) -> str:
-    """Names of hosts; of very many the first ones."""
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + more
+def _tell_left_behind(run: _Run, event: Mapping[str, Any]) -> None:
+    """Say what a command has left behind where its cancel command has failed."""
+    cancelled, code = event.get("cancelled"), event["ended"]
+    if not cancelled or (code and code > 0 and not run.agents and not run.out):
+        return  # it was cancelled, or was refused and has started nothing
+    said = f' It says: "{event["said"]}"' if event.get("said") else ""
+    cancel = run.command.cancel
+    how = how_it_ended(cancelled) if cancelled > 0 else f"did not answer for {guard.CANCEL_S:g} s"
+    print(f"Something of this cluster may be left over: {cancel[0]} {how}.{said}\n"
+          f"To end it: {shlex.join(cancel)}", file=sys.stderr)  # fmt: skip
 
 
 def stop_s(command: Command) -> float:

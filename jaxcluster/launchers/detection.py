@@ -7,12 +7,13 @@ same order. Each launcher says it of its own kind (``Launcher.found_around``).
 
 from __future__ import annotations
 
+import contextlib
 import os
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+
+import psutil
 
 from jaxcluster.host.facts import host_tpu_chips
 from jaxcluster.host.tpus import TpuWorker, tpu_worker
@@ -69,18 +70,11 @@ class Surroundings:
         self.environ = environ
 
     def ancestors(self) -> Sequence[Sequence[str]]:
-        """The command lines of the processes above it, the nearest first (Linux)."""
+        """The command lines of the processes above it, the nearest first."""
         found: list[list[str]] = []
-        pid = os.getppid()
-        while pid > 1 and len(found) < 32:
-            try:
-                argv = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                status = Path(f"/proc/{pid}/status").read_text()
-            except OSError:
-                break
-            found.append([os.fsdecode(word) for word in argv if word])
-            parent = re.search(r"^PPid:\s*(\d+)", status, re.MULTILINE)
-            pid = int(parent[1]) if parent is not None else 0
+        with contextlib.suppress(psutil.Error):  # of one that is gone, or another user's
+            for one in psutil.Process().parents():
+                found.append(one.cmdline())
         return found
 
     def worker(self) -> TpuWorker | None:

@@ -7,17 +7,22 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
 from jaxcluster.errors import UsageError
 
-EXAMPLE = "--hosts h1:2,user@h2:2"
-FILE_EXAMPLE = "h1 slots=2"
+EXAMPLE = "For example: --hosts h1:2,user@h2:2"
+FILE_EXAMPLE = "A line of a hostfile: h1 slots=2"
 MOST_RANKS = 1024  # on one host; what is above is a port in the place of the ranks
 MOST_HOSTS = 65536  # of one range such as n[01-99], which would otherwise fill the memory
 
-_NAME = re.compile(r"\w[\w.+-]*")
-_ADDRESS = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[\w.-]+)?")  # IPv6, with its zone
+# DOMAIN\user and user@domain, too. An IPv6 address stands in brackets, with its zone.
+_USER = r"[\w.+\\][\w.+\\-]*(@[\w.-]+)?"
+_WORD = re.compile(
+    rf"((?P<user>{_USER})@)?(\[(?P<address>[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*(%[\w.-]+)?)\]"
+    r"|(?P<name>\w[\w.+,\[\]-]*))"
+    r"(:(?P<ranks>[0-9]+|(?=:[0-9]))(:(?P<port>[0-9]{1,5}))?)?"
+)
 _RANGES = re.compile(r"[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*")
 
 
@@ -54,13 +59,9 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
     Raises:
       UsageError: a word is not a host, or a host is there twice. It names the word.
     """
-    if not text.strip():
-        raise UsageError("--hosts names no host.", f"For example: {EXAMPLE}")
-    hosts: list[Host] = []
-    for word in _split(text, "--hosts"):
-        hosts += _parse_word(word, "--hosts", EXAMPLE)
+    hosts = tuple(_parse(text, "--hosts", EXAMPLE))
     _refuse_twins(hosts, "--hosts")
-    return tuple(hosts)
+    return hosts
 
 
 def named_hosts(hosts: str, file: str) -> tuple[Host, ...]:
@@ -83,14 +84,10 @@ def read_hostfile(path: Path) -> tuple[Host, ...]:
       UsageError: it can't be read, or ``parse_hostfile`` refuses it.
     """
     try:
-        text = path.expanduser().read_text()
+        return parse_hostfile(path.expanduser().read_text(), str(path))
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise UsageError(
-            f"The hostfile {path} can't be read: {why}.",
-            f"A line of it looks like this: {FILE_EXAMPLE}",
-        ) from None
-    return parse_hostfile(text, str(path))
+        raise UsageError(f"The hostfile {path} can't be read: {why}.", FILE_EXAMPLE) from None
 
 
 def parse_hostfile(text: str, name: str) -> tuple[Host, ...]:
@@ -104,25 +101,17 @@ def parse_hostfile(text: str, name: str) -> tuple[Host, ...]:
       UsageError: a line is none of these, or the file names no host. It names line and word.
     """
     found: list[Host] = []
-    example = f"A line of a hostfile: {FILE_EXAMPLE}"
     for number, line in enumerate(text.splitlines(), 1):
-        where = f"{name}, line {number}"
-        words = line.partition("#")[0].split()
-        if not words:
-            continue
-        for part in _split(words[0], where):
-            for named in _parse_word(part, where, example):
-                host = named
-                for word in words[1:]:
-                    host = _with_setting(host, word, where, example)
-                found.append(host)
+        words, where = line.partition("#")[0].split(), f"{name}, line {number}"
+        if words:
+            settings = _settings(words[1:], where)
+            found += [replace(h, **settings) for h in _parse(words[0], where, FILE_EXAMPLE)]
     if not found:
-        raise UsageError(f"The hostfile {name} names no host.", example)
-    times = Counter(_key(host) for host in found)
+        raise UsageError(f"The hostfile {name} names no host.", FILE_EXAMPLE)
+    times = Counter(map(_key, found))
     if all(host.ranks is None for host in found) and len(times) < len(found):
-        return tuple(
-            replace(host, ranks=times.pop(_key(host))) for host in found if _key(host) in times
-        )
+        first = {_key(host): host for host in reversed(found)}
+        return tuple(replace(first[key], ranks=times[key]) for key in times)
     _refuse_twins(found, name)
     return tuple(found)
 
@@ -133,7 +122,7 @@ def expand_nodelist(text: str) -> tuple[str, ...]:
     Raises:
       ValueError: it is not a nodelist; the message says which part is wrong.
     """
-    return tuple(name for word in _split_list(text) for name in _expand(word))
+    return tuple(name for word in _split(text) for name in _expand(word))
 
 
 def place_on(
@@ -164,10 +153,9 @@ def place(hosts: Sequence[Host], num_processes: int | None) -> tuple[int, ...] |
     Raises:
       UsageError: the hosts' numbers and ``-n`` don't fit each other.
     """
-    counts = [host.ranks for host in hosts]
-    given = [n for n in counts if n is not None]
-    if len(given) == len(counts):
-        if num_processes is not None and num_processes != sum(given):
+    given = [host.ranks for host in hosts if host.ranks is not None]
+    if len(given) == len(hosts):
+        if num_processes not in (None, sum(given)):
             raise UsageError(
                 f"-n {num_processes} does not match the hosts' ranks, {sum(given)} in all.",
                 "Leave out -n, or the numbers of the hosts.",
@@ -199,88 +187,36 @@ def ranks_by_host(counts: Iterable[int]) -> tuple[range, ...]:
     return tuple(ranges)
 
 
-# ------------------------------------------------------------------------------------- one word
+def _parse(text: str, where: str, example: str) -> Iterator[Host]:
+    """The hosts of ``[USER@]HOST[:RANKS[:PORT]],...``; more than one for ``n[1-2]``."""
+    try:
+        for word in _split(text):
+            found = _WORD.fullmatch(word)
+            ranks, port = (int(found[k]) if found and found[k] else None for k in ("ranks", "port"))
+            limits = ((ranks, MOST_RANKS), (port, 65535))
+            if not found or any(n is not None and not 0 < n <= most for n, most in limits):
+                raise ValueError(f"{word!r} is not a host: [USER@]HOST[:RANKS[:PORT]]")
+            for name in [found["address"]] if found["address"] else _expand(found["name"]):
+                yield Host(name, ranks, found["user"], port)
+    except ValueError as error:
+        raise UsageError(f"{where}: {error}.", example) from None
 
 
-def _parse_word(word: str, where: str, example: str) -> Iterator[Host]:
-    """The hosts of ``[USER@]HOST[:RANKS[:PORT]]``; more than one for ``n[1-2]``."""
-
-    def refuse(why: str) -> NoReturn:
-        hint = example if example.startswith("A line") else f"For example: {example}"
-        raise UsageError(f"{where}: {why}.", hint)
-
-    if not word:
-        refuse("there is nothing between two commas, or before the first or after the last")
-    if word.startswith("-"):  # ssh would take it for an option
-        refuse(f"{word!r} is not a host: no host's name begins with '-'")
-    user, at, rest = word.rpartition("@")
-    if at and not re.fullmatch(r"[\w.+\\-]+(@[\w.-]+)?", user):  # DOMAIN\user, user@domain too
-        refuse(f"{word!r} has no user before the '@'" if not user else f"{user!r} is not a user")
-    if rest.startswith("["):
-        name, closed, tail = rest[1:].partition("]")
-        if not closed or not _ADDRESS.fullmatch(name):
-            refuse(f"{word!r} is not an IPv6 address in brackets, such as [fe80::1]:2")
-        names: tuple[str, ...] = (name,)
-        if tail and not tail.startswith(":"):
-            refuse(f"{tail!r} after the bracket of {word!r} is not a number of ranks, such as :2")
-        numbers = tail.split(":")[1:]
-    else:
-        name, *numbers = rest.split(":")
-        if len(numbers) > 2:
-            refuse(f"{word!r} looks like an IPv6 address. Write it in brackets: [{rest}]:2")
-        try:
-            names = _expand(name)
-        except ValueError as error:
-            refuse(str(error))
-        for one in names:
-            if not _NAME.fullmatch(one):
-                refuse(
-                    f"{one!r} in {word!r} is not the name of a host"
-                    if one
-                    else f"{word!r} names no host"
-                )
-    ranks = port = None
-    if numbers and (numbers[0] or len(numbers) == 1):
-        if not re.fullmatch(r"[0-9]+", numbers[0]) or int(numbers[0]) == 0:
-            refuse(f"{numbers[0]!r} in {word!r} is not a number of ranks from 1 up")
-        ranks = int(numbers[0])
-        if ranks > MOST_RANKS:
-            refuse(
-                f"{word!r} asks for {ranks} ranks on one host. Write a port after them: "
-                f"{name}:2:{ranks}"
-            )
-    if len(numbers) > 1:
-        port = _port(numbers[1])
-        if port is None:
-            refuse(f"{numbers[1]!r} in {word!r} is not a port from 1 to 65535")
-    for one in names:
-        yield Host(one, ranks, user or None, port)
-
-
-def _with_setting(host: Host, word: str, where: str, example: str) -> Host:
-    """``host`` with a hostfile's ``slots=2``, ``user=me`` or ``port=22``."""
-    key, equals, value = word.partition("=")
-    key = key.lower().replace("-", "_")
-    if key == "slots" and re.fullmatch(r"0*[1-9][0-9]{0,3}", value) and int(value) <= MOST_RANKS:
-        return replace(host, ranks=int(value))
-    if key in ("user", "username") and re.fullmatch(r"[\w.+\\-]+", value):
-        return replace(host, user=value)
-    if key == "port" and _port(value) is not None:
-        return replace(host, port=_port(value))
-    if key == "max_slots" and value:  # Open MPI's; what is asked for is less
-        return host
-    known = ("slots", "user", "username", "port", "max_slots")
-    raise UsageError(
-        f"{where}: {value!r} in {word!r} is not a valid value."
-        if equals and key in known
-        else f"{where}: {word!r} is not slots=, user= or port=.",
-        example,
-    )
-
-
-def _port(text: str) -> int | None:
-    good = re.fullmatch(r"[0-9]{1,5}", text) and 0 < int(text) < 65536
-    return int(text) if good else None
+def _settings(words: Iterable[str], where: str) -> dict[str, Any]:
+    """What a hostfile says of a host: ``slots=2``, ``user=me``, ``port=22``."""
+    settings: dict[str, Any] = {}
+    for word in words:
+        key, _, value = word.partition("=")
+        key, number = key.lower().replace("-", "_"), int(value) if value.isdecimal() else 0
+        if key == "slots" and 0 < number <= MOST_RANKS:
+            settings["ranks"] = number
+        elif key == "port" and 0 < number < 65536:
+            settings["port"] = number
+        elif key in ("user", "username") and re.fullmatch(_USER, value):
+            settings["user"] = value
+        elif key != "max_slots":  # Open MPI's; what is asked for is less
+            raise UsageError(f"{where}: {word!r} is not slots=, user= or port=.", FILE_EXAMPLE)
+    return settings
 
 
 def _key(host: Host) -> tuple[str, int | None]:
@@ -303,27 +239,9 @@ def _refuse_twins(hosts: Iterable[Host], where: str) -> None:
 # ------------------------------------------------------------------------------------ nodelists
 
 
-def _split(text: str, where: str) -> list[str]:
-    try:
-        return [word.strip() for word in _split_list(text)]
-    except ValueError as error:
-        raise UsageError(f"{where}: {error}.", f"For example: {EXAMPLE}") from None
-
-
-def _split_list(text: str) -> list[str]:
+def _split(text: str) -> list[str]:
     """``text`` at its commas, but not at those in brackets."""
-    words, depth = [""], 0
-    for char in text:
-        depth += (char == "[") - (char == "]")
-        if depth not in (0, 1):
-            break
-        if char == "," and not depth:
-            words.append("")
-        else:
-            words[-1] += char
-    if depth:
-        raise ValueError(f"the brackets of {text!r} don't match")
-    return words
+    return [word.strip() for word in re.split(r",(?![^\[]*\])", text)]
 
 
 def _expand(word: str) -> tuple[str, ...]:
@@ -338,12 +256,8 @@ def _expand(word: str) -> tuple[str, ...]:
     tails = _expand(after)
     for part in ranges.split(","):
         low, _, high = part.partition("-")
-        first, last = int(low), int(high or low)
-        if first > last:
-            raise ValueError(f"{part!r} in {word!r} counts backwards: write {high}-{low}")
-        if len(names) + (last - first + 1) * len(tails) > MOST_HOSTS:
-            raise ValueError(f"{word!r} names more than {MOST_HOSTS} hosts")
-        names += [
-            f"{before}{i:0{len(low)}}{tail}" for i in range(first, last + 1) for tail in tails
-        ]
+        numbers = range(int(low), int(high or low) + 1)
+        if not numbers or len(names) + len(numbers) * len(tails) > MOST_HOSTS:
+            raise ValueError(f"{part!r} in {word!r} counts backwards, or names too many hosts")
+        names += [f"{before}{i:0{len(low)}}{tail}" for i in numbers for tail in tails]
     return tuple(names)

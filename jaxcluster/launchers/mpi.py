@@ -9,29 +9,20 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jaxcluster.agent.report import launcher_number
 from jaxcluster.errors import LauncherUnavailable, UsageError
-from jaxcluster.launchers.base import (
-    AgentOptions,
-    Command,
-    End,
-    Launcher,
-    LaunchPlan,
-    Reason,
-    agent_command,
-)
+from jaxcluster.launchers.base import AgentOptions, Command, Launcher, LaunchPlan, agent_command
 from jaxcluster.launchers.detection import Inside, Surroundings
+from jaxcluster.launchers.failures import run_briefly
 from jaxcluster.launchers.hosts import Host, expand_nodelist, parse_hostfile, place, read_hostfile
-from jaxcluster.launchers.reasons import how_it_ended, last_line, python_trouble, run_briefly
 from jaxcluster.launchers.shared_options import HOSTFILE, NAMED_HOSTS
-from jaxcluster.launchers.ssh import NEVER_ASK, login_trouble
+from jaxcluster.launchers.ssh import NEVER_ASK
 from jaxcluster.options.table import Option
 from jaxcluster.options.value_types import PATH, WORDS
 from jaxcluster.text import plural
@@ -39,7 +30,6 @@ from jaxcluster.text import plural
 # It ends its daemons on the hosts first, and gives an agent on its own host a second and more to
 # end; killed before, it leaves its folder in /tmp.
 TERM_S = 10.0
-EXAMPLE = "--launcher mpi --hosts h1:2,h2:2"
 # A notebook's own; of a Slurm step's, mpiexec would believe that it is one of its tasks.
 DROPPED = ("JPY_PARENT_PID", "JPY_INTERRUPT_EVENT", "IPP_CONNECTION_INFO", "PMI_RANK", "PMIX_RANK")
 # What an mpiexec sets for its processes: one that is started by such a process must not read it.
@@ -47,7 +37,6 @@ _SET_FOR_PROCESSES = re.compile(
     r"OMPI_(COMM_WORLD|MCA_(orte|ess|pmix$|initial_wdir|num_procs|shmem_RUNTIME)|WORLD|ARGV|COMMAND"
     r"|APP|NUM_APP|FIRST|FILE|UNIVERSE|TOOL)|PMIX?_|PRTE_(LAUNCHED|SHARED)|HYDI_|MPI_LOCAL"
 )
-
 # An mpiexec's process count and this process's place, whichever it is: Open MPI's, MPICH's.
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
@@ -87,6 +76,7 @@ class MPI(Launcher):
         Option("--mpiexec", PATH, "PATH", "the mpiexec to run", "/opt/mpi/bin/mpiexec"),
         Option("--mpi-args", WORDS, "WORDS", "further arguments for it", "='--bind-to none'"),
     )  # fmt: skip
+    refused = "Inside a batch job only its hosts can be named in --hosts, each with its slots."
 
     @classmethod
     def found_around(cls, around: Surroundings) -> Inside | None:
@@ -104,15 +94,13 @@ class MPI(Launcher):
             raise LauncherUnavailable(f"{self.mpiexec} --version: {error}") from None
         flavour = flavour_of(done.stdout + done.stderr)
         if flavour is None:
-            said = last_line((done.stdout + done.stderr).splitlines())
             raise LauncherUnavailable(
-                f"{self.mpiexec} is not a known mpiexec (Open MPI 4 and 5, MPICH). It says: "
-                f'"{said}"',
+                f"{self.mpiexec} is not a known mpiexec (Open MPI 4 and 5, MPICH).",
                 "Name another: --mpiexec /path/to/mpiexec",
             )
         hosts = self.hosts or hosts_of_job(environ)
         if not hosts:
-            raise UsageError("--launcher mpi needs hosts.", f"For example: {EXAMPLE}")
+            raise UsageError("--launcher mpi needs hosts.", f"For example: {self.example}")
         under = "OMPI_COMM_WORLD_SIZE" in environ or "PMI_SIZE" in environ
         inherited = tuple(sorted(k for k in environ if under and _SET_FOR_PROCESSES.match(k)))
         return replace(
@@ -127,21 +115,12 @@ class MPI(Launcher):
                     f"User, port and address belong in the ssh config: Host {host.name}",
                 )
         names = tuple(host.name for host in self.hosts)
-        ranks = place(self.hosts, self.num_processes)
-        argv = (
-            self.mpiexec,
-            *self.mpi_args,
-            *self._options(names),
-            *agent_command(agent),
-        )
+        argv = (self.mpiexec, *self.mpi_args, *self._options(names), *agent_command(agent))
         command = Command(
-            argv,
-            tuple(range(len(names))),
-            agent.python,
-            env=NEVER_ASK,
-            drop=tuple(dict.fromkeys((*DROPPED, *self.inherited))),
-            term_s=TERM_S,
-        )
+            argv, tuple(range(len(names))), agent.python, env=NEVER_ASK,
+            drop=tuple(dict.fromkeys((*DROPPED, *self.inherited))), term_s=TERM_S,
+        )  # fmt: skip
+        ranks = place(self.hosts, self.num_processes)
         return LaunchPlan("mpi", len(names), (command,), names, ranks)
 
     def _options(self, names: Sequence[str]) -> list[str]:
@@ -160,8 +139,8 @@ class MPI(Launcher):
         options = f"--host {hosts} -n {n} --map-by ppr:1:node --bind-to none"
         return [*root, *full, *options.split()]
 
-    def explain(self, end: End, hosts: Sequence[str] = ()) -> Reason:
-        return explain_mpi(end)
+    def typed(self, command: Command) -> str:
+        return f"ssh {self.hosts[0].name} true"
 
 
 def flavour_of(version: str) -> str | None:
@@ -181,69 +160,15 @@ def hosts_of_job(environ: Mapping[str, str]) -> tuple[Host, ...]:
             return tuple(Host(name) for name in expand_nodelist(nodelist))
         except ValueError:
             return ()
-    for variable in ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "PE_HOSTFILE"):
+    for variable in ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE"):
         if path := environ.get(variable):
-            if variable != "PE_HOSTFILE":
-                return read_hostfile(Path(path))
-            try:  # Grid Engine: "host slots queue processors"
-                lines = Path(path).read_text().split("\n")
-            except OSError:
-                continue
-            words = [line.split() for line in lines if line.strip()]
-            return tuple(Host(w[0], int(w[1])) for w in words if len(w) > 1 and w[1].isdecimal())
-    return ()
-
-
-def explain_mpi(end: End) -> Reason:
-    """Why mpiexec ended, or its agents never came. Pure."""
-    lines = [line for line in end.errors if re.search(r"\w", line)]
-    text = "\n".join(lines)
-    command = shlex.join(end.command.argv[:1])
-    if not end.was_ready:
-        if (login := login_trouble(lines)) is not None:
-            return login
-        if re.search(r"run as root|as root", text) and "allow-run-as-root" in text:
-            return Reason(
-                f"{command} does not run as root.", "Allow it: --mpi-args=--allow-run-as-root"
-            )
-        if re.search(r"not enough slots|All nodes which are allocated .* filled", text):
-            return Reason(
-                f"{command} does not have enough slots: its batch job has other hosts. It says: "
-                f'"{lines[0]}"',
-                "Only hosts of the job can be named in --hosts.",
-            )
-        # Open MPI names the program and the host on lines of their own.
-        found = re.search(r"(?:Executable|Application name): *(\S+)", text)
-        node = re.search(r"Node: *(\S+)|\[proxy:\d+@(\S+)\]", text)
-        where = f"on {node[1] or node[2]}" if node is not None else "on a host"
-        if found is not None:
-            return Reason(
-                f"There is no Python {found[1]} {where}.",
-                "Name the right one: --python PATH",
-            )
-        if (trouble := python_trouble(lines, end.command.python, where)) is not None:
-            return trouble
-    said = _telling(lines)
-    evidence = f' It says: "{said}"' if said else ""
-    if end.code is None:
-        return Reason(
-            f"{command} runs, but not all agents have started.{evidence}",
-            "Wait longer: --timeout 180",
-        )
-    if end.was_ready:
-        return Reason(f"{command} {how_it_ended(end.code)}, and the agents with it.{evidence}")
-    return Reason(
-        f"{command} {how_it_ended(end.code)} and has started no agents.{evidence}",
-        f"Try: {command} -n 1 hostname",
-    )
-
-
-def _telling(lines: Sequence[str]) -> str:
-    """The line that says most: what failed, not what always stands around it."""
-    for line in lines:
-        if re.search(r"error|unable|failed|could not|not found|killed|signal", line, re.IGNORECASE):
-            return line.strip()
-    return last_line(lines)
+            return read_hostfile(Path(path))
+    try:  # Grid Engine: "host slots queue processors"
+        text = Path(environ.get("PE_HOSTFILE", "/dev/null")).read_text()
+    except OSError:
+        return ()
+    words = [line.split() for line in text.splitlines()]
+    return tuple(Host(w[0], int(w[1])) for w in words if len(w) > 1 and w[1].isdecimal())
 
 
 # -------------------------------------------------------------- what a process is in
@@ -258,12 +183,10 @@ def _batch_job(around: Surroundings) -> Inside | None:
         hosts = hosts_of_job(environ)
     except UsageError:  # the file that names them is gone, or is no such file
         return None
-    if not found or not hosts:
+    ranks = sum(host.ranks or 1 for host in hosts)
+    if not found or ranks < 2:  # one is the notebook's own
         return None
     job, system = found[0]
-    ranks = sum(host.ranks or 1 for host in hosts)
-    if ranks == 1:
-        return None  # the notebook's own
     if len(hosts) == 1 and system != "PBS":
         return None  # its slots are cores, and how many ranks this host gets its devices say
     what = f"{system}'s job {job} ({plural(len(hosts), 'host')}, {plural(ranks, 'slot')})"
@@ -275,7 +198,7 @@ def _mpiexec(around: Surroundings) -> Inside | None:
     size, local = (launcher_number(around.environ, names) for names in (_SIZES, _LOCAL_SIZES))
     if size is None:
         return None
-    argv = next((a for a in around.ancestors() if _is_launcher(a)), ())
+    argv = next((a for a in around.ancestors() if a and _is_launcher(a[0])), ())
     hosts = _hosts_of(argv)
     slots = sum(host.ranks or 1 for host in hosts)
     if len(hosts) > 1:
@@ -290,23 +213,23 @@ def _mpiexec(around: Surroundings) -> Inside | None:
     return None
 
 
-def _is_launcher(argv: Sequence[str]) -> bool:
-    return bool(argv) and _LAUNCHERS.fullmatch(os.path.basename(argv[0])) is not None
+def _is_launcher(program: str) -> bool:
+    return _LAUNCHERS.fullmatch(os.path.basename(program)) is not None
 
 
 def _which(program: str) -> dict[str, str]:
     """The option that names the mpiexec of a command line; none where PATH finds it."""
     folder, name = os.path.split(program)
-    if not os.path.isabs(program):
-        return {}
     name = "mpiexec" if name.startswith("prte") else name  # Open MPI 5's becomes prterun
-    return {"mpiexec": os.path.join(folder, name)}
+    return {"mpiexec": os.path.join(folder, name)} if os.path.isabs(program) else {}
 
 
 def _hosts_of(argv: Sequence[str]) -> tuple[Host, ...]:
     """The hosts that a command line of mpiexec's names, with their slots; none if it can't tell."""
     try:
-        for option, value in _options(argv):
+        for word, following in itertools.pairwise([*argv[1:], ""]):
+            option, equals, value = word.partition("=")
+            value = value if equals else following
             if option in _HOSTS:
                 return parse_hostfile("\n".join(value.split(",")), option)  # "h1,h1" is two slots
             if option in _HOSTFILES:
@@ -314,10 +237,3 @@ def _hosts_of(argv: Sequence[str]) -> tuple[Host, ...]:
     except UsageError:  # in a form of mpiexec's own
         pass
     return ()
-
-
-def _options(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Each word that might be an option, with what stands behind it."""
-    for word, following in itertools.pairwise([*argv[1:], ""]):
-        name, equals, value = word.partition("=")
-        yield (name, value) if equals else (word, following)

@@ -31,7 +31,7 @@ OF_ALL = (
 
 
 # What is asked of a class; launchers.base.Launcher explains it.
-NEEDED = ("name", "start", "options", "of", "prepared", "render", "explain", "successor")
+NEEDED = ("name", "start", "options", "of", "prepared", "render", "launch", "explain", "successor")
 
 
 class _Unusable(Exception):

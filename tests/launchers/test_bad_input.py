@@ -62,10 +62,10 @@ def starts(notebook: HostNotebook, words: str) -> None:
     "words, message",
     [
         ("--launcher slrum", "There is no launcher 'slrum' (did you mean slurm?)"),
-        ("--launcher ssh --hosts h1:0", "'0' in 'h1:0' is not a number of ranks from 1 up"),
-        ("--launcher ssh --hosts h1:two", "'two' in 'h1:two' is not a number of ranks"),
+        ("--launcher ssh --hosts h1:0", "'h1:0' is not a host"),
+        ("--launcher ssh --hosts h1:two", "'h1:two' is not a host"),
         ("--launcher ssh --hosts h1:1,h2:1,h1:1", "--hosts: h1 is listed twice"),
-        ("--launcher ssh --hosts h1,,h2", "there is nothing between two commas"),
+        ("--launcher ssh --hosts h1,,h2", "'' is not a host"),
         ("--launcher ssh", "--launcher ssh needs hosts"),
         (f"{HOSTS} --partition x", "--launcher ssh does not know --partition; it is one of slurm"),
         ("--launcher ssh --hostfile ~/hosts.txt", "The hostfile ~/hosts.txt names no host"),
@@ -101,7 +101,7 @@ def changed(host: Host, path: str, script: str) -> Iterator[None]:
 
 def test_an_unknown_host(notebook: HostNotebook) -> None:
     cell = refused(notebook, "--launcher ssh --hosts h1:1,nosuch:1")
-    assert 'LaunchError: nosuch could not be looked up. ssh says: "ssh: Could not' in cell.text
+    assert 'LaunchError: No agent on nosuch: ssh ended with code 255. It says: "ssh: ' in cell.text
     assert "Try: ssh nosuch true" in cell.text
 
 
@@ -109,7 +109,7 @@ def test_a_refused_key(notebook: HostNotebook) -> None:
     key = f"{notebook.host.home}/.ssh/id_ed25519"
     with changed(notebook.host, key, f"rm {key}"):
         cell = refused(notebook, HOSTS)
-    assert re.search(r"LaunchError: h[12] refused our key\. ssh says: ", cell.text)
+    assert re.search(r"LaunchError: No agent on h[12]: ssh ended with code 255\.", cell.text)
     assert "Permission denied (publickey)" in cell.text
 
 
@@ -120,8 +120,8 @@ def test_a_changed_host_key(notebook: HostNotebook) -> None:
     )
     with changed(notebook.host, known, script):
         cell = refused(notebook, HOSTS)
-    assert "LaunchError: The host key of h1 has changed. ssh says: " in cell.text
-    assert "ssh-keygen -R h1" in cell.text
+    assert "LaunchError: No agent on h1: ssh ended with code 255" in cell.text
+    assert "ost key" in cell.text and "ssh h1 true" in cell.text
 
 
 def test_a_login_shell_that_prints_is_ignored(ssh: Rig, notebook: HostNotebook) -> None:
@@ -138,29 +138,26 @@ def test_a_login_shell_that_ends_is_shown(ssh: Rig, notebook: HostNotebook) -> N
         cell = refused(notebook, HOSTS)
     finally:
         ssh["h1"].path("~/.bashrc").unlink()
-    assert "The agent on h1 ended with code 3" in cell.text
+    assert "No agent on h1: ssh ended with code 3" in cell.text
     assert "Maintenance until noon" in cell.text
 
 
 # -------------------------------------------------------------------------- what is on the hosts
 
 
-PYTHONS = [
-    ("/no/such/python", "There is no Python /no/such/python on "),
-    ("/usr/bin/python3", "/usr/bin/python3 on .* has no jaxcluster"),
-]
+PYTHONS = ["/no/such/python", "/usr/bin/python3"]
 
 
 @pytest.mark.parametrize("launcher", ["ssh", "mpi --mpiexec mpiexec.openmpi"])
-@pytest.mark.parametrize("python, message", PYTHONS)
+@pytest.mark.parametrize("python", PYTHONS)
 def test_a_python_that_is_not_there_or_has_no_jaxcluster(
-    notebook: HostNotebook, launcher: str, python: str, message: str
+    notebook: HostNotebook, launcher: str, python: str
 ) -> None:
     if "openmpi" in launcher:
         provided(lambda: find_mpi("openmpi4"))
     cell = refused(notebook, f"--launcher {launcher} --hosts h1:1,h2:1 --python {python}")
-    assert re.search(f"LaunchError: {message}", cell.text), cell.text
-    assert "--python PATH" in cell.text
+    assert "LaunchError: No agent on " in cell.text, cell.text
+    assert f"--python PATH (now {python})" in cell.text
 
 
 def test_versions_that_differ_are_told_in_a_table_before_a_rank_is_started(
@@ -249,18 +246,16 @@ def test_hosts_that_both_reach_the_first_one_and_not_each_other(
 # ----------------------------------------------------------------------------------------- Slurm
 
 
-@pytest.mark.parametrize("python, message", PYTHONS)
-def test_a_python_that_is_not_on_the_nodes(
-    slurm: Rig, notebook: HostNotebook, python: str, message: str
-) -> None:
+@pytest.mark.parametrize("python", PYTHONS)
+def test_a_python_that_is_not_on_the_nodes(slurm: Rig, notebook: HostNotebook, python: str) -> None:
     cell = refused(notebook, f"{SLURM} --python {python}")
-    assert re.search(f"LaunchError: {message}", cell.text), cell.text
-    assert "--python PATH" in cell.text
+    assert "No agent on the hosts: sbatch ended with code " in cell.text, cell.text
+    assert f"--python PATH (now {python})" in cell.text
 
 
 def test_a_partition_that_does_not_exist(slurm: Rig, notebook: HostNotebook) -> None:
     cell = refused(notebook, f"{SLURM} --partition nowhere")
-    assert "LaunchError: Slurm has no such partition. sbatch says: " in cell.text
+    assert "LaunchError: No agent on the hosts: sbatch ended with code 1." in cell.text
     assert "Invalid partition name specified" in cell.text
 
 
@@ -276,7 +271,7 @@ def test_a_queue_that_does_not_move_is_left_at_the_timeout(
     with all_nodes_taken(slurm) as job:
         cell = refused(notebook, f"{SLURM} --timeout 5")
         assert "0 of 2 hosts were ready within 5 s. Job " in cell.text
-        assert "is queued (Resources): it is next" in cell.text
+        assert "is PENDING (Resources)" in cell.text
         assert [line.split()[0] for line in queue(slurm)] == [job]
 
 
@@ -301,8 +296,7 @@ def test_a_folder_that_the_hosts_do_not_share(slurm: Rig, notebook: HostNotebook
         other = refused(notebook, SLURM, 5)
     finally:
         notebook.ok(f"%env JAXCLUSTER_SHARED_DIR={eval(before)}")
-    assert "could not write the output file" in cell.text
-    assert "set JAXCLUSTER_SHARED_DIR to one that is" in cell.text
+    assert "FAILED" in cell.text and "shared by all nodes: JAXCLUSTER_SHARED_DIR" in cell.text
     assert "The hosts must share a folder with you: /sys/nowhere/jaxcluster-" in other.text
     assert "JAXCLUSTER_SHARED_DIR=/path in the notebook's environment" in other.text
 

@@ -1,14 +1,13 @@
-"""The kubernetes launcher, with the real client, against a small API server: its Jobs, its ends.
+"""The kubernetes launcher, with the real client: its Jobs, what it says, its ends.
 
-Agents are stand-ins that announce themselves; ``test_kubernetes`` has real ones. The API server is
-one of the tests' own (``rig.kube``): this proves jaxcluster's part, not Kubernetes'.
+Agents are stand-ins that announce themselves; ``test_kubernetes`` has real ones. Each test runs
+against a small API server of the tests (``rig.kube``), and against the real one with its
+controllers (``rig.realkube``) where that is: so the stand-in answers as that does.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import shutil
 import signal
 import socket
@@ -24,28 +23,45 @@ from typing import Any
 
 import pytest
 from helpers import processes_with, until
-from rig.kube import Kube, node_here
+from rig.kube import INDEX, Kube, node_here
+from rig.realkube import (
+    CONTROLLERS,
+    SERVER,
+    STORE,
+    RealKube,
+    documented_rights,
+    what_is_missing,
+)
 
 from jaxcluster.errors import LaunchError
-from jaxcluster.launchers.base import AgentOptions, Reason
+from jaxcluster.launchers.base import AgentOptions
 from jaxcluster.launchers.commands import Launch
-from jaxcluster.launchers.kube.launcher import Kubernetes
-from jaxcluster.launchers.kube.manifests import Pod
+from jaxcluster.launchers.failures import Reason
+from jaxcluster.launchers.kubernetes.launcher import Kubernetes
+from jaxcluster.launchers.kubernetes.manifests import Pod
 
 pytest.importorskip("kubernetes")
 pytestmark = [pytest.mark.any_jax, pytest.mark.timeout(300)]
 MARK = "JAXCLUSTER_TEST_KUBE"
 DEADLINE_S = 90
+MISSING = what_is_missing(SERVER, STORE, CONTROLLERS)
 AGENT = """#!{python}
-import json, os, signal, sys, time
+import json, os, signal, socketserver, sys
 def end(*_):
     os._exit(143 if "--signalled-status=143" in sys.argv else 0)
 signal.signal(signal.SIGTERM, end)
-print("Welcome to the image.", flush=True)
-print(json.dumps({{"jaxcluster-agent": 1, "key": str(os.getpid()), "host": os.environ["HOSTNAME"],
-    "endpoint": "tcp://127.0.0.1:1", "pid": os.getpid(), "argv": sys.argv[1:],
-    "env": dict(os.environ)}}), flush=True)
-time.sleep(1000)
+signal.signal(signal.SIGUSR1, lambda *_: os._exit(0))  # as at the end of a lease
+class Echo(socketserver.BaseRequestHandler):
+    def handle(self):
+        while data := self.request.recv(1 << 16):
+            self.request.sendall(data)
+with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Echo) as server:
+    endpoint = "tcp://127.0.0.1:%d" % server.server_address[1]
+    print("Welcome to the image.", flush=True)
+    print(json.dumps({{"jaxcluster-agent": 1, "key": str(os.getpid()), "pid": os.getpid(),
+        "host": os.environ["HOSTNAME"], "endpoint": endpoint, "argv": sys.argv[1:],
+        "env": dict(os.environ)}}), flush=True)
+    server.serve_forever()
 """
 BROKEN = "#!/bin/sh\necho \"$0: No module named 'jaxcluster'\"; exit 1\n"
 
@@ -54,47 +70,127 @@ BROKEN = "#!/bin/sh\necho \"$0: No module named 'jaxcluster'\"; exit 1\n"
 class Site:
     """A cluster, and launches on it."""
 
-    kube: Kube
+    kube: Kube | RealKube
     path: Path
     launches: list[Launch] = field(default_factory=list)
 
-    def launch(self, launcher: Kubernetes | None = None, **options: Any) -> Launch:
-        launcher = launcher or Kubernetes(pod=Pod("good"), direct=True)
+    def launch(self, pod: Pod | None = None, kubeconfig: str = "", **options: Any) -> Launch:
         config = self.path / "config"
         config.write_text(self.kube.kubeconfig())
-        if not launcher.inside:
-            options.setdefault("kubeconfig", str(config))
+        launcher = Kubernetes(pod=pod or Pod("good"), kubeconfig=kubeconfig or str(config))
         launcher = replace(launcher, **options)
-        folder = Path(tempfile.mkdtemp(dir=self.path))
-        agent = AgentOptions("main", "ab" * 32, "python3", env=(("XLA_FLAGS", "--a='$(X) $$'"),))
-        launch = Launch(launcher, launcher.render(agent, str(folder)))
+        folder = tempfile.mkdtemp(dir=self.path)
+        env = (("XLA_FLAGS", "--a='$(X) $$'"),)
+        agent = AgentOptions("main", "ab" * 32, "python3", env=env)
+        launch = launcher.launch(launcher.render(agent, folder))
         self.launches.append(launch)
         return launch
 
+    def pod(self, index: int) -> Any:
+        """The one of an index that runs."""
+        (found,) = [
+            pod for pod in self.kube.all("pods")
+            if pod["metadata"]["annotations"][INDEX] == str(index)
+            and pod["status"].get("phase") == "Running"
+            and "deletionTimestamp" not in pod["metadata"]
+        ]  # fmt: skip
+        return found
 
-@pytest.fixture
-def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    mark = uuid.uuid4().hex
-    monkeypatch.setenv(MARK, mark)
-    path = Path(tempfile.mkdtemp(prefix="jck", dir="/tmp"))
-    images = {}
+    def evict(self, index: int) -> str:
+        """As where its node is drained; returns its name."""
+        name = str(self.pod(index)["metadata"]["name"])
+        if isinstance(self.kube, RealKube):
+            self.kube.evict(name)
+        else:
+            self.kube.evict(index, "EvictionByEvictionAPI", "Eviction API: evicting")
+        return name
+
+    def kill(self, index: int) -> None:
+        if isinstance(self.kube, RealKube):
+            assert self.kube.kubelets is not None
+            self.kube.kubelets.kill(self.pod(index))
+        else:
+            self.kube.kill(index)
+
+    def delete_job(self, name: str) -> None:
+        if isinstance(self.kube, RealKube):
+            self.kube.discard(name)
+        else:
+            self.kube.delete("jobs", "team-a", name)
+
+    def job(self) -> Any:
+        (found,) = self.kube.all("jobs")
+        return found
+
+    def ended(self, kind: str) -> bool:
+        return any(one["type"] == kind for one in self.job()["status"].get("conditions") or [])
+
+
+@pytest.fixture(scope="module")
+def images() -> Iterator[dict[str, dict[str, str]]]:
+    path = Path(tempfile.mkdtemp(prefix="jcki", dir="/tmp"))
+    made = {"empty": {"PATH": "/nowhere"}}
     for image, source in (("good", AGENT), ("broken", BROKEN)):
         (path / image).mkdir()
         (path / image / "python3").write_text(source.format(python=sys.executable))
         (path / image / "python3").chmod(0o755)
-        images[image] = {"PATH": f"{path / image}:/usr/bin:/bin"}
+        made[image] = {"PATH": f"{path / image}:/usr/bin:/bin"}
+    made["plain"] = {**made["good"], "USER": "1000"}
+    yield made
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="module")
+def real(images: dict[str, dict[str, str]]) -> Iterator[RealKube]:
+    if MISSING:
+        pytest.skip(MISSING)
+    made = RealKube([node_here("n1"), node_here("n2")], images)
+    made.grant(documented_rights())
+    yield made
+    made.close()
+    assert made.kubelets is not None and made.kubelets.failed is None
+
+
+@pytest.fixture
+def stand_in(images: dict[str, dict[str, str]]) -> Iterator[Kube]:
     listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-    kube = Kube(listener, [node_here("n1"), node_here("n2")], images)
+    made = Kube(listener, [node_here("n1"), node_here("n2")], dict(images))
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["stand_in", "real"])
+def site(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    yield from made_site(request.getfixturevalue(request.param), monkeypatch)
+
+
+@pytest.fixture
+def stand_in_site(stand_in: Kube, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    yield from made_site(stand_in, monkeypatch)
+
+
+@pytest.fixture
+def real_site(real: RealKube, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    yield from made_site(real, monkeypatch)
+
+
+def made_site(kube: Kube | RealKube, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv(MARK, mark)
+    path = Path(tempfile.mkdtemp(prefix="jck", dir="/tmp"))
     made = Site(kube, path)
     try:
         yield made
         for launch in made.launches:
             launch.stop()
         until(lambda: not kube.all("pods"), "the pods go", DEADLINE_S)
-        assert not kube.all("jobs") and not kube.all("services")
+        until(lambda: not kube.all("jobs") and not kube.all("services"), "all goes", DEADLINE_S)
     finally:
-        kube.close()
+        kube.closed.clear()
         monkeypatch.delenv(MARK)
+        if isinstance(kube, Kube):
+            for one in kube.containers.values():
+                one.process.kill()
         until(lambda: not processes_with(MARK, mark), "all have ended", DEADLINE_S)
         shutil.rmtree(path)
 
@@ -102,39 +198,45 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 def refused(launch: Launch, timeout_s: float = DEADLINE_S) -> str:
     with pytest.raises(LaunchError) as caught:
         launch.start(timeout_s)
+    launch.stop()
+    print(caught.value)
     return str(caught.value)
 
 
-def test_a_start_a_lost_pod_its_successor_and_a_stop(site: Site) -> None:
-    stranger = site.kube.add("jobs", "team-a", {
-        "metadata": {"name": "mine", "labels": {"app.kubernetes.io/managed-by": "jaxcluster"}},
-        "spec": {"completions": 0, "template": {}, "suspend": True},
-    })  # fmt: skip
+# ------------------------------------------------------------------------------ a Job's course
+
+
+def test_a_start_lost_pods_their_successors_and_a_stop(site: Site) -> None:
     launch = site.launch(pods=2)
     ends: list[tuple[tuple[int, ...], Reason]] = []
     launch.on_end = lambda hosts, why: ends.append((hosts, why))
     agents = launch.start(DEADLINE_S)
-    assert sorted(agent.facts["number"] for agent in agents) == [0, 1]
-    facts = {agent.facts["number"]: agent.facts for agent in agents}
+    assert [agent.facts["number"] for agent in agents] == [0, 1]
+    facts = [agent.facts for agent in agents]
     assert facts[0]["argv"][:3] == ["-P", "-m", "jaxcluster.agent"]
     assert facts[0]["env"]["XLA_FLAGS"] == "--a='$(X) $$'"
-    (service,) = site.kube.all("services")
-    (job,) = [one for one in site.kube.all("jobs") if one["metadata"]["name"] != "mine"]
+    (service,), job = site.kube.all("services"), site.job()
     assert service["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
+    assert job["spec"]["activeDeadlineSeconds"] == 86400  # once all agents are there
+
+    # By the API server's port-forward, to the agent's own port.
+    with socket.socket(socket.AF_UNIX) as way:
+        way.connect(agents[1].via)
+        way.sendall(b"x" * 100_000)
+        assert len(way.recv(100_000, socket.MSG_WAITALL)) == 100_000
 
     # A node is drained: the pod's end is told with its reason, and the Job's next pod is taken.
-    name = site.kube.evict(1, "EvictionByEvictionAPI", "Eviction API: evicting")
+    name = site.evict(1)
     until(lambda: ends, "the end is told", DEADLINE_S)
-    ((hosts, why),) = ends
-    assert hosts == (1,) and why.has_ended
-    assert why.message.startswith(f"The pod {name} on the node n")
-    assert "it was evicted, as when a node is drained (EvictionByEvictionAPI:" in why.message
+    assert ends[0][0] == (1,) and ends[0][1].has_ended
+    assert ends[0][1].message.startswith(f"The pod {name} on the node n")
+    assert "EvictionByEvictionAPI: Eviction API: evicting" in ends[0][1].message
     agent = launch.successor(1, "whoever", DEADLINE_S)
     assert agent is not None and agent.host == 1
     assert agent.facts["key"] != facts[1]["key"] and agent.facts["number"] == 1
 
     # And an agent that is killed. The other host is no concern of it.
-    site.kube.kill(1)
+    site.kill(1)
     until(lambda: len(ends) > 1, "the second end is told", DEADLINE_S)
     assert ends[1][0] == (1,) and "ended by signal 9" in ends[1][1].message
     again = launch.successor(1, "whoever", DEADLINE_S)
@@ -146,218 +248,225 @@ def test_a_start_a_lost_pod_its_successor_and_a_stop(site: Site) -> None:
     until(lambda: len(ends) == 3, "the third end is told", DEADLINE_S)
     assert ends[2][0] == (0,)
     launch.stop()
-    assert not site.kube.all("pods") and not site.kube.all("services")
-    assert [one["metadata"]["uid"] for one in site.kube.all("jobs")] == [
-        stranger["metadata"]["uid"]
-    ]
-    site.kube.delete("jobs", "team-a", "mine")
-    assert len(ends) == 3
+    assert not site.kube.all("jobs") and len(ends) == 3
+    assert not Path(agents[0].via).exists()
 
 
-def test_what_can_never_be_is_told_at_once(site: Site) -> None:
-    """Each in turn: the image, its jaxcluster, its Python, the namespace, rights, the template."""
-    kube = site.kube
-    assert "The image nowhere can't be pulled (ErrImagePull)" in refused(
-        site.launch(pod=Pod("nowhere"))
-    )
-    told = refused(site.launch(pod=Pod("broken")))
-    assert told.startswith("python3 in the image broken has no jaxcluster.")
-    assert "pip install jaxcluster" in told
-    kube.images["empty"] = {"PATH": "/nowhere"}
-    told = refused(site.launch(pod=Pod("empty")))
-    assert told.startswith("There is no Python python3 in the image empty.")
-    assert "There is no namespace team-b" in refused(site.launch(namespace="team-b"))
-    template = {"metadata": {}, "spec": {"tolerationz": []}}
-    told = refused(site.launch(pod=Pod("good", template=json.dumps(template))))
-    assert "does not know a field of the pod" in told and "--pod-template" in told
-    assert not kube.all("jobs")
-    for verb, resource, doing in (
-        ("create", "jobs", "make the Job"),
-        ("create", "services", "make the Service"),
-        ("get", "pods/log", "read the pods' logs"),
-    ):
-        kube.forbidden = {(verb, resource)}
-        launch = site.launch()
-        told = refused(launch)
-        assert f"may not {verb} {resource}" in told and doing in told, told
-        assert "kubectl -n team-a create role" in told
-        kube.forbidden = set()
-        # What was made before goes, too.
-        until(lambda: not kube.all("jobs"), f"{resource}: the Job goes", DEADLINE_S)
+def test_a_job_that_somebody_deletes_is_told(site: Site) -> None:
+    launch = site.launch()
+    ends: list[Reason] = []
+    launch.on_end = lambda hosts, why: ends.append(why)
+    launch.start(DEADLINE_S)
+    site.delete_job(site.job()["metadata"]["name"])
+    until(lambda: ends, "its end", DEADLINE_S)
+    assert "the Job was deleted" in str(ends[0])
+    assert not launch.can_succeed(0, "whoever")
 
 
-def test_what_waits_says_for_what(site: Site) -> None:
-    """Too few nodes; then one is there. A quota; then it has room."""
-    site.kube.closed = {"n2"}
-
-    def starts(launch: Launch, waits: str) -> Callable[[], list[Any]]:
-        told: list[str] = []
-        found: list[list[Any]] = []
-        threading.Thread(
-            target=lambda: found.append(launch.start(DEADLINE_S, told.append)), daemon=True
-        ).start()
-        until(lambda: any(waits in text for text in told), waits, DEADLINE_S)
-        return lambda: until(lambda: found, "the agents", DEADLINE_S)[0]
-
-    launch = site.launch(pods=2)
-    waits = "(1 of 2 pods wait: Unschedulable: 0/2 nodes are available: 2 Insufficient cpu)"
-    agents = starts(launch, waits)
-    site.kube.closed = set()
-    assert len(agents()) == 2
-    launch.stop()
-    site.kube.quota = (
-        "exceeded quota: gpus, requested: requests.nvidia.com/gpu=8, used: "
-        "requests.nvidia.com/gpu=8, limited: requests.nvidia.com/gpu=8"
-    )
-    waits = "the Job has no pods yet: FailedCreate: Error creating: pods"
-    agents = starts(site.launch(), waits)
-    site.kube.quota = ""
-    assert len(agents()) == 1
+def test_a_deadline_is_told(site: Site) -> None:
+    launch = site.launch(deadline_s=4)
+    ends: list[Reason] = []
+    launch.on_end = lambda hosts, why: ends.append(why)
+    launch.start(DEADLINE_S)
+    until(lambda: ends, "its end", DEADLINE_S)
+    assert "at its deadline (--time)" in str(ends[0])
 
 
-def test_no_way_to_a_cluster(site: Site, capfd: pytest.CaptureFixture[str]) -> None:
-    told = refused(site.launch(context="nowhere"))
-    assert (
-        "No Kubernetes cluster can be reached by --kubeconfig" in told
-        and "--context nowhere" in told
-    )
-    told = refused(site.launch(kubeconfig="/nowhere/config"))
-    assert "by --kubeconfig /nowhere/config: " in told
-    broken = site.path / "broken.yaml"
-    broken.write_text("a: b: c")
-    assert "mapping values are not allowed here" in refused(site.launch(kubeconfig=str(broken)))
-    right = site.kube.url
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        site.kube.url = f"http://127.0.0.1:{unused.getsockname()[1]}"
-        told = refused(site.launch())
-    assert "can't be reached to make the Job: Failed to establish" in told
-    assert "object at" not in told and "kubectl get pods" in told
-    site.kube.url = right
-    for launch in site.launches:
-        launch.stop()
-    assert "could not be deleted" not in capfd.readouterr().err  # what was never made
-
-
-def test_a_login_that_fails(site: Site) -> None:
-    """A token that has expired; a program for logins that fails, and one that waits."""
-    site.kube.token = "another"
-    told = refused(site.launch())
-    assert "The API server does not know this user." in told and "Log in again" in told
-    site.kube.token = "t"
-
-    def with_program(script: str) -> Launch:
-        made = json.loads(site.kube.kubeconfig())
-        program = {"command": "sh", "args": ["-c", script], "interactiveMode": "IfAvailable"}
-        program["apiVersion"] = "client.authentication.k8s.io/v1"
-        made["users"][0]["user"] = {"exec": program}
-        path = site.path / f"config-{uuid.uuid4().hex}"
-        path.write_text(json.dumps(made))
-        return site.launch(kubeconfig=str(path))
-
-    told = refused(with_program("echo 'SSO token has expired' >&2; exit 255"))
-    assert "login failed: exec: process returned 255. SSO token has expired" in told
-    assert "kubectl -n team-a create role" not in told  # no right is missing
-    told = refused(with_program("read answer; echo 'nobody answers' >&2; exit 1"))
-    assert "nobody answers" in told
-    launch, said = with_program("exec sleep 1000"), list[str]()
-
-    def give_up() -> None:
-        with contextlib.suppress(LaunchError):
-            launch.start(DEADLINE_S, said.append)
-
-    start = threading.Thread(target=give_up)
-    start.start()
-    waits = "(the kubeconfig's login has not answered yet)"
-    until(lambda: any(waits in text for text in said), waits, DEADLINE_S)
-    launch.stop()  # it can be given up meanwhile
-    start.join(DEADLINE_S)
-    assert not start.is_alive()
-
-
-def test_what_the_pods_are_refused_for_good(site: Site) -> None:
-    """It is an event of the Job's, and no pod has it."""
-    site.kube.quota = "exceeded quota: q, requested: cpu=8, used: cpu=0, limited: cpu=4"
-    told = refused(site.launch())
-    assert "One pod asks for 8 of cpu, and the quota is 4 for all" in told
-    site.kube.quota = 'error looking up service account team-a/jax: serviceaccount "jax" not found'
-    assert "--service-account NAME" in refused(site.launch())
-
-
-def test_a_namespace_that_admits_restricted_pods_alone(site: Site) -> None:
-    """A start reads the namespace's label; where it may not, the hint says what to type."""
-    site.kube.level = "restricted"
-    site.launch().start(DEADLINE_S)
-    (pod,) = site.kube.all("pods")
-    assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
-    site.launches[0].stop()
-    site.kube.forbidden = {("get", "namespaces")}
-    told = refused(site.launch())
-    assert "violates PodSecurity" in told and "--run-as-user 1000" in told
-    site.launch(pod=Pod("good", run_as_user=1000)).start(DEADLINE_S)
-
-
-def test_a_notebook_killed_leaves_no_job(site: Site) -> None:
+@pytest.mark.parametrize("started", [True, False])
+def test_a_notebook_killed_leaves_no_job(site: Site, started: bool) -> None:
+    """Agents end with their lease, and the Job then; else it ends at the start's deadline."""
+    site.kube.closed |= set() if started else {"n1", "n2"}
     config = site.path / "config"
     config.write_text(site.kube.kubeconfig())
     folder = site.path / "l"
     folder.mkdir()
     source = f"""
+import time
 from jaxcluster.launchers.base import AgentOptions
-from jaxcluster.launchers.commands import Launch
-from jaxcluster.launchers.kube.launcher import Kubernetes
-from jaxcluster.launchers.kube.manifests import Pod
-one = Kubernetes(pods=3, pod=Pod("good"), kubeconfig={str(config)!r}, direct=True)
-agent = AgentOptions("main", "key", "python3")
-Launch(one, one.render(agent, {str(folder)!r})).start(600)
+from jaxcluster.launchers.kubernetes import manifests
+from jaxcluster.launchers.kubernetes.launcher import Kubernetes
+manifests.TTL_S = 1
+one = Kubernetes(pods=2, pod=manifests.Pod("good"), kubeconfig={str(config)!r}, direct=True)
+agent = AgentOptions("main", "key", "python3", first_lease_s=8.0)
+one.launch(one.render(agent, {str(folder)!r})).start(600)
+print("up", flush=True)
+time.sleep(1000)
 """
-    with subprocess.Popen([sys.executable, "-c", source]) as notebook:
-        until(lambda: len(site.kube.all("pods")) == 3, "the pods", DEADLINE_S)
+    argv = [sys.executable, "-c", source]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as notebook:
+        assert notebook.stdout is not None
+        if started:
+            assert notebook.stdout.readline() == "up\n"
+        else:
+            until(lambda: len(site.kube.all("pods")) == 2, "the pods", DEADLINE_S)
         notebook.kill()
-        until(lambda: not site.kube.all("jobs"), "the Job goes", DEADLINE_S)
-
-
-def test_the_process_that_looks_after_it_killed_leaves_no_job(site: Site) -> None:
-    launch = site.launch()
-    ends: list[Reason] = []
-    launch.on_end = lambda hosts, why: ends.append(why)
-    launch.start(DEADLINE_S)
-    mark = os.environ[MARK]
-    (pid,) = [p for p, line in with_lines(mark) if "import main" in line and "guard" not in line]
-    os.kill(pid, signal.SIGKILL)
+    if started:  # these have no lease: their end is a lease's
+        running = getattr(site.kube, "kubelets", None) or site.kube
+        for index in (0, 1):
+            running.containers[site.pod(index)["metadata"]["uid"]].signal(signal.SIGUSR1)
     until(lambda: not site.kube.all("jobs"), "the Job goes", DEADLINE_S)
-    until(lambda: ends, "the end is told", DEADLINE_S)
 
 
-def with_lines(mark: str) -> list[tuple[int, str]]:
-    found = []
-    for pid in processes_with(MARK, mark):
-        line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-        found.append((pid, line))
-    return found
+# ------------------------------------------------------------------- what can't be, what waits
 
 
-def test_a_job_that_ends_is_told(site: Site) -> None:
-    """At its deadline, and where somebody deletes it; the API server may be away in between."""
-    launch = site.launch(deadline_s=299)
-    ends: list[Reason] = []
-    launch.on_end = lambda hosts, why: ends.append(why)
+def test_what_can_never_be_is_told_at_once(site: Site) -> None:
+    """Each in turn: the image, its jaxcluster, the namespace, the template, a login."""
+    assert "ErrImagePull" in refused(site.launch(Pod("nowhere")))
+    told = refused(site.launch(Pod("broken")))
+    assert "No module named 'jaxcluster'" in told and "--python PATH" in told
+    assert "team-b" in refused(site.launch(namespace="team-b"))
+    template = json.dumps({"metadata": {}, "spec": {"tolerationz": []}})
+    told = refused(site.launch(Pod("good", template=template)))
+    assert 'unknown field "spec.template.spec.tolerationz"' in told and "--pod-template" in told
+    text = json.loads(site.kube.kubeconfig())
+    text["users"][0]["user"]["token"] = "nobody's"
+    (site.path / "stranger").write_text(json.dumps(text))
+    assert "Log in again" in refused(site.launch(kubeconfig=str(site.path / "stranger")))
+    assert not site.kube.all("jobs")
+
+
+def starting(launch: Launch, waits: str) -> Callable[[], list[Any]]:
+    """A start on a thread, until it says what it waits for; and then its agents."""
+    told: list[str] = []
+    found: list[list[Any]] = []
+    threading.Thread(
+        target=lambda: found.append(launch.start(DEADLINE_S, told.append)), daemon=True
+    ).start()
+    until(lambda: any(waits in text for text in told), waits, DEADLINE_S)
+    return lambda: until(lambda: found, "the agents", DEADLINE_S)[0]
+
+
+def test_what_waits_says_for_what(site: Site) -> None:
+    """Too few nodes; then one is there."""
+    site.kube.closed.add("n2")
+    waits = "1 of 2 pods wait: Unschedulable: 0/2 nodes are available: 2 Insufficient cpu)"
+    agents = starting(site.launch(pods=2), waits)
+    site.kube.closed.clear()
+    assert len(agents()) == 2
+
+
+def test_a_start_can_be_stopped(site: Site) -> None:
+    site.kube.closed |= {"n1", "n2"}
+    stopped = threading.Event()
+    with pytest.raises(LaunchError, match=r"start was stopped"):
+        site.launch().start(DEADLINE_S, lambda text: "wait" in text and stopped.set(), stopped)
+    assert not site.kube.all("jobs")
+
+
+def test_a_quota_that_others_have_taken_is_waited_for(stand_in_site: Site) -> None:
+    kube = stand_in_site.kube
+    assert isinstance(kube, Kube)
+    kube.quota = "exceeded quota: gpus, requested: requests.nvidia.com/gpu=8"
+    agents = starting(stand_in_site.launch(), "the Job has no pods yet: FailedCreate: Error")
+    kube.quota = ""
+    assert len(agents()) == 1
+    kube.quota = 'error looking up service account team-a/jax: serviceaccount "jax" not found'
+    assert "--service-account" in refused(stand_in_site.launch(pods=2))
+
+
+@pytest.mark.parametrize("right", ["create jobs", "create services", "get pods/log", "patch jobs"])
+def test_a_missing_right_is_told(stand_in_site: Site, right: str) -> None:
+    kube = stand_in_site.kube
+    assert isinstance(kube, Kube)
+    verb, resource = right.split()
+    kube.forbidden = {(verb, resource)}
+    told = refused(stand_in_site.launch())
+    assert f'cannot {verb} resource "{resource}"' in told and "#rights" in told
+    kube.forbidden = set()
+
+
+def test_a_job_that_can_not_be_deleted_is_told_with_what_to_type(
+    stand_in_site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kube = stand_in_site.kube
+    assert isinstance(kube, Kube)
+    launch = stand_in_site.launch()
     launch.start(DEADLINE_S)
-    assert "ends the Job of this cluster in" in launch.launcher.warning(launch.plan)[0]
-    site.kube.expire(site.kube.all("jobs")[0]["metadata"]["name"])
-    until(lambda: any("at its deadline" in str(why) for why in ends), "its end", DEADLINE_S)
+    kube.forbidden = {("delete", "jobs")}
+    launch.stop()
+    name = stand_in_site.job()["metadata"]["name"]
+    assert f"To end it: kubectl -n team-a delete job {name}" in capsys.readouterr().err
+    stand_in_site.delete_job(name)
 
-    launch = site.launch()
-    launch.on_end = lambda hosts, why: ends.append(why)
-    launch.start(DEADLINE_S)
-    site.kube.down = True
-    until(
-        lambda: "can't be reached" in launch.launcher.waiting(launch.plan),
-        "it is noticed",
-        DEADLINE_S,
-    )
-    ends.clear()
-    site.kube.down = False
-    name = json.loads(Path(launch.plan.files[0].path).read_text())["metadata"]["name"]
-    site.kube.delete("jobs", "team-a", name)
-    until(lambda: any("was deleted" in str(why) for why in ends), "told", DEADLINE_S)
+
+def test_no_way_to_a_cluster(stand_in_site: Site, capfd: pytest.CaptureFixture[str]) -> None:
+    site = stand_in_site
+    assert "nowhere" in refused(site.launch(context="nowhere"))
+    assert "There is no way to a" in refused(site.launch(kubeconfig="/nowhere/config"))
+    (site.path / "broken.yaml").write_text("a: b: c")
+    assert "mapping values" in refused(site.launch(kubeconfig=str(site.path / "broken.yaml")))
+    kube = site.kube
+    assert isinstance(kube, Kube)
+    right = kube.url
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        kube.url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        told = refused(site.launch())
+    assert "can't be reached: " in told and "object at" not in told and "kubectl get pods" in told
+    kube.url = right
+    assert "To end it" not in capfd.readouterr().err  # what was never made
+
+
+# ------------------------------------------------------------------- with the real one alone
+
+TEMPLATE = {
+    "metadata": {"annotations": {"note": "kept"}},
+    "spec": {"tolerations": [{"key": "gpu", "operator": "Exists"}], "nodeSelector": {"zone": "a"}},
+}
+PODS = {
+    "plain": Pod("team/jax:1"),
+    "gpus": Pod("team/jax:1", cpu="8", memory="64Gi", gpus=8, labels=(("team", "a"),)),
+    "tpu": Pod("team/jax:1", tpu="tpu-v5-lite-podslice", topology="4x4"),
+    "template": Pod("team/jax:1", template=json.dumps(TEMPLATE), service_account="default"),
+    "user": Pod("team/jax:1", run_as_user=1000),
+}
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_what_a_dry_run_prints_can_be_made_as_it_is(real_site: Site, name: str) -> None:
+    """Objects and pods: validated strictly and admitted, by a user who has the documented role."""
+    kube = real_site.kube
+    assert isinstance(kube, RealKube)
+    launcher = Kubernetes(pod=PODS[name], pods=None if name == "tpu" else 2, kubeconfig="x")
+    job, service = launcher.render(AgentOptions("main", "PUBLIC-KEY", "python3"), "/f").objects
+    strict = "?dryRun=All&fieldValidation=Strict"
+    for plural, one in (("jobs", job), ("services", service)):
+        assert kube.ask("POST", kube.path(plural) + strict, one, user="me")["metadata"]["uid"]
+    if name == "user":
+        kube.label(enforce="restricted")
+    try:
+        pod = {"metadata": {"name": "p"}, "spec": job["spec"]["template"]["spec"]}
+        done = kube.ask("POST", kube.path("pods") + strict, pod)
+        assert done["spec"]["containers"][0]["name"] == "jaxcluster"
+    finally:
+        kube.label(enforce=None)
+
+
+def test_pod_security_refuses_pods_that_say_no_user(real_site: Site) -> None:
+    kube = real_site.kube
+    assert isinstance(kube, RealKube)
+    kube.label(enforce="restricted")
+    try:
+        told = refused(real_site.launch(Pod("plain")))
+        assert "violates PodSecurity" in told and "--run-as-user 1000" in told
+        assert real_site.launch(Pod("plain", run_as_user=1000)).start(DEADLINE_S)
+    finally:
+        kube.label(enforce=None)
+
+
+LIMITS = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "q"},
+          "spec": {"limits": [{"type": "Container", "max": {"cpu": "2"}}]}}  # fmt: skip
+
+
+def test_what_an_admission_refuses_is_told(real_site: Site) -> None:
+    kube = real_site.kube
+    assert isinstance(kube, RealKube)
+    kube.ask("POST", kube.path("limitranges"), LIMITS)
+    try:
+        assert "maximum cpu usage per Container is 2" in refused(real_site.launch(Pod("good", "4")))
+    finally:
+        kube.ask("DELETE", kube.path("limitranges", "q"))
+    assert "--service-account" in refused(real_site.launch(Pod("good", service_account="jax")))
+    none = '{"metadata": {}, "spec": {"priorityClassName": "none"}}'
+    assert "no PriorityClass" in refused(real_site.launch(Pod("good", template=none)))

@@ -24,9 +24,10 @@ import pytest
 from helpers import processes_with, until
 
 from jaxcluster.errors import LaunchError, LauncherUnavailable, UsageError
-from jaxcluster.launchers.base import STOPPED, AgentOptions, Reason
+from jaxcluster.launchers.base import STOPPED, AgentOptions
 from jaxcluster.launchers.commands import Launch
-from jaxcluster.launchers.slurm.launcher import Slurm
+from jaxcluster.launchers.failures import Reason
+from jaxcluster.launchers.slurm import Slurm
 
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "salloc", "setpriv")
 PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
@@ -240,10 +241,10 @@ def test_a_job_that_scancel_can_not_end_is_told_with_what_to_type(
         launch.stop()
     told, hint = capsys.readouterr().err.splitlines()
     assert told == (
-        "A Slurm job of this cluster may be left over, queued or running: scancel ended with "
-        'code 1. It says: "scancel: error: No answer"'
+        "Something of this cluster may be left over: scancel ended with code 1. It says: "
+        '"scancel: error: No answer"'
     )
-    typed = hint.removeprefix("squeue --me lists it. To end it: ")
+    typed = hint.removeprefix("To end it: ")
     assert len(queue()) == 1
     subprocess.run(typed, shell=True, check=True, timeout=60)
     until(lambda: not queue(), "the job is gone", 10)
@@ -257,55 +258,49 @@ def test_what_waits_in_the_queue_is_told_and_cancelled_at_the_timeout(
     with pytest.raises(LaunchError) as caught:
         launch.start(8, told.append)
     text = str(caught.value)
-    assert re.search(r"0 of 1 hosts were ready within 8 s\. Job \d+ is queued \(\w+\): ", text)
-    assert "It is cancelled.\nWait longer: --timeout 3600" in text
-    assert any(re.match(r"0 of 1 hosts \(job \d+ is queued \(", line) for line in told)
-    assert "0 jobs ahead of it" in told[-1]
+    assert re.search(r"0 of 1 hosts were ready within 8 s\. Job \d+ is PENDING \(\w+\)", text)
+    assert "\nIt is cancelled. Wait longer: --timeout 3600" in text
+    assert any(re.match(r"0 of 1 hosts \(job \d+ is PENDING \(", line) for line in told)
     until(lambda: queue() == [busy_node], "ours is out of the queue", 10)
 
 
 def test_a_start_that_is_stopped_leaves_the_queue(site: Site, busy_node: str) -> None:
     stopped = threading.Event()
     with pytest.raises(LaunchError, match=STOPPED):
-        site.launch().start(600, lambda text: "is queued" in text and stopped.set(), stopped)
+        site.launch().start(600, lambda text: "is PENDING" in text and stopped.set(), stopped)
     until(lambda: queue() == [busy_node], "ours is out of the queue", 10)
 
 
 def test_a_job_that_would_never_start_is_told_at_once(site: Site) -> None:
     launch = site.launch(Slurm(nodes=5))
     told = refused(launch)
-    assert re.match(r"Job \d+ would never start \(Partition\w+\): .* It is cancelled\.\n", told)
+    assert re.match(r"Job \d+ is PENDING \(Partition\w+\) and would never start\. ", told)
     until(lambda: not queue(), "it is cancelled", 10)
 
 
 @pytest.mark.parametrize(
-    ("options", "said", "hint"),
+    ("options", "said"),
     [
-        ({"partition": "nosuch"}, "Slurm has no such partition. sbatch says: ", "--partition NAME"),
-        ({"gres": "gpu:4"}, "Slurm has no such resource. sbatch says: ", "--gres gpu:4"),
-        ({"constraint": "a100"}, "No Slurm node satisfies --constraint", "sinfo -o '%N %f'"),
-        ({"mem": "900G"}, "Slurm has no nodes of this kind, or not that many. ", "--mem"),
-        ({"sbatch": ("foo",)}, "Slurm refused the job. sbatch says: ", "sinfo"),
+        ({"partition": "nosuch"}, "nvalid partition name specified"),
+        ({"gres": "gpu:4"}, "nvalid generic resource"),
+        ({"constraint": "a100"}, "nvalid feature"),
+        ({"mem": "900G"}, "node configuration is not available"),
+        ({"time": "soon"}, "nvalid --time"),
+        ({"sbatch": ("foo",)}, "foo"),
     ],
 )
-def test_what_slurm_refuses_is_told_in_its_words(
-    site: Site, options: Any, said: str, hint: str
-) -> None:
+def test_what_slurm_refuses_is_told_in_its_words(site: Site, options: Any, said: str) -> None:
     told = refused(site.launch(Slurm(**options)))
-    assert told.startswith(said)
-    assert hint in told
+    assert "No agent on the hosts: sbatch ended with code " in told and said in told, told
+    assert "\nsinfo lists " in told
 
 
-def test_a_python_that_is_not_on_the_node(site: Site) -> None:
-    told = refused(site.launch(python="/no/such/python"))
-    assert told.startswith("There is no Python /no/such/python on the nodes.")
-    assert "--python PATH" in told
-
-
-def test_a_python_without_jaxcluster(site: Site) -> None:
-    python = site.python('#!/bin/sh\ncd /\nexec {python} -I -S "$@"\n')
-    told = refused(site.launch(python=python))
-    assert told.startswith(f"{python} on the nodes has no jaxcluster. It says: ")
+def test_a_python_that_is_not_there_or_has_no_jaxcluster(site: Site) -> None:
+    bare = site.python('#!/bin/sh\ncd /\nexec {python} -I -S "$@"\n')
+    for python in ("/no/such/python", bare):
+        told = refused(site.launch(python=python))
+        assert "No agent on the hosts: sbatch" in told, told
+        assert told.endswith(f"--python PATH (now {python})"), told
 
 
 def test_a_folder_that_the_node_can_not_write(site: Site) -> None:
@@ -318,7 +313,7 @@ def test_a_folder_that_the_node_can_not_write(site: Site) -> None:
     launch = Launch(launcher, plan)
     site.launches.append(launch)
     told = refused(launch)
-    assert re.match(r"Slurm's job \d+ failed: its node could not write the output file\.", told)
+    assert "FAILED" in told and "JAXCLUSTER_SHARED_DIR" in told
 
 
 def test_a_job_that_somebody_cancels_is_told(site: Site) -> None:
@@ -329,7 +324,7 @@ def test_a_job_that_somebody_cancels_is_told(site: Site) -> None:
     (job,) = queue()
     ask("scancel", job)
     until(lambda: ends, "the end is told", 40)
-    assert re.match(rf"Slurm's job {job} was cancelled", ends[0].message)
+    assert ends[0].message.startswith(f"Slurm's job {job} has ended: CANCELLED")
     assert launch.successor(0, "node", 5) is None
 
 
@@ -351,7 +346,8 @@ def test_a_notebook_killed_leaves_no_job(
 import os, time
 from jaxcluster.launchers.base import AgentOptions
 from jaxcluster.launchers.commands import Launch
-from jaxcluster.launchers.slurm.launcher import Slurm
+from jaxcluster.launchers.failures import Reason
+from jaxcluster.launchers.slurm import Slurm
 slurm = Slurm().prepared(os.environ)
 agent = AgentOptions("main", "key", {site.python()!r})
 launch = Launch(slurm, slurm.render(agent, {str(site.path)!r}))
@@ -364,7 +360,7 @@ time.sleep(1000)
     ) as notebook:
         assert notebook.stdout is not None
         for line in notebook.stdout:
-            if ("is queued" if queued else "up") in line:
+            if ("is PENDING" if queued else "up") in line:
                 break
         assert len(queue()) == len(others) + 1
         notebook.kill()
@@ -417,7 +413,7 @@ def test_an_agent_in_an_allocation_gets_a_successor(site: Site, allocation: str)
     (agent,) = launch.start(60)
     os.kill(agent.facts["pid"], 9)
     until(lambda: ends, "the end is told", 30)
-    assert f"The step of the agents (job {allocation})" in ends[0].message
+    assert "is lost: srun ended with code" in ends[0].message
     again = launch.successor(0, "node", 60)
     assert again is not None and again.facts["pid"] != agent.facts["pid"]
 
@@ -429,9 +425,8 @@ def test_an_allocation_that_ends_is_told(site: Site, allocation: str) -> None:
     launch.start(60)
     ask("scancel", allocation)
     until(lambda: ends, "the end is told", 30)
-    assert allocation in ends[0].message
-    told = refused(site.launch())
-    assert told.startswith("The Slurm job of this notebook has ended.")
+    assert "srun" in ends[0].message
+    assert "No agent on " in refused(site.launch())
 
 
 def test_options_of_a_job_are_refused_inside_of_one(site: Site, allocation: str) -> None:

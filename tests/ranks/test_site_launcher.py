@@ -53,6 +53,6 @@ def test_the_documented_launcher_starts_ranks_and_explains_its_ends(
     assert done.stdout.splitlines() == [
         "4 4",
         "4 rack",
-        'rack-run ended (3). It says: "there is no rack b"',
-        "Try: rack-run a 1 true",
+        'No agent on the hosts: rack-run ended with code 3. It says: "there is no rack b"',
+        "Try: rack-run b 1 true",
     ]

@@ -40,7 +40,6 @@ KINDS = {
     "pods": ("v1", "Pod"), "services": ("v1", "Service"), "jobs": ("batch/v1", "Job"),
     "events": ("v1", "Event"),
 }  # fmt: skip
-SPACE = re.compile(r"/api/v1/namespaces/([^/]+)")
 PATH = re.compile(
     r"/(?:api/v1|apis/batch/v1)/namespaces/([^/]+)/(pods|services|jobs|events)(?:/([^/]+))?(?:/(\w+))?"
 )
@@ -97,7 +96,6 @@ class Kube:
       namespaces: those that are there.
       forbidden: (verb, resource) that nobody may.
       quota: why no pod may be made, by a quota or an admission; empty for none.
-      level: what Pod Security enforces; a pod without a securityContext passes with "" alone.
       closed: nodes that take no pods.
       down: whether the API server answers nobody.
       token: whoever has none is anonymous, whoever has another nobody.
@@ -110,7 +108,7 @@ class Kube:
         self.bad_images: dict[str, tuple[str, str]] = {}
         self.namespaces = {"default", "team-a"}
         self.forbidden: set[tuple[str, str]] = set()
-        self.quota = self.level = ""
+        self.quota = ""
         self.closed: set[str] = set()
         self.down = False
         self.token = "t"
@@ -237,6 +235,9 @@ class Kube:
     def _control_job(self, job: Object) -> None:
         spec, status, metadata = job["spec"], job["status"], job["metadata"]
         if spec.get("suspend") or status.get("conditions"):
+            over = self.times.get(metadata["uid"], time.time())
+            if not spec.get("suspend") and time.time() > over + spec["ttlSecondsAfterFinished"]:
+                self.delete("jobs", metadata["namespace"], metadata["name"])
             return
         status.setdefault("startTime", now())
         started = self.times.setdefault(metadata["uid"], time.time())
@@ -257,10 +258,12 @@ class Kube:
             ]
             for _, pod in mine:
                 self.delete("pods", metadata["namespace"], pod["metadata"]["name"])
+            self.times[metadata["uid"]] = time.time()
             return
         done = {i for i, pod in mine if pod["status"].get("phase") == "Succeeded"}
         if len(done) == spec["completions"]:
             status["conditions"] = [{"type": "Complete", "status": "True"}]
+            self.times[metadata["uid"]] = time.time()
         active = {i for i, pod in mine if pod["status"].get("phase") in ("Pending", "Running")}
         for index in set(range(spec["completions"])) - done - active:
             ends = [self.times.get(p["metadata"]["uid"], 0.0) for i, p in mine if i == index]
@@ -270,7 +273,7 @@ class Kube:
     def _make_pod(self, job: Object, index: int) -> None:
         metadata, template = job["metadata"], copy.deepcopy(job["spec"]["template"])
         namespace = metadata["namespace"]
-        if refusal := self.quota or self._violates(template["spec"]):
+        if refusal := self.quota:
             name = f"{metadata['name']}-{index}-{uuid.uuid4().hex[:5]}"
             message = f'Error creating: pods "{name}" is forbidden: {refusal}'
             self.tell(job, "FailedCreate", message)
@@ -288,13 +291,6 @@ class Kube:
             "status": {"phase": "Pending"},
         }
         self.add("pods", namespace, made)
-
-    def _violates(self, spec: Object) -> str:
-        """What Pod Security says against a pod; nothing: it is admitted."""
-        context = spec.get("securityContext") or {}
-        if self.level != "restricted" or context.get("runAsNonRoot"):
-            return ""
-        return 'violates PodSecurity "restricted:latest": runAsNonRoot != true (pod or container)'
 
     def tell(self, one: Object, reason: str, message: str, kind: str = "Warning") -> None:
         """An event."""
@@ -492,7 +488,7 @@ class _Handler(Forwarding):
     def do_GET(self) -> None:
         self._answer()
 
-    do_POST = do_DELETE = do_GET
+    do_POST = do_DELETE = do_PATCH = do_GET
 
     def _answer(self) -> None:
         url = urllib.parse.urlparse(self.path)
@@ -503,9 +499,7 @@ class _Handler(Forwarding):
             return
         self.cluster.requests.append((self.command, url.path))
         try:
-            if space := SPACE.fullmatch(url.path):
-                data = self._namespace(space[1])
-            elif found := PATH.fullmatch(url.path):
+            if found := PATH.fullmatch(url.path):
                 data = self._do(*found.groups(), query, body)
             else:
                 raise _Refusal(404, f"no such path: {url.path}")
@@ -544,15 +538,6 @@ class _Handler(Forwarding):
             f'group "{group}" in the namespace "{namespace}"',
         )
 
-    def _namespace(self, name: str) -> Object:
-        self._refuse_stranger("get", "namespaces", name, name)
-        if name not in self.cluster.namespaces:
-            raise _Refusal(404, f'namespaces "{name}" not found')
-        level = {"pod-security.kubernetes.io/enforce": self.cluster.level}
-        labels = {"kubernetes.io/metadata.name": name, **(level if self.cluster.level else {})}
-        return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name,
-                "labels": labels}, "status": {"phase": "Active"}}  # fmt: skip
-
     def _do(
         self, namespace: str, plural: str, name: str | None, sub: str | None,
         query: Mapping[str, str], body: Object,
@@ -580,6 +565,11 @@ class _Handler(Forwarding):
                 if plural == "pods":
                     return copy.deepcopy(found)
                 return {"kind": "Status", "status": "Success"}
+            if self.command == "PATCH":  # a merge patch of a spec
+                for name_of, value in body["spec"].items():
+                    found["spec"].pop(name_of, None)
+                    found["spec"].update({name_of: value} if value is not None else {})
+                return copy.deepcopy(found)
             container = cluster.containers.get(found["metadata"]["uid"])
         if sub == "log":
             name = query.get("container")

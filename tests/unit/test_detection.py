@@ -25,13 +25,12 @@ from jaxcluster.cluster import make_spec, sessions
 from jaxcluster.errors import UsageError
 from jaxcluster.host import tpus
 from jaxcluster.host.tpus import TpuWorker, metadata, tpu_worker
-from jaxcluster.launchers import detection
+from jaxcluster.launchers import detection, slurm
 from jaxcluster.launchers.detection import Inside, Surroundings, find
 from jaxcluster.launchers.hosts import Host
 from jaxcluster.launchers.mpi import MPI
-from jaxcluster.launchers.slurm import launcher as slurm
-from jaxcluster.launchers.slurm.launcher import Allocation, Slurm, allocation_of
-from jaxcluster.launchers.slurm.launcher import is_over as slurm_is_over
+from jaxcluster.launchers.slurm import Allocation, Slurm, allocation_of
+from jaxcluster.launchers.slurm import is_over as slurm_is_over
 
 JOB = {"SLURM_JOB_ID": "6", "SLURM_JOB_NODELIST": "h[1-2]", "SLURM_JOB_NUM_NODES": "2"}
 SALLOC_N2 = {**JOB, "SLURM_TASKS_PER_NODE": "1(x2)"}  # salloc -N2
@@ -261,7 +260,7 @@ def test_what_is_typed_is_read_as_one_word_each() -> None:
 
 def test_what_mpiexec_sets_is_kept_from_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     said = type("Done", (), {"stdout": "mpiexec (OpenRTE) 4.1.4", "stderr": ""})
-    monkeypatch.setattr("jaxcluster.launchers.mpi.subprocess.run", lambda *a, **k: said)
+    monkeypatch.setattr("jaxcluster.launchers.mpi.run_briefly", lambda *a, **k: said)
     monkeypatch.setattr("jaxcluster.launchers.mpi.shutil.which", lambda *a, **k: "/usr/bin/mpiexec")
     environ = {**ALONE, "PMIX_RANK": "0", "OMPI_MCA_btl": "tcp,self", "PATH": "/usr/bin"}
     ready = MPI(hosts=(Host("h1"),)).prepared(environ)

@@ -18,10 +18,9 @@ from jaxcluster.allocation.remote import SHARED_DIR, HostAllocation
 from jaxcluster.cluster import events, make_spec
 from jaxcluster.cluster.starting import dry_run, start_world
 from jaxcluster.errors import LaunchError, UsageError
-from jaxcluster.launchers.base import STOPPED, Command, End, Wait
+from jaxcluster.launchers.base import STOPPED, Wait
 from jaxcluster.launchers.commands import StartedAgent
-from jaxcluster.launchers.slurm.launcher import Slurm
-from jaxcluster.launchers.through_ipp import explain_ipp
+from jaxcluster.launchers.slurm import Slurm
 from jaxcluster.records import claims
 
 
@@ -103,13 +102,6 @@ def test_a_start_that_waits_in_a_queue_is_stopped_from_another_thread(
     monkeypatch.setattr(Slurm, "granted", queued)
     with pytest.raises(LaunchError, match=STOPPED):
         start_world(make_spec(launcher="slurm", nodes="2"), told)
-
-
-def test_a_profile_that_is_not_there_is_told_with_how_to_make_one() -> None:
-    said = ("Traceback (most recent call last):", "OSError: Couldn't find profile 'mine'")
-    reason = explain_ipp(End(Command(("x",), (0,)), 1, said), "pbs")
-    assert reason.message == "There is no ipyparallel profile 'mine' here."
-    assert reason.hint.startswith("ipython profile create --parallel mine")
 
 
 def test_a_shared_folder_that_others_could_exchange_is_refused(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,9 @@ import pytest
 
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.base import AgentOptions
-from jaxcluster.launchers.kube import launcher, manifests, reasons, template
-from jaxcluster.launchers.kube.launcher import Kubernetes
-from jaxcluster.launchers.kube.manifests import LAUNCH, MADE_BY, SHM, Pod
+from jaxcluster.launchers.kubernetes import manifests
+from jaxcluster.launchers.kubernetes.launcher import Kubernetes
+from jaxcluster.launchers.kubernetes.manifests import LAUNCH, MADE_BY, SHM, Pod
 
 AGENT = AgentOptions("main", "ab" * 32, "python3", env=(("A", "ours"),))
 MANAGED = next(iter(MADE_BY))
@@ -29,7 +28,7 @@ def pod_of(container: Any = CONTAINER, pod: Any = None, **more: Any) -> dict[str
     """The pod template of the Job that is made of this container, with ``more`` beside it."""
     metadata = {"labels": {MANAGED: "theirs", "mine": "1"}, "annotations": {"note": "kept"}}
     found = {"metadata": metadata, "spec": {"containers": [container], **more}}
-    text = json.dumps(template.checked(found, "f"))
+    text = json.dumps(found)
     wanted = Pod(**{"template": text, **(pod or {})})
     made: dict[str, Any] = manifests.job("n", 1, AGENT, wanted, None)["spec"]["template"]
     return made
@@ -48,7 +47,7 @@ def test_what_a_template_has_stays_and_what_agents_need_is_added() -> None:
         "limits": {"cpu": "4", "ephemeral-storage": "1Gi"},
         "requests": {"cpu": "4"},
     }
-    assert spec["volumes"] == [{"name": SHM, "emptyDir": {"medium": "Memory"}}]
+    assert spec["volumes"] == [{"name": SHM["name"], "emptyDir": {"medium": "Memory"}}]
 
 
 def test_the_agent_is_the_command_or_what_an_entry_point_ends_with() -> None:
@@ -63,9 +62,8 @@ def test_a_templates_own_shared_memory_and_nodes_are_kept() -> None:
     made = pod_of({**CONTAINER, "volumeMounts": [own]}, volumes=[{"name": "big", "emptyDir": {}}])
     assert made["spec"]["containers"][0]["volumeMounts"] == [own]
     assert made["spec"]["volumes"] == [{"name": "big", "emptyDir": {}}]
-    named = [{"name": SHM, "emptyDir": {"sizeLimit": "1Gi"}}]
-    mount = {"name": SHM, "mountPath": "/dev/shm"}
-    made = pod_of({**CONTAINER, "volumeMounts": [mount]}, volumes=named)
+    named = [{"name": SHM["name"], "emptyDir": {"sizeLimit": "1Gi"}}]
+    made = pod_of({**CONTAINER, "volumeMounts": [SHM]}, volumes=named)
     assert made["spec"]["volumes"] == named
     slice_ = {"tpu": "tpu-v5-lite-podslice", "topology": "2x2"}
     made = pod_of(nodeSelector={"zone": "a"}, pod=slice_)
@@ -103,17 +101,72 @@ def test_the_labels_by_which_a_launch_is_found_are_nobody_elses() -> None:
     assert labels[LAUNCH] == "n" and labels[MANAGED] == "jaxcluster"
     assert (labels["team"], labels["mine"]) == ("a", "1")
     for name in (LAUNCH, MANAGED):
-        with pytest.raises(UsageError, match=f"--label can't set {name}: the launcher sets it"):
-            manifests.check(Pod("jax", labels=((name, "x"),)))
+        with pytest.raises(UsageError, match=f"--label {name}=x is not a label, or the launcher"):
+            Pod("jax", labels=((name, "x"),)).check()
 
 
 def test_a_template_is_data(tmp_path: Path) -> None:
     pytest.importorskip("yaml")
     file = tmp_path / "pod.yaml"
     file.write_text(f'kind: !!python/object/apply:os.mkdir ["{tmp_path}/made"]\nspec: {{}}\n')
-    with pytest.raises(UsageError, match=r"pod.yaml, line 1"):
-        template.read(file)
+    with pytest.raises(UsageError, match=r"pod.yaml is not YAML: .*line 1"):
+        manifests.read_template(file)
     assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: b: c", "is not YAML: mapping values"),
+        ("[1]", "is not a pod with a spec"),
+        ("kind: Pod", "is not a pod with a spec"),
+        ("spec: {containers: [1]}", "is not a pod with a spec"),
+        ("spec: {containers: [{name: a}, {name: b}]}", "has 2 containers, and none is called"),
+    ],
+)
+def test_a_template_that_is_no_pod_is_named(tmp_path: Path, text: str, said: str) -> None:
+    pytest.importorskip("yaml")
+    file = tmp_path / "pod.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=f"--pod-template {file} {said}"):
+        manifests.read_template(file)
+    with pytest.raises(UsageError, match="can't be read: No such file"):
+        manifests.read_template(tmp_path / "none")
+
+
+def test_a_template_s_names_and_spec_are_kept(tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    file = tmp_path / "pod.yaml"
+    file.write_text("metadata: {name: x, labels: {a: b}}\nspec: {containers: [{image: i}]}\n")
+    assert json.loads(manifests.read_template(file)) == {
+        "metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"image": "i"}]},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("pod", "said"),
+    [
+        (Pod(), "needs an image"),
+        (Pod("i", cpu="many"), "--cpu 'many' is not a Kubernetes quantity"),
+        (Pod("i", memory="1 GB"), "--mem '1 GB' is not"),
+        (Pod("i", resources=(("amd.com/gpu", "x"),)), "is not a device and a number"),
+        (Pod("i", tpu="t"), "belong together"),
+        (Pod("i", chips=4), "belong together"),
+        (Pod("i", tpu="t", topology="3x3", chips=4), "has 9 chips, not a multiple"),
+    ],
+)
+def test_what_would_be_misread_is_refused(pod: Pod, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        pod.check()
+
+
+def test_a_slice_has_a_pod_for_each_of_its_hosts() -> None:
+    counts = {"2x2": 1, "4x4": 4, "2x1": 1}
+    for topology, pods in counts.items():
+        one = Kubernetes(pod=Pod("i", tpu="t", topology=topology))
+        assert one.render(AGENT, "/f").num_hosts == pods
+    with pytest.raises(UsageError, match="has 4 hosts of 4 chips"):
+        Kubernetes(pods=2, pod=Pod("i", tpu="t", topology="4x4")).render(AGENT, "/f")
 
 
 def test_a_notebook_in_a_pod_may_name_another_cluster() -> None:
@@ -122,27 +175,3 @@ def test_a_notebook_in_a_pod_may_name_another_cluster() -> None:
     assert Kubernetes(pod=Pod("jax")).prepared(environ).inside
     assert not Kubernetes(pod=Pod("jax"), context="other").prepared(environ).inside
     assert not Kubernetes(pod=Pod("jax"), kubeconfig="/f").prepared(environ).inside
-
-
-def test_the_end_of_a_job_is_told_before_it_comes_and_not_all_day(tmp_path: Path) -> None:
-    made = Kubernetes(pod=Pod("jax"))
-    plan = made.render(AGENT, str(tmp_path))
-    assert made.warning(plan) == ("", launcher.LOOK_S)  # it has none
-    ends = tmp_path / launcher.STARTED_AT
-    ends.write_text(str(time.time() + 24 * 3600))
-    assert made.warning(plan) == ("", launcher.LOOK_S)
-    ends.write_text(str(time.time() + launcher.WARN_S / 2))
-    assert "in 5 minutes, at its deadline" in made.warning(plan)[0]
-
-
-def test_a_quota_of_an_admission_s_own_gives_back_what_others_have() -> None:
-    why = 'admission webhook "quotas" denied the request: exceeded quota: gpus'
-    assert reasons.never_made(why) is None
-    assert reasons.never_made('admission webhook "x" denied the request: no') is not None
-
-
-def test_a_job_that_is_going_to_fail_is_over() -> None:
-    """Since Kubernetes 1.31 it is Failed once its pods have ended, which may take long."""
-    going = {"type": "FailureTarget", "status": "True", "reason": "DeadlineExceeded"}
-    end = reasons.job_end({"status": {"conditions": [going]}})
-    assert end is not None and "at its deadline" in end.message

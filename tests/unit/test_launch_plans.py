@@ -13,21 +13,21 @@ from pathlib import Path
 import pytest
 
 from jaxcluster.errors import UsageError
+from jaxcluster.launchers import failures
 from jaxcluster.launchers.base import (
     AgentOptions,
-    End,
     Launcher,
     LaunchPlan,
     announcements,
     describe,
 )
 from jaxcluster.launchers.hosts import parse_hosts
-from jaxcluster.launchers.kube.launcher import Kubernetes
-from jaxcluster.launchers.kube.manifests import Pod
+from jaxcluster.launchers.ipp import IPP
+from jaxcluster.launchers.kubernetes.launcher import Kubernetes
+from jaxcluster.launchers.kubernetes.manifests import Pod
 from jaxcluster.launchers.mpi import MPI, flavour_of, hosts_of_job
-from jaxcluster.launchers.slurm.launcher import Allocation, Slurm
+from jaxcluster.launchers.slurm import Allocation, Slurm
 from jaxcluster.launchers.ssh import SSH, jump_host, remote_command
-from jaxcluster.launchers.through_ipp import ThroughIPP
 from jaxcluster.launchers.tpu import TPU, Login
 from jaxcluster.supervision.starting import ROOT
 
@@ -97,19 +97,19 @@ LAUNCHERS: dict[str, Launcher] = {
     ),
     "tpu-hosts": TPU(parse_hosts("t0,t1"), direct=True, user="me"),
     "kubernetes": Kubernetes(
-        pods=2, pod=Pod("team/jax:1", "8", "64Gi", 8), namespace="team-a", here="/usr/bin/python3"
+        pods=2, pod=Pod("team/jax:1", "8", "64Gi", 8), namespace="team-a"
     ),
     "kubernetes-inside": Kubernetes(
         4, 2, pod=Pod(
             template=json.dumps(TEMPLATE), resources=(("amd.com/gpu", "8"),),
             labels=(("kueue.x-k8s.io/queue-name", "team-a"),), service_account="jax",
-        ), inside=True, here="/usr/bin/python3",
+        ), inside=True,
     ),
     "kubernetes-tpu": Kubernetes(
         pod=Pod("team/jax:1", tpu="tpu-v5-lite-podslice", topology="4x4"), context="gke",
-        deadline_s=7200, direct=True, here="/usr/bin/python3",
+        deadline_s=7200, direct=True,
     ),
-    "ipp": ThroughIPP("pbs", "mine", 2, 4, here="/usr/bin/python3"),
+    "ipp": IPP("pbs", "mine", 2, 4, here="/usr/bin/python3"),
 }  # fmt: skip
 
 
@@ -131,16 +131,17 @@ def test_a_plan_is_pure_and_has_an_agent_for_each_host(name: str) -> None:
     one, two = plan(name), plan(name)
     assert one == two
     numbers = [number for command in one.commands for number in command.hosts]
-    assert numbers == list(range(one.num_hosts))
+    assert numbers == list(range(one.num_hosts)) or (one.objects and not numbers)
     assert one.hosts == () or len(one.hosts) == one.num_hosts
     # Whatever ends it, it ends: by its input, by a signal, by a cancel command.
-    assert all(command.argv for command in one.commands)
+    assert all(command.argv for command in one.commands) and (one.commands or one.objects)
     assert all(Path(file.path).is_relative_to(FOLDER) for file in one.files)
 
 
 def test_two_starts_share_no_socket_and_no_job() -> None:
     other = SSH(HOSTS).render(AGENT, FOLDER + "x")
-    there = {c.tunnel.there for p in (plan("ssh"), other) for c in p.commands if c.tunnel}
+    argvs = [c.argv for p in (plan("ssh"), other) for c in p.commands]
+    there = {argv[argv.index("-L") + 1].rpartition(":")[2] for argv in argvs}
     assert len(there) == 6
     cancels = {LAUNCHERS["slurm"].render(AGENT, FOLDER + x).commands[0].cancel for x in "ab"}
     assert len(cancels) == 2
@@ -149,45 +150,31 @@ def test_two_starts_share_no_socket_and_no_job() -> None:
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_only_some_launchers_have_a_successor(name: str) -> None:
     command = LAUNCHERS[name].successor(plan(name), 1, "whoever")
-    if not name.startswith(("ssh", "tpu", "kubernetes")) and name != "slurm-allocation":
+    if not name.startswith(("ssh", "tpu")) and name != "slurm-allocation":
         assert command is None
         return
     assert command is not None and command.hosts == (1,)
-    if name.startswith("kubernetes"):  # the Job makes another pod, once the old one has ended
-        assert command.argv[-2:] == (FOLDER, "1")
-        return
     assert command.argv[-1].endswith("--fence")
     if name == "slurm-allocation":
         assert "--nodes=1" in command.argv and "--ntasks=1" in command.argv
         assert "--nodelist=n02" in command.argv and "--jobid=12" in command.argv
 
 
-def test_the_end_of_another_agent_in_a_job_is_not_called_a_refused_job(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    job = "7|RUNNING|None|5:00|N/A|1|n[03,05]"
-    monkeypatch.setattr(Slurm, "_ask", lambda self, *argv: job)
-    command = LAUNCHERS["slurm"].successor(plan("slurm"), 1, "n05")
-    assert command is not None
-    aborted = "srun: Job step aborted: Waiting up to 32 seconds for job step to finish."
-    told = LAUNCHERS["slurm"].explain(End(command, 1, (aborted,), was_ready=True)).message
-    assert told == f'The step of the agents (job 7) ended with code 1. It says: "{aborted}"'
-
-
 @pytest.mark.parametrize(
     ("queue", "node"),
     [
-        ("7|RUNNING|None|5:00|N/A|1|n[03-04]", "n04"),  # the second task's
-        ("7|RUNNING|None|5:00|N/A|1|n03,whoever", "whoever"),  # its host's name
-        ("7|COMPLETING|None|5:00|N/A|1|n[03-04]", None),
-        ("7|RUNNING|None|5:00|N/A|1|n03", None),
+        ("7|RUNNING|None|N/A|N/A|n[03-04]", "n04"),  # the second task's
+        ("7|RUNNING|None|N/A|N/A|n03,whoever", "whoever"),  # its host's name
+        ("7|COMPLETING|None|N/A|N/A|n[03-04]", None),
+        ("7|RUNNING|None|N/A|N/A|n03", None),
         ("", None),
     ],
 )
 def test_a_job_has_a_successor_while_it_runs(
     monkeypatch: pytest.MonkeyPatch, queue: str, node: str | None
 ) -> None:
-    monkeypatch.setattr(Slurm, "_ask", lambda self, *argv: queue)
+    said = type("Done", (), {"stdout": queue})
+    monkeypatch.setattr("jaxcluster.launchers.slurm.run_briefly", lambda *a, **k: said)
     command = LAUNCHERS["slurm"].successor(plan("slurm"), 1, "whoever.site")
     if node is None:
         assert command is None
@@ -198,26 +185,23 @@ def test_a_job_has_a_successor_while_it_runs(
 
 
 @pytest.mark.parametrize(
-    ("code", "chatter", "cancelled", "told"),
+    ("lines", "code", "ready", "told", "hint"),
     [
-        (-15, (), 0, None),
-        (-15, (), None, None),
-        (1, (), 1, None),  # sbatch took no job
-        (1, ("7",), 1, "scancel ended with code 1."),  # the job itself has failed
-        (-15, (), 127, "scancel ended with code 127."),
-        (None, (), -9, "scancel did not answer for 20 s."),
+        (["x: Permission denied (publickey)."], 255, False, "ssh ended with code 255", "must not"),
+        (["ssh: connect to h1: No route to host"], 255, False, "ssh ended with", "host up"),
+        (["/py: No module named jaxcluster"], 1, False, "ssh ended with code 1", "--python PATH"),
+        (["sh: /py: not found", "bye"], 127, False, "/py: not found", "--python PATH"),
+        (["nothing known", " - "], 3, False, '"nothing known"', "Try: ssh h1 true"),
+        ([], -9, False, "ssh was ended by signal 9.", "Try: ssh h1 true"),
+        ([], None, False, "ssh has started no agent on h1 yet.", "Wait longer: --timeout 180"),
+        (["gone"], 255, True, "The agent on h1 is lost: ssh ended", ""),
     ],
 )
-def test_a_job_that_may_be_left_is_told(
-    code: int | None, chatter: tuple[str, ...], cancelled: int | None, told: str | None
+def test_an_end_is_told_with_its_status_its_line_and_a_hint(
+    lines: list[str], code: int | None, ready: bool, told: str, hint: str
 ) -> None:
-    command = plan("slurm").commands[0]
-    reason = LAUNCHERS["slurm"].left_behind(End(command, code, chatter=chatter), cancelled)
-    if told is None or reason is None:
-        assert reason is None and told is None
-        return
-    assert reason.message.endswith(told)
-    assert reason.hint.endswith(f"To end it: {' '.join(command.cancel)}")
+    reason = failures.explain("ssh", "h1", code, ready, lines, "/py", "ssh h1 true")
+    assert told in reason.message and hint in reason.hint and bool(hint) == bool(reason.hint)
 
 
 # ------------------------------------------------------------------------------------- details
@@ -239,7 +223,7 @@ def test_what_no_login_shell_passes_on_is_refused() -> None:
 
 
 def test_a_socket_s_path_is_not_too_long() -> None:
-    with pytest.raises(UsageError, match="is too long for the path of a Unix socket"):
+    with pytest.raises(UsageError, match="can't be a socket of ssh's: it is too long"):
         SSH(HOSTS).render(AGENT, "/" + "x" * 100)
     SSH(HOSTS, direct=True).render(AGENT, "/" + "x" * 100)
 
@@ -250,7 +234,7 @@ def test_the_folder_of_a_launch_may_have_any_name() -> None:
     here, _, there = argv[argv.index("-L") + 1].rpartition(":")
     assert here == "/f\\:a %%20b\\\\c/ssh-0.sock"
     assert there.startswith("/tmp/jaxcluster-")
-    with pytest.raises(UsageError, match="it reads a variable there"):
+    with pytest.raises(UsageError, match="it is too long, or has a variable"):
         SSH(HOSTS).render(AGENT, "/${HOME}")
     script = LAUNCHERS["slurm"].render(AGENT, "/f%20b").files[0].text
     assert "--output=/f%%20b/job.out\n" in script
@@ -314,7 +298,6 @@ def test_mpiexec_takes_plain_names(hosts: str) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (Slurm(time="soon"), "--time 'soon' is not a Slurm time."),
         (Slurm(sbatch=("; rm",)), "--sbatch '; rm' is not an sbatch option."),
         (Slurm(sbatch=("wrap=x",)), "--sbatch can't set 'wrap=x': jaxcluster needs it."),
         (Slurm(sbatch=("--x\n#SBATCH --y",)), "is not an sbatch option."),

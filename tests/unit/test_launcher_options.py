@@ -13,12 +13,12 @@ from jaxcluster.errors import UsageError
 from jaxcluster.launchers.base import Launcher
 from jaxcluster.launchers.factory import launcher_of
 from jaxcluster.launchers.hosts import Host
-from jaxcluster.launchers.kube.launcher import Kubernetes
-from jaxcluster.launchers.kube.manifests import Pod
+from jaxcluster.launchers.ipp import IPP
+from jaxcluster.launchers.kubernetes.launcher import Kubernetes
+from jaxcluster.launchers.kubernetes.manifests import Pod
 from jaxcluster.launchers.mpi import MPI
-from jaxcluster.launchers.slurm.launcher import Slurm
+from jaxcluster.launchers.slurm import Slurm
 from jaxcluster.launchers.ssh import SSH
-from jaxcluster.launchers.through_ipp import ThroughIPP
 from jaxcluster.launchers.tpu import TPU
 from jaxcluster.options.known import known
 
@@ -73,7 +73,7 @@ H1, H2 = Host("h1", 2), Host("h2", 2)
         ("--launcher tpu --hosts h1:2,h2:2 --direct", TPU((H1, H2), direct=True)),
         (
             "--launcher ipp:pbs --ipp-profile mine --nodes 2 -n 8",
-            ThroughIPP("pbs", "mine", 2, 8),
+            IPP("pbs", "mine", 2, 8),
         ),
     ],
 )  # fmt: skip
@@ -114,7 +114,7 @@ def test_a_hostfile_is_read(tmp_path: Path) -> None:
         ("--launcher slurm --partition ''", "--partition has no value."),
         ("--launcher slurm --partition 'a\nb'", "--partition can't be 'a\\nb'."),
         ("--launcher slurm --mem '1\t2'", "--mem can't be '1\\t2'."),
-        ("--launcher ssh --hosts h1:two", "'two' in 'h1:two' is not a number of ranks"),
+        ("--launcher ssh --hosts h1:two", "'h1:two' is not a host"),
         ("--launcher ssh --hosts h1 --port 99999", "--port: 99999 is not a port"),
         ("--launcher ssh --hosts h1 --ssh-option Foo", "'Foo' is not of the form NAME=VALUE"),
         ("--launcher ssh --hosts h1 --jump=-oX=y", "--jump can't be '-oX=y'."),
@@ -172,9 +172,7 @@ CHOSEN = {
     "--time 2:00:00": Slurm(None, 2, 4, "gpu", "proj 1", time="2:00:00"),
     "-n 4 --launcher slurm --nodes 2": Slurm(4, 2),
     "--platform cpu --launcher mpi --hosts h1:2,h2:2": MPI((H1, H2)),
-    "-n 4 --launcher ipp:pbs --nodes 2 --ipp-profile mine --env A=1": ThroughIPP(
-        "pbs", "mine", 2, 4
-    ),
+    "-n 4 --launcher ipp:pbs --nodes 2 --ipp-profile mine --env A=1": IPP("pbs", "mine", 2, 4),
     "--launcher tpu --tpu my-pod --zone us-central2-b --project mine "
     "--python /opt/py/bin/python": TPU(
         (), None, tpu="my-pod", zone="us-central2-b", project="mine"

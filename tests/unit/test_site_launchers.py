@@ -104,28 +104,28 @@ def test_all_that_is_made_of_options_knows_a_site_s(rack: Site) -> None:
         ("1 / 0", "raises ZeroDivisionError: division by zero"),
         ("raise SystemExit(3)", "raises SystemExit: 3"),
         ("Other = 1", "raises AttributeError: module 'bad_launcher' has no attribute 'Bad'"),
-        (f"{HEAD}class Bad(Launcher):\n  name, start = 'bad', ''", "has no explain and render"),
+        (f"{HEAD}class Bad(Launcher):\n  name, start = 'bad', ''", "has no render"),
         (
-            f"{HEAD}class Bad(Launcher):\n  name = 'bad'\n  render = explain = None",
+            f"{HEAD}class Bad(Launcher):\n  name = 'bad'\n  render = None",
             "has no start",
         ),
-        ("class Bad: pass", "has no explain, name, of, options, prepared, render"),
-        ("Bad = 7", "has no explain, name"),
+        ("class Bad: pass", "has no explain, launch, name, of, options, prepared, render"),
+        ("Bad = 7", "has no explain, launch, name"),
         (
-            f"{HEAD}class Bad(Launcher):\n  name, start = 'other', ''\n  render = explain = None",
+            f"{HEAD}class Bad(Launcher):\n  name, start = 'other', ''\n  render = None",
             "calls itself 'other'",
         ),
         (
             f"{HEAD}from jaxcluster.options.value_types import TEXT\n"
             "from jaxcluster.options.table import Option\n"
-            "class Bad(Launcher):\n  name, start = 'bad', ''\n  render = explain = None\n"
+            "class Bad(Launcher):\n  name, start = 'bad', ''\n  render = None\n"
             "  options = (Option('--time', TEXT, 'T', 'mine', '1'),)",
             "its --time differs from that of kubernetes",
         ),
         (
             f"{HEAD}from jaxcluster.options.value_types import TEXT\n"
             "from jaxcluster.options.table import Option\n"
-            "class Bad(Launcher):\n  name, start = 'bad', ''\n  render = explain = None\n"
+            "class Bad(Launcher):\n  name, start = 'bad', ''\n  render = None\n"
             "  options = (Option('--name', TEXT, 'T', 'mine', '1'),)",
             "its --name differs from that of every start",
         ),

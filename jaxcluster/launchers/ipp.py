@@ -13,44 +13,38 @@ import contextlib
 import inspect
 import json
 import os
-import re
 import shlex
 import signal
-import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Self
 
-from jaxcluster.errors import LauncherUnavailable, UsageError
+from jaxcluster.errors import LauncherUnavailable
 from jaxcluster.launchers.base import (
     AgentOptions,
     Command,
-    End,
     Launcher,
     LaunchPlan,
     PlannedFile,
-    Reason,
     agent_argv,
 )
-from jaxcluster.launchers.hosts import Host, place
+from jaxcluster.launchers.hosts import place_on
 from jaxcluster.launchers.quoting import sh_line
-from jaxcluster.launchers.reasons import how_it_ended, last_line, python_trouble
 from jaxcluster.launchers.shared_options import NODES, NTASKS_PER_NODE
 from jaxcluster.options.table import Field, Option
 from jaxcluster.options.value_types import TEXT
 from jaxcluster.supervision.starting import ROOT
 
-GROUP = "ipyparallel.engine_launchers"
 LOOK_S = 0.1
 STOP_S = 15.0  # qdel and its like may take a while
 
 
 @dataclass(frozen=True)
-class ThroughIPP(Launcher):
+class IPP(Launcher):
     """``--launcher ipp:NAME``.
 
     Attributes:
@@ -89,9 +83,9 @@ class ThroughIPP(Launcher):
     def shares_folder(self) -> bool:
         return True
 
-    def prepared(self, environ: Mapping[str, str]) -> ThroughIPP:
-        known = sorted(point.name for point in entry_points(group=GROUP))
-        usable = [name for name in known if name != "jaxcluster"]  # our own local one
+    def prepared(self, environ: Mapping[str, str]) -> IPP:
+        known = {point.name for point in entry_points(group="ipyparallel.engine_launchers")}
+        usable = sorted(known - {"jaxcluster"})  # our own local one
         if self.engines not in usable:
             raise LauncherUnavailable(
                 f"ipyparallel has no engine launcher {self.engines!r}.",
@@ -100,37 +94,26 @@ class ThroughIPP(Launcher):
         return self
 
     def render(self, agent: AgentOptions, folder: str) -> LaunchPlan:
-        if self.nodes < 1:
-            raise UsageError("--nodes must be at least 1.", "For example: --nodes 2")
-        hosts = [Host(f"agent {i}", self.ntasks_per_node) for i in range(self.nodes)]
-        ranks = place(hosts, self.num_processes)
-        task = {
-            "engines": self.engines,
-            "profile": self.ipp_profile,
-            "n": self.nodes,
-            "folder": folder,
-        }
+        example = "--nodes 2 --ntasks-per-node 2"
+        ranks = place_on(self.nodes, "agent", self.ntasks_per_node, self.num_processes, example)
+        task = {"engines": self.engines, "profile": self.ipp_profile, "n": self.nodes}
         files = (
             PlannedFile(f"{folder}/agent.sh", script(agent, folder), 0o700),
             PlannedFile(f"{folder}/ipp.json", json.dumps(task, indent=1) + "\n"),
         )
         source = (
-            f"import sys; sys.path.append({ROOT!r}); "
-            "from jaxcluster.launchers.through_ipp import main; main(sys.argv[1])"
+            f"import sys; sys.path.append({ROOT!r}); from {__name__} import main; main(sys.argv[1])"
         )
         command = Command(
-            (self.here, "-P", "-c", source, f"{folder}/ipp.json"),
-            tuple(range(self.nodes)),
-            agent.python,
-            keeps_stdin=True,
-            stdin_s=STOP_S + 2,
-            term_s=2.0,
-        )
+            (self.here, "-P", "-c", source, folder), tuple(range(self.nodes)), agent.python,
+            keeps_stdin=True, stdin_s=STOP_S + 2, term_s=2.0,
+        )  # fmt: skip
         note = f"{folder} must be a folder that the hosts share"
-        return LaunchPlan("ipp", self.nodes, (command,), (), ranks, files, (note,))
+        return LaunchPlan(self.name, self.nodes, (command,), (), ranks, files, notes=(note,))
 
-    def explain(self, end: End, hosts: Sequence[str] = ()) -> Reason:
-        return explain_ipp(end, self.engines)
+    def typed(self, command: Command) -> str:
+        profile = f" --profile {self.ipp_profile}" if self.ipp_profile else ""
+        return f"ipcluster start --engines {self.engines} -n 1{profile}"
 
 
 def script(agent: AgentOptions, folder: str) -> str:
@@ -144,53 +127,21 @@ def script(agent: AgentOptions, folder: str) -> str:
     return "\n".join(["#!/bin/sh", *exports, line]) + "\n"
 
 
-def explain_ipp(end: End, engines: str) -> Reason:
-    """Why ipyparallel's launcher ended, or its agents never came. Pure."""
-    if not end.was_ready:
-        trouble = python_trouble(end.errors, end.command.python, "on the hosts")
-        if trouble is not None:
-            return trouble
-    said = last_line(end.errors)
-    evidence = f' It says: "{said}"' if said else ""
-    if (profile := re.search(r"Couldn't find profile '(.*?)'", said)) is not None:
-        return Reason(
-            f"There is no ipyparallel profile {profile[1]!r} here.",
-            f"ipython profile create --parallel {profile[1]} makes one. Its ipcluster_config.py "
-            f"must set up the launcher {engines!r}.",
-        )
-    if end.code is None:
-        return Reason(
-            f"ipyparallel's launcher {engines!r} has started, but not all agents have.{evidence}",
-            "Is the job queued? Wait longer: --timeout 600",
-        )
-    return Reason(
-        f"ipyparallel's launcher {engines!r} {how_it_ended(end.code)}.{evidence}",
-        f"Does it start engines? ipcluster start --engines {engines} -n 1"
-        if not end.was_ready
-        else "",
-    )
-
-
 # ---------------------------------------------------------------------- the launcher's own process
 
 
-def main(path: str) -> None:
-    """Start the agents that a file tells of; end them when the standard input ends."""
-    task = json.loads(Path(path).read_text())
+def main(folder: str) -> None:
+    """Start the agents of a folder's ``ipp.json``; end them when the standard input ends."""
     try:
-        sys.exit(asyncio.run(_serve(task)))
-    except subprocess.CalledProcessError as error:  # qsub; its stderr was ours
-        for line in (error.output or b"").decode(errors="replace").splitlines():
-            print(line, file=sys.stderr)
-        command = shlex.join(map(str, error.cmd)) if isinstance(error.cmd, list) else error.cmd
-        print(f"{command} ended with code {error.returncode}", file=sys.stderr)
+        sys.exit(asyncio.run(_serve(Path(folder))))
     except Exception as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        output = getattr(error, "output", None) or b""  # qsub's
+        print(output.decode(errors="replace"), f"{type(error).__name__}: {error}", file=sys.stderr)
     sys.exit(1)
 
 
-async def _serve(task: Mapping[str, Any]) -> int:
-    folder = Path(task["folder"])
+async def _serve(folder: Path) -> int:
+    task = json.loads((folder / "ipp.json").read_text())
     tempfile.tempdir = str(folder)  # it may be killed while it fetches what engines have written
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -202,7 +153,7 @@ async def _serve(task: Mapping[str, Any]) -> int:
             over.set()
 
     loop.add_reader(0, read)
-    launcher = make_launcher(task)
+    launcher = make_launcher(task, folder)
     ended: list[Any] = []
 
     def note_end(data: Any) -> None:
@@ -212,12 +163,12 @@ async def _serve(task: Mapping[str, Any]) -> int:
     launcher.on_stop(note_end)
     try:
         await _maybe(launcher.start(task["n"]))
-        read_so_far: dict[Path, int] = {}
+        so_far: dict[Path, int] = {}
         while not over.is_set():
-            _pass_on(folder, read_so_far)
+            _pass_on(folder, so_far)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(over.wait(), LOOK_S)
-        _pass_on(folder, read_so_far)
+        _pass_on(folder, so_far)
         if ended:
             with contextlib.suppress(Exception):  # a launcher of a site's own
                 print(launcher.get_output() or "", file=sys.stderr)
@@ -231,14 +182,13 @@ async def _serve(task: Mapping[str, Any]) -> int:
                 print(f"stop: {type(error).__name__}: {error}", file=sys.stderr)
 
 
-def make_launcher(task: Mapping[str, Any]) -> Any:
+def make_launcher(task: Mapping[str, Any], folder: Path) -> Any:
     """The launcher that a profile configures, starting our script instead of engines."""
     from ipyparallel.cluster.cluster import Cluster
     from IPython.paths import locate_profile
 
     if task["profile"]:
         locate_profile(task["profile"])  # else a name that is not there has no settings
-    folder = Path(task["folder"])
     profile = {"profile": task["profile"]} if task["profile"] else {}
     cluster = Cluster(
         engines=task["engines"], load_profile=bool(task["profile"]), log_level=40, **profile
@@ -246,15 +196,11 @@ def make_launcher(task: Mapping[str, Any]) -> Any:
     own = folder / "profile"
     for name in ("security", "log"):
         (own / name).mkdir(parents=True, exist_ok=True)
-    command = ["/bin/sh", str(folder / "agent.sh")]
     launcher = cluster.engine_launcher_class(
-        work_dir=str(folder),
-        profile_dir=str(own),
-        cluster_id=folder.name,
-        config=cluster.config,
+        work_dir=str(folder), profile_dir=str(own), cluster_id=folder.name, config=cluster.config,
         log=cluster.log,
-    )
-    launcher.engine_cmd, launcher.engine_args = command, []
+    )  # fmt: skip
+    launcher.engine_cmd, launcher.engine_args = ["/bin/sh", str(folder / "agent.sh")], []
     if getattr(launcher, "engines", None) and hasattr(launcher, "to_send"):
         # ssh: it would send the files of a controller, which there is none of.
         launcher.engines = {

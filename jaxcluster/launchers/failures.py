@@ -1,0 +1,129 @@
+"""Why a start's command failed: its exit status, its telling line, and a hint for what is usual.
+
+The four usual causes: the hosts' Python is not the right one, the login asks or is refused, a host
+can't be reached, and what was asked for can't be had.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+_PYTHON = re.compile(r"No module named|[Uu]nknown option:? -P")
+_NO_FILE = re.compile(
+    r"No such file|[Nn]ot found|cannot execute|Permission denied|Exec format|Unknown command"
+    r"|could not access|Executable:|Application name:|no such file"
+)
+_LOGIN = re.compile(r"Permission denied|[Hh]ost key|HOST IDENTIFICATION|uthentication fail")
+_REACH = re.compile(
+    r"resolve|refused|timed out|not respond|No route|unreachable|onnection (reset|closed)|banner"
+    r"|_exchange_identification|Broken pipe|open failed"
+)
+_REFUSED = re.compile(
+    r"[Ii]nvalid|not available|[Ll]imit|QOS|requested|unrecognized|slots|quota|forbidden"
+    r"|Unable to contact"
+)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why an agent ended or never came, and what to type next.
+
+    Attributes:
+      message: what happened, with the command's own words.
+      hint: what to type.
+      has_ended: whether the agent itself is known to have ended, not just the way to it.
+    """
+
+    message: str
+    hint: str = ""
+    has_ended: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.hint}" if self.hint else self.message
+
+
+def explain(
+    command: str,
+    where: str,
+    code: int | None,
+    was_ready: bool,
+    lines: Sequence[str],
+    python: str = "",
+    typed: str = "",
+    refused: str = "",
+) -> Reason:
+    """Why a command ended, or its agents never came.
+
+    Args:
+      command: its name.
+      where: the host's name, or "the hosts".
+      code: its exit status; None while it runs.
+      was_ready: whether its agents had come.
+      lines: what it has printed.
+      python: what was to be run there.
+      typed: a command that tries the way there.
+      refused: what to do where what was asked for can't be had.
+    """
+    line, hint = cause(lines, python, typed, refused)
+    said = f' It says: "{line}"' if line else ""
+    if was_ready:
+        return Reason(f"The agent on {where} is lost: {command} {how_it_ended(code)}.{said}")
+    if code is None:
+        return Reason(
+            f"{command} has started no agent on {where} yet.{said}",
+            hint or "Wait longer: --timeout 180" + (f"   Or see: {typed}" if typed else ""),
+        )
+    hint = hint or (f"Try: {typed}" if typed else refused)
+    return Reason(f"No agent on {where}: {command} {how_it_ended(code)}.{said}", hint)
+
+
+def cause(lines: Sequence[str], python: str, typed: str = "", refused: str = "") -> tuple[str, str]:
+    """(the last line that tells a usual cause, what to do), or the last line at all."""
+    program = python.rpartition("/")[2]
+    login = f"A login must not ask for anything. Try: {typed}" if typed else ""
+    reach = f"Are name and port right, and is the host up? Try: {typed}" if typed else ""
+    other = f"Name the hosts' Python, one with this jaxcluster: --python PATH (now {python})"
+    for line in reversed(lines):
+        if python and (_PYTHON.search(line) or (_NO_FILE.search(line) and program in line)):
+            return line.strip(), other
+    for pattern, hint in ((_LOGIN, login), (_REACH, reach), (_REFUSED, refused)):
+        for line in reversed(lines):
+            if hint and pattern.search(line):
+                return line.strip(), hint
+    return last_line(lines), ""
+
+
+def last_line(lines: Sequence[str]) -> str:
+    """The last line that says anything."""
+    return next((line.strip() for line in reversed(lines) if re.search(r"\w", line)), "")
+
+
+def how_it_ended(code: int | None) -> str:
+    """What an exit status means."""
+    if code is None:
+        return "still runs"
+    return f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+
+
+def run_briefly(
+    argv: Sequence[str], timeout_s: float, environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A command that is run to its end, without input, and what it has printed.
+
+    Raises:
+      OSError: it can't be run.
+      subprocess.TimeoutExpired: it did not end in time, and was killed.
+    """
+    return subprocess.run(
+        argv,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        env=environ if environ is None else dict(environ),
+        timeout=timeout_s,
+        check=False,
+    )

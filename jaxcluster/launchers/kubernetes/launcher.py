@@ -1,0 +1,188 @@
+"""``--launcher kubernetes``: its options, and what is to be made for them."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from jaxcluster.errors import LauncherUnavailable, UsageError
+from jaxcluster.launchers.base import AgentOptions, Launcher, LaunchPlan
+from jaxcluster.launchers.hosts import place_on
+from jaxcluster.launchers.kubernetes import manifests
+from jaxcluster.launchers.kubernetes.manifests import Pod
+from jaxcluster.launchers.shared_options import DIRECT, MEM, TIME
+from jaxcluster.options.table import Field, Option
+from jaxcluster.options.value_types import COUNT, PATH, TEXT, TEXTS
+
+if TYPE_CHECKING:
+    from jaxcluster.launchers.kubernetes.pods import PodLaunch
+
+NAME = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+# Its options; the others are the pod's, of which some have a name of their own there.
+OF_LAUNCHER = (
+    "pods", "ranks_per_pod", "namespace", "time", "kubeconfig", "context", "direct", "pod_template",
+)  # fmt: skip
+OF_POD = {
+    "mem": "memory", "resource": "resources", "tpu_type": "tpu", "tpu_topology": "topology",
+    "tpu_chips": "chips", "label": "labels",
+}  # fmt: skip
+DEADLINE_S = 24 * 3600  # where nothing of the cluster's own ends the Job with the notebook
+
+
+@dataclass(frozen=True)
+class Kubernetes(Launcher):
+    """``--launcher kubernetes``.
+
+    Attributes:
+      num_processes: ``-n``; None where ``ranks_per_pod`` or the pods' devices decide it.
+      pods: how many; None means 1, or as many as a TPU slice has hosts.
+      ranks_per_pod: how many ranks each pod gets.
+      namespace: empty for that of the context, or of the notebook's own pod.
+      deadline_s: after which Kubernetes ends the Job, however it is; None for none of the user's.
+      kubeconfig: a file; empty for the usual ones.
+      context: of the kubeconfig; empty for its current one.
+      direct: whether pods are reached at their own addresses also from outside of the cluster.
+      pod_template: a file; ``prepared`` reads it.
+      inside: whether this process is in a pod itself; ``prepared`` fills it in.
+    """
+
+    num_processes: int | None = None
+    pods: int | None = None
+    ranks_per_pod: int | None = None
+    pod: Pod = field(default_factory=Pod)
+    namespace: str = ""
+    deadline_s: int | None = None
+    kubeconfig: str = ""
+    context: str = ""
+    direct: bool = False
+    pod_template: str = ""
+    inside: bool = False
+
+    name = "kubernetes"
+    start = "--launcher kubernetes --image team/jax:1"
+    example = "%jaxcluster start --launcher kubernetes --image team/jax:1 --pods 2 --gpus 8"
+    python = "python3"  # no other machine's path to a Python means anything in an image
+    options = (
+        Option("--image", TEXT, "IMAGE", "image with Python, jax, this jaxcluster", "team/jax:1",
+            start="--launcher kubernetes", field=Field("Image", empty="team/jax:1"),
+            pattern=r"[^\s-]\S*"),
+        Option("--pods", COUNT, "N", "how many pods", "2", field=Field("Pods", "How many", "1")),
+        Option("--ranks-per-pod", COUNT, "N", "ranks in each pod", "4",
+            field=Field("In each pod", "How many ranks")),
+        Option("--gpus", COUNT, "N", "nvidia.com/gpu of each pod", "8",
+            field=Field("GPUs", "Of each pod (nvidia.com/gpu)", "none")),
+        Option("--cpu", TEXT, "N", "cores of each pod", "32"),
+        MEM,
+        Option("--resource", TEXTS, "NAME=N", "another device of each pod: amd.com/gpu=8",
+            "amd.com/gpu=8", pattern=r"[^=]+=.*"),
+        Option("--tpu-type", TEXT, "TYPE", "GKE's TPU: tpu-v5-lite-podslice",
+            "tpu-v6e-slice --tpu-topology 4x4"),
+        Option("--tpu-topology", TEXT, "AxB", "the TPU slice's topology: 4x4", "4x4",
+            start=f"{start} --tpu-type tpu-v6e-slice", pattern=r"[0-9]+(x[0-9]+){1,2}"),
+        Option("--tpu-chips", COUNT, "N", "TPU chips of each pod: 4", "4",
+            start=f"{start} --tpu-type tpu-v6e-slice --tpu-topology 4x4"),
+        TIME,
+        Option("--namespace", TEXT, "NAME", "as for kubectl", "team-a", field=Field("Namespace"),
+            pattern=NAME),
+        Option("--label", TEXTS, "NAME=VALUE", "a label of Job and pods (Kueue); may be repeated",
+            "team=a", pattern=r"[^=]+=.*"),
+        Option("--service-account", TEXT, "NAME", "the pods' service account", "jax", pattern=NAME),
+        Option("--run-as-user", COUNT, "UID",
+            "the user of the pods, for Pod Security's 'restricted'", "1000"),
+        Option("--pod-template", PATH, "FILE", "a pod to which the rest is added", "pod.yaml"),
+        Option("--kubeconfig", PATH, "FILE", "as for kubectl", "~/.kube/other"),
+        Option("--context", TEXT, "NAME", "a context of the kubeconfig", "gke"),
+        DIRECT,
+    )  # fmt: skip
+
+    @classmethod
+    def of(cls, given: dict[str, Any], num_processes: int | None, what: str = "") -> Self:
+        own = {name: given.pop(name) for name in OF_LAUNCHER if name in given}
+        pod = {OF_POD.get(name, name): value for name, value in given.items()}
+        for name in {"resources", "labels"} & {*pod}:
+            pod[name] = tuple(tuple(one.split("=", 1)) for one in pod[name])
+        if "time" in own:
+            own["deadline_s"] = seconds_of(own.pop("time"))
+        return super().of({**own, "pod": Pod(**pod)}, num_processes)
+
+    @property
+    def forwards(self) -> bool:
+        """Whether the pods are reached through the API server."""
+        return not (self.inside or self.direct)
+
+    @property
+    def lasts_s(self) -> int | None:
+        """When Kubernetes ends the Job, after its start; None for never."""
+        return self.deadline_s or (None if self.inside else DEADLINE_S)
+
+    def prepared(self, environ: Mapping[str, str]) -> Kubernetes:
+        if importlib.util.find_spec("kubernetes") is None:
+            raise LauncherUnavailable(
+                "--launcher kubernetes needs the Kubernetes client, which is not installed.",
+                "pip install 'jaxcluster[kubernetes]'",
+            )
+        read = self.pod
+        if self.pod_template:
+            read = replace(read, template=manifests.read_template(Path(self.pod_template)))
+        named = self.kubeconfig or self.context
+        inside = bool(environ.get("KUBERNETES_SERVICE_HOST")) and not named
+        return replace(self, pod=read, inside=inside)
+
+    def render(self, agent: AgentOptions, folder: str) -> LaunchPlan:
+        self.pod.check()
+        slice_ = self.pod.of_slice
+        if slice_ is not None and self.pods not in (None, slice_):
+            raise UsageError(
+                f"--pods {self.pods}: the TPU slice {self.pod.topology} has {slice_} hosts of "
+                f"{self.pod.chips_each} chips.",
+                "Leave out --pods.",
+            )
+        pods = slice_ or self.pods or 1
+        # Until all agents are there, the Job is given no more time than the start.
+        deadline_s = math.ceil(agent.first_lease_s)
+        name = manifests.name_of(agent, folder)
+        job = manifests.job(name, pods, agent, self.pod, deadline_s)
+        service = manifests.service(name, job["metadata"]["labels"])
+        example = "--pods 2 --ranks-per-pod 2"
+        ranks = place_on(pods, "pod", self.ranks_per_pod, self.num_processes, example)
+        where = self.namespace or f"that of {'this pod' if self.inside else 'the context'}"
+        way = "by port-forward" if self.forwards else "at their own addresses"
+        ends = f"after {self.lasts_s} s" if self.lasts_s is not None else "with the notebook's pod"
+        notes = (
+            f"namespace: {where}",
+            f"the agents are reached {way}",
+            f"once the agents are there, the Job ends at the latest {ends}",
+        )
+        return LaunchPlan(
+            self.name, pods, ranks=ranks, objects=(job, service), notes=notes, folder=folder,
+            agent=agent,
+        )  # fmt: skip
+
+    def launch(self, plan: LaunchPlan, **options: Any) -> PodLaunch:
+        from jaxcluster.launchers.kubernetes.pods import PodLaunch
+
+        return PodLaunch(self, plan, **options)
+
+
+def seconds_of(text: str) -> int:
+    """Of ``2:00:00``, ``90m`` or ``12h``.
+
+    Raises:
+      UsageError: it is not one of these.
+    """
+    if found := re.fullmatch(r"(?:([0-9]+)-)?([0-9]+):([0-5]?[0-9]):([0-5]?[0-9])", text):
+        days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    elif found := re.fullmatch(r"([0-9]+)([dhms])", text):
+        days, hours, minutes, seconds = (int(found[1]) if found[2] == u else 0 for u in "dhms")
+    else:
+        days = hours = minutes = seconds = 0
+    if not (total := ((days * 24 + hours) * 60 + minutes) * 60 + seconds):
+        raise UsageError(
+            f"--time {text!r} is not a time.", "For example: --time 2:00:00 or --time 2h"
+        )
+    return total

@@ -1,0 +1,286 @@
+"""The Job and the Service of a launch, as the API server gets them. Pure, but for a template."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jaxcluster.errors import UsageError
+from jaxcluster.launchers.base import AgentOptions, agent_command
+
+LAUNCH = "jaxcluster/launch"  # the label by which the pods of one launch are found
+CLUSTER = "jaxcluster/cluster"
+MADE_BY = {"app.kubernetes.io/managed-by": "jaxcluster"}
+CONTAINER = "jaxcluster"  # the agent's
+# Pods may come minutes after each other, and one that is made in the place of a lost one waits for
+# the next cell: an agent waits for its first connection at least so long.
+FIRST_LEASE_S = 600.0
+# An agent that is ended by a signal (a drained node, a preemption) says by this status that it has
+# not done its work: then the Job makes the pod anew.
+SIGNALLED = 143
+GRACE_S = 10  # the agent ends its ranks in this time
+TTL_S = 60  # a Job whose agents have ended is removed after
+SHM = {"name": "jaxcluster-shm", "mountPath": "/dev/shm"}
+MOST_FAILURES = 100  # pods that are made anew, of one launch
+
+_QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?")
+_LABEL = re.compile(r"([a-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?=[A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True)
+class Pod:
+    """What each pod is to be.
+
+    Attributes:
+      image: with Python, jax and this jaxcluster.
+      cpu: cores, requested and at most; as Kubernetes writes it.
+      memory: the same.
+      gpus: of ``nvidia.com/gpu``.
+      resources: of other devices: ``(("amd.com/gpu", "8"),)``.
+      tpu: GKE's name of the accelerator.
+      topology: of the TPU slice, ``4x4``.
+      chips: of TPU, in each pod.
+      labels: of the Job and its pods.
+      service_account: the pods'.
+      run_as_user: a user's number, not root's; the pods then are as ``restrict`` makes them.
+      template: what ``read_template`` found, as JSON; empty for none.
+    """
+
+    image: str = ""
+    cpu: str = ""
+    memory: str = ""
+    gpus: int | None = None
+    resources: tuple[tuple[str, str], ...] = ()
+    tpu: str = ""
+    topology: str = ""
+    chips: int | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+    service_account: str = ""
+    run_as_user: int | None = None
+    template: str = ""
+
+    @property
+    def chips_each(self) -> int:
+        """As asked for, else all of a small slice, and 4 of a larger one, GKE's hosts."""
+        return self.chips or (min(4, self._chips) if self.topology else 4)
+
+    @property
+    def _chips(self) -> int:
+        return math.prod(int(n) for n in self.topology.split("x"))
+
+    @property
+    def of_slice(self) -> int | None:
+        """How many pods a TPU slice has; None where no slice was asked for."""
+        return self._chips // self.chips_each if self.topology else None
+
+    def check(self) -> None:
+        """Refuse what the API server would refuse with words of its own, or misread.
+
+        Raises:
+          UsageError: naming the option.
+        """
+        spec = json.loads(self.template)["spec"] if self.template else {}
+        if not self.image and not split(spec)[0].get("image"):
+            _refuse(
+                "--launcher kubernetes needs an image, with Python, jax and this jaxcluster in it.",
+                "--image registry.example/team/jax:1",
+            )
+        for flag, value in (("--cpu", self.cpu), ("--mem", self.memory)):
+            if value and not _QUANTITY.fullmatch(value):
+                _refuse(f"{flag} {value!r} is not a Kubernetes quantity.", "--cpu 4 --mem 16Gi")
+        for name, count in self.resources:
+            if not _LABEL.fullmatch(f"{name}=") or not re.fullmatch(r"[1-9][0-9]*", count):
+                told = f"--resource {name}={count!r} is not a device and a number."
+                _refuse(told, "--resource amd.com/gpu=8")
+        for name, value in self.labels:
+            if not _LABEL.fullmatch(f"{name}={value}") or name in (LAUNCH, CLUSTER, *MADE_BY):
+                told = f"--label {name}={value} is not a label, or the launcher sets it."
+                _refuse(told, "--label kueue.x-k8s.io/queue-name=team-a")
+        example = "--tpu-type tpu-v5-lite-podslice --tpu-topology 4x4 --tpu-chips 4"
+        if bool(self.tpu) != bool(self.topology) or (self.chips and not self.tpu):
+            _refuse("--tpu-type, --tpu-topology and --tpu-chips belong together.", example)
+        if self.topology and (self._chips % self.chips_each or not self.of_slice):
+            told = f"--tpu-topology {self.topology} has {self._chips} chips, not a multiple of "
+            _refuse(f"{told}--tpu-chips {self.chips_each}.", example)
+
+
+def _refuse(told: str, example: str) -> NoReturn:
+    raise UsageError(told, f"For example: {example}")
+
+
+def name_of(agent: AgentOptions, folder: str) -> str:
+    """The name of a launch's Job and Service: no other one has it.
+
+    By its name it can be deleted also where the answer to its creation was never heard.
+    """
+    token = hashlib.sha256(f"{agent.owner_key} {folder}".encode()).hexdigest()[:10]
+    return f"jaxcluster-{_plain(agent.cluster, 24) or 'x'}-{token}"
+
+
+def _plain(text: str, length: int) -> str:
+    return re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-")[:length].strip("-")
+
+
+def job(
+    name: str, pods: int, agent: AgentOptions, pod: Pod, deadline_s: int | None
+) -> dict[str, Any]:
+    """An Indexed Job: pod i has the ranks of host i, also the one that is made in its place."""
+    ours = {**MADE_BY, LAUNCH: name, CLUSTER: _plain(agent.cluster, 63)}
+    labels = {**dict(pod.labels), **ours}
+    spec: dict[str, Any] = {
+        "completionMode": "Indexed",
+        "completions": pods,
+        "parallelism": pods,
+        "backoffLimit": MOST_FAILURES,
+        "ttlSecondsAfterFinished": TTL_S,
+        **({"activeDeadlineSeconds": deadline_s} if deadline_s is not None else {}),
+        "template": _pod_template(name, agent, pod, labels),
+    }
+    metadata = {"name": name, "labels": labels}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+
+def service(name: str, labels: Mapping[str, str]) -> dict[str, Any]:
+    """Gives the pods names; GKE asks for one where a TPU slice has several hosts."""
+    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {LAUNCH: name}}
+    metadata = {"name": name, "labels": dict(labels)}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+
+
+def _pod_template(
+    name: str, agent: AgentOptions, pod: Pod, labels: Mapping[str, str]
+) -> dict[str, Any]:
+    given = json.loads(pod.template) if pod.template else {"metadata": {}, "spec": {}}
+    container, others = split(given["spec"])
+    spec: dict[str, Any] = {
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": GRACE_S,
+        # A rank has no business with the API server, unless its user names an account for it.
+        **({} if pod.service_account else {"automountServiceAccountToken": False}),
+        **given["spec"],
+        "restartPolicy": "Never",
+        "subdomain": name,
+        "containers": [_container(container, agent, pod), *others],
+    }
+    if pod.service_account:
+        spec["serviceAccountName"] = pod.service_account
+    if pod.tpu:
+        spec["nodeSelector"] = {
+            **(spec.get("nodeSelector") or {}),
+            "cloud.google.com/gke-tpu-accelerator": pod.tpu,
+            "cloud.google.com/gke-tpu-topology": pod.topology,
+        }
+    if pod.run_as_user is not None:
+        restrict(spec, pod.run_as_user)
+    volumes = spec.get("volumes") or []
+    shm = {"name": SHM["name"], "emptyDir": {"medium": "Memory"}}
+    if SHM in spec["containers"][0]["volumeMounts"] and shm["name"] not in map(_name, volumes):
+        spec["volumes"] = [*volumes, shm]
+    metadata = dict(given["metadata"])
+    metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
+    return {"metadata": metadata, "spec": spec}
+
+
+def restrict(spec: dict[str, Any], user: int) -> None:
+    """Put in a pod's spec what Pod Security's level ``restricted`` asks for, with this user.
+
+    What the spec says itself stays, but for the agent's user.
+    https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted
+    """
+    who = {"runAsNonRoot": True, "runAsUser": user}
+    asked = {"seccompProfile": {"type": "RuntimeDefault"}, **(spec.get("securityContext") or {})}
+    spec["securityContext"] = {**asked, **who}
+    for one in [*spec["containers"], *(spec.get("initContainers") or [])]:
+        given = one.get("securityContext") or {}
+        dropped = {"drop": ["ALL"], **(given.get("capabilities") or {})}
+        context = {"allowPrivilegeEscalation": False, **given, "capabilities": dropped}
+        if one["name"] == CONTAINER:
+            context |= {name: who[name] for name in who if name in context}
+        one["securityContext"] = context
+
+
+def _container(given: Mapping[str, Any], agent: AgentOptions, pod: Pod) -> dict[str, Any]:
+    words = [
+        *agent_command(replace(agent, env=())),
+        f"--first-lease={max(FIRST_LEASE_S, agent.first_lease_s):g}",
+        f"--signalled-status={SIGNALLED}",
+    ]
+    # Whatever the template calls it: its log and its state are asked for by this name.
+    made: dict[str, Any] = {**given, "name": CONTAINER}
+    # An entry point of the template's own gets the agent's words, and has to end with exec "$@".
+    made["args" if given.get("command") else "command"] = [_literal(word) for word in words]
+    if not given.get("command"):
+        made.pop("args", None)
+    if pod.image:
+        made["image"] = pod.image
+    if agent.env:
+        ours = [{"name": k, "value": _literal(v)} for k, v in agent.env]
+        names = {one["name"] for one in ours}
+        made["env"] = [*(e for e in given.get("env") or [] if e.get("name") not in names), *ours]
+    counts = {"nvidia.com/gpu": pod.gpus, "google.com/tpu": pod.chips_each if pod.tpu else None}
+    wanted = {"cpu": pod.cpu, "memory": pod.memory, **dict(pod.resources)}
+    wanted |= {name: str(count) for name, count in counts.items() if count is not None}
+    if wanted := {name: value for name, value in wanted.items() if value}:
+        resources = given.get("resources") or {}
+        asked = {k: {**(resources.get(k) or {}), **wanted} for k in ("requests", "limits")}
+        made["resources"] = {**resources, **asked}
+    # A pod's own /dev/shm has 64 MiB; this one may take what the pod's memory allows.
+    mounts = list(given.get("volumeMounts") or [])
+    there = any(one.get("mountPath") == "/dev/shm" for one in mounts)
+    made["volumeMounts"] = mounts if there else [*mounts, SHM]
+    return made
+
+
+def _name(one: Mapping[str, Any]) -> Any:
+    return one.get("name")
+
+
+def _literal(word: str) -> str:
+    """As it stands, although Kubernetes reads ``$(NAME)`` in commands and values."""
+    return word.replace("$", "$$")
+
+
+# ------------------------------------------------------------------------------ --pod-template
+
+
+def split(spec: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """(the container that is to run the agent, the others)."""
+    found = [dict(one) for one in spec.get("containers") or []]
+    ours = [one for one in found if one.get("name") == CONTAINER] or found[:1]
+    return (ours[0] if ours else {}), [one for one in found if one not in ours[:1]]
+
+
+def read_template(path: Path) -> str:
+    """The pod template of a file, ``{"metadata": ..., "spec": ...}``, as JSON.
+
+    It may be a Pod, or these two fields alone; YAML or JSON. What else is wrong with it, the API
+    server says.
+
+    Raises:
+      UsageError: it can't be read, is no pod, or does not say which container is the agent's.
+    """
+    import yaml  # comes with the client
+
+    try:
+        found = yaml.safe_load(path.expanduser().read_text())
+        spec, metadata = found["spec"], found.get("metadata") or {}
+        kept = {key: metadata[key] for key in ("labels", "annotations") if metadata.get(key)}
+        names = [one.get("name") for one in spec.get("containers") or []]
+        text = json.dumps({"metadata": kept, "spec": spec})
+    except OSError as error:
+        why = f"can't be read: {error.strerror}"
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        why = "is not YAML: " + " ".join(str(error).split())
+    except (TypeError, KeyError, AttributeError, ValueError):
+        why = "is not a pod with a spec, whose containers have names"
+    else:
+        if len(names) < 2 or CONTAINER in names:
+            return text
+        why = f"has {len(names)} containers, and none is called {CONTAINER!r}"
+    raise UsageError(f"--pod-template {path} {why}.", "kind: Pod, and under spec: what is wanted")

@@ -1,0 +1,540 @@
+"""The pods of a launch, followed by the official client in the notebook's process.
+
+Nothing beside it looks after them. Where the notebook is killed, the agents' lease ends, their pods
+have done their work, and ``ttlSecondsAfterFinished`` removes the Job; one whose pods still wait is
+ended by its deadline, which is the start's until all agents are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import urllib3
+from kubernetes import client, config
+from kubernetes.client.rest import ApiException
+from kubernetes.stream import portforward
+from kubernetes.watch import Watch
+
+from jaxcluster.errors import LaunchError
+from jaxcluster.launchers import failures
+from jaxcluster.launchers.base import STOPPED, LaunchPlan, announcements
+from jaxcluster.launchers.commands import ASK_S, Launch, StartedAgent
+from jaxcluster.launchers.failures import Reason
+from jaxcluster.launchers.kubernetes.manifests import CONTAINER, LAUNCH
+
+if TYPE_CHECKING:
+    from jaxcluster.launchers.kubernetes.launcher import Kubernetes
+
+Object = Mapping[str, Any]
+OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")  # in a pod
+INDEX = "batch.kubernetes.io/job-completion-index"
+TIMEOUT_S = (10.0, 30.0)  # to connect, to read
+WATCH_S = 240
+LOOK_S = 0.2  # how often a start looks at the pods that run without an agent
+WARN_S = 600.0  # before the deadline
+GONE_S = 8.0  # for the pods to go, after the Job: who starts again may need their devices
+LOG_NBYTES = 1 << 20
+# A container that waits for these waits in vain; a pull only where the registry says so.
+NEVER = re.compile(
+    r"InvalidImageName|ErrImageNeverPull|CreateContainer\w*Error|RunContainerError"
+    r"|(ErrImagePull|ImagePullBackOff).*(not found|unknown|denied|unauthorized|does not exist)"
+)
+# What an admission refuses stays refused; what a quota has given to others comes back, and a new
+# namespace's own account comes a moment later.
+REFUSED = re.compile(r"forbidden|denied the request|is invalid")
+COMES = re.compile(r'exceeded quota|serviceaccount "default" not found')
+HINT = (
+    "What a pod asks for, and who it is: --image, --cpu, --mem, --gpus, --service-account, "
+    "--run-as-user 1000 (Pod Security), --pod-template"
+)
+
+
+class Api:
+    """One namespace of a cluster. Objects come and go as JSON: a template may have newer fields.
+
+    Raises:
+      LaunchError: there is no way to a cluster; also of ``ask`` and ``on_job``, which is refused.
+    """
+
+    def __init__(self, launcher: Kubernetes) -> None:
+        self.settings = settings = client.Configuration()
+        # It is busy or being moved; it may have done what it did not say.
+        settings.retries = urllib3.Retry(
+            connect=0, read=1, other=0, status=4, status_forcelist=(429, 500, 502, 503, 504),
+            allowed_methods=None, backoff_factor=0.5, raise_on_status=False,
+        )  # fmt: skip
+        try:
+            if launcher.inside:
+                config.load_incluster_config(client_configuration=settings)
+                default = OWN_NAMESPACE.read_text().strip()
+            else:
+                file, context = launcher.kubeconfig or None, launcher.context or None
+                config.load_kube_config(file, context, client_configuration=settings)
+                listed, active = config.list_kube_config_contexts(file)
+                chosen = [one for one in listed if one["name"] == context] or [active]
+                default = chosen[0]["context"].get("namespace")
+        except Exception as error:  # the client's, yaml's, those of a broken file
+            raise LaunchError(
+                f"There is no way to a Kubernetes cluster: {' '.join(str(error).split())}",
+                "kubectl get pods must work. For another: --kubeconfig FILE --context NAME",
+            ) from None
+        self.namespace = str(launcher.namespace or default or "default")
+        one = client.ApiClient(settings)
+        self.core, self.custom = client.CoreV1Api(one), client.CustomObjectsApi(one)
+
+    def ask(self, method: Callable[..., Any], *names: str, **options: Any) -> str:
+        """What the API server answers to one of ``core``'s methods."""
+        with told():
+            answer = method(
+                *names, namespace=self.namespace, _preload_content=False,
+                _request_timeout=TIMEOUT_S, **options,
+            )  # fmt: skip
+            return str(answer.data.decode(errors="replace"))
+
+    def on_job(self, verb: str, *name: str, **options: Any) -> Any:
+        """Create, get, patch or delete a Job."""
+        method = getattr(self.custom, f"{verb}_namespaced_custom_object")
+        with told():
+            options["_request_timeout"] = TIMEOUT_S
+            return method("batch", "v1", self.namespace, "jobs", *name, **options)
+
+    def listed(self, method: Callable[..., Any], **selector: str) -> Any:
+        return json.loads(self.ask(method, **selector))
+
+    def log(self, pod: str) -> list[str]:
+        """The lines of its agent's; none while, or where, there is none."""
+        options = {"container": CONTAINER, "limit_bytes": LOG_NBYTES}
+        try:
+            return self.ask(self.core.read_namespaced_pod_log, pod, **options).splitlines()
+        except LaunchError as error:
+            if status_of(error) in (401, 403):
+                raise
+            return []
+
+    def forward(self, pod: str, port: int) -> Any:
+        """A socket that leads to a port of a pod. Any thread: it has a client of its own."""
+        core = client.CoreV1Api(client.ApiClient(self.settings))
+        method = core.connect_get_namespaced_pod_portforward
+        return portforward(method, pod, self.namespace, ports=str(port)).socket(port)
+
+
+@contextlib.contextmanager
+def told() -> Iterator[None]:
+    """The API server's words, as a LaunchError."""
+    try:
+        yield
+    except ApiException as error:
+        said = error.body or error.reason or ""
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            said = json.loads(said)["message"]
+        hint = "docs/kubernetes.md#rights has the rights that a start needs."
+        if error.status in (400, 404, 422):
+            hint = f"--dry-run prints what is asked for; --namespace NAME. {HINT}"
+        if error.status == 401 or "system:anonymous" in str(said):
+            hint = "Log in again: kubectl get pods must work. Or: --context NAME"
+        said = f'Kubernetes refuses ({error.status}). It says: "{said}"'
+        raise LaunchError(said, hint) from error
+    except urllib3.exceptions.HTTPError as error:
+        why = re.sub(r"<[^>]*object at 0x\w+>: |\w+\(host=.*?\): ", "", str(error))
+        hint = "kubectl get pods must work from here. For another cluster: --context NAME"
+        raise LaunchError(f"Kubernetes' API server can't be reached: {why}", hint) from error
+
+
+def status_of(error: LaunchError) -> int:
+    """Of HTTP, with which the API server has refused; 0 where it has not answered."""
+    return int(error.__cause__.status or 0) if isinstance(error.__cause__, ApiException) else 0
+
+
+class PodLaunch(Launch):
+    """A Job, its pods and the ways to them."""
+
+    api: Api
+
+    def __init__(self, launcher: Kubernetes, plan: LaunchPlan, **options: Any) -> None:
+        super().__init__(launcher, plan, **options)
+        self.settings = launcher
+        self.name = str(plan.objects[0]["metadata"]["name"])
+        self.mine = {"label_selector": f"{LAUNCH}={self.name}"}
+        self.pods: dict[str, Object] = {}  # as they were last, by uid
+        self.current: dict[int, str] = {}  # the uid of the pod whose agent is ours, by index
+        self.lost: set[str] = set()  # uids of those that have ended
+        self.ways: dict[int, socket.socket] = {}
+        self.may_be_there = False  # the Job, so that it is to be deleted
+        self.trouble = ""  # with the API server, while pods are followed
+
+    # -- to the agents
+
+    def _bring_up(
+        self, timeout_s: float, progress: Callable[[str], None], stopped: threading.Event
+    ) -> list[StartedAgent]:
+        self.api = Api(self.settings)
+        self._make()
+        threading.Thread(target=self._follow, name="jaxcluster-pods", daemon=True).start()
+        found = self._agents_of(range(self.plan.num_hosts), timeout_s, progress, stopped)
+        spec = {"activeDeadlineSeconds": self.settings.lasts_s}  # from here on it may take its time
+        self.api.on_job("patch", self.name, body={"spec": spec})
+        return found
+
+    def _make(self) -> None:
+        job, service = self.plan.objects
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": os.environ.get("HOSTNAME", "")}
+        with contextlib.suppress(LaunchError):  # no right to it, or it is of another namespace
+            if self.settings.inside:
+                own = json.loads(self.api.ask(self.api.core.read_namespaced_pod, owner["name"]))
+                job = _owned(job, {**owner, "uid": _uid(own)})
+        self.may_be_there = True
+        try:
+            made = self.api.on_job("create", body=job, field_validation="Strict")
+        except LaunchError as error:
+            if status_of(error) != 409:  # which a first try may have made, without an answer
+                never = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ProxyError)
+                never_asked = isinstance(getattr(error.__cause__, "reason", None), never)
+                self.may_be_there = not (never_asked or 400 <= status_of(error) < 500)
+                raise
+            made = self.api.on_job("get", self.name)
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self.name, "uid": _uid(made)}
+        self.api.ask(self.api.core.create_namespaced_service, body=_owned(service, owner))
+
+    def _agents_of(
+        self,
+        numbers: Sequence[int],
+        timeout_s: float,
+        progress: Callable[[str], None],
+        stopped: threading.Event,
+    ) -> list[StartedAgent]:
+        """The agents of these indexes, each in another pod than its last one was."""
+        found: dict[int, StartedAgent] = {}
+        begun = asked = time.monotonic()
+        text, waits = "", ""
+        while True:
+            for number in set(numbers) - set(found):
+                if (agent := self._look_for(number)) is not None:
+                    found[number] = agent
+            if time.monotonic() > asked + ASK_S:
+                asked, waits = time.monotonic(), self._waits_for()
+            before, text = text, f"{len(found)} of {len(numbers)} hosts"
+            text += f" ({waits})" if waits else ""
+            if text != before:
+                progress(text)
+            if len(found) == len(numbers):
+                return [found[number] for number in numbers]
+            if time.monotonic() > begun + timeout_s:
+                told = f"{text} were ready within {timeout_s:.0f} s."
+                raise LaunchError(told, "Wait longer: --timeout 600")
+            if stopped.wait(LOOK_S):
+                raise LaunchError(STOPPED)
+
+    def _look_for(self, number: int) -> StartedAgent | None:
+        """The agent of an index's pod, if it runs and has announced itself.
+
+        Raises:
+          LaunchError: a start waits for a pod that can't have one.
+        """
+        with self._lock:
+            pods = [pod for pod in self.pods.values() if _index(pod) == number]
+        for pod in pods:
+            uid, name, state = _uid(pod), str(pod["metadata"]["name"]), _state(pod)
+            waits = state.get("waiting") or {}
+            why = f"{waits.get('reason')}: {waits.get('message')}"
+            if NEVER.match(why) and not self._is_up:
+                told = f'The pod {name} can\'t start. Kubernetes says: "{why}"'
+                raise LaunchError(told, f"{HINT}, --python")
+            if uid == self.current.get(number) or not {"running", "terminated"} & {*state}:
+                continue
+            if self._is_up and _has_ended(pod):
+                continue
+            log = self.api.log(name)
+            said = [one for line in log for one in announcements(line)[0]]
+            if not _has_ended(pod):
+                if facts := [one for one in said if "key" in one]:
+                    self.current[number] = uid
+                    via = self._way(number, name, facts[0]) if self.settings.forwards else ""
+                    return StartedAgent(number, {**facts[0], "number": number}, via)
+            elif not (self._is_up or _is_deleted(pod) or _disruption(pod)):
+                self._refuse(pod, log, said)
+        return None
+
+    def _refuse(self, pod: Object, log: Sequence[str], said: Sequence[Object]) -> None:
+        """Its agent has ended before the start was over."""
+        for one in said:
+            if "error" in one:  # it can't work, and has said why
+                raise LaunchError(f"The agent in the pod can't work: {one['error']}", one["hint"])
+        assert self.plan.agent is not None
+        message = str(_state(pod).get("terminated", {}).get("message", ""))
+        line, hint = failures.cause([*log, *message.splitlines()], self.plan.agent.python)
+        told = f"The pod {pod['metadata']['name']} has started no agent: {_why_ended(pod)}."
+        raise LaunchError(f'{told} Its last line: "{line}"', hint or HINT)
+
+    def _waits_for(self) -> str:
+        """What the pods that don't run wait for, in the cluster's own words.
+
+        Raises:
+          LaunchError: they can't ever be made.
+        """
+        with self._lock:
+            there = [pod for pod in self.pods.values() if not _has_ended(pod)]
+        waiting = [pod for pod in there if "running" not in _state(pod)]
+        if self.trouble or (there and not waiting):
+            return self.trouble
+        if not waiting and self._job_end() and not self._is_up:
+            raise LaunchError(f"No agent has come: {self._job_end()}.")
+        try:
+            one = waiting[0] if waiting else self.api.on_job("get", self.name)
+            about = {"field_selector": f"involvedObject.uid={_uid(one)}"}
+            events = self.api.listed(self.api.core.list_namespaced_event, **about)["items"]
+        except LaunchError:  # without the right to it there are fewer words
+            events = []
+        events = [e for e in events if e.get("type") == "Warning" or not waiting]
+        said = [f"{e.get('reason')}: {e.get('message')}" for e in sorted(events, key=_when)][-1:]
+        if waiting:
+            why = _state(one).get("waiting", {}).get("reason", "")
+            if (scheduled := _condition(one, "PodScheduled")).get("status") == "False":
+                why = f"{scheduled.get('reason')}: {scheduled.get('message')}"
+            why = (said[0] if said and "Creating" in why else why) or "it is not scheduled yet"
+            return f"{len(waiting)} of {self.plan.num_hosts} pods wait: {why.rstrip('.')}"
+        for why in said if not self._is_up else ():
+            if REFUSED.search(why) and not COMES.search(why):
+                raise LaunchError(f'The pods can\'t be made. Kubernetes says: "{why}"', HINT)
+        return ": ".join(["the Job has no pods yet", *said]).rstrip(".")
+
+    # -- while they run
+
+    def _follow(self) -> None:
+        """On a thread: know every pod's last state, and tell of ends."""
+        method = self.api.core.list_namespaced_pod
+        while not self._over.is_set():
+            began = time.monotonic()
+            try:
+                listed = self.api.listed(method, **self.mine)
+                self._see(listed["items"])
+                there = {_uid(pod) for pod in listed["items"]}
+                self._see([_deleted(pod) for uid, pod in self.pods.items() if uid not in there])
+                self.trouble = ""
+                for event in Watch().stream(
+                    method, self.api.namespace, **self.mine, deserialize=False,
+                    resource_version=listed["metadata"].get("resourceVersion", ""),
+                    timeout_seconds=WATCH_S, _request_timeout=(TIMEOUT_S[0], WATCH_S + 30),
+                ):  # fmt: skip
+                    one = event["object"]
+                    self._see([_deleted(one) if event["type"] == "DELETED" else one])
+            except LaunchError as error:  # it may pass: the agents need no API server
+                self.trouble = error.message
+            except Exception as error:  # of a watch: whatever it is, the next list shows all
+                self.trouble = str(error)
+            self._over.wait(max(0.0, began + 1.0 - time.monotonic()))
+
+    def _see(self, pods: Iterable[Object]) -> None:
+        for pod in pods:
+            with self._lock:
+                self.pods[_uid(pod)] = pod
+            numbers = [n for n, uid in self.current.items() if uid == _uid(pod)]
+            if not numbers or not _has_ended(pod) or _uid(pod) in self.lost:
+                continue
+            self.lost.add(_uid(pod))
+            self._close(numbers[0])
+            node = pod["spec"].get("nodeName", "")
+            where = f" on the node {node}" if node else ""
+            # A Job at its deadline says so after it has deleted its pods.
+            ends = (self._job_end() for _ in range(4) if not self._over.wait(0.25))
+            is_told = _disruption(pod) or not _is_deleted(pod)
+            why = (self._job_end() if is_told else next(filter(None, ends), "")) or _why_ended(pod)
+            told = f"The pod {pod['metadata']['name']}{where} has ended: {why}."
+            if self._is_up and self.on_end is not None and not self._over.is_set():
+                self.on_end((numbers[0],), Reason(told, has_ended=True))
+
+    def _job_end(self) -> str:
+        """Why the whole Job is over; empty while it is not."""
+        try:
+            job = self.api.on_job("get", self.name)
+        except LaunchError as error:
+            return "the Job was deleted" if status_of(error) == 404 else ""
+        # FailureTarget (Kubernetes 1.31): it is going to be Failed, once its pods have ended.
+        failed = _condition(job, "Failed") or _condition(job, "FailureTarget")
+        if failed.get("reason") == "DeadlineExceeded":
+            return "the Job is over, at its deadline (--time)"
+        return f"the Job has failed ({failed['reason']}: {failed.get('message')})" if failed else ""
+
+    def _watch(self) -> None:
+        if self.settings.lasts_s is None or self._over.wait(self.settings.lasts_s - WARN_S):
+            return
+        if self.on_notice is not None:
+            self.on_notice(
+                "Kubernetes ends the Job of this cluster in less than 10 minutes, at its deadline "
+                "(--time). To keep the variables: %jaxcluster checkpoint NAME"
+            )
+
+    def can_succeed(self, number: int, name: str) -> bool:
+        return not self._job_end()
+
+    def successor(
+        self, number: int, name: str, timeout_s: float, stopped: threading.Event | None = None
+    ) -> StartedAgent | None:
+        """The agent of the Job's next pod. The last one's is given up: if it runs, it is ended."""
+        last = self.pods[self.current[number]]
+        if not _is_over(last):  # also where a container beside its agent goes on
+            body = {"preconditions": {"uid": _uid(last)}}
+            with contextlib.suppress(LaunchError):
+                self.api.ask(
+                    self.api.core.delete_namespaced_pod, last["metadata"]["name"], body=body
+                )
+        stopped = stopped or threading.Event()
+        return self._agents_of([number], timeout_s, lambda text: None, stopped)[0]
+
+    def detach(self, found_by: Sequence[Path]) -> None:
+        if self.settings.forwards:
+            raise LaunchError(
+                "The ways to the pods end with this notebook, so --detach leaves them unreachable.",
+                "Reach them at their own addresses (--direct), or start from inside the cluster.",
+            )
+        super().detach(found_by)
+
+    # -- port-forward
+
+    def _way(self, number: int, pod: str, facts: Object) -> str:
+        """A Unix socket here that leads to a pod's agent, as ``kubectl port-forward``'s port."""
+        self._close(number)
+        port = int(str(facts["endpoint"]).rpartition(":")[2])
+        path = f"{self.plan.folder}/pod-{number}.sock"
+        listener = self.ways[number] = socket.socket(socket.AF_UNIX)
+        listener.bind(path)
+        listener.listen(8)
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):  # it was closed
+                while True:
+                    here, _ = listener.accept()
+                    threading.Thread(target=self._join, args=(here, pod, port), daemon=True).start()
+
+        threading.Thread(target=serve, name="jaxcluster-forward", daemon=True).start()
+        return path
+
+    def _join(self, here: socket.socket, pod: str, port: int) -> None:
+        try:
+            there = self.api.forward(pod, port)
+        except Exception:  # the notebook's end tries again
+            return here.close()
+        there.setblocking(True)
+        back = threading.Thread(target=_pump, args=(there, here), daemon=True)
+        back.start()
+        _pump(here, there)
+        back.join()
+        here.close()
+        there.close()
+
+    def _close(self, number: int) -> None:
+        if (listener := self.ways.pop(number, None)) is not None:
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+            Path(listener.getsockname()).unlink(missing_ok=True)
+            listener.close()
+
+    # -- the end
+
+    def stop(self) -> None:
+        """Delete the Job, and with it what it made; say how, where that fails."""
+        self._over.set()
+        for number in list(self.ways):
+            self._close(number)
+        if self.may_be_there:
+            self.may_be_there = False
+            try:
+                self.api.on_job("delete", self.name, propagation_policy="Background")
+                until = time.monotonic() + GONE_S
+                method = self.api.core.list_namespaced_pod
+                while self.api.listed(method, **self.mine)["items"] and time.monotonic() < until:
+                    time.sleep(LOOK_S)
+            except LaunchError as error:
+                if status_of(error) != 404:
+                    typed = f"kubectl -n {self.api.namespace} delete job {self.name}"
+                    print(f"A Job may be left. {error}\nTo end it: {typed}", file=sys.stderr)
+        super().stop()
+
+
+def _pump(source: Any, sink: Any) -> None:
+    """What comes from one to the other, until one of them has ended; then both have."""
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            sink.sendall(data)
+    for one in (source, sink):
+        with contextlib.suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)
+
+
+# ---------------------------------------------------------------------------- what a pod says
+
+
+def _owned(thing: Object, owner: Object) -> Object:
+    return {**thing, "metadata": {**thing["metadata"], "ownerReferences": [owner]}}
+
+
+def _uid(thing: Object) -> str:
+    return str(thing["metadata"]["uid"])
+
+
+def _index(pod: Object) -> int:
+    return int((pod["metadata"].get("annotations") or {}).get(INDEX, -1))
+
+
+def _state(pod: Object) -> Object:
+    """Of the agent's container: waiting, running or terminated."""
+    found = (pod.get("status") or {}).get("containerStatuses") or []
+    return next((one.get("state") or {} for one in found if one["name"] == CONTAINER), {})
+
+
+def _condition(thing: Object, kind: str) -> Object:
+    """A condition that holds; PodScheduled also where it does not."""
+    for one in (thing.get("status") or {}).get("conditions") or []:
+        if one.get("type") == kind and (one.get("status") == "True" or kind == "PodScheduled"):
+            return dict(one)
+    return {}
+
+
+def _is_deleted(pod: Object) -> bool:
+    return bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def _is_over(pod: Object) -> bool:
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed") or _is_deleted(pod)
+
+
+def _has_ended(pod: Object) -> bool:
+    """Whether its agent has; a container beside it may go on."""
+    return _is_over(pod) or "terminated" in _state(pod)
+
+
+def _deleted(pod: Object) -> Object:
+    return {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "now"}}
+
+
+def _disruption(pod: Object) -> str:
+    """Why the cluster itself ended it, so that the Job's next pod may well run; else ""."""
+    status = pod.get("status") or {}
+    found = status if status.get("reason") else _condition(pod, "DisruptionTarget")  # Evicted, ...
+    return f"{found['reason']}: {found.get('message', '')}".rstrip(": .") if found else ""
+
+
+def _why_ended(pod: Object) -> str:
+    """Why a pod has ended or is being ended, for "The pod X has ended: ..."."""
+    ended = _state(pod).get("terminated") or {}
+    if (why := _disruption(pod)) or ended.get("reason") == "OOMKilled":
+        return why or "it used more memory than its limit (OOMKilled: --mem)"
+    code = ended.get("exitCode")
+    if code is None or _is_deleted(pod):
+        return "it was deleted"
+    return f"its agent {failures.how_it_ended(128 - code if code > 128 else code)}"
+
+
+def _when(event: Object) -> str:
+    """An event's time; RFC 3339 sorts as text."""
+    found = event.get("lastTimestamp") or event.get("eventTime")
+    return str(found or event.get("metadata", {}).get("creationTimestamp") or "")

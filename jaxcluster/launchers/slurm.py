@@ -1,0 +1,465 @@
+"""Agents in a Slurm job: one per node, as one step.
+
+Outside of an allocation a job is submitted (``sbatch --wait``), whose script starts the step; the
+agents' lines come in the job's output file, so the folder of the launch must be one that the nodes
+share. Inside an allocation the step is started in it (``srun --overlap``): no second job, no file,
+and the agents end with srun's input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from jaxcluster.errors import LaunchError, LauncherUnavailable, UsageError
+from jaxcluster.launchers.base import (
+    FENCE,
+    AgentOptions,
+    Command,
+    End,
+    Launcher,
+    LaunchPlan,
+    PlannedFile,
+    agent_argv,
+    agent_command,
+)
+from jaxcluster.launchers.detection import Inside, Surroundings
+from jaxcluster.launchers.failures import Reason, run_briefly
+from jaxcluster.launchers.hosts import expand_nodelist, place_on
+from jaxcluster.launchers.quoting import sh_line
+from jaxcluster.launchers.shared_options import MEM, NODES, NTASKS_PER_NODE, TIME
+from jaxcluster.options.table import VISIBLE, Field, Option
+from jaxcluster.options.value_types import COUNT, SWITCH, TEXT, TEXTS
+from jaxcluster.text import plural
+
+ASK_S = 20.0  # Slurm's commands have so long
+WARN_S, LOOK_S = 60.0, 30.0  # before the time limit; between two looks at a job that runs
+# From the end of its input: srun that gets SIGTERM has the agents killed, with what they still
+# have to remove on their nodes.
+STEP_ENDS_S = 10.0
+# What is asked for a job, by its option, in the order of its script.
+OF_A_JOB = (
+    "partition", "account", "qos", "time", "nodes", "ntasks_per_node", "cpus_per_task", "mem",
+    "gres", "constraint",
+)  # fmt: skip
+# Of the allocation's own; the rest of SLURM_* would be taken by srun for its options.
+KEPT_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS")
+NOT_OURS = ("SLURM_", "SBATCH_", "SALLOC_", "PMI_", "PMIX_", "JAXCLUSTER_")
+# Of a job's script: what it asked for each task or GPU, which srun would give the one agent.
+OF_A_TASK = (
+    "SLURM_CPU_BIND", "SLURM_CPUS_PER_TASK", "SLURM_CPUS_PER_GPU", "SLURM_TRES_PER_TASK",
+    "SLURM_GPU_BIND", "SLURM_GPUS_PER_TASK", "SLURM_GPUS_PER_SOCKET", "SLURM_NTASKS_PER_GPU",
+)  # fmt: skip
+# Options that are ours to give.
+NEEDED = ("job-name", "J", "output", "o", "error", "e", "wrap", "array", "a", "parsable")
+# What a node's one agent is started with: all that the job has there, bound to nothing, and one
+# node's end is not the others'.
+STEP = (
+    "--ntasks-per-node=1", "--overlap", "--cpu-bind=none", "--mpi=none", "--kill-on-bad-exit=0",
+    "--wait=0",
+)  # fmt: skip
+GOES_ON = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "STOPPED")
+# Reasons of squeue's (`man squeue`, JOB REASON CODES) after which waiting is in vain.
+NEVER = re.compile(
+    r"Partition(Time|Node)Limit|PartitionConfig|BadConstraints|(Account|QOS)NotAllowed"
+    r"|Invalid(Account|QOS)|DependencyNeverSatisfied"
+)
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """The job in which this process runs.
+
+    Attributes:
+      job: its number.
+      nodes: their names; none where Slurm does not say.
+      tasks: how many ``srun`` would start on each node, so that rank and SLURM_PROCID agree; none
+        where only the one was asked for that a notebook itself needs.
+    """
+
+    job: str
+    nodes: tuple[str, ...]
+    tasks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as squeue lists it: why it waits, and how long it has to its time limit, if any."""
+
+    id: str
+    state: str
+    reason: str
+    left_s: float | None
+    start: str
+    nodes: str
+
+
+def allocation_of(environ: Mapping[str, str]) -> Allocation | None:
+    """The job that a process with this environment runs in; None outside of one."""
+    job = environ.get("SLURM_JOB_ID", "")
+    if not job:
+        return None
+    try:
+        nodes = expand_nodelist(environ.get("SLURM_JOB_NODELIST", ""))
+    except ValueError:
+        nodes = ()
+    nodes = tuple(node for node in nodes if node)
+    return Allocation(job, nodes, _tasks(environ, len(nodes)))
+
+
+def is_over(environ: Mapping[str, str]) -> bool:
+    """Whether the job of an environment has ended: its end has come, and squeue knows no such job.
+
+    A shell, a multiplexer or a kernel may outlive the job in which it was started. The end alone
+    does not say it: a job's time may be extended.
+    """
+    end = environ.get("SLURM_JOB_END_TIME", "")
+    if not end.isdecimal() or int(end) > time.time():
+        return False
+    return not _is_listed(environ.get("SLURM_JOB_ID", ""))
+
+
+def _is_listed(job: str) -> bool:
+    """Whether squeue has the job among those that run or wait; so too where it does not answer."""
+    try:
+        done = run_briefly(("squeue", "--noheader", f"--jobs={job}", "--format=%i"), ASK_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return True
+    if done.returncode != 0:
+        return "Invalid job id" not in done.stderr
+    return bool(done.stdout.strip())
+
+
+def _tasks(environ: Mapping[str, str], nodes: int) -> tuple[int, ...]:
+    """The job's tasks on each node, where several were asked for.
+
+    Without ``--ntasks`` SLURM_TASKS_PER_NODE counts nodes or cores, whichever Slurm is set up for,
+    and in a step of one task it counts that: neither says how many ranks were meant.
+    """
+    total, counts = environ.get("SLURM_NTASKS", ""), _counts(environ.get("SLURM_TASKS_PER_NODE"))
+    if total.isdecimal() and int(total) > 1 and len(counts) == nodes and sum(counts) == int(total):
+        return counts
+    each = environ.get("SLURM_NTASKS_PER_NODE", "")
+    if each.isdecimal() and int(each) * nodes > 1:
+        return (int(each),) * nodes
+    return ()
+
+
+def _counts(text: str | None) -> tuple[int, ...]:
+    """The numbers of ``2(x3),1``; none of what is not such a list."""
+    found: list[int] = []
+    for word in (text or "").split(","):
+        if (match := re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", word)) is None:
+            return ()
+        found += [int(match[1])] * int(match[2] or 1)
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Slurm(Launcher):
+    """``--launcher slurm``; the options are sbatch's own.
+
+    Attributes:
+      num_processes: ``-n``; None where ``ntasks_per_node`` or the nodes' devices decide it.
+      nodes: how many; None means 1, or all of the allocation.
+      ntasks_per_node: how many ranks a node gets.
+      sbatch: further ``#SBATCH`` options, each as it is in a script.
+      new_job: submit a job inside of an allocation, too.
+      allocation: ``prepared`` fills it in.
+      drop: variables that srun is not to see; ``prepared`` fills them in.
+    """
+
+    num_processes: int | None = None
+    nodes: int | None = None
+    ntasks_per_node: int | None = None
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    time: str = ""
+    gres: str = ""
+    constraint: str = ""
+    cpus_per_task: int | None = None
+    mem: str = ""
+    sbatch: tuple[str, ...] = ()
+    new_job: bool = False
+    allocation: Allocation | None = None
+    drop: tuple[str, ...] = ()
+
+    name = "slurm"
+    start = "--launcher slurm --nodes 2"
+    example = "%jaxcluster start --launcher slurm --nodes 2 --ntasks-per-node 2"
+    options = (
+        NODES, NTASKS_PER_NODE,
+        Option("--partition", TEXT, "NAME", "as for sbatch", "gpu", field=Field("Partition"),
+            pattern=VISIBLE),
+        Option("--account", TEXT, "NAME", "as for sbatch", "physics", field=Field("Account"),
+            pattern=VISIBLE),
+        Option("--qos", TEXT, "NAME", "as for sbatch", "debug", pattern=VISIBLE),
+        TIME,
+        Option("--gres", TEXT, "LIST", "as for sbatch: gpu:4", "gpu:4", pattern=VISIBLE),
+        Option("--constraint", TEXT, "LIST", "as for sbatch", "h200", pattern=VISIBLE),
+        Option("--cpus-per-task", COUNT, "N", "as for sbatch", "8"),
+        MEM,
+        Option("--sbatch", TEXTS, "OPTION", "another #SBATCH option: exclusive; may be repeated",
+            "exclusive"),
+        Option("--new-job", SWITCH, "", "submit a job even inside an allocation"),
+    )  # fmt: skip
+    refused = (
+        "sinfo lists partitions, nodes and what they have, sacctmgr your accounts: --partition, "
+        "--nodes, --gres, --mem, --constraint, --time, --account, --qos"
+    )
+
+    @classmethod
+    def found_around(cls, around: Surroundings) -> Inside | None:
+        environ = around.environ
+        if (here := allocation_of(environ)) is None or is_over(environ):
+            return None
+        size = plural(len(here.nodes), "node") if here.nodes else "unknown nodes"
+        tasks = f", {plural(sum(here.tasks), 'task')}" if here.tasks else ""
+        obstacle = around.lacks("srun")
+        if not here.nodes:
+            obstacle = "SLURM_JOB_NODELIST does not name its nodes: --new-job, or --launcher local"
+        # On the job's one node, with one task: a start takes all of it as it is. A shell of
+        # salloc's, which has no SLURMD_NODENAME, may be elsewhere.
+        is_all = len(here.nodes) == 1 and not here.tasks and bool(environ.get("SLURMD_NODENAME"))
+        what = f"Slurm's job {here.job} ({size}{tasks})"
+        return Inside(what, cls.name, obstacle=obstacle, is_offered=not is_all)
+
+    @property
+    def shares_folder(self) -> bool:
+        return self.allocation is None  # a job's output comes in a file, a step's does not
+
+    def prepared(self, environ: Mapping[str, str]) -> Slurm:
+        here = None if self.new_job else allocation_of(environ)
+        tool = "sbatch" if here is None else "srun"
+        if shutil.which(tool, path=environ.get("PATH")) is None:
+            raise LauncherUnavailable(
+                f"There is no {tool} on this machine: it is not a login node of a Slurm cluster.",
+                "On this machine alone: %jaxcluster start   By ssh: --launcher ssh --hosts h1,h2",
+            )
+        own = ("JPY_PARENT_PID", "JPY_INTERRUPT_EVENT", "IPP_CONNECTION_INFO")
+        taken = (k for k in environ if k in own or k.startswith(NOT_OURS))
+        ready = replace(self, allocation=here, drop=tuple(sorted({*taken} - {*KEPT_VARIABLES})))
+        if here is None:
+            return ready
+        asked = (name for name in (*OF_A_JOB, "sbatch") if name not in ("nodes", "ntasks_per_node"))
+        if given := [f"--{name.replace('_', '-')}" for name in asked if getattr(self, name)]:
+            raise UsageError(
+                f"{', '.join(given)}: this notebook is already in Slurm's job {here.job}, and the "
+                "agents start in it.",
+                "Leave it out, or submit a job of its own: --new-job",
+            )
+        if self.nodes is not None and self.nodes > len(here.nodes):
+            raise UsageError(
+                f"--nodes {self.nodes}: this notebook is in job {here.job}, which has "
+                f"{len(here.nodes)}.",
+                "All of its nodes: leave out --nodes. A job of its own: --new-job",
+            )
+        return ready
+
+    # -- render
+
+    def render(self, agent: AgentOptions, folder: str) -> LaunchPlan:
+        self._check()
+        if self.allocation is not None:
+            return self._in_allocation(agent, self.allocation)
+        nodes = self.nodes or 1
+        # By its name a job can be cancelled also where the notebook has never learnt its number.
+        token = hashlib.sha256(f"{agent.owner_key} {folder}".encode()).hexdigest()[:10]
+        job = f"jaxcluster-{re.sub(r'[^A-Za-z0-9_.-]', '-', agent.cluster)}-{token}"
+        script, out, err = (f"{folder}/job.{end}" for end in ("sh", "out", "err"))
+        command = Command(
+            ("sbatch", "--wait", "--parsable", script), tuple(range(nodes)), agent.python,
+            drop=self.drop, cancel=("scancel", "--quiet", f"--name={job}"), announces_in=out,
+            says_in=err,
+            # sbatch does nothing on SIGTERM that is worth waiting for, but a submission that is
+            # under way must reach Slurm before it can be cancelled.
+            term_s=2.0,
+        )  # fmt: skip
+        # The files are here before the job is: a shared file system remembers what is not there.
+        text = self.script(agent, folder, job, nodes)
+        files = (PlannedFile(script, text, 0o700), PlannedFile(out, ""), PlannedFile(err, ""))
+        note = f"{folder} must be a folder that the nodes share"
+        return LaunchPlan(
+            "slurm", nodes, (command,), (), self._ranks(nodes), files, notes=(note,), agent=agent
+        )
+
+    def script(self, agent: AgentOptions, folder: str, job: str, nodes: int) -> str:
+        """The text for sbatch."""
+        counts = self._ranks(nodes)
+        asked = {name: getattr(self, name) for name in OF_A_JOB} | {"nodes": nodes}
+        asked["ntasks_per_node"] = self.ntasks_per_node or (counts[0] if counts else None)
+        where = folder.replace("%", "%%")
+        wishes = {
+            "job-name": job,
+            **{name.replace("_", "-"): str(value or "") for name, value in asked.items()},
+            "output": f"{where}/job.out",
+            "error": f"{where}/job.err",
+            "open-mode": "append",
+        }
+        lines = ["#!/bin/sh"]
+        lines += [f"#SBATCH --{name}={_sbatch_word(v)}" for name, v in wishes.items() if v]
+        lines.append("#SBATCH --no-requeue")  # a second start would find no notebook
+        lines += [f"#SBATCH {o if o.startswith('-') else f'--{o}'}" for o in self.sbatch]
+        # For every rank's sake, not for one: srun would hand on the limits of one task.
+        lines.append(f"unset {' '.join(OF_A_TASK)}")
+        lines += [f"export {name}={shlex.quote(value)}" for name, value in agent.env]
+        # ALL: what the job was submitted with (a site may have it submitted with NONE).
+        step = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", *STEP, "--export=ALL"]
+        lines.append(f"exec {sh_line([*step, '--input=none', *agent_argv(agent)], agent.python)}")
+        return "\n".join(lines) + "\n"
+
+    def _in_allocation(self, agent: AgentOptions, here: Allocation) -> LaunchPlan:
+        nodes = here.nodes[: self.nodes]
+        if not nodes:
+            raise UsageError(
+                f"This notebook is in job {here.job}, and SLURM_JOB_NODELIST does not name its "
+                "nodes.",
+                "Submit a job of its own: --new-job",
+            )
+        command = self._step(agent, here.job, nodes, tuple(range(len(nodes))))
+        return LaunchPlan(
+            "slurm", len(nodes), (command,), nodes, self._ranks(len(nodes)),
+            notes=(f"a step of job {here.job}: no job is submitted",), agent=agent,
+        )  # fmt: skip
+
+    def _step(
+        self, agent: AgentOptions, job: str, nodes: Sequence[str], numbers: tuple[int, ...]
+    ) -> Command:
+        argv = (
+            "srun", f"--jobid={job}", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", *STEP,
+            f"--nodelist={','.join(nodes)}", "--export=ALL", "--unbuffered",
+            *agent_command(agent, stdin_ends=True),
+        )  # fmt: skip
+        return Command(
+            argv, numbers, agent.python, drop=self.drop, keeps_stdin=True, stdin_s=STEP_ENDS_S,
+            term_s=2.0,
+        )  # fmt: skip
+
+    def successor(self, plan: LaunchPlan, number: int, name: str) -> Command | None:
+        """A step of the allocation in which this process runs, or of the job while that runs."""
+        if self.allocation is not None:
+            job, nodes = self.allocation.job, plan.hosts
+        elif (found := self._job(plan)) is not None and found.state == "RUNNING":
+            job, nodes = found.id, expand_nodelist(found.nodes)
+        else:
+            return None
+        if plan.agent is None or number >= len(nodes):
+            return None
+        # A node's name is its host's, unless the site says otherwise; the job's first task, and so
+        # host 0, is on its first node.
+        short = name.partition(".")[0]
+        node = short if short in nodes else nodes[number]
+        step = self._step(plan.agent, job, (node,), (number,))
+        return replace(step, argv=(*step.argv, FENCE))
+
+    def _ranks(self, nodes: int) -> tuple[int, ...] | None:
+        here, each = self.allocation, self.ntasks_per_node
+        if each is None and self.num_processes is None and here and here.tasks:
+            return here.tasks[:nodes]
+        example = "--nodes 2 --ntasks-per-node 2"
+        return place_on(nodes, "node", each, self.num_processes, example)
+
+    def _check(self) -> None:
+        """Refuse what would make other lines of the script, or ours void.
+
+        Raises:
+          UsageError: naming the option.
+        """
+        for line in self.sbatch:
+            name = line.strip().lstrip("-").partition("=")[0].split(" ")[0]
+            if not re.match(r"-{0,2}[A-Za-z]", line) or re.search(r"[\x00-\x1f]", line):
+                why = f"{line!r} is not an sbatch option"
+            elif name in NEEDED:
+                why = f"can't set {line.strip()!r}: jaxcluster needs it"
+            else:
+                continue
+            raise UsageError(f"--sbatch {why}.", "For example: --sbatch exclusive")
+
+    # -- what Slurm says
+
+    def waiting(self, plan: LaunchPlan) -> str:
+        job = self._job(plan) if self.allocation is None else None
+        if job is None or job.state == "RUNNING":
+            return ""
+        told = f"job {job.id} is {job.state} ({job.reason})"
+        if job.state == "PENDING" and NEVER.match(job.reason.strip("()")):
+            raise LaunchError(f"J{told[1:]} and would never start. It is cancelled.", self.refused)
+        return told + (f"; it is expected to start at {job.start}" if job.start else "")
+
+    def warning(self, plan: LaunchPlan) -> tuple[str, float]:
+        job = self._job(plan)
+        if job is None or job.left_s is None or job.state != "RUNNING":
+            return "", LOOK_S
+        if job.left_s > WARN_S:
+            return "", min(LOOK_S, job.left_s - WARN_S)
+        return (
+            f"Slurm ends job {job.id} in {job.left_s:.0f} s, at its time limit. To keep the "
+            "variables: %jaxcluster checkpoint NAME",
+            0.0,
+        )
+
+    def explain(self, plan: LaunchPlan, end: End) -> Reason:
+        found = super().explain(plan, end)
+        job = self._job(plan) if end.command.cancel else None  # else it is a step
+        if job is None:
+            return found
+        is_over = job.state not in GOES_ON
+        if is_over and end.was_ready:
+            return self.ended(plan) or found
+        hint = found.hint
+        if end.code is None:
+            hint = "It is cancelled. Wait longer: --timeout 3600"
+        elif is_over and not end.errors:  # not even the file of errors could be written
+            hint = "The folder must be shared by all nodes: JAXCLUSTER_SHARED_DIR=/path"
+        return Reason(f"Job {job.id} is {job.state} ({job.reason}). {found.message}", hint)
+
+    def ended(self, plan: LaunchPlan) -> Reason | None:
+        """``sbatch --wait`` looks at its job every ten seconds only."""
+        job = self._job(plan) if self.allocation is None else None
+        if job is None or job.state in GOES_ON:
+            return None
+        why = f"Slurm's job {job.id} has ended: {job.state} ({job.reason})."
+        return Reason(why, "Ask for longer: --time 2:00:00" if job.state == "TIMEOUT" else "")
+
+    def _job(self, plan: LaunchPlan) -> Job | None:
+        """The job as squeue lists it."""
+        here = self.allocation
+        which = f"--jobs={here.job}" if here is not None else plan.commands[0].cancel[-1]
+        env = {k: v for k, v in os.environ.items() if k not in self.drop}
+        asked = ("squeue", "--noheader", "--states=all", which, "--format=%i|%T|%r|%e|%S|%N")
+        try:
+            lines = run_briefly(asked, ASK_S, env).stdout.splitlines()
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        found = [job for line in lines if (job := parse_squeue(line)) is not None]
+        return found[-1] if found else None
+
+
+def parse_squeue(line: str) -> Job | None:
+    """A job of squeue's; None for a line of another form."""
+    fields = line.strip().split("|")
+    if len(fields) != 6 or not fields[0][:1].isdigit():
+        return None
+    id, state, reason, end, start, nodes = fields
+    left_s = None
+    with contextlib.suppress(ValueError):  # N/A
+        left_s = datetime.fromisoformat(end).timestamp() - time.time()
+    return Job(id, state, reason, left_s, start if start[:1].isdigit() else "", nodes)
+
+
+def _sbatch_word(value: str) -> str:
+    """A value of an ``#SBATCH`` line: sbatch reads quotes, and ``#`` begins a comment."""
+    if re.fullmatch(r"[\w./:,@%+=&|*\[\]()!^~-]+", value):
+        return value
+    escaped = re.sub(r'(["\\])', r"\\\1", value)
+    return f'"{escaped}"'
