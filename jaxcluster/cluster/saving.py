@@ -235,7 +235,8 @@ def fill_in(world: World, saved: Kept, cell: int, restored: Restored, check: Che
         if isinstance(error, RankError) and not isinstance(error, RankDied):
             raise BadSave(str(error)) from None
         raise
-    torn = {n: "was lost" for one in loaded.values() for n in one.lost if n in spanning}
+    lost = {name: why for one in loaded.values() for name, why in one.lost.items()}
+    torn = {name: f"was lost ({why})" for name, why in lost.items() if name in spanning}
     bind = partial(Bind, token=token, lost=torn)
     bound = replies(world.ask_in_turn(dict.fromkeys(ranks, bind), timeout_s=TIMEOUT_S, check=check))
     for rank, one in bound.items():
