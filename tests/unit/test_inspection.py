@@ -28,7 +28,7 @@ class Runner:
         self.cell_numbers = {code.co_filename: 7}
         self.turns: list[int] = []
         self.paused = SimpleNamespace(kind="")
-        self.agreement = SimpleNamespace(launching=lambda frames: None)
+        self.agreement = SimpleNamespace(launching=lambda frames: None, refusals=0)
         self.go, self.ready = threading.Event(), threading.Event()
         names = {"ready": self.ready.set, "wait": self.go.wait}
         self.thread = threading.Thread(target=exec, args=(code, names), name="a loader")
@@ -38,7 +38,7 @@ class Runner:
 
     def runs(self, seq: int = 70) -> None:
         cell = SimpleNamespace(seq=seq, execution_count=7)
-        self.current = SimpleNamespace(cell=cell, started=0.0)
+        self.current = SimpleNamespace(cell=cell, started=0.0, heard=False)
 
 
 @pytest.fixture
