@@ -81,7 +81,7 @@ class StartedAgent:
 
 
 @dataclass
-class _Run:
+class Run:
     """One run of a command."""
 
     command: Command
@@ -285,7 +285,7 @@ class Launch:
         self.folders, self._kept_open = folders, kept_open
         self.launcher, self.plan, self.on_end, self.on_notice = launcher, plan, on_end, on_notice
         self._stirred = threading.Event()
-        self._runs: dict[int, _Run] = {}
+        self._runs: dict[int, Run] = {}
         self._lock = threading.RLock()
         self._guarded: GuardedCommands | None = None
         self._is_up = False
@@ -325,12 +325,12 @@ class Launch:
     def _bring_up(
         self, timeout_s: float, progress: Callable[[str], None], stopped: threading.Event
     ) -> list[StartedAgent]:
-        wanted = [_Run(command) for command in self.plan.commands]
+        wanted = [Run(command) for command in self.plan.commands]
         return self._await(wanted, timeout_s, progress, stopped)
 
     def _await(
         self,
-        wanted: Sequence[_Run],
+        wanted: Sequence[Run],
         timeout_s: float,
         progress: Callable[[str], None],
         stopped: threading.Event,
@@ -340,7 +340,7 @@ class Launch:
         Raises:
           LaunchError: why not.
         """
-        due, runs, failed = list(wanted), list[_Run](), list[_Run]()
+        due, runs, failed = list(wanted), list[Run](), list[Run]()
         expected = sum(len(run.command.hosts) for run in due)
         begun = asked = give_up_at = time.monotonic()
         told, waits = "", ""
@@ -356,7 +356,7 @@ class Launch:
                 run.read()
                 if run.trouble is None and run.has_ended and run.may_be_tried_again():
                     runs.remove(run)
-                    due.append(_Run(run.command, run.tries + 1))
+                    due.append(Run(run.command, run.tries + 1))
                 elif run.trouble is not None or run.has_ended:
                     runs.remove(run)
                     # Who fails in the same moment is told with it, instead of at the next try.
@@ -383,7 +383,7 @@ class Launch:
             self._stirred.wait(LOOK_S)
             self._stirred.clear()
 
-    def _refusal(self, failed: Sequence[_Run]) -> LaunchError:
+    def _refusal(self, failed: Sequence[Run]) -> LaunchError:
         """Of what the first of them has failed, and which others have."""
         first, *others = sorted(failed, key=lambda run: run.command.hosts)
         reason, names = self.reason(first), self.plan.hosts
@@ -410,7 +410,7 @@ class Launch:
         if command is None:
             return None
         stopped = stopped or threading.Event()
-        return self._await([_Run(command)], timeout_s, lambda text: None, stopped)[0]
+        return self._await([Run(command)], timeout_s, lambda text: None, stopped)[0]
 
     def stop(self) -> None:
         """End every command; returns when they have ended and what they need is cancelled.
@@ -462,7 +462,7 @@ class Launch:
             runs = [run for run in self._runs.values() if run.command.hosts == (number,)]
         return self.reason(runs[-1]) if runs else None
 
-    def reason(self, run: _Run) -> Reason:
+    def reason(self, run: Run) -> Reason:
         """Why a run has ended, or is not ready."""
         if run.has_ended and run.code is None:
             return GUARD_KILLED
@@ -472,7 +472,7 @@ class Launch:
         end = End(run.command, run.code, tuple(run.err), tuple(run.out), run.is_ready)
         return self.launcher.explain(self.plan, end)
 
-    def _run(self, run: _Run) -> _Run:
+    def _run(self, run: Run) -> Run:
         names, hosts = self.plan.hosts, run.command.hosts
         run.host = names[hosts[0]] if names and len(hosts) == 1 else ""
         assert self._guarded is not None
@@ -499,7 +499,7 @@ class Launch:
         self._stirred.set()
 
 
-def _tell_left_behind(run: _Run, event: Mapping[str, Any]) -> None:
+def _tell_left_behind(run: Run, event: Mapping[str, Any]) -> None:
     """Say what a command has left behind where its cancel command has failed."""
     cancelled, code = event.get("cancelled"), event["ended"]
     if not cancelled or (code and code > 0 and not run.agents and not run.out):

@@ -8,6 +8,7 @@ controllers (``rig.realkube``) where that is: so the stand-in answers as that do
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import socket
@@ -261,6 +262,28 @@ def test_a_job_that_somebody_deletes_is_told(site: Site) -> None:
     until(lambda: ends, "its end", DEADLINE_S)
     assert "the Job was deleted" in str(ends[0])
     assert not launch.can_succeed(0, "whoever")
+
+
+def test_a_detached_cluster_s_pods_outlive_their_notebook_where_they_can_be_reached(
+    stand_in_site: Site,
+) -> None:
+    launch = stand_in_site.launch()
+    launch.start(DEADLINE_S)
+    with pytest.raises(LaunchError, match="--detach leaves them unreachable"):
+        launch.detach([stand_in_site.path])
+    launch.stop()
+    launch = stand_in_site.launch(direct=True)
+    launch.start(DEADLINE_S)
+    launch.detach([stand_in_site.path])
+    launch.leave()
+    assert len(stand_in_site.kube.all("pods")) == 1
+    until(
+        lambda: any("sleep infinity" in line for line in held_by_a_guard().values()), "it is held"
+    )
+
+
+def held_by_a_guard() -> dict[int, str]:
+    return processes_with(MARK, os.environ[MARK])
 
 
 def test_a_deadline_is_told(site: Site) -> None:

@@ -27,8 +27,8 @@ from kubernetes.watch import Watch
 
 from jaxcluster.errors import LaunchError
 from jaxcluster.launchers import failures
-from jaxcluster.launchers.base import STOPPED, LaunchPlan, announcements
-from jaxcluster.launchers.commands import ASK_S, Launch, StartedAgent
+from jaxcluster.launchers.base import STOPPED, Command, LaunchPlan, announcements
+from jaxcluster.launchers.commands import ASK_S, Launch, Run, StartedAgent
 from jaxcluster.launchers.failures import Reason
 from jaxcluster.launchers.kubernetes.manifests import CONTAINER, LAUNCH
 
@@ -396,7 +396,12 @@ class PodLaunch(Launch):
                 "The ways to the pods end with this notebook, so --detach leaves them unreachable.",
                 "Reach them at their own addresses (--direct), or start from inside the cluster.",
             )
+        self._run(Run(Command(("sleep", "infinity"), ())))  # the guard keeps the name with it
         super().detach(found_by)
+
+    def leave(self) -> None:
+        self._over.set()
+        super().leave()
 
     # -- port-forward
 
