@@ -353,35 +353,29 @@ def shoot_lab(page: Page, address: str, folder: Path) -> None:
     run(page, 1)
     command("jaxcluster:show-clusters")
     page.evaluate(RUN, 2)
-    page.locator(".jxl-badge[data-status=done]").nth(6).wait_for()  # three of the cell's four
+    page.locator(".jxl-badge[data-status=done]").nth(2).wait_for()  # three of four
     page.wait_for_timeout(1200)  # so that the time in the cell is not 0
     cells.nth(2).locator(".jxl-badge").nth(1).click()
     page.get_by_text("rank 1 has").wait_for()
     save("lab")
-    cells.nth(2).get_by_role("button", name="close").click()
+    cells.nth(2).get_by_role("button", name="Close").click()
     page.wait_for_function(ENDED, arg=2)
 
     run(page, 3)
-    cells.nth(3).get_by_role("button", name="Differences from rank 0").click()
     save("lab-all", cells.nth(3))
 
-    command("jaxcluster:inspect")
+    command("jaxcluster:arrays")
     inspector = page.locator(".jxl-inspector")
     inspector.locator("tr[data-variable=x]").click()
     inspector.locator(".jxc-tile").nth(1).click()
-    save("lab-inspector", inspector)
-
-    command("docmanager:open", path="train.ipynb")
-    page.wait_for_function(READY)
+    panel = page.locator(".jxl-details")
+    save("lab-inspector", panel)
     run(page, 4)
     cells.nth(4).get_by_role("button", name="Report").click()
-    report = page.locator(".jxl-report")
-    report.get_by_text("Nothing was launched").wait_for()
-    save("lab-report", report)
+    page.locator(".jxl-report").wait_for()
+    save("lab-report", panel)
 
-    page.evaluate("() => [...window.jupyterapp.shell.widgets('main')].slice(1).map(w => w.close())")
-    command("docmanager:open", path="train.ipynb")
-    page.wait_for_function(READY)
+    page.evaluate("() => [...window.jupyterapp.shell.widgets('down')].map(w => w.close())")
     page.evaluate(RUN, 5)
     asking = cells.nth(5).locator(".jp-Stdin-input")
     asking.fill("p here + 1")

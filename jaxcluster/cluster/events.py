@@ -64,7 +64,7 @@ course: Course | None = None  # the start that goes on; else the last one, if it
 
 @contextlib.contextmanager
 def starting(spec: wire.ClusterSpec, is_restart: bool = False) -> Iterator[Course]:
-    """While ranks are started; a start that fails is kept until the next one, or ``dismiss``."""
+    """While ranks are started; a start that fails is kept until the next one."""
     global course
     mine = course = Course(spec, is_restart)
     tell()
@@ -77,14 +77,6 @@ def starting(spec: wire.ClusterSpec, is_restart: bool = False) -> Iterator[Cours
     finally:
         if not mine.failure and course is mine:
             course = None
-        tell()
-
-
-def dismiss() -> None:
-    """Forget the last start, if it has failed."""
-    global course
-    if course is not None and course.failure:
-        course = None
         tell()
 
 

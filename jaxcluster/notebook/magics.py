@@ -107,9 +107,8 @@ class JaxClusterMagics(Magics):
         """
         name, options = arguments.shards_line(line)
         running = cluster.current()
-        color = not self.page.rich and array_views.color_terminal()
         with say_usage():
-            view = array_views.shards(running, name, check="--check" in options, color=color)
+            view = array_views.shards(running, name, check="--check" in options)
             if "--widget" in options and self.page.rich:
                 self.page.shell.display_pub.publish(*view.widget()._repr_mimebundle_())
             else:

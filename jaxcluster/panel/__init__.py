@@ -38,7 +38,6 @@ BETWEEN_S = 0.1  # two pushes
 ALONE_S = 1.0  # the same while there is no page
 BUSY_S = 0.5  # between two looks at the ranks while some run a cell
 IDLE_S = 2.0  # other notebooks may run cells on the same cluster
-REPEAT_S = 1.0  # where a page that comes again during a cell can't ask for what it has missed
 LOOK_S = 0.3  # that a look waits for the ranks' answers; later ones are not lost
 SHOWN_S = 2.0  # that a new widget waits for its first state
 
@@ -71,11 +70,6 @@ class Panel:
         self._turn_at = 0.0  # the earliest time of the next push
         self._look_at = math.inf
         self._resources = ResourceFeed(shell.kernel)
-        # Without subshells (ipykernel 6) a cell keeps the kernel from hearing.
-        self._deaf = "kernel subshells" not in shell.kernel.kernel_info.get(
-            "supported_features", ()
-        )
-        self._repeat_at = math.inf
         self._thread = threading.Thread(target=self._run, name="jaxcluster-panel", daemon=True)
 
     def install(self) -> None:
@@ -161,16 +155,11 @@ class Panel:
             if op == "hello":
                 if opened is not None:
                     self._welcome(str(args["client"]), opened)
-                else:
-                    self._resources.greet()
+                self._resources.greet()
                 self._hellos.append((reply, id))
                 self._wake.set()
                 return
-            if op == "watch":
-                self._resources.watch(opened.comm_id, bool(args["on"]))
-                answer["result"] = None
-            else:
-                answer["result"] = self._operations(op, args)
+            answer["result"] = self._operations(op, args)
         except JaxClusterError as error:
             answer["error"] = str(error)
         except Exception as error:
@@ -198,7 +187,7 @@ class Panel:
     def _run(self) -> None:
         while True:
             turn_at = self._turn_at if self._news else math.inf
-            times = [turn_at, self._look_at, self._repeat_at]
+            times = [turn_at, self._look_at]
             if self._pages:
                 times.append(self._resources.due)
             left = min(times) - time.monotonic()
@@ -213,7 +202,6 @@ class Panel:
                 self._log.exception("jaxcluster's panel")
                 self._turn_at = self._look_at = time.monotonic() + IDLE_S
                 self._resources.due = self._look_at
-                self._repeat_at = math.inf
             if self._closed:
                 return
 
@@ -226,18 +214,10 @@ class Panel:
             self._model.look(LOOK_S)
         elif self._news and self._turn_at < now - BETWEEN_S:
             self._turn_at = now + TOGETHER_S
-        if now >= self._repeat_at:
-            self._sent.clear()
-            self._news, self._turn_at, self._repeat_at = True, now, math.inf
         if self._news and (self._hellos or now >= self._turn_at):
             self._news = False
             self._turn()
             self._turn_at = time.monotonic() + (BETWEEN_S if self._pages else ALONE_S)
-            # Such a kernel is busy, so nobody takes it for idle any later for these.
-            if not (self._deaf and self._model.is_busy):
-                self._repeat_at = math.inf
-            elif self._repeat_at == math.inf:
-                self._repeat_at = time.monotonic() + REPEAT_S
         if self._pages:
             last = self._model.looked_at
             self._look_at = last + (BUSY_S if self._model.is_busy else IDLE_S)
@@ -246,7 +226,7 @@ class Panel:
         if self._pages and time.monotonic() >= self._resources.due:
             widget = self._widget.send if self._widget is not None else None
             busy = self._model.is_busy
-            self._resources.step(self._model.current, self._pages, widget, busy)
+            self._resources.step(self._model.current, widget, busy)
 
     @staticmethod
     def _send(reply: Reply, answer: protocol.Answer) -> None:

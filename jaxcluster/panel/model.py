@@ -283,7 +283,6 @@ def _start() -> protocol.Start | None:
         course.began,
         [steps.get(rank, "") for rank in range(spec.num_processes)],
         course.failure,
-        bool(course.failure) and spec.platform not in ("cpu", "") and spec.is_here,
         course.is_restart,
     )
 

@@ -11,7 +11,6 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from jaxcluster import arguments, cluster, wire
@@ -24,8 +23,6 @@ from jaxcluster.panel.model import Model
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views import comms, document, shards, text
 from jaxcluster.views.cell_outputs import MOST_CHARS, NotebookOutput, in_notebook, notebook_outputs
-
-PLATFORM_ENV = ("JAX_PLATFORMS", "JAX_PLATFORM_NAME", "CUDA_VISIBLE_DEVICES")
 
 
 class Operations:
@@ -68,18 +65,6 @@ class Operations:
             spec = cluster.make_spec(**arguments.start_options(parsed))
             return cluster.dry_run(spec) if parsed.dry_run else cluster.start_once(spec)
 
-    def again(self, on_cpu: bool = False) -> str:
-        """Try the failed start again, with the same options, or on CPU."""
-        course = events.course
-        if course is None or not course.failure:
-            raise UsageError("No start has failed.", "%jaxcluster start -n 4")
-        spec = course.spec
-        if on_cpu:
-            env = {k: v for k, v in spec.env.items() if k not in PLATFORM_ENV}
-            spec = replace(spec, platform="cpu", local_device_ids=None, env=env)
-        with self._alone():
-            return cluster.start_once(spec)
-
     def cancel(self) -> None:
         """End the start, or the restart, that goes on."""
         course = events.course
@@ -89,10 +74,6 @@ class Operations:
             cluster.current().press_stop()
         else:
             course.cancel()
-
-    def dismiss(self) -> None:
-        """Forget the start that has failed."""
-        events.dismiss()
 
     def attach(self, name: str) -> str:
         """Run this notebook's cells on a cluster that runs, connected to already or not."""

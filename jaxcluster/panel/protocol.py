@@ -92,14 +92,12 @@ class Start:
     Attributes:
       steps: how far each rank has come.
       failure: why it has failed; "" while it goes on.
-      on_cpu: whether it would probably work on CPU.
     """
 
     name: str
     since: int
     steps: list[StartStep]
     failure: str = ""
-    on_cpu: bool = False
     is_restart: bool = False
 
 
@@ -224,9 +222,6 @@ class Greetings(Protocol):
 
     def hello(self, client: str) -> Hello:
         """All, also if nothing has changed. ``client`` is this page's; its older one is dropped."""
-
-    def watch(self, on: bool) -> None:
-        """Whether this page shows what the ranks use. Then it is sent, every 2 s."""
 
 
 def names_of(protocol: type) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What the ranks use, for the pages that show it.
+"""What the ranks use, for the pages.
 
 It is no comm's message but an update of a display that nobody has (``views/displays``), so that a
 kernel whose ranks are idle looks idle. Frontends pass it by; the extension hears it.
@@ -7,7 +7,7 @@ kernel whose ranks are idle looks idle. Frontends pass it by; the extension hear
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxcluster.cluster import Cluster
@@ -19,9 +19,9 @@ WAIT_S = 0.3  # for the ranks' answers; later ones are not lost
 
 
 class ResourceFeed:
-    """Measures while there is a page, and sends what it has measured while one shows it.
+    """Measures while there is a page, and sends what it has measured.
 
-    Used by the panel's thread alone, except ``watch`` and ``forget``.
+    Used by the panel's thread alone, except ``greet``.
 
     Attributes:
       due: when it wants to be stepped next, by ``time.monotonic``.
@@ -32,51 +32,39 @@ class ResourceFeed:
         self._meter: Meter | None = None
         self._told: Mapping[int, Sample] = {}  # that pages have; {}: some page has none
         self._told_widget: Mapping[int, Sample] = {}
-        self._watching: set[str] = set()
         self.due = 0.0
 
-    def watch(self, page: str, on: bool) -> None:
-        """A page shows it from now on, or does not any more. Any thread."""
-        if on:
-            self._watching.add(page)
-            self._told, self.due = {}, 0.0
-        else:
-            self._watching.discard(page)
-
     def greet(self) -> None:
-        """The notebook's widget has a new view, which knows nothing. Any thread."""
-        self._told_widget, self.due = {}, 0.0
+        """A new page, or a new view of the notebook's widget, knows nothing. Any thread."""
+        self._told, self._told_widget, self.due = {}, {}, 0.0
 
     def step(
         self,
         current: Cluster | None,
-        pages: Iterable[str],
         widget: Callable[[dict[str, Any]], Any] | None = None,
         is_busy: bool = False,
     ) -> None:
-        """Measure, and send it to whoever looks.
+        """Measure, and send it.
 
         Args:
           widget: sends it to the notebook's widget: at first, and then while ranks are busy, since
             these messages count as activity of the kernel.
         """
         self.due = time.monotonic() + EVERY_S
-        self._watching &= set(pages)
         if current is None or current.closed:
-            self._meter = None
             return
         if self._meter is not current.meter:
             self._meter, self._told, self._told_widget = current.meter, {}, {}
         self._meter.keep_up(WAIT_S)
         self.due, latest = self._meter.due, self._meter.latest
-        is_wanted = is_busy or not self._told_widget
-        if widget is not None and is_wanted and latest and latest is not self._told_widget:
-            self._told_widget = latest
-            widget(protocol.plain(message(latest)))
-        if self._watching and latest and latest is not self._told:
+        if latest and latest is not self._told:
             self._told = latest
             data = {protocol.RESOURCES_MIME: protocol.plain(message(latest))}
             displays.update_display(self._kernel, data, protocol.RESOURCES_ID)
+        is_wanted = latest and (is_busy or not self._told_widget)
+        if widget is not None and is_wanted and latest is not self._told_widget:
+            self._told_widget = latest
+            widget(protocol.plain(message(latest)))
 
 
 def message(samples: Mapping[int, Sample]) -> protocol.Resources:

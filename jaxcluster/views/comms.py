@@ -33,7 +33,7 @@ from jaxcluster.views.relayed import (
     buffers_of,
     raw,
 )
-from jaxcluster.views.snapshot import is_over, parts, snapshot
+from jaxcluster.views.snapshot import as_text, is_over, parts, snapshot
 from jaxcluster.wire import VIEW_MIME, CommState
 from jaxcluster.wire.link import Event, replies
 from jaxcluster.wire.ops.cells import Reveal
@@ -168,7 +168,7 @@ class CommRelay:
         if not self._is_open(output.rank, id):
             del data[VIEW_MIME]
         elif "text/html" not in data and (now := snapshot(id, self._states())) is not None:
-            data |= {"text/plain": now.text, "text/html": now.html}
+            data |= as_text(now)
         return {**content, "data": data}
 
     def as_saved(self, seq: int, content: Message) -> Message:
@@ -181,7 +181,7 @@ class CommRelay:
         now = snapshot(id, states) if id is not None else None
         if id is None or now is None:
             return content
-        data = {**content["data"], "text/plain": now.text, "text/html": now.html}
+        data = {**content["data"], **as_text(now)}
         made = {**content, "data": data}
         if is_over(id, states):
             with self._lock:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, TypedDict
 
 from jaxcluster.cluster.array_queries import Memory, Meshes
 from jaxcluster.model.layout import ArrayLayout, Bounds, CheckResult, Device, TreeLayout
-from jaxcluster.views import formatting, plain
+from jaxcluster.views import arrays, formatting
 
 VERSION = 1
 MIME = "application/vnd.jaxcluster.shards+json"
@@ -163,10 +163,10 @@ def _array(layout: ArrayLayout, parts: bool = True) -> Layout:
         "name": layout.name,
         "shape": list(layout.shape),
         "dtype": layout.dtype,
-        "type": plain.leaf_type(layout),
+        "type": arrays.leaf_type(layout),
         "nbytes": layout.nbytes,
         "sharding": layout.sharding,
-        "spec": plain.leaf_spec(layout),
+        "spec": arrays.leaf_spec(layout),
         "mesh": list(layout.mesh),
         "split": [list(names) for names in layout.split],
         "headline": formatting.headline(layout),
@@ -242,7 +242,7 @@ def mesh(found: Meshes) -> MeshDocument:
         "meshes": [
             {
                 "name": info.name,
-                "headline": plain.mesh_headline(info),
+                "headline": arrays.mesh_headline(info),
                 "axis_names": info.axis_names,
                 "axis_sizes": info.axis_sizes,
                 "devices": info.devices,
@@ -259,8 +259,8 @@ def memory(found: Memory) -> MemoryDocument:
     return {
         "v": VERSION,
         "kind": "memory",
-        "bars": plain.device_bars(found),
-        "names": plain.variable_rows(found),
+        "bars": arrays.device_bars(found),
+        "names": arrays.variable_rows(found),
         "hosts": [
             [rank, report.rss_nbytes, report.available_nbytes]
             for rank, report in found.reports.items()

@@ -13,8 +13,9 @@ from jaxcluster.errors import JaxClusterError
 from jaxcluster.model.history import History, PastCell, reply_of
 from jaxcluster.model.outputs import ANSI, CellRecord, traceback_lines
 from jaxcluster.ranks import by_value, format_ranks, name_ranks
-from jaxcluster.text import format_table, plural
-from jaxcluster.views import markup
+from jaxcluster.text import plural
+from jaxcluster.views import blocks
+from jaxcluster.views.blocks import Block, Table
 from jaxcluster.views.displays import Bundle, Display
 from jaxcluster.views.ranks_output import Together
 from jaxcluster.views.throttle import start_in_cell
@@ -49,10 +50,8 @@ def table(found: History, now_ns: int, me: str, most: int) -> Bundle:
         )
         gone = f"{found.dropped:,} of them are no longer kept." if found.dropped else ""
         note += " ".join(filter(None, [kept, gone]))
-    text = "\n".join([*format_table([HEAD, *rows]), *filter(None, [note])])
-    html = markup.text_table(HEAD, rows)
-    html += f"\n<p><small>{escape(note)}</small></p>" if note else ""
-    return {"text/plain": text, "text/html": html}
+    listed: list[Block] = [Table(HEAD, rows, note)]
+    return {"text/plain": blocks.text(listed), "text/html": blocks.html(listed)}
 
 
 def _row(one: PastCell, now_ns: int, me: str) -> list[str]:

@@ -33,19 +33,15 @@ class Outbox:
         self.cluster = cluster
         self._below = below
         self._log = log
-        self._waiting: list[Relayed] = []
-        self._under_way = 0
+        self._places = threading.BoundedSemaphore(MOST_MESSAGES)
         self._lock = threading.RLock()
 
     def drop(self, relayed: Relayed) -> None:
         """Nobody will hear what waits for this comm's rank: the page waits no longer."""
         with self._lock:
             for said in relayed.waiting:
-                for heard in said.heard:
-                    heard.set()
+                said.is_through()
             relayed.waiting.clear()
-            if relayed in self._waiting:
-                self._waiting.remove(relayed)
 
     def say(self, relayed: Relayed, said: Said) -> None:
         """Pass it on, and let the page wait for a while, as it does for a kernel that is busy."""
@@ -53,9 +49,11 @@ class Outbox:
         said.heard.append(heard)
         with self._lock:
             relayed.waiting.append(said)
-            if relayed not in self._waiting:
-                self._waiting.append(relayed)
-        self._send_waiting()
+            is_first, relayed.is_under_way = not relayed.is_under_way, True
+        if is_first:
+            threading.Thread(
+                target=self._carry_all, args=(relayed,), name="jaxcluster-widget", daemon=True
+            ).start()
         try:
             if not heard.wait(HEARD_S):
                 self._tell_busy(relayed, said)
@@ -63,49 +61,40 @@ class Outbox:
             if said.running is not None:
                 said.running.stop()
 
-    def _send_waiting(self) -> None:
-        """Send what can be: of one comm a message at a time, so that updates become one."""
-        with self._lock:
-            for relayed in list(self._waiting):
-                if self._under_way >= MOST_MESSAGES:
-                    return
-                if relayed.is_under_way:
-                    continue
-                said = relayed.waiting.popleft()
-                while relayed.waiting and said.joins(relayed.waiting[0]):
-                    said.join(relayed.waiting.popleft())
-                if not relayed.waiting:
-                    self._waiting.remove(relayed)
-                relayed.is_under_way = True
-                self._under_way += 1
-                threading.Thread(
-                    target=self._carry, args=(relayed, said), name="jaxcluster-widget", daemon=True
-                ).start()
+    def _carry_all(self, relayed: Relayed) -> None:
+        """A comm's messages, one at a time, so that updates become one. On a thread of its own."""
+        while True:
+            with self._places:
+                with self._lock:
+                    if not relayed.waiting:
+                        relayed.is_under_way = False
+                        return
+                    said = relayed.waiting.popleft()
+                    while relayed.waiting and said.joins(relayed.waiting[0]):
+                        said.join(relayed.waiting.popleft())
+                self._carry(relayed, said)
 
     def _carry(self, relayed: Relayed, said: Said) -> None:
-        """One message to the ranks, to the end of what it does there. On a thread of its own."""
-        home, is_headed = relayed.home, [not _is_shared(relayed)]
+        """One message to the ranks, to the end of what it does there."""
+        home, ranks = relayed.home, relayed.home.ranks
+        is_headed = not ranks or relayed.rank == ranks[0]  # or it is said whose output that is
 
         def listen(record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:
+            nonlocal is_headed
             if what.rank != relayed.rank:
                 return
             if isinstance(what, wire.CellReply):
-                self._is_through(relayed, said)
+                said.is_through()  # the others may still have to do it
                 return
-            if not is_headed[0]:
-                is_headed[0] = True
+            if not is_headed:
+                is_headed = True
                 self._below.print(home, "stdout", f"── {name_ranks([relayed.rank])} ──\n")
             self._below.show(home, what)
 
         assert relayed.comm is not None
+        id, twin = relayed.comm.comm_id, relayed.twin
         message = wire.CommMessage(
-            said.kind,
-            relayed.rank,
-            relayed.comm.comm_id,
-            relayed.twin,
-            said.data,
-            said.metadata,
-            said.target_name,
+            said.kind, relayed.rank, id, twin, said.data, said.metadata, said.target_name
         )
         try:
             said.running = self.cluster.submit(
@@ -113,7 +102,7 @@ class Outbox:
                 message=message,
                 buffers=said.buffers,
                 execution_count=home.number,
-                ranks=list(home.ranks) or [relayed.rank],
+                ranks=list(ranks) or [relayed.rank],
                 shown_ranks=[relayed.rank],
                 on_output=listen,
                 on_notice=lambda text: self._below.print(home, "stderr", text),
@@ -126,21 +115,7 @@ class Outbox:
         except Exception:
             self._log.exception("jaxcluster: a message of a widget")
         finally:
-            self._is_through(relayed, said)
-            with self._lock:
-                self._under_way -= 1
-            self._send_waiting()
-
-    def _is_through(self, relayed: Relayed, said: Said) -> None:
-        """The widget's own rank has done it; the others may still have to."""
-        with self._lock:
-            if not said.heard:
-                return
-            for heard in said.heard:
-                heard.set()
-            said.heard = []
-            relayed.is_under_way = False
-        self._send_waiting()
+            said.is_through()
 
     def _tell_busy(self, relayed: Relayed, said: Said) -> None:
         """Where a rank is in something else, the page does not wait, and the user hears why."""
@@ -149,7 +124,7 @@ class Outbox:
         except JaxClusterError:
             return
         state, running = states.get(relayed.rank), said.running
-        if state is None or state.state != "running" or not said.heard:
+        if state is None or state.state != "running" or all(heard.is_set() for heard in said.heard):
             return
         if running is None or state.seq != running.record.seq:
             self._below.print(
@@ -158,9 +133,3 @@ class Outbox:
                 f"{begin_ranks([relayed.rank])} is in cell {formatting.cell(state)}: changes to "
                 "this widget follow when that has ended.\n",
             )
-
-
-def _is_shared(relayed: Relayed) -> bool:
-    """Whether it must be said which rank puts something out below a widget."""
-    ranks = relayed.home.ranks
-    return bool(ranks) and relayed.rank != ranks[0]

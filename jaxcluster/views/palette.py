@@ -1,4 +1,4 @@
-"""The colours and glyphs that stand for ranks: the same ones in pictures, tables and terminals.
+"""The colours and glyphs that stand for ranks: the same ones in pictures and tables.
 
 The colours are those of Okabe and Ito (https://jfly.uni-koeln.de/color/), told apart with every
 kind of colour blindness. A rank has a colour and a glyph; the pairs differ for 64 ranks, and its
@@ -19,7 +19,6 @@ COLORS = (
 )
 GLYPHS = "●■▲◆○□△◇"
 ALARM = "#B00020"
-ANSI_COLORS = (25, 214, 36, 175, 74, 166, 227, 246)  # the nearest of the 256 that terminals have
 
 
 def color(rank: int) -> str:
@@ -36,9 +35,3 @@ def ink(background: str) -> str:
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     return "#000000" if (luminance + 0.05) ** 2 > 0.05 * 1.05 else "#ffffff"
-
-
-def ansi(rank: int, text: str) -> str:
-    """``text`` on the rank's colour, for a terminal."""
-    ground = 97 if ink(color(rank)) == "#ffffff" else 30
-    return f"\x1b[{ground};48;5;{ANSI_COLORS[rank % len(COLORS)]}m{text}\x1b[0m"

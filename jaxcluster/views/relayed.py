@@ -59,6 +59,11 @@ class Said:
         self.data = self.data | {"state": self.data["state"] | later.data["state"]}
         self.heard += later.heard
 
+    def is_through(self) -> None:
+        """The widget's own rank has done it, or never will."""
+        for heard in self.heard:
+            heard.set()
+
 
 @dataclass(eq=False)
 class Relayed:

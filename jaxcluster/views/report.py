@@ -73,7 +73,8 @@ def document(found: LastReport, cluster: str) -> Report:
 
 def bundle(shown: Report) -> Bundle:
     """A report in the forms that a frontend may ask for."""
-    return {"text/html": html(shown), "text/plain": text(shown)}
+    told = text(shown)
+    return {"text/html": f"<pre>{escape(told)}</pre>", "text/plain": told}
 
 
 def text(shown: Report) -> str:
@@ -84,18 +85,6 @@ def text(shown: Report) -> str:
         f"{LAUNCHES}:\n{shown.launches}" if shown.launches else "",
     ]
     return "\n\n".join(filter(None, parts))
-
-
-def html(shown: Report) -> str:
-    """The same, with the launches folded."""
-    parts = [f"<p><b>{escape(shown.title)}</b></p>", f"<p>{escape(_where(shown))}</p>"]
-    if shown.lines:
-        parts.append(f"<pre>{escape(chr(10).join(shown.lines))}</pre>")
-    parts.append(f"<p>{CELL}:</p><pre>{escape(_numbered(shown))}</pre>")
-    if shown.launches:
-        launches = escape(shown.launches)
-        parts.append(f"<details><summary>{LAUNCHES}</summary><pre>{launches}</pre></details>")
-    return "\n".join(parts)
 
 
 def none(cluster: str, cell: int | None, known: Sequence[LastReport]) -> str:

@@ -7,9 +7,8 @@ MIME bundle stays. Where nothing draws its JSON, the frontend takes the HTML or 
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +16,8 @@ import numpy as np
 from jaxcluster import wire
 from jaxcluster.cluster import array_queries
 from jaxcluster.model.layout import ArrayLayout, CheckResult, TreeLayout
-from jaxcluster.views import document, markup, plain
+from jaxcluster.views import arrays, blocks, document
+from jaxcluster.views.blocks import Block
 from jaxcluster.views.displays import Bundle
 
 if TYPE_CHECKING:
@@ -32,13 +32,20 @@ class View:
 
     Attributes:
       document: JSON for ``static/shardview``.
-      text, html: the same for terminals and logs, and for saved and untrusted notebooks.
+      blocks: the same for terminals and logs, and for saved and untrusted notebooks.
     """
 
-    document: document.Document = field(repr=False)
-    text: str
-    html: str = field(repr=False)
-    answer: Answer | None = field(default=None, repr=False)
+    document: document.Document
+    blocks: Sequence[Block]
+    answer: Answer | None = None
+
+    @property
+    def text(self) -> str:
+        return blocks.text(self.blocks)
+
+    @property
+    def html(self) -> str:
+        return blocks.html(self.blocks)
 
     def __repr__(self) -> str:
         return self.text
@@ -53,46 +60,42 @@ class View:
         return ShardWidget(self.document, self.html, self.answer)
 
 
-def shards(cluster: Cluster, name: str, *, check: bool = False, color: bool = False) -> View:
+def shards(cluster: Cluster, name: str, *, check: bool = False) -> View:
     """The view of an array or a pytree of the ranks.
 
     Args:
       name: a variable, or a part of one: ``params['w']``. ``""``: what the last cell ended in.
       check: compare all copies and look for NaN, too; that reads every byte.
-      color: mark the ranks by ANSI colours in the text.
 
     Raises:
       UsageError: no rank has it, or it holds no array.
     """
     layout = array_queries.look(cluster.world, name)
     checked = array_queries.check(cluster.world, name) if check else None
-    return layout_view(layout, checked, answers(cluster, name), color)
+    return layout_view(layout, checked, answers(cluster, name))
 
 
 def layout_view(
     layout: ArrayLayout | TreeLayout,
     check: CheckResult | None = None,
     answer: Answer | None = None,
-    color: bool = False,
 ) -> View:
     """The view of a layout."""
     if isinstance(layout, TreeLayout):
-        text, html = plain.tree(layout, check), markup.tree(layout, check)
-        return View(document.tree(layout, check), text, html, answer)
-    text = plain.array(layout, check, color)
-    return View(document.array(layout, check), text, markup.array(layout, check), answer)
+        return View(document.tree(layout, check), arrays.tree(layout, check), answer)
+    return View(document.array(layout, check), arrays.array(layout, check), answer)
 
 
 def mesh(cluster: Cluster, name: str | None = None) -> View:
     """The view of the device meshes among the ranks' variables."""
     found = array_queries.meshes(cluster.world, name)
-    return View(document.mesh(found), plain.mesh(found), markup.mesh(found))
+    return View(document.mesh(found), arrays.mesh(found))
 
 
 def memory(cluster: Cluster) -> View:
     """The view of what every device holds."""
     found = array_queries.memory(cluster.world)
-    return View(document.memory(found), plain.memory(found), markup.memory(found))
+    return View(document.memory(found), arrays.memory(found))
 
 
 def show(view: View, rich: bool) -> None:
@@ -103,11 +106,6 @@ def show(view: View, rich: bool) -> None:
         display(view)
     else:
         print(view.text)
-
-
-def color_terminal() -> bool:
-    """Whether this is a terminal, which takes colours."""
-    return sys.stdout.isatty()
 
 
 # --------------------------------------------------------------------------- on demand

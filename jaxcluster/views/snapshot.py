@@ -1,18 +1,18 @@
-"""How ipywidgets' own widgets look, as text and as HTML: what a saved notebook has of them.
+"""How ipywidgets' own widgets look, as text: what a saved notebook has of them.
 
 A widget's view is drawn by the page out of models that end with the kernel. Frontends that know no
-models, nbconvert among them, take the HTML beside it.
+models, nbconvert among them, take the text beside it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from html import escape, unescape
 from typing import Any
 
 from jaxcluster.model.outputs import ANSI
+from jaxcluster.views.displays import Bundle
 from jaxcluster.wire import CommState
 
 BAR = 20  # characters of a bar
@@ -21,21 +21,17 @@ REFERENCE = "IPY_MODEL_"
 ACROSS = ("HBoxModel", "ControllerModel")
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Text and HTML that say the same."""
-
-    text: str
-    html: str
-
-
-def snapshot(id: str, models: Mapping[str, CommState]) -> Piece | None:
+def snapshot(id: str, models: Mapping[str, CommState]) -> str | None:
     """A widget as it looks now; None where it has a part that is not known here."""
     try:
-        piece = _piece(id, models, ())
+        return _text(id, models, ())
     except (KeyError, TypeError, ValueError, IndexError):  # a state of another version, or halfway
         return None
-    return Piece(piece.text, f"<pre>{piece.html}</pre>")
+
+
+def as_text(shown: str) -> Bundle:
+    """A text for frontends that draw no widgets."""
+    return {"text/plain": shown, "text/html": f"<pre>{escape(shown)}</pre>"}
 
 
 def is_over(id: str, models: Mapping[str, CommState]) -> bool:
@@ -61,27 +57,18 @@ def _tree(id: str, models: Mapping[str, CommState], seen: set[str]) -> Iterator[
         yield from _tree(other, models, seen)
 
 
-def _piece(id: str, models: Mapping[str, CommState], above: tuple[str, ...]) -> Piece:
+def _text(id: str, models: Mapping[str, CommState], above: tuple[str, ...]) -> str:
     state = models[id].state
     name = str(state["_model_name"])
     if id in above or not str(state["_model_module"]).startswith("@jupyter-widgets/"):
         raise ValueError(name)
     if "children" in state:
         children = [c.removeprefix(REFERENCE) for c in state["children"]]
-        shown = [_piece(child, models, (*above, id)) for child in children]
         between = " " if name in ACROSS else "\n"
-        return Piece(
-            between.join(piece.text for piece in shown), between.join(p.html for p in shown)
-        )
+        return between.join(_text(child, models, (*above, id)) for child in children)
     if "outputs" in state:
-        return _outputs(state["outputs"])
-    if "bar_style" in state:
-        return _bar(state)
-    return _plain(_control(name, state))
-
-
-def _plain(text: str) -> Piece:
-    return Piece(text, escape(text))
+        return "\n".join(map(_output, state["outputs"]))
+    return _bar(state) if "bar_style" in state else _control(name, state)
 
 
 def _control(name: str, state: Mapping[str, Any]) -> str:
@@ -106,27 +93,15 @@ def _control(name: str, state: Mapping[str, Any]) -> str:
     return f"{about}: {value}" if about else value
 
 
-def _bar(state: Mapping[str, Any]) -> Piece:
+def _bar(state: Mapping[str, Any]) -> str:
     low, high = float(state.get("min") or 0), float(state["max"])
     share = (float(state["value"]) - low) / (high - low) if high > low else 1.0
-    share = min(1.0, max(0.0, share))
-    done = round(share * BAR)
+    done = round(min(1.0, max(0.0, share)) * BAR)
     about = f"{state['description']} " if state.get("description") else ""
-    return Piece(
-        f"{about}|{'█' * done}{' ' * (BAR - done)}|",
-        f'{escape(about)}<progress value="{share:.3f}" max="1"></progress>',
-    )
+    return f"{about}|{'█' * done}{' ' * (BAR - done)}|"
 
 
-def _outputs(outputs: list[dict[str, Any]]) -> Piece:
-    """Of an ``Output``: text, and pictures."""
-    texts, htmls = [], []
-    for output in outputs:
-        data = output.get("data") or {}
-        lines = output.get("traceback") or [data.get("text/plain", "")]
-        text = ANSI.sub("", output.get("text") or "\n".join(lines)).rstrip("\n")
-        texts.append(text)
-        png = data.get("image/png")
-        picture = f'<img src="data:image/png;base64,{escape(str(png).strip())}">'
-        htmls.append(picture if png else escape(text))
-    return Piece("\n".join(texts), "\n".join(htmls))
+def _output(output: Mapping[str, Any]) -> str:
+    """What an ``Output`` has: text; of a picture what it is called."""
+    lines = output.get("traceback") or [(output.get("data") or {}).get("text/plain", "")]
+    return ANSI.sub("", output.get("text") or "\n".join(lines)).rstrip("\n")

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from jaxcluster import wire
 from jaxcluster.cluster.resources import Sample
 from jaxcluster.errors import JaxClusterError
-from jaxcluster.views import displays, markup, text
+from jaxcluster.views import blocks, displays, text
+from jaxcluster.views.blocks import Block
 from jaxcluster.views.displays import Bundle
 from jaxcluster.views.throttle import start_in_cell
 
@@ -104,15 +105,13 @@ def bundle(
       late: who keeps the others waiting, in a sentence.
     """
     at = f"as of {time.strftime('%H:%M:%S')}"
-    table = text.status(states, dead, samples)
-    html = markup.status(states, dead, samples)
-    told = f"\n<p>{escape(late)}</p>" if late else ""
-    table += f"\n{late}" if late else ""
-    html += told
-    return {
-        "text/html": f"{html}\n<p><small>{at}</small></p>",
-        "text/plain": f"{table}\n\n{at}",
-    }
+    shown: list[Block] = [
+        text.status_table(states, dead, samples),
+        *([late] if late else []),
+        "",
+        at,
+    ]
+    return {"text/html": blocks.html(shown), "text/plain": blocks.text(shown)}
 
 
 def seen(cluster: Cluster | None) -> Bundle:

@@ -14,43 +14,41 @@ from jaxcluster.model.outputs import RankRecord, group_outputs
 from jaxcluster.ranks import by_value, name_hosts, name_ranks, several_hosts
 from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.text import format_nbytes, format_table
-from jaxcluster.views import formatting
+from jaxcluster.views import blocks, formatting
+from jaxcluster.views.blocks import Table
 from jaxcluster.wire.ops.agreement import AgreedLaunch
 
 
-def status(
+def status_table(
     states: Sequence[wire.RankState],
     dead: Mapping[int, wire.Death],
     samples: Mapping[int, Sample] | None = None,
-) -> str:
+) -> Table:
     """One row a rank: where it runs, what it is doing, and what it uses.
 
     Args:
       samples: of now. Without them there is the memory alone.
     """
     hosts = several_hosts({s.rank: s.hostname for s in states})
-    head = ["rank", "pid", *["host"] * bool(hosts), "devices", "state", "cell", "for", "memory"]
     gpus = any(one.gpu_total_nbytes for one in (samples or {}).values())
-    if samples is not None:
-        head += ["CPU", *(["GPU"] if gpus else [])]
+    head = ["rank", "pid", *["host"] * bool(hosts), "devices", "state", "cell", "for", "memory"]
+    head += [*["CPU"] * (samples is not None), *["GPU"] * gpus]
     rows = []
     for s in states:
         found = (samples or {}).get(s.rank)
         rss = found.rss_nbytes if found is not None else s.rss_nbytes
-        row = [
-            str(s.rank),
-            str(s.pid),
-            *([s.hostname] if hosts else []),
-            " ".join(s.devices),
-            formatting.doing(s, dead),
-            formatting.cell(s),
-            f"{s.seconds:.1f} s" if s.cell is not None else "",
-            format_nbytes(rss) if rss else "",
-        ]
-        if samples is not None:
-            row += [formatting.cpu(found), *([formatting.gpu(found)] if gpus else [])]
+        row = [str(s.rank), str(s.pid), *[s.hostname] * bool(hosts), " ".join(s.devices)]
+        row += [formatting.doing(s, dead), formatting.cell(s)]
+        row += [f"{s.seconds:.1f} s" if s.cell is not None else ""]
+        row += [format_nbytes(rss) if rss else ""]
+        row += [*[formatting.cpu(found)] * (samples is not None), *[formatting.gpu(found)] * gpus]
         rows.append(row)
-    return "\n".join(format_table([head, *rows]))
+    return Table(head, rows)
+
+
+def status(states: Sequence[wire.RankState], dead: Mapping[int, wire.Death]) -> str:
+    """The same as text."""
+    return blocks.text([status_table(states, dead)])
 
 
 def clusters(

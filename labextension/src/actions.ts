@@ -41,16 +41,13 @@ export type ActionId =
   | 'restart'
   | 'stop'
   | 'attach'
-  | 'again'
   | 'cancel'
-  | 'dismiss'
   | Tab;
 
 export type Execute = (action: ActionId, args?: Args) => void;
 
 export function actionsIn(trans: Trans): Record<ActionId, IAction> {
   const has = (state: IState) => !!state.current;
-  const failed = (state: IState) => !!state.start?.failure;
   const named = (state: IState, args: Args) => String(args.name ?? state.current ?? '');
   const tab = (name: Tab) => (_: IState, { rank }: Args): IShow => ({
     tab: name,
@@ -95,23 +92,11 @@ export function actionsIn(trans: Trans): Record<ActionId, IAction> {
       can: (_, args) => !!args.name,
       does: (_, args) => ({ op: 'attach', args: { name: String(args.name) } })
     },
-    again: {
-      label: trans.__('Start JAX Cluster Again'),
-      caption: trans.__('Try the failed start again'),
-      can: failed,
-      does: (_, args) => ({ op: 'again', args: { on_cpu: args.on_cpu === true } })
-    },
     cancel: {
       label: trans.__('Cancel Start of JAX Cluster'),
       caption: trans.__('End the start and every process that it has started'),
-      can: state => !!state.start && !failed(state),
+      can: state => !!state.start && !state.start.failure,
       does: () => ({ op: 'cancel', args: {} })
-    },
-    dismiss: {
-      label: trans.__('Dismiss Failed Start'),
-      caption: trans.__('Forget the failed start'),
-      can: failed,
-      does: () => ({ op: 'dismiss', args: {} })
     },
     report: {
       label: trans.__('Show Report'),

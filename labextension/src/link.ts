@@ -23,7 +23,7 @@ const HEARD_MS = 400;
 const OPEN_MS = 3000;
 const TIMEOUT_MS = 30_000;
 /** These take as long as they take, and show their progress. */
-const SLOW: ReadonlySet<Operation> = new Set(['start', 'again', 'attach', 'stop', 'restart']);
+const SLOW: ReadonlySet<Operation> = new Set(['start', 'attach', 'stop', 'restart']);
 const SLOW_MS = 3_600_000;
 
 const GONE = 'The kernel is gone, and its answer with it.';
@@ -35,10 +35,6 @@ const BUSY =
 export class Link extends Store implements IDisposable {
   private kernel: Kernel.IKernelConnection | null = null;
   private line: Line | null = null;
-  /** How many show what the ranks use. */
-  private watchers = 0;
-  /** What the kernel's side was told of that. */
-  private watched = false;
   isDisposed = false;
 
   constructor(private readonly context: ISessionContext) {
@@ -50,24 +46,6 @@ export class Link extends Store implements IDisposable {
     // Else every reload would leave the kernel a thread and a comm that nobody uses.
     window.addEventListener('pagehide', this.hangUp);
     this.follow();
-  }
-
-  watch(): () => void {
-    this.watchers += 1;
-    this.tellWatching();
-    return () => {
-      this.watchers -= 1;
-      this.tellWatching();
-    };
-  }
-
-  /** Tell the kernel's side, once it is met, whether anybody looks. */
-  private tellWatching(): void {
-    const on = this.watchers > 0;
-    if (on !== this.watched && this.line?.open && this.state) {
-      this.watched = on;
-      this.call('watch', { on }).catch(() => (this.watched = false));
-    }
   }
 
   async call<O extends Operation>(op: O, args: IOperations[O]['args']): Result<O> {
@@ -187,7 +165,6 @@ export class Link extends Store implements IDisposable {
 
   /** The kernel is out of reach, or has ended, and with it all that it kept for us. */
   private drop(): void {
-    this.watched = false;
     this.line?.dispose();
     this.line = null;
   }
@@ -221,7 +198,6 @@ export class Link extends Store implements IDisposable {
         );
       }
       this.become(greeted(this.known, answer, Date.now()));
-      this.tellWatching();
     }
   }
 

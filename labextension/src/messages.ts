@@ -11,15 +11,6 @@ export function say(text: string): void {
   Notification.success(short(text), { autoClose: 5000 });
 }
 
-/** The errors that are told now. */
-let told: string[] = [];
-
-/** What was told of what was tried before is not true any more: something else is tried, or works. */
-export function takeBack(): void {
-  told.forEach(id => Notification.dismiss(id));
-  told = [];
-}
-
 /** An error in its own words: the first line, and the others at a click. */
 export function complain(error: unknown, trans: Trans): void {
   const text = error instanceof Error ? error.message : String(error);
@@ -33,7 +24,7 @@ export function complain(error: unknown, trans: Trans): void {
             callback: () => void showText(title, text, trans)
           }
         ];
-  told.push(Notification.error(short(title), { autoClose: false, actions }));
+  Notification.error(short(title), { autoClose: false, actions });
 }
 
 function showText(title: string, text: string, trans: Trans): Promise<unknown> {

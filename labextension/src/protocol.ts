@@ -49,8 +49,6 @@ export interface IStart {
   steps: StartStep[];
   /** Why it has failed; '' while it goes on. */
   failure: string;
-  /** Whether it would probably work on CPU. */
-  on_cpu: boolean;
   is_restart: boolean;
 }
 
@@ -454,18 +452,12 @@ export type Question = INameQuestion | IStatsQuestion | IPeekQuestion;
 export interface IOperations {
   /** All, also if nothing has changed. `client` is this page's; its older one is dropped. */
   hello: { args: { client: string }; result: IHello };
-  /** Whether this page shows what the ranks use. Then it is sent, every 2 s. */
-  watch: { args: { on: boolean }; result: null };
   /** Whether every following cell is an %%spmd cell. */
   auto: { args: { on: boolean }; result: null };
   /** `line` is what would follow %jaxcluster start. The result is its last line. */
   start: { args: { line: string }; result: string };
-  /** Try the failed start again, with the same options, or on CPU. */
-  again: { args: { on_cpu?: boolean }; result: string };
   /** End the start, or the restart, that goes on. */
   cancel: { args: Record<string, never>; result: null };
-  /** Forget the start that has failed. */
-  dismiss: { args: Record<string, never>; result: null };
   /** Run this notebook's cells on a cluster that runs, connected to already or not. */
   attach: { args: { name: string }; result: string };
   /** Stop a cluster, also one that this kernel is not connected to. */

@@ -93,15 +93,6 @@ function withClock(known: IKnown, now: number, received: number): IKnown {
   return clockOffset === known.clockOffset ? known : { ...known, clockOffset };
 }
 
-/** The ids of the cells that differ, also of those that are not known any more. */
-export function changedCells(before: IKnown, after: IKnown): string[] {
-  if (before.cells === after.cells) {
-    return [];
-  }
-  const ids = new Set([...before.cells.keys(), ...after.cells.keys()]);
-  return [...ids].filter(id => before.cells.get(id) !== after.cells.get(id));
-}
-
 // ---------------------------------------------------------------------------- requests and answers
 
 interface IWaiting {
@@ -206,9 +197,6 @@ export abstract class Store {
 
   /** Interrupt all ranks, or cancel a start: by request, or through the kernel where that is not heard. */
   abstract interrupt(op?: 'interrupt' | 'cancel'): Promise<unknown>;
-
-  /** Have `resources` kept fresh; returns what ends that. */
-  abstract watch(): () => void;
 
   protected hear(message: Message): void {
     if (message.type === 'answer') {

@@ -16,11 +16,10 @@ test('words are filled in as a translator without a language does it', () => {
 });
 
 test('what ends processes asks first, and all else is done at once', () => {
-  const { stop, again, logs } = actionsIn(english);
+  const { stop, logs } = actionsIn(english);
   const asked = stop.does(state, { name: 'exp1' });
   assert.ok('answers' in asked);
   assert.deepEqual(asked.answers[0].call, { op: 'stop', args: { name: 'exp1' } });
-  assert.deepEqual(again.does(state, { on_cpu: true }), { op: 'again', args: { on_cpu: true } });
   assert.deepEqual(logs.does(state, { rank: 2 }), { tab: 'logs', rank: 2 });
 });
 

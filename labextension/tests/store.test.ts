@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, mock, test } from 'node:test';
-import { changedCells, greeted, NOTHING, reduce, Requests, silent } from '../src/store';
+import { greeted, NOTHING, reduce, Requests, silent } from '../src/store';
 import type { ICell, IState } from '../src/protocol';
 import { golden } from './golden';
 
@@ -45,7 +45,6 @@ describe('cells', () => {
     const again = cell({ seq: 13, started: golden.cell.started + 5 });
     const second = reduce(first, again, NOW);
     assert.deepEqual([...second.cells.values()], [again]);
-    assert.deepEqual(changedCells(first, second), [golden.cell.cell_id]);
   });
 
   test('the first cell of a new cluster of the same name does too, with its lower seq', () => {
@@ -57,22 +56,6 @@ describe('cells', () => {
   test('what an older run says is ignored', () => {
     const newer = reduce(NOTHING, cell({ started: golden.cell.started + 5 }), NOW);
     assert.equal(reduce(newer, cell(), NOW).cells, newer.cells);
-  });
-
-  test('only those that differ have changed', () => {
-    const before = greeted(
-      NOTHING,
-      { state: state(), cells: [cell({ cell_id: 'a' }), cell({ cell_id: 'b' })] },
-      NOW
-    );
-    const after = reduce(before, cell({ cell_id: 'b', ended: NOW, now: NOW + 1 }), NOW);
-    assert.deepEqual(changedCells(before, after), ['b']);
-  });
-
-  test('with a new kernel all have changed', () => {
-    const before = reduce(NOTHING, cell(), NOW);
-    assert.deepEqual(changedCells(before, NOTHING), [cell().cell_id]);
-    assert.deepEqual(changedCells(NOTHING, NOTHING), []);
   });
 });
 

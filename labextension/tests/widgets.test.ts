@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import type { IRank, IState, RankStatus } from '../src/protocol';
 import { NO_OPTIONS, hostsHaveRanks, quote, startLine } from '../src/widgets/startOptions';
-import { age, chipText, countStatuses, groupRanks, lasting, placeOf, took, type Trans } from '../src/widgets/labels';
+import { chipText, countStatuses, groupRanks, lasting, placeOf, took, type Trans } from '../src/widgets/labels';
 import { golden, startLines } from './golden';
 
 /** As a translator without a language does it. */
@@ -44,8 +44,6 @@ describe('labels', () => {
       ['0.35 s', '9.99 s', '10.0 s', '59.9 s', '1 min 00 s', '2 min 05 s']);
     assert.deepEqual([-3, 12.9, 125, 12000].map(s => lasting(s, trans)),
       ['0 s', '12 s', '2 min 05 s', '3 h 20 min']);
-    assert.deepEqual([5, 720, 10800, 200000].map(s => age(s, trans)),
-      ['just started', '12 min', '3 h', '2 d']);
   });
 
   test('a place is a cell and a line, as far as they are known', () => {

@@ -37,8 +37,7 @@ def test_the_form_starts_a_cluster_and_the_sidebar_shows_its_ranks(page: LabPage
     dialog.get_by_label("Ranks").fill("3")
     assert "%jaxcluster start -n 3" in dialog.locator(".jxl-command").inner_text()
     dialog.get_by_label("Ranks").fill("two")
-    dialog.get_by_role("button", name="Start").click()
-    assert dialog.is_visible()  # what is wrong is said there
+    assert dialog.get_by_role("button", name="Start").is_disabled()
     dialog.get_by_label("Ranks").fill("2")
     dialog.get_by_role("button", name="Start").click()
     until_ranks(page, ["idle", "idle"])
@@ -101,20 +100,20 @@ def test_the_form_offers_the_launchers_and_an_unknown_host_is_told(page: LabPage
     page.until_state("s.clusters.length === 0", "nothing is left")
 
 
-def test_a_start_that_fails_stays_with_its_reason_and_what_else_would_work(page: LabPage) -> None:
+def test_a_start_that_fails_stays_with_its_reason(page: LabPage) -> None:
     page.open("fails.ipynb", "%load_ext jaxcluster\n%jaxcluster start -n 2 --platform cuda")
     sidebar = show_sidebar(page)
     assert "no GPU is visible" in page.do(0)
     failed = sidebar.locator(".jxl-failed")
     assert "no GPU is visible" in failed.inner_text()
     assert page.page.locator(".Toastify__toast").count() == 0  # it is told in two places
-    failed.get_by_role("button", name="Try again").click()
-    toast = page.page.locator(".Toastify__toast", has_text="GPU")
-    toast.wait_for()
-    failed.get_by_role("button", name="Start on CPU").click()
+    sidebar.get_by_role("button", name="Options…").click()
+    dialog = page.page.locator(".jp-Dialog")
+    dialog.get_by_label("Ranks").fill("2")
+    dialog.get_by_label("Platform").select_option("cpu")
+    dialog.get_by_role("button", name="Start").click()
     until_ranks(page, ["idle", "idle"])
     failed.wait_for(state="detached")
-    toast.first.wait_for(state="detached")  # it is not true any more
 
 
 def test_a_start_is_shown_rank_by_rank_and_cancelled(page: LabPage) -> None:
@@ -126,7 +125,7 @@ def test_a_start_is_shown_rank_by_rank_and_cancelled(page: LabPage) -> None:
     starting = sidebar.locator(".jxl-starting")
     starting.wait_for()
     assert "Starting main" in starting.inner_text()
-    starting.locator("[data-step='']", has_text="ranks 0-1").wait_for()
+    starting.locator("[data-step='']", has_text="ranks 0, 1").wait_for()
     starting.get_by_role("button", name="Cancel").click()
     assert "The start was stopped." in page.finish(1)
     starting.wait_for(state="detached")
@@ -219,16 +218,6 @@ def test_what_ranks_use_is_shown_and_an_idle_kernel_looks_idle(page: LabPage) ->
 
     # The server does not take them for a use of the kernel, as it would any other message.
     page.wait(is_idle_while_samples_come, "samples come and it looks idle")
-    # What nobody looks at is not sent.
-    page.command("application:toggle-right-area")
-    sidebar.wait_for(state="hidden")
-
-    def have_ended() -> bool:
-        few = samples()
-        page.page.wait_for_timeout(5000)
-        return samples() == few
-
-    page.wait(have_ended, "no more samples come")
     assert sidebar.get_by_role("button", name="Interrupt").count() == 0  # nothing runs
 
 

@@ -43,7 +43,7 @@ def test_starts_that_end_in_another_order_than_they_began_leave_no_news() -> Non
 SPEC = wire.ClusterSpec("main", 2)
 
 
-def test_a_start_that_fails_is_kept_until_the_next_one_or_until_it_is_dismissed() -> None:
+def test_a_start_that_fails_is_kept_until_the_next_one() -> None:
     with pytest.raises(LaunchError), events.starting(SPEC) as course:
         assert events.course is course
         course.step(1, "up")
@@ -52,10 +52,6 @@ def test_a_start_that_fails_is_kept_until_the_next_one_or_until_it_is_dismissed(
     assert course.failure == "No GPU.\nTry: --platform cpu"
     with events.starting(SPEC):
         pass
-    assert events.course is None
-    with pytest.raises(LaunchError), events.starting(SPEC):
-        raise LaunchError("No GPU.")
-    events.dismiss()
     assert events.course is None
 
 
@@ -77,12 +73,6 @@ def test_a_restart_that_fails_is_told_elsewhere() -> None:
     assert events.course is None
 
 
-def test_dismissing_leaves_a_start_that_goes_on() -> None:
-    with events.starting(SPEC) as course:
-        events.dismiss()
-        assert events.course is course
-
-
 def test_what_this_machine_has_no_devices_for_is_refused_without_a_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -92,4 +82,4 @@ def test_what_this_machine_has_no_devices_for_is_refused_without_a_process(
         starting.start_world(replace(SPEC, platform="cuda"), lambda line: None)
     assert events.course is not None
     assert "no GPU is visible" in events.course.failure
-    events.dismiss()
+    events.course = None

@@ -487,29 +487,18 @@ class FakeKernel:
         self.sent.append({"type": msg_type, "parent": parent["header"]["msg_type"], "data": data})
 
 
-def test_resources_are_sent_while_a_page_shows_them(running: Running) -> None:
+def test_resources_are_sent_when_they_are_new(running: Running) -> None:
     kernel = FakeKernel()
     feed = ResourceFeed(kernel)
-    for second in range(3):
-        running.link.uses = {0: uses(second, 0.5 * second)}
-        running.meter.due = 0.0
-        feed.step(running, ["p"])  # type: ignore[arg-type]
-    assert kernel.sent == []
-    feed.watch("p", True)
-    assert feed.due == 0.0  # at once
     for second in (3, 4):
         running.link.uses = {0: uses(second, 0.5 * second)}
         running.meter.due = 0.0
-        feed.step(running, ["p"])  # type: ignore[arg-type]
-    feed.step(running, ["p"])  # type: ignore[arg-type]  # nothing is due, and nothing new to send
-    assert [sent["data"]["ranks"][0]["cpu"] for sent in kernel.sent] == [50, 50]
-    feed.watch("p", True)  # the page was reloaded
-    feed.step(running, ["p"])  # type: ignore[arg-type]
-    assert len(kernel.sent) == 3
-    feed.step(running, [])  # type: ignore[arg-type]  # the page is gone, and said nothing
-    feed.watch("q", True)
-    feed.watch("q", False)
-    feed.step(running, ["q"])  # type: ignore[arg-type]
+        feed.step(running)  # type: ignore[arg-type]
+    feed.step(running)  # type: ignore[arg-type]  # nothing is due, and nothing new to send
+    assert [sent["data"]["ranks"][0]["cpu"] for sent in kernel.sent] == [None, 50]
+    feed.greet()  # the page was reloaded
+    assert feed.due == 0.0  # at once
+    feed.step(running)  # type: ignore[arg-type]
     assert len(kernel.sent) == 3
 
 
@@ -522,24 +511,23 @@ def test_a_widget_is_sent_what_there_is_and_then_what_comes_while_ranks_are_busy
     for second, is_busy in enumerate((False, False, True, True)):
         running.link.uses = {0: uses(second, 0.5 * second)}
         running.meter.due = 0.0
-        feed.step(running, ["w"], said.append, is_busy)  # type: ignore[arg-type]
+        feed.step(running, said.append, is_busy)  # type: ignore[arg-type]
     assert [one["ranks"][0]["cpu"] for one in said] == [None, 50, 50]
     feed.greet()  # one more view of it
-    feed.step(running, ["w"], said.append)  # type: ignore[arg-type]
+    feed.step(running, said.append)  # type: ignore[arg-type]
     assert len(said) == 4
 
 
 def test_new_ranks_begin_anew(running: Running) -> None:
     kernel = FakeKernel()
     feed = ResourceFeed(kernel)
-    feed.watch("p", True)
     running.link.uses = {0: uses(1.0, 1.0)}
-    feed.step(running, ["p"])  # type: ignore[arg-type]
+    feed.step(running)  # type: ignore[arg-type]
     running.link = Link({}, 4)
     running.meter = Meter(running.link)  # type: ignore[arg-type]
     running.link.uses = {0: uses(9.0, 0.1)}
-    feed.step(running, ["p"])  # type: ignore[arg-type]
-    feed.step(None, ["p"])
+    feed.step(running)  # type: ignore[arg-type]
+    feed.step(None)
     assert [sent["data"]["ranks"][0]["cpu"] for sent in kernel.sent] == [None, None]
 
 
@@ -548,9 +536,8 @@ def test_jupyters_server_does_not_take_them_for_activity(running: Running) -> No
     untracked = services.MappingKernelManager.class_traits()["untracked_message_types"].default()
     kernel = FakeKernel()
     feed = ResourceFeed(kernel)
-    feed.watch("p", True)
     running.link.uses = {0: uses(1.0, 1.0)}
-    feed.step(running, ["p"])  # type: ignore[arg-type]
+    feed.step(running)  # type: ignore[arg-type]
     (sent,) = kernel.sent
     assert {sent["type"], sent["parent"]} <= set(untracked)
 
@@ -675,37 +662,6 @@ def test_the_state_is_pushed_once_and_then_on_change(opened: Panel) -> None:
     events.tell()
     until(lambda: len(sent(opened, "state")) == 2, "a push of the change")
     assert sent(opened, "state")[-1]["spmd"]
-
-
-@pytest.mark.parametrize("hears", [True, False], ids=["with subshells", "without"])
-def test_a_running_cell_is_told_again_only_where_no_page_could_ask(
-    opened: Panel, running: Running, monkeypatch: pytest.MonkeyPatch, hears: bool
-) -> None:
-    monkeypatch.setattr(panel, "REPEAT_S", 0.1)
-    monkeypatch.setattr(panel, "BUSY_S", 0.05)
-    opened._deaf = not hears
-    page(opened)("hello", client="p")
-    until(lambda: sent(opened, "answer"), "the welcome")
-    opened.tell(cell := running.submit(7, "a"))
-    until(lambda: sent(opened, "cell"), "the cell's first push")
-    told = len(sent(opened, "state"))
-
-    def are_repeated() -> bool:
-        return len(sent(opened, "state")) > told + 1 and len(sent(opened, "cell")) > 2
-
-    if hears:
-        time.sleep(0.5)
-        assert len(sent(opened, "state")) <= told + 1
-        assert len(sent(opened, "cell")) <= 2
-    else:
-        until(are_repeated, "repetitions")
-    end(cell)
-    opened.tell()
-    until(lambda: sent(opened, "cell")[-1]["ended"], "its end")
-    time.sleep(0.2)
-    told = len(opened._events.messages)
-    time.sleep(0.5)
-    assert len(opened._events.messages) == told
 
 
 def test_there_are_ten_pushes_a_second_at_most(opened: Panel) -> None:

@@ -99,12 +99,9 @@ RESOURCES = Resources(
 
 REQUESTS: dict[str, dict[str, Any]] = {
     "hello": {"client": "3f2a"},
-    "watch": {"on": True},
     "auto": {"on": True},
     "start": {"line": "-n 4 --devices-per-process 2"},
-    "again": {"on_cpu": True},
     "cancel": {},
-    "dismiss": {},
     "attach": {"name": "exp1"},
     "stop": {"name": "main"},
     "restart": {"clean": False},
@@ -122,12 +119,9 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 RESULTS: dict[str, Any] = {
     "hello": protocol.Hello(STATE, [CELL]),
-    "watch": None,
     "auto": None,
     "start": "Cluster 'main': ranks 0-3, 2 cpu devices per rank (8 in all, cpu), ready in 2.1 s.",
-    "again": "Cluster 'main': ranks 0, 1, 1 cpu device per rank (2 in all, cpu), ready in 2.1 s.",
     "cancel": None,
-    "dismiss": None,
     "attach": "Cells of this notebook now run on 'exp1'.",
     "stop": "Stopped ranks 0-3 of 'main' in 0.2 s.",
     "restart": "New processes after 2.0 s: 3 variables kept.",
@@ -186,7 +180,6 @@ EXAMPLES = {
                 ["", ""],
                 "2 processes on 1 host asked for GPUs, but no GPU is visible there.\n"
                 "Try: %jaxcluster start -n 2 --platform cpu",
-                on_cpu=True,
             ),
         )
     ),

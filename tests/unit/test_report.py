@@ -39,9 +39,8 @@ def test_a_notebook_has_the_same_as_html_without_colours() -> None:
     shown = views.bundle(DOCUMENT)
     assert shown["text/plain"] == views.text(DOCUMENT)
     html = shown["text/html"]
-    assert html.startswith("<p><b>KeyError on rank 1: &#x27;a&#x27;</b></p>")
+    assert "KeyError on rank 1: &#x27;a&#x27;" in html
     assert "Rank 0 stopped before" in html and "y = f(x) &lt; 1" in html
-    assert f"<details><summary>{views.LAUNCHES}" in html
     assert "style=" not in html
 
 

@@ -23,7 +23,7 @@ from jaxcluster.cluster import array_queries
 from jaxcluster.errors import UsageError
 from jaxcluster.model import layout
 from jaxcluster.text import format_nbytes
-from jaxcluster.views import document, formatting, markup, palette, picture, plain, shards
+from jaxcluster.views import arrays, blocks, document, formatting, palette, picture, shards
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -72,7 +72,7 @@ def mesh() -> shards.View:
     known = layouts.devices(4, 2)
     info = wire.MeshInfo("mesh", ["data", "model"], [4, 2], ["Auto", "Auto"], list(known))
     found = array_queries.Meshes((info,), known)
-    return shards.View(document.mesh(found), plain.mesh(found), markup.mesh(found))
+    return shards.View(document.mesh(found), arrays.mesh(found))
 
 
 def memory() -> shards.View:
@@ -89,7 +89,7 @@ def memory() -> shards.View:
         for rank in range(2)
     }
     found = array_queries.Memory(reports, known, {2: "gave no answer within 10 s"})
-    return shards.View(document.memory(found), plain.memory(found), markup.memory(found))
+    return shards.View(document.memory(found), arrays.memory(found))
 
 
 VIEWS: dict[str, Callable[[], shards.View]] = {
@@ -174,25 +174,18 @@ def test_names_are_escaped() -> None:
 # -------------------------------------------------------------------------- text
 
 
-def test_a_terminal_gets_colours_and_a_log_gets_none() -> None:
-    found = layouts.array((8,), {"i": 4}, ("i",))
-    assert "\x1b[" in plain.array(found, color=True)
-    assert "\x1b[" not in plain.array(found)
-    assert re.sub(r"\x1b\[[0-9;]*m", "", plain.array(found, color=True)) == plain.array(found)
-
-
 def test_long_pictures_and_tables_say_how_much_is_left_out() -> None:
-    text = plain.array(layouts.array((64, 64), {"a": 64, "b": 8}, ("a", "b"), ranks=64))
+    text = blocks.text(
+        arrays.array(layouts.array((64, 64), {"a": 64, "b": 8}, ("a", "b"), ranks=64))
+    )
     assert "... and 416 parts more" in text
     assert "... and 32 more ranks" in text
     assert len(text.splitlines()) < 90
-    html = markup.array(layouts.array((64, 64), {"a": 64, "b": 8}, ("a", "b"), ranks=64))
-    assert "... and 448 more devices" in html
 
 
 def test_a_tree_of_thousands_is_cut_and_says_so() -> None:
     found = layout.tree_layout("params", *layouts.tree(2000))
-    text = plain.tree(found)
+    text = blocks.text(arrays.tree(found))
     assert "... and 1,940 leaves more" in text
     assert len(text.splitlines()) < 70
 
@@ -279,14 +272,14 @@ def test_memory_names_the_hosts_where_there_are_several() -> None:
     known = layouts.devices(2, 1, ranks_per_host=1)
     reports = {r: wire.MemoryReport(r, [r * 2048], [], [8], [None], [None]) for r in range(2)}
     found = array_queries.Memory(reports, known)
-    lines = plain.memory(found).splitlines()
+    lines = blocks.text(arrays.memory(found)).splitlines()
     assert lines[0].split()[:3] == ["rank", "host", "device"]
     assert [line.split()[1:3] for line in lines[1:3]] == [["0", "host-00"], ["1", "host-01"]]
-    shown = markup.memory(found)
+    shown = blocks.html(arrays.memory(found))
     assert ">host<" in shown and ">host-00<" in shown and ">host-01<" in shown
     # CPU devices have no limit: there is no column of nothing.
     assert "free" not in lines[0] and ">free<" not in shown
     reports[1] = wire.MemoryReport(1, [2048], [], [8], [8], [1024])
     found = array_queries.Memory(reports, known)
-    assert plain.memory(found).splitlines()[0].split()[-1] == "free"
-    assert markup.memory(found).count("<td>1016 B</td>") == 1
+    assert blocks.text(arrays.memory(found)).splitlines()[0].split()[-1] == "free"
+    assert blocks.html(arrays.memory(found)).count("<td>1016 B</td>") == 1

@@ -50,11 +50,6 @@ export class Kernel extends Store {
     this.greet().catch(() => undefined); // the signal has ended it
   }
 
-  /** The kernel sends it unasked, where ranks are busy. */
-  watch(): () => void {
-    return () => undefined;
-  }
-
   call<O extends Operation>(op: O, args: IOperations[O]['args']): Result<O> {
     return this.ask(op, args, HEARD_MS);
   }

@@ -3,7 +3,7 @@ import { Dialog, ICommandPalette, showDialog } from '@jupyterlab/apputils';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import type { CommandRegistry } from '@lumino/commands';
 import { actionsIn, type Args, type Call, type IQuestion, type IShow } from '../actions';
-import { complain, say, takeBack } from '../messages';
+import { complain, say } from '../messages';
 import { writeMode, runStart } from '../startCell';
 import type { Store } from '../store';
 import { IClusters, IDetails, IPreferences } from '../tokens';
@@ -37,10 +37,7 @@ export const commands: JupyterFrontEndPlugin<void> = {
       app.commands.addCommand(command, {
         ...options,
         describedBy: { args: { type: 'object', properties: {} } },
-        execute: args => {
-          takeBack();
-          return execute(args as Args).catch(error => complain(error, trans));
-        }
+        execute: args => execute(args as Args).catch(error => complain(error, trans))
       });
       added.push(command);
       palette?.addItem({ command, category: trans.__('JAX cluster') });
@@ -120,14 +117,6 @@ export const commands: JupyterFrontEndPlugin<void> = {
       }
     );
 
-    let current: string | null = null;
-    clusters.changed.connect(() => {
-      const now = state()?.current ?? null;
-      if (now !== current && now !== null) {
-        takeBack(); // there is a cluster after all
-      }
-      current = now;
-      added.forEach(id => app.commands.notifyCommandChanged(id));
-    });
+    clusters.changed.connect(() => added.forEach(id => app.commands.notifyCommandChanged(id)));
   }
 };

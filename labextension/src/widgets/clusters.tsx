@@ -3,7 +3,7 @@
 import * as React from 'react';
 import type { Execute } from '../actions';
 import type { ICluster } from '../protocol';
-import { age, type Trans } from './labels';
+import { lasting, type Trans } from './labels';
 import { Button, Middle } from './parts';
 
 interface IClusterList {
@@ -18,7 +18,7 @@ export function ClusterList({ clusters, clockOffset, trans, execute }: IClusterL
     const seconds = (Date.now() + clockOffset - one.created) / 1000;
     const notebook = one.notebook.split('/').pop() || trans.__('from a shell');
     const ranks = trans._n('%1 rank', '%1 ranks', one.num_processes);
-    return [ranks, one.platform, one.launcher, age(seconds, trans), notebook].filter(Boolean).join(' · ');
+    return [ranks, one.platform, one.launcher, lasting(seconds, trans), notebook].filter(Boolean).join(' · ');
   };
   return (
     <ul className="jxl-clusters" aria-label={trans.__('Other clusters')}>

@@ -89,20 +89,6 @@ export function lasting(seconds: number, trans: Trans): string {
   return trans.__('%1 h %2 min', Math.floor(s / 3600), two(Math.floor(s / 60) % 60));
 }
 
-/** Roughly how old something is: "just started", "12 min", "3 h", "2 d". */
-export function age(seconds: number, trans: Trans): string {
-  if (seconds < 60) {
-    return trans.__('just started');
-  }
-  if (seconds < 3600) {
-    return trans.__('%1 min', Math.floor(seconds / 60));
-  }
-  if (seconds < 172800) {
-    return trans.__('%1 h', Math.floor(seconds / 3600));
-  }
-  return trans.__('%1 d', Math.floor(seconds / 86400));
-}
-
 /** Where a rank is: "[7] line 3". */
 export function placeOf(rank: Pick<IRank, 'cell' | 'line'>, trans: Trans): string {
   if (rank.cell === null) {

@@ -6,10 +6,10 @@ import type { IState } from '../protocol';
 import type { Store } from '../store';
 import { ClusterList } from './clusters';
 import { chipText, currentCluster, isBroken, isBusy, type Trans } from './labels';
-import { Busy, Button, Middle, useKnown, useVisible } from './parts';
+import { Busy, Button, Middle, useKnown } from './parts';
 import { Ranks } from './ranks';
 import { StartHere } from './startHere';
-import { Starting } from './starting';
+import { Failed, Starting } from './starting';
 
 export interface ISidebar {
   /** The current notebook's name; null without a notebook. */
@@ -30,14 +30,10 @@ export interface ISidebar {
 
 export function Sidebar(props: ISidebar): JSX.Element {
   const { store, trans, execute } = props;
-  const box = React.useRef<HTMLDivElement>(null);
-  const isVisible = useVisible(box);
   const state = useKnown(store)?.state ?? null;
-  // What the ranks use is sent while it can be seen.
-  React.useEffect(() => (isVisible ? store?.watch() : undefined), [isVisible, store]);
   const others = state?.clusters.filter(({ name }) => name !== state.current) ?? [];
   return (
-    <div ref={box} className="jxl-sidebar">
+    <div className="jxl-sidebar">
       <section aria-label={trans.__('This notebook')}>
         <h2 title={props.notebook ?? ''}>{props.notebook ?? trans.__('This notebook')}</h2>
         {store && state ? (
@@ -59,8 +55,17 @@ export function Sidebar(props: ISidebar): JSX.Element {
 function Notebook(props: ISidebar & { store: Store; state: IState }): JSX.Element {
   const { store, state, trans } = props;
   const cluster = currentCluster(state);
-  const progress = state.start ? (
-    <Starting {...props} start={state.start} />
+  const { start } = state;
+  if (start?.failure) {
+    return (
+      <>
+        <Failed start={start} trans={trans} />
+        <Empty {...props} />
+      </>
+    );
+  }
+  const progress = start ? (
+    <Starting {...props} start={start} />
   ) : (
     state.progress && <Busy text={state.progress} />
   );

@@ -1,4 +1,4 @@
-/** A start that goes on, rank by rank, or one that has failed and what else would work. */
+/** A start that goes on, rank by rank, or one that has failed. */
 
 import * as React from 'react';
 import type { Execute } from '../actions';
@@ -14,7 +14,6 @@ interface IStarting {
   store: Store;
   trans: Trans;
   execute: Execute;
-  onForm: (() => void) | null;
 }
 
 /** How far a rank has come; those that are last stand first. */
@@ -25,11 +24,7 @@ const STEPS: Record<StartStep, string> = {
   ready: 'ready'
 };
 
-export function Starting(props: IStarting): JSX.Element {
-  const { start, state, store, trans, execute } = props;
-  if (start.failure) {
-    return <Failed {...props} />;
-  }
+export function Starting({ start, state, store, trans, execute }: IStarting): JSX.Element {
   const steps = (Object.keys(STEPS) as StartStep[]).map((step): [StartStep, number[]] => [
     step,
     start.steps.flatMap((own, rank) => (own === step ? [rank] : []))
@@ -70,35 +65,14 @@ export function Starting(props: IStarting): JSX.Element {
   );
 }
 
-function Failed({ start, trans, execute, onForm }: IStarting): JSX.Element {
+/** Why the last start has failed. */
+export function Failed({ start, trans }: { start: IStart; trans: Trans }): JSX.Element {
   return (
     <div className="jxl-alarm jxl-failed">
       <p>
         <strong>{trans.__('Cluster %1 did not start.', start.name)}</strong>
       </p>
       <Failure text={start.failure} />
-      <div className="jxl-buttons" role="group" aria-label={trans.__('What to do')}>
-        {start.on_cpu && (
-          <Button
-            look="primary"
-            label={trans.__('Start on CPU')}
-            title={trans.__('With as many ranks')}
-            onClick={() => execute('again', { on_cpu: true })}
-          />
-        )}
-        <Button
-          look={start.on_cpu ? undefined : 'primary'}
-          label={trans.__('Try again')}
-          title={trans.__('With the same options')}
-          onClick={() => execute('again')}
-        />
-        {onForm && <Button label={trans.__('Options…')} onClick={onForm} />}
-        <Button
-          label={trans.__('Dismiss')}
-          title={trans.__('Forget the failed start')}
-          onClick={() => execute('dismiss')}
-        />
-      </div>
     </div>
   );
 }

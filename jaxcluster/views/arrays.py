@@ -1,0 +1,269 @@
+"""Layouts, meshes and memory as lines, tables and pictures."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from jaxcluster.cluster.array_queries import Memory, Meshes
+from jaxcluster.model.layout import ArrayLayout, CheckResult, Part, Shard, TreeLayout
+from jaxcluster.ranks import format_ranks, name_ranks, several_hosts
+from jaxcluster.text import format_nbytes, plural
+from jaxcluster.views import formatting, picture
+from jaxcluster.views.blocks import Block, Picture, Rank, Row, Table
+from jaxcluster.wire import MeshInfo
+
+MAX_ROWS = 12  # of a picture in text
+MAX_COLUMNS = 8
+MAX_TABLE = 32
+MAX_LEAVES = 60
+BAR = 24  # characters
+
+
+def array(layout: ArrayLayout, check: CheckResult | None = None) -> list[Block]:
+    """The array cut into its parts, and a table of who holds how much."""
+    kind = formatting.array_type(layout.dtype, layout.shape)
+    out: list[Block] = [f"{layout.name}: {kind}, {formatting.headline(layout)}"]
+    out += formatting.facts(layout)
+    if layout.parts:
+        drawn = picture.lay_out(layout)
+        odd = {d.index for d in check.differences} | {b.index for b in check.bad} if check else ()
+        for panel in drawn.panels:
+            if panel.fixed:
+                out.append(_where(drawn, panel, len(layout.shape)))
+            alt = f"{layout.name} cut into {plural(len(panel.tiles), 'part')}"
+            svg = picture.svg(layout, drawn, panel, frozenset(odd))
+            out.append(Picture(svg, alt, _grid(layout, panel.tiles)))
+        if drawn.folded:
+            out.append(f"... and {plural(drawn.folded, 'such panel')} more")
+        out += ["", _holders(layout)]
+    return out + (formatting.check(check) if check is not None else [])
+
+
+def _where(drawn: picture.Picture, panel: picture.Panel, ndim: int) -> str:
+    """``[0:2, :, :]``: which place of the axes that are not laid out a panel shows."""
+    where = [":"] * ndim
+    for axis, start, stop in panel.fixed:
+        where[axis] = f"{start}:{stop}"
+    return f"[{', '.join(where)}]"
+
+
+def _grid(layout: ArrayLayout, tiles: Sequence[picture.Tile]) -> Table | None:
+    """The parts as a table; None where they form no grid."""
+    rows = sorted({tile.rows for tile in tiles})
+    columns = sorted({tile.columns for tile in tiles})
+    at = {(tile.rows, tile.columns): tile.part for tile in tiles}
+    pairs = itertools.pairwise
+    is_grid = all(a[1] <= b[0] for spans in (rows, columns) for a, b in pairs(spans))
+    if not is_grid or len(at) < len(tiles) or not layout.shape:
+        return None
+    shown = rows[:MAX_ROWS], columns[:MAX_COLUMNS]
+    more = len(rows) * len(columns) - len(shown[0]) * len(shown[1])
+    return Table(
+        ["", *(f"{start}:{stop}" for start, stop in shown[1])],
+        [
+            [
+                f"{row[0]}:{row[1]}" if len(layout.shape) > 1 else "",
+                *(_holder(layout, at.get((row, column))) for column in shown[1]),
+            ]
+            for row in shown[0]
+        ],
+        f"... and {plural(more, 'part')} more" if more else "",
+    )
+
+
+def _holder(layout: ArrayLayout, part: Part | None) -> str | Rank:
+    if part is None or not part.shards:
+        return "(no one)"
+    ids = [shard.device for shard in part.shards]
+    held = formatting.devices(ids, layout.devices)
+    held = held if len(held) <= 24 else plural(len(ids), "device")
+    return Rank(part.ranks[0], f"{name_ranks(part.ranks)}: {held}")
+
+
+def _holders(layout: ArrayLayout) -> Table:
+    by_rank: dict[int, list[Shard]] = {}
+    for shard in layout.shards:
+        by_rank.setdefault(shard.rank, []).append(shard)
+    rows: list[Row] = []
+    for rank, own in sorted(by_rank.items())[:MAX_TABLE]:
+        ids = sorted({shard.device for shard in own})
+        places = sorted({shard.index for shard in own})
+        holds = ", ".join(formatting.index(place) for place in places[:2])
+        holds += f" and {len(places) - 2} more" if len(places) > 2 else ""
+        host = layout.devices[ids[0]].host if ids[0] in layout.devices else ""
+        nbytes = format_nbytes(sum(shard.nbytes for shard in own))
+        held = formatting.devices(ids, layout.devices)
+        rows.append([Rank(rank, str(rank)), host, held, holds or "[]", nbytes])
+    more = len(by_rank) - len(rows)
+    head = ["rank", "host", "devices", "holds", "bytes"]
+    return Table(head, rows, f"... and {more} more ranks" if more else "")
+
+
+# --------------------------------------------------------------------------- trees
+
+
+def tree(layout: TreeLayout, check: CheckResult | None = None) -> list[Block]:
+    """One line a leaf, the totals above; long trees are truncated."""
+    top = max(layout.bytes_per_device.values(), default=0)
+    rows = []
+    for row in layout.rows[:MAX_LEAVES]:
+        found = layout.layouts[row.use]
+        times = f" x {row.count:,}" if row.count > 1 else ""
+        each = max(found.bytes_per_device.values(), default=0) * row.count
+        rows.append(
+            [
+                layout.name + "".join(row.path) + times,
+                leaf_type(found),
+                leaf_spec(found),
+                format_nbytes(found.nbytes * row.count),
+                format_nbytes(each) if found.parts else "",
+            ]
+        )
+    note = ""
+    if others := layout.rows[MAX_LEAVES:]:
+        more = plural(sum(row.count for row in others), "leaf", "leaves")
+        part = f"{layout.name}{''.join(others[0].path[:1])}"
+        note = f"... and {more} more; %shards {part} shows a part"
+    return [
+        f"{layout.name}: {layout.type} of {plural(layout.leaves, 'leaf', 'leaves')}, "
+        f"{format_nbytes(layout.nbytes)}, {format_nbytes(top)} on the fullest device",
+        *formatting.notes(layout),
+        Table(["leaf", "type", "sharding", "bytes", "per device"], rows, note),
+        *(formatting.check(check) if check is not None else []),
+    ]
+
+
+def leaf_type(layout: ArrayLayout) -> str:
+    """``float32[8, 8]``, or what a leaf is that is not an array."""
+    if layout.dtype:
+        return formatting.array_type(layout.dtype, layout.shape)
+    return next(iter(layout.notes.values()), "")
+
+
+def leaf_spec(layout: ArrayLayout) -> str:
+    """The PartitionSpec, or what there is instead."""
+    if layout.spec:
+        return layout.spec
+    if layout.kind:
+        return "on one device of each rank" if not layout.spans else layout.kind
+    return next(iter(layout.notes.values()), "") if layout.dtype else ""
+
+
+# --------------------------------------------------------------------------- meshes
+
+
+def mesh(found: Meshes) -> list[Block]:
+    """Each mesh as a grid of its devices, those of one rank marked alike."""
+    out: list[Block] = []
+    for info in found.meshes:
+        out += [mesh_headline(info), _mesh(info, found)]
+        hosts = sorted({found.devices[id].host for id in info.devices if id in found.devices})
+        out += [f"hosts: {', '.join(hosts)}", ""]
+    return out[:-1] + _silent(found)
+
+
+def mesh_headline(info: MeshInfo) -> str:
+    """``mesh: 'data': 4 x 'model': 2, 8 devices``."""
+    axes = " x ".join(
+        f"'{name}': {size}" for name, size in zip(info.axis_names, info.axis_sizes, strict=True)
+    )
+    kinds = f" ({', '.join(sorted(set(info.axis_types)))})" if info.axis_types else ""
+    return f"{info.name}: {axes}{kinds}, {plural(len(info.devices), 'device')}"
+
+
+def _mesh(info: MeshInfo, found: Meshes) -> Table:
+    """The last axis in columns."""
+    sizes, names = info.axis_sizes, info.axis_names
+    columns = sizes[-1] if sizes else 1
+    shown = min(columns, 2 * MAX_COLUMNS)
+    rows: list[Row] = []
+    for first in range(0, min(len(info.devices), MAX_TABLE * columns), columns):
+        ids = info.devices[first : first + shown]
+        rows.append([_place(first, sizes), *(_device(found, id) for id in ids)])
+    left = len(info.devices) - len(rows) * shown
+    head = [", ".join(names[:-1]), *(f"{names[-1]} {at}" for at in range(shown) if names)]
+    head += [""] * (len(rows[0]) - len(head)) if rows else []
+    return Table(head, rows, f"... and {plural(left, 'device')} more" if left > 0 else "")
+
+
+def _device(found: Meshes, id: int) -> str | Rank:
+    device = found.devices.get(id)
+    if device is None:
+        return f"device {id}"
+    return Rank(device.rank, f"rank {device.rank} {formatting.device(device, id)}")
+
+
+def _place(number: int, sizes: Sequence[int]) -> str:
+    """The indices of all axes but the last at a flat position."""
+    at = []
+    number //= sizes[-1] if sizes else 1
+    for size in reversed(sizes[:-1]):
+        at.append(str(number % size))
+        number //= size
+    return ",".join(reversed(at))
+
+
+# --------------------------------------------------------------------------- memory
+
+
+def memory(found: Memory) -> list[Block]:
+    """A bar for each device, and the variables that hold most."""
+    hosts = several_hosts({device.rank: device.host for device in found.devices.values()})
+    bars = device_bars(found)
+    full = max((limit or total for *_, total, limit in bars), default=0)
+    has_limits = any(limit for *_, limit in bars)  # CPU devices have none
+    rows: list[Row] = []
+    for rank, device, named, total, limit in bars[:MAX_TABLE]:
+        top = limit or full or 1
+        filled, split = round(BAR * total / top), round(BAR * named / top)
+        rows.append(
+            [
+                Rank(rank, str(rank)),
+                *([hosts[rank]] if hosts else []),
+                formatting.device(found.devices.get(device), device),
+                "█" * split + "▒" * (filled - split) + "·" * (BAR - filled),
+                format_nbytes(named),
+                format_nbytes(total - named),
+                *([format_nbytes(limit - total) if limit else ""] if has_limits else []),
+            ]
+        )
+    head = ["rank", *["host"] * bool(hosts), "device", "█ named ▒ other", "named", "other"]
+    head += ["free"] * has_limits
+    more = len(bars) - len(rows)
+    out: list[Block] = [Table(head, rows, f"... and {more} more devices" if more else "")]
+    if names := variable_rows(found):
+        told = [[name, format_nbytes(total), format_ranks(ranks)] for name, total, ranks in names]
+        left = len(names) - MAX_TABLE
+        note = f"... and {left} more variables" if left > 0 else ""
+        out += ["", Table(["variable", "bytes on all devices", "ranks"], told[:MAX_TABLE], note)]
+    return out + _silent(found)
+
+
+def _silent(found: Meshes | Memory) -> list[str]:
+    return [f"Rank {rank}: {word}" for rank, word in found.reasons.items()]
+
+
+def device_bars(found: Memory) -> list[tuple[int, int, int, int, int | None]]:
+    """(rank, device, bytes of variables, bytes in all, limit) of each device.
+
+    In all is what the allocator says where the platform tells it, else what live arrays hold.
+    """
+    bars = []
+    for rank, report in found.reports.items():
+        for i, device in enumerate(report.devices):
+            named = sum(entry.nbytes[i] for entry in report.names)
+            held = named + report.other[i]
+            bars.append((rank, device, named, max(held, report.in_use[i] or 0), report.limit[i]))
+    return bars
+
+
+def variable_rows(found: Memory) -> list[tuple[str, int, list[int]]]:
+    """(name, bytes on all devices, ranks) of each variable, the largest first."""
+    total: dict[str, int] = {}
+    ranks: dict[str, list[int]] = {}
+    for rank, report in found.reports.items():
+        for entry in report.names:
+            total[entry.name] = total.get(entry.name, 0) + sum(entry.nbytes)
+            ranks.setdefault(entry.name, []).append(rank)
+    return [(name, total[name], ranks[name]) for name in sorted(total, key=lambda n: -total[n])]
