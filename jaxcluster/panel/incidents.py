@@ -23,18 +23,31 @@ def report(current: Cluster | None, now: int) -> Report | None:
 
 def _of_deaths(current: Cluster, now: int) -> Report:
     dead = sorted(current.dead)
-    cell = next((c.record for c in current.cells if {*c.record.ranks} & {*dead}), None)
+    cell_id, cell = _cell_of(current, dead)
     return Report(
         kind="dead",
         cluster=current.name,
-        cell_id=cell.cell_id if cell is not None else "",
-        cell=cell.execution_count if cell is not None else 0,
+        cell_id=cell_id,
+        cell=cell,
         at=now,
         title=_title(current, dead),
-        lines=_lines(current, dead, cell.execution_count if cell is not None else None),
+        lines=_lines(current, dead, cell or None),
         culprits=[rank for rank in dead if not deaths.meant([current.dead[rank].why])],
         open=True,
     )
+
+
+def _cell_of(current: Cluster, dead: Sequence[int]) -> tuple[str, int]:
+    """The cell in which they died: its id and its number; ("", 0): none."""
+    for running in current.cells:
+        if {*running.record.ranks} & {*dead}:
+            return running.record.cell_id, running.record.execution_count
+    last = current.past_reports.last_own
+    # An older report tells of processes before these.
+    is_theirs = last is not None and last.at_ns > current.record.created_ns
+    if last and is_theirs and last.kind == "RankDied" and {*last.culprits} & {*dead}:
+        return last.cell_id, last.cell
+    return "", 0
 
 
 def _title(current: Cluster, dead: Sequence[int]) -> str:

@@ -192,7 +192,7 @@ def test_what_ranks_use_is_shown_and_an_idle_kernel_looks_idle(page: LabPage) ->
     page.open("used.ipynb", START, "%jaxcluster status --live")
     page.do(0, 1)
     # The live status of a cell shows the same, by updates that the server does not take for a use.
-    told = page.page.locator(".jp-OutputArea small").filter(has_text="as of")
+    told = page.page.locator(".jp-OutputArea p").filter(has_text="as of")
     page.wait(lambda: told.count() == 1, "a table in the cell's output")
     first = told.inner_text()
     page.wait(lambda: told.inner_text() != first, "the table goes on")

@@ -94,7 +94,7 @@ def test_widgets_of_ranks_are_used_on_the_page(page: LabPage) -> None:
 
     # A status that is saved says how it was; it is no widget.
     page.do(4)
-    told = page.page.locator(".jp-OutputArea small").filter(has_text="as of")
+    told = page.page.locator(".jp-OutputArea p").filter(has_text="as of")
     page.wait(lambda: told.count() == 1, "a table of what the ranks use")
     (status,) = page.outputs(4)
     assert "as of" in status["data"]["text/plain"]

@@ -584,6 +584,17 @@ def test_a_death_is_told_and_so_is_the_next_one(running: Running) -> None:
     assert second.culprits == [1, 2]
 
 
+def test_a_death_is_told_of_its_cell_also_when_that_has_ended(running: Running) -> None:
+    running.dead[1] = wire.Death("killed by SIGKILL")
+    for at_ns, cell in ((running.record.created_ns + 1, 7), (running.record.created_ns - 1, 0)):
+        running.past_reports.last_own = LastReport(
+            at_ns, 7, "pass", "RankDied", "Rank 1 died.", "", [1], cell_id="a"
+        )
+        told = Model(AutoMode()).take_in()[0].report
+        assert told is not None
+        assert (told.cell, told.cell_id, told.open) == (cell, "a" if cell else "", True)
+
+
 @pytest.mark.parametrize(
     ("why", "hint"),
     [
