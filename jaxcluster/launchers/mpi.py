@@ -198,7 +198,8 @@ def _mpiexec(around: Surroundings) -> Inside | None:
     size, local = (launcher_number(around.environ, names) for names in (_SIZES, _LOCAL_SIZES))
     if size is None:
         return None
-    argv = next((a for a in around.ancestors() if a and _is_launcher(a[0])), ())
+    above = (argv for argv in around.ancestors() if argv)
+    argv = next((a for a in above if _LAUNCHERS.fullmatch(os.path.basename(a[0]))), ())
     hosts = _hosts_of(argv)
     slots = sum(host.ranks or 1 for host in hosts)
     if len(hosts) > 1:
@@ -211,10 +212,6 @@ def _mpiexec(around: Surroundings) -> Inside | None:
         why = "its hosts are not known here: --launcher mpi --hosts h1:2,h2:2"
         return Inside(f"mpiexec ({size} processes on several hosts)", "mpi", {}, None, why)
     return None
-
-
-def _is_launcher(program: str) -> bool:
-    return _LAUNCHERS.fullmatch(os.path.basename(program)) is not None
 
 
 def _which(program: str) -> dict[str, str]:

@@ -125,18 +125,8 @@ def is_over(environ: Mapping[str, str]) -> bool:
     end = environ.get("SLURM_JOB_END_TIME", "")
     if not end.isdecimal() or int(end) > time.time():
         return False
-    return not _is_listed(environ.get("SLURM_JOB_ID", ""))
-
-
-def _is_listed(job: str) -> bool:
-    """Whether squeue has the job among those that run or wait; so too where it does not answer."""
-    try:
-        done = run_briefly(("squeue", "--noheader", f"--jobs={job}", "--format=%i"), ASK_S)
-    except (OSError, subprocess.TimeoutExpired):
-        return True
-    if done.returncode != 0:
-        return "Invalid job id" not in done.stderr
-    return bool(done.stdout.strip())
+    jobs = squeue(f"--jobs={environ.get('SLURM_JOB_ID', '')}")
+    return jobs is not None and not any(job.state in GOES_ON for job in jobs)
 
 
 def _tasks(environ: Mapping[str, str], nodes: int) -> tuple[int, ...]:
@@ -436,13 +426,19 @@ class Slurm(Launcher):
         here = self.allocation
         which = f"--jobs={here.job}" if here is not None else plan.commands[0].cancel[-1]
         env = {k: v for k, v in os.environ.items() if k not in self.drop}
-        asked = ("squeue", "--noheader", "--states=all", which, "--format=%i|%T|%r|%e|%S|%N")
-        try:
-            lines = run_briefly(asked, ASK_S, env).stdout.splitlines()
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        found = [job for line in lines if (job := parse_squeue(line)) is not None]
-        return found[-1] if found else None
+        return next(reversed(squeue(which, env) or []), None)
+
+
+def squeue(which: str, environ: Mapping[str, str] | None = None) -> list[Job] | None:
+    """The jobs that squeue lists; None where it does not answer."""
+    asked = ("squeue", "--noheader", "--states=all", which, "--format=%i|%T|%r|%e|%S|%N")
+    try:
+        done = run_briefly(asked, ASK_S, environ)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if done.returncode and "Invalid job id" not in done.stderr:
+        return None
+    return [job for line in done.stdout.splitlines() if (job := parse_squeue(line)) is not None]
 
 
 def parse_squeue(line: str) -> Job | None:

@@ -12,7 +12,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -205,18 +205,14 @@ class SSH(Launcher):
         return shlex.join([*self.ssh, *config, *jump, *there, "true"])
 
     def explain(self, plan: LaunchPlan, end: End) -> Reason:
-        found = super().explain(plan, end)
-        if end.was_ready and end.code is None:  # and it can't be talked to
-            there, said = plan.hosts[end.command.hosts[0]], last_line(_refusing(end.errors))
-            return Reason(
-                f'The agent on {there} runs, and ssh can\'t reach its socket. ssh says: "{said}"',
-                "Its sshd may not allow it (AllowStreamLocalForwarding). Without: --direct",
-            )
-        return found
-
-
-def _refusing(lines: Sequence[str]) -> list[str]:
-    return [line for line in lines if "open failed" in line] or list(lines)
+        if not end.was_ready or end.code is not None:
+            return super().explain(plan, end)
+        said = [line.strip() for line in end.errors if "open failed" in line] or [""]
+        there = plan.hosts[end.command.hosts[0]]
+        return Reason(
+            f'The agent on {there} runs, and ssh can\'t reach its socket. ssh says: "{said[-1]}"',
+            "Its sshd may not allow it (AllowStreamLocalForwarding). Without: --direct",
+        )
 
 
 def remote_command(agent: AgentOptions, listen: str) -> str:

@@ -41,19 +41,6 @@ class _NoAnswer(LaunchError):
 
 
 @dataclass(frozen=True)
-class Login:
-    """How gcloud would log in to one worker.
-
-    Attributes:
-      ssh: its ssh with all options.
-      address: ``USER@ADDRESS``.
-    """
-
-    ssh: tuple[str, ...]
-    address: str
-
-
-@dataclass(frozen=True)
 class TPU(SSH):
     """``--launcher tpu``; what else ssh is to be given, as for ``--launcher ssh``.
 
@@ -62,7 +49,8 @@ class TPU(SSH):
       zone: as for gcloud.
       project: as for gcloud.
       internal_ip: log in to the hosts' internal addresses.
-      logins: how each of ``hosts`` is logged in to where gcloud has said so; ``prepared`` asks.
+      logins: how each of ``hosts`` is logged in to where gcloud has said so: its ssh with all
+        options, and ``USER@ADDRESS``; ``prepared`` asks.
       health: what gcloud says of the slice's health, where it is not well; ``prepared`` asks.
     """
 
@@ -70,7 +58,7 @@ class TPU(SSH):
     zone: str = ""
     project: str = ""
     internal_ip: bool = False
-    logins: tuple[Login, ...] = ()
+    logins: tuple[tuple[str, ...], ...] = ()
     health: str = ""
 
     name = "tpu"
@@ -144,10 +132,10 @@ class TPU(SSH):
         if not self.logins:
             return super()._base(number)
         options = (*FIRST, *self.ssh_option, *DEFAULTS)
-        return [*self.logins[number].ssh, *(word for one in options for word in ("-o", one))]
+        return [*self.logins[number][:-1], *(word for one in options for word in ("-o", one))]
 
     def _address(self, number: int) -> str:
-        return self.logins[number].address if self.logins else super()._address(number)
+        return self.logins[number][-1] if self.logins else super()._address(number)
 
     def typed(self, command: Command) -> str:
         if not self.logins:
@@ -299,15 +287,14 @@ class TPU(SSH):
         raise _NoAnswer(f'gcloud {how_it_ended(done.returncode)}. It says: "{said}"', hint)
 
 
-def parse_login(line: str) -> Login | None:
-    """A line of ``gcloud compute tpus tpu-vm ssh --dry-run --command=true``; None for another.
+def parse_login(line: str) -> tuple[str, ...]:
+    """A line of ``gcloud compute tpus tpu-vm ssh --dry-run --command=true``; () for another.
 
     It prints the words of a command joined by blanks: ``ssh -T -i KEY -o A=b ME@1.2.3.4 -- true``.
     """
-    words = line.split()
-    if len(words) < 4 or words[-2:] != ["--", "true"] or not words[0].endswith("ssh"):
-        return None
-    return Login(tuple(words[:-3]), words[-3])
+    words = tuple(line.split())
+    is_login = len(words) > 3 and words[-2:] == ("--", "true") and words[0].endswith("ssh")
+    return words[:-2] if is_login else ()
 
 
 def endpoints(node: Mapping[str, Any], internal: bool) -> list[str]:

@@ -485,6 +485,9 @@ LIMITS = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "q"},
 def test_what_an_admission_refuses_is_told(real_site: Site) -> None:
     kube = real_site.kube
     assert isinstance(kube, RealKube)
+    assert "quantities must match" in refused(real_site.launch(Pod("good", "many")))
+    label = (("a b", "x"),)
+    assert "metadata.labels: Invalid value" in refused(real_site.launch(Pod("good", labels=label)))
     kube.ask("POST", kube.path("limitranges"), LIMITS)
     try:
         assert "maximum cpu usage per Container is 2" in refused(real_site.launch(Pod("good", "4")))

@@ -83,7 +83,8 @@ def found(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shutil, "which", lambda name, **_: None if name == missing else name)
-        patch.setattr(slurm, "_is_listed", lambda job: listed)
+        job = slurm.Job("6", "RUNNING", "None", None, "", "h1")
+        patch.setattr(slurm, "squeue", lambda which: [job] if listed else [])
         return find(Around(environ))
 
 
@@ -151,7 +152,8 @@ def test_a_job_that_has_ended_is_none(end: str, listed: bool, is_there: bool) ->
 @pytest.mark.parametrize(
     ("script", "is_over"),
     [
-        ("echo 6", False),
+        ("echo '6|RUNNING|None|N/A|N/A|h1'", False),
+        ("echo '6|COMPLETED|None|N/A|N/A|h1'", True),
         ("exit 0", True),
         ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", True),
         ("echo 'Unable to contact slurm controller' >&2; exit 1", False),

@@ -101,7 +101,7 @@ def test_the_labels_by_which_a_launch_is_found_are_nobody_elses() -> None:
     assert labels[LAUNCH] == "n" and labels[MANAGED] == "jaxcluster"
     assert (labels["team"], labels["mine"]) == ("a", "1")
     for name in (LAUNCH, MANAGED):
-        with pytest.raises(UsageError, match=f"--label {name}=x is not a label, or the launcher"):
+        with pytest.raises(UsageError, match=f"--label can't set {name}: the launcher"):
             Pod("jax", labels=((name, "x"),)).check()
 
 
@@ -147,9 +147,6 @@ def test_a_template_s_names_and_spec_are_kept(tmp_path: Path) -> None:
     ("pod", "said"),
     [
         (Pod(), "needs an image"),
-        (Pod("i", cpu="many"), "--cpu 'many' is not a Kubernetes quantity"),
-        (Pod("i", memory="1 GB"), "--mem '1 GB' is not"),
-        (Pod("i", resources=(("amd.com/gpu", "x"),)), "is not a device and a number"),
         (Pod("i", tpu="t"), "belong together"),
         (Pod("i", chips=4), "belong together"),
         (Pod("i", tpu="t", topology="3x3", chips=4), "has 9 chips, not a multiple"),

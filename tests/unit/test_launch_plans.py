@@ -28,7 +28,7 @@ from jaxcluster.launchers.kubernetes.manifests import Pod
 from jaxcluster.launchers.mpi import MPI, flavour_of, hosts_of_job
 from jaxcluster.launchers.slurm import Allocation, Slurm
 from jaxcluster.launchers.ssh import SSH, jump_host, remote_command
-from jaxcluster.launchers.tpu import TPU, Login
+from jaxcluster.launchers.tpu import TPU
 from jaxcluster.supervision.starting import ROOT
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -92,7 +92,7 @@ LAUNCHERS: dict[str, Launcher] = {
         ssh_option=("ServerAliveInterval=9",),
         tpu="pod",
         zone="us-central2-b",
-        logins=tuple(Login(("/usr/bin/ssh", "-T", "-i", "~/k"), f"me@34.1.2.{n}") for n in (3, 4)),
+        logins=tuple(("/usr/bin/ssh", "-T", "-i", "~/k", f"me@34.1.2.{n}") for n in (3, 4)),
         health="UNHEALTHY_MAINTENANCE",
     ),
     "tpu-hosts": TPU(parse_hosts("t0,t1"), direct=True, user="me"),
@@ -173,7 +173,7 @@ def test_only_some_launchers_have_a_successor(name: str) -> None:
 def test_a_job_has_a_successor_while_it_runs(
     monkeypatch: pytest.MonkeyPatch, queue: str, node: str | None
 ) -> None:
-    said = type("Done", (), {"stdout": queue})
+    said = type("Done", (), {"stdout": queue, "returncode": 0})
     monkeypatch.setattr("jaxcluster.launchers.slurm.run_briefly", lambda *a, **k: said)
     command = LAUNCHERS["slurm"].successor(plan("slurm"), 1, "whoever.site")
     if node is None:

@@ -22,7 +22,7 @@ from jaxcluster.host.tpus import TpuWorker, wait_for_libtpu
 from jaxcluster.launchers import tpu as module
 from jaxcluster.launchers.base import AgentOptions, End, Wait
 from jaxcluster.launchers.hosts import Host, parse_hosts
-from jaxcluster.launchers.tpu import TPU, Login, node_of, parse_login
+from jaxcluster.launchers.tpu import TPU, node_of, parse_login
 from jaxcluster.plan.placement import plan_ranks
 from jaxcluster.wire import ClusterSpec, EngineFacts, InitializeRequest
 
@@ -336,8 +336,8 @@ def test_a_gcloud_that_does_not_answer_is_not_waited_for_and_asks_nobody(
 
 @pytest.mark.parametrize("line", ["", "Using ssh batch size of 1.", "ssh -T me@h -- false", "a b"])
 def test_other_lines_are_no_login(line: str) -> None:
-    assert parse_login(line) is None
-    assert parse_login("/usr/bin/ssh -T me@h -- true") == Login(("/usr/bin/ssh", "-T"), "me@h")
+    assert parse_login(line) == ()
+    assert parse_login("/usr/bin/ssh -T me@h -- true") == ("/usr/bin/ssh", "-T", "me@h")
 
 
 def test_a_key_that_the_slice_does_not_know_is_made_known_by_gcloud(cloud: Cloud) -> None:
