@@ -256,12 +256,13 @@ def test_deaths_at_any_moment_lose_nothing_that_was_promised(
         timer = threading.Timer(after_s, kill_if_there, [pair, victim])
         timer.start()
         at = f"{number}: {name} after {after_s:.3f} s, rank {victim}"
+        print(at)
         restored = False
         try:
             do()
             restored = name == "restore"
         except JaxClusterError as error:
-            print(f"{at}: {error}")
+            print(f"  {error}")
         timer.join()
         settle(pair)
         told = run(pair, "print(globals().get('own'))")
