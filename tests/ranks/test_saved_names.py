@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import threading
 import time
@@ -159,7 +160,8 @@ def test_settings_of_cells_are_there_again(pair: jaxcluster.Cluster, tmp_path: P
     assert run(pair, "print(random.random(), np.random.rand())") == drawn
     with pytest.raises(CellFailed) as caught:
         pair.run("fail()", show=False)
-    assert "raise ValueError('here')" in str(caught.value)
+    shown = re.sub(r"\x1b\[[\d;]*m", "", "".join(caught.value.traceback))
+    assert "raise ValueError('here')" in shown
 
 
 @pytest.mark.promise("New processes")
@@ -210,7 +212,7 @@ def test_after_a_death_the_others_keep_their_values(ranks: jaxcluster.Cluster, r
             ranks.run(f"print({name})", show=False)
     with pytest.raises(CellFailed, match=f"on rank {rank}: name 'own' was lost.*had its own"):
         ranks.run("own", show=False)
-    ranks.run(SETUP, show=False)
+    ranks.run(f"{SETUP}\ndel compiled", show=False)
     check(ranks)
 
 
