@@ -46,15 +46,18 @@ class _Unpickler(pickle.Unpickler):
         if _is_jaxs(module) and "jax" not in sys.modules:
             self.of_jax.append(found := OfJax(module, name))
             return found
+        if name == "of_jax":
+            return self._of_jax
         if name == "subimport" and module.startswith("cloudpickle"):
             return self._module
         return super().find_class(module, name)
 
     def _module(self, name: str) -> Any:
-        if _is_jaxs(name):
-            self.of_jax.append(found := of_jax(name, ""))
-            return found
-        return importlib.import_module(name)
+        return self._of_jax(name, "") if _is_jaxs(name) else importlib.import_module(name)
+
+    def _of_jax(self, module: str, name: str) -> Any:
+        self.of_jax.append(found := of_jax(module, name))
+        return found
 
 
 def load(data: bytes, arrays: Sequence[Any], buffers: Sequence[Any]) -> Any:

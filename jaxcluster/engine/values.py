@@ -55,6 +55,7 @@ from jaxcluster.wire.ops.values import (
     SampledPart,
     Spanning,
     Unbind,
+    reference_to,
 )
 
 PROTOCOL = 5
@@ -131,6 +132,8 @@ class ArrayPickler(cloudpickle.Pickler):
         return number
 
     def reducer_override(self, obj: Any) -> Any:
+        if issubclass(type(obj), type) and (known := reference_to(obj)) is not None:
+            return known
         reduced = super().reducer_override(obj)
         if not issubclass(type(obj), type):
             return reduced

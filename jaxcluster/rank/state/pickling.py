@@ -24,7 +24,7 @@ import numpy as np
 from jaxcluster.engine.private.kinds import info_of, jitted, kinds
 from jaxcluster.rank.state import classes
 from jaxcluster.rank.state.arrays import CannotLoad, CannotSave
-from jaxcluster.wire.ops.values import FILES
+from jaxcluster.wire.ops.values import FILES, reference_to
 
 PROTOCOL = 5
 LARGE_NBYTES = 64 << 10  # from here on a buffer is a section of its own
@@ -113,6 +113,8 @@ class Pickler(cloudpickle.Pickler):
             return reduce(obj)
         if issubclass(kind, self._tracer):
             _refuse(obj)
+        if issubclass(kind, type) and (known := reference_to(obj)) is not None:
+            return known
         reduced = super().reducer_override(obj)
         if issubclass(kind, type) and isinstance(reduced, tuple) and len(reduced) > IS_MADE:
             return self._reduce_class(obj, reduced)

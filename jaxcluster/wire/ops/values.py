@@ -81,6 +81,14 @@ def of_jax(module: str, name: str) -> Any:
     return found
 
 
+def reference_to(cls: type) -> Any:
+    """How ``jax.Array`` is pickled, whose own name is another one; None for other classes."""
+    _, dot, name = cls.__name__.rpartition(".")
+    if dot and getattr(sys.modules.get(cls.__module__), name, None) is cls:
+        return of_jax, (cls.__module__, name)
+    return None
+
+
 @dataclass(frozen=True)
 class Described:
     """A value's arrays and the sizes of its other buffers; its pickle is the reply's buffer.

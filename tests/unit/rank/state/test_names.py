@@ -347,6 +347,11 @@ def test_a_large_namespace_takes_no_longer_for_each_name() -> None:
     assert took[8000] < 5 * took[2000], took
 
 
+def test_a_class_of_jaxs_with_another_name_stays_jaxs() -> None:
+    found = back("Array = jax.Array\ndef f(v, kind=jax.Array): return isinstance(v, kind)")
+    assert found["Array"] is jax.Array and found["f"](found["x"])
+
+
 def test_a_part_of_a_file_is_of_the_classes_that_are_there(tmp_path: Path) -> None:
     names = cell(
         """
