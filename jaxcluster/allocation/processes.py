@@ -164,11 +164,13 @@ class HostProcesses(Processes):
 
     def referee_paths(self, address: str, port: int, key: str) -> dict[int, str]:
         first = self.places[0]
+        ranks = range(self.spec.num_processes)
+        if not port:  # all are on one machine
+            return dict.fromkeys(ranks, f"{first.folder}/ranks/{REFEREE}")
         others = [where for where in self.places if where is not first]
         for where in others:
             path = f"{where.folder}/ranks/{REFEREE}"
             where.agent.ask(RelayFrames(path, address, port, key), self.spec.timeout_s)
-        ranks = range(self.spec.num_processes)
         return {rank: f"{self.host_of(rank).folder}/ranks/{REFEREE}" for rank in ranks}
 
     def host_of(self, rank: int) -> Place:

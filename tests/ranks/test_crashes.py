@@ -37,7 +37,7 @@ def test_a_crash_is_told_with_its_line(
         cluster.run("print('before')\nif rank == 1:\n    broken()", execution_count=7, show=False)
     told = str(caught.value)
     assert told.startswith(
-        f"Rank 1 died in cell [7]: killed by {name} ({error}){where} at cell [5] line 3, in broken"
+        f"Rank 1 died: killed by {name} ({error}){where} at cell [5] line 3, in broken"
     ), told
     assert inner in told
     assert "  cell [5] line 3, in broken\n  cell [7] line 3\n" in told
