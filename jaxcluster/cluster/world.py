@@ -191,7 +191,9 @@ class World:
                 if self.coordinator_died and -event.code in BY_JAX:
                     why = f"ended by JAX, whose coordinator had died: {self.coordinator_died}"
                 told = self._ended_by or crash_log.explain(why, self._log_end(rank))
-                self.mark_dead(rank, wire.Death(told, event.code))
+                has_crashed = told not in (why, self._ended_by)
+                log = self.say_log_end(rank) if has_crashed else ""
+                self.mark_dead(rank, wire.Death(told, event.code, log=log))
             case forks.Exit(role="coordinator") if self._ended_by:
                 pass  # with its ranks, whose ends come as well
             case forks.Exit(role="coordinator"):

@@ -94,6 +94,7 @@ def _died(ending: Ending) -> RankDied | None:
         for rank, death in sorted(ending.deaths.items())
         if not deaths.meant([death.why])
     ]
+    lines += [death.log for _, death in sorted(ending.deaths.items()) if death.log][:1]
     hint = _hint(ending)
     if why := deaths.meant(death.why for death in ending.deaths.values()):
         lines.append(f"{ending.name} was ended: {why}.")
@@ -111,8 +112,10 @@ def _stopped(ending: Ending) -> Exception | CellInterrupted | None:
     where = name_ranks(ending.ranks_with("interrupted") or record.ranks, ending.hosts)
     if ending.why == "timeout":
         message = f"{ending.name} took more than {ending.timeout_s:g} s and was stopped on {where}."
-        more = "Give it longer with --timeout, or leave out the limit."
-        return CellFailed(message, _hint(ending, more), record.ranks, "TimeoutError")
+        more = ["Give it longer with --timeout, or leave out the limit."]
+        if len(places := {error.lineno for error in record.errors.values()}) == 1:
+            more[:0] = [f"It was at line {line}." for line in places if line]
+        return CellFailed(message, _hint(ending, *more), record.ranks, "TimeoutError")
     message = f"cell [{record.execution_count}] was stopped on {where}."
     if quit := [rank for rank, error in record.errors.items() if error.ename == QUIT]:
         message = f"The debugger of {name_ranks(quit, ending.hosts)} was quit, so {message}"

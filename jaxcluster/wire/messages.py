@@ -248,13 +248,15 @@ class Death:
     """Why a rank answers no more, as the notebook's own side knows it.
 
     ``code`` is what its process has ended with, where that is known: below 0 the signal.
-    ``host_lost``: its host is, with all its ranks; ``may_live``: as far as is known.
+    ``host_lost``: its host is, with all its ranks; ``may_live``: as far as is known. ``log``: of a
+    crash the end of its log, with its stack.
     """
 
     why: str
     code: int | None = None
     host_lost: bool = False
     may_live: bool = False
+    log: str = ""
 
 
 EVENTS.update(
