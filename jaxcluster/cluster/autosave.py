@@ -99,7 +99,11 @@ class Autosave:
         each = {}
         for rank in ranks:
             places = [
-                SavePlace(str(Path(path) / other), most if room is None else min(most, room // 2))
+                SavePlace(
+                    str(Path(path) / other),
+                    most if room is None else min(most, room // 2),
+                    is_new=True,
+                )
                 for path, room in folder.places_for(rank)
             ]
 
