@@ -168,14 +168,14 @@ def test_settings_of_cells_are_there_again(pair: jaxcluster.Cluster, tmp_path: P
 def test_where_no_place_has_room_nothing_is_ended(
     pair: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        saved_states.LocalStates, "places_for", lambda self, rank: [(str(self.paths[0]), 1000)]
-    )
     before = run(pair, "print(os.getpid())")
-    with pytest.raises(RecoveryError, match="nothing was ended or lost") as caught:
-        pair.restart()
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            saved_states.LocalStates, "places_for", lambda self, rank: [(str(self.paths[0]), 1000)]
+        )
+        with pytest.raises(RecoveryError, match="nothing was ended or lost") as caught:
+            pair.restart()
     assert "has room for 0 MiB" in str(caught.value)
-    monkeypatch.undo()
     assert run(pair, "print(os.getpid())") == before
     run(pair, OWN)
 
