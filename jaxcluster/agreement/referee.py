@@ -297,6 +297,22 @@ class Referee:
         living = [one for one in processes if one not in self._dead]
         return [Closed(one, seq, refusal, one == living[0]) for one in living]
 
+    @property
+    def is_unsure(self) -> bool:
+        """Whether XLA has refused a launch on some ranks, and others have not spoken since."""
+        return bool(self._unmade)
+
+    def silent(self) -> list[Answer]:
+        """Those others have said nothing for long: they are in a launch that can't end."""
+        answers: list[Answer] = []
+        for number, ranks in list(self._unmade.items()):
+            del self._unmade[number]
+            for rank in {*self._processes.get(number, ranks)} - ranks - self._dead:
+                if (cell := self.cells.running[rank]) is not None:
+                    refusal = Refusal("torn", tuple(sorted(ranks)), self._doing_of(cell))
+                    answers += self._close(cell.spec.seq, refusal)
+        return answers + self._settle()
+
     def withdraw(self, rank: int, lane: str) -> list[Answer]:
         """Something raised in a wait. Answered with ``withdrawn``, unless ``go`` is on its way.
 

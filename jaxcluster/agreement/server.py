@@ -37,6 +37,7 @@ from jaxcluster.agreement.frames import (
 from jaxcluster.agreement.refusals import Place, Program, Refusal
 
 TICK_S = 0.05  # that other ranks have to announce theirs, once a refusal is certain
+SILENT_S = 5.0  # that ranks have to say something after XLA refused their launch elsewhere
 KEPT = 256  # agreed launches
 KEY = "JAXCLUSTER_REFEREE_KEY"  # in the environment: what relays of other hosts have to know
 
@@ -76,7 +77,7 @@ class Server:
         self._programs: dict[tuple[tuple[int, ...], int], Program] = {}
         self._connections: dict[tuple[int, str], Connection] = {}
         self._streams: list[Stream] = []
-        self._tick_at = 0.0
+        self._tick_at = self._silent_at = 0.0
         self._full: set[Outlet] = set()  # those that something waits in
         self._last_told: tuple[Refusal, bytes] | None = None
         self.port = 0
@@ -103,7 +104,13 @@ class Server:
         """Wait for messages, and answer those that have come."""
         if self.referee.wants_tick and not self._tick_at:
             self._tick_at = self._clock() + TICK_S
+        if not self.referee.is_unsure:
+            self._silent_at = 0.0
+        elif not self._silent_at:
+            self._silent_at = self._clock() + SILENT_S
         limits = [timeout_s] if timeout_s is not None else []
+        if self._silent_at:
+            limits.append(max(0.0, self._silent_at - self._clock()))
         if self._tick_at:
             limits.append(max(0.0, self._tick_at - self._clock()))
         if self._full:
@@ -115,6 +122,9 @@ class Server:
             self._tick_at = 0.0
             if self.referee.wants_tick:
                 self._answer(self.referee.tick())
+        if self._silent_at and self._clock() >= self._silent_at:
+            self._silent_at = 0.0
+            self._answer(self.referee.silent())
         for stream in self._streams:
             stream.flush()
 

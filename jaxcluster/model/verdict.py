@@ -154,7 +154,9 @@ def _diverged(ending: Ending) -> Divergence | None:
         return None
     source = rewrite.without_magics(record.source)
     message = explain(refusal, {record.execution_count: source}, ending.hosts)
-    message = f"cell [{record.execution_count}]: {message[0].lower()}{message[1:]}"
+    if not message.startswith("XLA"):
+        message = message[0].lower() + message[1:]
+    message = f"cell [{record.execution_count}]: {message}"
     names = rewrite.assigned_names(record.source) if refusal.mixed is not None else ()
     more = f"It has assigned: {', '.join(names)}." if names else ""
     return Divergence(message, _hint(ending, more), refusal.causes)

@@ -17,7 +17,7 @@ from refereepeers import Peer, close, serving
 from jaxcluster.agreement.cellqueue import CellSpec
 from jaxcluster.agreement.frames import BASE, BUFFER, COUNT, PIECE, Relay, pieces
 from jaxcluster.agreement.refusals import Refusal
-from jaxcluster.agreement.server import TICK_S, Server
+from jaxcluster.agreement.server import SILENT_S, TICK_S, Server
 
 KEY = "a key"
 
@@ -233,6 +233,23 @@ def test_one_xla_refusal_of_many_ranks_is_an_error_of_the_programs(made: Made) -
     told = [made.base[0].is_told()[1] for _ in range(2)]
     assert [one[0] for one in told] == ["closed", "over"]
     assert told[1][2]["kind"] == "failed"
+
+
+def test_who_is_silent_after_xla_refused_a_launch_elsewhere_is_in_it(made: Made) -> None:
+    made.begin(5, 0, 1)
+    for rank in (0, 1):
+        made.main[rank].launch(0, 1)
+    made.step()
+    made.main[0].tell("unmade", "", 1)
+    made.main[0].tell("end", "ok", [])
+    made.step()
+    made.clock.now += SILENT_S - 1
+    made.step()
+    assert made.server.referee.cells.running[1] is not None
+    made.clock.now += 2
+    made.step()
+    kind, seq, refusal, _ = made.base[1].is_told()[1]
+    assert (kind, seq, refusal["kind"], refusal["causes"]) == ("closed", 5, "torn", [0])
 
 
 # --------------------------------------------------------------------------- long frames
