@@ -35,8 +35,8 @@ class Peer:
         self, *processes: int, fingerprint: int = 7, given: int = 0, signature: str = "float32[8]"
     ) -> None:
         number = next(self.numbers)
-        self.say(pack(b"D", [processes, fingerprint, "jit(sum)", signature, False]))
-        self.say(pack(b"P", [4, 3, "s = jnp.sum(x)", ""]))
+        self.say(pack(b"D", [number, processes, fingerprint, "jit(sum)", signature, False]))
+        self.say(pack(b"P", [number, 4, 3, "s = jnp.sum(x)", ""]))
         self.say(LAUNCH.pack(b"L", number, number, given, 0))
 
     def hears(self) -> bytes:

@@ -37,6 +37,7 @@ SIGNATURE_CHARS = 1 << 14
 HASH = (1 << 64) - 1
 
 Handler = Callable[[int, FrameType | None], Any]
+_signals = threading.RLock()  # while a signal comes again, its handler stays
 # A launch: program, place, when it was announced, the frame that makes it (by id) with its
 # instruction, and whether it needs the referee's word.
 Record = tuple[Program, Place, float, int, int, bool]
@@ -61,6 +62,7 @@ class Lane:
       answers: each ``next`` sends a message, waits for its answer, and gives True for "go"; in C.
       folds: by processes, the count and hash of launches without collectives.
       deferred: what a signal handler raised while a launch was on its way, and is still to be.
+      signal: whose handler that was.
       count: of the agreed launch that it was let make, if other threads launch too.
     """
 
@@ -70,6 +72,7 @@ class Lane:
         self.messages: deque[bytes] = deque()
         self.folds: dict[tuple[int, ...], tuple[int, int]] = {}
         self.deferred: BaseException | None = None
+        self.signal = 0
         self.count = 0
         self._programs: dict[Program, int] = {}
         self._places: dict[Place, int] = {}
@@ -83,14 +86,15 @@ class Lane:
 
     def announcement(self, program: Program, place: Place, given: int, folded: int) -> bytes:
         """A launch's message; what it refers to is sent before it is returned."""
-        if program not in self._programs:
-            signature = program.signature[:SIGNATURE_CHARS]
+        if program not in self._programs:  # if something raises here, it is told again
+            number, signature = len(self._programs), program.signature[:SIGNATURE_CHARS]
             told = [program.processes, program.fingerprint, program.name, signature]
-            self.socket.send(pack(b"D", [*told, program.meets_all]))
-            self._programs[program] = len(self._programs)
+            self.socket.send(pack(b"D", [number, *told, program.meets_all]))
+            self._programs[program] = number
         if place not in self._places:
-            self.socket.send(pack(b"P", [place.cell, place.line, place.text, place.within]))
-            self._places[place] = len(self._places)
+            number = len(self._places)
+            self.socket.send(pack(b"P", [number, place.cell, place.line, place.text, place.within]))
+            self._places[place] = number
         numbers = self._programs[program], self._places[place]
         return LAUNCH.pack(b"L", *numbers, given, folded)
 
@@ -230,7 +234,7 @@ class Agreement:
         lane = self._lane()
 
         def leave() -> None:
-            lane.deferred = error
+            lane.deferred, lane.signal = error, 0
             with contextlib.suppress(OSError):
                 lane.socket.send(b"W")  # it has no effect if "go" is on its way
 
@@ -301,6 +305,7 @@ class Agreement:
             folded = value if lane is self._main else 0
             message = lane.announcement(program, place, self._given(program), folded)
             lane.count = 0
+            lane.messages.clear()  # one that was not sent: something has raised here
             lane.messages.append(message)
         instruction = caller.f_lasti if caller is not None else -1
         self.begun[ident] = program, place, time.monotonic(), id(caller), instruction, is_agreed
@@ -386,7 +391,11 @@ class Agreement:
         @functools.wraps(set_handler)
         def set_guarded(signalnum: int, handler: Any) -> Any:
             is_bare = callable(handler) and type(handler) is not Guard
-            return plain(set_handler(signalnum, self.guarded(handler) if is_bare else handler))
+            with _signals:
+                old = set_handler(signalnum, self.guarded(handler) if is_bare else handler)
+                if self._main is not None and self._main.signal == signalnum:
+                    self._main.deferred = None  # the launch was made in time
+            return plain(old)
 
         @functools.wraps(get_handler)
         def get_plain(signalnum: int) -> Any:
@@ -407,7 +416,7 @@ class Agreement:
                 self._coming.discard(number)
                 return handler(number, frame)
             self._coming.add(number)
-            _start_timer(SOON_S, signal.pthread_kill, main, number)
+            _start_timer(SOON_S, _signal_main, number)
             return None
         if lane.deferred is not None:
             with contextlib.suppress(OSError):
@@ -416,7 +425,7 @@ class Agreement:
         try:
             return handler(number, frame)
         except BaseException as error:
-            lane.deferred = error
+            lane.deferred, lane.signal = error, number
             _start_timer(0, _signal_again, lane, number)
             return None
 
@@ -471,9 +480,16 @@ def _signal_again(lane: Lane, number: int) -> None:
     """
     wait_s, most_s = AGAIN_S
     while lane.deferred is not None:
-        signal.pthread_kill(threading.main_thread().ident or 0, number)
+        _signal_main(number)
         time.sleep(wait_s)
         wait_s = min(2 * wait_s, most_s)
+
+
+def _signal_main(number: int) -> None:
+    """A thread: once more, unless its handler is gone; without one it would end the process."""
+    with _signals:
+        if callable(signal.getsignal(number)):
+            signal.pthread_kill(threading.main_thread().ident or 0, number)
 
 
 def _say(to: socket.socket, method: str, *arguments: Any) -> None:

@@ -49,8 +49,8 @@ class Connection:
         self.send = send
         self.rank = -1
         self.lane = ""
-        self.programs: list[Program] = []
-        self.places: list[Place] = []
+        self.programs: dict[int, Program] = {}
+        self.places: dict[int, Place] = {}
 
 
 class Server:
@@ -218,13 +218,14 @@ class Server:
                 referee.hello(connection.rank, connection.lane, name, seq)
             return
         if kind == b"D":
-            processes, fingerprint, name, signature, meets_all = body
+            number, processes, fingerprint, name, signature, meets_all = body
             key = tuple(processes), fingerprint
             program = Program(*key, name, signature, meets_all=meets_all)
-            connection.programs.append(self._programs.setdefault(key, program))
+            connection.programs[number] = self._programs.setdefault(key, program)
             return
         if kind == b"P":
-            connection.places.append(Place(*body))
+            number, *place = body
+            connection.places[number] = Place(*place)
             return
         method, *arguments = body
         match method:
