@@ -24,6 +24,7 @@ from jaxcluster.model.progress import Progress
 from jaxcluster.records import lastreport
 from jaxcluster.wire.forks import RESTARTED
 from jaxcluster.wire.link import Event, Sink, replies
+from jaxcluster.wire.ops.agreement import Looked
 from jaxcluster.wire.ops.cells import Interrupt
 from jaxcluster.wire.ops.status import State
 
@@ -116,6 +117,7 @@ class RunningCell:
         self._is_over = False
         self._closed_at = self._replied_at = self._stuck_look_at = 0.0
         self._stuck: tuple[int, ...] = ()
+        self._looked: Looked | None = None  # at the referee, before new processes
         self._look_at = self.started + LOOK_S
         self._progress = Progress(self.started)
         self._ended: threading.Event | None = None  # where it is carried through on a thread
@@ -373,6 +375,7 @@ class RunningCell:
             return  # which has ended it
         when = f"in cell [{self.record.execution_count}]"
         self._world.is_torn = self._world.is_torn or is_torn or bool(self._stuck)
+        self._looked = self._world.look(LAUNCHES, ANSWER_S)  # the next referee knows none of it
         self.recovered = self.cluster.recover(message=f"Cell {when[3:]} has lost ranks.", when=when)
 
     def _end(self) -> None:
@@ -399,7 +402,9 @@ class RunningCell:
 
     def _keep_report(self, error: BaseException) -> None:
         """For ``%jaxcluster report``, which is often asked when its ranks are gone."""
-        looked = self._world.look(LAUNCHES, ANSWER_S) if not self._world.is_over else None
+        looked = self._looked
+        if looked is None and not self._world.is_over:
+            looked = self._world.look(LAUNCHES, ANSWER_S)
         made = lastreport.made_of(self.record, error, time.time_ns(), looked)
         if made is not None:
             self.cluster.past_reports.add(made)
