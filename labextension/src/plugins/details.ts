@@ -1,6 +1,9 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { ILabShell } from '@jupyterlab/application';
 import type { NotebookPanel } from '@jupyterlab/notebook';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { SplitPanel } from '@lumino/widgets';
+import type { Widget } from '@lumino/widgets';
 import * as React from 'react';
 import type { IShow } from '../actions';
 import { icon } from '../icon';
@@ -9,6 +12,15 @@ import { Arrays } from '../widgets/arrays';
 import { Details } from '../widgets/details';
 import { View } from '../widgets/view';
 
+/** In Notebook 7 what is added below the notebook has no height. */
+const open = (view: Widget): void => {
+  let above: Widget | null = view.parent;
+  while (above && !(above instanceof SplitPanel)) {
+    above = above.parent;
+  }
+  above?.setRelativeSizes([2, 1]);
+};
+
 /** The panel below the notebook: the report, stacks, logs and arrays of the current one's cluster. */
 export const details: JupyterFrontEndPlugin<IDetails> = {
   id: 'jaxcluster-labextension:details',
@@ -16,8 +28,13 @@ export const details: JupyterFrontEndPlugin<IDetails> = {
   autoStart: true,
   provides: IDetails,
   requires: [IClusters],
-  optional: [ITranslator],
-  activate: (app: JupyterFrontEnd, clusters: IClusters, translator: ITranslator | null): IDetails => {
+  optional: [ITranslator, ILabShell],
+  activate: (
+    app: JupyterFrontEnd,
+    clusters: IClusters,
+    translator: ITranslator | null,
+    lab: ILabShell | null
+  ): IDetails => {
     const trans = (translator ?? nullTranslator).load('jaxcluster');
     let view: View | null = null;
 
@@ -60,6 +77,9 @@ export const details: JupyterFrontEndPlugin<IDetails> = {
         view.title.closable = true;
         view.addClass('jxl-view');
         app.shell.add(view, 'down');
+        if (!lab) {
+          open(view);
+        }
       }
       view.update();
       app.shell.activateById(view.id);
