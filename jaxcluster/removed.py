@@ -10,7 +10,7 @@ COMMANDS: dict[str, str] = {
     "resize": "%jaxcluster restart -n 8 keeps the variables.",
     "steps": "Save every N steps with Orbax. The cell, run again, goes on from there: see "
     "docs/how-to/train.md",
-    "copies": "%jaxcluster checkpoint NAME saves each rank's variables.",
+    "copies": "%jaxcluster autosave on saves each rank's variables after each cell.",
     "profiles": "A start line in a cell is a profile. Several starts can share a variable: "
     'team = "--launcher ssh --hosts h1:4,h2:4", then %jaxcluster start {team}',
     "compare": "Equal values are shown once by %spmd --all EXPRESSION",

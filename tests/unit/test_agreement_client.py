@@ -17,7 +17,7 @@ import pytest
 from helpers import until
 from refereepeers import Peer, RankPeer, serving
 
-from jaxcluster.agreement import frames
+from jaxcluster.agreement import client, frames
 from jaxcluster.agreement.client import FOLDS, Agreement, Divergence, Stopped
 from jaxcluster.agreement.frames import COUNT
 from jaxcluster.agreement.refusals import Place, Program
@@ -179,6 +179,38 @@ def test_what_xla_refuses_on_one_rank_alone_is_told(rank: Rank) -> None:
     rank.other.base.is_told()  # closed, since it failed
     rank.other.main.tell("end", "error", [])
     assert rank.other.base.is_told()[1][2]["kind"] == "torn"
+
+
+def test_an_error_while_a_launch_is_announced_shifts_no_later_one(rank: Rank) -> None:
+    """A trace function may raise at any instruction before the message is sent."""
+    other = Program((0, 1), 8, "jit(max)", "float32[8]")
+    raises = [True]
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_code is not Agreement._prepare.__code__:
+            return None
+        if event == "return" and raises:
+            raise ValueError(raises.pop())
+        return trace
+
+    old = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        with pytest.raises(ValueError, match="True"):
+            rank.launch(other)
+    finally:
+        sys.settrace(old)
+    rank.other.main.launch(0, 1)
+    assert rank.launch() == "made"
+
+
+def test_a_signal_whose_handler_is_gone_does_not_come_again(rank: Rank) -> None:
+    """It would end the process."""
+    old = signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+    try:
+        client._signal_main(signal.SIGUSR2)
+    finally:
+        signal.signal(signal.SIGUSR2, old)
 
 
 def test_a_launch_inside_of_a_launch_is_an_error(rank: Rank) -> None:
