@@ -208,10 +208,14 @@ class CellRunner:
             reply = await self._run(running)
         except BaseException as error:  # of ours: it must not cost the reply
             repair_modules()
-            told = self._outside(error)
-            reply = wire.CellReply(self.rank, cell.seq, "error", 0.0, told)
-        self._end_turn(running)
-        self.current = None
+            told = f"{type(error).__name__}: {error}"
+            info = wire.ErrorInfo("InternalError", told, [f"InternalError: {told}"])
+            with contextlib.suppress(Exception):  # what tells errors may be what has failed
+                info = self._outside(error)
+            reply = wire.CellReply(self.rank, cell.seq, "error", 0.0, info)
+        finally:
+            self._end_turn(running)
+            self.current = None
         failures.attempt([], self.history.end, reply)
         request.reply(reply)
 
@@ -219,8 +223,14 @@ class CellRunner:
         """It makes no more launches: the referee is told so, once."""
         if not running.over:
             running.has_left = running.over = True
+            repair_builtins()
             self.given.forget()
-            self.agreement.end("ok" if running.status == "ok" else "error")
+            outcome = "ok" if running.status == "ok" else "error"
+            try:
+                self.agreement.end(outcome)
+            except Exception:  # the cell has broken what it takes to say it
+                repair_modules()
+                self.agreement.end(outcome)
 
     async def _run(self, running: Running) -> wire.CellReply:
         cell = running.cell

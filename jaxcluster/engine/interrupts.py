@@ -53,7 +53,7 @@ class Interrupts:
           terminate: by SIGTERM, if its code handles that.
         """
         running = self._runner.current
-        if running is None or running.has_left or (seq is not None and running.cell.seq != seq):
+        if running is None or running.over or (seq is not None and running.cell.seq != seq):
             return False
         if terminate and callable(signal.getsignal(signal.SIGTERM)):
             signal.pthread_kill(self._runner.main_thread_id, signal.SIGTERM)

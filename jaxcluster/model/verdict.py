@@ -105,8 +105,13 @@ def _died(ending: Ending) -> RankDied | None:
 def _stopped(ending: Ending) -> Exception | CellInterrupted | None:
     refusal, record = ending.refusal, ending.record
     was_stopped = ending.ranks_with("interrupted") or (refusal and refusal.kind == "stopped")
-    if not was_stopped or (refusal is not None and refusal.kind in ("failed", *DIVERGED)):
+    if not was_stopped or (refusal is not None and refusal.kind in DIVERGED):
         return None
+    if failed := ending.ranks_with("error"):  # by itself, although a stop has come meanwhile
+        if refusal is not None and refusal.kind == "failed":
+            return None
+        if len(failed) == len(record.replies) and ending.why != "stop":
+            return None
     if record.ok and ending.why != "timeout":
         return None  # its code has caught the interrupt, and come to its end
     where = name_ranks(ending.ranks_with("interrupted") or record.ranks, ending.hosts)

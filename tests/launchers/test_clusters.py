@@ -237,7 +237,7 @@ def test_a_sum_over_the_ranks_of_both_hosts_is_right_on_all(notebook: HostNotebo
 
 
 def test_who_skips_a_collective_is_named(notebook: HostNotebook) -> None:
-    cell = notebook.run("%%spmd\nmine = 77\nif jax.process_index() != 2: total(x)")
+    cell = notebook.run("%%spmd\nother = 77\nif jax.process_index() != 2: total(x)")
     assert cell.ename == "Divergence", cell.text
     skipped = "rank 2 (h2) ended the cell without the launch that ranks 0, 1 (h1), 3 (h2) wait for"
     assert skipped in cell.text
