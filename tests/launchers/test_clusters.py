@@ -305,7 +305,7 @@ def test_ranks_that_are_killed_are_replaced(
     assert cell.ename == "RankDied", cell.text
     host = host_of(way, killed[0]).name
     assert f"died (killed by SIGKILL on host {host})" in cell.text
-    assert "x (its only copy died with" in cell.text
+    assert "x (parts of it were on a rank that is gone)" in cell.text
     check_whole(notebook)
     now = pids(notebook)
     assert all(now[rank] != there[rank] for rank in killed)

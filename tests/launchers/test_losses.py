@@ -82,7 +82,7 @@ def test_a_killed_agent_gets_a_successor_and_the_values_come_back(
     cell = shown_after(notebook, SUM)
     assert "host h2 is lost: The agent on h2 was killed" in cell.text
     assert "ranks 2, 3 replaced" in cell.text
-    assert "x (its only copy died with the rank)" in cell.text
+    assert "x (parts of it were on a rank that is gone)" in cell.text
     check_whole(notebook)
 
 
@@ -118,7 +118,7 @@ def test_a_restart_keeps_variables_on_a_host_with_little_shared_memory(
         (pid,) = agents(ssh, "h2")  # its ranks get the common values from another host
         ssh["h2"].kill(pid)
         cell = shown_after(notebook, SUM)
-        assert "ranks 2, 3 replaced" in cell.text and "Lost: big (" in cell.text
+        assert "ranks 2, 3 replaced" in cell.text and "no values of: big" in cell.text
         check_whole(notebook)
 
 

@@ -26,10 +26,10 @@ from jaxcluster.errors import (
     CellInterrupted,
     ClusterExists,
     EnginesMissing,
-    InitializeFailed,
     LaunchError,
     NoCluster,
     PlanError,
+    UsageError,
 )
 from jaxcluster.records import registry
 
@@ -240,15 +240,11 @@ def test_a_jax_that_can_not_be_imported_says_so(home: Home, tmp_path: Path) -> N
     assert_nothing_is_registered("bad")
 
 
-def test_a_coordinator_that_can_not_be_reached_is_named(home: Home) -> None:
+def test_an_address_of_another_machine_for_the_coordinator_is_named(home: Home) -> None:
     """JAX by itself would abort the process, without an exception."""
-    began = time.monotonic()
-    with pytest.raises(InitializeFailed) as caught:
-        # TEST-NET-1: no packet to it comes back.
-        jaxcluster.start(2, name="bad", coordinator_address="192.0.2.1:9999", timeout_s=8)
-    assert time.monotonic() - began < 8 + LATE_S
-    assert caught.value.ranks
-    assert "did not initialize JAX" in str(caught.value)
+    with pytest.raises(UsageError, match=r"this machine can't listen there") as caught:
+        jaxcluster.start(2, name="bad", coordinator_address="192.0.2.1:9999")  # TEST-NET-1
+    assert "Leave it out" in str(caught.value)
     assert_nothing_is_registered("bad")
 
 
@@ -259,8 +255,8 @@ def test_a_coordinator_that_ends_while_the_cluster_comes_up_is_told_at_once(
     of: type[Any] = HostProcesses if overhosts.hosts() else LocalProcesses
     start_coordinator = of.start_coordinator
 
-    def start_and_kill(processes: Any, address: str) -> int:
-        pid: int = start_coordinator(processes, address)
+    def start_and_kill(*arguments: Any) -> int:
+        pid: int = start_coordinator(*arguments)
         Process(overhosts.first_host(), pid).send()
         return pid
 
@@ -307,7 +303,7 @@ def test_a_start_that_the_user_stops_leaves_nothing(home: Home, step: str) -> No
 
 def test_after_a_failure_the_next_start_works(start: Start) -> None:
     with pytest.raises(LaunchError):
-        jaxcluster.start(2, name="again", coordinator_address="192.0.2.1:9999", timeout_s=2)
+        jaxcluster.start(2, name="again", timeout_s=0.1, env={"JAX_LOG_COMPILES": "0"})
     assert on_each_rank(start(name="again"), "1") == ["1", "1"]
 
 
