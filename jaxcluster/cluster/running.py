@@ -391,6 +391,7 @@ class RunningCell:
             self._timeout_s,
             self._world.hosts,
             self._deaths,
+            dict(self._world.dead),
             self._stuck,
             self.recovered,
             {cell.record.seq: cell.record.execution_count for cell in self.cluster.sent},

@@ -325,12 +325,22 @@ class World:
         Args:
           each: makes each rank's request, with that place.
         """
+
+        def refuse_unreachable(event: Event[R]) -> None:
+            if event.op == "died" and event.body.may_live:  # the others wait for it
+                unwrap(event)
+
         self.check()
         turn = self.turns.make(list(each), is_skippable=False)
         requests = {rank: make(turn) for rank, make in each.items()}
         try:
             answers = self.link.gather(
-                requests, requests, timeout_s=timeout_s, buffers=buffers, check=check
+                requests,
+                requests,
+                timeout_s=timeout_s,
+                buffers=buffers,
+                check=check,
+                on_answer=refuse_unreachable,
             )
             self.all_of(answers, list(each), timeout_s)
         except BaseException:

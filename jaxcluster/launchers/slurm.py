@@ -102,6 +102,10 @@ class Job:
     start: str
     nodes: str
 
+    def __str__(self) -> str:
+        known = self.reason.strip("()") not in ("", "None")
+        return f"{self.state} ({self.reason})" if known else self.state
+
 
 def allocation_of(environ: Mapping[str, str]) -> Allocation | None:
     """The job that a process with this environment runs in; None outside of one."""
@@ -381,7 +385,7 @@ class Slurm(Launcher):
         job = self._job(plan) if self.allocation is None else None
         if job is None or job.state == "RUNNING":
             return ""
-        told = f"job {job.id} is {job.state} ({job.reason})"
+        told = f"job {job.id} is {job}"
         if job.state == "PENDING" and NEVER.match(job.reason.strip("()")):
             raise LaunchError(f"J{told[1:]} and would never start. It is cancelled.", self.refused)
         return told + (f"; it is expected to start at {job.start}" if job.start else "")
@@ -411,14 +415,14 @@ class Slurm(Launcher):
             hint = "It is cancelled. Wait longer: --timeout 3600"
         elif is_over and not end.errors:  # not even the file of errors could be written
             hint = "The folder must be shared by all nodes: JAXCLUSTER_SHARED_DIR=/path"
-        return Reason(f"Job {job.id} is {job.state} ({job.reason}). {found.message}", hint)
+        return Reason(f"Job {job.id} is {job}. {found.message}", hint)
 
     def ended(self, plan: LaunchPlan) -> Reason | None:
         """``sbatch --wait`` looks at its job every ten seconds only."""
         job = self._job(plan) if self.allocation is None else None
         if job is None or job.state in GOES_ON:
             return None
-        why = f"Slurm's job {job.id} has ended: {job.state} ({job.reason})."
+        why = f"Slurm's job {job.id} has ended: {job}."
         return Reason(why, "Ask for longer: --time 2:00:00" if job.state == "TIMEOUT" else "")
 
     def _job(self, plan: LaunchPlan) -> Job | None:

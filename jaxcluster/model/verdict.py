@@ -29,6 +29,7 @@ class Ending:
       timeout_s: the cell's time limit.
       hosts: of the ranks, where there are several.
       deaths: of its ranks whose processes ended in it, and how.
+      dead: of all ranks that are dead by now.
       stuck: its ranks that did not come back from what they do.
       recovered: what was done about ranks that are lost or stuck; "" if nothing was.
       numbers: of this notebook's cells, by their seqs.
@@ -40,6 +41,7 @@ class Ending:
     timeout_s: float | None = None
     hosts: Mapping[int, str] = field(default_factory=dict)
     deaths: Mapping[int, wire.Death] = field(default_factory=dict)
+    dead: Mapping[int, wire.Death] = field(default_factory=dict)
     stuck: tuple[int, ...] = ()
     recovered: str = ""
     numbers: Mapping[int, int] = field(default_factory=dict)
@@ -75,7 +77,9 @@ def _skipped(ending: Ending) -> CellFailed | RankDied | CellInterrupted | None:
         return CellInterrupted(message, ending.record.ranks)
     hint = _hint(ending, "Run it again.")
     if why.dead is not None:
-        message = f"{ending.name} was skipped: rank {why.dead} died before it began."
+        death = ending.dead.get(why.dead)
+        cause = f": {death.why}" if death is not None else ""
+        message = f"{ending.name} was skipped: rank {why.dead} died before it began{cause}."
         return RankDied(message, hint, [why.dead])
     told = "it was stopped before it began"
     if why.after:

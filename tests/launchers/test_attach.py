@@ -28,19 +28,6 @@ def second(ssh: Rig, open_notebook: Callable[..., HostNotebook]) -> HostNotebook
     return notebook
 
 
-@pytest.fixture
-def third(ssh: Rig, open_notebook: Callable[..., HostNotebook]) -> HostNotebook:
-    notebook = open_notebook()
-    notebook.ok("%load_ext jaxcluster")
-    return notebook
-
-
-HOLD = (
-    "import time, jaxcluster\nwith jaxcluster.current().world.turns.take([0, 1]):\n"
-    "    print('held', flush=True)\n    time.sleep(1000)"
-)
-
-
 def remember(notebook: HostNotebook) -> None:
     notebook.ok("%%spmd\nimport socket\nkept = 41")
 
@@ -152,30 +139,6 @@ def test_a_cluster_whose_notebook_was_killed_is_gone(
     until(lambda: none in second.run("%jaxcluster attach").text, "its end", 60)
     until(lambda: second.run(START).text.startswith("Cluster 'main'"), "the name is free", 10)
     second.ok("%jaxcluster stop")
-
-
-def test_a_turn_is_not_lost_with_who_had_it(
-    first: HostNotebook, second: HostNotebook, third: HostNotebook
-) -> None:
-    first.ok(START)
-    remember(first)
-    second.ok("%jaxcluster attach")
-    third.ok("%jaxcluster attach")
-    holding = third.begin(HOLD)
-    third.until(lambda: "held" in holding.text, "it has the turn")
-    cells = [n.begin("%%spmd --all\nkept += 50\nprint(kept)") for n in (first, second)]
-    for notebook, cell in zip((first, second), cells, strict=True):
-        notebook.until(lambda cell=cell: "waits for its turn" in cell.text, "who is waited for")  # type: ignore[misc]
-        assert "process" in cell.text
-        assert "on h0" in cell.text
-    first.press_stop()  # it leaves the line
-    first.wait(cells[0])
-    assert "KeyboardInterrupt" in cells[0].error, cells[0].text
-    third.kill()
-    second.wait(cells[1])
-    assert not cells[1].error, cells[1].text
-    assert "91" in first.ok("%%spmd\nprint(kept)").text
-    first.ok("%jaxcluster stop")
 
 
 def test_of_a_detached_cluster_with_a_host_out_of_reach_the_rest_is_found_and_can_be_ended(

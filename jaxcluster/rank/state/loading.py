@@ -149,7 +149,8 @@ class _Sections:
 class Mender(_Pythons):
     """Goes on where a section can't be read to its end: what fails in it is a ``Gap``.
 
-    Later sections may be made of parts of it. Those that have a gap are lost too.
+    Later sections may be made of parts of it. Those that have a gap are lost too: what was made
+    after the first failure, or was being made.
     """
 
     def __init__(self, unpickler: Unpickler, stream: io.BytesIO, buffers: Any) -> None:
@@ -161,6 +162,7 @@ class Mender(_Pythons):
         self.memo: dict[int, Any] = {n: value for n, value in memo.items() if n < before}
         self.gaps: dict[int, Exception] = {}
         self.whys: list[Exception] = []
+        self._whole: set[int] = set()
 
     def load(self) -> Any:
         """The value of the next section.
@@ -171,7 +173,7 @@ class Mender(_Pythons):
         self.whys, first = [], len(self.memo)
         value = super().load()
         if self.whys:
-            new = range(first, len(self.memo))
+            new = {*range(first, len(self.memo))} - self._whole
             unsafe = (number for number in new if type(self.memo[number]) not in SAFE)
             self.gaps |= dict.fromkeys(unsafe, self.whys[0])
             raise self.whys[0]
@@ -184,7 +186,7 @@ class Mender(_Pythons):
         except BadFile:
             raise
         except Exception as error:
-            self.whys.append(error)
+            self._fail(error)
             if is_on_stack:
                 self.stack[-1] = Gap()
             elif is_on_stack is not None:
@@ -193,8 +195,14 @@ class Mender(_Pythons):
     def get(self, number: int) -> None:
         """A part that was made before."""
         if number in self.gaps:
-            self.whys.append(self.gaps[number])
+            self._fail(self.gaps[number])
         self.append(self.memo[number])
+
+    def _fail(self, error: Exception) -> None:
+        if not self.whys:
+            begun = {id(value) for part in (*self.metastack, self.stack) for value in part}
+            self._whole = {n for n, value in self.memo.items() if id(value) not in begun}
+        self.whys.append(error)
 
     dispatch = dict(_Pythons.dispatch) | {
         pickle.BINGET[0]: lambda self: self.get(self.read(1)[0]),
@@ -213,7 +221,10 @@ def _catch(code: bytes, is_on_stack: bool | None) -> None:
 
 for _code in (pickle.NEWOBJ, pickle.NEWOBJ_EX, pickle.BINPERSID, pickle.STACK_GLOBAL):
     _catch(_code, False)  # what it was made of is off the stack by then
-for _code in (pickle.BUILD, pickle.SETITEMS, pickle.APPENDS, pickle.ADDITEMS):
+for _code in (
+    *(pickle.BUILD, pickle.SETITEM, pickle.SETITEMS),
+    *(pickle.APPEND, pickle.APPENDS, pickle.ADDITEMS),
+):
     _catch(_code, None)
 _catch(pickle.NEXT_BUFFER, False)
 _catch(pickle.REDUCE, True)

@@ -277,6 +277,20 @@ def test_what_can_not_be_made_again_costs_what_is_made_of_it(tmp_path: Path) -> 
     Comparison(names, found).names(["before", "other", "big", "last", "x", "mesh"])
 
 
+def test_what_was_whole_before_something_failed_is_there_for_later_names(tmp_path: Path) -> None:
+    names = cell(
+        "class Odd:\n"
+        "    def __init__(self, rows): self.rows = rows\n"
+        "    def __reduce__(self): return int, ('no number',), None, iter([self.rows])\n"
+        "rows, late = (x, (1, 2)), [1]\n"
+        "odd = [[rows], Odd(late)]\nlater, part = {'rows': rows}, rows[1]\ndel rows\n"
+    )
+    save(names, tmp_path)
+    found, values = load(tmp_path)
+    assert values.lost.keys() == {"odd"}
+    Comparison(names, found).names(["later", "part", "late", "x"])
+
+
 def test_nothing_is_bound_or_left_by_a_load(tmp_path: Path) -> None:
     names = cell("base = 3\nclass C:\n    n = base\nc = C()\n")
     save(names, tmp_path)
