@@ -197,18 +197,19 @@ class Model:
             if state.paused:
                 return replace(shown, status="paused", note=paused.note(state))
             if own is None or own.record.seq != state.seq:  # another notebook's
-                return self._waiting(shown)
+                return self._waiting(shown, state.seq)
         if own is not None:
             number = own.record.execution_count
             shown = replace(shown, status="running", cell=number, since=self._started(own.record))
             if own.is_stopped:
                 return replace(shown, status="interrupted")
-            return self._waiting(shown) if running else shown
+            return self._waiting(shown, own.record.seq) if running else shown
         return shown
 
-    def _waiting(self, shown: protocol.Rank) -> protocol.Rank:
-        """For whom a rank waits, if it does."""
-        if (wait := self._poller.waits.get(shown.rank)) is None:
+    def _waiting(self, shown: protocol.Rank, seq: int) -> protocol.Rank:
+        """For whom a rank waits in this cell, if it does."""
+        wait = self._poller.waits.get(shown.rank)
+        if wait is None or wait.seq != seq:
             return shown
         note = f"waits for {name_ranks(wait.missing)} ({where(wait.place, wait.name)})"
         return replace(shown, status="waiting", note=note)
