@@ -663,8 +663,7 @@ def _odd_ones(cell: Cell) -> tuple[int, ...]:
         for rank in cell.folded.keys() & {*processes}:
             by_hash.setdefault(cell.folded[rank].get(processes, 0), []).append(rank)
         if len(by_hash) > 1:
-            most = max(by_hash.values(), key=len)
-            return tuple(
-                sorted(r for ranks in by_hash.values() if ranks is not most for r in ranks)
-            )
+            # Of two as many: who has launched nothing is the odd one.
+            most = max(by_hash, key=lambda folded: (len(by_hash[folded]), folded != 0))
+            return tuple(sorted(r for folded, rs in by_hash.items() if folded != most for r in rs))
     return ()

@@ -382,6 +382,7 @@ class Commands:
             on_notice=display.on_notice,
             prompt=display.prompt,
             post_mortem=True,
+            is_waited_for=True,
         ).wait()
 
     def _checkpoint(self, name: str | None) -> None:

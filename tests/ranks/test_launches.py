@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
+import jax
 import pytest
 from helpers import Home
 
 import jaxcluster
-from jaxcluster.errors import CellFailed, Divergence, JaxClusterError
+from jaxcluster.errors import CellFailed, Divergence, JaxClusterError, RankDied
 
 SETUP = """
 import contextlib, gc, glob, io, signal, sys, tempfile, threading, time, warnings
@@ -411,7 +412,12 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
+# jax 0.10's fast path finds out in XLA, so the ranks get new processes, as for REFUSING.
+IS_OLD = jax.__version_info__ < (0, 11)
+ON_ONE = {name: case for name, case in REFUSED.items() if not IS_OLD or name != "a donated input"}
+
+
+@pytest.mark.parametrize("case", ON_ONE.values(), ids=ON_ONE)
 def test_a_rank_that_fails_before_its_launch_has_not_launched(
     ranks: jaxcluster.Cluster, case: tuple[str, str, str]
 ) -> None:
@@ -627,6 +633,7 @@ def test_whatever_raises_around_a_launch_it_is_made_on_all_ranks_or_on_none(
                     timeout_s=30,
                 )
             except JaxClusterError as error:
+                assert not isinstance(error, RankDied), error
                 assert "timed out" not in str(error) and "took more than" not in str(error)
             record = ranks.run("print(outcomes)", show=False)
             made = [ast.literal_eval(record.stdout(rank)) for rank in range(2)]
