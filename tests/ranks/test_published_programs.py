@@ -112,8 +112,9 @@ def test_an_argparse_program_runs_as_it_is(cluster: jaxcluster.Cluster, tmp_path
     for rank in range(4):
         assert record.stdout(rank) == "3 gemma ['--steps', '3', 'gemma'] 4 __main__\n"
     assert cluster.run("print(steps)", show=False).stdout() == "3\n"
-    record = cluster.run(f"%run {script} --stepz 3 gemma", show=False)
-    assert "unrecognized arguments: --stepz" in record.records[3].text("stderr")
+    with pytest.raises(CellFailed, match="SystemExit on ranks 0-3: 2"):
+        cluster.run(f"%run {script} --stepz 3 gemma", show=False)
+    assert "unrecognized arguments: --stepz" in cluster.last.records[3].text("stderr")
     assert cluster.run("import sys; print(sys.argv)", show=False).stdout() == "['']\n"
 
 

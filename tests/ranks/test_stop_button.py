@@ -166,11 +166,13 @@ def test_a_value_that_is_waited_for_can_be_stopped(
 
 def test_the_stop_button_ends_a_start_and_leaves_nothing(notebook: Notebook) -> None:
     before = set(notebook.processes())
-    # TEST-NET-1: its coordinator is waited for until the time is up.
-    cell = notebook.begin(
-        "%jaxcluster start -n 2 --name never --timeout 100 --coordinator-address 192.0.2.1:9999"
+    notebook.ok(
+        "import time\nfrom jaxcluster.cluster.starting import Starting\nask = Starting._ask\n"
+        "def slowly(self, *words):\n    print('waits', flush=True)\n    time.sleep(100)\n"
+        "Starting._ask = slowly"
     )
-    notebook.until(lambda: "initializing" in cell.text, "the start waits")
+    cell = notebook.begin("%jaxcluster start -n 2 --name never --timeout 100")
+    notebook.until(lambda: "waits" in cell.text, "the start waits")
     pressed = time.time()
     notebook.press_stop()
     notebook.wait(cell)
@@ -188,6 +190,7 @@ def test_the_stop_button_ends_a_start_and_leaves_nothing(notebook: Notebook) -> 
         "nothing is left of it",
     )
     assert "never" not in notebook.ok("%jaxcluster list").text
+    notebook.ok("Starting._ask = ask")
 
 
 def test_two_stops_leave_a_restart_with_the_variables_saved(notebook: Notebook) -> None:
