@@ -15,6 +15,8 @@ from jaxcluster.agreement.refusals import Place, Program, Refusal
 REMEMBERED = 256  # cells that were skipped, for what arrives late
 LAUNCHES = 256  # of a cell
 MOST_TURNS = 64  # of a loop that a rank may have left out
+# Ends of a cell on a rank: XLA has failed in it; or it was broken off, and XLA is still at work.
+FAILED_IN_XLA, UNFINISHED = "failed in XLA", "unfinished"
 
 
 # By processes of a program, a hash of the launches without collectives in a cell.
@@ -53,7 +55,7 @@ class Cell:
 
     spec: CellSpec
     arrived: set[int] = field(default_factory=set)
-    ended: dict[int, str] = field(default_factory=dict)  # rank -> "ok", "error", "died"
+    ended: dict[int, str] = field(default_factory=dict)  # rank -> "ok", "error", FAILED_IN_XLA...
     folded: dict[int, Folded] = field(default_factory=dict)
     refusal: Refusal | None = None
     launched: deque[tuple[Program, Place]] = field(default_factory=lambda: deque(maxlen=LAUNCHES))
@@ -66,6 +68,12 @@ class Cell:
     @property
     def is_over(self) -> bool:
         return len(self.ended) == len(self.spec.ranks)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether XLA has failed on some of its ranks alone, or is still at work there."""
+        ends = [*self.ended.values()]
+        return any(0 < ends.count(one) < len(ends) for one in (FAILED_IN_XLA, UNFINISHED))
 
     def covers(self, program: Program) -> bool:
         """Whether all processes of a program run the cell."""

@@ -13,7 +13,15 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from jaxcluster.agreement.cellqueue import Cell, CellQueue, CellSpec, Folded, Skipped
+from jaxcluster.agreement.cellqueue import (
+    FAILED_IN_XLA,
+    UNFINISHED,
+    Cell,
+    CellQueue,
+    CellSpec,
+    Folded,
+    Skipped,
+)
 from jaxcluster.agreement.refusals import NOWHERE, Doing, Kind, Place, Program, Refusal
 
 MAIN = ""  # the lane of a rank's main thread; other threads have a name of their own
@@ -181,7 +189,7 @@ class Referee:
         """A rank's main thread has ended its cell, and makes no more launches in it.
 
         Args:
-          outcome: "ok", "error", or the error's text.
+          outcome: "ok", "error", FAILED_IN_XLA, UNFINISHED, or the error's text.
           folded: hashes the launches without collectives.
         """
         cell = self.cells.end(rank, outcome)
@@ -554,7 +562,8 @@ class Referee:
         """One more rank has ended the cell."""
         if not cell.is_over:
             return self._settle()
-        if self._is_torn([one for one, of in enumerate(self.cells.running) if of is None]):
+        idle = [one for one, of in enumerate(self.cells.running) if of is None]
+        if self._is_torn(idle) or cell.is_split:
             cell.refusal = replace(cell.refusal or Refusal("torn"), kind="torn")
         elif cell.refusal is None and (odd := _odd_ones(cell)):
             cell.refusal = Refusal("uneven", odd, self._doing_of(cell))
@@ -642,7 +651,7 @@ class Referee:
 
 
 def _failed(rank: int, outcome: str) -> Doing:
-    return Doing(rank, "failed", "" if outcome == "error" else outcome)
+    return Doing(rank, "failed", "" if outcome in ("error", FAILED_IN_XLA, UNFINISHED) else outcome)
 
 
 def _missing(key: Key, group: Group) -> list[int]:

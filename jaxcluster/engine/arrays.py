@@ -170,6 +170,17 @@ def is_ready(array: Any) -> bool:
     return any(map(operator.call, (base.is_deleted, base.is_ready))) and not base.is_deleted()
 
 
+def is_any_unfinished() -> bool:
+    """Whether an array that spans processes is still to be computed.
+
+    Of a launch that can't end on this process somebody holds the result: whoever waited for it.
+    """
+    if (jax := sys.modules.get("jax")) is None:
+        return False
+    spanning = (array for array in jax.live_arrays() if not array.is_fully_addressable)
+    return any(not array.is_deleted() and not is_ready(array) for array in spanning)
+
+
 def base_array(array: Any) -> Any:
     """``array``, or the integers of a key array. Nothing is launched: jax unwraps it in place."""
     return array if hasattr(array, "is_ready") else numpy_view(array)

@@ -18,6 +18,7 @@ from typing import Any
 from IPython.core.error import StdinNotImplementedError
 
 from jaxcluster import wire
+from jaxcluster.agreement.cellqueue import FAILED_IN_XLA, UNFINISHED
 from jaxcluster.agreement.client import Agreement, Divergence, Stopped
 from jaxcluster.engine import (
     debugging,
@@ -29,6 +30,7 @@ from jaxcluster.engine import (
     tracebacks,
     usercode,
 )
+from jaxcluster.engine.arrays import READY_POLL_S, is_any_unfinished
 from jaxcluster.engine.capture import CELL_DIRECTORY, LogTail, RankStream, capture_displays
 from jaxcluster.engine.cell_output import CellOutput
 from jaxcluster.engine.control import DEFERRED, ControlChannel, Handler, Request
@@ -48,7 +50,10 @@ from jaxcluster.engine.repair import (
 )
 from jaxcluster.engine.running import Home, Running
 from jaxcluster.engine.turns import Turn, Turns
+from jaxcluster.errors import XLA_ERRORS
 from jaxcluster.host import kernel_private
+
+FINISH_S = 1.0  # in which XLA ends what was launched, or waits for another rank
 
 
 class CellRunner:
@@ -225,12 +230,28 @@ class CellRunner:
             running.has_left = running.over = True
             repair_builtins()
             self.given.forget()
-            outcome = "ok" if running.status == "ok" else "error"
+            outcome = self._outcome(running)
             try:
                 self.agreement.end(outcome)
             except Exception:  # the cell has broken what it takes to say it
                 repair_modules()
                 self.agreement.end(outcome)
+
+    def _outcome(self, running: Running) -> str:
+        """How the cell has ended, as the referee is told.
+
+        After an interrupt in a wait for XLA the rank tells whether XLA is still at work, since it
+        may wait for a rank on which it has failed.
+        """
+        if running.error is not None and running.error.ename in XLA_ERRORS:
+            return FAILED_IN_XLA
+        if running.interrupts:
+            until = time.monotonic() + FINISH_S
+            while (is_unfinished := is_any_unfinished()) and time.monotonic() < until:
+                time.sleep(READY_POLL_S)
+            if is_unfinished:
+                return UNFINISHED
+        return "ok" if running.status == "ok" else "error"
 
     async def _run(self, running: Running) -> wire.CellReply:
         cell = running.cell

@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 from jaxcluster import wire
 from jaxcluster.agreement.refusals import Refusal
 from jaxcluster.agreement.words import explain
-from jaxcluster.errors import CellFailed, CellInterrupted, Divergence, RankDied, RankHung
+from jaxcluster.errors import (
+    XLA_ERRORS,
+    CellFailed,
+    CellInterrupted,
+    Divergence,
+    RankDied,
+    RankHung,
+)
 from jaxcluster.model import deaths, hints, rewrite
 from jaxcluster.model.outputs import CellRecord, traceback_lines
 from jaxcluster.ranks import begin_ranks, name_ranks
@@ -134,9 +141,13 @@ def _stopped(ending: Ending) -> Exception | CellInterrupted | None:
 
 def _failed(ending: Ending) -> CellFailed | None:
     errors = {r: e for r, e in ending.record.errors.items() if r in ending.ranks_with("error")}
-    if not errors or (ending.refusal is not None and ending.refusal.kind in DIVERGED):
+    kind = ending.refusal.kind if ending.refusal is not None else ""
+    of_xla = kind == "torn" and errors and errors[min(errors)].ename in XLA_ERRORS
+    if not errors or (kind in DIVERGED and not of_xla):
         return None
     hosts, more = ending.hosts, list[str]()
+    if of_xla:
+        more.append("XLA launched a program on some ranks, and refused it on others.")
     if stopped := ending.ranks_with("refused"):
         more.append(f"{begin_ranks(stopped, hosts)} stopped before the next launch.")
     if interrupted := ending.ranks_with("interrupted"):

@@ -252,6 +252,28 @@ def test_who_is_silent_after_xla_refused_a_launch_elsewhere_is_in_it(made: Made)
     assert (kind, seq, refusal["kind"], refusal["causes"]) == ("closed", 5, "torn", [0])
 
 
+@pytest.mark.parametrize(
+    ("ends", "kind"),
+    [
+        (("failed in XLA", "ok"), "torn"),
+        (("failed in XLA", "unfinished"), "torn"),
+        (("error", "unfinished"), "torn"),
+        (("failed in XLA", "failed in XLA"), "failed"),
+        (("unfinished", "unfinished"), "failed"),  # a step that takes long
+    ],
+)
+def test_ranks_of_which_xla_has_left_some_behind_are_torn(
+    made: Made, ends: tuple[str, str], kind: str
+) -> None:
+    made.begin(5, 0, 1)
+    for rank, end in enumerate(ends):
+        made.main[rank].tell("end", end, [])
+    made.step()
+    told = [made.base[0].is_told()[1] for _ in range(2)]
+    assert [one[0] for one in told] == ["closed", "over"]
+    assert told[1][2]["kind"] == kind
+
+
 # --------------------------------------------------------------------------- long frames
 
 

@@ -110,6 +110,17 @@ def test_what_a_refused_rank_raises_of_its_own_does_not_hide_the_divergence(kind
     assert isinstance(verdict(ending), Divergence)
 
 
+def test_an_error_of_xlas_on_some_ranks_is_told_with_what_it_means() -> None:
+    error = verdict(
+        Ending(record(failed("JaxRuntimeError", "INTERNAL"), "ok"), Refusal("torn", (0,)))
+    )
+    assert isinstance(error, CellFailed)
+    assert told(error) == [
+        "JaxRuntimeError on rank 0: INTERNAL",
+        "XLA launched a program on some ranks, and refused it on others.",
+    ]
+
+
 def test_names_whose_numbers_may_have_met_other_turns_are_told() -> None:
     refusal = Refusal("ended", (1,), ENDED.doing, Place(7, 2), 3)
     error = verdict(Ending(record("refused", "refused", source="w = 1\ns = w"), refusal))
