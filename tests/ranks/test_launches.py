@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator, Sequence
 
 import jax
@@ -610,6 +611,8 @@ ATTACK_KINDS = {
     "another thread": ("by_thread({} * 8e-6)", range(25)),
     "the end of the stack": ("at_depth(sys.getrecursionlimit() - {})", range(20, 150, 6)),
 }
+if sys.version_info < (3, 12):  # which crashes now and then where a profile function raises
+    del ATTACK_KINDS["a profiler"]
 
 
 @pytest.mark.parametrize("path", ["shift", "aot"], ids=["fast path", "Python path"])
