@@ -178,7 +178,8 @@ HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 
 
 @pytest.mark.parametrize("page", ["train.md", "shard.md"])
-def test_the_cells_of_a_how_to_run(cluster: jaxcluster.Cluster, page: str) -> None:
+def test_the_cells_of_a_how_to_run(cluster: jaxcluster.Cluster, page: str, tmp_path: Path) -> None:
+    cluster.run(f"%cd {tmp_path}", show=False)
     codes = re.findall(r"```python\n%%spmd\n(.*?)```", (HOW_TO / page).read_text(), re.S)
     assert codes
     for code in codes:
