@@ -71,7 +71,7 @@ def test_a_stop_of_a_training_loop_leaves_all_ranks_at_the_same_step(
         assert steps >= before
         assert "False" in alike(ranks, "params.is_deleted(), float(total(params))")
         before = steps
-    assert before > 20
+    assert before > 0
     assert ranks.record.pids == pids
 
 
