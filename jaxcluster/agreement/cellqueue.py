@@ -15,8 +15,9 @@ from jaxcluster.agreement.refusals import Place, Program, Refusal
 REMEMBERED = 256  # cells that were skipped, for what arrives late
 LAUNCHES = 256  # of a cell
 MOST_TURNS = 64  # of a loop that a rank may have left out
-# Ends of a cell on a rank: XLA has failed in it; or it was broken off, and XLA is still at work.
-FAILED_IN_XLA, UNFINISHED = "failed in XLA", "unfinished"
+FAILED_IN_XLA = "failed in XLA"  # how a cell may end on a rank, beside "ok" and "error"
+# What XLA does at a cell's end: it is at work, or is so still a while after an interrupt.
+AT_WORK, STUCK = "at work", "stuck"
 
 
 # By processes of a program, a hash of the launches without collectives in a cell.
@@ -56,6 +57,7 @@ class Cell:
     spec: CellSpec
     arrived: set[int] = field(default_factory=set)
     ended: dict[int, str] = field(default_factory=dict)  # rank -> "ok", "error", FAILED_IN_XLA...
+    at_work: dict[int, str] = field(default_factory=dict)  # rank -> AT_WORK or STUCK
     folded: dict[int, Folded] = field(default_factory=dict)
     refusal: Refusal | None = None
     launched: deque[tuple[Program, Place]] = field(default_factory=lambda: deque(maxlen=LAUNCHES))
@@ -71,9 +73,10 @@ class Cell:
 
     @property
     def is_split(self) -> bool:
-        """Whether XLA has failed on some of its ranks alone, or is still at work there."""
-        ends = [*self.ended.values()]
-        return any(0 < ends.count(one) < len(ends) for one in (FAILED_IN_XLA, UNFINISHED))
+        """Whether some of its ranks wait in XLA for others that are out of it."""
+        has_failed = FAILED_IN_XLA in self.ended.values()
+        is_alone = STUCK in self.at_work.values() and len(self.at_work) < len(self.ended)
+        return is_alone or (has_failed and bool(self.at_work))
 
     def covers(self, program: Program) -> bool:
         """Whether all processes of a program run the cell."""

@@ -200,14 +200,18 @@ class Agreement:
         self._tasks.clear()
         self._lane().folds.clear()
 
-    def end(self, outcome: str) -> None:
-        """The main thread, which calls it, makes no more launches in its cell."""
+    def end(self, outcome: str, at_work: str = "") -> None:
+        """The main thread, which calls it, makes no more launches in its cell.
+
+        Args:
+          outcome, at_work: see ``Referee.end``.
+        """
         lane = self._lane()
         self._note_failed(lane)
         self.seq = 0
         folded = [[processes, value] for processes, (_, value) in lane.folds.items()]
         lane.folds.clear()
-        _say(lane.socket, "end", outcome, folded)
+        _say(lane.socket, "end", outcome, folded, at_work)
 
     # --------------------------------------------------------------- launches
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 
 from jaxcluster.agreement.cellqueue import (
     FAILED_IN_XLA,
-    UNFINISHED,
     Cell,
     CellQueue,
     CellSpec,
@@ -185,17 +184,22 @@ class Referee:
             return [Skip(rank, spec.seq, why)]
         return self._begin_cells() + self._settle()
 
-    def end(self, rank: int, outcome: str, folded: Folded | None = None) -> list[Answer]:
+    def end(
+        self, rank: int, outcome: str, folded: Folded | None = None, at_work: str = ""
+    ) -> list[Answer]:
         """A rank's main thread has ended its cell, and makes no more launches in it.
 
         Args:
-          outcome: "ok", "error", FAILED_IN_XLA, UNFINISHED, or the error's text.
+          outcome: "ok", "error", FAILED_IN_XLA, or the error's text.
           folded: hashes the launches without collectives.
+          at_work: AT_WORK or STUCK if XLA still computes; else "".
         """
         cell = self.cells.end(rank, outcome)
         if cell is None:
             return []
         cell.folded[rank] = folded or {}
+        if at_work:
+            cell.at_work[rank] = at_work
         answers: list[Answer] = []
         if outcome != "ok":
             doing = self._doing_of(cell, _failed(rank, outcome))
@@ -651,7 +655,7 @@ class Referee:
 
 
 def _failed(rank: int, outcome: str) -> Doing:
-    return Doing(rank, "failed", "" if outcome in ("error", FAILED_IN_XLA, UNFINISHED) else outcome)
+    return Doing(rank, "failed", "" if outcome in ("error", FAILED_IN_XLA) else outcome)
 
 
 def _missing(key: Key, group: Group) -> list[int]:

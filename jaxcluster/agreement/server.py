@@ -233,9 +233,9 @@ class Server:
                 spec = CellSpec(**{**arguments[0], "ranks": tuple(arguments[0]["ranks"])})
                 self._answer(referee.arrive(rank, spec))
             case "end":
-                outcome, folded = arguments
+                outcome, folded, at_work = arguments
                 hashes = {tuple(processes): value for processes, value in folded}
-                self._answer(referee.end(rank, outcome, hashes))
+                self._answer(referee.end(rank, outcome, hashes, at_work))
             case "unmade":
                 self._answer(referee.unmade(rank, *arguments))
             case "cancel" | "stop":

@@ -177,8 +177,8 @@ def is_any_unfinished() -> bool:
     """
     if (jax := sys.modules.get("jax")) is None:
         return False
-    spanning = (array for array in jax.live_arrays() if not array.is_fully_addressable)
-    return any(not array.is_deleted() and not is_ready(array) for array in spanning)
+    unfinished = [a for a in jax.live_arrays() if not (a.is_deleted() or a.is_ready())]
+    return not all(array.is_fully_addressable for array in unfinished)
 
 
 def base_array(array: Any) -> Any:

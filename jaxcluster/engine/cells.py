@@ -18,7 +18,7 @@ from typing import Any
 from IPython.core.error import StdinNotImplementedError
 
 from jaxcluster import wire
-from jaxcluster.agreement.cellqueue import FAILED_IN_XLA, UNFINISHED
+from jaxcluster.agreement.cellqueue import AT_WORK, FAILED_IN_XLA, STUCK
 from jaxcluster.agreement.client import Agreement, Divergence, Stopped
 from jaxcluster.engine import (
     debugging,
@@ -230,28 +230,29 @@ class CellRunner:
             running.has_left = running.over = True
             repair_builtins()
             self.given.forget()
-            outcome = self._outcome(running)
             try:
-                self.agreement.end(outcome)
+                self.agreement.end(*self._outcome(running))
             except Exception:  # the cell has broken what it takes to say it
                 repair_modules()
-                self.agreement.end(outcome)
+                self.agreement.end(*self._outcome(running))
 
-    def _outcome(self, running: Running) -> str:
-        """How the cell has ended, as the referee is told.
+    def _outcome(self, running: Running) -> tuple[str, str]:
+        """How the cell has ended, and whether XLA is still at work, for the referee.
 
-        After an interrupt in a wait for XLA the rank tells whether XLA is still at work, since it
-        may wait for a rank on which it has failed.
+        It may wait for a rank on which XLA has failed. After an interrupt it gets time to finish.
         """
-        if running.error is not None and running.error.ename in XLA_ERRORS:
-            return FAILED_IN_XLA
-        if running.interrupts:
-            until = time.monotonic() + FINISH_S
-            while (is_unfinished := is_any_unfinished()) and time.monotonic() < until:
+        at_work, until = "", time.monotonic() + FINISH_S
+        if running.status != "ok" or self.agreement.taken() != running.taken:
+            while is_any_unfinished():
+                at_work = STUCK if running.interrupts else AT_WORK
+                if not running.interrupts or time.monotonic() > until:
+                    break
                 time.sleep(READY_POLL_S)
-            if is_unfinished:
-                return UNFINISHED
-        return "ok" if running.status == "ok" else "error"
+            else:
+                at_work = ""
+        if running.error is not None and running.error.ename in XLA_ERRORS:
+            return FAILED_IN_XLA, at_work
+        return "ok" if running.status == "ok" else "error", at_work
 
     async def _run(self, running: Running) -> wire.CellReply:
         cell = running.cell
@@ -267,6 +268,7 @@ class CellRunner:
             attempt(self.history.begin, cell)
         self.given.forget()
         self.agreement.begin(cell.seq)
+        running.taken = self.agreement.taken()
         self.control.ticking = running.shown
         await self._execute(running)
         is_child = self.is_child()

@@ -30,6 +30,7 @@ class Running:
       heard: it was, once, and goes on as it likes.
       unheard: an interrupt came where it could not be raised, and comes again.
       unheard_since: since when that is so; 0: it is not.
+      taken: agreed launches of this process before it.
       has_left: its own code is over: IPython renders its error.
       over: it launches nothing any more.
       is_mute: the message of its exception does not end.
@@ -50,6 +51,7 @@ class Running:
     heard: bool = False
     unheard: bool = False
     unheard_since: float = 0.0
+    taken: int = 0
     has_left: bool = False
     left_at: float = 0.0
     over: bool = False

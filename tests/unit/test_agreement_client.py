@@ -103,7 +103,7 @@ def test_where_jax_asks_for_a_layout_the_answer_is_waited_for(rank: Rank) -> Non
 
 
 def test_what_is_refused_is_not_launched_and_says_why(rank: Rank) -> None:
-    rank.other.main.tell("end", "ok", [])
+    rank.other.main.tell("end", "ok", [], "")
     with pytest.raises(Divergence, match="Rank 1 ended the cell without") as c:
         rank.launch(call=lambda: pytest.fail("it was launched"))
     assert c.value.refusal is not None and c.value.refusal.causes == (1,)
@@ -114,7 +114,7 @@ def test_what_is_refused_is_not_launched_and_says_why(rank: Rank) -> None:
 
 def test_a_long_refusal_comes_in_pieces(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "PIECE", 40)
-    rank.other.main.tell("end", "ok", [])
+    rank.other.main.tell("end", "ok", [], "")
     with pytest.raises(Divergence, match="ended the cell") as caught:
         rank.launch()
     assert caught.value.refusal is not None and len(caught.value.refusal.doing) == 2
@@ -157,12 +157,12 @@ def test_launches_without_collectives_wait_for_nobody_but_each_so_many(rank: Ran
 def test_their_hash_is_told_at_the_cells_end(rank: Rank) -> None:
     rank.launch(FOLDED)
     rank.agreement.end("ok")
-    rank.other.main.tell("end", "ok", [[[0, 1], 1]])
+    rank.other.main.tell("end", "ok", [[[0, 1], 1]], "")
     kind, (what, seq, refusal, _) = rank.other.base.is_told()
     assert (kind, what, seq, refusal["kind"]) == (b"J", "over", 5, "uneven")
     rank.begin(6)
     rank.agreement.end("ok")  # none of the cell before
-    rank.other.main.tell("end", "ok", [])
+    rank.other.main.tell("end", "ok", [], "")
     assert rank.other.base.is_told()[1][2] is None
 
 
@@ -177,7 +177,7 @@ def test_what_xla_refuses_on_one_rank_alone_is_told(rank: Rank) -> None:
     rank.agreement.end("error")
     assert rank.agreement.taken() == 1  # it has its place among the agreed ones
     rank.other.base.is_told()  # closed, since it failed
-    rank.other.main.tell("end", "error", [])
+    rank.other.main.tell("end", "error", [], "")
     assert rank.other.base.is_told()[1][2]["kind"] == "torn"
 
 

@@ -100,7 +100,7 @@ def test_a_rank_with_several_threads_is_told_in_which_order_they_launch(made: Ma
 
 def test_a_cell_that_a_rank_ends_is_closed_and_over(made: Made) -> None:
     made.begin(5, 0, 1, 2)
-    made.main[2].tell("end", "ok", [])
+    made.main[2].tell("end", "ok", [], "")
     for rank in (0, 1):
         made.main[rank].launch(0, 1, 2)
     made.step()
@@ -112,7 +112,7 @@ def test_a_cell_that_a_rank_ends_is_closed_and_over(made: Made) -> None:
     assert made.base[0].is_told() == (b"J", ["closed", 5, told, True])
     assert made.base[1].is_told() == (b"J", ["closed", 5, told, False])
     for rank in (0, 1):
-        made.main[rank].tell("end", "error", [])
+        made.main[rank].tell("end", "error", [], "")
     made.step()
     assert made.base[0].is_told() == (b"J", ["over", 5, told, True])
 
@@ -120,7 +120,7 @@ def test_a_cell_that_a_rank_ends_is_closed_and_over(made: Made) -> None:
 def test_a_cell_that_is_ok_is_over_without_a_refusal(made: Made) -> None:
     made.begin(5, 0, 1)
     for rank in (0, 1):
-        made.main[rank].tell("end", "ok", [[[0, 1], 99]])
+        made.main[rank].tell("end", "ok", [[[0, 1], 99]], "")
     made.step()
     assert made.base[0].is_told() == (b"J", ["over", 5, None, True])
     assert made.base[1].is_told() == (b"J", ["over", 5, None, False])
@@ -228,7 +228,7 @@ def test_one_xla_refusal_of_many_ranks_is_an_error_of_the_programs(made: Made) -
     made.step()
     for rank in (0, 1):
         made.main[rank].tell("unmade", "", 1)
-        made.main[rank].tell("end", "error", [])
+        made.main[rank].tell("end", "error", [], "")
     made.step()
     told = [made.base[0].is_told()[1] for _ in range(2)]
     assert [one[0] for one in told] == ["closed", "over"]
@@ -241,7 +241,7 @@ def test_who_is_silent_after_xla_refused_a_launch_elsewhere_is_in_it(made: Made)
         made.main[rank].launch(0, 1)
     made.step()
     made.main[0].tell("unmade", "", 1)
-    made.main[0].tell("end", "ok", [])
+    made.main[0].tell("end", "ok", [], "")
     made.step()
     made.clock.now += SILENT_S - 1
     made.step()
@@ -255,19 +255,21 @@ def test_who_is_silent_after_xla_refused_a_launch_elsewhere_is_in_it(made: Made)
 @pytest.mark.parametrize(
     ("ends", "kind"),
     [
-        (("failed in XLA", "ok"), "torn"),
-        (("failed in XLA", "unfinished"), "torn"),
-        (("error", "unfinished"), "torn"),
-        (("failed in XLA", "failed in XLA"), "failed"),
-        (("unfinished", "unfinished"), "failed"),  # a step that takes long
+        ([("failed in XLA", ""), ("ok", "at work")], "torn"),
+        ([("failed in XLA", ""), ("error", "stuck")], "torn"),
+        ([("error", ""), ("error", "stuck")], "torn"),
+        ([("failed in XLA", ""), ("ok", "")], "failed"),
+        ([("failed in XLA", ""), ("failed in XLA", "")], "failed"),
+        ([("error", ""), ("ok", "at work")], "failed"),
+        ([("error", "stuck"), ("error", "stuck")], "failed"),  # a step that takes long
     ],
 )
 def test_ranks_of_which_xla_has_left_some_behind_are_torn(
-    made: Made, ends: tuple[str, str], kind: str
+    made: Made, ends: list[tuple[str, str]], kind: str
 ) -> None:
     made.begin(5, 0, 1)
-    for rank, end in enumerate(ends):
-        made.main[rank].tell("end", end, [])
+    for rank, (outcome, at_work) in enumerate(ends):
+        made.main[rank].tell("end", outcome, [], at_work)
     made.step()
     told = [made.base[0].is_told()[1] for _ in range(2)]
     assert [one[0] for one in told] == ["closed", "over"]
