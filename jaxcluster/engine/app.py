@@ -99,15 +99,24 @@ class JaxEngine(IPEngine):
             finally:
                 is_over = True
 
-        run = functools.partial(self.loop.run_sync, start)
-        while True:
+        def goes_on() -> bool:
             try:
                 run()
-                return
             except BaseException as error:
                 if is_over or not self.rank.attached:
                     raise
                 log.error(error)
+                return True
+            return False
+
+        run = functools.partial(self.loop.run_sync, start)
+        while True:
+            try:
+                if not goes_on():
+                    return
+            except BaseException:  # the next alarm, which came while that was told
+                if is_over or not self.rank.attached:
+                    raise
             run = self.loop.start
 
     def init_signal(self) -> None:

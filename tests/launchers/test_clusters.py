@@ -306,11 +306,10 @@ def test_ranks_that_are_killed_are_replaced(
     host = host_of(way, killed[0]).name
     assert f"died (killed by SIGKILL on host {host})" in cell.text
     assert "x (parts of it were on a rank that is gone)" in cell.text
+    notebook.ok(SETUP)  # x is lost with the rank that had a part of it
     check_whole(notebook)
     now = pids(notebook)
     assert all(now[rank] != there[rank] for rank in killed)
-    # x is lost with the rank that had a part of it: the next test begins with new ranks
-    notebook.ok(SETUP)
 
 
 # ------------------------------------------------------------------------------- the end

@@ -121,7 +121,7 @@ def shown(notebook: HostNotebook, source: str) -> Cell:
 
 def check_whole(notebook: HostNotebook) -> None:
     cell = shown(notebook, SUM)
-    assert not cell.error and cell.text.splitlines() == ["10.0 21.0"], cell.text
+    assert not cell.error and cell.text.split() == ["10.0", "21.0"], cell.text
 
 
 def run_course(notebook: HostNotebook) -> None:

@@ -28,8 +28,13 @@ def closes_client(cluster: jaxcluster.Cluster) -> Iterator[None]:
 
 @pytest.fixture
 def client(cluster: jaxcluster.Cluster, closes_client: None) -> Any:
-    """Of the ranks that there are: where a test had new processes come, the next has theirs."""
-    return cluster.client
+    """Of the ranks that there are: where a test had new processes come, the next has theirs.
+
+    What an engine says right after its client has connected may be lost: ipyparallel waits for it.
+    """
+    client = cluster.client
+    time.sleep(1.0)
+    return client
 
 
 def test_engine_ids_are_ranks(cluster: jaxcluster.Cluster, client: Any) -> None:

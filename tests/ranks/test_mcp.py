@@ -181,7 +181,7 @@ def test_it_reads_the_report_of_a_divergence(
     shown = looker.ok("report", cluster=cluster.name)
     now, _, before = shown.partition("BEFORE")
     assert "No rank waits for another." in now
-    assert "rank 1 ended the cell without the launch that ranks 0, 2, 3 wait for" in before
+    assert "rank 1 ended the cell without the launch that rank" in before
     assert "`if jax.process_index() != 1" in before
     said_as_json = looker.call("report", cluster=cluster.name).content[-1].text
     found = json.loads(said_as_json)
