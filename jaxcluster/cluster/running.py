@@ -236,8 +236,12 @@ class RunningCell:
         return bool(self._stuck)
 
     def _deaf(self, ranks: Sequence[int]) -> Sequence[int]:
-        """Those whose code has not heard that the cell is closed; all, after a death."""
-        if self._deaths:
+        """Those whose code has not heard that the cell is closed; all, after a death.
+
+        So too if a script has failed elsewhere, since nobody is there to stop it a second time.
+        """
+        was_stopped = self.refusal is not None and self.refusal.kind == "stopped"
+        if self._deaths or (self._is_script and not was_stopped):
             return ranks
         states = replies(self._world.link.gather(ranks, State(), timeout_s=ANSWER_S))
         return [rank for rank in ranks if rank not in states or not states[rank].heard]
