@@ -177,7 +177,11 @@ def is_any_unfinished() -> bool:
     """
     if (jax := sys.modules.get("jax")) is None:
         return False
-    unfinished = [a for a in jax.live_arrays() if not (a.is_deleted() or a.is_ready())]
+    unfinished = [
+        array
+        for array in jax.live_arrays()  # asked in C, as in ``is_ready``
+        if not any(map(operator.call, (array.is_deleted, array.is_ready)))
+    ]
     return not all(array.is_fully_addressable for array in unfinished)
 
 

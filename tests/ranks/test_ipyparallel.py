@@ -28,9 +28,9 @@ def closes_client(cluster: jaxcluster.Cluster) -> Iterator[None]:
 
 @pytest.fixture
 def client(cluster: jaxcluster.Cluster, closes_client: None) -> Any:
-    """Of the ranks that there are: where a test had new processes come, the next has theirs.
+    """A client of the processes that the cluster has now.
 
-    What an engine says right after its client has connected may be lost: ipyparallel waits for it.
+    ipyparallel loses what engines say in the first moment, and then waits for it for ever.
     """
     client = cluster.client
     time.sleep(1.0)
