@@ -43,6 +43,7 @@ POLL_S = 0.05
 RAISE_S = 0.2  # that a launch has to raise why it is refused, or it is printed
 ASKED, STALLED, LEAVING = "asked", "stalled", "leaving"  # why the referee is asked who waits
 ERROR_CHARS = 200
+LONGEST_FOLDER = 107 - len("/jaxcluster-agree-12345678/referee")  # of a Unix socket's path
 _job: Job | None = None
 
 
@@ -132,7 +133,10 @@ class Job:
 
     def _run(self, what: str, arguments: list[str], key: str) -> tuple[str, str]:
         """Start a child; returns the path that it listens on, and the line that it prints then."""
-        path = os.path.join(tempfile.mkdtemp(prefix="jaxcluster-agree-"), what)
+        folder = tempfile.gettempdir()
+        if len(os.fsencode(folder)) > LONGEST_FOLDER:
+            folder = "/tmp"
+        path = os.path.join(tempfile.mkdtemp(prefix="jaxcluster-agree-", dir=folder), what)
         self._child = subprocess.Popen(
             [sys.executable, "-P", "-m", "jaxcluster.agreement", what, path, *arguments],
             stdin=subprocess.DEVNULL,

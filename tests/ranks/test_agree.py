@@ -7,7 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,13 @@ import os
 if os.environ.get("JAXCLUSTER_AGREE") == "1":
     import jaxcluster.engine.autoagree
 """
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Where the referee's socket is: in a short path."""
+    with tempfile.TemporaryDirectory(prefix="agree-") as name:
+        yield Path(name)
 
 
 def start(case: str, folder: Path, **env: str) -> list[subprocess.Popen[str]]:
@@ -70,9 +79,9 @@ def check_nothing_is_left(folder: Path) -> None:
     ],
 )
 def test_a_mistake_of_one_process_is_an_error_in_all(
-    case: str, statuses: list[int], says: str, tmp_path: Path
+    case: str, statuses: list[int], says: str, folder: Path
 ) -> None:
-    codes, told = ended(start(case, tmp_path))
+    codes, told = ended(start(case, folder))
     assert codes == statuses
     for rank, text in enumerate(told):
         if codes[rank] > 0:
@@ -80,20 +89,20 @@ def test_a_mistake_of_one_process_is_an_error_in_all(
             assert text.count("launch") < 12, "it is told once"
         if rank != 1:
             assert "total = float(step(x))" in text
-    check_nothing_is_left(tmp_path)
+    check_nothing_is_left(folder)
 
 
-def test_a_slow_process_is_waited_for_and_named(tmp_path: Path) -> None:
-    processes = start("sleep", tmp_path)
+def test_a_slow_process_is_waited_for_and_named(folder: Path) -> None:
+    processes = start("sleep", folder)
     codes, told = ended(processes)
     assert codes == [0, 0, 0]
     assert "ranks 0, 2 wait for rank 1 since 2 s:   line 35   total = float(step(x))" in told[0]
     assert "wait" not in told[2], "one process tells it"
-    check_nothing_is_left(tmp_path)
+    check_nothing_is_left(folder)
 
 
-def test_a_signal_has_a_process_tell_who_waits(tmp_path: Path) -> None:
-    processes = start("sleep", tmp_path)
+def test_a_signal_has_a_process_tell_who_waits(folder: Path) -> None:
+    processes = start("sleep", folder)
     assert processes[0].stderr is not None
     for line in processes[0].stderr:
         if "wait for" in line:
@@ -105,12 +114,11 @@ def test_a_signal_has_a_process_tell_who_waits(tmp_path: Path) -> None:
 
 
 def test_a_variable_turns_it_on_without_a_line_of_code(tmp_path: Path) -> None:
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(AUTO)
-    (tmp_path / "tmp").mkdir()
-    path = os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")])
-    started = start("auto", tmp_path / "tmp", PYTHONPATH=path, JAXCLUSTER_AGREE="1")
-    codes, told = ended(started)
+    """In a folder whose path is too long for a socket."""
+    (tmp_path / "sitecustomize.py").write_text(AUTO)
+    folder = tmp_path / ("long-" * 20)
+    folder.mkdir()
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    codes, told = ended(start("auto", folder, PYTHONPATH=path, JAXCLUSTER_AGREE="1"))
     assert codes == [1, 1, 1]
     assert all("came to launch different programs" in text for text in told)
-    check_nothing_is_left(tmp_path / "tmp")

@@ -19,7 +19,7 @@ _heard: list[Any] = []
 
 
 def hear_host_values(given: Given) -> bool:
-    """Have ``given`` told of them (jax 0.10.2 and 0.12).
+    """Have ``given`` told of them (jax 0.9.1 to 0.12).
 
     What is no array that spans a program's devices comes to ``pxla.shard_arg_handlers``, on JAX's
     fast path too.
@@ -36,6 +36,9 @@ def hear_host_values(given: Given) -> bool:
 
     handlers: Any = pxla.shard_arg_handlers
     cls: Any = jax_array.ArrayImpl
+    # Python's own numbers become arrays of numpy's. jax 0.9 has all numpy arrays become its own type,
+    # which is none of numpy's.
+    given_types = {literals.TypedNdArray, *literals.typed_scalar_types}
     makers = [(name, getattr(jax_array, name)) for name in MAKERS]
     if _heard:
         return _heard[0] is given
@@ -54,8 +57,7 @@ def hear_host_values(given: Given) -> bool:
     for kind in list(handlers):
         if kind is cls:
             handlers[kind] = hearing(handlers[kind], lambda array: array.is_fully_addressable)
-        elif issubclass(kind, np.ndarray | np.generic) or kind in literals.typed_scalar_types:
-            # Python's own numbers become arrays of numpy's.
+        elif issubclass(kind, np.ndarray | np.generic) or kind in given_types:
             handlers[kind] = hearing(handlers[kind], lambda value: True)
 
     def telling(make: Any) -> Any:
