@@ -35,8 +35,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background co
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
-# Tests of hosts, pages and notebooks wait for many processes, each with a deadline.
-TIMING_BOUND = {Path(__file__).parent / name for name in ("launchers", "lab", "notebooks")}
 NOT_LIVE = {Path(__file__).parent / name for name in ("unit", "sim", "packaging")}
 
 
@@ -45,8 +43,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if NOT_LIVE.isdisjoint(item.path.parents):
             item.add_marker("live")
-        if not TIMING_BOUND.isdisjoint(item.path.parents):
-            item.add_marker("timing_bound")
     if os.environ.get("JAXCLUSTER_TEST_CASES") == "one":
         kept = one_case(items)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])

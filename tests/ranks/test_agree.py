@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.timing_bound  # three imports of JAX at once
-
 JOB = Path(__file__).parents[1] / "jobs" / "job.py"
 LIMIT_S = 120
 SIZE = 3

@@ -93,10 +93,10 @@ def test_a_stop_of_two_loops_on_parts_of_the_ranks_ends_the_one_that_was_meant(
     ranks.run(half + "float(total(v))", show=False)
     left = ranks.submit("while True: total(v)", ranks=[0, 1])
     right = ranks.submit(
-        "end = time.monotonic() + 1\nn = 0\nwhile float(total(v)) and n < 200: n += 1\nprint(n)",
+        "n = 0\nwhile float(total(v)) and n < 200: n += 1; time.sleep(0.01)\nprint(n)",
         ranks=[2, 3],
     )
-    until(lambda: all(s.state == "running" for s in ranks.status()), "all ranks run")
+    until(lambda: all(s.state == "running" for s in ranks.status()[:2]), "the first two run")
     left.stop()
     with pytest.raises(CellInterrupted):
         left.wait()

@@ -427,7 +427,7 @@ def test_a_pull_leaves_no_value_held_on_any_rank(cluster: jaxcluster.Cluster) ->
     """However it ends; a rank would keep the arrays in memory."""
     count = (
         "import gc\nfrom jaxcluster.engine.values import Held\n"
-        "gc.collect(); print(sum(isinstance(o, Held) for o in gc.get_objects()))"
+        "gc.collect(); print(sum(type(o) is Held for o in gc.get_objects()))"
     )
 
     def held() -> set[str]:

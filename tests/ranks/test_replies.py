@@ -278,7 +278,7 @@ class Junk(Exception):
         ("e = ValueError('loop'); e.__cause__ = e; raise e", "ValueError"),
         ("%%no_such_magic\ntext", "UsageError"),
         ("%%time\n1/0", "ZeroDivisionError"),
-        ("compile('\\0', 'x', 'exec')", "SyntaxError"),
+        ("compile('(', 'x', 'exec')", "SyntaxError"),
         ("exec('a b')", "SyntaxError"),
         ("raise StopIteration", "StopIteration"),
     ],
