@@ -20,7 +20,7 @@ import psutil
 import zmq
 from jupyter_client import KernelManager
 
-from jaxcluster.allocation.supervisor import quit_warm
+from jaxcluster.allocation.here import quit_warm
 from jaxcluster.cluster import stop_owned
 
 MARK = "JAXCLUSTER_RUNTIME_DIR"

@@ -31,6 +31,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import zmq
@@ -59,7 +60,7 @@ from jaxcluster.supervision.processes import process_token
 from jaxcluster.wire import forks
 from jaxcluster.wire.ops.agreement import AgreedLaunch, Looked, Waiting
 from jaxcluster.wire.ops.start import Reserved
-from jaxcluster.wire.requests import Reply, Request, parsed
+from jaxcluster.wire.requests import EVENT, Reply, Request
 
 TICK_S = 0.05
 FILE = "/tmp/ipykernel_jaxcluster/cell_{}.py"
@@ -322,8 +323,9 @@ class LightAgent(Agent):
     pids = itertools.count(1_000_000)
 
     def __init__(self, number: int, house: House) -> None:
-        options = argparse.Namespace(lease=20.0, first_lease=60.0, limit=LIMIT, bind="")
-        super().__init__(options, folders.make(house.folder, house.folder))
+        options = argparse.Namespace(lease=20.0, first_lease=60.0, limit=LIMIT, bind="", owner="")
+        family: Any = SimpleNamespace(reap_others=lambda: None, exits=[])
+        super().__init__(options, folders.make(house.folder, house.folder), family)
         self.number, self.house = number, house
         keys = transport.new_keys()
         self.router, endpoint = transport.open_router(house.context, "tcp://127.0.0.1:*", keys)
@@ -363,7 +365,7 @@ class LightAgent(Agent):
 
         def send(op: str, body: Any) -> None:
             if op == "exit":
-                self._post(client, [b"fork", forks.line_of(forks.Exit("rank", number, -9))])
+                self._post(client, [EVENT, forks.line_of(forks.Exit("rank", number, -9))])
             elif self.clients.get(client.name) is client:
                 self._post(client, [to, wire.encode(op, id, body)])
 
@@ -375,12 +377,11 @@ class LightAgent(Agent):
             return None, b""  # its ranks ask the referee themselves
         return super()._do(client, request, *more)
 
-    def _to_fork(self, client: Client, line: bytes) -> None:
-        message = json.loads(line)
-        command, answer = parsed(message), None
-        if isinstance(command, forks.Spawn):
-            answer = [self._spawn(proc) for proc in command.procs]
-        self._post(client, [b"fork", forks.line_of(Reply(message["id"], answer))])
+    def _ask_family(self, client: Client, id: int, request: Request[Any]) -> None:
+        answer = None
+        if isinstance(request, forks.Spawn):
+            answer = [self._spawn(proc) for proc in request.procs]
+        self._reply(client, Reply(id, answer))
 
     def _spawn(self, proc: forks.Process) -> int:
         pid = next(self.pids)

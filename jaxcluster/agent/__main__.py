@@ -11,20 +11,25 @@ import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from jaxcluster.agent import folder as folders
-from jaxcluster.agent.messages import LIMIT
-from jaxcluster.agent.server import FIRST_LEASE_S, LEASE_S, Agent
+from jaxcluster.agent.family import Family
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.host.processes import allow_files
+
+LEASE_S = 20.0
+FIRST_LEASE_S = 60.0  # a start of many hosts takes its time until it connects to the first
 
 
 def main(argv: list[str] | None = None) -> None:
     """Run an agent. Words that it does not know are left: ipyparallel's launchers add some."""
     parser = argparse.ArgumentParser(prog="python -m jaxcluster.agent")
     parser.add_argument("--owner-key", required=True, help="the public key of its owner")
-    parser.add_argument("--bind", default="", help="else any TCP port of its address's family")
+    parser.add_argument(
+        "--bind", default="", help="'ipc': in its own folder; else any TCP port of its address"
+    )
     parser.add_argument("--lease", type=float, default=LEASE_S, help="seconds without a client")
     parser.add_argument(
         "--first-lease", type=float, default=FIRST_LEASE_S, help="seconds until the first client"
@@ -33,16 +38,18 @@ def main(argv: list[str] | None = None) -> None:
         "--signalled-status", type=int, default=0, help="exit status after a signal"
     )
     parser.add_argument("--owner-stdin", action="store_true", help="end with standard input")
+    parser.add_argument("--owner", default="", help="end with this process: PID:START")
+    parser.add_argument("--place", default="", help="where its folder is to lie")
     parser.add_argument("--id", default="", help="the cluster's name for this host's agent")
     parser.add_argument("--fence", action="store_true", help="end an older agent of this id first")
-    parser.add_argument("--limit", type=int, default=LIMIT, help="bytes kept for a client")
+    parser.add_argument("--limit", type=int, default=64 << 20, help="bytes kept for a client")
     options = parser.parse_known_args(argv)[0]
     if not re.fullmatch("[0-9a-f]{64}", options.owner_key):
         parser.error("--owner-key is a public key: 64 hexadecimal digits")
-    options.umask = os.umask(0o077)
+    umask = os.umask(0o077)
     allow_files()
     try:
-        place = folders.root()
+        place = Path(options.place) if options.place else folders.root()
         folders.sweep(place)
         if options.fence:
             folders.fence(place, options.id)
@@ -50,7 +57,11 @@ def main(argv: list[str] | None = None) -> None:
     except JaxClusterError as error:
         _announce({"error": error.message, "hint": error.hint})
         sys.exit(1)
-    agent = Agent(options, folder)
+    family = Family(folder, options.id, umask)
+    # Last: the fork server's imports, which take longest, are on their way by now.
+    from jaxcluster.agent.server import Agent
+
+    agent = Agent(options, folder, family)
     try:
         _announce(asdict(agent.start()))
         agent.run()

@@ -2,8 +2,7 @@
 
     agents = Agents(keys)
     host = agents.connect(endpoint, key, name="h1")    an agent, as its own line says where it is
-    host.ask(Mkdir("code"))                            requests to the agent itself
-    host.ask(forks.Spawn([...]))                       ... and to the fork server there
+    host.ask(Mkdir("code"))                            requests to the agent
     host.rank(3, on_message).send([envelope, buffer])  rank 3's socket, as ``Link`` has it
 
 A cut connection is made again by itself, and what was sent meanwhile arrives then: nobody who
@@ -39,7 +38,7 @@ from jaxcluster.agent.requests import Get
 from jaxcluster.agent.transport import Keys
 from jaxcluster.errors import LaunchError
 from jaxcluster.wire import forks
-from jaxcluster.wire.requests import AGENT, FORK, Reply, Request
+from jaxcluster.wire.requests import AGENT, EVENT, Reply, Request
 from jaxcluster.wire.sockets import Buffer, has_come
 
 CLOSE_S = 2.0
@@ -193,15 +192,12 @@ class Host:
       state: of the connection.
       since: when it became that, by ``time.monotonic``.
       why: why it has ended or was refused.
-      fork_alive: whether its fork server is.
-      on_event: called on the thread with each event of that which answers no command; with
-        ``forks.Lost`` at last.
+      on_event: called on the thread with what it tells unasked; with ``forks.Lost`` at last.
     """
 
     def __init__(self, agents: Agents, endpoint: str, key: str, name: str) -> None:
         self.endpoint, self.key, self.name = endpoint, key, name
         self.state, self.since, self.why = State.CONNECTING, time.monotonic(), ""
-        self.fork_alive = True
         self.on_event: Callable[[forks.Event], None] | None = None
         self._agents = agents
         self._alarm: float | None = None  # when the thread is to look at it, at the latest
@@ -216,7 +212,7 @@ class Host:
     # ------------------------------------------------------------------ for its owner
 
     def ask(self, request: Request[R], timeout_s: float = 10.0, data: Buffer | None = None) -> R:
-        """A request to the agent, or to its fork server; returns its answer.
+        """A request to the agent; returns its answer.
 
         Raises:
           LaunchError: it refuses, has ended, or does not answer within ``timeout_s``.
@@ -321,22 +317,12 @@ class Host:
             return
         self._waiting.clear()
         self._become(State.ENDED, why)
-        self._answer_all(AGENT, FORK)
-        self._hear_fork(forks.Lost())
-
-    def _answer_all(self, *to: bytes) -> None:
-        """What was asked there has no answer any more."""
-        with self._lock:
+        with self._lock:  # what was asked there has no answer any more
             for asked in self._asked.values():
-                if asked.request.goes_to in to:
-                    asked.answer.put(None)
+                asked.answer.put(None)
+        self._tell(forks.Lost())
 
-    def _hear_fork(self, event: forks.Event) -> None:
-        if isinstance(event, forks.Lost):
-            if not self.fork_alive:
-                return
-            self.fork_alive = False
-            self._answer_all(FORK)
+    def _tell(self, event: forks.Event) -> None:
         if self.on_event is not None:
             self.on_event(event)
 
@@ -408,12 +394,8 @@ class Host:
             self._transmit()
 
     def _deliver(self, to: bytes, frames: list[Any]) -> None:
-        if to == FORK:
-            message = forks.message_in(frames[0].bytes)
-            if isinstance(message, Reply):
-                self._answer(message, ())
-            else:
-                self._hear_fork(message)
+        if to == EVENT:
+            self._tell(forks.event_in(frames[0].bytes))
         elif to == AGENT:
             reply = wire.parse(Reply, json.loads(frames[0].bytes))
             if reply.ending:
@@ -435,7 +417,7 @@ class Ended(LaunchError):
 
 
 class Asked(Generic[R]):
-    """A request to an agent or its fork server, once it is sent."""
+    """A request to an agent, once it is sent."""
 
     def __init__(self, host: Host, request: Request[R]) -> None:
         self.host, self.id, self.request = host, next(host._ids), request
@@ -446,9 +428,9 @@ class Asked(Generic[R]):
         host = self.host
         with host._lock:
             host._asked[self.id] = self
-        if host.state is State.ENDED or (self.request.goes_to == FORK and not host.fork_alive):
+        if host.state is State.ENDED:
             self.answer.put(None)
-        frames = [self.request.goes_to, self.request.told(self.id)]
+        frames = [AGENT, self.request.told(self.id)]
         host._send(frames if data is None else [*frames, data])
 
     def wait(self, timeout_s: float) -> tuple[R, memoryview]:
@@ -462,9 +444,8 @@ class Asked(Generic[R]):
         finally:
             self.forget()
         if answer is None:
-            who = "The fork server of host" if self.request.goes_to == FORK else "Host"
             raise LaunchError(
-                f"{who} {self.host.name} did not answer {self.request.cmd!r} within "
+                f"Host {self.host.name} did not answer {self.request.cmd!r} within "
                 f"{timeout_s:.3g} s{self.host.condition}.",
                 WAIT_LONGER if isinstance(self.request, forks.Spawn) else "",
             )
@@ -474,7 +455,7 @@ class Asked(Generic[R]):
         """Its answer and the data in it; None where it has not come within ``timeout_s``.
 
         Raises:
-          Ended: the host or its fork server has.
+          Ended: the host has.
           LaunchError: it refuses.
         """
         try:

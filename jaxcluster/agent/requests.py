@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,28 @@ DRAFT = ".part~"
 
 class Quit(Request[None], cmd="quit"):
     """End, with all that runs there."""
+
+
+class Detach(Request[None], cmd="detach"):
+    """It is nobody's now; or its owner's again.
+
+    Attributes:
+      found_by: files there without which nobody finds the way to it: it ends with one of them.
+    """
+
+    detached: bool
+    found_by: list[str] = field(default_factory=list)
+
+
+class Introduce(Request[None], cmd="introduce"):
+    """Which process its client is: what one of this host leaves in its memory is removed.
+
+    Attributes:
+      token: its ``process_token``, which means something in this ``pid_space``.
+    """
+
+    token: str
+    pid_space: str
 
 
 class Facts(Request[HostFacts], cmd="facts"):

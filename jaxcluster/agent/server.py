@@ -1,7 +1,8 @@
 """The agent of one host: ``python -P -m jaxcluster.agent --owner-key KEY [--bind tcp://ADDRESS:*]``.
 
-It makes a private folder, starts the fork server as its child, opens one socket, and prints one
-JSON line that says where it is, what its public key is, and what the host has (``report``):
+It makes a private folder, starts the fork server as its child (``family``), opens one socket, and
+prints one JSON line that says where it is, what its public key is, and what the host has
+(``report``):
 
     {"jaxcluster-agent": 1, "endpoint": "tcp://10.0.0.2:41234", "key": "...", "host": "h1", ...}
 
@@ -10,11 +11,11 @@ or, where it can't, ``{"jaxcluster-agent": 1, "error": "...", "hint": "...", "ho
 What comes on the socket are messages of sessions (``messages``), one session for each client. The
 first frame of a message says to whom:
 
-    fork    JSON lines for the fork server, as they are: each client has its own connection to it.
-            ``detach`` alone is the agent's, which then needs no owner
     3       rank 3: an envelope and buffers, for its own socket; one DEALER for each client, so that
             answers go to who has asked
-    agent   one of ``requests``, for the agent itself, data behind it
+    agent   one of ``requests``, or of ``wire.forks`` for the processes here; data behind it
+
+What it tells unasked, as the ends of processes, goes to all clients as ``event``.
 
 A process to be spawned with ``"inherit": true`` gets the host's own environment under its ``env``;
 what this agent's own launcher set to number its processes is left out.
@@ -22,10 +23,14 @@ what this agent's own launcher set to number its processes is left out.
 When a client's session is full, the agent stops reading what ranks send to that client until it is
 no more; the ranks' sockets fill up and the ranks wait.
 
-It ends, with all that it has started, when it is told to; when its standard input ends
-(``--owner-stdin``), where it is detached as soon as nobody is connected; when its fork server has
-ended; and when no client with its owner's key has been connected for the time of its lease. Time in
-which the agent itself was stopped does not count.
+It ends, with all that it has started, when it is told to, and
+
+- on another host, when its standard input ends (``--owner-stdin``), where it is detached as soon as
+  nobody is connected; and when no client with its owner's key has been connected for the time of
+  its lease. Time in which the agent itself was stopped does not count;
+- on its owner's machine (``--owner``), when its standard input or that process ends. There is no
+  lease: it lives on without processes for its owner's next cluster, ``IDLE_S`` long. Detached, it
+  has no owner, and ends with its last process, or when nobody can find the way to it any more.
 """
 
 from __future__ import annotations
@@ -34,10 +39,8 @@ import argparse
 import contextlib
 import json
 import os
-import select
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -50,41 +53,25 @@ import zmq
 
 from jaxcluster.agent import folder as folders
 from jaxcluster.agent import report, requests, transport
-from jaxcluster.agent.forkserver_client import ForkServerClient
+from jaxcluster.agent.family import Family
 from jaxcluster.agent.messages import Session, new_name, sender_of
 from jaxcluster.agent.report import AgentFacts
 from jaxcluster.agreement.frames import Relay
+from jaxcluster.host import shared_memory
 from jaxcluster.host.reachability import connection_errors
-from jaxcluster.supervision import ends, processes, starting
-from jaxcluster.wire import encode_body
-from jaxcluster.wire.forks import Detach, Lost, Process, Spawn, line_of
-from jaxcluster.wire.requests import Reply, Request, parsed
+from jaxcluster.supervision import processes
+from jaxcluster.supervision.folders import is_still, touch
+from jaxcluster.wire import encode_body, forks
+from jaxcluster.wire.requests import AGENT, EVENT, Reply, Request, parsed
 from jaxcluster.wire.sockets import Buffer
 
-LEASE_S = 20.0
-FIRST_LEASE_S = 60.0  # a start of many hosts takes its time until it connects to the first
-# A fork server that still imports does not hear that it should end. What a killed one has started
-# is ours then, and ended in the same way.
-QUIT_S = 0.5
 LOOK_S = 1.0  # how often it is looked who is there
-FORK_SERVER_S = 60.0  # until it listens, on a busy host
+IDLE_S = 600.0  # that one without processes waits for its owner's next cluster
+VALUES_S = 2.0  # for an owner whose connection has ended to be gone
+TOUCH_S = 3600.0  # how often its files are kept from those who clear /tmp
 IO_THREADS = 2  # of zmq's, that encrypt and send
 RANK_HWM = 16  # messages of a rank that wait in its socket here, of up to 1 MiB of text each
 AT_ONCE = 64  # messages that are taken from one socket before the others have their turn
-
-# What would make a rank believe that it is a task of a job: it is the agent that is.
-JOB_PREFIXES = (
-    "HYDI_",
-    "HYDRA_",
-    "IPP_",  # of its own launchers: its controller and engines would be those of its cluster
-    "MPIR_",
-    "OMPI_",
-    "PMIX_",
-    "PMI_",
-    "PRTE_",
-    "SLURM_",
-    "SRUN_",
-)
 
 
 @dataclass
@@ -93,48 +80,54 @@ class Client:
 
     name: bytes
     session: Session
-    fork: ForkServerClient | None = None
     ranks: dict[int, zmq.Socket[bytes]] = field(default_factory=dict)
     is_paused: bool = False
     absent_s: float = 0.0
     own: list[str] = field(default_factory=list)  # folders that are nobody else's
+    token: str = ""  # of its process, on this host
 
 
 class Agent:
     """One loop over all sockets."""
 
-    def __init__(self, options: argparse.Namespace, folder: folders.Folder) -> None:
+    def __init__(self, options: argparse.Namespace, folder: folders.Folder, family: Family) -> None:
         self.options = options
         self.folder = folder
+        self.family = family
+        family.on_exit = self._tell
         self.clients: dict[bytes, Client] = {}
         self.addresses: dict[int, str] = {}  # of ranks that were spawned with one of their own
         self.detached = False
+        self.found_by: dict[str, os.stat_result | None] = {}  # None: it had gone already
         self.alone_s = min(0.0, options.lease - options.first_lease)
+        self.idle_s = 0.0
         self.why = ""
-        self.has_failed = self.is_cut_short = False
+        self.has_failed = False
         self.doors = report.Doors()
-        self.fork_server: subprocess.Popen[bytes] | None = None
+        self.former = {options.owner} - {""}  # processes that were clients, or may have been
         self._handlers: dict[Any, Callable[[], object]] = {}
-        self._looked_at = time.monotonic()
+        self._looked_at = self._touched_at = time.monotonic()
+        self._heard = -1  # the fork server's connection
+        self._missed = 0  # how often in a row it could not be found
 
     # ------------------------------------------------------------------ start
 
     def start(self) -> AgentFacts:
-        """Start the fork server and listen; returns what is to be printed."""
+        """Listen; returns what is to be printed."""
         options = self.options
         self._mind_signals()
-        processes.adopt_orphans()
-        self.env = own_environment(os.environ)
-        self._start_fork_server()
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(IO_THREADS)
         self.authenticator = transport.Authenticator(self.context, options.owner_key)
         keys = self.keys = transport.new_keys()
         said = report.host_report()
         self.address = said.address
         bind = options.bind or anywhere_for(self.address)
+        if bind == "ipc":
+            bind = f"ipc://{self.folder.path}/agent.sock"
         self.router, endpoint = transport.open_router(self.context, bind, keys)
         for anywhere in ("0.0.0.0", "[::]"):
             endpoint = endpoint.replace(f"//{anywhere}:", f"//{_in_url(said.address)}:")
+        self.endpoint = endpoint
         return AgentFacts(
             **vars(said),
             endpoint=endpoint,
@@ -151,23 +144,6 @@ class Agent:
             signal.signal(ending, lambda number, _: self.end_for(signal.Signals(number).name))
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-    def _start_fork_server(self) -> None:
-        self.fork_path = self.folder.path / "fork.sock"
-        self.fork_log = self.folder.path / "fork.log"
-        own = [str(self.folder.path), str(self.folder.memory)]
-        self._record()  # first: whoever finds the folder must be able to judge it
-        with open(self.fork_log, "ab") as log:
-            # What ranks write has the modes that its user expects.
-            umask, path = self.options.umask, str(self.fork_path)
-            self.fork_server = starting.fork_server(path, self.env, os.getcwd(), log, own, umask)
-        self._record()
-
-    def _record(self) -> None:
-        name, space = processes.process_token, processes.pid_space()
-        server = "" if self.fork_server is None else name(self.fork_server.pid)
-        me, memory = name(os.getpid()), str(self.folder.memory)
-        self.folder.write(folders.Record(self.options.id, me, server, space, memory))
-
     # ------------------------------------------------------------------ loop
 
     def run(self) -> None:
@@ -178,13 +154,33 @@ class Agent:
         self._watch(self._woken, partial(os.read, self._woken, 4096))
         if self.options.owner_stdin:
             self._watch(0, self._stdin)
-        if not self._wait_for_fork_server():
-            return
+        self._watch_owner()
+        self._mind_family()
         while not self.why:
             for source, _ in self.poller.poll(self._timeout_ms()):
                 if (handler := self._handlers.get(source)) is not None:  # gone in this very pass
                     handler()
             self._look_after(time.monotonic())
+
+    def _watch_owner(self) -> None:
+        """A process that the owner has forked may hold our standard input open."""
+        if not self.options.owner:
+            return
+        try:
+            owner = os.pidfd_open(int(self.options.owner.partition(":")[0]))
+        except (OSError, ValueError):  # it has ended already, or this kernel has no such files
+            return
+
+        def ended() -> None:
+            self._unwatch(owner)
+            os.close(owner)
+            self._owner_ended()
+
+        self._watch(owner, ended)
+
+    def _owner_ended(self) -> None:
+        if not self.detached:
+            self.end_for("its owner has ended")
 
     def _has_company(self) -> bool:
         """Whether a notebook of its owner's is connected to it."""
@@ -194,45 +190,31 @@ class Agent:
         """The first reason to end is the one that is told."""
         self.why = self.why or why
 
-    def _wait_for_fork_server(self) -> bool:
-        """Whether it listens, which takes as long as a Python does. Clients wait meanwhile."""
-        deadline = time.monotonic() + FORK_SERVER_S
-        while not self.why and time.monotonic() < deadline:
-            with contextlib.suppress(OSError):
-                self._fork_watch = ForkServerClient(self.fork_path)
-                self._watch(self._fork_watch.sock.fileno(), self._fork_events)
-                return True
-            if self._fork_server_code() is not None:
-                break
-            if select.select([0] if 0 in self._handlers else [], [], [], 0.005)[0]:
-                self._stdin()
-        self._cut_short(f"its fork server did not start\n{starting.log_end(self.fork_log)}")
-        return False
+    def _mind_family(self) -> None:
+        """Listen to the fork server that there is now."""
+        connection = self.family.connection.fileno()
+        if connection != self._heard:
+            self._unwatch(self._heard)
+            self._heard = connection
+            if connection >= 0:
+                self._watch(connection, self._hear_family)
+        if connection >= 0:
+            flags = zmq.POLLIN | (zmq.POLLOUT if self.family.has_more else 0)
+            self.poller.modify(connection, flags)
 
-    def _cut_short(self, why: str) -> None:
-        """End, although there is work left."""
-        self.is_cut_short = self.is_cut_short or not self.why
-        self.end_for(why)
-
-    def _fork_events(self) -> None:
-        """The agent's own connection is there to hear of the fork server's end."""
-        if self._fork_watch.receive() is None:
-            code = self._fork_server_code(2)
-            log = starting.log_end(self.fork_log)
-            self._cut_short(f"its fork server has ended with code {code}\n{log}")
-
-    def _fork_server_code(self, timeout_s: float = 0) -> int | None:
-        """The fork server's exit code, if it has ended by then."""
-        assert self.fork_server is not None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.fork_server.wait(timeout_s)
-        return self.fork_server.returncode
+    def _hear_family(self) -> None:
+        self.family.flush()
+        self.family.receive()
+        self._mind_family()
 
     def _stdin(self) -> None:
         with contextlib.suppress(OSError):
             if os.read(0, 4096):
                 return
         self._unwatch(0)
+        if self.options.owner:
+            self._owner_ended()
+            return
         if not self.detached or not self._has_company():
             self.end_for("its standard input has ended")
         self.detached = False  # nobody else finds the way to it: it is theirs who are there
@@ -264,15 +246,46 @@ class Agent:
             client.session.acknowledge()
             self._transmit(client)
             client.absent_s = 0.0 if client.session.is_open else client.absent_s + passed
-            if client.absent_s > self.options.lease:
+            has_ended = bool(client.token) and not processes.is_alive(client.token)
+            if has_ended or client.absent_s > self.options.lease:
                 self._drop(client)
+        self.former = {one for one in self.former if not shared_memory.remove_of(one)}
+        self.family.reap_others()
+        if now - self._touched_at > TOUCH_S:
+            self._touched_at = now
+            touch([*self.family.own_files(), *self.found_by])
+        if self.options.owner:
+            self._look_here(passed)
+        else:
+            self._look_at_lease(passed)
+
+    def _look_at_lease(self, passed: float) -> None:
         self.alone_s = 0.0 if self._has_company() else self.alone_s + passed
         if self.alone_s > self.options.lease and not self.detached:
             self.end_for(f"its owner has not been connected to it for {self.options.lease:g} s")
-        server = self.fork_server
-        for pid in processes.children():  # orphans, where it is a container's first process
-            if server is None or pid != server.pid:
-                ends.reap(pid)
+
+    def _look_here(self, passed: float) -> None:
+        """Whether the owner lives; of a detached one, whether it can be found."""
+        if not self.detached and not processes.is_alive(self.options.owner):
+            self._owner_ended()
+        self.idle_s = 0.0 if self.family.members else self.idle_s + passed
+        if self.idle_s > (0.0 if self.detached else IDLE_S):
+            self.end_for("it has no processes")
+        is_lost = self.detached and not all(
+            was is not None and is_still(path, was) for path, was in self.found_by.items()
+        )
+        self._missed = self._missed + 1 if is_lost else 0  # twice: it may be changing
+        if self._missed > 1:
+            self.end_for("nobody can find the way to it any more")
+
+    def _detach(self, detached: bool, found_by: list[str]) -> None:
+        self.detached, self.idle_s = detached, 0.0
+        self.found_by = {}
+        own = self.endpoint.removeprefix("ipc://")
+        for path in [*found_by, *([own] if own != self.endpoint else [])] if detached else []:
+            self.found_by[path] = None
+            with contextlib.suppress(OSError):
+                self.found_by[path] = os.stat(path)
 
     # ------------------------------------------------------------------ clients
 
@@ -322,16 +335,14 @@ class Agent:
         del self.clients[client.name]
         for rank in list(client.ranks):
             self._drop_rank(client, rank)
-        self._close_fork(client)
+        self.former |= {client.token} - {""}
         for path in client.own:
             with contextlib.suppress(OSError):
                 requests.answer(self.folder, requests.Remove(path))
 
     def _dispatch(self, client: Client, to: bytes, frames: Any) -> None:
         try:
-            if to == b"fork":
-                self._to_fork(client, frames[0].bytes)
-            elif to == b"agent":
+            if to == AGENT:
                 self._answer(client, json.loads(frames[0].bytes), [f.buffer for f in frames[1:]])
             else:
                 rank = int(to)
@@ -342,30 +353,29 @@ class Agent:
             with contextlib.suppress(OSError):
                 print(f"unknown message: {error!r}", file=sys.stderr, flush=True)
 
-    # ------------------------------------------------------------------ the fork server
+    # ------------------------------------------------------------------ processes
 
-    def _to_fork(self, client: Client, line: bytes) -> None:
-        message = json.loads(line)
-        match command := parsed(message):
-            case Detach():
-                self.detached = command.detached
-                self._post(client, [b"fork", line_of(Reply(message["id"]))])
-                return
-            case Spawn():
-                procs = [self._placed(proc) for proc in command.procs]
-                line = Spawn(procs).told(message["id"])
-        if client.fork is None:
-            try:
-                client.fork = ForkServerClient(self.fork_path)
-            except OSError:  # it has just ended; the agent's own connection says so
-                self._post(client, [b"fork", line_of(Lost())])
-                return
-            self._watch(client.fork.sock.fileno(), lambda: self._from_fork(client))
-        with contextlib.suppress(OSError):
-            client.fork.send(line)
-            self._mind_outbox(client, client.fork)
+    def _ask_family(self, client: Client, id: int, request: Request[Any]) -> None:
+        def then(reply: Reply) -> None:
+            if self.clients.get(client.name) is client:
+                self._reply(client, replace(reply, id=id))
 
-    def _placed(self, proc: Process) -> Process:
+        match request:
+            case forks.Spawn(procs):
+                request = forks.Spawn([self._placed(proc) for proc in procs])
+            case forks.Stop(why):
+                self.family.exits.clear()  # those of the processes that come next are others
+                self._tell(forks.Stopping(why), client)
+                request = forks.Kill([*self.family.members])
+        self.family.ask(request, then)
+        self._mind_family()
+
+    def _tell(self, event: forks.Event, but: Client | None = None) -> None:
+        for client in list(self.clients.values()):
+            if client is not but:
+                self._post(client, [EVENT, forks.line_of(event)])
+
+    def _placed(self, proc: forks.Process) -> forks.Process:
         """A process that is to be spawned, with its place on this host."""
         if proc.rank is not None:  # a new process: nothing goes from the old one's socket to it
             for client in self.clients.values():
@@ -375,30 +385,7 @@ class Agent:
                 self.addresses[proc.rank] = proc.address
         places = (proc.cwd, os.path.expanduser("~"))
         cwd = next(filter(os.path.isdir, places), str(self.folder.path))
-        return replace(proc, cwd=cwd, env={**(self.env if proc.inherit else {}), **proc.env})
-
-    def _mind_outbox(self, client: Client, fork: ForkServerClient) -> None:
-        flags = zmq.POLLIN | (zmq.POLLOUT if fork.has_more else 0)
-        self.poller.modify(fork.sock.fileno(), flags)
-
-    def _from_fork(self, client: Client) -> None:
-        assert client.fork is not None
-        with contextlib.suppress(OSError):
-            client.fork.flush()
-        lines = client.fork.receive()
-        if lines is None:
-            self._post(client, [b"fork", line_of(Lost())])
-            self._close_fork(client)
-            return
-        self._mind_outbox(client, client.fork)
-        for line in lines:
-            self._post(client, [b"fork", line])
-
-    def _close_fork(self, client: Client) -> None:
-        if client.fork is not None:
-            self._unwatch(client.fork.sock.fileno())
-            client.fork.sock.close()
-            client.fork = None
+        return replace(proc, cwd=cwd, env={**(self.family.env if proc.inherit else {}), **proc.env})
 
     # ------------------------------------------------------------------ ranks
 
@@ -444,6 +431,9 @@ class Agent:
         beside: Buffer = b""
         try:
             request = parsed(message)
+            if isinstance(request, forks.Spawn | forks.Kill | forks.Stop):
+                self._ask_family(client, id, request)
+                return
             answer, beside = self._do(client, request, data[0] if data else b"", now)
             reply = Reply(id, answer)
         except OSError as error:
@@ -465,6 +455,26 @@ class Agent:
             case requests.Quit():
                 self.end_for("it was asked to end")
                 return None, b""
+            case requests.Detach(detached, found_by):
+                self._detach(detached, found_by)
+                return None, b""
+            case forks.Preload(env):
+                self.family.preload(env)
+                self._mind_family()
+                return None, b""
+            case forks.Hold(path):
+                self.family.hold(path)
+                return None, b""
+            case forks.Exits():
+                for exit in self.family.exits:
+                    self._post(client, [EVENT, forks.line_of(exit)])
+                return None, b""
+            case forks.Relay(message):
+                self._tell(forks.Relayed(message), client)
+                return None, b""
+            case requests.Introduce(token, space):
+                client.token = token if space == processes.pid_space() else ""
+                return None, b""
             case requests.Facts():
                 return report.host_report(), b""
             case requests.Listen():
@@ -479,7 +489,7 @@ class Agent:
         return requests.answer(self.folder, request, data)
 
     def _reply(self, client: Client, reply: Reply, *data: Buffer) -> None:
-        self._post(client, [b"agent", encode_body(reply), *data])
+        self._post(client, [AGENT, encode_body(reply), *data])
 
     # ------------------------------------------------------------------ end
 
@@ -487,9 +497,9 @@ class Agent:
         """Tell who is there, end all processes, leave no file. Does not return."""
         for client in list(self.clients.values()):
             self._reply(client, Reply(ending=self.why))
-        if self.fork_server is not None:
-            ends.let_go(self.fork_server, QUIT_S)
-        ends.end_children(5)
+        self.family.on_exit = lambda exit: None  # of which has been told
+        self.family.end()
+        self._remove_values()
         self.folder.remove()
         if self.options.bind.startswith("ipc://"):
             Path(self.options.bind.removeprefix("ipc://")).unlink(missing_ok=True)
@@ -502,6 +512,14 @@ class Agent:
             print(json.dumps(line), flush=True)
         os._exit(self._status())
 
+    def _remove_values(self) -> None:
+        """Of processes here that were killed while they had values on their way."""
+        left = self.former | {client.token for client in self.clients.values()} - {""}
+        deadline = time.monotonic() + VALUES_S
+        while left and time.monotonic() < deadline:
+            left = {p for p in left if not shared_memory.remove_of(p) and shared_memory.files_of(p)}
+            time.sleep(0.01 * bool(left))
+
     def _status(self) -> int:
         """Its exit status. A Job makes another pod for one that is not 0; mpiexec ends all hosts.
 
@@ -510,12 +528,7 @@ class Agent:
         asked = int(self.options.signalled_status)
         if self.why.startswith("SIG"):
             return asked
-        return int(self.has_failed or (self.is_cut_short and asked != 0))
-
-
-def own_environment(host: Mapping[str, str]) -> dict[str, str]:
-    """The environment of processes here."""
-    return {name: value for name, value in host.items() if not name.startswith(JOB_PREFIXES)}
+        return int(self.has_failed)
 
 
 def anywhere_for(address: str) -> str:

@@ -17,20 +17,22 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.agent.client import Agents, Ended, Host, State, wait_all
 from jaxcluster.agent.report import AgentFacts
-from jaxcluster.agent.requests import Mkdir, Put, Quit
+from jaxcluster.agent.requests import Introduce, Mkdir, Put, Quit
 from jaxcluster.agent.transport import Keys
-from jaxcluster.allocation.supervisor import ForkServers, HostLost, OnEvent
 from jaxcluster.errors import LaunchError
 from jaxcluster.host.reachability import connection_errors
 from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.launchers.failures import Reason
 from jaxcluster.launchers.hosts import ranks_by_host
+from jaxcluster.records import claims
 from jaxcluster.records.registry import HostRecord
+from jaxcluster.supervision.processes import pid_space, process_token
 from jaxcluster.text import join_words
 from jaxcluster.wire import forks
 from jaxcluster.wire.requests import Request
@@ -50,6 +52,26 @@ REFUSED_S = (
 )
 
 
+@dataclass(frozen=True)
+class HostLost:
+    """A host is lost, with the ranks on it.
+
+    Attributes:
+      is_first: it had rank 0.
+      gone: its agent has ended, or will; else that is not known here.
+    """
+
+    host: str
+    is_first: bool
+    ranks: list[int]
+    why: str
+    gone: bool
+
+
+OnEvent = Callable[[forks.Event | HostLost], None]
+LOOPBACK = "127.0.0.1"
+
+
 @dataclass(eq=False)
 class Place:
     """One host's place in a cluster, whoever is its agent.
@@ -63,6 +85,7 @@ class Place:
       lost: why it is lost; "" while it is not.
       gone: whether its agent has ended, or will; else its end is not known here.
       left_out: whether it was lost, and the cluster goes on without it.
+      is_here: whether it is this machine, whose files and sockets are reached without its agent.
     """
 
     number: int
@@ -73,6 +96,7 @@ class Place:
     lost: str = ""
     gone: bool = False
     left_out: bool = False
+    is_here: bool = False
 
     @property
     def folder(self) -> str:
@@ -86,8 +110,8 @@ class Place:
 
     @property
     def address(self) -> str:
-        """At which other hosts reach it."""
-        return self.facts.address
+        """At which its ranks' other processes reach it."""
+        return LOOPBACK if self.is_here else self.facts.address
 
 
 @dataclass(frozen=True)
@@ -118,7 +142,7 @@ class Left:
 Heard = tuple[Place, forks.Event | Reason, Host | None]
 
 
-class Fleet(ForkServers):
+class Fleet:
     """All hosts of a cluster.
 
     Args:
@@ -126,10 +150,11 @@ class Fleet(ForkServers):
       reason: asks the launcher why all agents have ended; it may take seconds. None while that is
         not known.
       owns: whether this process started them: they end where it can't reach them.
+      is_here: whether this machine is the only one.
 
     Attributes:
       places: in the order of ranks.
-      on_event: called with each event of a fork server, and with ``host_lost`` events; on a thread
+      on_event: called with each event of an agent, and with ``host_lost`` events; on a thread
         that may wait for a host's answer.
     """
 
@@ -139,8 +164,9 @@ class Fleet(ForkServers):
         reason: Callable[[], Reason | None] | None = None,
         *,
         owns: bool = True,
+        is_here: bool = False,
     ) -> None:
-        self.owns = owns
+        self.owns, self.is_here = owns, is_here
         self.places: list[Place] = []
         self.on_event: OnEvent | None = None
         self._agents, self._reason = Agents(keys), reason
@@ -157,7 +183,7 @@ class Fleet(ForkServers):
     def add(
         self,
         started: Sequence[tuple[str, StartedAgent]],
-        explain: Callable[[int], Reason | None],
+        explain: Callable[[int], Reason | None] = lambda number: None,
     ) -> None:
         """Connect to the agents of these hosts (name, agent), in the order of ranks.
 
@@ -182,12 +208,13 @@ class Fleet(ForkServers):
 
     def _place(self, started: Sequence[tuple[str, StartedAgent]]) -> None:
         for number, (name, agent) in enumerate(started):
-            place = Place(number, name, self._connect(name, agent), agent.said)
+            host = self._connect(name, agent)
+            place = Place(number, name, host, agent.said, is_here=self.is_here)
             self._watch(place)
             self.places.append(place)
 
     @classmethod
-    def joined(cls, keys: Keys, hosts: Sequence[HostRecord]) -> Fleet:
+    def joined(cls, keys: Keys, hosts: Sequence[HostRecord], is_here: bool) -> Fleet:
         """The hosts of a cluster that another process has started. Those that are silent are lost.
 
         Takes ``JOIN_S`` where there is one.
@@ -195,13 +222,15 @@ class Fleet(ForkServers):
         Raises:
           LaunchError: none of them answers.
         """
-        self = cls(keys, owns=False)
+        self = cls(keys, owns=False, is_here=is_here)
         self._place([(h.name, StartedAgent(None, asdict(h))) for h in hosts])
         counts = [len(host.ranks) for host in hosts]
         for place, ranks in zip(self.places, ranks_by_host(counts), strict=True):
             place.ranks = ranks
         deadline = time.monotonic() + JOIN_S
         connecting = [p for p in self.places if p.agent.state is State.CONNECTING]
+        if self.is_here and self.gone(self.places):
+            connecting = []
         while connecting and time.monotonic() < deadline:
             time.sleep(0.01)
             connecting = [p for p in connecting if p.agent.state is State.CONNECTING]
@@ -215,13 +244,16 @@ class Fleet(ForkServers):
         return self
 
     def losses(self) -> list[HostLost]:
+        """Which hosts were lost before anybody listened."""
         return [self._host_lost(place) for place in self.places if place.lost]
 
     def out_of_reach(self) -> list[str]:
+        """The names of the hosts that can't be reached now and are not known to have ended."""
         cut = (State.CUT, State.CONNECTING)
         return [p.name for p in self.places if (p.agent.state in cut if not p.lost else not p.gone)]
 
     def records(self) -> list[HostRecord]:
+        """How another process of this machine joins the hosts."""
         return [
             HostRecord(
                 place.name,
@@ -249,7 +281,10 @@ class Fleet(ForkServers):
 
     def _connect(self, name: str, agent: StartedAgent) -> Host:
         endpoint = f"ipc://{agent.via}" if agent.via else agent.said.endpoint
-        return self._agents.connect(endpoint, agent.said.key, name=name)
+        host = self._agents.connect(endpoint, agent.said.key, name=name)
+        if self.is_here:
+            host.tell(Introduce(process_token(os.getpid()), pid_space()))
+        return host
 
     def _watch(self, place: Place) -> None:
         agent = place.agent
@@ -292,7 +327,7 @@ class Fleet(ForkServers):
                 place.left_out = True
                 place.agent.close()
 
-    # ------------------------------------------------------------------ as one fork server
+    # ------------------------------------------------------------------ as one
 
     @property
     def alive(self) -> bool:
@@ -300,7 +335,7 @@ class Fleet(ForkServers):
         return any(not place.lost for place in self.places)
 
     def command(self, command: Request[None], timeout_s: float = 30.0) -> None:
-        """Send a command to the fork servers of all hosts that are not lost.
+        """Send a command to the agents of all hosts that are not lost.
 
         Raises:
           LaunchError: one of them does not answer within ``timeout_s``.
@@ -308,6 +343,7 @@ class Fleet(ForkServers):
         ask_each([p for p in self.places if not p.lost], command, timeout_s, Ended)
 
     def quit(self) -> None:
+        """End them and all that they have started, and disconnect."""
         ask_each([p for p in self.places if not p.lost], Quit(), QUIT_S, LaunchError)
         self.close()
 
@@ -339,7 +375,7 @@ class Fleet(ForkServers):
     def _look_at_cuts(self, now: float) -> None:
         """Give up the hosts that have not been reached for long, or whose agents are known gone."""
         cut = [p for p in self.places if not p.lost and p.agent.state is State.CUT]
-        refusing = _refusing([p.agent.endpoint for p in cut]) if cut else set()
+        refusing = self.gone(cut)
         since = self._refusing
         self._refusing = {
             p.number: since.get(p.number, now) for p in cut if p.agent.endpoint in refusing
@@ -349,13 +385,20 @@ class Fleet(ForkServers):
                 why = f"it has not been reached for {place.agent.cut_s:.0f} s"
                 self._lose(place, why, self.owns)  # its agent ends by itself
             elif now - self._refusing.get(place.number, now) > REFUSED_S:
-                why = "its agent has ended: nothing answers at its port there"
+                why = "its agent has ended: nothing answers at its socket there"
                 self._lose(place, why, True)
+
+    def gone(self, places: Sequence[Place]) -> set[str]:
+        """At which endpoints nothing listens any more, as far as that is known."""
+        endpoints = [place.agent.endpoint for place in places]
+        if self.is_here:
+            return {e for e in endpoints if not claims.listens(Path(e.removeprefix("ipc://")))}
+        return _refusing(endpoints) if endpoints else set()
 
     def _take(self, place: Place, event: forks.Event | Reason, agent: Host | None = None) -> None:
         if isinstance(event, forks.Lost):  # the agent has said that it ends, or has
             agent = agent or place.agent
-            why = agent.why or "its fork server has ended"
+            why = agent.why or "its agent has ended"
             if self.owns and ENDED_BY_OTHERS.search(why):  # its launcher may know who, and why
                 self._ending[place.number] = time.monotonic() + REASON_S, why, agent
                 if len(self._ending) == 1 and self._reason is not None:
@@ -366,7 +409,7 @@ class Fleet(ForkServers):
             why = re.sub(r'\.("?)\.?$', r"\1", event.message)  # no sentence's end
             self._lose(place, why, self.owns or event.has_ended)
         elif self.on_event is not None and not place.lost:
-            if isinstance(event, forks.Exit):
+            if isinstance(event, forks.Exit) and not place.is_here:
                 event = replace(event, host=place.name)
             self.on_event(event)
 

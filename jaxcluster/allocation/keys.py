@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jaxcluster.agent.client import Agents, State
 from jaxcluster.agent.transport import Keys
-from jaxcluster.allocation.local import check_files
+from jaxcluster.allocation.limits import check_files
 from jaxcluster.errors import LaunchError, NoCluster
 from jaxcluster.records import registry
 
@@ -38,11 +38,11 @@ def keys_of(record: registry.ClusterRecord, folder: Path) -> Keys:
 
 
 def unreachable(record: registry.ClusterRecord) -> list[str]:
-    """The hosts of a cluster whose record is here that don't answer now; none of this machine's.
+    """The other hosts of a cluster whose record is here that don't answer now.
 
     Takes ``LOOK_S`` where there is one.
     """
-    if not record.hosts:
+    if record.spec.is_here:
         return []
     try:
         check_files(0, len(record.hosts))

@@ -1,4 +1,4 @@
-"""The processes of one generation of ranks on hosts with agents."""
+"""The processes of one generation of ranks, on all hosts of a cluster."""
 
 from __future__ import annotations
 
@@ -7,96 +7,116 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from jaxcluster import wire
 from jaxcluster.agent.client import WAIT_LONGER, Asked, Ended, answers
 from jaxcluster.agent.requests import Get, Look, Mkdir, Move, Put, RelayFrames, Ring
+from jaxcluster.agreement.server import KEY
 from jaxcluster.allocation import bulk
-from jaxcluster.allocation.base import REFEREE, Processes
 from jaxcluster.allocation.controller import CONTROLLER_ARGS
 from jaxcluster.allocation.fleet import Fleet, Place, ask_each
+from jaxcluster.allocation.here import own_environment
 from jaxcluster.allocation.keys import keys_of
-from jaxcluster.allocation.local import COMPILED, HISTORY, check_files
+from jaxcluster.allocation.limits import check_files
 from jaxcluster.allocation.states import HostStates
 from jaxcluster.errors import LaunchError
 from jaxcluster.host.procfs import ProcessLook, Silence
 from jaxcluster.host.ringfile import Part
+from jaxcluster.launchers.commands import GuardedCommands
 from jaxcluster.ranks import name_hosts, name_ranks
-from jaxcluster.records import registry
-from jaxcluster.wire.forks import Kill, Process, Spawn
-from jaxcluster.wire.link import ChannelLink
+from jaxcluster.records import registry, saved_states
+from jaxcluster.records.registry import ClusterRecord
+from jaxcluster.records.saved_states import StateFolder
+from jaxcluster.wire.forks import STOPPED, Hold, Kill, Process, Spawn, Stop
+from jaxcluster.wire.link import ChannelLink, Link, SocketLink
 
 ASK_S = 10.0
 LOOK_S = 1.0
 REASON_S = 3.0
 FILE_S = 30.0  # for the controller to say how engines reach it
 LOG_NBYTES = 4 << 20
+GUARD_S = 2.0  # for a process that looks after folders to end; then it is killed
 KINDS = ("engine", "client")  # of ipyparallel's connection files
 
+# In each agent's folder.
+RANKS = "ranks"  # of one generation of ranks: sockets and logs
+HISTORY = "history"  # what cells printed
+COMPILED = "compiled"  # programs
+OUTLIVING = (HISTORY, COMPILED)  # they outlive a generation
+SECURITY = f"{RANKS}/profile/security"  # of ipyparallel's controller
+REFEREE = "referee.sock"  # beside the ranks' own sockets, on each host
 
-class HostProcesses(Processes):
-    """Those on several hosts.
+
+class Processes:
+    """The processes of one generation of ranks.
 
     Args:
-      supervisor: stands for all hosts' fork servers.
+      spec: with what the hosts' devices have decided.
+      supervisor: the hosts, whose fork servers have them as children.
+      folder: the cluster's, on this machine.
+      record: that of a cluster that another process has started; None: this one starts it.
     """
-
-    supervisor: Fleet
 
     def __init__(
         self,
         spec: wire.ClusterSpec,
         supervisor: Fleet,
         folder: Path,
-        record: registry.ClusterRecord | None = None,
+        record: ClusterRecord | None = None,
     ) -> None:
-        super().__init__(spec, supervisor, folder, record)
-        self._handed_out: threading.Thread | None = None
+        self.spec, self.supervisor, self.folder = spec, supervisor, folder
+        self.is_ours = record is None
+        self._may_quit = record is not None and not record.owner  # it ends with its ranks
+        self._pids = record.pids if record is not None else []
 
     @classmethod
-    def joined(cls, record: registry.ClusterRecord) -> HostProcesses:
+    def joined(cls, record: ClusterRecord) -> Processes:
         """Those of a cluster that another process of this user has started.
 
         Raises:
           LaunchError: a host does not answer.
           NoCluster: this user has no key to it.
         """
-        folder = registry.folder(record.name)
-        check_files(0, len(record.hosts))
-        fleet = Fleet.joined(keys_of(record, folder), record.hosts)
+        folder, is_here = registry.folder(record.name), record.spec.is_here
+        check_files(len(record.pids) if is_here else 0, len(record.hosts))
+        fleet = Fleet.joined(keys_of(record, folder), record.hosts, is_here)
         return cls(record.spec, fleet, folder, record)
 
     @property
     def places(self) -> Sequence[Place]:
+        """The hosts that have ranks, or may; the first one has rank 0."""
         return self.supervisor.in_use
 
     def start(self) -> list[int]:
+        """Start controller and ranks; returns the ranks' pids, each on its own host.
+
+        Raises:
+          LaunchError: a fork server did not start them in time.
+        """
         first = self.places[0]
-        profile = f"{first.folder}/ranks/profile"
-        first.agent.ask(Mkdir("ranks/profile/security"), ASK_S)
+        first.agent.ask(Mkdir(SECURITY), ASK_S)
         argv = (
-            f"--profile-dir={profile}",
+            f"--profile-dir={first.folder}/{RANKS}/profile",
             f"--ip={first.address}",
             f"--location={first.address}",
             *CONTROLLER_ARGS,
         )
+        if first.is_here:
+            first.agent.ask(Hold(f"{self.folder}/{registry.ALIVE}"), ASK_S)
+        # It needs no jax, which fork servers import last.
         controller = self._process("controller", first, argv=argv)
-        asked = []
+        asked = [(first, first.agent.begin(Spawn([controller])))]
         for where in self.places:
-            procs = [controller] if where is first else []
-            procs += [self._rank(rank, where) for rank in where.ranks]
-            asked.append((where, where.agent.begin(Spawn(procs))))
-        self._pids = []
+            asked.append(
+                (where, where.agent.begin(Spawn([self._rank(r, where) for r in where.ranks])))
+            )
         deadline = time.monotonic() + self.spec.timeout_s
-        for where, one in asked:
-            self._pids += _pids(where, one, deadline)[1 if where is first else 0 :]
-        self._handed_out = threading.Thread(
-            target=self._hand_out, name="jaxcluster-controller", daemon=True
-        )
-        self._handed_out.start()
+        _, *found = [_pids(where, one, deadline) for where, one in asked]
+        self._pids = [pid for pids in found for pid in pids]
+        threading.Thread(target=self._hand_out, name="jaxcluster-controller", daemon=True).start()
         return self._pids
 
     def _process(
@@ -109,27 +129,31 @@ class HostProcesses(Processes):
         address: str = "",
     ) -> Process:
         name = role if rank is None else f"rank-{rank}"
+        base = own_environment() if where.is_here else {}
         return Process(
             role,
-            {**self.spec.env, **(env or {})},
+            {**base, **self.spec.env, **(env or {})},
             os.getcwd(),
-            f"{where.folder}/ranks/{name}.log",
+            f"{where.folder}/{RANKS}/{name}.log",
             argv,
             rank,
-            inherit=True,
+            inherit=not where.is_here,
             address=address,
         )
 
     def _rank(self, rank: int, where: Place) -> Process:
-        address = f"ipc://{where.folder}/ranks/{rank}.sock"
+        folder = f"{where.folder}/{RANKS}"
+        address = f"ipc://{folder}/{rank}.sock"
+        is_first = where is self.places[0]
+        security = f"{where.folder}/{SECURITY}/ipcontroller-engine.json"
         engine = {
             "rank": rank,
             "address": address,
-            "connection_file": f"{where.folder}/ranks/engine.json",
-            "log_path": f"{where.folder}/ranks/rank-{rank}.log",
+            "connection_file": security if is_first else f"{folder}/engine.json",
+            "log_path": f"{folder}/rank-{rank}.log",
             "compiled": f"{where.folder}/{COMPILED}",
             "host_address": where.address,
-            "host": where.name,
+            "host": "" if where.is_here else where.name,
             "history": f"{where.folder}/{HISTORY}/rank-{rank}",
         }
         env = {"JAXCLUSTER_ENGINE": json.dumps(engine)}
@@ -137,8 +161,8 @@ class HostProcesses(Processes):
 
     def _hand_out(self) -> None:
         """Bring the controller's connection file to the hosts, and its client's to the notebook."""
-        first = self.places[0]
-        security = "ranks/profile/security/ipcontroller"
+        first, *others = self.places
+        security = f"{SECURITY}/ipcontroller"
         deadline = time.monotonic() + FILE_S
         while time.monotonic() < deadline:
             try:
@@ -149,41 +173,82 @@ class HostProcesses(Processes):
                 time.sleep(0.02)
                 continue
             with contextlib.suppress(LaunchError, OSError):
-                draft = "ranks/engine.part"
-                ask_each(self.places, Put(draft), FILE_S, data=found["engine"])
-                ask_each(self.places, Move(draft, "ranks/engine.json"), FILE_S)
+                draft = f"{RANKS}/engine.part"
+                ask_each(others, Put(draft), FILE_S, data=found["engine"])
+                ask_each(others, Move(draft, f"{RANKS}/engine.json"), FILE_S)
                 path = registry.client_file(self.spec.name)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
                     file.write(found["client"])
             return
 
-    def connect(self) -> ChannelLink:
+    def connect(self) -> Link:
+        """The way to the ranks."""
         ranks = range(self.spec.num_processes)
+        if all(where.is_here for where in self.places):
+            return SocketLink(dict(enumerate(self.addresses)))
         return ChannelLink(ranks, lambda rank, on: self.host_of(rank).agent.rank(rank, on))
 
-    def referee_paths(self, address: str, port: int, key: str) -> dict[int, str]:
+    def start_coordinator(self, address: str, relays: str = "", key: str = "") -> int:
+        """Start the referee beside rank 0, with JAX's coordination service; returns its pid.
+
+        Args:
+          address: where JAX's service listens; "": it is rank 0's own.
+          relays, key: where the referee hears other hosts, and what these have to know.
+
+        Raises:
+          LaunchError: the fork server did not start it in time.
+        """
+        words = [
+            f"--num-processes={self.spec.num_processes}",
+            f"--referee={self.socket_path(REFEREE)}",
+            f"--heartbeat-timeout={self.spec.heartbeat_timeout_seconds}",
+        ]
+        words += [f"--address={address}"] if address else []
+        words += [f"--relays={relays}"] if relays else []
         first = self.places[0]
+        procs = [self._process("coordinator", first, argv=words, env={KEY: key} if key else {})]
+        return first.agent.ask(Spawn(procs), self.spec.timeout_s)[0]
+
+    def referee_paths(self, address: str, port: int, key: str) -> dict[int, str]:
+        """The referee's socket for each rank, on its own host.
+
+        Args:
+          address, port, key: of the referee, for relays on other hosts.
+
+        Raises:
+          LaunchError: a host could not reach it.
+        """
+        first, *others = self.places
         ranks = range(self.spec.num_processes)
         if not port:  # all are on one machine
-            return dict.fromkeys(ranks, f"{first.folder}/ranks/{REFEREE}")
-        others = [where for where in self.places if where is not first]
+            return dict.fromkeys(ranks, f"{first.folder}/{RANKS}/{REFEREE}")
         for where in others:
-            path = f"{where.folder}/ranks/{REFEREE}"
+            path = f"{where.folder}/{RANKS}/{REFEREE}"
             where.agent.ask(RelayFrames(path, address, port, key), self.spec.timeout_s)
-        return {rank: f"{self.host_of(rank).folder}/ranks/{REFEREE}" for rank in ranks}
+        return {rank: f"{self.host_of(rank).folder}/{RANKS}/{REFEREE}" for rank in ranks}
 
     def host_of(self, rank: int) -> Place:
         """The host that a rank is on."""
         return self.supervisor.place_of(rank)
 
     def memory(self, ranks: Iterable[int]) -> AbstractContextManager[bulk.Memory]:
-        return bulk.memory({rank: self.host_of(rank) for rank in ranks})
+        """A folder in the memory of these ranks' hosts, by which bytes go there and come here.
+
+        Raises:
+          NoRoom: it would be this machine's, which they share already.
+          LaunchError: a host does not answer.
+        """
+        places = {rank: self.host_of(rank) for rank in ranks}
+        if any(where.is_here for where in places.values()):
+            raise bulk.NoRoom
+        return bulk.memory(places)
 
     def why_unseen(self, rank: int) -> Silence:
+        """Why the process of a silent rank can't be looked at."""
         where = self.host_of(rank)
         if where.agent.cut_s < 1:
-            return super().why_unseen(rank)
+            return Silence("unknown", "is not responding, and its host can't be asked why")
         return Silence(
             "cut",
             f"is not responding: host {where.name} has not been reached for "
@@ -192,22 +257,28 @@ class HostProcesses(Processes):
 
     @property
     def addresses(self) -> list[str]:
-        return self._on_hosts("{}.sock")
+        """Each rank's own socket, on its host."""
+        return self._on_hosts("{}.sock", "ipc://")
 
     @property
     def logs(self) -> list[str]:
+        """Each rank's log, on its host."""
         return self._on_hosts("rank-{}.log")
 
-    def _on_hosts(self, name: str) -> list[str]:
-        homes = enumerate(map(self.host_of, range(self.spec.num_processes)))
-        return [f"{host.name}:{host.folder}/ranks/{name.format(rank)}" for rank, host in homes]
-
-    def _spawn_coordinator(self, argv: Sequence[str], env: Mapping[str, str]) -> int:
-        first = self.places[0]
-        procs = [self._process("coordinator", first, argv=argv, env=env)]
-        return first.agent.ask(Spawn(procs), self.spec.timeout_s)[0]
+    def _on_hosts(self, name: str, scheme: str = "") -> list[str]:
+        found = []
+        for rank, host in enumerate(map(self.host_of, range(self.spec.num_processes))):
+            begin = scheme if host.is_here else f"{host.name}:"
+            found.append(f"{begin}{host.folder}/{RANKS}/{name.format(rank)}")
+        return found
 
     def no_way(self, to: int, address: str, port: int, deaf: Sequence[int]) -> LaunchError:
+        """What is said where ranks (``deaf``) can't reach rank ``to``, which listens there."""
+        if self.host_of(to).is_here:
+            return LaunchError(
+                f"Rank {to} at {address} can't be reached from {name_ranks(deaf)}.",
+                "%jaxcluster doctor checks this machine.",
+            )
         hosts = list(dict.fromkeys(self.host_of(rank).name for rank in deaf))
         return LaunchError(
             f"Host {self.host_of(to).name} (rank {to} listens at {address}, port {port}) can't be "
@@ -218,12 +289,36 @@ class HostProcesses(Processes):
         )
 
     def socket_path(self, name: str) -> str:
-        return f"{self.places[0].folder}/ranks/{name}"
+        """Where a Unix socket of the cluster's may lie, on rank 0's host."""
+        return f"{self.places[0].folder}/{RANKS}/{name}"
+
+    def stop(self, why: str = STOPPED) -> None:
+        """End every process of the cluster; returns when all are reaped. Others are told why.
+
+        What another process has started has agents of its own, which end with it.
+        """
+        with contextlib.suppress(LaunchError):
+            self.supervisor.command(Stop(why), 10.0)
+            if self._may_quit:
+                self.supervisor.quit()
+        if not self.is_ours:
+            self.supervisor.close()
+
+    def leave(self) -> None:
+        """Let go of them; they run on."""
+        if not self.is_ours or self.spec.detach:
+            self.supervisor.close()
 
     def kill(self, rank: int) -> None:
+        """End a rank's process, and return when it is reaped.
+
+        Raises:
+          LaunchError: its host is lost, or its fork server does not answer.
+        """
         self.host_of(rank).agent.ask(Kill([self._pids[rank]]), 5.0)
 
     def look_at(self, ranks: Iterable[int]) -> dict[int, ProcessLook | None]:
+        """What their hosts' kernels say of the processes of ranks, of those that answer."""
         wanted: dict[int, list[int]] = {}
         for rank in ranks:
             wanted.setdefault(self.host_of(rank).number, []).append(rank)
@@ -240,20 +335,30 @@ class HostProcesses(Processes):
         }
 
     def read_log(self, name: str, nbytes: int | None = None) -> str:
-        """At most the last ``LOG_NBYTES``."""
+        """A log, or its end: ``rank-0``, ``controller`` or ``coordinator``. "" if it is gone.
+
+        At most the last ``LOG_NBYTES``.
+        """
         nbytes = nbytes or LOG_NBYTES
         rank = name.partition("-")[2]
         where = self.host_of(int(rank)) if rank else self.places[0]
         if where.lost:
             return ""
         try:
-            _, data = where.agent.begin(Get(f"ranks/{name}.log", -nbytes)).wait(ASK_S)
+            _, data = where.agent.begin(Get(f"{RANKS}/{name}.log", -nbytes)).wait(ASK_S)
         except LaunchError:
             return ""
         return bytes(data).decode(errors="replace")
 
     def read_history(self, log: str, wanted: Mapping[int, int]) -> dict[int, Part]:
-        """All hosts are asked at once; of one that does not answer there is nothing."""
+        """What ranks have written of their cells, also when they are busy, or dead.
+
+        All hosts are asked at once; of one that does not answer there is nothing.
+
+        Args:
+          log: ``cells`` or ``output``.
+          wanted: by rank, from which position on.
+        """
         asked = []
         for rank, at in wanted.items():
             where = self.host_of(rank)
@@ -262,8 +367,22 @@ class HostProcesses(Processes):
                 asked.append((rank, where.agent.begin(Ring(path, at))))
         return {rank: Part(*said, data) for rank, (said, data) in answers(asked, ASK_S).items()}
 
-    def state_folder(self) -> HostStates:
+    def state_folder(self) -> StateFolder:
+        """A place for what the ranks save."""
+        if self.supervisor.is_here:
+            return saved_states.LocalStates(self.spec.num_processes, _look_after)
         return HostStates(self.supervisor)
+
+
+def _look_after(folders: Sequence[Path]) -> Callable[[], None]:
+    """Have folders removed by another process, should this one be killed; returns what ends it."""
+    try:
+        guarded = GuardedCommands(lambda id, event: None)
+    except OSError:  # no process can be started: the next start of a cluster removes them
+        return lambda: None
+    guarded.look_after(folders)
+    # A process that was forked meanwhile may hold its input open: it has nothing to do any more.
+    return lambda: guarded.close(GUARD_S)
 
 
 def _pids(where: Place, asked: Asked[list[int]], deadline: float) -> list[int]:
@@ -273,7 +392,7 @@ def _pids(where: Place, asked: Asked[list[int]], deadline: float) -> list[int]:
         deadline = time.monotonic() + REASON_S  # its agent says why with its next message
         while not where.agent.why and time.monotonic() < deadline:
             time.sleep(0.01)
-        why = where.agent.why or "its fork server has ended"
+        why = where.agent.why or "its agent has ended"
         raise LaunchError(f"Host {where.name} is lost: {why}.") from None
     finally:
         asked.forget()

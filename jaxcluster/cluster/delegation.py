@@ -1,7 +1,7 @@
 """A restart that another process asks of the one that has started the cluster.
 
 Only that one can give the ranks new processes: it has their launcher, and what they have saved.
-Whoever is attached asks it through the fork server (of each host), which passes messages on to all
+Whoever is attached asks it through the agent of each host, which passes messages on to all
 that are connected to it:
 
     {"restart": ID, "clean": false}       asked
@@ -28,7 +28,7 @@ from jaxcluster.wire.forks import Relay
 
 HEARD_S = 5.0  # for the starter to say that it has heard
 RESTART_S = 180.0
-RESTORE_S = 30.0  # after which no answer comes: its new processes are another fork server's
+RESTORE_S = 30.0  # after which no answer comes: its new processes may be another agent's
 END_S = 15.0  # that interrupted cells get to end
 
 Message = Mapping[str, Any]
@@ -96,7 +96,7 @@ class Delegate:
         self._known: set[str] = set()  # each host passes a message on
 
     def on_message(self, message: Message) -> None:
-        """On the supervisor's thread."""
+        """On the hosts' thread."""
         id = message.get("restart")
         if not isinstance(id, str) or id in self._known or not self._cluster.can_restart:
             return

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.allocation.base import Allocation
+from jaxcluster.allocation.allocation import Allocation
 from jaxcluster.cluster import (
     delegation,
     description,

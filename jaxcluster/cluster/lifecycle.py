@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from jaxcluster import wire
-from jaxcluster.allocation.base import Allocation
+from jaxcluster.allocation.allocation import Allocation
 from jaxcluster.allocation.fleet import Left
 from jaxcluster.cluster import description, events
 from jaxcluster.cluster.argument_types import checked
@@ -190,8 +190,6 @@ class Lifecycle(abc.ABC):
         """
         self.life.become(State.REPLACING, only={State.RESTARTING, State.ENDING})
         self._end_world()
-        if self._allocation is not None:
-            self._allocation.rest()
         self.life.become(State.DOWN, why)
 
     @property

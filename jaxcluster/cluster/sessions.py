@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import atexit
 import os
+import socket
 import time
 from dataclasses import replace
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.allocation import factory, keys
+from jaxcluster.allocation import keys
+from jaxcluster.allocation.processes import Processes
 from jaxcluster.cluster import events, lifecycle
 from jaxcluster.cluster.handle import Cluster
 from jaxcluster.cluster.names import live_records
@@ -213,7 +215,7 @@ def connect(record: registry.ClusterRecord) -> Cluster:
 
     Raises:
       VersionMismatch: it was started by another version of jaxcluster.
-      LaunchError: its fork server is gone.
+      LaunchError: its hosts' agents are gone.
       NoCluster: no rank answers, or it runs where it can't be reached from here.
     """
     if record.protocol != wire.PROTOCOL_VERSION:
@@ -222,7 +224,10 @@ def connect(record: registry.ClusterRecord) -> Cluster:
             f"{record.protocol}, here {wire.PROTOCOL_VERSION}).",
             "Attach with the version that started it, or stop it there and start another.",
         )
-    cluster = Cluster(World(record, factory.joined(record)))
+    # Unix sockets are another machine's, where several share the folder; ports are not.
+    if record.spec.is_here or any(not h.endpoint.startswith("tcp://") for h in record.hosts):
+        _check_is_here(record)
+    cluster = Cluster(World(record, Processes.joined(record)))
     try:
         cluster.world.ask_exits()
         states = cluster.status()
@@ -233,6 +238,17 @@ def connect(record: registry.ClusterRecord) -> Cluster:
         cluster.close()
         raise NoCluster(f"No rank of cluster {record.name!r} answers.", "%jaxcluster start -n 4")
     return cluster
+
+
+def _check_is_here(record: registry.ClusterRecord) -> None:
+    """Raises NoCluster of a cluster that may live somewhere else."""
+    if claims.lives([record.name])[record.name] is not claims.Life.UNKNOWN:
+        return
+    raise NoCluster(
+        f"Cluster {record.name!r} was started on host {record.hostname} and can't be reached "
+        f"from here ({socket.gethostname()}).",
+        f"There: jaxcluster stop {record.name}   or   %jaxcluster attach {record.name}",
+    )
 
 
 def _check_is_started(name: str) -> None:
@@ -262,9 +278,9 @@ def stop(name: str, force: bool = False) -> float:
     try:
         connect(record).stop(force)
     except (NoCluster, LaunchError):  # what is left of it
-        factory.check_is_here(record)
+        _check_is_here(record)
         may_live = claims.lives([name])[name] is not claims.Life.DEAD
-        if not factory.end_rest(record) and may_live and not force:
+        if may_live and not force:
             raise  # a host that can't be reached is not known to have ended
         claims.remove(record.name, record.claim)
     events.tell()

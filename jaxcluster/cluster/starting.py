@@ -15,12 +15,13 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from jaxcluster import wire
-from jaxcluster.allocation import remote
-from jaxcluster.allocation.base import Allocation, Processes
-from jaxcluster.allocation.factory import allocate
-from jaxcluster.allocation.supervisor import HostLost, sweep
+from jaxcluster.agent import folder as folders
+from jaxcluster.allocation import allocation as hosts
+from jaxcluster.allocation.allocation import Allocation
+from jaxcluster.allocation.fleet import HostLost
+from jaxcluster.allocation.processes import Processes
 from jaxcluster.cluster import events
-from jaxcluster.cluster.names import claim, free_name
+from jaxcluster.cluster.names import claim
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import (
     CellInterrupted,
@@ -39,6 +40,7 @@ from jaxcluster.plan.spec import GPU_PLATFORMS, INSTALL, UNIX
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import registry, saved_states
 from jaxcluster.supervision.processes import pid_space, process_token
+from jaxcluster.text import shown_value
 from jaxcluster.wire import forks
 from jaxcluster.wire.link import Event, Link, replies, unwrap
 from jaxcluster.wire.ops import Operation
@@ -129,7 +131,6 @@ class Starting:
             created_ns=time.time_ns(),
             host_key=host_key(),
             hostname=socket.gethostname(),
-            supervisor=str(processes.supervisor.path),
             addresses=list(processes.addresses),
             pids=pids,
             logs=processes.logs,
@@ -147,7 +148,7 @@ class Starting:
         return World(record, processes, self.link, self.exits)
 
     def _on_exit(self, event: forks.Event | HostLost) -> None:
-        """On the supervisor's thread: whoever waits for a rank that has died waits no longer."""
+        """On the hosts' thread: whoever waits for a rank that has died waits no longer."""
         self.exits.put(event)
         if self.link is not None and isinstance(event, forks.Exit) and event.rank is not None:
             self.link.mark_dead(event.rank, wire.Death(describe_event(event)))
@@ -361,11 +362,6 @@ class Starting:
                         f"{named.get(role, role)} ended ({describe_event(event)}).\n"
                         + self._tail(role)
                     )
-                case forks.Lost():
-                    raise LaunchError(
-                        "The fork server ended while the cluster started.",
-                        "%jaxcluster doctor checks this machine.",
-                    )
                 case HostLost():
                     raise LaunchError(
                         f"Host {event.host} was lost while the cluster started: {event.why}."
@@ -405,21 +401,23 @@ class Starting:
 def dry_run(spec: wire.ClusterSpec) -> str:
     """What ``start`` would do: the processes and, for this host, the plan of the ranks."""
     if not spec.is_here:
-        return remote.dry_run(spec)
-    from jaxcluster.allocation.local import describe_launch, render
-
-    if spec.any_name:
-        spec = dataclasses.replace(spec, name=free_name())
-    folder = registry.runtime_root() / spec.name
-    launch = render(spec, folder, {}, os.getcwd())
+        return hosts.dry_run(spec)
     coordinator = f"{LOOPBACK}:<a free port>"
     if has_coordinator_process(spec) and sys.platform.startswith("linux"):
-        coordinator = unix_coordinator(str(folder / COORDINATOR_SOCKET))
+        coordinator = f"{UNIX}<a folder of this machine's agent>/{COORDINATOR_SOCKET}"
+    lines = [
+        f"{spec.num_processes} ranks on this machine, forked from one preloaded process (or as "
+        f"plain processes: {os.path.basename(sys.executable)} -m jaxcluster.engine)",
+        f"folders: {registry.runtime_root()}",
+    ]
+    if spec.env:
+        each = " ".join(f"{name}={shown_value(name, value)}" for name, value in spec.env.items())
+        lines.append(f"  every rank: {each}")
     try:
-        plan = plan_here(spec, coordinator)
+        lines.append(placement.describe_plan(plan_here(spec, coordinator)))
     except PlanError as error:
-        return f"{describe_launch(launch)}\n{error}"
-    return f"{describe_launch(launch)}\n{placement.describe_plan(plan)}"
+        lines.append(str(error))
+    return "\n".join(lines)
 
 
 def has_coordinator_process(spec: wire.ClusterSpec) -> bool:
@@ -489,13 +487,13 @@ def start_world(
     began = time.perf_counter()
     with events.starting(spec, is_restart=allocation is not None) as course:
         check_devices(spec)
-        sweep(registry.runtime_root())
+        folders.sweep(registry.runtime_root())
         saved_states.sweep()
         shared_memory.remove_old()
         is_kept = allocation is not None
         if allocation is None:
             spec, claimed = claim(spec)
-            allocation = allocate(claimed, spec)
+            allocation = Allocation(claimed)
         elif not allocation.is_held:  # its folder is gone
             spec, claimed = claim(spec)
             allocation.take(claimed)

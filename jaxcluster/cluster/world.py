@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from jaxcluster import wire
 from jaxcluster.agreement.cellqueue import CellSpec
-from jaxcluster.allocation.base import Processes
-from jaxcluster.allocation.supervisor import HostLost
+from jaxcluster.allocation.fleet import HostLost
+from jaxcluster.allocation.processes import Processes
 from jaxcluster.cluster import events, unresponsive
 from jaxcluster.cluster.turns import TurnMaker
 from jaxcluster.errors import LaunchError, NoCluster, RankHung, RecoveryError, UsageError
@@ -160,7 +160,7 @@ class World:
         self.supervisor.command(forks.Exits(), 5.0)
 
     def _on_event(self, event: forks.Event | HostLost) -> None:
-        """On the supervisor's thread."""
+        """On the hosts' thread."""
         if self.is_over or self._is_ending:
             return
         match event:
@@ -173,10 +173,6 @@ class World:
                 self._ended_by = event.why
             case forks.Relayed():
                 self.on_message(event.message)
-            case forks.Lost():
-                death = wire.Death("the fork server has ended, and its ranks with it")
-                for rank in range(self.num_processes):
-                    self.mark_dead(rank, death)
             case HostLost():
                 why = f"host {event.host} is lost: {event.why}"
                 if not event.gone:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from jaxcluster.agent import requests
 from jaxcluster.agent.report import HostFacts
-from jaxcluster.allocation import remote
+from jaxcluster.allocation import allocation
 from jaxcluster.allocation.fleet import Place
 from jaxcluster.doctor import MIN_SHM_NBYTES
 from jaxcluster.errors import LaunchError
@@ -54,7 +54,7 @@ def look_before(spec: ClusterSpec, say: Callable[[str], None], timeout_s: float)
     Raises:
       LaunchError: an agent did not come up.
     """
-    return remote.examine(spec, look, say, timeout_s)
+    return allocation.examine(spec, look, say, timeout_s)
 
 
 def _ask(place: Place, request: Request[R]) -> R | None:

@@ -1,7 +1,6 @@
-"""The process that starts a cluster's processes on this machine, watches them, and ends them.
+"""The process that starts a cluster's processes on one host, watches them, and ends them.
 
-``python -m jaxcluster.engine.forkserver --socket PATH --owner PID:START [--no-fork]
-[--folder PATH]...``
+``python -m jaxcluster.engine.forkserver --owner PID:START [--no-fork] [--folder PATH]...``
 
 It imports jax, ipykernel and ipyparallel once and forks the ranks and ipyparallel's controller
 from that: 4 ranks take some 15 ms instead of 4 imports. It has one thread, touches no JAX backend
@@ -9,24 +8,22 @@ and makes no zmq context, so forking it is safe. With ``--no-fork`` (and whereve
 had) it imports nothing and starts plain ``python -m jaxcluster.engine`` processes instead.
 
 It is the parent of all, so it hears of every exit at once (SIGCHLD), and it ends them all when its
-owner is gone (``supervision.loop``). Should it be killed itself, the kernel ends its children
-(PDEATHSIG). A detached cluster is found by its folder and this socket.
+owner, the host's agent, is gone: its standard input ends, or that process does. Should it be killed
+itself, the kernel ends its children (PDEATHSIG).
 
-An agent's fork server (``--folder``) leaves nothing on its host, also when the agent was killed: it
-takes in what its processes leave behind, in sessions of their own too, ends that when none of them
-is there any more, and at its own end removes the agent's folders.
+It leaves nothing on its host, also when the agent was killed: it takes in what its processes leave
+behind, in sessions of their own too, ends that when none of them is there any more, and removes the
+agent's folders if that has not told it to end.
 
-Commands and events (``wire.forks``) are JSON lines on a Unix socket in a directory that only this
-user can enter.
+Its standard input is a connection to the agent, in both directions: lines of JSON come there
+(``spawn``, ``kill``, ``end``), and answers and ends of processes go there.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import errno
 import faulthandler
-import fcntl
 import gc
 import importlib
 import json
@@ -34,27 +31,21 @@ import os
 import selectors
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from jaxcluster.engine.forked import become_a_process_of_its_own
-from jaxcluster.host import shared_memory
 from jaxcluster.host.processes import allow_files, redirect_output
 from jaxcluster.supervision import ends, processes
-from jaxcluster.supervision.loop import LOOK_S, SupervisionLoop
+from jaxcluster.supervision.loop import SupervisionLoop
 from jaxcluster.supervision.starting import findable
 from jaxcluster.wire import forks
-from jaxcluster.wire.requests import Reply, Request, parsed
-
-ENDING_S = 2.0  # for a process whose connection has ended to be gone
-IDLE_EXIT_S = 600.0
+from jaxcluster.wire.requests import parsed
 
 # What a rank imports only when its kernel is made or its first computation is compiled: imported
 # here, it is neither loaded nor kept once for every rank. One that has moved is loaded late again.
@@ -77,70 +68,30 @@ class Child:
     popen: subprocess.Popen[bytes] | None  # of one that was not forked
 
 
-@dataclass
-class Connection:
-    sock: socket.socket
-    inbox: bytes = b""
-    peer: str = ""  # the process at its other end; "" where that is not known
-
-
-@dataclass
-class Pending:
-    """A kill that is answered once all its pids are reaped."""
-
-    connection: Connection
-    id: int
-    pids: set[int]
-
-
 class ForkServer(SupervisionLoop):
-    """One loop over the socket, SIGCHLD and the owner's standard input."""
+    """One loop over the agent's connection and SIGCHLD."""
 
-    def __init__(
-        self,
-        listener: socket.socket,
-        path: str,
-        owner: str,
-        fork: bool,
-        folders: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, owner: str, fork: bool, folders: Sequence[str] = ()) -> None:
         super().__init__(owner)
-        self.listener = listener
-        self.path = path
         self.fork = fork
         self.folders = folders
         self.children: dict[int, Child] = {}
-        self.connections: dict[int, Connection] = {}
-        self.former: set[str] = set()  # processes that were connected, and may have ended
-        self.pending: list[Pending] = []
-        self.deferred: list[tuple[Connection, int, Request[Any]]] = []
+        self.killed: list[tuple[int, set[int]]] = []  # answered once all these are reaped
+        self.deferred: list[tuple[int, forks.Spawn]] = []
         self.preloaded = not fork
-        self.exits: list[forks.Exit] = []  # of the present cluster's processes
-        self.ending: set[int] = set()  # those whose end was asked for
-        self.held: tuple[str, int] | None = None  # the file that says that the cluster lives
-        self.socket_file = self.found_by[path] = os.stat(path)
-        self.idle_since = time.monotonic()
 
     # ------------------------------------------------------------------ loop
 
     def run(self) -> None:
         self.wake = processes.wake_on(signal.SIGCHLD)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        self.selector.register(self.listener, selectors.EVENT_READ, self._accept)
         self.selector.register(self.wake[0], selectors.EVENT_READ, self._woken)
         self.hear_owner()
         self.watch_owner()
         if self.fork:
             self._preload()
         while not self.leaving:
-            self.turn(LOOK_S if self.detached or self.former else self.look_s)
-            self.former = {peer for peer in self.former if not shared_memory.remove_of(peer)}
-            if self.children:
-                self.idle_since = time.monotonic()
-            elif self.folders:  # an agent's: it lives as long as that
-                pass
-            elif self.detached or time.monotonic() - self.idle_since > IDLE_EXIT_S:
-                self.leaving = True
+            self.turn(self.look_s)
         self._end()
 
     def _preload(self) -> None:
@@ -148,7 +99,7 @@ class ForkServer(SupervisionLoop):
         gc.disable()
         # The controller needs no jax: let it come up on another core meanwhile.
         _preload_controller()
-        while not self.leaving and self.turn(0):  # a connection first, then what it has sent
+        while not self.leaving and self.turn(0):
             pass
         if self.leaving:
             return
@@ -157,121 +108,42 @@ class ForkServer(SupervisionLoop):
         gc.enable()
         self.preloaded = True
         while self.deferred:
-            self._command(*self.deferred.pop(0))
+            self._spawn_all(*self.deferred.pop(0))
 
     def _woken(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.read(self.wake[0], 4096)
         self._reap()
 
-    def _accept(self) -> None:
-        sock, _ = self.listener.accept()
-        pid, _ = processes.peer_of(sock)
-        connection = Connection(sock, peer=processes.process_token(pid) if pid else "")
-        self.connections[sock.fileno()] = connection
-        self.selector.register(sock, selectors.EVENT_READ, partial(self._read, connection))
-
-    def _read(self, connection: Connection) -> None:
-        try:
-            data = connection.sock.recv(1 << 16)
-        except OSError:
-            data = b""
-        if not data:
-            self._drop(connection)
-            return
-        *lines, connection.inbox = (connection.inbox + data).split(b"\n")
-        for line in lines:
-            message = json.loads(line)
-            try:
-                command = parsed(message)
-            except (ValueError, TypeError) as error:  # of another version
-                print(error, file=sys.stderr, flush=True)
-            else:
-                self._command(connection, message["id"], command)
-
-    def _drop(self, connection: Connection) -> None:
-        self.pending = [p for p in self.pending if p.connection is not connection]
-        fd = connection.sock.fileno()
-        if fd >= 0:
-            self.selector.unregister(connection.sock)
-            self.connections.pop(fd, None)
-            connection.sock.close()
-            self.former |= {connection.peer} - {""}
-
-    def _send(self, connection: Connection, message: Reply | forks.Event) -> None:
-        try:
-            connection.sock.sendall(forks.line_of(message) + b"\n")
-        except OSError:
-            self._drop(connection)
-
-    def _tell_others(self, connection: Connection, event: forks.Event) -> None:
-        for other in list(self.connections.values()):
-            if other is not connection:
-                self._send(other, event)
-
-    # ------------------------------------------------------------------ commands
-
-    def _command(self, connection: Connection, id: int, command: Request[Any]) -> None:
-        self.idle_since = time.monotonic()
-        answer: Any = None
-        match command:
-            case forks.Spawn():
-                if not self.preloaded and any(proc.role == "rank" for proc in command.procs):
-                    self.deferred.append((connection, id, command))
-                    return
-                answer = [self._spawn(proc) for proc in command.procs]
-            case forks.Kill() | forks.Stop():
-                targets = set(self.children)
-                if isinstance(command, forks.Kill):
-                    targets &= set(command.pids)
+    def told(self, line: bytes) -> None:
+        message = json.loads(line)
+        id = message["id"]
+        match parsed(message):
+            case forks.Spawn() as spawn:
+                if not self.preloaded and any(proc.role == "rank" for proc in spawn.procs):
+                    self.deferred.append((id, spawn))
                 else:
-                    self.exits.clear()  # those of the processes that come next are others
-                    self._tell_others(connection, forks.Stopping(command.why))
-                self.ending |= targets
+                    self._spawn_all(id, spawn)
+            case forks.Kill(pids):
+                targets = {*pids} & self.children.keys()
                 # Not SIGTERM: a rank would wait at JAX's shutdown barrier.
                 ends.kill_groups(targets)
-                if targets:
-                    self.pending.append(Pending(connection, id, targets))
-                    self._reap()
-                    return
-            case forks.Exits():
-                for exit in self.exits:
-                    self._send(connection, exit)
-            case forks.Detach():
-                self.detached = command.detached
-            case forks.Relay():
-                self._tell_others(connection, forks.Relayed(command.message))
+                self.killed.append((id, targets))
+                self._reap()
             case forks.End():
+                self.folders = ()
                 self.leaving = True
-                return
-        self._send(connection, Reply(id, answer))
 
-    def own_files(self) -> Iterable[str]:
-        folder = os.path.dirname(self.held[0]) if self.held is not None else ""
-        own = [os.path.dirname(self.path), self.path, os.path.splitext(self.path)[0] + ".log"]
-        with contextlib.suppress(OSError):
-            own += [folder, *(entry.path for entry in os.scandir(folder))] if folder else []
-        return own
+    def _say(self, **message: object) -> None:
+        data = json.dumps(message).encode() + b"\n"
+        with contextlib.suppress(OSError):  # the agent is gone
+            while data:
+                data = data[os.write(0, data) :]
 
-    def _hold(self, path: str) -> None:
-        """Lock the file that shows others that the cluster lives, while this process does."""
-        self._let_go()
-        with contextlib.suppress(OSError):  # no such file, or a file system without locks
-            lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            self.held, self.found_by[path] = (path, lock), os.fstat(lock)
-            fcntl.flock(lock, fcntl.LOCK_SH)
-
-    def _let_go(self) -> None:
-        if self.held is not None:
-            path, lock = self.held
-            os.close(lock)
-            self.found_by.pop(path, None)
-            self.held = None
+    def _spawn_all(self, id: int, spawn: forks.Spawn) -> None:
+        self._say(id=id, answer=[self._spawn(proc) for proc in spawn.procs])
 
     def _spawn(self, proc: forks.Process) -> int:
-        if proc.hold:
-            self._hold(proc.hold)
-            self.exits.clear()
         popen = None if self.fork else self._popen(proc)
         pid = self._fork(proc) if popen is None else popen.pid
         self.children[pid] = Child(proc, popen)
@@ -316,12 +188,8 @@ class ForkServer(SupervisionLoop):
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self.selector.close()
-        self.listener.close()
-        for connection in self.connections.values():
-            connection.sock.close()
         for end in self.wake:
             os.close(end)
-        self._let_go()  # its own copy: the server holds it still
         os.setsid()
         processes.die_with_parent(parent)
         redirect_output(proc.log)
@@ -337,7 +205,7 @@ class ForkServer(SupervisionLoop):
     # ------------------------------------------------------------------ ends
 
     def _reap(self) -> None:
-        while self.children or self.folders:  # orphans that were taken in are reaped too
+        while True:  # orphans that were taken in are reaped too
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
@@ -350,23 +218,14 @@ class ForkServer(SupervisionLoop):
             if child.popen is not None:
                 child.popen.returncode = code
             ends.kill_groups([pid])  # what it has started, if it ended by itself
-            proc = child.process
-            exit = forks.Exit(proc.role, proc.rank, code)
-            if pid in self.ending:
-                self.ending.discard(pid)
-            else:
-                self.exits.append(exit)
-            for connection in list(self.connections.values()):
-                self._send(connection, exit)
-        for waiting in list(self.pending):
-            waiting.pids &= self.children.keys()
-            if not waiting.pids:
-                self.pending.remove(waiting)
-                self._send(waiting.connection, Reply(waiting.id))
+            self._say(ended=pid, code=code)
+        for waiting in list(self.killed):
+            id, pids = waiting
+            if not pids & self.children.keys():
+                self.killed.remove(waiting)
+                self._say(id=id, answer=None)
         if not self.children:
-            self._let_go()
-            if self.folders:
-                ends.end_children(2)
+            ends.end_children(2)
 
     def _end(self) -> None:
         ends.kill_groups(self.children)
@@ -374,25 +233,10 @@ class ForkServer(SupervisionLoop):
         while self.children and time.monotonic() < deadline:
             self.selector.select(0.05)
             self._reap()
-        with contextlib.suppress(OSError):
-            if os.path.samestat(os.stat(self.path), self.socket_file):
-                os.unlink(self.path)
-        if self.folders:
-            ends.end_children(2)
-            for folder in self.folders:
-                shutil.rmtree(folder, ignore_errors=True)
-        self._remove_values()
+        ends.end_children(2)
+        for folder in self.folders:
+            shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
-
-    def _remove_values(self) -> None:
-        """Of processes that were killed while they had values on their way."""
-        peers = {self.owner, *self.former, *(c.peer for c in self.connections.values())} - {""}
-        deadline = time.monotonic() + ENDING_S
-        while peers and time.monotonic() < deadline:
-            peers = {
-                p for p in peers if not shared_memory.remove_of(p) and shared_memory.files_of(p)
-            }
-            time.sleep(0.01 * bool(peers))
 
 
 def _preload_controller() -> None:
@@ -428,47 +272,17 @@ def _preload_rank() -> None:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m jaxcluster.engine.forkserver")
-    parser.add_argument("--socket", required=True)
     parser.add_argument("--owner", required=True, help="PID:START of the process that it dies with")
     parser.add_argument("--no-fork", action="store_true")
-    parser.add_argument("--folder", action="append", default=[], help="removed at its end")
+    parser.add_argument("--folder", action="append", default=[], help="removed with the agent")
     args = parser.parse_args(argv)
     faulthandler.enable(file=2, all_threads=True)  # what is forked writes to its own log with it
     # OpenBLAS starts its threads at import, and only a process of one thread can be forked safely;
     # each rank sets its own number of threads after the fork.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     allow_files()
-    try:
-        listener = listen(args.socket)
-    except OSError as error:
-        sys.exit(f"can't listen on {args.socket}: {error.strerror or error}")
-    if args.folder:
-        processes.adopt_orphans()
-    ForkServer(listener, args.socket, args.owner, not args.no_fork, args.folder).run()
-
-
-def listen(path: str) -> socket.socket:
-    """A socket that listens at ``path``, in a folder that is this user's alone.
-
-    The folder is opened, checked and used by its descriptor: a path may be turned elsewhere.
-
-    Raises:
-      OSError: it can't be bound, or the folder is somebody else's.
-    """
-    folder, name = os.path.split(path)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        found = os.fstat(descriptor)
-        if found.st_uid != os.getuid() or found.st_mode & 0o077:
-            raise PermissionError(errno.EPERM, f"{folder} is not this user's alone")
-        inside = f"/proc/self/fd/{descriptor}"
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(f"{inside if os.path.isdir(inside) else folder}/{name}")
-    finally:
-        os.close(descriptor)
-    os.chmod(path, 0o600)
-    listener.listen(64)
-    return listener
+    processes.adopt_orphans()
+    ForkServer(args.owner, not args.no_fork, args.folder).run()
 
 
 if __name__ == "__main__":

@@ -30,8 +30,9 @@ def describe_event(exit: Exit, kills: OomKills | None = None) -> str:
     Args:
       kills: those of this machine's kernel. What it has killed is not another host's.
     """
-    if exit.host:
-        return f"{describe_exit(exit.code)} on host {exit.host}"
+    if exit.why or exit.host:
+        why = exit.why or describe_exit(exit.code)
+        return f"{why} on host {exit.host}" if exit.host else why
     return kills.describe_exit(exit.code) if kills else describe_exit(exit.code)
 
 

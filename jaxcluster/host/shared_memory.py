@@ -1,7 +1,7 @@
 """Values on their way between a notebook and its ranks: files in shared memory.
 
 Each has its notebook's process in its name. One that was killed in a transfer leaves its file, of
-an array's size, behind: a fork server that it was connected to removes it, or else the next start
+an array's size, behind: an agent that it was connected to removes it, or else the next start
 (standard library only).
 """
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxcluster import arguments, cluster, doctor, removed
-from jaxcluster.allocation.supervisor import quit_warm
+from jaxcluster.allocation.here import quit_warm
 from jaxcluster.cluster import events
 from jaxcluster.cluster import history as cells
 from jaxcluster.cluster.turns import who_we_are
@@ -335,8 +335,9 @@ class Commands:
                 return
         print(doctor.render(doctor.run_checks(registry.runtime_root())))
         for one in cluster.connected().values():
-            places = [] if one.closed else [p for p in one.world.processes.places if p.ranks]
-            if places:
+            if one.closed or one.spec.is_here:  # it has looked at this machine already
+                continue
+            if places := [place for place in one.world.processes.places if place.ranks]:
                 print(f"\nhosts of cluster {one.name!r}:")
                 print(hostchecks.look(places))
 

@@ -18,7 +18,7 @@ from IPython.core.magic import (
 )
 
 from jaxcluster import arguments, cluster
-from jaxcluster.allocation.supervisor import quit_warm
+from jaxcluster.allocation.here import quit_warm
 from jaxcluster.cluster import transfer
 from jaxcluster.errors import CellInterrupted, UsageError
 from jaxcluster.model import rewrite

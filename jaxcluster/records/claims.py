@@ -1,7 +1,7 @@
 """Who has a cluster's name: taken before anything is started, given back when all has ended.
 
 A cluster's folder holds a file ``alive``. It says who has made the folder, and it is locked by the
-process that starts the cluster and by the fork server that carries it. The kernel releases a lock
+process that starts the cluster and by the agent that carries it. The kernel releases a lock
 when its holder ends, however that ends; so a lock that is held is a sign of life, whatever
 namespace or container its holder is in, and one that nobody holds is a sign of death, as far as
 locks reach: over all processes of one kernel. A folder may be shared with other hosts (a home
@@ -191,9 +191,7 @@ def judge(folder: Path) -> Life:
     held = registry.is_locked(folder / ALIVE)
     here = pid_space()
     if holder is None:  # no claim: a folder of an older version, or not ours
-        if record is None or not is_local(folder):
-            return Life.UNKNOWN
-        return Life.ALIVE if listens(folder.parent / Path(record.supervisor).name) else Life.DEAD
+        return Life.UNKNOWN
     # A cluster ends with its owner, whoever else has inherited the lock; a detached one has none.
     owner = holder.owner if record is None else record.owner
     if owner and holder.pid_space == here and not is_alive(owner):

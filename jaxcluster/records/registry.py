@@ -2,13 +2,10 @@
 
     <runtime>/<name>/alive            who has claimed the name; locked while it lives (see claims)
                      cluster.json     the record (ClusterRecord)
-                     rank-0.sock      the ranks' own sockets
-                     rank-0.log       what they wrote to file descriptors 1 and 2
-                     jax.sock         JAX's coordinator
-                     lock             held while a cell is handed out; holds their seqs (turns)
+                     launch-1a2b3c/   what its launcher needs, and the owner's keys to its agents
                      held             locked by all processes that are connected to it
                      ipyparallel/     of its controller: how engines and clients connect
-              fork-812-4711.sock      a fork server's socket, and its log
+              .agent-x1y2z3/          of this machine's agent and its ranks (agent.folder)
 
 The folder belongs to the user alone (0700): whoever can't enter it can't talk to the ranks. What
 is in a record is believed as far as it goes: one of another shape or version, or whose name is
@@ -62,7 +59,7 @@ class ClusterRecord:
     ``addresses``, ``pids`` and ``logs`` are indexed by rank. ``coordinator_pid`` is the one that
     hosts JAX's coordination service; 0: rank 0 does, and all others end with it. ``claim`` is the
     id of the claim on its name, ``pid_space`` where its pids mean something, and ``protocol`` what
-    its ranks speak. ``hosts`` is empty for ranks of this machine; others' pids are their own.
+    its ranks speak. ``hosts`` are in the order of ranks, whose pids are their hosts' own.
     """
 
     name: str
@@ -71,7 +68,6 @@ class ClusterRecord:
     created_ns: int
     host_key: str
     hostname: str
-    supervisor: str
     addresses: list[str] = field(default_factory=list)
     pids: list[int] = field(default_factory=list)
     logs: list[str] = field(default_factory=list)

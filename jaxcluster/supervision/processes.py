@@ -7,8 +7,6 @@ import errno
 import functools
 import os
 import signal
-import socket
-import struct
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -107,16 +105,26 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def children() -> list[int]:
-    """The pids of this process's children, zombies too."""
+def children(of: int | None = None) -> list[int]:
+    """The pids of this process's children, or another one's; zombies too."""
+    whose = os.getpid() if of is None else of
     found: list[int] = []
     try:
-        for thread in os.listdir("/proc/self/task"):
-            with open(f"/proc/self/task/{thread}/children") as listed:
+        for thread in os.listdir(f"/proc/{whose}/task"):
+            with open(f"/proc/{whose}/task/{thread}/children") as listed:
                 found += map(int, listed.read().split())
     except OSError:  # a kernel without these lists
-        return [pid for pid, (parent, _) in processes().items() if parent == os.getpid()]
+        return [pid for pid, (parent, _) in processes().items() if parent == whose]
     return found
+
+
+def state_of(pid: int) -> str:
+    """The kernel's letter for what a process does: R, S, D, T, Z; "" where there is none."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
 
 
 def descendants() -> set[int]:
@@ -126,13 +134,6 @@ def descendants() -> set[int]:
     while level := {child for child, parent in parents.items() if parent in level}:
         found |= level
     return found
-
-
-def peer_of(sock: socket.socket) -> tuple[int, int]:
-    """Pid and user's id at the other end of a Unix socket; pid 0 is of another container."""
-    found = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, _ = struct.unpack("3i", found)
-    return pid, uid
 
 
 def processes() -> dict[int, tuple[int, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,45 @@ GUARD = (
     f"import sys; sys.path.append({ROOT!r}); from jaxcluster.supervision.guard import main; main()"
 )
 
+# Read when Python starts, or when numpy or jax is imported, so a fork server keeps them:
+# where they differ, there is a new one.
+IMPORT_TIME_PREFIXES = (
+    "JAX_",
+    "XLA_",
+    "TF_CPP_",
+    "NPY_",
+    "NUMPY_",
+    "OPENBLAS_",
+    "GOTO_",
+    "BLIS_",
+    "OMP_",
+    "KMP_",
+    "MKL_",
+    "LD_",
+    "GLIBC_",
+    "MALLOC_",
+    "LC_",
+    "PYTHON",
+)
+# These alone: they stand where others can read them, and LANGCHAIN_API_KEY is not theirs.
+IMPORT_TIME_NAMES = (
+    "TPU_LIBRARY_PATH",
+    "CUDA_ROOT",
+    "LANG",
+    "LANGUAGE",
+    "JAXCLUSTER_NO_FORK",
+    WARNINGS,
+)
+
+
+def import_time_settings(env: Mapping[str, str]) -> dict[str, str]:
+    """The part of an environment that a process can't take on after its imports."""
+    return {
+        name: value
+        for name, value in sorted(env.items())
+        if name.startswith(IMPORT_TIME_PREFIXES) or name in IMPORT_TIME_NAMES
+    }
+
 
 def can_fork(env: Mapping[str, str]) -> bool:
     """Whether ranks can be forked from a process that has imported jax already."""
@@ -24,32 +64,32 @@ def can_fork(env: Mapping[str, str]) -> bool:
 
 
 def fork_server(
-    path: str,
-    env: Mapping[str, str],
-    cwd: str,
-    log: IO[bytes],
-    folders: Sequence[str] = (),
-    umask: int = -1,
-) -> subprocess.Popen[bytes]:
+    env: Mapping[str, str], cwd: str, log: IO[bytes], folders: Sequence[str], umask: int
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start a fork server that ends with this process (``engine.forkserver``).
 
     Args:
-      path: the socket to listen on.
-      folders: what it removes at its end.
+      folders: what it removes if this process is killed.
+
+    Returns:
+      It, and the connection to it, which is its standard input.
     """
     argv = [sys.executable, "-P", "-m", "jaxcluster.engine.forkserver"]
-    argv += ["--socket", path, "--owner", process_token(os.getpid())]
+    argv += ["--owner", process_token(os.getpid())]
     argv += [word for folder in folders for word in ("--folder", folder)]
-    return subprocess.Popen(
-        argv if can_fork(env) else [*argv, "--no-fork"],
-        stdin=subprocess.PIPE,
-        stdout=log,
-        stderr=log,
-        env=findable(env, cwd),
-        cwd=cwd,
-        umask=umask,
-        start_new_session=True,  # the notebook's stop button is not for it
-    )
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            argv if can_fork(env) else [*argv, "--no-fork"],
+            stdin=theirs.fileno(),
+            stdout=log,
+            stderr=log,
+            env=findable(env, cwd),
+            cwd=cwd,
+            umask=umask,
+            start_new_session=True,  # the notebook's stop button is not for it
+        )
+    return process, ours
 
 
 def log_end(path: str | os.PathLike[str]) -> str:
@@ -85,7 +125,7 @@ def findable(env: Mapping[str, str], cwd: str) -> dict[str, str]:
     env = dict(env)
     if (warnings := env.pop("PYTHONWARNINGS", None)) is not None:
         env[WARNINGS] = warnings
-    if os.path.realpath(cwd) != os.path.realpath(ROOT):
-        return dict(env)
-    paths = [ROOT, *filter(None, [env.get("PYTHONPATH")])]
-    return {**env, "PYTHONPATH": os.pathsep.join(paths)}
+    paths = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if os.path.realpath(cwd) == os.path.realpath(ROOT) and ROOT not in paths:
+        env["PYTHONPATH"] = os.pathsep.join([ROOT, *paths])
+    return env

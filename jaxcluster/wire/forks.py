@@ -1,16 +1,14 @@
-"""What a fork server (``engine.forkserver``) is asked, and what it tells: lines of JSON."""
+"""What an agent is asked of the processes of its host, and what it tells of them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any
 
 from jaxcluster.wire.codec import parse
-from jaxcluster.wire.requests import FORK, Reply, Request
-
-R = TypeVar("R")
+from jaxcluster.wire.requests import Request
 
 # Why processes end that nothing has befallen.
 STOPPED, RESTARTED = "the cluster was stopped", "the cluster was restarted"
@@ -24,7 +22,6 @@ class Process:
       role: ``rank``, ``controller`` or ``coordinator``.
       log: the file that gets what it prints.
       rank: which one, of a rank.
-      hold: a file that the fork server keeps locked as long as it lives.
       inherit: its agent's environment is below ``env``.
       address: a rank's socket, for its agent.
     """
@@ -35,7 +32,6 @@ class Process:
     log: str
     argv: Sequence[str] = ()
     rank: int | None = None
-    hold: str = ""
     inherit: bool = False
     address: str = ""
 
@@ -47,12 +43,14 @@ class Exit:
     Attributes:
       code: below 0 the signal.
       host: which one it was on, among several.
+      why: what it has ended with, where that is not its own doing.
     """
 
     role: str
     rank: int | None
     code: int
     host: str = ""
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,64 +69,64 @@ class Relayed:
 
 @dataclass(frozen=True)
 class Lost:
-    """The fork server has ended."""
+    """The agent has ended."""
 
 
 Event = Exit | Stopping | Relayed | Lost
-_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Reply, Exit, Stopping, Relayed, Lost)}
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Exit, Stopping, Relayed)}
 
 
-def line_of(message: Reply | Event) -> bytes:
-    """As it goes to those that are connected, but for the line's end."""
-    return json.dumps({"is": type(message).__name__, **vars(message)}, default=vars).encode()
+def line_of(event: Event) -> bytes:
+    """As it goes to those that are connected."""
+    return json.dumps({"is": type(event).__name__, **vars(event)}).encode()
 
 
-def message_in(line: bytes) -> Reply | Event:
-    """What has come from a fork server, or its agent."""
+def event_in(line: bytes) -> Event:
+    """What has come from an agent unasked."""
     body = json.loads(line)
-    message: Reply | Event = parse(_KINDS[body["is"]], body)
-    return message
+    event: Event = parse(_KINDS[body["is"]], body)
+    return event
 
 
-class ForkRequest(Request[R]):
-    """What a fork server can be asked."""
-
-    goes_to: ClassVar[bytes] = FORK
-
-
-class Spawn(ForkRequest[list[int]], cmd="spawn"):
+class Spawn(Request[list[int]], cmd="spawn"):
     """Start these processes; their pids."""
 
     procs: list[Process]
 
 
-class Kill(ForkRequest[None], cmd="kill"):
+class Kill(Request[None], cmd="kill"):
     """End these; answered when they are reaped."""
 
     pids: list[int]
 
 
-class Stop(ForkRequest[None], cmd="stop"):
+class Stop(Request[None], cmd="stop"):
     """End all; answered when they are reaped."""
 
     why: str = STOPPED
 
 
-class Exits(ForkRequest[None], cmd="exits"):
+class End(Request[None], cmd="end"):
+    """To a fork server: end all, and then itself. Not answered."""
+
+
+class Exits(Request[None], cmd="exits"):
     """Tell of those since the cluster's start, for who was not connected then."""
 
 
-class Detach(ForkRequest[None], cmd="detach"):
-    """It is nobody's now; or its owner's again."""
+class Hold(Request[None], cmd="hold"):
+    """Keep a file locked as long as there are processes, which shows others that they live."""
 
-    detached: bool
+    path: str
 
 
-class Relay(ForkRequest[None], cmd="relay"):
+class Preload(Request[None], cmd="preload"):
+    """Have a fork server that answers, and has imported all in this environment."""
+
+    env: Mapping[str, str]
+
+
+class Relay(Request[None], cmd="relay"):
     """Pass something on to all others that are connected."""
 
     message: dict[str, Any]
-
-
-class End(ForkRequest[None], cmd="end"):
-    """End all, and then itself. Not answered."""

@@ -41,7 +41,7 @@ class ClusterSpec:
 
     @property
     def is_here(self) -> bool:
-        """Whether its ranks run on this machine, without agents."""
+        """Whether its ranks run on this machine."""
         return self.launcher == "local"
 
 

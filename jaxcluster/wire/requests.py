@@ -1,32 +1,30 @@
-"""What an agent or a fork server is asked: an object of JSON, and an answer with its id."""
+"""What an agent is asked, and its fork server: an object of JSON, and an answer with its id."""
 
 from __future__ import annotations
 
 import json
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
 from jaxcluster.wire.codec import parse, read
 
 R = TypeVar("R")
-AGENT, FORK = b"agent", b"fork"  # who can be asked on a host
+AGENT, EVENT = b"agent", b"event"  # a request to it or an answer; what it tells unasked
 REQUESTS: dict[str, type[Request[Any]]] = {}
 
 
-@typing.dataclass_transform(frozen_default=True)
+@typing.dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class Request(Generic[R]):
     """What they can be asked; its subclasses are made frozen dataclasses.
 
     Attributes:
       cmd: what it is called on its way, and in messages.
       answer: the type of the answer. Bytes of a file come beside it.
-      goes_to: who is asked: a host's agent, or its fork server.
     """
 
     cmd: ClassVar[str]
-    goes_to: ClassVar[bytes] = AGENT
     answer: ClassVar[Any]
 
     def __init_subclass__(cls, cmd: str = "") -> None:

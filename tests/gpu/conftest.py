@@ -16,7 +16,7 @@ from gpucards import SETUP, Cards, find_cards
 from helpers import Home
 
 import jaxcluster
-from jaxcluster.allocation.supervisor import quit_warm
+from jaxcluster.allocation.here import quit_warm
 from jaxcluster.host.gpus import gpu_uses
 
 

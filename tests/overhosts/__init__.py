@@ -33,8 +33,7 @@ from pace import Deadline
 
 if TYPE_CHECKING:
     import jaxcluster
-    from jaxcluster.allocation.local import LocalProcesses
-    from jaxcluster.allocation.processes import HostProcesses
+    from jaxcluster.allocation.processes import Processes
 
 HOSTS = "JAXCLUSTER_TEST_HOSTS"
 SHARED = "JAXCLUSTER_SHARED_DIR"  # set by the rig
@@ -186,7 +185,7 @@ def coordinator_of(cluster: jaxcluster.Cluster) -> Process:
     return Process(cluster.record.facts[0].hostname, cluster.record.coordinator_pid)
 
 
-def started_by(processes: LocalProcesses | HostProcesses, pids: Sequence[int]) -> list[Process]:
+def started_by(processes: Processes, pids: Sequence[int]) -> list[Process]:
     """The ranks' processes that ``processes.start()`` has started with these pids."""
     if not hosts():
         return [Process("", pid) for pid in pids]

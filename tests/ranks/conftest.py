@@ -13,7 +13,7 @@ import pytest
 from helpers import GONE_S, NOTEBOOK, Home, Notebook, until
 
 import jaxcluster
-from jaxcluster.allocation.supervisor import quit_warm
+from jaxcluster.allocation.here import quit_warm
 from jaxcluster.records import registry
 
 # --------------------------------------------------------------------------------- several hosts
@@ -146,7 +146,7 @@ def nothing_left_over(home: Home) -> Iterator[None]:
 
     What belongs to a shared cluster was there before, or has got new processes in the test, as a
     busy machine may need; what belongs to a module's notebook is looked for when that is closed;
-    and an idle fork server of this process may wait for the next start, as in any notebook.
+    and an idle agent of this process may wait for the next start, as in any notebook.
     """
     before, shared = home.processes(), {record.name for record in registry.records()}
     yield
@@ -156,7 +156,7 @@ def nothing_left_over(home: Home) -> Iterator[None]:
             pid: line
             for pid, line in home.processes().items()
             if not (pid in before or _is_of(shared, pid) or _of_a_notebook(pid))
-            and not _is_own_idle_forkserver(pid)
+            and not _is_own_idle_agents(pid)
         }
 
     with contextlib.suppress(AssertionError):
@@ -165,11 +165,12 @@ def nothing_left_over(home: Home) -> Iterator[None]:
 
 
 def _is_of(clusters: set[str], pid: int) -> bool:
-    """Whether a process comes from the fork server that made the ranks of one of these clusters."""
+    """Whether a process is the agent that has the ranks of one of these clusters, or below it."""
     pids = {p for record in registry.records() if record.name in clusters for p in record.pids}
     with contextlib.suppress(psutil.Error):
-        parents = psutil.Process(pid).parents()
-        return any(child.pid in pids for parent in parents for child in parent.children())
+        process = psutil.Process(pid)
+        families = [process, *process.parents()]
+        return any(child.pid in pids for one in families[:3] for child in one.children(True))
     return True
 
 
@@ -180,10 +181,13 @@ def _of_a_notebook(pid: int) -> bool:
         return True
 
 
-def _is_own_idle_forkserver(pid: int) -> bool:
+def _is_own_idle_agents(pid: int) -> bool:
+    """Whether it is this process's agent, or its fork server, without any other process."""
     try:
         process = psutil.Process(pid)
-        ours = f"--owner {os.getpid()}:" in " ".join(process.cmdline())
-        return ours and process.ppid() == os.getpid() and not process.children()
+        agent = process.parent() if "jaxcluster.engine.forkserver" in process.cmdline() else process
+        if agent is None or agent.ppid() != os.getpid():
+            return False
+        return "jaxcluster.agent" in agent.cmdline() and len(agent.children(recursive=True)) < 2
     except psutil.Error:
         return True

@@ -26,6 +26,7 @@ from jaxcluster import wire
 from jaxcluster.agent import folder as folders
 from jaxcluster.agent import requests
 from jaxcluster.agent.client import Agents, Host, State
+from jaxcluster.agent.requests import Detach
 from jaxcluster.agent.transport import Keys, new_keys, open_dealer
 from jaxcluster.errors import LaunchError
 from jaxcluster.supervision.processes import is_alive
@@ -209,7 +210,7 @@ def test_ranks_are_spawned_and_answer_through_an_agent_and_nothing_is_left(
     assert "rank-0.log" in os.listdir(running.folder)
     host.ask(requests.Quit())
     until(lambda: host.state is State.ENDED, "the notebook hears of it")
-    until(lambda: not other.fork_alive, "the other one too")
+    until(lambda: other.state is State.ENDED, "the other one too")
     assert "asked to end" in host.why
     assert "asked to end" in running.until_gone()["jaxcluster-agent-ended"]
 
@@ -274,7 +275,7 @@ def test_the_end_of_all_ranks_is_that_of_users_processes_in_sessions_of_their_ow
         until(lambda: not has_sleeper(running), "it has ended")
 
 
-@pytest.mark.parametrize("how", ["killed", "stdin", "the fork server killed"])
+@pytest.mark.parametrize("how", ["killed", "stdin"])
 def test_an_agents_end_is_the_end_of_all_that_it_has_started(
     run_agent: Callable[..., Running], connect: Callable[..., Host], tmp_path: Path, how: str
 ) -> None:
@@ -289,35 +290,81 @@ def test_an_agents_end_is_the_end_of_all_that_it_has_started(
     Path(running.said["memory"], "left.txt").write_text("x")
     if how == "killed":
         running.process.kill()
-    elif how == "stdin":
-        assert running.process.stdin is not None
-        running.process.stdin.close()
-    else:
-        (server,) = [p for p, line in running.processes().items() if "engine.forkserver" in line]
-        os.kill(server, signal.SIGKILL)
+        running.until_gone()
+        return
+    assert running.process.stdin is not None
+    running.process.stdin.close()
     line = running.until_gone()
-    if how != "killed":
-        assert line["jaxcluster-agent-ended"].startswith(
-            "its standard input has ended" if how == "stdin" else "its fork server has ended"
-        )
-        until(lambda: host.state is State.ENDED, "the notebook hears of it")
-        with pytest.raises(LaunchError, match=r"Host h1 is lost: its agent has ended because its"):
-            host.ask(requests.Facts())
-        with pytest.raises(LaunchError, match="Host h1 is lost"):
-            host.ask(forks.Exits())
-    if how != "killed":
-        assert running.process.returncode == 0  # mpiexec would end all hosts
+    assert line["jaxcluster-agent-ended"] == "its standard input has ended"
+    until(lambda: host.state is State.ENDED, "the notebook hears of it")
+    with pytest.raises(LaunchError, match=r"Host h1 is lost: its agent has ended because its"):
+        host.ask(requests.Facts())
+    assert running.process.returncode == 0  # mpiexec would end all hosts
 
 
-def test_an_agent_that_is_cut_short_says_so_to_its_job(
-    run_agent: Callable[..., Running],
-) -> None:
-    """An Indexed Job makes no other pod for one whose status is 0."""
-    running = run_agent(NO_FORK, "--signalled-status=143")
+def server_of(running: Running) -> int:
     (server,) = [p for p, line in running.processes().items() if "engine.forkserver" in line]
-    os.kill(server, signal.SIGKILL)
-    assert running.until_gone()["jaxcluster-agent-ended"].startswith("its fork server")
-    assert running.process.returncode == 1
+    return server
+
+
+def test_with_a_fork_server_its_processes_end_and_the_next_have_another(
+    run_agent: Callable[..., Running], connect: Callable[..., Host], tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SESSION_OF_ITS_OWN)
+    running = run_agent(NO_FORK)
+    host = connect(running)
+    events: wire.Inbox[forks.Event] = wire.Inbox()
+    host.on_event = events.put
+    checkout = str(Path(__file__).parents[2])
+    path = f"{tmp_path}{os.pathsep}{checkout}"
+    spawn_rank(running, host, PYTHONPATH=path)
+    until(lambda: has_sleeper(running), "it is there")
+    old = server_of(running)
+    os.kill(old, signal.SIGKILL)
+    why = "killed with its fork server, which ended with code -9"
+    assert events.get(timeout=ANSWER_S) == forks.Exit("rank", 0, -9, why=why)
+    until(lambda: not has_sleeper(running), "it has ended")
+    host.ask(forks.Stop())
+    spawn_rank(running, host, PYTHONPATH=path)
+    assert server_of(running) != old
+    until(lambda: has_sleeper(running), "it is there")
+    assert running.folder.is_dir()
+
+
+def test_a_fork_server_that_is_stopped_is_named_and_replaced(
+    run_agent: Callable[..., Running], connect: Callable[..., Host]
+) -> None:
+    """It can't end its ranks, or fork: to wait for it would be in vain."""
+    running = run_agent(NO_FORK)
+    host = connect(running)
+    rank, old = spawn_rank(running, host), server_of(running)
+    os.kill(old, signal.SIGSTOP)
+    told = rf"can't stop: its fork server \(process {old}\) was stopped by SIGSTOP or"
+    with pytest.raises(LaunchError, match=told):
+        host.ask(forks.Stop())
+    host.ask(forks.Preload(private(running)))
+    assert server_of(running) != old
+    until(lambda: not os.path.exists(f"/proc/{rank}"), "its rank has ended")
+    assert running.folder.is_dir()
+
+
+def test_a_fork_server_stays_as_long_as_its_imports_would_be_the_same(
+    run_agent: Callable[..., Running], connect: Callable[..., Host]
+) -> None:
+    running = run_agent({**NO_FORK, "PYTHONWARNINGS": "default"})
+    host = connect(running)
+    old = server_of(running)
+    env = {**private(running), "OF_NO_IMPORT": "1"}
+    host.ask(forks.Preload(env))
+    assert server_of(running) == old
+    host.ask(forks.Preload({**env, "JAX_ENABLE_X64": "1"}))
+    assert server_of(running) != old
+
+
+def private(running: Running) -> dict[str, str]:
+    """The environment that an agent was started with."""
+    text = Path(f"/proc/{running.process.pid}/environ").read_text()
+    return dict(line.split("=", 1) for line in text.split("\0") if line)
 
 
 def test_an_agent_ends_when_its_lease_is_over(
@@ -347,11 +394,11 @@ def test_a_detached_agent_waits_for_its_next_owner(
 ) -> None:
     running = run_agent(NO_FORK, "--lease=1", "--owner-stdin")
     host = connect(running)
-    host.ask(forks.Detach(True))
+    host.ask(Detach(True))
     host.close()
     wait(2.5)
     again = connect(running)
-    again.ask(forks.Detach(False))
+    again.ask(Detach(False))
     again.close()
     running.until_gone(20)
 
@@ -364,7 +411,7 @@ def test_a_detached_agent_whose_login_has_ended_ends_when_nobody_is_there(
     lease = ["--lease=1"] if with_company else []  # alone it waits for none
     running = run_agent(NO_FORK, "--owner-stdin", *lease)
     host = connect(running)
-    host.ask(forks.Detach(True))
+    host.ask(Detach(True))
     if not with_company:
         host.close()
         wait(0.5)
@@ -715,8 +762,8 @@ def test_nonsense_of_the_owners_own_is_no_end(
     for frames in (
         [b"agent", b"no json"],
         [b"agent"],
-        [b"fork", b"[]"],
-        [b"fork", b'{"cmd": "spawn"}'],
+        [b"agent", b'{"cmd": "spawn"}'],
+        [b"event", b"[]"],
         [b"rank?", b"x"],
         [b"\xff"],
         [b"agent", b"{}"],

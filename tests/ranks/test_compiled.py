@@ -12,7 +12,6 @@ from overhosts import send_signal
 
 import jaxcluster
 from jaxcluster.errors import RankDied
-from jaxcluster.records import registry
 
 HERE = pytest.mark.one_machine("it looks at the folder on this machine")
 
@@ -53,7 +52,7 @@ def ranks(start: Callable[..., jaxcluster.Cluster]) -> jaxcluster.Cluster:
 
 @pytest.fixture
 def folder(ranks: jaxcluster.Cluster) -> Path:
-    return registry.folder("compiled") / "compiled"
+    return Path(ranks.record.hosts[0].folder) / "compiled"
 
 
 def said(cluster: jaxcluster.Cluster, source: str, count: int = 2) -> list[str]:

@@ -26,8 +26,7 @@ from overhosts import (
 )
 
 import jaxcluster
-from jaxcluster.allocation.local import LocalProcesses
-from jaxcluster.allocation.processes import HostProcesses
+from jaxcluster.allocation.processes import Processes
 from jaxcluster.cluster import lifecycle
 from jaxcluster.errors import (
     CellFailed,
@@ -229,7 +228,7 @@ def test_a_rank_that_runs_out_of_memory_is_told_so_and_replaced(
 def newest(monkeypatch: pytest.MonkeyPatch) -> list[Process]:
     """The ranks' processes, as soon as they are started."""
     newest: list[Process] = []
-    of: type[Any] = HostProcesses if overhosts.hosts() else LocalProcesses
+    of: type[Any] = Processes
     start = of.start
 
     def remember(processes: Any) -> list[int]:

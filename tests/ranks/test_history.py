@@ -167,7 +167,7 @@ def test_much_output_leaves_its_end_and_says_so(pair: jaxcluster.Cluster) -> Non
         assert numbers[-1] == 199_999
         assert numbers == list(range(numbers[0], 200_000))
         assert 5_000_000 < len(text) < 9_000_000
-    folder = jaxcluster.records.registry.folder(pair.name) / "history"
+    folder = Path(pair.record.hosts[0].folder) / "history"
     for path in folder.rglob("*"):
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600)
     assert sum(path.stat().st_size for path in (folder / "rank-0").iterdir()) < 11 << 20
@@ -180,7 +180,7 @@ def test_a_stopped_cluster_leaves_nothing_of_its_history(
 ) -> None:
     cluster = start(1)
     cluster.run("print(1)", show=False)
-    folder = jaxcluster.records.registry.folder(cluster.name)
-    assert (folder / "history").is_dir()
+    folder = Path(cluster.record.hosts[0].folder) / "history"
+    assert folder.is_dir()
     cluster.stop()
     until(lambda: not folder.exists(), "the folder is gone", GONE_S)

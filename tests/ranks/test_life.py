@@ -18,8 +18,8 @@ from helpers import GONE_S, Home, Notebook, until
 from overhosts import Process, process_of, processes_of
 
 import jaxcluster
-from jaxcluster.allocation.local import LocalProcesses
-from jaxcluster.allocation.supervisor import quit_warm
+from jaxcluster.allocation.here import quit_warm
+from jaxcluster.allocation.processes import Processes
 from jaxcluster.cluster import attach, current, live_records, stop, stop_owned
 from jaxcluster.errors import NoCluster, UsageError
 from jaxcluster.records import registry
@@ -412,7 +412,7 @@ def test_the_fork_servers_death_is_the_ranks_death_too(
     pids = running.record.pids
     os.kill(psutil.Process(pids[0]).ppid(), signal.SIGKILL)
     until(lambda: not any(psutil.pid_exists(pid) for pid in pids), "end of all ranks", GONE_S)
-    with pytest.raises(jaxcluster.JaxClusterError, match="the fork server has ended"):
+    with pytest.raises(jaxcluster.JaxClusterError, match="killed with its fork server"):
         until(lambda: running.dead, "the notebook is told")
         running.run("1")
 
@@ -509,22 +509,27 @@ def test_starts_and_stops_leave_no_thread_and_no_file_in_the_kernel(
     assert more_files < files + 6  # a cluster has left 3 behind at each start
 
 
-@pytest.mark.one_machine("it looks at this machine's fork server")
-def test_two_stops_at_once_are_one(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second one used to end the fork server, under the next start."""
-    cluster = start(2, name="twice")
-    server, took = cluster.world.supervisor.pid, []
-    other = threading.Thread(target=lambda: took.append(stop("twice")))
-    stop_processes = LocalProcesses.stop
+def agent_of(cluster: jaxcluster.Cluster) -> str:
+    """The agent's process on this machine."""
+    return cluster.world.supervisor.places[0].facts.token
 
-    def stop_meanwhile(local: LocalProcesses, why: str) -> None:
+
+@pytest.mark.one_machine("it looks at this machine's agent")
+def test_two_stops_at_once_are_one(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one used to end the agent, under the next start."""
+    cluster = start(2, name="twice")
+    server, took = agent_of(cluster), []
+    other = threading.Thread(target=lambda: took.append(stop("twice")))
+    stop_processes = Processes.stop
+
+    def stop_meanwhile(local: Processes, why: str) -> None:
         stop_processes(local, why)
         other.start()
         time.sleep(0.3)
 
     with monkeypatch.context() as patch:
-        patch.setattr(LocalProcesses, "stop", stop_meanwhile)
+        patch.setattr(Processes, "stop", stop_meanwhile)
         assert cluster.stop() > 0
     other.join()
     assert took == [0.0]
-    assert start(2, name="twice").world.supervisor.pid == server
+    assert agent_of(start(2, name="twice")) == server

@@ -23,7 +23,7 @@ from helpers import DEADLINE_S, GONE_S, Home, Notebook, python, until
 
 import jaxcluster
 from jaxcluster import wire
-from jaxcluster.allocation import supervisor
+from jaxcluster.allocation.here import quit_warm
 from jaxcluster.cluster import attach, connect, live_records, make_spec, start_spec, stop, transfer
 from jaxcluster.errors import (
     ClusterExists,
@@ -44,7 +44,7 @@ Start = Callable[..., jaxcluster.Cluster]
 def alone(private_home: Home) -> Iterator[Home]:
     """A home of the test's own, for clusters that this process starts."""
     yield private_home
-    supervisor.quit_warm()
+    quit_warm()
 
 
 UNSHARE = shutil.which("unshare")
@@ -284,9 +284,7 @@ def test_a_cluster_of_another_host_is_listed_and_left_alone(
     assert ended.returncode == 0
     monkeypatch.setattr(claims, "pid_space", lambda: "another kernel")
     monkeypatch.setattr(claims, "is_local", lambda path: False)
-    record = registry.ClusterRecord(
-        "far", wire.ClusterSpec("far", 0), "12:345", 1, "key", "gpu-07", "/run/fork-12-1.sock"
-    )
+    record = registry.ClusterRecord("far", wire.ClusterSpec("far", 0), "12:345", 1, "key", "gpu-07")
     registry.write(record)
     assert [(r.name, r.hostname) for r in live_records()] == [("far", "gpu-07")]
     for action in (attach, stop):
@@ -347,8 +345,8 @@ def test_the_ends_of_processes_that_were_replaced_are_not_told_again(alone: Home
 
 
 def socket_of(record: registry.ClusterRecord) -> str:
-    """The one here by which a cluster's fork server is reached, or its last host's agent."""
-    return record.hosts[-1].endpoint.removeprefix("ipc://") if record.hosts else record.supervisor
+    """The one here by which its last host's agent is reached."""
+    return record.hosts[-1].endpoint.removeprefix("ipc://")
 
 
 @pytest.mark.parametrize("what", ["everything", "the cluster's folder", "the socket"])
@@ -400,7 +398,7 @@ with jaxcluster.start(2) as cluster:
     for thread in threads: thread.join()
     cluster.push({"y": got[0], "z": got[1]})
     print([int(g.min()) for g in got], len(used), cluster.run("print(y.sum() == x.sum())",
-          show=False).stdout(1).strip(), os.listdir("/dev/shm"))
+          show=False).stdout(1).strip(), [f.name for f in os.scandir("/dev/shm") if f.is_file()])
     cluster.run("y = z = None")
 """
 
@@ -478,6 +476,11 @@ def test_an_array_of_one_rank_under_the_name_of_one_of_all_is_not_mixed_in(
 # --------------------------------------------------------------------------- who can reach what
 
 
+def folder_of(cluster: jaxcluster.Cluster) -> Path:
+    """Where the sockets and logs of ranks of this machine lie."""
+    return Path(cluster.record.logs[0]).parent
+
+
 @pytest.mark.one_machine("on several hosts it can only listen on a port: docs/security.md")
 def test_jaxs_coordinator_is_reached_through_the_users_own_folder_alone(
     cluster: jaxcluster.Cluster,
@@ -488,14 +491,14 @@ def test_jaxs_coordinator_is_reached_through_the_users_own_folder_alone(
     assert listening == []
     cluster.run("from jax._src import distributed")
     shown = cluster.run("print(distributed.global_state.coordinator_address)", show=False)
-    assert shown.stdout(3).strip() == f"unix:{registry.folder('shared')}/jax.sock"
+    assert shown.stdout(3).strip() == f"unix:{folder_of(cluster)}/jax.sock"
     if os.getuid() == 0:  # then we can be somebody else
         source = (
             "import os, socket, sys\nos.setgid(65534); os.setuid(65534)\n"
             "try: socket.socket(socket.AF_UNIX).connect(sys.argv[1])\n"
             "except PermissionError: print('refused')"
         )
-        path = f"{registry.folder('shared')}/jax.sock"
+        path = f"{folder_of(cluster)}/jax.sock"
         assert python("-c", source, path).stdout == "refused\n"
 
 
@@ -506,11 +509,11 @@ def test_the_folder_may_have_any_name(alone: Home, monkeypatch: pytest.MonkeyPat
     with jaxcluster.start(2, name="odd") as cluster:
         cluster.run("import jax")
         assert cluster.run("print(jax.process_count())", show=False).stdout(1) == "2\n"
-        assert overhosts.hosts() or (folder / "odd" / "jax.sock").is_socket()
+        assert overhosts.hosts() or (folder_of(cluster) / "jax.sock").is_socket()
         attached = connect(registry.read("odd"))
         assert [state.state for state in attached.status()] == ["idle", "idle"]
         attached.close()
-    supervisor.quit_warm()
+    quit_warm()
 
 
 @pytest.mark.one_machine("several hosts have no Unix socket in common")
@@ -533,23 +536,6 @@ def test_a_folder_that_is_a_link_starts_nothing(
     with pytest.raises(jaxcluster.JaxClusterError, match="is a symbolic link"):
         jaxcluster.start(1)
     assert list(target.iterdir()) == []
-
-
-def test_a_fork_server_listens_in_no_folder_of_others(private_home: Home) -> None:
-    for mode, kind in ((0o755, "dir"), (0o700, "link")):
-        folder = private_home.path / f"{kind}"
-        real = folder if kind == "dir" else private_home.path / "real"
-        real.mkdir()
-        real.chmod(mode)
-        if kind == "link":
-            folder.symlink_to(real)
-        done = python(
-            *("-P", "-m", "jaxcluster.engine.forkserver", "--no-fork"),
-            *("--socket", f"{folder}/fork-1-1.sock", "--owner", "1:1"),
-        )
-        assert done.returncode == 1
-        assert f"can't listen on {folder}/fork-1-1.sock" in done.stderr
-        assert list(real.iterdir()) == []
 
 
 # --------------------------------------------------------------------------- other versions
@@ -598,7 +584,7 @@ def test_broken_records_beside_a_cluster_harm_nothing(alone: Home) -> None:
             {"spec": 7},
             {"facts": None},
             {"owner": "x:y"},
-            {"supervisor": str(dear / "thesis.txt")},
+            {"hosts": [json.loads(text)["hosts"][0] | {"folder": str(dear), "memory": str(dear)}]},
         ]
         for number, change in enumerate(changes):
             (root / f"bad{number}").mkdir()

@@ -9,7 +9,7 @@ import pytest
 from helpers import Home
 
 import jaxcluster
-from jaxcluster.allocation.supervisor import quit_warm
+from jaxcluster.allocation.here import quit_warm
 from jaxcluster.errors import Divergence
 
 SETUP = """

@@ -19,8 +19,7 @@ from helpers import Home, free_port
 from overhosts import Process
 
 import jaxcluster
-from jaxcluster.allocation.local import LocalProcesses
-from jaxcluster.allocation.processes import HostProcesses
+from jaxcluster.allocation.processes import SECURITY, Processes
 from jaxcluster.cluster import make_spec, start_spec
 from jaxcluster.errors import (
     CellInterrupted,
@@ -166,11 +165,12 @@ def test_every_port_is_on_loopback(cluster: jaxcluster.Cluster, home: Home) -> N
 def test_ipyparallels_keys_are_on_and_in_no_command_line(
     cluster: jaxcluster.Cluster, home: Home
 ) -> None:
-    security = registry.client_file(cluster.name).parent
+    paths = [registry.client_file(cluster.name)]
+    if not overhosts.hosts():
+        agents = Path(cluster.record.hosts[0].folder)
+        paths.append(agents / SECURITY / "ipcontroller-engine.json")
     secrets = []
-    kinds = ("client",) if overhosts.hosts() else ("engine", "client")
-    for kind in kinds:
-        path = security / f"ipcontroller-{kind}.json"
+    for path in paths:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         said = json.loads(path.read_text())
         secrets.append(said["curve_serverkey"] or said["key"])  # curve, where zmq has it
@@ -252,7 +252,7 @@ def test_a_coordinator_that_ends_while_the_cluster_comes_up_is_told_at_once(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not after all the time that a start has, and not as what it does to the ranks."""
-    of: type[Any] = HostProcesses if overhosts.hosts() else LocalProcesses
+    of: type[Any] = Processes
     start_coordinator = of.start_coordinator
 
     def start_and_kill(*arguments: Any) -> int:

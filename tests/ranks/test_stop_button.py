@@ -184,7 +184,8 @@ def test_the_stop_button_ends_a_start_and_leaves_nothing(notebook: Notebook) -> 
             not [
                 line
                 for pid, line in notebook.processes().items()
-                if pid not in before and "forkserver" not in line  # that waits for the next start
+                # An agent and its fork server wait for the next start.
+                if pid not in before and not re.search("jaxcluster.agent|forkserver", line)
             ]
         ),
         "nothing is left of it",

@@ -11,19 +11,40 @@ from typing import Any
 import pytest
 import zmq
 
+from jaxcluster.agent.family import own_environment
 from jaxcluster.agent.folder import Folder
 from jaxcluster.agent.messages import Session, new_name
-from jaxcluster.agent.server import Agent, Client, own_environment
+from jaxcluster.agent.server import IDLE_S, Agent, Client
+from jaxcluster.supervision.processes import process_token
 from jaxcluster.wire.forks import Process
 from jaxcluster.wire.requests import Reply
+
+
+class NoFamily:
+    """A fork server that is not there, with as many processes as a test says."""
+
+    env = {"PATH": "/host"}  # noqa: RUF012
+    members: dict[int, Any] = {}  # noqa: RUF012
+
+    def reap_others(self) -> None:
+        pass
+
+    def own_files(self) -> list[str]:
+        return []
 
 
 class Made(Agent):
     """An agent of whose clients no packet is sent; what they would be told is ``told``."""
 
-    def __init__(self, folder: Path, lease: float = 20.0, first_lease: float = 60.0) -> None:
-        options = argparse.Namespace(lease=lease, first_lease=first_lease, limit=1 << 20)
-        super().__init__(options, Folder(folder, folder))
+    def __init__(
+        self, folder: Path, lease: float = 20.0, first_lease: float = 60.0, owner: str = ""
+    ) -> None:
+        options = argparse.Namespace(
+            lease=lease, first_lease=first_lease, limit=1 << 20, owner=owner
+        )
+        self.its = NoFamily()
+        super().__init__(options, Folder(folder, folder), self.its)  # type: ignore[arg-type]
+        self.endpoint = "tcp://10.0.0.2:1"
         self.told: list[bytes] = []
         self.now = self._looked_at
 
@@ -84,6 +105,59 @@ def test_after_its_login_a_detached_agent_is_theirs_who_are_there(
     assert agent.why
 
 
+def test_its_owners_machine_has_no_lease_and_ends_it_idle(tmp_path: Path) -> None:
+    agent = Made(tmp_path, owner=process_token(os.getpid()))
+    agent.its.members = {1: None}
+    agent.passes(10 * IDLE_S, step=2.0)
+    assert not agent.why
+    agent.its.members = {}
+    agent.passes(IDLE_S - 1)
+    assert not agent.why
+    agent.passes(5)
+    assert agent.why == "it has no processes"
+
+
+def test_it_ends_with_an_owner_whose_child_holds_its_input_open(tmp_path: Path) -> None:
+    agent = Made(tmp_path, owner="1:1")  # a process that has ended
+    agent.passes(1)
+    assert agent.why == "its owner has ended"
+
+
+def test_a_detached_one_ends_with_its_last_process(tmp_path: Path) -> None:
+    agent = Made(tmp_path, owner="1:1")
+    agent.its.members = {1: None}
+    agent._detach(True, [])
+    agent.passes(100)
+    assert not agent.why
+    agent.its.members = {}
+    agent.passes(2)
+    assert agent.why == "it has no processes"
+
+
+def test_a_client_of_this_host_is_over_with_its_process(agent: Made) -> None:
+    agent.comes(b"alive").token = process_token(os.getpid())
+    agent.comes(b"killed").token = "1:1"
+    agent.passes(1)
+    assert set(agent.clients) == {b"alive"}
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_detached_one_that_nobody_can_find_ends(tmp_path: Path, is_there: bool) -> None:
+    agent = Made(tmp_path, owner="1:1")
+    agent.its.members = {1: None}
+    alive = tmp_path / "alive"
+    if is_there:
+        alive.touch()
+    agent._detach(True, [str(alive)])
+    agent.passes(1)
+    assert not agent.why  # it may be changing
+    agent.passes(10)
+    assert bool(agent.why) is not is_there
+    alive.unlink(missing_ok=True)
+    agent.passes(10)
+    assert agent.why == "nobody can find the way to it any more"
+
+
 def test_a_process_is_started_where_there_is_a_folder(
     agent: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,7 +176,7 @@ def test_what_a_process_is_given_comes_before_the_hosts_own_environment(
     agent: Made, tmp_path: Path
 ) -> None:
     """``--env`` of a start is for the ranks, whatever the host's login has set."""
-    agent.env = {"PATH": "/host", "HOME": "/home/me", "JAX_ENABLE_X64": "0"}
+    agent.its.env = {"PATH": "/host", "HOME": "/home/me", "JAX_ENABLE_X64": "0"}
     own = {"JAX_ENABLE_X64": "1", "MINE": "2"}
     proc = Process("other", own, str(tmp_path), "log", inherit=True)
     assert agent._placed(proc).env == {
@@ -137,8 +211,6 @@ def test_a_folder_of_a_client_that_was_killed_goes_with_it(agent: Made, tmp_path
         ("SIGTERM", 0, {}, 0),
         ("SIGTERM", 143, {}, 143),
         ("it was asked to end", 143, {}, 0),
-        ("its fork server has ended", 0, {"is_cut_short": True}, 0),
-        ("its fork server has ended", 143, {"is_cut_short": True}, 1),
         ("no space", 0, {"has_failed": True}, 1),
     ],
 )

@@ -31,7 +31,7 @@ def root(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
 
 def record(name: str, owner: str = "", claim: str = "") -> ClusterRecord:
     spec = wire.ClusterSpec(name, 0)
-    return ClusterRecord(name, spec, owner, 1, "key", "box", "/run/fork-1-1.sock", claim=claim)
+    return ClusterRecord(name, spec, owner, 1, "key", "box", claim=claim)
 
 
 @pytest.fixture
@@ -180,13 +180,6 @@ def test_a_folder_that_is_no_clusters_is_left_alone(root: Path, content: str) ->
     assert names.free_name() == "main-2"
     assert sorted(p.name for p in (root / "main").iterdir()) == ["alive", "thesis.txt"]
     assert (root / "thesis.txt").exists()
-
-
-def test_what_an_older_version_has_left_is_removed_once_nobody_listens(root: Path) -> None:
-    (root / "old").mkdir()
-    registry.write(record("old"))
-    assert names.live_records() == []
-    assert not (root / "old").exists()
 
 
 def test_a_removal_touches_no_other_cluster_of_that_name(root: Path) -> None:

@@ -24,7 +24,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import jaxcluster
 from jaxcluster import cli, cluster, mcp, wire
-from jaxcluster.allocation import remote
+from jaxcluster.allocation import allocation
 from jaxcluster.arguments import Help
 from jaxcluster.cluster import sessions, starting
 from jaxcluster.doctor import hosts as hostchecks
@@ -84,7 +84,7 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
             with contextlib.suppress(PlanError):  # this machine has no GPUs
                 starting.plan_here(spec)
         else:
-            remote.launcher_for(spec)
+            allocation.launcher_for(spec)
         raise Reached
 
     monkeypatch.setattr(sessions, "start_world", started)

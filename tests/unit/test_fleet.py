@@ -15,10 +15,9 @@ from jaxcluster import wire
 from jaxcluster.agent.client import State, wait_all
 from jaxcluster.agent.report import AgentFacts
 from jaxcluster.agent.transport import new_keys
-from jaxcluster.allocation.fleet import Fleet, Left, Place, _refusing
+from jaxcluster.allocation.allocation import Allocation
+from jaxcluster.allocation.fleet import Fleet, HostLost, Left, Place, _refusing
 from jaxcluster.allocation.placing import place, share_out
-from jaxcluster.allocation.remote import HostAllocation
-from jaxcluster.allocation.supervisor import HostLost
 from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.hosts import ranks_by_host
 from jaxcluster.wire import forks
@@ -232,7 +231,7 @@ def test_a_lost_host_that_cant_be_replaced_leaves_the_others(
     hosts(fleet, 2, 2)
     fleet.places[1].lost = "its agent has ended"
     claim: Any = SimpleNamespace(name="c", id="1")
-    allocation = HostAllocation(claim)
+    allocation = Allocation(claim)
     allocation._launch = SimpleNamespace(can_succeed=lambda *_: False)  # type: ignore[assignment]
     allocation.fleet, allocation._platform = fleet, platform
     with pytest.raises(LaunchError) as caught:

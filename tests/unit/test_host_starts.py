@@ -12,9 +12,9 @@ import pytest
 from helpers import Home
 
 from jaxcluster.agent.report import AgentFacts
+from jaxcluster.allocation.allocation import SHARED_DIR, Allocation
 from jaxcluster.allocation.fleet import Place
 from jaxcluster.allocation.placing import in_order, place
-from jaxcluster.allocation.remote import SHARED_DIR, HostAllocation
 from jaxcluster.cluster import events, make_spec
 from jaxcluster.cluster.starting import dry_run, start_world
 from jaxcluster.errors import LaunchError, UsageError
@@ -110,7 +110,7 @@ def test_a_shared_folder_that_others_could_exchange_is_refused(
     claimed = claims.claim("main")
     assert claimed is not None
     monkeypatch.setenv(SHARED_DIR, str(tmp_path / "open"))
-    allocation = HostAllocation(claimed)
+    allocation = Allocation(claimed)
     made = allocation._launch_folder(Slurm())
     mine = tmp_path / "open" / f"jaxcluster-{os.getuid()}"
     assert made.parent == mine and mine.stat().st_mode & 0o777 == 0o700

@@ -157,8 +157,7 @@ def test_private_names_of_jax_stand_in_one_package() -> None:
 
 ROOM = "allocation"
 KINDS = {
-    "ChannelLink", "Fleet", "HostAllocation", "HostProcesses", "HostStates",
-    "LocalAllocation", "LocalProcesses", "LocalStates", "SocketLink", "Supervisor",
+    "AgentHere", "ChannelLink", "Fleet", "HostStates", "LocalStates", "SocketLink",
 }  # fmt: skip
 
 
@@ -173,7 +172,7 @@ def kinds_in(source: str) -> tuple[set[str], set[str]]:
 
 
 def test_nothing_outside_its_room_can_tell_which_kind_of_host_a_cluster_is_on() -> None:
-    """This machine and hosts with agents are two kinds of the same protocols."""
+    """This machine and others differ in what is reached without an agent."""
     root = Path(jaxcluster.__file__).parent
     found = {str(path.relative_to(root)): kinds_in(path.read_text()) for path in root.rglob("*.py")}
     outside = {name: kinds for name, kinds in found.items() if not name.startswith(f"{ROOM}/")}
@@ -186,7 +185,7 @@ def test_nothing_outside_its_room_can_tell_which_kind_of_host_a_cluster_is_on() 
 @pytest.mark.parametrize(
     "source",
     [
-        "from jaxcluster.allocation.processes import HostProcesses",
+        "from jaxcluster.allocation.here import AgentHere",
         "from jaxcluster.records import saved_states\nkept.LocalStates()",
         "def f(host): return isinstance(host, Fleet)",
     ],

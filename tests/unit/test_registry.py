@@ -45,7 +45,6 @@ def record(name: str = "main", created_ns: int = 1) -> ClusterRecord:
         created_ns=created_ns,
         host_key="key",
         hostname="box",
-        supervisor="/run/fork.sock",
         addresses=["ipc:///run/rank-0.sock"],
         pids=[12],
         logs=["/run/rank-0.log"],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from jaxcluster.engine.forkserver import ForkServer
 from jaxcluster.supervision import ends, loop
 from jaxcluster.supervision.guard import Guard
 from jaxcluster.supervision.loop import SupervisionLoop
@@ -108,35 +106,6 @@ def aged(*paths: Path) -> None:
 
 def ages(*paths: Path) -> set[float]:
     return {path.stat().st_mtime for path in paths}
-
-
-def test_a_fork_server_keeps_its_files_young_and_is_found_by_them(
-    often: None, tmp_path: Path
-) -> None:
-    path, cluster = tmp_path / "fork.sock", tmp_path / "main"
-    cluster.mkdir()
-    own = [cluster / "alive", cluster / "record.json", tmp_path / "fork.log"]
-    for one in own:
-        one.touch()
-    other = tmp_path / "another's"
-    other.touch()
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        server = ForkServer(listener, str(path), process_token(os.getpid()), fork=False)
-    server._hold(str(own[0]))
-    aged(*own, path, cluster, tmp_path, other)
-    server.turn(0)
-    assert OLD not in ages(*own, path, cluster, tmp_path)
-    assert ages(other) == {OLD}
-    server.detached = True
-    assert server.can_be_found()
-    own[0].unlink()
-    assert not server.can_be_found()
-    server._let_go()
-    assert server.can_be_found()
-    path.unlink()
-    assert not server.can_be_found()
-    server.selector.close()
 
 
 def test_a_guard_keeps_the_folders_of_its_launch_young(often: None, tmp_path: Path) -> None:

@@ -77,7 +77,6 @@ def record(name: str, owner: str = "12:34", seconds_ago: float = 5) -> ClusterRe
         created_ns=int(1e18 - seconds_ago * 1e9),
         host_key="",
         hostname="box",
-        supervisor="",
         notebook="a.ipynb",
     )
 

@@ -1,40 +1,53 @@
-"""Other hosts: each has a fork server, ranks' parent, behind an agent that a launcher starts."""
+"""What a cluster's ranks run on: its name, and hosts, each with an agent that a launcher starts.
+
+This machine is a host like others: its agent is a child of this process (``here``).
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
 import shutil
+import socket
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from jaxcluster import wire
-from jaxcluster.agent.requests import Mkdir, Remove
+from jaxcluster.agent.requests import Detach, Mkdir, Remove
 from jaxcluster.agent.transport import Keys, new_keys
-from jaxcluster.allocation.base import Allocation, Say
-from jaxcluster.allocation.fleet import Fleet, Left, Place, ask_each
+from jaxcluster.allocation.fleet import Fleet, Left, OnEvent, Place, ask_each
+from jaxcluster.allocation.here import (
+    AgentHere,
+    own_environment,
+    release_warm,
+    retire,
+    warm_agent,
+)
 from jaxcluster.allocation.keys import KEYS, LAUNCH, launch_folder
-from jaxcluster.allocation.local import check_files
+from jaxcluster.allocation.limits import check_files
 from jaxcluster.allocation.placing import check_versions, in_order, place, share_out
-from jaxcluster.allocation.processes import HostProcesses
-from jaxcluster.allocation.supervisor import OnEvent, import_time_settings
+from jaxcluster.allocation.processes import OUTLIVING, RANKS, Processes
 from jaxcluster.errors import JaxClusterError, LaunchError
 from jaxcluster.launchers.base import STOPPED, AgentOptions, Launcher, Wait, describe
 from jaxcluster.launchers.commands import Launch
 from jaxcluster.launchers.factory import launcher_of
 from jaxcluster.records import claims, registry
 from jaxcluster.records.runtimefolder import VARIABLE, make_private
+from jaxcluster.supervision.starting import import_time_settings
 from jaxcluster.text import shown_value, without_secrets
-from jaxcluster.wire.forks import Detach
+from jaxcluster.wire.forks import Preload
 
 SHARED_DIR = "JAXCLUSTER_SHARED_DIR"  # a folder that the hosts share, where the home is not
 ASK_S = 10.0
+Say = Callable[[str], None]
 
 
 def launcher_for(spec: wire.ClusterSpec) -> tuple[Launcher, str]:
@@ -92,30 +105,52 @@ def _agent_env(spec: wire.ClusterSpec) -> tuple[tuple[str, str], ...]:
     return tuple({**place, **import_time_settings(spec.env)}.items())
 
 
-class HostAllocation(Allocation):
-    """Hosts with their agents."""
+class Allocation:
+    """What ranks run on, for one cluster: its name, and hosts, which outlive its ranks.
+
+    A restart starts new ranks on it, and nobody else gets the name or the hosts meanwhile.
+
+    Args:
+      claim: on the cluster's name.
+
+    Attributes:
+      fleet: the hosts, once they are there.
+      spent: why no new processes can be started on it; "" while nobody knows better.
+    """
 
     def __init__(self, claim: claims.Claim) -> None:
-        super().__init__(claim)
+        self.claim, self.spent = claim, ""
+        self.folder = registry.folder(claim.name)
         self.fleet: Fleet | None = None
         self._shares: list[int] = []  # how many ranks each host had first
+        self._counts: Sequence[int] | None = None
         self._platform: str | None = None
         self._launch: Launch | None = None
+        self._here: AgentHere | None = None
         self._keys: Keys | None = None
+        self._is_detached = False
         self._own_folder = self.folder / launch_folder(claim.id)
         self._shared: Path | None = None  # the launcher's folder where hosts must share it
 
+    @property
+    def is_held(self) -> bool:
+        """Whether the name is this process's still."""
+        return self.claim.is_held
+
     def take(self, claim: claims.Claim) -> None:
-        """Go on under another claim.
+        """Go on under another claim, since the folder of the first one is gone.
 
         The agents stay, and so does what ranks have saved on their hosts. Their tunnels' sockets
         went with the folder: what is connected stays so, and nobody else can attach.
         """
-        super().take(claim)
-        if self._keys is not None and self._launch is not None:
-            self._own_folder.mkdir(parents=True, mode=0o700, exist_ok=True)  # a successor's tunnel
-            self._own_folder = self.folder / launch_folder(claim.id)
-            self._write_keys(self._keys)
+        self.claim.let_go()
+        self.claim, self.folder = claim, registry.folder(claim.name)
+        if self._keys is None:
+            return
+        self._own_folder.mkdir(parents=True, mode=0o700, exist_ok=True)  # a successor's tunnel
+        self._own_folder = self.folder / launch_folder(claim.id)
+        self._write_keys(self._keys)
+        if self._launch is not None:
             self._launch.look_after([self.folder])
 
     def prepare(
@@ -125,9 +160,22 @@ class HostAllocation(Allocation):
         say: Say,
         timeout_s: float,
         stopped: threading.Event,
-    ) -> HostProcesses:
+    ) -> Processes:
+        """Have the hosts' fork servers come up, and lay out a generation of ranks.
+
+        Args:
+          on_event: told of each process that ends, and of each host that is lost.
+          stopped: ends it when it is set, also while a job or a slice waits in a queue.
+
+        Raises:
+          LaunchError: an agent did not come up, the hosts' versions differ, or there are too few
+            file descriptors for so many ranks.
+        """
         deadline = time.monotonic() + timeout_s
-        if self.fleet is None:
+        if spec.is_here:
+            say(f"starting {spec.num_processes} processes ...")
+            self._come_up_here(spec, deadline, stopped)
+        elif self.fleet is None:
             self._bring_up(spec, say, deadline, stopped)
         else:
             self._bring_back(say, deadline, stopped)
@@ -136,7 +184,48 @@ class HostAllocation(Allocation):
         placed = self._place(spec, self.fleet.places)
         self._platform = placed.platform
         say(f"starting {placed.num_processes} processes ...")
-        return HostProcesses(placed, self.fleet, self.folder)
+        return Processes(placed, self.fleet, self.folder)
+
+    def _come_up_here(
+        self, spec: wire.ClusterSpec, deadline: float, stopped: threading.Event
+    ) -> None:
+        """Have an agent on this machine whose fork server has imported all in its environment."""
+        check_files(spec.num_processes)
+        env = {**own_environment(), **spec.env}
+        if self.fleet is not None and not self._is_there(env):
+            self._give_hosts_back()
+        if self.fleet is not None:
+            return
+        for is_last in (False, True):
+            agent = self._here = warm_agent(env)
+            fleet = self.fleet = Fleet(agent.keys, is_here=True)
+            agent.on_end = partial(fleet.ended, [0])
+            self._keys = agent.keys
+            try:
+                self._write_keys(agent.keys)
+                found = agent.found(deadline - time.monotonic(), stopped)
+                fleet.add([(socket.gethostname(), found)])
+                fleet.command(Preload(env), ASK_S)
+            except BaseException:
+                was_ending = not agent.alive  # the idle one: there will be another
+                agent.quit()
+                self._give_hosts_back()
+                if is_last or not was_ending:
+                    raise
+            else:
+                self._counts = self._shares = [spec.num_processes]
+                return
+
+    def _is_there(self, env: Mapping[str, str]) -> bool:
+        """Whether the agent is, also for others, with a fork server of this environment."""
+        assert self.fleet is not None
+        if not self.fleet.alive or self.fleet.gone(self.fleet.places):
+            return False
+        try:
+            self.fleet.command(Preload(env), ASK_S)
+        except LaunchError:
+            return False
+        return True
 
     def _place(self, spec: wire.ClusterSpec, places: Sequence[Place]) -> wire.ClusterSpec:
         if not self._shares:
@@ -211,6 +300,11 @@ class HostAllocation(Allocation):
             self.fleet.replace(lost, agent)
 
     def check_returns(self) -> None:
+        """Whether there can be new processes on all hosts: before the old ones are ended for them.
+
+        Raises:
+          LaunchError: a host is lost, and there is no way to another.
+        """
         if self.fleet is not None and self._launch is not None:
             for lost in self._wanted_back(self.fleet):
                 if not self._launch.can_succeed(lost.number, lost.name):
@@ -233,10 +327,12 @@ class HostAllocation(Allocation):
 
     @property
     def left(self) -> Left:
+        """What is left where some of its hosts are lost."""
         # A TPU slice's hosts belong together.
         return self.fleet.left if self.fleet is not None and self._platform != "tpu" else Left()
 
     def leave_out_lost(self) -> None:
+        """Go on without the hosts that are lost."""
         if self.fleet is not None:
             self.fleet.leave_out_lost()
 
@@ -266,37 +362,77 @@ class HostAllocation(Allocation):
             self._shared = None
         shutil.rmtree(self._own_folder, ignore_errors=True)
 
+    def keep(self) -> None:
+        """Have it live on, before its ranks end for others to come."""
+        if self._is_detached and self.fleet is not None:
+            with contextlib.suppress(LaunchError):
+                self.fleet.command(Detach(False), ASK_S)
+
     def clear(self) -> None:
-        super().clear()
+        """After the end of its ranks: what they have left goes, for the next ones."""
+        if self.is_held:
+            self.claim.empty()
         if self.fleet is not None:
             self.fleet.on_event = None
+            self._remove([RANKS])
             there = [one for one in self.fleet.places if not one.lost]
-            for request in (Remove("ranks"), Mkdir("ranks")):
-                ask_each(there, request, ASK_S, LaunchError)
+            ask_each(there, Mkdir(RANKS), ASK_S, LaunchError)
+
+    def _remove(self, names: Sequence[str]) -> None:
+        """Remove folders of the agents'."""
+        assert self.fleet is not None
+        there = [one for one in self.fleet.places if not one.lost]
+        for name in names:
+            ask_each(there, Remove(name), ASK_S, LaunchError)
 
     def detach(self) -> None:
-        assert self.fleet is not None and self._launch is not None
-        self.fleet.command(Detach(True))
-        self._launch.detach([self.folder])  # by which others find it
+        """Have its ranks, and what has started them, outlive this process.
+
+        Raises:
+          LaunchError: an agent does not answer.
+        """
+        assert self.fleet is not None
+        found_by = [str(self.folder / registry.ALIVE)] if self.fleet.is_here else []
+        self.fleet.command(Detach(True, found_by))
+        self._is_detached = True
+        if self._launch is not None:
+            self._launch.detach([self.folder])  # by which others find it
+        if self._here is not None:
+            release_warm(self._here)
 
     def let_go(self) -> None:
+        """Take no part in it any more. Its ranks may run on, detached."""
         if self._launch is not None:
             self._launch.leave()
-        self.fleet = self._launch = None
+        if self._here is not None:
+            self._here.leave()
+        self.fleet = self._launch = self._here = None
         self.claim.let_go()
 
     def give_back(self) -> None:
+        """Have no part in it any more, nor agents for it."""
+        self._give_hosts_back()
+        self._remove_launch_folder()
+        self.claim.let_go()
+
+    def _give_hosts_back(self) -> None:
         if self.fleet is not None:
             self.fleet.on_event = None
-            self.fleet.quit()
+            if self._here is not None and self._here.is_kept:
+                self._remove([RANKS, *OUTLIVING])
+                self.fleet.close()
+            else:
+                self.fleet.quit()
             self.fleet = None
         if self._launch is not None:
             self._launch.stop()
             self._launch = None
-        self._remove_launch_folder()
-        self.claim.let_go()
+        if self._here is not None:
+            retire(self._here)
+            self._here = None
 
     def end(self) -> None:
+        """Give everything back."""
         self.claim.remove()
         self.give_back()
 
@@ -311,7 +447,7 @@ def examine(
     """
     claim = claims.claim(f"doctor-{secrets.token_hex(4)}")
     assert claim is not None  # nobody else's name
-    allocation = HostAllocation(claim)
+    allocation = Allocation(claim)
     try:
         spec, deadline = replace(spec, name=claim.name), time.monotonic() + timeout_s
         allocation._bring_up(spec, say, deadline, threading.Event(), check=False)

@@ -1,0 +1,172 @@
+"""This machine's agent: one that is going, or gone, is not taken again."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from helpers import until
+
+from jaxcluster.agent.requests import Detach
+from jaxcluster.allocation import here
+from jaxcluster.allocation.fleet import Fleet, HostLost
+from jaxcluster.allocation.here import (
+    AgentHere,
+    own_environment,
+    quit_warm,
+    retire,
+    warm_agent,
+)
+from jaxcluster.errors import LaunchError
+from jaxcluster.supervision.processes import children, is_alive
+from jaxcluster.supervision.starting import can_fork, import_time_settings
+from jaxcluster.wire import forks
+
+Take = Callable[[], AgentHere]
+START_S = 30.0
+
+
+@pytest.fixture
+def take(monkeypatch: pytest.MonkeyPatch) -> Iterator[Take]:
+    """Takes this process's agent; its fork server forks nothing, so that it imports nothing."""
+    monkeypatch.setenv("JAXCLUSTER_NO_FORK", "1")
+    monkeypatch.setattr(here, "_warm", None)
+    with tempfile.TemporaryDirectory() as root:  # short: it is a socket's path
+        monkeypatch.setenv("JAXCLUSTER_RUNTIME_DIR", root)
+        yield lambda: warm_agent(own_environment())
+        if here._warm is not None:
+            retire(here._warm)
+        quit_warm()
+        assert [name for name in os.listdir(root) if name.startswith(".agent")] == []
+
+
+def connected(agent: AgentHere) -> Fleet:
+    fleet = Fleet(agent.keys, is_here=True)
+    agent.on_end = lambda why: fleet.ended([0], why)
+    fleet.add([("here", agent.found(START_S, threading.Event()))])
+    return fleet
+
+
+def test_an_idle_agent_is_taken_again(take: Take) -> None:
+    first = take()
+    assert first.is_kept
+    retire(first)
+    assert take() is first
+
+
+def test_one_that_has_a_cluster_is_not_shared(take: Take) -> None:
+    first = take()
+    second = take()
+    assert second is not first
+    retire(first)
+    assert not first.alive  # there is another one that waits
+
+
+def test_one_that_was_killed_is_a_lost_host_and_is_replaced(take: Take) -> None:
+    first = take()
+    fleet = connected(first)
+    events: list[Any] = []
+    fleet.on_event = events.append
+    os.kill(first.pid, 9)
+    until(lambda: events, "word of the loss", START_S)
+    (lost,) = events
+    assert isinstance(lost, HostLost)
+    assert lost.why == "its agent has ended: it ended with code -9"
+    fleet.close()
+    retire(first)
+    assert take() is not first
+
+
+@pytest.mark.parametrize("name", ["OF_NO_IMPORT", "JAX_ENABLE_X64"])
+def test_its_fork_server_is_another_where_imports_read_other_settings(
+    take: Take, name: str
+) -> None:
+    """``--env JAX_...`` of the next start: a process that has imported jax can't take it on."""
+    agent = take()
+    fleet = connected(agent)
+    (old,) = children(agent.pid)
+    fleet.command(forks.Preload(own_environment()))
+    assert children(agent.pid) == [old]
+    fleet.command(forks.Preload({**own_environment(), name: "1"}))
+    (new,) = children(agent.pid)
+    assert (new == old) is (name == "OF_NO_IMPORT")
+    fleet.close()
+
+
+def test_a_detached_one_without_processes_ends_and_another_is_taken(take: Take) -> None:
+    first = take()
+    fleet = connected(first)
+    fleet.command(Detach(True))
+    until(lambda: not first.alive, "its end", START_S)
+    fleet.close()
+    retire(first)
+    second = take()
+    assert second is not first
+    second.found(START_S, threading.Event())
+
+
+def test_one_that_is_left_lives_on_with_what_it_has(take: Take) -> None:
+    agent = take()
+    fleet = connected(agent)
+    fleet.close()
+    again = connected(agent)
+    again.command(forks.Exits())
+    again.close()
+    assert agent.alive
+
+
+def test_a_start_that_is_stopped_waits_no_longer(take: Take) -> None:
+    stopped = threading.Event()
+    stopped.set()
+    agent = take()
+    with pytest.raises(LaunchError, match="was stopped"):
+        agent.found(START_S, stopped)
+
+
+def test_a_detached_one_that_is_told_to_end_does(take: Take) -> None:
+    agent = take()
+    fleet = connected(agent)
+    token = fleet.places[0].facts.token
+    fleet.quit()
+    until(lambda: not is_alive(token), "its end", START_S)
+
+
+# --------------------------------------------------------------------------- the environment
+
+
+def test_a_rank_does_not_take_itself_for_a_part_of_the_notebooks_kernel() -> None:
+    env = {"PATH": "/bin", "HOME": "/me", "JPY_PARENT_PID": "12", "IPP_CLUSTER_ID": "theirs"}
+    assert own_environment(env) == {"PATH": "/bin", "HOME": "/me"}
+
+
+def test_what_is_read_at_import_asks_for_a_fork_server_of_its_own() -> None:
+    env = {"XLA_FLAGS": "a", "JAX_ENABLE_X64": "1", "HOME": "h", "PYTHONPATH": "p", "MINE": "1"}
+    assert import_time_settings(env) == {
+        "JAX_ENABLE_X64": "1",
+        "PYTHONPATH": "p",
+        "XLA_FLAGS": "a",
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["LANGCHAIN_API_KEY", "LANGSMITH_API_KEY", "LANGFUSE_SECRET_KEY", "CUDA_ROOT_TOKEN"]
+)
+def test_no_secret_is_taken_for_a_language(name: str) -> None:
+    """What is read at import is in a Job's pods, in scripts, and in agents' command lines."""
+    env = {"LANG": "C.UTF-8", "LANGUAGE": "en", "LC_ALL": "C", name: "secret"}
+    assert import_time_settings(env) == {"LANG": "C.UTF-8", "LANGUAGE": "en", "LC_ALL": "C"}
+
+
+@pytest.mark.parametrize(
+    ("platform", "no_fork", "forks"),
+    [("linux", "", True), ("linux", "1", False), ("darwin", "", False)],
+)
+def test_ranks_are_forked_where_that_is_safe(
+    monkeypatch: pytest.MonkeyPatch, platform: str, no_fork: str, forks: bool
+) -> None:
+    monkeypatch.setattr("jaxcluster.supervision.starting.sys.platform", platform)
+    assert can_fork({"JAXCLUSTER_NO_FORK": no_fork}) is forks
