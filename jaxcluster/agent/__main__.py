@@ -11,7 +11,6 @@ import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from jaxcluster.agent import folder as folders
@@ -39,7 +38,6 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--owner-stdin", action="store_true", help="end with standard input")
     parser.add_argument("--owner", default="", help="end with this process: PID:START")
-    parser.add_argument("--place", default="", help="where its folder is to lie")
     parser.add_argument("--id", default="", help="the cluster's name for this host's agent")
     parser.add_argument("--fence", action="store_true", help="end an older agent of this id first")
     parser.add_argument("--limit", type=int, default=64 << 20, help="bytes kept for a client")
@@ -49,7 +47,7 @@ def main(argv: list[str] | None = None) -> None:
     umask = os.umask(0o077)
     allow_files()
     try:
-        place = Path(options.place) if options.place else folders.root()
+        place = folders.root()
         folders.sweep(place)
         if options.fence:
             folders.fence(place, options.id)

@@ -268,7 +268,8 @@ class Agent:
         """Whether the owner lives; of a detached one, whether it can be found."""
         if not self.detached and not processes.is_alive(self.options.owner):
             self._owner_ended()
-        self.idle_s = 0.0 if self.family.members else self.idle_s + passed
+        is_used = self.family.members or any(client.own for client in self.clients.values())
+        self.idle_s = 0.0 if is_used else self.idle_s + passed
         if self.idle_s > (0.0 if self.detached else IDLE_S):
             self.end_for("it has no processes")
         is_lost = self.detached and not all(
@@ -486,7 +487,10 @@ class Agent:
                 return None, b""
             case requests.Mkdir(own=True):
                 client.own.append(request.path)
-        return requests.answer(self.folder, request, data)
+        answer = requests.answer(self.folder, request, data)
+        if isinstance(request, requests.Remove) and request.path in client.own:
+            client.own.remove(request.path)
+        return answer
 
     def _reply(self, client: Client, reply: Reply, *data: Buffer) -> None:
         self._post(client, [AGENT, encode_body(reply), *data])

@@ -18,7 +18,7 @@ from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.base import STOPPED
 from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.launchers.failures import Reason
-from jaxcluster.records import registry
+from jaxcluster.records.runtimefolder import VARIABLE
 from jaxcluster.supervision.ends import let_go
 from jaxcluster.supervision.processes import process_token
 from jaxcluster.supervision.starting import findable
@@ -55,10 +55,10 @@ class AgentHere:
         self._trouble = ""
         self._is_asked_to_end = False
         self._said = threading.Event()
+        self._env = dict(env)
         cwd = os.getcwd()
         argv = [sys.executable, "-P", "-m", "jaxcluster.agent", "--owner-key", self.keys.public]
         argv += ["--bind", "ipc", "--owner-stdin", "--owner", process_token(os.getpid())]
-        argv += ["--place", str(registry.runtime_root())]
         self._process = subprocess.Popen(
             argv,
             stdin=subprocess.PIPE,
@@ -80,6 +80,10 @@ class AgentHere:
     @property
     def alive(self) -> bool:
         return self._process.poll() is None and not self._is_asked_to_end
+
+    def lies_where(self, env: Mapping[str, str]) -> bool:
+        """Whether one with this environment would have its folder in the same place."""
+        return all(self._env.get(name) == env.get(name) for name in (VARIABLE, "TMPDIR"))
 
     @property
     def is_kept(self) -> bool:
@@ -155,7 +159,7 @@ def warm_agent(env: Mapping[str, str]) -> AgentHere:
     """
     global _warm
     if _warm is not None and not _warm.in_use:
-        if _warm.alive:
+        if _warm.alive and _warm.lies_where(env):
             _warm.in_use = True
             return _warm
         _warm.quit()

@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -25,11 +25,9 @@ from jaxcluster.allocation.states import HostStates
 from jaxcluster.errors import LaunchError
 from jaxcluster.host.procfs import ProcessLook, Silence
 from jaxcluster.host.ringfile import Part
-from jaxcluster.launchers.commands import GuardedCommands
 from jaxcluster.ranks import name_hosts, name_ranks
-from jaxcluster.records import registry, saved_states
+from jaxcluster.records import registry
 from jaxcluster.records.registry import ClusterRecord
-from jaxcluster.records.saved_states import StateFolder
 from jaxcluster.wire.forks import STOPPED, Hold, Kill, Process, Spawn, Stop
 from jaxcluster.wire.link import ChannelLink, Link, SocketLink
 
@@ -38,7 +36,6 @@ LOOK_S = 1.0
 REASON_S = 3.0
 FILE_S = 30.0  # for the controller to say how engines reach it
 LOG_NBYTES = 4 << 20
-GUARD_S = 2.0  # for a process that looks after folders to end; then it is killed
 KINDS = ("engine", "client")  # of ipyparallel's connection files
 
 # In each agent's folder.
@@ -367,22 +364,11 @@ class Processes:
                 asked.append((rank, where.agent.begin(Ring(path, at))))
         return {rank: Part(*said, data) for rank, (said, data) in answers(asked, ASK_S).items()}
 
-    def state_folder(self) -> StateFolder:
-        """A place for what the ranks save."""
-        if self.supervisor.is_here:
-            return saved_states.LocalStates(self.spec.num_processes, _look_after)
+    def state_folder(self, had: HostStates | None = None) -> HostStates:
+        """A place for what the ranks save: the one that there was, if it is on their hosts."""
+        if had is not None and had.is_on(self.supervisor):
+            return had
         return HostStates(self.supervisor)
-
-
-def _look_after(folders: Sequence[Path]) -> Callable[[], None]:
-    """Have folders removed by another process, should this one be killed; returns what ends it."""
-    try:
-        guarded = GuardedCommands(lambda id, event: None)
-    except OSError:  # no process can be started: the next start of a cluster removes them
-        return lambda: None
-    guarded.look_after(folders)
-    # A process that was forked meanwhile may hold its input open: it has nothing to do any more.
-    return lambda: guarded.close(GUARD_S)
 
 
 def _pids(where: Place, asked: Asked[list[int]], deadline: float) -> list[int]:

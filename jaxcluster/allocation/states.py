@@ -1,4 +1,4 @@
-"""What ranks on hosts have saved: it stays on each host until new processes have it.
+"""What ranks have saved: it stays on each host until new processes have it.
 
 What a rank needs of another host's is brought to its host, through the notebook.
 """
@@ -9,12 +9,14 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
 
 from jaxcluster.agent.client import answers
 from jaxcluster.agent.requests import Get, Mkdir, Remove
 from jaxcluster.allocation.fleet import Fleet, Place, copy_file
 from jaxcluster.errors import LaunchError
+from jaxcluster.ranks import tell_each
 from jaxcluster.wire.ops.saving import Saved
 from jaxcluster.wire.requests import Request
 
@@ -23,16 +25,41 @@ LOOK_S = 3.0  # whether files are still there; a host that says nothing may have
 R = TypeVar("R")
 
 
-class HostStates:
-    """What ranks have saved: a folder in the memory of each host, and one on its disk.
+class StateFolder(Protocol):
+    """Where ranks save their variables: on their hosts, or a checkpoint's folder."""
 
-    Both are the agent's, and gone with it.
+    hint: str  # what to do where there is no room
+
+    def places_for(self, rank: int) -> list[tuple[str, int | None]]:
+        """The folders that a rank may write to, the best one first; of memory, how much of it."""
+
+    def lost(self, reports: Mapping[int, Saved]) -> dict[int, str]:
+        """The ranks whose files can't be read now, each with the reason."""
+
+    def bring(self, rank: int, of: Iterable[int], reports: Mapping[int, Saved]) -> dict[int, str]:
+        """Where ``rank`` finds the files ``of`` these ranks, brought to its host if need be.
+
+        Raises:
+          LaunchError: a host does not answer, or has no room.
+        """
+
+    def remove(self) -> None:
+        """Remove all of it. Ranks may still be writing into it."""
+
+
+class HostStates:
+    """A folder in the memory of each host, and one on its disk.
+
+    Both are the agent's, and gone with it, or with the connection of this process to it.
     """
 
-    hint = "Free some space there, then: %jaxcluster restart"
+    hint = (
+        "Free some space there, then: %jaxcluster restart\n"
+        "For another disk, set TMPDIR=/path there before the cluster is started."
+    )
 
     def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
+        self._fleet, self._folders = fleet, [where.folder for where in fleet.places]
         self._name = f"state-{secrets.token_hex(4)}"
         self._homes = fleet.homes()  # of these ranks: the next ones may be on other hosts
         self._brought: dict[tuple[int, str], str] = {}  # (whose, to which agent): its folder
@@ -41,6 +68,10 @@ class HostStates:
     def _paths(self, where: Place) -> list[str]:
         """In memory where there is such a folder, and on disk."""
         return [f"{folder}/{self._name}" for folder in dict.fromkeys((where.memory, where.folder))]
+
+    def is_on(self, fleet: Fleet) -> bool:
+        """Whether it is on these hosts, with the agents that they have now."""
+        return fleet is self._fleet and self._folders == [one.folder for one in fleet.places]
 
     def places_for(self, rank: int) -> list[tuple[str, int | None]]:
         where = self._homes[rank]
@@ -72,8 +103,7 @@ class HostStates:
         return found
 
     def bring(self, rank: int, of: Iterable[int], reports: Mapping[int, Saved]) -> dict[int, str]:
-        here = self._fleet.place_of(rank)
-        return {one: self._bring_to(here, one, reports[one]) for one in of}
+        return {one: self._bring_to(self._fleet.place_of(rank), one, reports[one]) for one in of}
 
     def _bring_to(self, here: Place, rank: int, report: Saved) -> str:
         """Where ranks of a host find a rank's files; they are brought there if need be."""
@@ -114,3 +144,39 @@ class HostStates:
         paths = [(where, path) for where in there for path in self._paths(where)]
         asked = [(path, where.agent.begin(request(path))) for where, path in paths]
         return {path: answer for path, (answer, _) in answers(asked, ASK_S).items()}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The saved variables of a cluster's ranks.
+
+    Attributes:
+      folder: where they are.
+      reports: what each rank that could be saved says of its files.
+      num_processes: how many ranks there were.
+      had: the names, as far as they are known, of ranks that could not be saved.
+      gone: why files that were saved can't be read any more, by rank.
+      mesh: for another number of ranks: the sizes of the meshes' axes that were named.
+    """
+
+    folder: StateFolder
+    reports: Mapping[int, Saved]
+    num_processes: int
+    had: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    gone: Mapping[int, str] = field(default_factory=dict)
+    mesh: Mapping[str, int] = field(default_factory=dict)
+
+    def looked_at(self) -> Kept:
+        """What of it can be read now: a host may be lost since, with what its ranks had saved."""
+        return self.without(self.folder.lost(self.reports))
+
+    def without(self, gone: Mapping[int, str]) -> Kept:
+        """The same where the files of these ranks can't be read, each with the reason."""
+        left = {rank: report for rank, report in self.reports.items() if rank not in gone}
+        had = {rank: frozenset(self.reports[rank].kept) for rank in gone}
+        return replace(self, reports=left, had={**self.had, **had}, gone={**self.gone, **gone})
+
+    @property
+    def why_gone(self) -> str:
+        """The ranks whose files can't be read any more, and why; "" where all can."""
+        return tell_each(self.gone)

@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 
 from jaxcluster.agreement.cellqueue import CellSpec
+from jaxcluster.allocation.states import HostStates, Kept
 from jaxcluster.cluster import saving
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import JaxClusterError, RecoveryError
-from jaxcluster.records.saved_states import Kept, StateFolder
 from jaxcluster.wire.link import replies
 from jaxcluster.wire.ops.saving import Checkpoint, SavePlace
 
@@ -41,7 +41,7 @@ class Autosave:
         self.kept: Kept | None = None
         self.cell = 0
         self.why_not = ""
-        self._folder: StateFolder | None = None
+        self._folder: HostStates | None = None
         self._lock = threading.Lock()  # one save at a time
         self._thread: threading.Thread | None = None
         self._not_before = 0.0
@@ -92,8 +92,8 @@ class Autosave:
             self._not_before = time.monotonic() + SHARE * took if took > LONG_S else 0.0
 
     def _saved(self, world: World, sent: Callable[[], None]) -> Kept:
-        folder, ranks = self._folder or world.processes.state_folder(), range(world.num_processes)
-        self._folder = folder
+        folder = self._folder = world.processes.state_folder(self._folder)
+        ranks = range(world.num_processes)
         other = next(copy for copy in COPIES if self.kept is None or copy != self._copy())
         most = MOST_NBYTES // len(COPIES) // len(ranks)
         each = {}

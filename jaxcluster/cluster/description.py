@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from jaxcluster.allocation.fleet import Left
+from jaxcluster.allocation.states import Kept
 from jaxcluster.model.availability import ClusterCondition
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records.registry import ClusterRecord
-from jaxcluster.records.saved_states import Kept
 
 
 def summary(now: ClusterCondition, record: ClusterRecord, started_s: float) -> str:

@@ -14,6 +14,7 @@ from typing import Any, get_args
 from jaxcluster import wire
 from jaxcluster.allocation.allocation import Allocation
 from jaxcluster.allocation.fleet import Left
+from jaxcluster.allocation.states import Kept
 from jaxcluster.cluster import description, events
 from jaxcluster.cluster.argument_types import checked
 from jaxcluster.cluster.autosave import Autosave
@@ -24,7 +25,6 @@ from jaxcluster.errors import NoCluster, UsageError
 from jaxcluster.model.availability import ClusterCondition, RecoveryMode
 from jaxcluster.model.life import Life, State
 from jaxcluster.records import claims, registry
-from jaxcluster.records.saved_states import Kept
 from jaxcluster.supervision.processes import pid_space, process_token
 from jaxcluster.wire.forks import RESTARTED
 
@@ -84,12 +84,12 @@ class Lifecycle(abc.ABC):
             if not force:
                 self.world.check_reach()
             self.life.become(State.STOPPED, only=set(State) - {State.LEFT})
+            self.autosave.cancel()
+            self.autosave.forget()  # while there is a way to its folders
             took = self._end_world()
             if self.kept is not None:
                 self.kept.folder.remove()
                 self.kept = None
-            self.autosave.cancel()
-            self.autosave.forget()
             if self._allocation is not None:  # it had no processes
                 self._allocation.end()
                 self._allocation = None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from jaxcluster import wire
+from jaxcluster.allocation.states import Kept
 from jaxcluster.cluster.autosave import Autosave
 from jaxcluster.cluster.saving import Restored
 from jaxcluster.cluster.starting import Starting
@@ -15,7 +16,6 @@ from jaxcluster.model.availability import ClusterCondition
 from jaxcluster.model.life import Life
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.records.lastreport import Reports
-from jaxcluster.records.saved_states import Kept
 
 
 class SentCell(Protocol):

@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from jaxcluster import wire
+from jaxcluster.allocation.states import Kept
 from jaxcluster.cluster import events, saving, stopbutton
 from jaxcluster.cluster.owner import Owner
 from jaxcluster.cluster.saving import BadSave
@@ -35,7 +36,6 @@ from jaxcluster.errors import (
     RankDied,
 )
 from jaxcluster.model.availability import advice, refusal
-from jaxcluster.records.saved_states import Kept
 
 Say = Callable[[str], None]
 

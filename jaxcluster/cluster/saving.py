@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from jaxcluster.allocation.states import Kept
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import RankDied, RankError, RecoveryError
 from jaxcluster.model.fitted_meshes import fit_mesh
 from jaxcluster.ranks import name_ranks, tell_each
-from jaxcluster.records.saved_states import Kept
 from jaxcluster.text import plural
 from jaxcluster.wire.link import Sink, replies
 from jaxcluster.wire.ops.saving import Bind, Drop, Load, Loaded, MeshAxes, Save, Saved, SavePlace

@@ -38,7 +38,7 @@ from jaxcluster.model import crash_log
 from jaxcluster.plan import placement, versions
 from jaxcluster.plan.spec import GPU_PLATFORMS, INSTALL, UNIX
 from jaxcluster.ranks import name_ranks
-from jaxcluster.records import registry, saved_states
+from jaxcluster.records import registry
 from jaxcluster.supervision.processes import pid_space, process_token
 from jaxcluster.text import shown_value
 from jaxcluster.wire import forks
@@ -487,8 +487,7 @@ def start_world(
     began = time.perf_counter()
     with events.starting(spec, is_restart=allocation is not None) as course:
         check_devices(spec)
-        folders.sweep(registry.runtime_root())
-        saved_states.sweep()
+        folders.sweep(folders.root())
         shared_memory.remove_old()
         is_kept = allocation is not None
         if allocation is None:

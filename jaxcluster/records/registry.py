@@ -5,7 +5,8 @@
                      launch-1a2b3c/   what its launcher needs, and the owner's keys to its agents
                      held             locked by all processes that are connected to it
                      ipyparallel/     of its controller: how engines and clients connect
-              .agent-x1y2z3/          of this machine's agent and its ranks (agent.folder)
+
+The ranks' own files are in their agent's folder (``agent.folder``).
 
 The folder belongs to the user alone (0700): whoever can't enter it can't talk to the ranks. What
 is in a record is believed as far as it goes: one of another shape or version, or whose name is

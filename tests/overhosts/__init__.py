@@ -209,9 +209,11 @@ def place(cluster: jaxcluster.Cluster, rank: int) -> str:
 def saved_folders() -> set[str]:
     """Where ranks' variables are saved now: folders, of all clusters, with their hosts."""
     if not hosts():
-        from jaxcluster.records import saved_states
+        from jaxcluster.agent import folder
 
-        return {str(path) for path in saved_states.folders()}
+        agents = [(path, record.memory) for path, record in folder.records(folder.root())]
+        places = {Path(place) for agent in agents for place in agent}
+        return {str(path) for place in places for path in place.glob("state-*")}
     listed = ((h, on_host(h, "ls -d /dev/shm/jaxcluster-*/state-* || true")) for h in hosts())
     return {f"{host}:{path}" for host, paths in listed for path in paths.split()}
 

@@ -22,7 +22,7 @@ from overhosts import place, saved_folders, send_signal
 import jaxcluster
 from jaxcluster.cluster.starting import Starting
 from jaxcluster.errors import ClusterExists, LaunchError, NoCluster, RankDied
-from jaxcluster.records import registry, saved_states
+from jaxcluster.records import registry
 
 pytestmark = pytest.mark.any_jax
 
@@ -51,15 +51,6 @@ LEFT = (
     "The variables of ranks 0, 1 are saved: %jaxcluster restart restores them, %jaxcluster "
     "stop discards them."
 )
-
-
-@pytest.fixture(autouse=True)
-def memory(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A place of the test's own: others on this machine may save and restore meanwhile."""
-    place = home.path / "memory"
-    place.mkdir(exist_ok=True)
-    monkeypatch.setattr(saved_states, "SHARED_MEMORY", place)
-    monkeypatch.delenv("TMPDIR", raising=False)
 
 
 @pytest.fixture
@@ -224,8 +215,8 @@ def test_stops_when_all_is_done_end_nothing(
     """What was saved takes a moment to remove."""
     folders: Any = type(ranks.world.processes).state_folder
 
-    def of_saved(processes: Any) -> Any:
-        made = folders(processes)
+    def of_saved(processes: Any, had: Any = None) -> Any:
+        made = folders(processes, had)
         remove = made.remove
         made.remove = lambda: press(remove)
         return made
@@ -385,14 +376,13 @@ def test_processes_that_do_not_come_up_cost_nothing_that_was_saved(
 
 
 KILLED = """
-import pathlib, time, jaxcluster
-from jaxcluster.records import saved_states
-saved_states.SHARED_MEMORY = pathlib.Path({memory!r})
+import time, jaxcluster
+from overhosts import saved_folders
 cluster = jaxcluster.start(1, name="killed", detach={detach})
 cluster.run("x = 1")
 def listen(line):
     if line.startswith("initializing"):
-        print(*saved_states.folders(), flush=True)
+        print(*saved_folders(), flush=True)
         time.sleep(1000)
 cluster.restart(listen)
 """
@@ -403,14 +393,12 @@ cluster.restart(listen)
 def test_a_kernel_that_is_killed_in_a_restart_leaves_nothing_that_was_saved(
     private_home: Home, detach: bool
 ) -> None:
-    memory = private_home.path / "memory"
-    memory.mkdir()
-    source = KILLED.format(memory=str(memory), detach=detach)
+    source = KILLED.format(detach=detach)
     with subprocess.Popen(
         [sys.executable, "-c", source],
         stdout=subprocess.PIPE,
         text=True,
-        env=private_home.environ(),
+        env=private_home.environ() | {"PYTHONPATH": os.pathsep.join(sys.path)},
     ) as kernel:
         assert kernel.stdout is not None
         folders = [Path(path) for path in kernel.stdout.readline().split()]

@@ -16,6 +16,7 @@ from helpers import Home, until
 from overhosts import saved_folders, send_signal
 
 import jaxcluster
+from jaxcluster.allocation.states import HostStates
 from jaxcluster.cluster import autosave
 from jaxcluster.errors import (
     CellFailed,
@@ -25,7 +26,6 @@ from jaxcluster.errors import (
     RecoveryError,
     UsageError,
 )
-from jaxcluster.records import saved_states
 
 SETUP = """
 import dataclasses, functools, os, random, sys, threading
@@ -67,12 +67,7 @@ pending.block_until_ready()
 """
 
 
-@pytest.fixture(autouse=True)
-def memory(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A place of the test's own."""
-    place = home.path / "memory"
-    place.mkdir(exist_ok=True)
-    monkeypatch.setattr(saved_states, "SHARED_MEMORY", place)
+PLACES = HostStates.places_for
 
 
 @pytest.fixture(params=[1, 2], ids=["D1", "D2"])
@@ -171,7 +166,7 @@ def test_where_no_place_has_room_nothing_is_ended(
     before = run(pair, "print(os.getpid())")
     with monkeypatch.context() as patch:
         patch.setattr(
-            saved_states.LocalStates, "places_for", lambda self, rank: [(str(self.paths[0]), 1000)]
+            HostStates, "places_for", lambda self, rank: [(PLACES(self, rank)[0][0], 1000)]
         )
         with pytest.raises(RecoveryError, match="nothing was ended or lost") as caught:
             pair.restart()
@@ -184,7 +179,11 @@ def test_large_arrays_go_to_disk_where_memory_is_small(
     pair: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Docker's /dev/shm has 64 MiB."""
-    monkeypatch.setattr(saved_states, "memory_room", lambda path: 64 << 20)
+    monkeypatch.setattr(
+        HostStates,
+        "places_for",
+        lambda self, rank: [(p, room and 32 << 20) for p, room in PLACES(self, rank)],
+    )
     run(pair, "big = np.full(10_000_000, rank, 'float64'); again = big[::2]")
     pair.restart()
     assert run(pair, "again[0] = 9; print(big[0], big[-1])") == ["9.0 0.0\n", "9.0 1.0\n"]

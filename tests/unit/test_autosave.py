@@ -38,7 +38,7 @@ class World:
         self.processes, self.folder = self, Folder()
         self.asked: list[dict[int, Checkpoint]] = []
 
-    def state_folder(self) -> Folder:
+    def state_folder(self, had: Folder | None) -> Folder:
         return self.folder
 
     def ask_in_turn(

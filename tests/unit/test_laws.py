@@ -157,7 +157,7 @@ def test_private_names_of_jax_stand_in_one_package() -> None:
 
 ROOM = "allocation"
 KINDS = {
-    "AgentHere", "ChannelLink", "Fleet", "HostStates", "LocalStates", "SocketLink",
+    "AgentHere", "ChannelLink", "Fleet", "SocketLink",
 }  # fmt: skip
 
 
@@ -186,7 +186,7 @@ def test_nothing_outside_its_room_can_tell_which_kind_of_host_a_cluster_is_on() 
     "source",
     [
         "from jaxcluster.allocation.here import AgentHere",
-        "from jaxcluster.records import saved_states\nkept.LocalStates()",
+        "from jaxcluster.wire import link\nlink.SocketLink()",
         "def f(host): return isinstance(host, Fleet)",
     ],
 )

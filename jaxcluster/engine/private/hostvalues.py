@@ -36,8 +36,8 @@ def hear_host_values(given: Given) -> bool:
 
     handlers: Any = pxla.shard_arg_handlers
     cls: Any = jax_array.ArrayImpl
-    # Python's own numbers become arrays of numpy's. jax 0.9 has all numpy arrays become its own type,
-    # which is none of numpy's.
+    # Python's own numbers become arrays of numpy's. jax 0.9 has all numpy arrays become its own
+    # type, which is none of numpy's.
     given_types = {literals.TypedNdArray, *literals.typed_scalar_types}
     makers = [(name, getattr(jax_array, name)) for name in MAKERS]
     if _heard:
