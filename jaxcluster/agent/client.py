@@ -78,17 +78,19 @@ class Agents:
         os.set_blocking(self._wake_write, False)
         self._woken = self._closed = False
         self._context.set(zmq.MAX_SOCKETS, MOST_SOCKETS)
-        self._hosts: dict[Host, None] = {}  # in the order in which they came
+        self._hosts: dict[Connection, None] = {}  # in the order in which they came
         # Not zmq's poller: it looks at all sockets at each turn, and each host has two.
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_read, selectors.EVENT_READ)
-        self._touched: dict[Host, None] = {}  # what was done to them may have left something
-        self._alarms: list[tuple[float, int, Host]] = []  # a heap: when a host is to be looked at
+        self._touched: dict[Connection, None] = {}  # what was done may have left something
+        self._alarms: list[
+            tuple[float, int, Connection]
+        ] = []  # a heap: when a host is to be looked at
         self._numbers = itertools.count()
         self._thread = threading.Thread(target=self._serve, name="jaxcluster-agents", daemon=True)
         self._thread.start()
 
-    def connect(self, endpoint: str, key: str, *, name: str = "") -> Host:
+    def connect(self, endpoint: str, key: str, *, name: str = "") -> Connection:
         """Begin to connect to an agent; returns at once.
 
         Args:
@@ -96,9 +98,9 @@ class Agents:
           key: its public key.
           name: what messages call it.
         """
-        host = Host(self, endpoint, key, name or endpoint)
-        self._do(host._open)
-        return host
+        made = Connection(self, endpoint, key, name or endpoint)
+        made.open()
+        return made
 
     def close(self) -> None:
         """End all connections and the thread. The agents hear of it at once."""
@@ -158,7 +160,7 @@ class Agents:
             os.close(self._wake_read)
             os.close(self._wake_write)
 
-    def _set_alarm(self, host: Host) -> None:
+    def _set_alarm(self, host: Connection) -> None:
         """Look at a host again when its session has something to do; a later alarm is left."""
         due = host._session.due
         if due is not None and (host._alarm is None or due < host._alarm):
@@ -177,7 +179,7 @@ class Agents:
             return 0.0
         return max(0.0, self._alarms[0][0] - time.monotonic()) if self._alarms else None
 
-    def _watch(self, source: zmq.Socket[bytes], host: Host) -> None:
+    def _watch(self, source: zmq.Socket[bytes], host: Connection) -> None:
         """Look at the host when its socket may have something, until it has nothing."""
         self._selector.register(source.getsockopt(zmq.FD), selectors.EVENT_READ, host)  # type: ignore[arg-type]
 
@@ -185,7 +187,7 @@ class Agents:
         self._selector.unregister(source.getsockopt(zmq.FD))  # type: ignore[arg-type]
 
 
-class Host:
+class Connection:
     """One agent, from the notebook. Thread-safe.
 
     Attributes:
@@ -210,6 +212,10 @@ class Host:
         self._lock = threading.Lock()
 
     # ------------------------------------------------------------------ for its owner
+
+    def open(self) -> None:
+        """Begin to connect; returns at once. ``on_event`` is set before."""
+        self._agents._do(self._open)
 
     def ask(self, request: Request[R], timeout_s: float = 10.0, data: Buffer | None = None) -> R:
         """A request to the agent; returns its answer.
@@ -419,7 +425,7 @@ class Ended(LaunchError):
 class Asked(Generic[R]):
     """A request to an agent, once it is sent."""
 
-    def __init__(self, host: Host, request: Request[R]) -> None:
+    def __init__(self, host: Connection, request: Request[R]) -> None:
         self.host, self.id, self.request = host, next(host._ids), request
         self.answer: wire.Inbox[Heard] = wire.Inbox()
 
@@ -437,7 +443,7 @@ class Asked(Generic[R]):
         """Its answer and the data in it.
 
         Raises:
-          LaunchError: as ``Host.ask``.
+          LaunchError: as ``Connection.ask``.
         """
         try:
             answer = self.poll(timeout_s)
@@ -510,7 +516,9 @@ def answers(asked: Iterable[tuple[K, Asked[R]]], timeout_s: float) -> dict[K, tu
 class RankChannel:
     """A way to one rank of a host."""
 
-    def __init__(self, host: Host, rank: int, on_message: Callable[[Sequence[Any]], None]) -> None:
+    def __init__(
+        self, host: Connection, rank: int, on_message: Callable[[Sequence[Any]], None]
+    ) -> None:
         self.host = host
         self._to = b"%d" % rank
         self._rank, self._on_message = rank, on_message

@@ -23,7 +23,7 @@ from pathlib import Path
 from jaxcluster import wire
 from jaxcluster.agent.requests import Detach, Mkdir, Remove
 from jaxcluster.agent.transport import Keys, new_keys
-from jaxcluster.allocation.fleet import Fleet, Left, OnEvent, Place, ask_each
+from jaxcluster.allocation.fleet import Fleet, Host, Left, OnEvent, ask_each
 from jaxcluster.allocation.here import (
     AgentHere,
     own_environment,
@@ -181,7 +181,7 @@ class Allocation:
             self._bring_back(say, deadline, stopped)
         assert self.fleet is not None
         self.fleet.on_event = on_event
-        placed = self._place(spec, self.fleet.places)
+        placed = self._place(spec, self.fleet.hosts)
         self._platform = placed.platform
         say(f"starting {placed.num_processes} processes ...")
         return Processes(placed, self.fleet, self.folder)
@@ -219,7 +219,7 @@ class Allocation:
     def _is_there(self, env: Mapping[str, str]) -> bool:
         """Whether the agent is, also for others, with a fork server of this environment."""
         assert self.fleet is not None
-        if not self.fleet.alive or self.fleet.gone(self.fleet.places):
+        if not self.fleet.alive or self.fleet.gone(self.fleet.hosts):
             return False
         try:
             self.fleet.command(Preload(env), ASK_S)
@@ -227,7 +227,7 @@ class Allocation:
             return False
         return True
 
-    def _place(self, spec: wire.ClusterSpec, places: Sequence[Place]) -> wire.ClusterSpec:
+    def _place(self, spec: wire.ClusterSpec, places: Sequence[Host]) -> wire.ClusterSpec:
         if not self._shares:
             placed = place(spec, places, self._counts)
             self._shares = [len(one.ranks) for one in places]
@@ -311,13 +311,13 @@ class Allocation:
                     raise self._no_other(lost)
 
     @staticmethod
-    def _wanted_back(fleet: Fleet) -> list[Place]:
+    def _wanted_back(fleet: Fleet) -> list[Host]:
         """The lost hosts that have ranks. The others are not needed any more."""
         for one in fleet.in_use:
             one.left_out = bool(one.lost and not one.ranks)
         return [one for one in fleet.in_use if one.lost]
 
-    def _no_other(self, lost: Place) -> LaunchError:
+    def _no_other(self, lost: Host) -> LaunchError:
         self.spent = f"host {lost.name} is lost ({lost.lost}), and its launcher can't replace it"
         offer = f"{self.left.offer}. Or: " if self.left.hosts else ""
         return LaunchError(
@@ -375,13 +375,13 @@ class Allocation:
         if self.fleet is not None:
             self.fleet.on_event = None
             self._remove([RANKS])
-            there = [one for one in self.fleet.places if not one.lost]
+            there = [one for one in self.fleet.hosts if not one.lost]
             ask_each(there, Mkdir(RANKS), ASK_S, LaunchError)
 
     def _remove(self, names: Sequence[str]) -> None:
         """Remove folders of the agents'."""
         assert self.fleet is not None
-        there = [one for one in self.fleet.places if not one.lost]
+        there = [one for one in self.fleet.hosts if not one.lost]
         for name in names:
             ask_each(there, Remove(name), ASK_S, LaunchError)
 
@@ -438,7 +438,7 @@ class Allocation:
 
 
 def examine(
-    spec: wire.ClusterSpec, look: Callable[[Sequence[Place]], str], say: Say, timeout_s: float
+    spec: wire.ClusterSpec, look: Callable[[Sequence[Host]], str], say: Say, timeout_s: float
 ) -> str:
     """What ``look`` says of a launcher's hosts, with an agent on each and no rank.
 
@@ -452,7 +452,7 @@ def examine(
         spec, deadline = replace(spec, name=claim.name), time.monotonic() + timeout_s
         allocation._bring_up(spec, say, deadline, threading.Event(), check=False)
         assert allocation.fleet is not None
-        return look(allocation.fleet.places)
+        return look(allocation.fleet.hosts)
     finally:
         allocation.end()
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from jaxcluster.agent.client import Asked, wait_all
 from jaxcluster.agent.requests import Get, Mkdir, Put, Remove
-from jaxcluster.allocation.fleet import Place
+from jaxcluster.allocation.fleet import Host
 from jaxcluster.errors import LaunchError
 
 PART_NBYTES = 1 << 20
@@ -36,7 +36,7 @@ class File:
       take: is given its parts, in order.
     """
 
-    place: Place
+    place: Host
     path: str
     nbytes: int
     take: Take
@@ -61,7 +61,7 @@ class _Course:
                 return
             file, at = found
             nbytes = min(PART_NBYTES, file.nbytes - at)
-            asked = file.place.agent.begin(Get(file.path, at, nbytes))
+            asked = file.place.begin(Get(file.path, at, nbytes))
             self.under_way.append((file, at, asked))
 
     def take(self) -> None:
@@ -84,7 +84,7 @@ class Memory:
       name: the folder's.
     """
 
-    def __init__(self, places: Mapping[int, Place], name: str) -> None:
+    def __init__(self, places: Mapping[int, Host], name: str) -> None:
         self._places, self._name = places, name
         self.hosts = list({id(place): place for place in places.values()}.values())
 
@@ -111,7 +111,7 @@ class Memory:
             for at, part in parts:
                 for host in self.hosts:
                     path = f"{host.memory}/{self._name}/{name}"
-                    under_way.append(host.agent.begin(Put(path, at), part))
+                    under_way.append(host.begin(Put(path, at), part))
                 while len(under_way) > WINDOW * len(self.hosts):
                     under_way.popleft().wait(PART_S)
             while under_way:
@@ -150,7 +150,7 @@ class Memory:
 
 
 @contextlib.contextmanager
-def memory(places: Mapping[int, Place]) -> Iterator[Memory]:
+def memory(places: Mapping[int, Host]) -> Iterator[Memory]:
     """A folder in the memory of the hosts of ranks, gone afterwards.
 
     Raises:
@@ -159,8 +159,8 @@ def memory(places: Mapping[int, Place]) -> Iterator[Memory]:
     name = f"value-{secrets.token_hex(6)}"
     made = Memory(places, name)
     try:
-        wait_all([p.agent.begin(Mkdir(f"{p.memory}/{name}")) for p in made.hosts], MKDIR_S)
+        wait_all([p.begin(Mkdir(f"{p.memory}/{name}")) for p in made.hosts], MKDIR_S)
         yield made
     finally:
         for host in made.hosts:
-            host.agent.begin(Remove(f"{host.memory}/{name}")).forget()
+            host.begin(Remove(f"{host.memory}/{name}")).forget()

@@ -16,13 +16,12 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.agent.client import Agents, Ended, Host, State, wait_all
-from jaxcluster.agent.report import AgentFacts
+from jaxcluster.agent.client import Agents, Connection, Ended, State, wait_all
 from jaxcluster.agent.requests import Introduce, Mkdir, Put, Quit
 from jaxcluster.agent.transport import Keys
 from jaxcluster.errors import LaunchError
@@ -72,31 +71,34 @@ OnEvent = Callable[[forks.Event | HostLost], None]
 LOOPBACK = "127.0.0.1"
 
 
-@dataclass(eq=False)
-class Place:
-    """One host's place in a cluster, whoever is its agent.
+class Host(Connection):
+    """One host of a cluster: the connection to its agent, and what it has there.
 
-    Attributes:
+    Where a lost host gets another agent, that is another ``Host`` in its place.
+
+    Args:
       number: of the host, in the order of ranks.
       name: what messages call it.
-      agent: the connection to its agent.
-      facts: what its agent said of itself and its host.
+      agent: how its agent is reached, and what it said of itself and the host.
+      is_here: whether it is this machine, whose files and sockets are reached without its agent.
+
+    Attributes:
       ranks: those of the present generation.
       lost: why it is lost; "" while it is not.
       gone: whether its agent has ended, or will; else its end is not known here.
       left_out: whether it was lost, and the cluster goes on without it.
-      is_here: whether it is this machine, whose files and sockets are reached without its agent.
     """
 
-    number: int
-    name: str
-    agent: Host
-    facts: AgentFacts
-    ranks: range = field(default_factory=lambda: range(0))
-    lost: str = ""
-    gone: bool = False
-    left_out: bool = False
-    is_here: bool = False
+    def __init__(
+        self, agents: Agents, number: int, name: str, agent: StartedAgent, is_here: bool = False
+    ) -> None:
+        self.facts = agent.said
+        endpoint = f"ipc://{agent.via}" if agent.via else self.facts.endpoint
+        super().__init__(agents, endpoint, self.facts.key, name)
+        self.number, self.is_here = number, is_here
+        self.ranks = range(0)
+        self.lost = ""
+        self.gone = self.left_out = False
 
     @property
     def folder(self) -> str:
@@ -138,8 +140,7 @@ class Left:
         )
 
 
-# Of a place; which agent has said it, or none: its launcher has.
-Heard = tuple[Place, forks.Event | Reason, Host | None]
+Heard = tuple[Host, forks.Event | Reason]  # what an agent has said, or its launcher of it
 
 
 class Fleet:
@@ -153,7 +154,7 @@ class Fleet:
       is_here: whether this machine is the only one.
 
     Attributes:
-      places: in the order of ranks.
+      hosts: in the order of ranks.
       on_event: called with each event of an agent, and with ``host_lost`` events; on a thread
         that may wait for a host's answer.
     """
@@ -167,13 +168,12 @@ class Fleet:
         is_here: bool = False,
     ) -> None:
         self.owns, self.is_here = owns, is_here
-        self.places: list[Place] = []
+        self.hosts: list[Host] = []
         self.on_event: OnEvent | None = None
         self._agents, self._reason = Agents(keys), reason
         self._events: wire.Inbox[Heard | None] = wire.Inbox()
-        # number: (not later than, why, which agent): another may have taken its place by then
-        self._ending: dict[int, tuple[float, str, Host]] = {}
-        self._refusing: dict[int, float] = {}  # number: since when
+        self._ending: dict[Host, tuple[float, str]] = {}  # not later than, why
+        self._refusing: dict[Host, float] = {}  # since when
         self._closed = False
         self._thread = threading.Thread(target=self._tell, name="jaxcluster-hosts", daemon=True)
         self._thread.start()
@@ -195,10 +195,10 @@ class Fleet:
         """
         self._place(started)
         try:
-            ask_each(self.places, Mkdir("ranks"), CONNECT_S)
+            ask_each(self.hosts, Mkdir("ranks"), CONNECT_S)
         except LaunchError:
-            for place, (_, agent) in zip(self.places, started, strict=True):
-                is_way_closed = place.agent.state is State.CONNECTING and agent.via
+            for host, (_, agent) in zip(self.hosts, started, strict=True):
+                is_way_closed = host.state is State.CONNECTING and agent.via
                 reason = None
                 if is_way_closed and agent.host is not None:
                     reason = explain(agent.host)
@@ -208,10 +208,7 @@ class Fleet:
 
     def _place(self, started: Sequence[tuple[str, StartedAgent]]) -> None:
         for number, (name, agent) in enumerate(started):
-            host = self._connect(name, agent)
-            place = Place(number, name, host, agent.said, is_here=self.is_here)
-            self._watch(place)
-            self.places.append(place)
+            self.hosts.append(self._connect(number, name, agent))
 
     @classmethod
     def joined(cls, keys: Keys, hosts: Sequence[HostRecord], is_here: bool) -> Fleet:
@@ -225,114 +222,112 @@ class Fleet:
         self = cls(keys, owns=False, is_here=is_here)
         self._place([(h.name, StartedAgent(None, asdict(h))) for h in hosts])
         counts = [len(host.ranks) for host in hosts]
-        for place, ranks in zip(self.places, ranks_by_host(counts), strict=True):
-            place.ranks = ranks
+        for host, ranks in zip(self.hosts, ranks_by_host(counts), strict=True):
+            host.ranks = ranks
         deadline = time.monotonic() + JOIN_S
-        connecting = [p for p in self.places if p.agent.state is State.CONNECTING]
-        if self.is_here and self.gone(self.places):
+        connecting = [h for h in self.hosts if h.state is State.CONNECTING]
+        if self.is_here and self.gone(self.hosts):
             connecting = []
         while connecting and time.monotonic() < deadline:
             time.sleep(0.01)
-            connecting = [p for p in connecting if p.agent.state is State.CONNECTING]
-        for place in self.places:
-            if place.agent.state is not State.CONNECTED:
-                self._lose(place, place.agent.condition.removeprefix(": "), False)
+            connecting = [h for h in connecting if h.state is State.CONNECTING]
+        for host in self.hosts:
+            if host.state is not State.CONNECTED:
+                self._lose(host, host.condition.removeprefix(": "), False)
         if not self.alive:
             self.close()
-            why = "; ".join(f"{place.name}: {place.lost}" for place in self.places)
+            why = "; ".join(f"{host.name}: {host.lost}" for host in self.hosts)
             raise LaunchError(f"None of the cluster's hosts can be reached ({why}).")
         return self
 
     def losses(self) -> list[HostLost]:
         """Which hosts were lost before anybody listened."""
-        return [self._host_lost(place) for place in self.places if place.lost]
+        return [self._host_lost(host) for host in self.hosts if host.lost]
 
     def out_of_reach(self) -> list[str]:
         """The names of the hosts that can't be reached now and are not known to have ended."""
         cut = (State.CUT, State.CONNECTING)
-        return [p.name for p in self.places if (p.agent.state in cut if not p.lost else not p.gone)]
+        return [h.name for h in self.hosts if (h.state in cut if not h.lost else not h.gone)]
 
     def records(self) -> list[HostRecord]:
         """How another process of this machine joins the hosts."""
         return [
             HostRecord(
-                place.name,
-                place.agent.endpoint,
-                place.agent.key,
-                place.folder,
-                place.memory,
-                place.address,
-                list(place.ranks),
+                host.name,
+                host.endpoint,
+                host.key,
+                host.folder,
+                host.memory,
+                host.address,
+                list(host.ranks),
             )
-            for place in self.in_use
+            for host in self.in_use
         ]
 
-    def replace(self, place: Place, agent: StartedAgent) -> None:
+    def replace(self, lost: Host, agent: StartedAgent) -> None:
         """Go on with another agent on a host whose own is lost.
 
         Raises:
           LaunchError: it does not answer.
         """
-        place.agent.close()
-        place.agent, place.facts = self._connect(place.name, agent), agent.said
-        self._watch(place)
-        place.agent.ask(Mkdir("ranks"), CONNECT_S)
-        place.lost = ""
+        lost.close()
+        host = self._connect(lost.number, lost.name, agent)
+        host.ranks, host.lost = lost.ranks, lost.lost
+        self.hosts[lost.number] = host
+        host.ask(Mkdir("ranks"), CONNECT_S)
+        host.lost = ""
 
-    def _connect(self, name: str, agent: StartedAgent) -> Host:
-        endpoint = f"ipc://{agent.via}" if agent.via else agent.said.endpoint
-        host = self._agents.connect(endpoint, agent.said.key, name=name)
+    def _connect(self, number: int, name: str, agent: StartedAgent) -> Host:
+        host = Host(self._agents, number, name, agent, self.is_here)
+        host.on_event = lambda event: self._events.put((host, event))
+        host.open()
         if self.is_here:
             host.tell(Introduce(process_token(os.getpid()), pid_space()))
         return host
 
-    def _watch(self, place: Place) -> None:
-        agent = place.agent
-        agent.on_event = lambda event: self._events.put((place, event, agent))
-
-    def place_of(self, rank: int) -> Place:
+    def host_of(self, rank: int) -> Host:
         """The host that a rank is on."""
-        at = bisect.bisect_right(self.places, rank, key=lambda place: place.ranks.start) - 1
-        assert rank in self.places[at].ranks
-        return self.places[at]
+        at = bisect.bisect_right(self.hosts, rank, key=lambda host: host.ranks.start) - 1
+        assert rank in self.hosts[at].ranks
+        return self.hosts[at]
 
-    def homes(self) -> dict[int, Place]:
+    def homes(self) -> dict[int, Host]:
         """The host of each rank."""
-        return {rank: place for place in self.places for rank in place.ranks}
+        return {rank: host for host in self.hosts for rank in host.ranks}
 
     def ended(self, numbers: Iterable[int], why: Reason) -> None:
         """The launcher's command for these hosts has ended. Any thread."""
         for number in numbers:
-            if number < len(self.places):
-                self._events.put((self.places[number], why, None))
+            if number < len(self.hosts):
+                self._events.put((self.hosts[number], why))
 
     @property
-    def in_use(self) -> list[Place]:
+    def in_use(self) -> list[Host]:
         """Those that were not left out; some may have no ranks now. The first one has rank 0."""
-        return [place for place in self.places if not place.left_out]
+        return [host for host in self.hosts if not host.left_out]
 
     @property
     def left(self) -> Left:
         """What is left where some of them are lost."""
-        there = [place for place in self.in_use if not place.lost]
+        there = [host for host in self.in_use if not host.lost]
         if len(there) == len(self.in_use):
             return Left()
-        num_ranks = sum(len(place.ranks) for place in there)
-        return Left(max(num_ranks, len(there)), tuple(place.name for place in there))
+        num_ranks = sum(len(host.ranks) for host in there)
+        return Left(max(num_ranks, len(there)), tuple(host.name for host in there))
 
     def leave_out_lost(self) -> None:
         """Go on without the hosts that are lost."""
-        for place in self.places:
-            if place.lost and not place.left_out:
-                place.left_out = True
-                place.agent.close()
+        for host in self.hosts:
+            if host.lost and not host.left_out:
+                host.left_out = True
+                host.close()
 
     # ------------------------------------------------------------------ as one
 
     @property
     def alive(self) -> bool:
         """Whether any host is."""
-        return any(not place.lost for place in self.places)
+        return any(not host.lost for host in self.hosts)
 
     def command(self, command: Request[None], timeout_s: float = 30.0) -> None:
         """Send a command to the agents of all hosts that are not lost.
@@ -340,11 +335,11 @@ class Fleet:
         Raises:
           LaunchError: one of them does not answer within ``timeout_s``.
         """
-        ask_each([p for p in self.places if not p.lost], command, timeout_s, Ended)
+        ask_each([h for h in self.hosts if not h.lost], command, timeout_s, Ended)
 
     def quit(self) -> None:
         """End them and all that they have started, and disconnect."""
-        ask_each([p for p in self.places if not p.lost], Quit(), QUIT_S, LaunchError)
+        ask_each([h for h in self.hosts if not h.lost], Quit(), QUIT_S, LaunchError)
         self.close()
 
     def close(self) -> None:
@@ -362,55 +357,55 @@ class Fleet:
             with contextlib.suppress(queue.Empty):
                 heard = self._events.get(timeout=LOOK_S)
                 # Not what an agent says that another one has taken the place of.
-                if heard is not None and heard[2] in (None, heard[0].agent):
+                if heard is not None and self._has(heard[0]):
                     self._take(*heard)
             now = time.monotonic()
-            for number, (until, why, agent) in list(self._ending.items()):
-                if agent is not self.places[number].agent:
-                    del self._ending[number]
+            for host, (until, why) in list(self._ending.items()):
+                if not self._has(host):
+                    del self._ending[host]
                 elif now > until:
-                    self._lose(self.places[number], why, True)
+                    self._lose(host, why, True)
             self._look_at_cuts(now)
+
+    def _has(self, host: Host) -> bool:
+        """Whether no other agent has taken its place."""
+        return self.hosts[host.number : host.number + 1] == [host]
 
     def _look_at_cuts(self, now: float) -> None:
         """Give up the hosts that have not been reached for long, or whose agents are known gone."""
-        cut = [p for p in self.places if not p.lost and p.agent.state is State.CUT]
-        refusing = self.gone(cut)
-        since = self._refusing
-        self._refusing = {
-            p.number: since.get(p.number, now) for p in cut if p.agent.endpoint in refusing
-        }
-        for place in cut:
-            if place.agent.cut_s > CUT_S:
-                why = f"it has not been reached for {place.agent.cut_s:.0f} s"
-                self._lose(place, why, self.owns)  # its agent ends by itself
-            elif now - self._refusing.get(place.number, now) > REFUSED_S:
+        cut = [h for h in self.hosts if not h.lost and h.state is State.CUT]
+        refusing, since = self.gone(cut), self._refusing
+        self._refusing = {h: since.get(h, now) for h in cut if h.endpoint in refusing}
+        for host in cut:
+            if host.cut_s > CUT_S:
+                why = f"it has not been reached for {host.cut_s:.0f} s"
+                self._lose(host, why, self.owns)  # its agent ends by itself
+            elif now - self._refusing.get(host, now) > REFUSED_S:
                 why = "its agent has ended: nothing answers at its socket there"
-                self._lose(place, why, True)
+                self._lose(host, why, True)
 
-    def gone(self, places: Sequence[Place]) -> set[str]:
+    def gone(self, hosts: Sequence[Host]) -> set[str]:
         """At which endpoints nothing listens any more, as far as that is known."""
-        endpoints = [place.agent.endpoint for place in places]
+        endpoints = [host.endpoint for host in hosts]
         if self.is_here:
             return {e for e in endpoints if not claims.listens(Path(e.removeprefix("ipc://")))}
         return _refusing(endpoints) if endpoints else set()
 
-    def _take(self, place: Place, event: forks.Event | Reason, agent: Host | None = None) -> None:
+    def _take(self, host: Host, event: forks.Event | Reason) -> None:
         if isinstance(event, forks.Lost):  # the agent has said that it ends, or has
-            agent = agent or place.agent
-            why = agent.why or "its agent has ended"
+            why = host.why or "its agent has ended"
             if self.owns and ENDED_BY_OTHERS.search(why):  # its launcher may know who, and why
-                self._ending[place.number] = time.monotonic() + REASON_S, why, agent
+                self._ending[host] = time.monotonic() + REASON_S, why
                 if len(self._ending) == 1 and self._reason is not None:
                     threading.Thread(target=self._ask_reason, daemon=True).start()
             else:
-                self._lose(place, why, True)
+                self._lose(host, why, True)
         elif isinstance(event, Reason):
             why = re.sub(r'\.("?)\.?$', r"\1", event.message)  # no sentence's end
-            self._lose(place, why, self.owns or event.has_ended)
-        elif self.on_event is not None and not place.lost:
-            if isinstance(event, forks.Exit) and not place.is_here:
-                event = replace(event, host=place.name)
+            self._lose(host, why, self.owns or event.has_ended)
+        elif self.on_event is not None and not host.lost:
+            if isinstance(event, forks.Exit) and not host.is_here:
+                event = replace(event, host=host.name)
             self.on_event(event)
 
     def _ask_reason(self) -> None:
@@ -418,21 +413,21 @@ class Fleet:
         assert self._reason is not None
         while self._ending and not self._closed:
             if (found := self._reason()) is not None:
-                return self.ended(range(len(self.places)), found)
+                return self.ended(range(len(self.hosts)), found)
             time.sleep(LOOK_S)
 
-    def _lose(self, place: Place, why: str, gone: bool) -> None:
+    def _lose(self, host: Host, why: str, gone: bool) -> None:
         """``gone``: its agent has ended, or will; else that is not known here."""
-        self._ending.pop(place.number, None)
-        if place.lost:
+        self._ending.pop(host, None)
+        if host.lost:
             return
-        place.lost, place.gone = why, gone
+        host.lost, host.gone = why, gone
         if self.on_event is not None:
-            self.on_event(self._host_lost(place))
+            self.on_event(self._host_lost(host))
 
-    def _host_lost(self, place: Place) -> HostLost:
-        is_first = place is self.in_use[0]
-        return HostLost(place.name, is_first, list(place.ranks), place.lost, place.gone)
+    def _host_lost(self, host: Host) -> HostLost:
+        is_first = host is self.in_use[0]
+        return HostLost(host.name, is_first, list(host.ranks), host.lost, host.gone)
 
 
 def address_of(endpoint: str) -> tuple[str, int]:
@@ -452,22 +447,22 @@ def _refusing(endpoints: Iterable[str]) -> set[str]:
     return {endpoint for endpoint, why in zip(targets, whys, strict=True) if why == refused}
 
 
-def copy_file(there: Place, source: str, here: Place, target: str) -> None:
+def copy_file(there: Host, source: str, here: Host, target: str) -> None:
     """Bring a file of one agent's folder into another's.
 
     Raises:
       LaunchError: a host does not answer, or has no room.
     """
-    for at, data in there.agent.chunks(source):
-        here.agent.ask(Put(target, at), FILE_S, data)
+    for at, data in there.chunks(source):
+        here.ask(Put(target, at), FILE_S, data)
 
 
 def ask_each(
-    places: Iterable[Place],
+    hosts: Iterable[Host],
     request: Request[Any],
     timeout_s: float,
     *passed_over: type[Exception],
     data: Buffer | None = None,
 ) -> None:
     """Ask something of the agents of several hosts, all at once, and ``wait_all``."""
-    wait_all([p.agent.begin(request, data) for p in places], timeout_s, *passed_over)
+    wait_all([host.begin(request, data) for host in hosts], timeout_s, *passed_over)

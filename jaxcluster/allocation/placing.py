@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from jaxcluster import wire
 from jaxcluster.agent.report import HostFacts
-from jaxcluster.allocation.fleet import Place
+from jaxcluster.allocation.fleet import Host
 from jaxcluster.errors import LaunchError, UsageError
 from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.launchers.hosts import ranks_by_host
@@ -63,7 +63,7 @@ def check_versions(started: Sequence[tuple[str, StartedAgent]]) -> None:
 
 
 def place(
-    spec: wire.ClusterSpec, places: Sequence[Place], counts: Sequence[int] | None
+    spec: wire.ClusterSpec, places: Sequence[Host], counts: Sequence[int] | None
 ) -> wire.ClusterSpec:
     """The spec with what the hosts' devices decide; each place gets its ranks.
 

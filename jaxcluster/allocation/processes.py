@@ -17,7 +17,7 @@ from jaxcluster.agent.requests import Get, Look, Mkdir, Move, Put, RelayFrames, 
 from jaxcluster.agreement.server import KEY
 from jaxcluster.allocation import bulk
 from jaxcluster.allocation.controller import CONTROLLER_ARGS
-from jaxcluster.allocation.fleet import Fleet, Place, ask_each
+from jaxcluster.allocation.fleet import Fleet, Host, ask_each
 from jaxcluster.allocation.here import own_environment
 from jaxcluster.allocation.keys import keys_of
 from jaxcluster.allocation.limits import check_files
@@ -83,7 +83,7 @@ class Processes:
         return cls(record.spec, fleet, folder, record)
 
     @property
-    def places(self) -> Sequence[Place]:
+    def hosts(self) -> Sequence[Host]:
         """The hosts that have ranks, or may; the first one has rank 0."""
         return self.supervisor.in_use
 
@@ -93,8 +93,8 @@ class Processes:
         Raises:
           LaunchError: a fork server did not start them in time.
         """
-        first = self.places[0]
-        first.agent.ask(Mkdir(SECURITY), ASK_S)
+        first = self.hosts[0]
+        first.ask(Mkdir(SECURITY), ASK_S)
         argv = (
             f"--profile-dir={first.folder}/{RANKS}/profile",
             f"--ip={first.address}",
@@ -102,14 +102,12 @@ class Processes:
             *CONTROLLER_ARGS,
         )
         if first.is_here:
-            first.agent.ask(Hold(f"{self.folder}/{registry.ALIVE}"), ASK_S)
+            first.ask(Hold(f"{self.folder}/{registry.ALIVE}"), ASK_S)
         # It needs no jax, which fork servers import last.
         controller = self._process("controller", first, argv=argv)
-        asked = [(first, first.agent.begin(Spawn([controller])))]
-        for where in self.places:
-            asked.append(
-                (where, where.agent.begin(Spawn([self._rank(r, where) for r in where.ranks])))
-            )
+        asked = [(first, first.begin(Spawn([controller])))]
+        for where in self.hosts:
+            asked.append((where, where.begin(Spawn([self._rank(r, where) for r in where.ranks]))))
         deadline = time.monotonic() + self.spec.timeout_s
         _, *found = [_pids(where, one, deadline) for where, one in asked]
         self._pids = [pid for pids in found for pid in pids]
@@ -119,7 +117,7 @@ class Processes:
     def _process(
         self,
         role: str,
-        where: Place,
+        where: Host,
         argv: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         rank: int | None = None,
@@ -138,10 +136,10 @@ class Processes:
             address=address,
         )
 
-    def _rank(self, rank: int, where: Place) -> Process:
+    def _rank(self, rank: int, where: Host) -> Process:
         folder = f"{where.folder}/{RANKS}"
         address = f"ipc://{folder}/{rank}.sock"
-        is_first = where is self.places[0]
+        is_first = where is self.hosts[0]
         security = f"{where.folder}/{SECURITY}/ipcontroller-engine.json"
         engine = {
             "rank": rank,
@@ -158,12 +156,12 @@ class Processes:
 
     def _hand_out(self) -> None:
         """Bring the controller's connection file to the hosts, and its client's to the notebook."""
-        first, *others = self.places
+        first, *others = self.hosts
         security = f"{SECURITY}/ipcontroller"
         deadline = time.monotonic() + FILE_S
         while time.monotonic() < deadline:
             try:
-                found = {kind: first.agent.get(f"{security}-{kind}.json") for kind in KINDS}
+                found = {kind: first.get(f"{security}-{kind}.json") for kind in KINDS}
                 for text in found.values():
                     json.loads(text)
             except (LaunchError, ValueError):  # it is not there yet, or not whole
@@ -182,9 +180,9 @@ class Processes:
     def connect(self) -> Link:
         """The way to the ranks."""
         ranks = range(self.spec.num_processes)
-        if all(where.is_here for where in self.places):
+        if all(where.is_here for where in self.hosts):
             return SocketLink(dict(enumerate(self.addresses)))
-        return ChannelLink(ranks, lambda rank, on: self.host_of(rank).agent.rank(rank, on))
+        return ChannelLink(ranks, lambda rank, on: self.host_of(rank).rank(rank, on))
 
     def start_coordinator(self, address: str, relays: str = "", key: str = "") -> int:
         """Start the referee beside rank 0, with JAX's coordination service; returns its pid.
@@ -203,9 +201,9 @@ class Processes:
         ]
         words += [f"--address={address}"] if address else []
         words += [f"--relays={relays}"] if relays else []
-        first = self.places[0]
+        first = self.hosts[0]
         procs = [self._process("coordinator", first, argv=words, env={KEY: key} if key else {})]
-        return first.agent.ask(Spawn(procs), self.spec.timeout_s)[0]
+        return first.ask(Spawn(procs), self.spec.timeout_s)[0]
 
     def referee_paths(self, address: str, port: int, key: str) -> dict[int, str]:
         """The referee's socket for each rank, on its own host.
@@ -216,18 +214,18 @@ class Processes:
         Raises:
           LaunchError: a host could not reach it.
         """
-        first, *others = self.places
+        first, *others = self.hosts
         ranks = range(self.spec.num_processes)
         if not port:  # all are on one machine
             return dict.fromkeys(ranks, f"{first.folder}/{RANKS}/{REFEREE}")
         for where in others:
             path = f"{where.folder}/{RANKS}/{REFEREE}"
-            where.agent.ask(RelayFrames(path, address, port, key), self.spec.timeout_s)
+            where.ask(RelayFrames(path, address, port, key), self.spec.timeout_s)
         return {rank: f"{self.host_of(rank).folder}/{RANKS}/{REFEREE}" for rank in ranks}
 
-    def host_of(self, rank: int) -> Place:
+    def host_of(self, rank: int) -> Host:
         """The host that a rank is on."""
-        return self.supervisor.place_of(rank)
+        return self.supervisor.host_of(rank)
 
     def memory(self, ranks: Iterable[int]) -> AbstractContextManager[bulk.Memory]:
         """A folder in the memory of these ranks' hosts, by which bytes go there and come here.
@@ -244,12 +242,12 @@ class Processes:
     def why_unseen(self, rank: int) -> Silence:
         """Why the process of a silent rank can't be looked at."""
         where = self.host_of(rank)
-        if where.agent.cut_s < 1:
+        if where.cut_s < 1:
             return Silence("unknown", "is not responding, and its host can't be asked why")
         return Silence(
             "cut",
             f"is not responding: host {where.name} has not been reached for "
-            f"{where.agent.cut_s:.0f} s; still waiting",
+            f"{where.cut_s:.0f} s; still waiting",
         )
 
     @property
@@ -287,7 +285,7 @@ class Processes:
 
     def socket_path(self, name: str) -> str:
         """Where a Unix socket of the cluster's may lie, on rank 0's host."""
-        return f"{self.places[0].folder}/{RANKS}/{name}"
+        return f"{self.hosts[0].folder}/{RANKS}/{name}"
 
     def stop(self, why: str = STOPPED) -> None:
         """End every process of the cluster; returns when all are reaped. Others are told why.
@@ -312,7 +310,7 @@ class Processes:
         Raises:
           LaunchError: its host is lost, or its fork server does not answer.
         """
-        self.host_of(rank).agent.ask(Kill([self._pids[rank]]), 5.0)
+        self.host_of(rank).ask(Kill([self._pids[rank]]), 5.0)
 
     def look_at(self, ranks: Iterable[int]) -> dict[int, ProcessLook | None]:
         """What their hosts' kernels say of the processes of ranks, of those that answer."""
@@ -321,10 +319,10 @@ class Processes:
             wanted.setdefault(self.host_of(rank).number, []).append(rank)
         asked = []
         for number, there in wanted.items():
-            where = self.supervisor.places[number]
-            if not where.lost and where.agent.cut_s == 0:
+            where = self.supervisor.hosts[number]
+            if not where.lost and where.cut_s == 0:
                 request = Look([self._pids[rank] for rank in there])
-                asked.append((number, where.agent.begin(request)))
+                asked.append((number, where.begin(request)))
         return {
             rank: looks[self._pids[rank]]
             for number, (looks, _) in answers(asked, LOOK_S).items()
@@ -338,11 +336,11 @@ class Processes:
         """
         nbytes = nbytes or LOG_NBYTES
         rank = name.partition("-")[2]
-        where = self.host_of(int(rank)) if rank else self.places[0]
+        where = self.host_of(int(rank)) if rank else self.hosts[0]
         if where.lost:
             return ""
         try:
-            _, data = where.agent.begin(Get(f"{RANKS}/{name}.log", -nbytes)).wait(ASK_S)
+            _, data = where.begin(Get(f"{RANKS}/{name}.log", -nbytes)).wait(ASK_S)
         except LaunchError:
             return ""
         return bytes(data).decode(errors="replace")
@@ -361,7 +359,7 @@ class Processes:
             where = self.host_of(rank)
             if not where.lost:
                 path = f"{HISTORY}/rank-{rank}/{log}"
-                asked.append((rank, where.agent.begin(Ring(path, at))))
+                asked.append((rank, where.begin(Ring(path, at))))
         return {rank: Part(*said, data) for rank, (said, data) in answers(asked, ASK_S).items()}
 
     def state_folder(self, had: HostStates | None = None) -> HostStates:
@@ -371,20 +369,20 @@ class Processes:
         return HostStates(self.supervisor)
 
 
-def _pids(where: Place, asked: Asked[list[int]], deadline: float) -> list[int]:
+def _pids(where: Host, asked: Asked[list[int]], deadline: float) -> list[int]:
     try:
         found = asked.poll(max(0.1, deadline - time.monotonic()))
     except Ended:
         deadline = time.monotonic() + REASON_S  # its agent says why with its next message
-        while not where.agent.why and time.monotonic() < deadline:
+        while not where.why and time.monotonic() < deadline:
             time.sleep(0.01)
-        why = where.agent.why or "its agent has ended"
+        why = where.why or "its agent has ended"
         raise LaunchError(f"Host {where.name} is lost: {why}.") from None
     finally:
         asked.forget()
     if found is None:
         raise LaunchError(
-            f"Host {where.name} did not start its ranks in time{where.agent.condition}.",
+            f"Host {where.name} did not start its ranks in time{where.condition}.",
             WAIT_LONGER,
         )
     return found[0]

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 from jaxcluster.agent.client import answers
 from jaxcluster.agent.requests import Get, Mkdir, Remove
-from jaxcluster.allocation.fleet import Fleet, Place, copy_file
+from jaxcluster.allocation.fleet import Fleet, Host, copy_file
 from jaxcluster.errors import LaunchError
 from jaxcluster.ranks import tell_each
 from jaxcluster.wire.ops.saving import Saved
@@ -59,19 +59,19 @@ class HostStates:
     )
 
     def __init__(self, fleet: Fleet) -> None:
-        self._fleet, self._folders = fleet, [where.folder for where in fleet.places]
+        self._fleet, self._hosts = fleet, [*fleet.hosts]
         self._name = f"state-{secrets.token_hex(4)}"
         self._homes = fleet.homes()  # of these ranks: the next ones may be on other hosts
         self._brought: dict[tuple[int, str], str] = {}  # (whose, to which agent): its folder
         self._rooms = self._each(lambda path: Mkdir(path, own=True))
 
-    def _paths(self, where: Place) -> list[str]:
+    def _paths(self, where: Host) -> list[str]:
         """In memory where there is such a folder, and on disk."""
         return [f"{folder}/{self._name}" for folder in dict.fromkeys((where.memory, where.folder))]
 
     def is_on(self, fleet: Fleet) -> bool:
         """Whether it is on these hosts, with the agents that they have now."""
-        return fleet is self._fleet and self._folders == [one.folder for one in fleet.places]
+        return fleet is self._fleet and self._hosts == fleet.hosts
 
     def places_for(self, rank: int) -> list[tuple[str, int | None]]:
         where = self._homes[rank]
@@ -88,11 +88,10 @@ class HostStates:
         for rank, report in reports.items():
             where = self._homes[rank]
             if where.lost:
-                found[rank] = f"host {where.name} is lost: {where.lost}"
-            elif not report.folder.startswith((f"{where.memory}/", f"{where.folder}/")):
-                found[rank] = f"host {where.name} was lost, and has another agent now"
+                verb = "is" if where in self._fleet.hosts else "was"  # it has another agent
+                found[rank] = f"host {where.name} {verb} lost: {where.lost}"
             else:
-                ask = where.agent.begin(Get(f"{report.folder}/{report.files[0]}", nbytes=1))
+                ask = where.begin(Get(f"{report.folder}/{report.files[0]}", nbytes=1))
                 asked.append((rank, ask))
         deadline = time.monotonic() + LOOK_S  # for all: they may be cut off together
         for rank, ask in asked:
@@ -103,9 +102,9 @@ class HostStates:
         return found
 
     def bring(self, rank: int, of: Iterable[int], reports: Mapping[int, Saved]) -> dict[int, str]:
-        return {one: self._bring_to(self._fleet.place_of(rank), one, reports[one]) for one in of}
+        return {one: self._bring_to(self._fleet.host_of(rank), one, reports[one]) for one in of}
 
-    def _bring_to(self, here: Place, rank: int, report: Saved) -> str:
+    def _bring_to(self, here: Host, rank: int, report: Saved) -> str:
         """Where ranks of a host find a rank's files; they are brought there if need be."""
         there, key = self._homes[rank], (rank, here.folder)
         if there is here:
@@ -114,14 +113,14 @@ class HostStates:
             self._brought[key] = self._bring(there, report, here)
         return self._brought[key]
 
-    def _bring(self, there: Place, report: Saved, here: Place) -> str:
+    def _bring(self, there: Host, report: Saved, here: Host) -> str:
         """Copy a rank's files to where another host has room for them; returns the folder."""
         refused: LaunchError | None = None
         for root in self._paths(here):
             folder = f"{root}/brought-{len(self._brought)}"
             try:
-                here.agent.ask(Mkdir(root, own=True), ASK_S)
-                room = here.agent.ask(Mkdir(folder), ASK_S)
+                here.ask(Mkdir(root, own=True), ASK_S)
+                room = here.ask(Mkdir(folder), ASK_S)
                 if room is not None and report.nbytes > room and root != self._paths(here)[-1]:
                     continue
                 for name in report.files:
@@ -129,7 +128,7 @@ class HostStates:
             except LaunchError as error:
                 refused = error
                 with contextlib.suppress(LaunchError):
-                    here.agent.ask(Remove(folder), ASK_S)
+                    here.ask(Remove(folder), ASK_S)
             else:
                 return folder
         assert refused is not None
@@ -140,9 +139,9 @@ class HostStates:
 
     def _each(self, request: Callable[[str], Request[R]]) -> dict[str, R]:
         """Ask it of all hosts that there are, for their folders; what they answer, by the path."""
-        there = [where for where in self._fleet.places if not where.lost]
+        there = [where for where in self._fleet.hosts if not where.lost]
         paths = [(where, path) for where in there for path in self._paths(where)]
-        asked = [(path, where.agent.begin(request(path))) for where, path in paths]
+        asked = [(path, where.begin(request(path))) for where, path in paths]
         return {path: answer for path, (answer, _) in answers(asked, ASK_S).items()}
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from jaxcluster.agent import requests
 from jaxcluster.agent.report import HostFacts
 from jaxcluster.allocation import allocation
-from jaxcluster.allocation.fleet import Place
+from jaxcluster.allocation.fleet import Host
 from jaxcluster.doctor import MIN_SHM_NBYTES
 from jaxcluster.errors import LaunchError
 from jaxcluster.plan.versions import too_old
@@ -35,7 +35,7 @@ class Row:
     fix: str = ""
 
 
-def look(places: Sequence[Place]) -> str:
+def look(places: Sequence[Host]) -> str:
     """Ask all hosts, and show what they say. 10 s at most where one does not answer."""
     facts = [_ask(place, requests.Facts()) for place in places]
     answered = [place for place, said in zip(places, facts, strict=True) if said is not None]
@@ -43,7 +43,7 @@ def look(places: Sequence[Place]) -> str:
     if any(place.ranks for place in places):
         ranks = [name_ranks(place.ranks) if place.ranks else "none" for place in places]
         rows = [Row("ranks", tuple(ranks)), *rows]
-    why = [p.lost or p.agent.condition.lstrip(": ") or "does not answer" for p in places]
+    why = [p.lost or p.condition.lstrip(": ") or "does not answer" for p in places]
     silent = [f"! {p.name}: {why[n]}" for n, p in enumerate(places) if facts[n] is None]
     return "\n".join([render([place.name for place in places], rows), *silent])
 
@@ -57,16 +57,14 @@ def look_before(spec: ClusterSpec, say: Callable[[str], None], timeout_s: float)
     return allocation.examine(spec, look, say, timeout_s)
 
 
-def _ask(place: Place, request: Request[R]) -> R | None:
+def _ask(place: Host, request: Request[R]) -> R | None:
     if not place.lost:
         with contextlib.suppress(LaunchError):
-            return place.agent.ask(request, ASK_S)
+            return place.ask(request, ASK_S)
     return None
 
 
-def _ways(
-    places: Sequence[Place], facts: Sequence[HostFacts | None], alive: Sequence[Place]
-) -> Row:
+def _ways(places: Sequence[Host], facts: Sequence[HostFacts | None], alive: Sequence[Host]) -> Row:
     """Whether each host reaches each other one: JAX's ranks talk at ports of any number."""
     address = {p.name: said.address for p, said in zip(places, facts, strict=True) if said}
     ports = {p.name: _ask(p, requests.Listen(address[p.name])) for p in alive}

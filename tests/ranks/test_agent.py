@@ -25,7 +25,7 @@ from proxy import Proxy, wait
 from jaxcluster import wire
 from jaxcluster.agent import folder as folders
 from jaxcluster.agent import requests
-from jaxcluster.agent.client import Agents, Host, State
+from jaxcluster.agent.client import Agents, Connection, State
 from jaxcluster.agent.requests import Detach
 from jaxcluster.agent.transport import Keys, new_keys, open_dealer
 from jaxcluster.errors import LaunchError
@@ -122,11 +122,11 @@ def run_agent(private_home: Home) -> Iterator[Callable[..., Running]]:
 
 
 @pytest.fixture
-def connect() -> Iterator[Callable[..., Host]]:
+def connect() -> Iterator[Callable[..., Connection]]:
     """Connects to agents, each with a thread of its own; they are left after the test."""
     made: list[Agents] = []
 
-    def connect(running: Running, endpoint: str = "", **options: Any) -> Host:
+    def connect(running: Running, endpoint: str = "", **options: Any) -> Connection:
         made.append(Agents(options.pop("keys", running.keys)))
         to = endpoint or running.said["endpoint"]
         return made[-1].connect(to, running.said["key"], name="h1", **options)
@@ -144,7 +144,7 @@ def proxied(run_agent: Callable[..., Running]) -> Iterator[tuple[Running, Proxy]
     proxy.close()
 
 
-def spawn_rank(running: Running, host: Host, rank: int = 0, **more: Any) -> int:
+def spawn_rank(running: Running, host: Connection, rank: int = 0, **more: Any) -> int:
     folder = running.folder
     engine = {
         "rank": rank,
@@ -170,7 +170,7 @@ class Messages(wire.Inbox[Sequence[Any]]):
 
 
 def test_ranks_are_spawned_and_answer_through_an_agent_and_nothing_is_left(
-    run_agent: Callable[..., Running], connect: Callable[..., Host]
+    run_agent: Callable[..., Running], connect: Callable[..., Connection]
 ) -> None:
     running = run_agent({})
     host = connect(running)
@@ -216,7 +216,7 @@ def test_ranks_are_spawned_and_answer_through_an_agent_and_nothing_is_left(
 
 
 def test_ranks_write_files_as_the_user_does_and_the_agent_for_him_alone(
-    run_agent: Callable[..., Running], connect: Callable[..., Host]
+    run_agent: Callable[..., Running], connect: Callable[..., Connection]
 ) -> None:
     def umask(pid: int) -> str:
         status = Path(f"/proc/{pid}/status").read_text()
@@ -231,7 +231,7 @@ def test_ranks_write_files_as_the_user_does_and_the_agent_for_him_alone(
 @pytest.mark.parametrize("ends", [signal.SIGTERM, signal.SIGHUP])
 def test_an_agent_heeds_the_signals_that_end_it_and_is_no_task_of_a_job_to_its_ranks(
     run_agent: Callable[..., Running],
-    connect: Callable[..., Host],
+    connect: Callable[..., Connection],
     ends: signal.Signals,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -261,7 +261,7 @@ def has_sleeper(running: Running) -> bool:
 
 
 def test_the_end_of_all_ranks_is_that_of_users_processes_in_sessions_of_their_own(
-    run_agent: Callable[..., Running], connect: Callable[..., Host], tmp_path: Path
+    run_agent: Callable[..., Running], connect: Callable[..., Connection], tmp_path: Path
 ) -> None:
     """They may hold a GPU's memory, and the agent goes on to the next ranks."""
     (tmp_path / "sitecustomize.py").write_text(SESSION_OF_ITS_OWN)
@@ -277,7 +277,7 @@ def test_the_end_of_all_ranks_is_that_of_users_processes_in_sessions_of_their_ow
 
 @pytest.mark.parametrize("how", ["killed", "stdin"])
 def test_an_agents_end_is_the_end_of_all_that_it_has_started(
-    run_agent: Callable[..., Running], connect: Callable[..., Host], tmp_path: Path, how: str
+    run_agent: Callable[..., Running], connect: Callable[..., Connection], tmp_path: Path, how: str
 ) -> None:
     """Users' processes in sessions of their own too."""
     (tmp_path / "sitecustomize.py").write_text(SESSION_OF_ITS_OWN)
@@ -308,7 +308,7 @@ def server_of(running: Running) -> int:
 
 
 def test_with_a_fork_server_its_processes_end_and_the_next_have_another(
-    run_agent: Callable[..., Running], connect: Callable[..., Host], tmp_path: Path
+    run_agent: Callable[..., Running], connect: Callable[..., Connection], tmp_path: Path
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(SESSION_OF_ITS_OWN)
     running = run_agent(NO_FORK)
@@ -332,7 +332,7 @@ def test_with_a_fork_server_its_processes_end_and_the_next_have_another(
 
 
 def test_a_fork_server_that_is_stopped_is_named_and_replaced(
-    run_agent: Callable[..., Running], connect: Callable[..., Host]
+    run_agent: Callable[..., Running], connect: Callable[..., Connection]
 ) -> None:
     """It can't end its ranks, or fork: to wait for it would be in vain."""
     running = run_agent(NO_FORK)
@@ -349,7 +349,7 @@ def test_a_fork_server_that_is_stopped_is_named_and_replaced(
 
 
 def test_a_fork_server_stays_as_long_as_its_imports_would_be_the_same(
-    run_agent: Callable[..., Running], connect: Callable[..., Host]
+    run_agent: Callable[..., Running], connect: Callable[..., Connection]
 ) -> None:
     running = run_agent({**NO_FORK, "PYTHONWARNINGS": "default"})
     host = connect(running)
@@ -368,7 +368,7 @@ def private(running: Running) -> dict[str, str]:
 
 
 def test_an_agent_ends_when_its_lease_is_over(
-    run_agent: Callable[..., Running], connect: Callable[..., Host]
+    run_agent: Callable[..., Running], connect: Callable[..., Connection]
 ) -> None:
     running = run_agent(NO_FORK, "--lease=1")
     host = connect(running)
@@ -380,7 +380,7 @@ def test_an_agent_ends_when_its_lease_is_over(
 
 
 def test_a_notebook_that_lets_no_thread_run_is_not_taken_for_a_dead_one(
-    run_agent: Callable[..., Running], connect: Callable[..., Host]
+    run_agent: Callable[..., Running], connect: Callable[..., Connection]
 ) -> None:
     running = run_agent(NO_FORK, "--lease=1")
     host = connect(running)
@@ -390,7 +390,7 @@ def test_a_notebook_that_lets_no_thread_run_is_not_taken_for_a_dead_one(
 
 
 def test_a_detached_agent_waits_for_its_next_owner(
-    run_agent: Callable[..., Running], connect: Callable[..., Host]
+    run_agent: Callable[..., Running], connect: Callable[..., Connection]
 ) -> None:
     running = run_agent(NO_FORK, "--lease=1", "--owner-stdin")
     host = connect(running)
@@ -405,7 +405,7 @@ def test_a_detached_agent_waits_for_its_next_owner(
 
 @pytest.mark.parametrize("with_company", [False, True])
 def test_a_detached_agent_whose_login_has_ended_ends_when_nobody_is_there(
-    run_agent: Callable[..., Running], connect: Callable[..., Host], with_company: bool
+    run_agent: Callable[..., Running], connect: Callable[..., Connection], with_company: bool
 ) -> None:
     """Who held the login has ended, so nobody else can find the way to it any more."""
     lease = ["--lease=1"] if with_company else []  # alone it waits for none
@@ -425,7 +425,7 @@ def test_a_detached_agent_whose_login_has_ended_ends_when_nobody_is_there(
 
 
 def test_time_in_which_an_agent_was_stopped_is_not_of_its_lease(
-    run_agent: Callable[..., Running], connect: Callable[..., Host]
+    run_agent: Callable[..., Running], connect: Callable[..., Connection]
 ) -> None:
     running = run_agent(NO_FORK, "--lease=1.5")
     host = connect(running)
@@ -524,7 +524,7 @@ class Sing(requests.Request[None], cmd="sing"):
 
 
 def test_files_are_put_and_got_below_the_agents_folder_alone(
-    run_agent: Callable[..., Running], connect: Callable[..., Host], tmp_path: Path
+    run_agent: Callable[..., Running], connect: Callable[..., Connection], tmp_path: Path
 ) -> None:
     running = run_agent(NO_FORK)
     host = connect(running)
@@ -610,7 +610,7 @@ def numbers(messages: Messages) -> list[int]:
 @pytest.mark.parametrize("silently", [False, True], ids=["reset", "what is sent is lost first"])
 def test_what_a_rank_prints_while_the_link_is_cut_comes_once_and_in_order(
     proxied: tuple[Running, Proxy],
-    connect: Callable[..., Host],
+    connect: Callable[..., Connection],
     printer: Callable[[Running], psutil.Process],
     silently: bool,
 ) -> None:
@@ -639,7 +639,7 @@ def test_what_a_rank_prints_while_the_link_is_cut_comes_once_and_in_order(
 
 
 def test_requests_and_commands_during_a_cut_are_answered_after_it(
-    proxied: tuple[Running, Proxy], connect: Callable[..., Host]
+    proxied: tuple[Running, Proxy], connect: Callable[..., Connection]
 ) -> None:
     running, proxy = proxied
     host = connect(running, proxy.endpoint)
@@ -655,7 +655,7 @@ def test_requests_and_commands_during_a_cut_are_answered_after_it(
 
 
 def test_a_notebook_that_was_away_for_too_long_is_told_and_nothing_of_old_is_done(
-    run_agent: Callable[..., Running], connect: Callable[..., Host]
+    run_agent: Callable[..., Running], connect: Callable[..., Connection]
 ) -> None:
     """Another one has kept the agent alive. What was sent meanwhile may make no sense by now."""
     running = run_agent(NO_FORK, "--lease=1")
@@ -680,7 +680,7 @@ def test_a_notebook_that_was_away_for_too_long_is_told_and_nothing_of_old_is_don
 
 def test_a_rank_that_prints_faster_than_the_link_carries_is_slowed(
     run_agent: Callable[..., Running],
-    connect: Callable[..., Host],
+    connect: Callable[..., Connection],
     printer: Callable[[Running], psutil.Process],
 ) -> None:
     limit = 4 << 20
@@ -728,7 +728,7 @@ def test_a_rank_that_prints_faster_than_the_link_carries_is_slowed(
 
 
 def test_strangers_are_not_let_in_and_the_owner_goes_on(
-    run_agent: Callable[..., Running], connect: Callable[..., Host]
+    run_agent: Callable[..., Running], connect: Callable[..., Connection]
 ) -> None:
     running = run_agent(NO_FORK, "--lease=3")
     foreign = connect(running, keys=new_keys())
@@ -754,7 +754,7 @@ def test_strangers_are_not_let_in_and_the_owner_goes_on(
 
 
 def test_nonsense_of_the_owners_own_is_no_end(
-    run_agent: Callable[..., Running], connect: Callable[..., Host]
+    run_agent: Callable[..., Running], connect: Callable[..., Connection]
 ) -> None:
     running = run_agent(NO_FORK)
     host = connect(running)
@@ -797,7 +797,7 @@ def test_an_agent_imports_neither_jax_nor_a_kernel() -> None:
 
 
 def test_an_agent_listens_on_a_unix_socket(
-    run_agent: Callable[..., Running], connect: Callable[..., Host], tmp_path: Path
+    run_agent: Callable[..., Running], connect: Callable[..., Connection], tmp_path: Path
 ) -> None:
     path = tmp_path / "a.sock"
     running = run_agent(NO_FORK, f"--bind=ipc://{path}")

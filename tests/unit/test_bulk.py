@@ -7,7 +7,6 @@ import itertools
 import math
 import os
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +16,7 @@ from jaxcluster import wire
 from jaxcluster.agent import requests
 from jaxcluster.agent.folder import Folder
 from jaxcluster.allocation import bulk
-from jaxcluster.allocation.fleet import Place
+from jaxcluster.allocation.fleet import Host
 from jaxcluster.cluster import transfer
 from jaxcluster.errors import LaunchError
 
@@ -42,7 +41,7 @@ class Agent:
 
     def __init__(self, path: Path) -> None:
         path.mkdir()
-        self.folder = Folder(path, path)
+        self.folder, self.name, self.memory = Folder(path, path), path.name, str(path)
         self.under_way = self.most = 0
         self.forgotten: wire.Inbox[str] = wire.Inbox()
 
@@ -53,16 +52,12 @@ class Agent:
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> list[Place]:
-    agents = [Agent(tmp_path / name) for name in ("h1", "h2")]
-    return [
-        cast(Place, SimpleNamespace(name=a.folder.path.name, agent=a, memory=str(a.folder.path)))
-        for a in agents
-    ]
+def places(tmp_path: Path) -> list[Host]:
+    return [cast(Host, Agent(tmp_path / name)) for name in ("h1", "h2")]
 
 
 def test_what_is_put_on_two_hosts_comes_back(
-    places: list[Place], monkeypatch: pytest.MonkeyPatch
+    places: list[Host], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk, "PART_NBYTES", 100)
     rng = np.random.default_rng(0)
@@ -73,7 +68,7 @@ def test_what_is_put_on_two_hosts_comes_back(
         want = bytes(one) + bytes(54) + bytes(two)
         got = {place.name: bytearray(len(want)) for place in places}
 
-        def taker(place: Place) -> bulk.Take:
+        def taker(place: Host) -> bulk.Take:
             def take(at: int, data: memoryview) -> None:
                 got[place.name][at : at + len(data)] = data
 
@@ -82,11 +77,11 @@ def test_what_is_put_on_two_hosts_comes_back(
         memory.get((n, "value", len(want), taker(p)) for n, p in enumerate(places))
         assert got == {"h1": want, "h2": want}
         for place in places:
-            assert 1 < cast(Agent, place.agent).most <= bulk.WINDOW + 2
+            assert 1 < cast(Agent, place).most <= bulk.WINDOW + 2
     assert not any(Path(memory.path(n)).exists() for n in (0, 1))
 
 
-def test_a_file_that_is_too_short_is_an_error(places: list[Place]) -> None:
+def test_a_file_that_is_too_short_is_an_error(places: list[Host]) -> None:
     with bulk.memory(dict(enumerate(places))) as memory:
         memory.put("value", {0: memoryview(b"abc")})
         with pytest.raises(LaunchError, match="A part of a value from host h1 was lost"):
@@ -97,7 +92,7 @@ def test_a_file_that_is_too_short_is_an_error(places: list[Place]) -> None:
     ("why", "raised"), [(os.strerror(errno.ENOSPC), bulk.NoRoom), ("no", LaunchError)]
 )
 def test_a_host_that_has_no_room_is_told_apart(
-    places: list[Place], monkeypatch: pytest.MonkeyPatch, why: str, raised: type[Exception]
+    places: list[Host], monkeypatch: pytest.MonkeyPatch, why: str, raised: type[Exception]
 ) -> None:
     """Then its bytes go another way; and nothing of them is left in the others' memory."""
     with pytest.raises(raised), bulk.memory(dict(enumerate(places))) as memory:

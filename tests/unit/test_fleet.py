@@ -16,9 +16,10 @@ from jaxcluster.agent.client import State, wait_all
 from jaxcluster.agent.report import AgentFacts
 from jaxcluster.agent.transport import new_keys
 from jaxcluster.allocation.allocation import Allocation
-from jaxcluster.allocation.fleet import Fleet, HostLost, Left, Place, _refusing
+from jaxcluster.allocation.fleet import Fleet, Host, HostLost, Left, _refusing
 from jaxcluster.allocation.placing import place, share_out
 from jaxcluster.errors import LaunchError
+from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.launchers.hosts import ranks_by_host
 from jaxcluster.wire import forks
 
@@ -48,21 +49,24 @@ def test_an_address_of_ipv6_stands_in_brackets() -> None:
 def fleet() -> Iterator[Fleet]:
     """One host, h1, whose agent says what a test has it say."""
     made = Fleet(new_keys())
-    made.places.append(Place(0, "h1", agent(), AgentFacts(folder="/f"), range(2)))
-    made._watch(made.places[0])
+    made.hosts.append(host(made, 0, range(2)))
     yield made
     made.close()
 
 
-def agent() -> Any:
-    return SimpleNamespace(
-        on_event=None,
-        why="",
-        state=State.CONNECTED,
-        endpoint="tcp://h1:9",
-        close=lambda: None,
-        ask=lambda *_, **__: None,
-    )
+def host(fleet: Fleet, number: int, ranks: range, **facts: Any) -> Host:
+    """One that is connected, but to nobody."""
+    made = Host(fleet._agents, number, f"h{number + 1}", StartedAgent(None, facts))
+    made.on_event = lambda event: fleet._events.put((made, event))
+    made.ranks, made.state = ranks, State.CONNECTED
+    made.ask = lambda *_, **__: None  # type: ignore[method-assign]
+    return made
+
+
+def say(host: Host, event: forks.Event) -> None:
+    """What its agent says."""
+    assert host.on_event is not None
+    host.on_event(event)
 
 
 def exit_of(rank: int, host: str = "") -> forks.Exit:
@@ -77,7 +81,7 @@ def listen(fleet: Fleet) -> list[Any]:
 
 def test_each_event_has_its_hosts_name(fleet: Fleet) -> None:
     told = listen(fleet)
-    fleet.places[0].agent.on_event(exit_of(1))
+    say(fleet.hosts[0], exit_of(1))
     until(lambda: told, "the event", 10)
     assert told == [exit_of(1, "h1")]
 
@@ -85,31 +89,37 @@ def test_each_event_has_its_hosts_name(fleet: Fleet) -> None:
 def test_a_lost_host_is_told_once_and_nothing_of_it_afterwards(fleet: Fleet) -> None:
     """Its ranks are dead as it is; their exits would be told of those that come after them."""
     told = listen(fleet)
-    place = fleet.places[0]
-    place.agent.why = "it was asked to end"
+    lost = fleet.hosts[0]
+    lost.why = "it was asked to end"
     for event in (forks.Lost(), exit_of(0), forks.Lost(), exit_of(1)):
-        place.agent.on_event(event)
+        say(lost, event)
     until(lambda: told and fleet._events.empty(), "that it is lost", 10)
-    fleet._take(place, exit_of(1))
+    fleet._take(lost, exit_of(1))
     assert told == [HostLost("h1", True, [0, 1], "it was asked to end", True)]
+
+
+def replaced(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Host:
+    """The new one in the place of the first."""
+    new = host(fleet, 0, range(0))
+    monkeypatch.setattr(fleet, "_connect", lambda number, name, started: new)
+    fleet.replace(fleet.hosts[0], StartedAgent(None, {}))
+    assert fleet.hosts == [new] and new.ranks == range(2) and not new.lost
+    return new
 
 
 def test_what_a_replaced_agent_says_late_is_not_of_the_new_one(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = listen(fleet)
-    place = fleet.places[0]
-    old, new = place.agent, agent()
-    place.lost = "it was not reached"
-    monkeypatch.setattr(fleet, "_connect", lambda name, started: new)
-    fleet.replace(place, SimpleNamespace(said=AgentFacts(folder="/g")))  # type: ignore[arg-type]
-    assert place.agent is new and not place.lost
-    old.on_event(forks.Lost())
-    old.on_event(exit_of(0))
-    new.on_event(exit_of(1))
+    old = fleet.hosts[0]
+    old.lost = "it was not reached"
+    new = replaced(fleet, monkeypatch)
+    say(old, forks.Lost())
+    say(old, exit_of(0))
+    say(new, exit_of(1))
     until(lambda: told, "the new one's event", 10)
     until(fleet._events.empty, "all were looked at", 10)
-    assert told == [exit_of(1, "h1")] and not place.lost
+    assert told == [exit_of(1, "h1")] and not new.lost
 
 
 @pytest.mark.parametrize("is_taken", [True, False], ids=["before", "after"])
@@ -118,20 +128,17 @@ def test_a_new_agent_is_not_given_up_for_the_old_one_that_it_has_ended(
 ) -> None:
     """It ends what is left of the old one by SIGTERM, and that still tells us."""
     monkeypatch.setattr("jaxcluster.allocation.fleet.REASON_S", 0.0)
-    place = fleet.places[0]
-    old, new = place.agent, agent()
-    place.lost, old.why = "it was not reached", "SIGTERM"
-    monkeypatch.setattr(fleet, "_connect", lambda name, started: new)
+    old = fleet.hosts[0]
+    old.lost, old.why = "it was not reached", "SIGTERM"
     if is_taken:
-        fleet._take(place, forks.Lost())
-        fleet.replace(place, SimpleNamespace(said=AgentFacts(folder="/g")))  # type: ignore[arg-type]
-    else:
-        fleet.replace(place, SimpleNamespace(said=AgentFacts(folder="/g")))  # type: ignore[arg-type]
-        fleet._events.put((place, forks.Lost(), old))
+        fleet._take(old, forks.Lost())
+    new = replaced(fleet, monkeypatch)
+    if not is_taken:
+        say(old, forks.Lost())
     told = listen(fleet)
-    fleet._ending.setdefault(0, (0.0, "SIGTERM", old))
+    fleet._ending.setdefault(old, (0.0, "SIGTERM"))
     until(lambda: not fleet._ending and fleet._events.empty(), "all were looked at", 10)
-    assert not told and not place.lost
+    assert not told and not new.lost
 
 
 def test_an_agent_that_others_have_ended_is_lost(
@@ -139,11 +146,10 @@ def test_an_agent_that_others_have_ended_is_lost(
 ) -> None:
     monkeypatch.setattr("jaxcluster.allocation.fleet.REASON_S", 0.0)
     told = listen(fleet)
-    place = fleet.places[0]
-    place.agent.why = "SIGTERM"
-    place.agent.on_event(forks.Lost())
+    fleet.hosts[0].why = "SIGTERM"
+    say(fleet.hosts[0], forks.Lost())
     until(lambda: told, "its loss", 10)
-    assert place.lost == "SIGTERM"
+    assert fleet.hosts[0].lost == "SIGTERM"
 
 
 # --------------------------------------------------------------------------- hosts left out
@@ -151,42 +157,41 @@ def test_an_agent_that_others_have_ended_is_lost(
 
 def hosts(fleet: Fleet, *counts: int) -> None:
     """Hosts h1, h2, ... with so many ranks."""
-    fleet.places[:] = [
-        Place(number, f"h{number + 1}", agent(), AgentFacts(folder="/f"), ranks)
-        for number, ranks in enumerate(ranks_by_host(counts))
+    fleet.hosts[:] = [
+        host(fleet, number, ranks) for number, ranks in enumerate(ranks_by_host(counts))
     ]
 
 
 def test_a_rank_is_on_the_host_that_has_it_whichever_have_none(fleet: Fleet) -> None:
     hosts(fleet, 0, 2, 0, 1, 0)
-    assert [fleet.place_of(rank).name for rank in range(3)] == ["h2", "h2", "h4"]
+    assert [fleet.host_of(rank).name for rank in range(3)] == ["h2", "h2", "h4"]
     assert {rank: one.name for rank, one in fleet.homes().items()} == {0: "h2", 1: "h2", 2: "h4"}
 
 
 def test_what_is_left_is_offered_where_some_hosts_are_lost(fleet: Fleet) -> None:
     hosts(fleet, 2, 2, 3)
     assert fleet.left == Left() and not fleet.left.offer
-    fleet.places[0].lost = "gone"
+    fleet.hosts[0].lost = "gone"
     assert fleet.left == Left(5, ("h2", "h3"))
     assert fleet.left.offer == (
         "%jaxcluster restart -n 5 goes on with what is left, hosts h2 and h3"
     )
-    fleet.places[1].lost = "gone"
+    fleet.hosts[1].lost = "gone"
     assert fleet.left.offer == "%jaxcluster restart -n 3 goes on with what is left, host h3"
     fleet.leave_out_lost()
-    assert [place.name for place in fleet.in_use] == ["h3"]
+    assert [one.name for one in fleet.in_use] == ["h3"]
     assert fleet.left == Left()
-    fleet.places[2].lost = "gone"
+    fleet.hosts[2].lost = "gone"
     assert fleet.left == Left()  # nothing is
 
 
 def test_a_hosts_loss_tells_whether_the_coordinator_was_there(fleet: Fleet) -> None:
     hosts(fleet, 2, 2, 2)
-    fleet.places[0].lost = "gone"
+    fleet.hosts[0].lost = "gone"
     fleet.leave_out_lost()
     told = listen(fleet)
-    fleet._lose(fleet.places[2], "gone", True)
-    fleet._lose(fleet.places[1], "gone", True)
+    fleet._lose(fleet.hosts[2], "gone", True)
+    fleet._lose(fleet.hosts[1], "gone", True)
     assert [(one.host, one.is_first) for one in told] == [("h3", False), ("h2", True)]
 
 
@@ -215,13 +220,13 @@ def test_ranks_are_shared_out_as_at_the_start(
 def test_a_host_that_is_left_out_gets_no_ranks(fleet: Fleet) -> None:
     hosts(fleet, 2, 2, 2)
     facts = AgentFacts(address="10.0.0.1", gpu_plugin=True, gpu_platform="cuda")
-    for one in fleet.places:
+    for one in fleet.hosts:
         one.facts = facts
-    fleet.places[1].left_out = True
-    placed = place(wire.ClusterSpec("c", 6, platform="cpu", launcher="ssh"), fleet.places, [1, 2])
+    fleet.hosts[1].left_out = True
+    placed = place(wire.ClusterSpec("c", 6, platform="cpu", launcher="ssh"), fleet.hosts, [1, 2])
     assert placed.num_processes == 3
-    assert [one.ranks for one in fleet.places] == [range(1), range(1, 1), range(1, 3)]
-    assert fleet.place_of(1).name == "h3"
+    assert [one.ranks for one in fleet.hosts] == [range(1), range(1, 1), range(1, 3)]
+    assert fleet.host_of(1).name == "h3"
 
 
 @pytest.mark.parametrize(("platform", "offered"), [("cpu", True), ("tpu", False)])
@@ -229,7 +234,7 @@ def test_a_lost_host_that_cant_be_replaced_leaves_the_others(
     fleet: Fleet, platform: str, offered: bool
 ) -> None:
     hosts(fleet, 2, 2)
-    fleet.places[1].lost = "its agent has ended"
+    fleet.hosts[1].lost = "its agent has ended"
     claim: Any = SimpleNamespace(name="c", id="1")
     allocation = Allocation(claim)
     allocation._launch = SimpleNamespace(can_succeed=lambda *_: False)  # type: ignore[assignment]
@@ -247,9 +252,9 @@ def test_a_lost_host_that_cant_be_replaced_leaves_the_others(
     allocation.check_returns()
     assert allocation.left == Left()
     hosts(fleet, 2, 0)
-    fleet.places[1].lost = "its agent has ended"
+    fleet.hosts[1].lost = "its agent has ended"
     allocation.check_returns()  # nobody needs it
-    assert [place.name for place in fleet.in_use] == ["h1"]
+    assert [one.name for one in fleet.in_use] == ["h1"]
 
 
 @pytest.mark.parametrize("passed_over", [(), (LaunchError,)])

@@ -130,7 +130,7 @@ def test_a_start_that_is_stopped_waits_no_longer(take: Take) -> None:
 def test_a_detached_one_that_is_told_to_end_does(take: Take) -> None:
     agent = take()
     fleet = connected(agent)
-    token = fleet.places[0].facts.token
+    token = fleet.hosts[0].facts.token
     fleet.quit()
     until(lambda: not is_alive(token), "its end", START_S)
 

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from helpers import Home
 
-from jaxcluster.agent.report import AgentFacts
 from jaxcluster.allocation.allocation import SHARED_DIR, Allocation
-from jaxcluster.allocation.fleet import Place
+from jaxcluster.allocation.fleet import Host
 from jaxcluster.allocation.placing import in_order, place
 from jaxcluster.cluster import events, make_spec
 from jaxcluster.cluster.starting import dry_run, start_world
@@ -35,6 +34,11 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def agent(host: str, number: int | None = None, place: int | None = None) -> StartedAgent:
     return StartedAgent(place, {"host": host, "number": number})
+
+
+def host(number: int, said: Mapping[str, Any]) -> Host:
+    agents: Any = None
+    return Host(agents, number, f"h{number + 1}", StartedAgent(number, said))
 
 
 def names(started: list[StartedAgent], typed: tuple[str, ...] = ()) -> list[str]:
@@ -132,7 +136,7 @@ GPUS: dict[str, Any] = {
 
 def placed(*facts: dict[str, Any], **wanted: Any) -> Any:
     """(platform, ranks on each host) that these hosts' devices decide."""
-    hosts = [Place(i, f"h{i + 1}", None, AgentFacts(**one)) for i, one in enumerate(facts)]  # type: ignore[arg-type]
+    hosts = [host(i, one) for i, one in enumerate(facts)]
     spec = place(make_spec(launcher="ssh", hosts="h1,h2", **wanted), hosts, None)
     return spec.platform, [len(one.ranks) for one in hosts]
 
@@ -173,7 +177,7 @@ def test_a_host_without_the_plugin_is_named_with_what_installs_it() -> None:
 
 
 def test_device_ids_are_for_as_many_ranks_as_the_hosts_decide() -> None:
-    hosts = [Place(i, f"h{i}", None, AgentFacts(**GPUS)) for i in (1, 2)]  # type: ignore[arg-type]
+    hosts = [host(i, GPUS) for i in (0, 1)]
     wanted = {"launcher": "ssh", "hosts": "h1:2,h2:1", "platform": "cuda"}
     spec = make_spec(local_device_ids=[1], **wanted)
     assert place(spec, hosts, [2, 1]).local_device_ids == [[1], [1], [1]]

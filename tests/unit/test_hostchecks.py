@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from jaxcluster.agent import report
-from jaxcluster.allocation.fleet import Place
+from jaxcluster.allocation.fleet import Host
 from jaxcluster.doctor.hosts import Row, judge, judge_ways, look, render
 from jaxcluster.host.reachability import connection_errors
 
@@ -70,7 +70,7 @@ def test_the_table() -> None:
 
 
 def test_a_lost_host_and_a_silent_one_are_told_with_the_reason() -> None:
-    class Agent:
+    class Silent(SimpleNamespace):
         condition = ": there has been no connection to it for 9 s"
 
         def ask(self, request: Any, timeout_s: float) -> Any:
@@ -78,9 +78,8 @@ def test_a_lost_host_and_a_silent_one_are_told_with_the_reason() -> None:
 
             raise LaunchError("no answer")
 
-    def place(name: str, lost: str) -> Place:
-        made = SimpleNamespace(name=name, lost=lost, agent=Agent(), ranks=range(2))
-        return cast(Place, made)
+    def place(name: str, lost: str) -> Host:
+        return cast(Host, Silent(name=name, lost=lost, ranks=range(2)))
 
     shown = look([place("h1", "its agent was killed"), place("h2", "")])
     assert "! h1: its agent was killed" in shown

@@ -12,13 +12,13 @@ import pytest
 from helpers import Home
 
 from jaxcluster import wire
-from jaxcluster.agent.report import AgentFacts
 from jaxcluster.allocation import limits
-from jaxcluster.allocation.fleet import Place
+from jaxcluster.allocation.fleet import Host
 from jaxcluster.allocation.processes import Processes
 from jaxcluster.cluster import make_spec
 from jaxcluster.cluster.starting import dry_run
 from jaxcluster.errors import LaunchError
+from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.records import registry
 
 SPEC = wire.ClusterSpec("exp", 3, devices_per_process=2, env={"MINE": "1", "PATH": "/mine"})
@@ -28,14 +28,16 @@ SPEC = wire.ClusterSpec("exp", 3, devices_per_process=2, env={"MINE": "1", "PATH
 def processes(monkeypatch: pytest.MonkeyPatch) -> Processes:
     monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.setenv("JPY_PARENT_PID", "12")
-    facts = AgentFacts(folder="/run/.agent-1", memory="/shm/1", address="10.0.0.2")
-    place = Place(0, "box", SimpleNamespace(), facts, range(3), is_here=True)  # type: ignore[arg-type]
-    fleet: Any = SimpleNamespace(in_use=[place], place_of=lambda rank: place, is_here=True)
+    said = {"folder": "/run/.agent-1", "memory": "/shm/1", "address": "10.0.0.2"}
+    agents: Any = None
+    host = Host(agents, 0, "box", StartedAgent(0, said), is_here=True)
+    host.ranks = range(3)
+    fleet: Any = SimpleNamespace(in_use=[host], host_of=lambda rank: host, is_here=True)
     return Processes(SPEC, fleet, Path("/run/exp"))
 
 
 def test_a_rank_is_told_who_it_is_by_its_environment(processes: Processes) -> None:
-    process = processes._rank(2, processes.places[0])
+    process = processes._rank(2, processes.hosts[0])
     told: dict[str, Any] = json.loads(process.env["JAXCLUSTER_ENGINE"])
     folder = "/run/.agent-1/ranks"
     assert told == {
@@ -53,7 +55,7 @@ def test_a_rank_is_told_who_it_is_by_its_environment(processes: Processes) -> No
 
 
 def test_the_users_environment_stands_above_the_notebooks(processes: Processes) -> None:
-    process = processes._rank(1, processes.places[0])
+    process = processes._rank(1, processes.hosts[0])
     assert process.env["PATH"] == "/mine"
     assert process.env["MINE"] == "1"
     assert process.env["HOME"] == "/home/me"
@@ -63,7 +65,7 @@ def test_the_users_environment_stands_above_the_notebooks(processes: Processes) 
 
 def test_nothing_of_the_users_is_in_the_command_line(processes: Processes) -> None:
     """Every user of a machine can read everybody's command lines."""
-    assert processes._rank(1, processes.places[0]).argv == ()
+    assert processes._rank(1, processes.hosts[0]).argv == ()
 
 
 # --------------------------------------------------------------------------- files

@@ -115,9 +115,9 @@ def test_an_answer_of_one_host_is_no_work_for_the_others(
     cluster: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: Counter[str] = Counter()
-    look = client.Host._look
+    look = client.Connection._look
 
-    def count(self: client.Host) -> None:
+    def count(self: client.Connection) -> None:
         looked[self.name] += 1
         look(self)
 
@@ -128,7 +128,7 @@ def test_an_answer_of_one_host_is_no_work_for_the_others(
             cluster.world.ask([2], Busy())
         return Counter(looked)
 
-    monkeypatch.setattr(client.Host, "_look", count)
+    monkeypatch.setattr(client.Connection, "_look", count)
     found = ask()
     # The others are looked at where their own sessions have something to do: each second or so.
     until(lambda: ask()["h002"] > 10 * max(ask()[f"h{n:03d}"] for n in (0, 1, 7)), "it alone is")
@@ -184,13 +184,13 @@ def test_what_fails_at_one_message_does_not_leave_the_next_one_lying(
     agents = client.Agents(new_keys())
     left = [1, 2]
 
-    def receive(host: client.Host) -> None:
+    def receive(host: client.Connection) -> None:
         if left.pop(0) == 1:
             raise ValueError("no such message")
 
     monkeypatch.setattr(client, "has_come", lambda socket: bool(left) and socket is host._socket)
-    monkeypatch.setattr(client.Host, "_receive", receive)
-    host = client.Host(agents, "tcp://127.0.0.1:1", new_keys().public, "h")
+    monkeypatch.setattr(client.Connection, "_receive", receive)
+    host = client.Connection(agents, "tcp://127.0.0.1:1", new_keys().public, "h")
     agents._do(host._open)
     until(lambda: not left, "both are taken in")
     agents.close()

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from jaxcluster.agent.client import State
-from jaxcluster.agent.report import AgentFacts
 from jaxcluster.agent.requests import Mkdir, Remove
 from jaxcluster.agent.transport import new_keys
-from jaxcluster.allocation.fleet import Fleet, Place
+from jaxcluster.allocation.fleet import Fleet, Host
 from jaxcluster.allocation.states import HostStates, Kept
 from jaxcluster.errors import LaunchError
+from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.wire.ops.saving import Saved
 from jaxcluster.wire.requests import Request
 
@@ -27,7 +26,7 @@ class Agent:
 
     def __init__(self) -> None:
         self.asked: list[Request[Any]] = []
-        self.refuses, self.state = "", State.CONNECTED
+        self.refuses = ""
 
     def begin(self, request: Request[Any]) -> Any:
         def wait(timeout_s: float) -> tuple[Any, bytes]:
@@ -44,13 +43,18 @@ def agent() -> Agent:
     return Agent()
 
 
+def host(fleet: Fleet, agent: Any, folder: str, memory: str) -> Host:
+    made = Host(fleet._agents, 0, "h1", StartedAgent(0, {"folder": folder, "memory": memory}))
+    made.ranks, made.state = range(4), State.CONNECTED
+    made.begin = agent.begin  # type: ignore[method-assign]
+    return made
+
+
 @pytest.fixture
 def fleet(agent: Any) -> Iterator[Fleet]:
     """One host with 4 ranks."""
     made = Fleet(new_keys())
-    made.places.append(
-        Place(0, "h1", agent, AgentFacts(folder="/disk", memory="/memory"), range(4))
-    )
+    made.hosts.append(host(made, agent, "/disk", "/memory"))
     yield made
     made.close()
 
@@ -66,8 +70,8 @@ def test_memory_is_shared_out_and_a_disk_is_not(fleet: Fleet) -> None:
     assert disk.startswith("/disk/state-") and unlimited is None
 
 
-def test_where_there_is_no_memory_there_is_the_disk(fleet: Fleet) -> None:
-    fleet.places[0].facts = AgentFacts(folder="/disk", memory="/disk")
+def test_where_there_is_no_memory_there_is_the_disk(fleet: Fleet, agent: Agent) -> None:
+    fleet.hosts[0] = host(fleet, agent, "/disk", "/disk")
     ((disk, unlimited),) = HostStates(fleet).places_for(0)
     assert disk.startswith("/disk/") and unlimited is None
 
@@ -80,10 +84,10 @@ def test_its_folders_go_with_this_process_and_are_removed(fleet: Fleet, agent: A
     assert {one.path for one in agent.asked if isinstance(one, Remove)} == made
 
 
-def test_it_is_on_the_agents_of_its_hosts_and_on_no_later_ones(fleet: Fleet) -> None:
+def test_it_is_on_the_agents_of_its_hosts_and_on_no_later_ones(fleet: Fleet, agent: Agent) -> None:
     folder = HostStates(fleet)
     assert folder.is_on(fleet)
-    fleet.places[0].facts = AgentFacts(folder="/another", memory="/another")
+    fleet.hosts[0] = host(fleet, agent, "/another", "/another")
     assert not folder.is_on(fleet)
 
 
@@ -96,11 +100,10 @@ def test_what_can_not_be_read_any_more_is_left_out_with_the_reason(fleet: Fleet)
     reports = {rank: written(folder, rank) for rank in range(3)}
     saved = kept_of(folder, reports)
     assert saved.looked_at() == saved
-    gone = replace(reports[1], folder="/nowhere")
-    found = replace(saved, reports={**reports, 1: gone}).looked_at()
+    found = saved.without({1: "its disk has failed"})
     assert sorted(found.reports) == [0, 2]
     assert found.had == {1: frozenset(reports[1].kept), 3: frozenset("c")}
-    assert found.gone == {1: "host h1 was lost, and has another agent now", 3: "no answer"}
+    assert found.gone == {1: "its disk has failed", 3: "no answer"}
     assert "rank 3: no answer" in found.why_gone
     assert found.looked_at() == found
 
@@ -110,3 +113,11 @@ def test_a_host_that_does_not_answer_has_lost_them(fleet: Fleet, agent: Agent) -
     saved = kept_of(folder, {0: written(folder, 0)})
     agent.refuses = "Host h1 is lost: its agent has ended."
     assert saved.looked_at().gone[0] == "Host h1 is lost: its agent has ended"
+
+
+def test_a_lost_hosts_are_gone_whatever_its_next_agent_has(fleet: Fleet, agent: Agent) -> None:
+    folder = HostStates(fleet)
+    saved = kept_of(folder, {0: written(folder, 0)})
+    fleet.hosts[0].lost = "its agent was killed"
+    fleet.hosts[0] = host(fleet, agent, "/another", "/another")
+    assert saved.looked_at().gone[0] == "host h1 was lost: its agent was killed"
