@@ -106,7 +106,7 @@ class Family:
             then(Reply())
             return
         if isinstance(request, Kill):
-            self._ending |= {*request.pids} & self.members.keys()
+            self._ending |= {*(request.pids or self.members)} & self.members.keys()
         self._number += 1
         self._asked[self._number] = request, then
         self._outbox += request.told(self._number) + b"\n"
@@ -176,9 +176,16 @@ class Family:
         if "ended" in message:
             self._has_ended(message["ended"], message["code"])
             return
-        request, then = self._asked.pop(message["id"])
+        number = message["id"]
+        request, then = self._asked.pop(number)
         if isinstance(request, Spawn):
-            self.members |= dict(zip(message["answer"], request.procs, strict=True))
+            started = dict(zip(message["answer"], request.procs, strict=False))
+            self.members |= started
+            if any(
+                later > number and isinstance(one, Kill) and not one.pids
+                for later, (one, _) in self._asked.items()
+            ):  # all were to end meanwhile
+                self._ending |= started.keys()
         then(Reply(answer=message["answer"]))
 
     def _has_ended(self, pid: int, code: int, why: str = "") -> None:

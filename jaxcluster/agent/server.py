@@ -367,7 +367,7 @@ class Agent:
             case forks.Stop(why):
                 self.family.exits.clear()  # those of the processes that come next are others
                 self._tell(forks.Stopping(why), client)
-                request = forks.Kill([*self.family.members])
+                request = forks.Kill([])
         self.family.ask(request, then)
         self._mind_family()
 

@@ -125,7 +125,10 @@ class ForkServer(SupervisionLoop):
                 else:
                     self._spawn_all(id, spawn)
             case forks.Kill(pids):
-                targets = {*pids} & self.children.keys()
+                if not pids:  # those that were to come as well
+                    while self.deferred:
+                        self._say(id=self.deferred.pop()[0], answer=[])
+                targets = {*(pids or self.children)} & self.children.keys()
                 # Not SIGTERM: a rank would wait at JAX's shutdown barrier.
                 ends.kill_groups(targets)
                 self.killed.append((id, targets))

@@ -95,7 +95,7 @@ class Spawn(Request[list[int]], cmd="spawn"):
 
 
 class Kill(Request[None], cmd="kill"):
-    """End these; answered when they are reaped."""
+    """End these, or all where none are named; answered when they are reaped."""
 
     pids: list[int]
 

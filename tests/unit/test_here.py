@@ -6,6 +6,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,6 +118,19 @@ def test_one_that_is_left_lives_on_with_what_it_has(take: Take) -> None:
     again.command(forks.Exits())
     again.close()
     assert agent.alive
+
+
+def test_what_is_just_being_started_ends_with_all_others(take: Take, tmp_path: Path) -> None:
+    """A start that is stopped does not wait for its own processes' pids."""
+    fleet = connected(take())
+    (host,) = fleet.hosts
+    log = str(tmp_path / "log")
+    process = forks.Process("controller", own_environment(), str(tmp_path), log, ("--help",))
+    asked = host.begin(forks.Spawn([process, process]))
+    host.ask(forks.Stop(), START_S)
+    pids, _ = asked.wait(START_S)
+    assert len(pids) == 2 and not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
+    fleet.close()
 
 
 def test_a_start_that_is_stopped_waits_no_longer(take: Take) -> None:
