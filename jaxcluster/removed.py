@@ -45,7 +45,7 @@ OPTIONS: dict[str, str] = {
         "Only a start takes it. Type this on the machine that started the cluster, for example "
         "by ssh: see docs/launchers.md."
     ),
-    "--orbax": "Orbax works in a %%spmd cell as in a script: see docs/how-to/recover.md",
+    "--orbax": "Orbax works in a %%spmd cell as in a script: see docs/how-to/checkpoints.md",
     "--trace": "The script can do it: "
     "with jax.profiler.trace(f'out/rank-{jax.process_index()}'): ...",
 }

@@ -9,10 +9,9 @@ ROOT = Path(__file__).parents[1]
 
 
 def documented() -> str:
-    """The launcher that docs/launchers.md shows."""
-    text = (ROOT / "docs/launchers.md").read_text()
-    section = text[text.index("## A launcher of your own") :]
-    return str(re.findall(r"```python\n(.*?)```", section, re.S)[0])
+    """The launcher that docs/how-to/launcher.md shows."""
+    text = (ROOT / "docs/how-to/launcher.md").read_text()
+    return str(re.findall(r"```python\n(.*?)```", text, re.S)[0])
 
 
 def install(folder: Path, package: str, source: str, **launchers: str) -> Path:

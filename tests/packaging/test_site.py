@@ -28,7 +28,8 @@ ABSOLUTE = re.compile(
 
 def pages() -> list[Path]:
     own = [TOP / "README.md", TOP / "labextension" / "README.md"]
-    return [*own, *(TOP / "docs").glob("*.md"), *(TOP / "docs" / "how-to").glob("*.md")]
+    found = sorted((TOP / "docs").rglob("*.md"))
+    return [*own, *(page for page in found if "_build" not in page.parts)]
 
 
 def anchors(page: Path) -> set[str]:
@@ -99,7 +100,7 @@ def test_the_readme_is_short_and_reads_the_same_on_a_package_index() -> None:
 
 def test_each_page_is_in_the_site() -> None:
     """Sphinx warns of a page in no toctree; each list of links has the pages of its toctree."""
-    for index in ("tutorials.md", "how-to/index.md", "reference.md", "explained.md", "index.md"):
+    for index in ("tutorial.md", "how-to/index.md", "reference.md", "explained.md", "index.md"):
         text = (TOP / "docs" / index).read_text()
         (tree,) = re.findall(r"^```\{toctree\}\n:hidden:\n\n(.*?)^```", text, re.S | re.M)
         links = [link.removeprefix("../") for link in LINK.findall(FENCE.sub("", text))]

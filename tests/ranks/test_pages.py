@@ -20,6 +20,7 @@ FENCED = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 NOT_RUN = {
     "docs/internals/tests.md": "of this repository's tests",
     "docs/launchers.md": "a file of ipyparallel's; tests/launchers has such hosts",
+    "docs/how-to/launcher.md": "a package of a site's: tests/ranks/test_site_launcher.py",
 }
 START = "%jaxcluster start -n 4 --devices-per-process 2"
 MESH = """%%spmd
@@ -39,8 +40,8 @@ step = jax.jit(lambda params, batch: params - 0.1 * (params @ batch))
 # What a reader of these pages has already.
 BEFORE = {
     "docs/shards.md": [START, MESH + "params = {'w': x, 'layers': [x, x]}", "import jaxcluster"],
-    "docs/how-to/shard.md": [START, MESH + "params = {'w': x}"],
-    "docs/how-to/recover.md": [START],
+    "docs/how-to/data.md": [START, MESH],
+    "docs/how-to/checkpoints.md": [START],
     "docs/how-to/debug.md": [START, MESH + LOSSES],
     "docs/how-to/slow.md": [START, MESH + STEP],
 }

@@ -177,7 +177,7 @@ def test_what_process_0_alone_logs_is_told_where_it_launches_something(
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 
 
-@pytest.mark.parametrize("page", ["train.md", "shard.md"])
+@pytest.mark.parametrize("page", ["train.md", "data.md"])
 def test_the_cells_of_a_how_to_run(cluster: jaxcluster.Cluster, page: str, tmp_path: Path) -> None:
     cluster.run(f"%cd {tmp_path}", show=False)
     codes = re.findall(r"```python\n%%spmd\n(.*?)```", (HOW_TO / page).read_text(), re.S)
