@@ -1,4 +1,4 @@
-"""A launcher of a site's: the one in docs/how-to/launcher.md, with a shell script for its command."""
+"""A launcher of a site's: that of docs/how-to/launcher.md, with a shell script for its command."""
 
 from __future__ import annotations
 
