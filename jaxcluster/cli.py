@@ -13,7 +13,6 @@ from collections.abc import Callable
 from jaxcluster import arguments, cluster, doctor, scripts
 from jaxcluster.errors import JaxClusterError, UsageError
 from jaxcluster.ranks import name_ranks
-from jaxcluster.records import registry
 from jaxcluster.views import text
 from jaxcluster.views.live import StartDisplay, show_hosts
 
@@ -92,7 +91,7 @@ def check(words: list[str]) -> None:
         if not spec.is_here:  # which "auto" may come to
             show_hosts(spec, rich=False)
             return
-    checks = doctor.run_checks(registry.runtime_root())
+    checks = doctor.run_checks()
     print(doctor.render(checks))
     if any(c.ok is False for c in checks):
         raise SystemExit(1)

@@ -17,7 +17,6 @@ from jaxcluster.allocation.here import quit_warm
 from jaxcluster.cluster import events
 from jaxcluster.cluster import history as cells
 from jaxcluster.cluster.turns import who_we_are
-from jaxcluster.doctor import hosts as hostchecks
 from jaxcluster.errors import UsageError
 from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import traceback_lines
@@ -25,7 +24,6 @@ from jaxcluster.notebook import debugging, exporting
 from jaxcluster.notebook.page import Page
 from jaxcluster.panel import Panel
 from jaxcluster.ranks import name_ranks
-from jaxcluster.records import registry
 from jaxcluster.views import history, report, status, text
 from jaxcluster.views import shards as array_views
 from jaxcluster.views.live import CellDisplay, StartDisplay, show_hosts
@@ -333,13 +331,13 @@ class Commands:
             if not spec.is_here:  # which "auto" may come to
                 show_hosts(spec, self.page.rich)
                 return
-        print(doctor.render(doctor.run_checks(registry.runtime_root())))
+        print(doctor.render(doctor.run_checks()))
         for one in cluster.connected().values():
             if one.closed or one.spec.is_here:  # it has looked at this machine already
                 continue
             if places := [place for place in one.world.processes.hosts if place.ranks]:
                 print(f"\nhosts of cluster {one.name!r}:")
-                print(hostchecks.look(places))
+                print(doctor.look(places))
 
     def _report(self, cell: str | None) -> None:
         if cell is not None and not cell.strip("[]").isdecimal():

@@ -9,10 +9,9 @@ from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from jaxcluster import wire
+from jaxcluster import doctor, wire
 from jaxcluster.cluster import array_queries
 from jaxcluster.cluster.prompts import Labelled, here, is_console
-from jaxcluster.doctor import hosts as hostchecks
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.model import replicas
 from jaxcluster.model.layout import TreeLayout
@@ -280,4 +279,4 @@ def show_hosts(spec: wire.ClusterSpec, rich: bool) -> None:
       LaunchError: an agent did not come up.
     """
     with StartDisplay(rich, "The hosts could not be checked.") as display:
-        display.done(hostchecks.look_before(spec, display.progress, spec.timeout_s))
+        display.done(doctor.look_before(spec, display.progress, spec.timeout_s))

@@ -98,7 +98,7 @@ def test_the_doctor_has_a_column_for_each_host(ssh: Rig, notebook: HostNotebook)
     assert cells["ranks"].split()[2:] == ["ranks", "0,", "1", "ranks", "2,", "3"]
     assert ssh["h1"].address in cells["address"] and ssh["h2"].address in cells["address"]
     assert cells["reaches"].count("all others") == 2
-    assert all(line.startswith("✓") for line in (cells["jax"], cells["python"], cells["reaches"]))
+    assert all(line.startswith("✓") for line in (cells["jax"], cells["Python"], cells["reaches"]))
     before = notebook.ok("%jaxcluster doctor --launcher ssh --hosts h1,h2").text
     assert [line for line in before.splitlines() if "reaches" in line] == [cells["reaches"]]
     assert "ranks" not in before and "did not start" not in before and "could not" not in before

@@ -23,11 +23,10 @@ from IPython.core.inputtransformer2 import TransformerManager
 from IPython.core.interactiveshell import InteractiveShell
 
 import jaxcluster
-from jaxcluster import cli, cluster, mcp, wire
+from jaxcluster import cli, cluster, doctor, mcp, wire
 from jaxcluster.allocation import allocation
 from jaxcluster.arguments import Help
 from jaxcluster.cluster import sessions, starting
-from jaxcluster.doctor import hosts as hostchecks
 from jaxcluster.errors import NoCluster, PlanError, UsageError
 from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import CellRecord
@@ -89,8 +88,8 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
     monkeypatch.setattr(sessions, "start_world", started)
     monkeypatch.setattr(cluster, "dry_run", started)
-    monkeypatch.setattr(hostchecks, "look_before", reached)
-    monkeypatch.setattr("jaxcluster.doctor.run_checks", lambda root: [])
+    monkeypatch.setattr(doctor, "look_before", reached)
+    monkeypatch.setattr("jaxcluster.doctor.run_checks", list)
     monkeypatch.setattr(exporting, "carry_out", reached)
     monkeypatch.setattr(mcp, "check_sdk", lambda: None)
     monkeypatch.setattr(

@@ -83,9 +83,7 @@ def imported_by(home: Home, source: str) -> list[str]:
         "from jaxcluster import *; start, attach, current, Cluster",
         "import jaxcluster.cli, jaxcluster.notebook.magics, jaxcluster.cluster.transfer",
         "import jaxcluster.views.live",
-        "from jaxcluster import doctor\n"
-        "from jaxcluster.records import registry\n"
-        "doctor.run_checks(registry.runtime_root())",
+        "from jaxcluster import doctor\ndoctor.run_checks()",
         "from jaxcluster import cluster; cluster.dry_run(cluster.make_spec(4))",
     ],
 )

@@ -146,7 +146,7 @@ def test_a_launcher_that_cannot_be_used_is_named_with_its_package_and_all_others
     assert rack.started("--launcher ssh --hosts h1") is not None
     assert "bad" not in known.known().names
     found = check_launchers(known.known().broken)
-    assert found.ok is None and message in found.detail and found.fix == hint
+    assert found.ok is None and message in found.cells[0] and found.fix == hint
 
 
 def test_no_package_can_take_the_place_of_one_of_ours(site: Site) -> None:
