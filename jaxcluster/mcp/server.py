@@ -1,7 +1,8 @@
-"""The tools of ``jaxcluster mcp``: each attaches, makes one call, and says what came of it.
+"""The tools of ``jaxcluster mcp``: each attaches, makes one call, and returns what came of it.
 
-It speaks on its standard input and output alone and opens no port. It reaches what ``attach``
-reaches: the clusters of the user whose process it is.
+The tools return the texts that the user sees, of every rank, bounded. The server speaks on its
+standard input and output alone and opens no port. It reaches the clusters that ``attach`` reaches:
+those of the user whose process it is.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import functools
 import importlib.metadata
 import inspect
 import signal
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import anyio
@@ -24,13 +26,17 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
-from jaxcluster import cluster
-from jaxcluster.cluster import Cluster, RunningCell
+from jaxcluster import arguments, cluster
+from jaxcluster.cluster import Cluster, RunningCell, array_queries
+from jaxcluster.cluster import history as cells
 from jaxcluster.cluster.turns import who_we_are
-from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError
-from jaxcluster.mcp import texts
-from jaxcluster.ranks import name_ranks
-from jaxcluster.views import history, shards, text
+from jaxcluster.errors import CellInterrupted, JaxClusterError, UsageError
+from jaxcluster.model import deaths
+from jaxcluster.model.availability import advice
+from jaxcluster.model.outputs import ANSI, CellRecord, group_outputs, traceback_lines
+from jaxcluster.ranks import by_value, name_ranks
+from jaxcluster.text import format_nbytes, format_seconds, format_table
+from jaxcluster.views import history, report, shards, text
 
 INSTRUCTIONS = """\
 jaxcluster runs multi-process JAX from notebooks: a cluster is N ranks (processes), and each cell
@@ -46,16 +52,18 @@ you were not asked to. Code that needs all ranks, as any computation on an array
 does, must run on all of them."""
 MAY_LOOK = """
 You can look, but not change anything. The user can allow more: jaxcluster mcp --allow-run."""
-TIMEOUT_S = 600.0
 END_S = 2.0  # for its cells to end, when its client has gone
+MOST_CHARS = 20_000  # of one answer; its end is kept
+MOST_IMAGES = 4
 
 
-def _said(words: str) -> Any:
+def _about(words: str) -> Any:
     return Field(description=words)
 
 
-ClusterName = Annotated[str, _said("from list_clusters; may be left out if there is only one")]
-Ranks = Annotated[str, _said("such as 0,2-3; empty: all")]
+ClusterName = Annotated[str, _about("from list_clusters; may be left out if there is only one")]
+Ranks = Annotated[str, _about("such as 0,2-3; empty: all")]
+CellNumber = Annotated[int | None, _about("its number in the notebook; left out: the last")]
 
 
 def serve(allow_run: bool) -> None:
@@ -64,56 +72,52 @@ def serve(allow_run: bool) -> None:
     Args:
       allow_run: offer the tools that run cells, interrupt and restart.
     """
-    tools = Tools()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    try:
-        make_server(tools, allow_run).run("stdio")
-    finally:
-        tools.close()
-
-
-def make_server(tools: Tools, allow_run: bool) -> MCPServer:
-    """The SDK's server, with these tools."""
     server = MCPServer(
         "jaxcluster",
         instructions=INSTRUCTIONS + (MAY_RUN if allow_run else MAY_LOOK),
         version=importlib.metadata.version("jaxcluster"),
         log_level="WARNING",
     )
-    for look in tools.looks:
-        hints = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-        server.add_tool(_tells(look), annotations=hints, structured_output=False)
-    for act in tools.acts if allow_run else ():
-        hints = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=False)
-        server.add_tool(_tells(act), annotations=hints, structured_output=False)
-    return server
+    tools = Tools()
+    for tool in (*tools.looks, *(tools.acts if allow_run else ())):
+        acts = tool in tools.acts
+        hints = ToolAnnotations(
+            read_only_hint=not acts, destructive_hint=acts, open_world_hint=False
+        )
+        server.add_tool(_called(tool), annotations=hints, structured_output=False)
+    try:
+        server.run("stdio")
+    finally:
+        tools.close()
 
 
-def _tells(tool: Callable[..., Any]) -> Callable[..., Any]:
-    """A tool whose errors are told as they are to the user: what happened, and what to do."""
-    if inspect.iscoroutinefunction(tool):
-
-        @functools.wraps(tool)
-        async def call_async(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return await tool(*args, **kwargs)
-            except JaxClusterError as error:
-                raise ToolError(texts.clip(str(error))) from None
-
-        return call_async
+def _called(tool: Callable[..., Any]) -> Callable[..., Any]:
+    """A tool with bounded texts, and with our errors as the client's: what happened, what to do."""
 
     @functools.wraps(tool)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    async def call(**arguments: Any) -> Any:
+        is_async = inspect.iscoroutinefunction(tool)
         try:
-            return tool(*args, **kwargs)
+            said = await (tool(**arguments) if is_async else run_sync(lambda: tool(**arguments)))
         except JaxClusterError as error:
-            raise ToolError(texts.clip(str(error))) from None
+            raise ToolError(clip(str(error))) from None
+        return [clip(part) if isinstance(part, str) else part for part in said]
 
     return call
 
 
+def clip(shown: str) -> str:
+    """A text without colours, and of a long one the end."""
+    shown = ANSI.sub("", shown)
+    if len(shown) <= MOST_CHARS:
+        return shown
+    left_out = len(shown) - MOST_CHARS
+    return f"[{left_out} characters before this are left out]\n{shown[-MOST_CHARS:]}"
+
+
 class Tools:
-    """What the tools do. Each runs on a thread of its own: `interrupt` is heard during a cell."""
+    """What the tools do. Each call has its own thread, so `interrupt` works during a cell."""
 
     def __init__(self) -> None:
         self._attaching = threading.Lock()
@@ -125,11 +129,11 @@ class Tools:
 
     def close(self) -> None:
         """The client has gone: end the cells that it has sent, and disconnect from the clusters."""
-        cells = [cell for one in cluster.connected().values() for cell in one.cells]
-        for cell in cells:
+        own = [cell for one in cluster.connected().values() for cell in one.cells]
+        for cell in own:
             cell.stop()
         until = time.monotonic() + END_S
-        while time.monotonic() < until and not all(cell.done for cell in cells):
+        while time.monotonic() < until and not all(cell.done for cell in own):
             time.sleep(0.01)
         cluster.stop_owned()
 
@@ -139,124 +143,151 @@ class Tools:
 
     # ------------------------------------------------------------------ looks
 
-    def list_clusters(self) -> str:
+    def list_clusters(self) -> list[Any]:
         """The running clusters of this user: name, number of ranks, platform, hosts, age, owner."""
-        return texts.clip(texts.clusters())
+        records, unreachable = cluster.listed()
+        return [text.clusters(records, [], time.time_ns(), unreachable, socket.gethostname())]
 
-    def status(self, cluster: ClusterName = "") -> str:
+    def status(self, cluster: ClusterName = "") -> list[Any]:
         """What every rank does now: cell, line, state, devices, memory, and who waits for whom."""
-        return texts.clip(texts.status(self._attached(cluster)))
+        running = self._attached(cluster)
+        late = running.late()
+        lines = [running.summary(), text.status(running.status(), running.dead)]
+        lines += [late.told(running.world.hosts)] if late is not None else []
+        return ["\n".join([*lines, waits(running)])]
 
-    def report(
-        self,
-        cluster: ClusterName = "",
-        cell: Annotated[int | None, _said("its number in the notebook; left out: the last")] = None,
-    ) -> list[Any]:
-        """Why a cell went wrong: which rank and line, and what was done.
+    def report(self, cluster: ClusterName = "", cell: CellNumber = None) -> list[Any]:
+        """Where all ranks are now, and why a cell went wrong: which rank, which line."""
+        running = self._attached(cluster)
+        found = running.past_reports.find(cell)
+        if found is None:
+            before = f"BEFORE\n{report.none(running.name, cell, running.past_reports.all())}"
+        else:
+            told = report.text(report.document(found, running.name))
+            before = f"BEFORE ({found.kind} in cell [{found.cell}])\n{told}"
+        return [f"NOW\n{now(running)}\n\n{before}"]
 
-        Says where all ranks are now, and how the last cell (or this one) went wrong, with the
-        launches of then, also as JSON.
-        """
-        return list(texts.report(self._attached(cluster), cell))
-
-    def stacks(self, cluster: ClusterName = "") -> str:
+    def stacks(self, cluster: ClusterName = "") -> list[Any]:
         """Where every rank's main thread is at this moment, also in the middle of a hang."""
-        return texts.clip(text.stacks(self._attached(cluster).stacks()))
+        return [text.stacks(self._attached(cluster).stacks())]
 
     def logs(
         self,
         ranks: Ranks = "",
-        lines: Annotated[int, _said("of each rank, from the end")] = 60,
-        search: Annotated[str, _said("only lines that hold this text")] = "",
+        lines: Annotated[int, _about("of each rank, from the end")] = 60,
+        search: Annotated[str, _about("only lines that hold this text")] = "",
         cluster: ClusterName = "",
-    ) -> str:
+    ) -> list[Any]:
         """What the processes have written to their logs: C++ messages, crashes, subprocesses."""
         running = self._attached(cluster)
-        return texts.clip(texts.logs(running, ranks, max(1, min(lines, 2000)), search))
+        parts = []
+        for rank in chosen(running, ranks):
+            found = running.logs(rank).splitlines()
+            found = [line for line in found if search.lower() in line.lower()][-max(1, lines) :]
+            parts.append(f"── rank {rank} ──\n" + ("\n".join(found) or "(nothing)"))
+        return ["\n".join(parts)]
 
     def history(
         self,
-        count: Annotated[int, _said("how many of the last cells")] = 20,
+        count: Annotated[int, _about("how many of the last cells")] = 20,
         cluster: ClusterName = "",
-    ) -> str:
+    ) -> list[Any]:
         """The cells that have run, whoever ran them: state, time, who, first line of the source."""
-        found, most = self._attached(cluster).history(), max(1, min(count, 1000))
-        shown = history.table(found, time.time_ns(), who_we_are(), most)
-        return texts.clip(str(shown["text/plain"]))
+        found = self._attached(cluster).history()
+        shown = history.table(found, time.time_ns(), who_we_are(), max(1, count))
+        return [shown["text/plain"]]
 
     def outputs(
         self,
         ranks: Ranks = "",
-        cell: Annotated[int | None, _said("its number in the notebook; left out: the last")] = None,
-        number: Annotated[int | None, _said("its number in `history`, in place of that")] = None,
+        cell: CellNumber = None,
+        number: Annotated[int | None, _about("its number in `history`, in place of that")] = None,
         cluster: ClusterName = "",
     ) -> list[Any]:
         """What each rank has printed, shown and raised in a cell, whoever ran it; also its source.
 
         Equal outputs are said once. Also while the cell runs. Figures come as images.
         """
-        shown, images = texts.outputs(self._attached(cluster), ranks, cell, number)
-        return [texts.clip(shown), *map(_image, images)]
+        running = self._attached(cluster)
+        wanted = chosen(running, ranks)
+        if number is not None or cell is None:
+            one = cells.find(running.world, number)
+        else:
+            named = [past for past in running.history().cells if past.cell == cell]
+            if not named:
+                raise UsageError(f"No rank has run a cell [{cell}].", "`history` lists the cells.")
+            one = named[-1]
+        own = [rank for rank in wanted if rank in one.runs]
+        states = by_value({rank: one.runs[rank].status for rank in own})
+        ended = [f"{name_ranks(members)}: {state}" for state, members in states.items()]
+        head = [f"Cell [{one.cell}]:", one.source, "; ".join(ended) or "These did not run it."]
+        return output_of(cells.record_of(running.world, one, own), head)
 
-    def variables(self, cluster: ClusterName = "") -> str:
+    def variables(self, cluster: ClusterName = "") -> list[Any]:
         """The arrays and trees of arrays among the ranks' variables: shape, dtype, sharding."""
-        return texts.clip(texts.variables(self._attached(cluster)))
+        found = array_queries.variables(self._attached(cluster).world)
+        if not found:
+            return ["No variable of the ranks is an array, or a tree of arrays."]
+        rows = [["name", "type", "shape", "dtype", "sharding", "bytes", "on a device"]]
+        for one in found:
+            shape = "" if one.shape is None else str(tuple(one.shape))
+            nbytes, most = format_nbytes(one.nbytes), format_nbytes(one.nbytes_per_device)
+            rows.append([one.name, one.type, shape, one.dtype, one.sharding, nbytes, most])
+        return ["\n".join(format_table(rows))]
 
     def shards(
         self,
-        name: Annotated[str, _said("a variable, or a part of one: params['w']")],
-        check: Annotated[bool, _said("compare the copies and look for NaN, too")] = False,
+        name: Annotated[str, _about("a variable, or a part of one: params['w']")],
+        check: Annotated[bool, _about("compare the copies and look for NaN, too")] = False,
         cluster: ClusterName = "",
-    ) -> str:
+    ) -> list[Any]:
         """Which device of which rank holds which part of an array, or of a tree of arrays."""
-        return texts.clip(shards.shards(self._attached(cluster), name, check=check).text)
+        return [shards.shards(self._attached(cluster), name, check=check).text]
 
     # ------------------------------------------------------------------ acts
 
     async def run_cell(
         self,
-        code: Annotated[str, _said("IPython code; imports and variables are kept between cells")],
+        code: Annotated[str, _about("IPython code; imports and variables are kept between cells")],
         ranks: Ranks = "",
-        timeout_s: Annotated[float, _said("after which it is stopped on all ranks")] = TIMEOUT_S,
+        timeout_s: Annotated[float, _about("after which it is stopped on all ranks")] = 600.0,
         cluster: ClusterName = "",
     ) -> list[Any]:
         """Run a cell on every rank, as %%spmd does, and return the output of each rank.
 
         An error on some ranks, a hang or a divergence ends the cell with a report.
         """
-        said: list[str] = []
+        notices: list[str] = []
 
         def submit() -> RunningCell:
             running = self._attached(cluster)
-            named = texts.chosen(running, ranks)
+            named = chosen(running, ranks)
             return running.submit(
                 code,
                 ranks=named if ranks.strip() else None,
                 timeout_s=timeout_s,
                 shown_ranks=named,
-                on_notice=said.append,
+                on_notice=notices.append,
             )
 
         cell = await run_sync(submit)
         try:
-            await run_sync(lambda: _wait(cell), abandon_on_cancel=True)
+            await run_sync(lambda: wait(cell), abandon_on_cancel=True)
         except anyio.get_cancelled_exc_class():  # the request was taken back, or nobody is there
             cell.stop()
             raise
-        records = cell.record.records
-        shown = "\n".join([*said, *texts.told(records, {})])
-        return [texts.clip(shown), *map(_image, texts.images(records))]
+        return output_of(cell.record, notices)
 
-    def interrupt(self, cluster: ClusterName = "") -> str:
+    def interrupt(self, cluster: ClusterName = "") -> list[Any]:
         """Stop what every rank runs, whoever has sent it; variables are kept."""
         hit = self._attached(cluster).interrupt()
-        return f"Interrupted {name_ranks(hit)}." if hit else "No rank was running a cell."
+        return [f"Interrupted {name_ranks(hit)}." if hit else "No rank was running a cell."]
 
     def restart(
         self,
-        clean: Annotated[bool, _said("keep no variables")] = False,
+        clean: Annotated[bool, _about("keep no variables")] = False,
         cluster: ClusterName = "",
-    ) -> str:
+    ) -> list[Any]:
         """Give all ranks new processes, with their variables kept.
 
         The notebook or shell that has started the cluster does it; a cell that it runs is stopped.
@@ -264,27 +295,63 @@ class Tools:
         running = self._attached(cluster)
         told = running.ask_restart(clean=clean)
         running.close()
-        return texts.clip(f"{self._attached(running.name).summary()}\n{told}")
+        return [f"{self._attached(running.name).summary()}\n{told}"]
 
 
-def _wait(cell: RunningCell) -> None:
+# --------------------------------------------------------------------------- texts
+
+
+def chosen(running: Cluster, ranks: str) -> list[int]:
+    """The ranks that ``0,2-3`` names; all if it is empty."""
+    if not ranks.strip():
+        return list(range(running.num_processes))
+    return arguments.read_ranks(ranks, running.num_processes, "ranks:")
+
+
+def waits(running: Cluster) -> str:
+    """Who waits for whom now, and at which line."""
+    looked = running.look()
+    if looked is None:
+        return "No rank knows what the others wait for."
+    told = []
+    for one in looked.waits:
+        who = f"Rank {one.rank}" + (f" (thread {one.lane})" if one.lane else "")
+        place = f"{text.place(one.place)}, {one.name}"
+        since = format_seconds(looked.now - one.since)
+        told.append(f"{who} has waited {since} for {name_ranks(one.missing)} ({place}).")
+    return "\n".join(told) or "No rank waits for another."
+
+
+def now(running: Cluster) -> str:
+    """Where all ranks are, or why some have died."""
+    if not running.dead:
+        return f"{waits(running)}\n{text.stacks(running.stacks())}"
+    lines = deaths.tell({rank: death.why for rank, death in running.dead.items()})
+    if running.condition.ended_by_others:
+        return "\n".join([*lines, advice(running.condition) or ""])
+    rank = min(running.dead)
+    return "\n".join([*lines, f"The end of rank {rank}'s log:", running.world.log_excerpt(rank)])
+
+
+def output_of(record: CellRecord, head: list[str]) -> list[Any]:
+    """What each rank has put out and raised, equal texts once; then the first figures."""
+    shown = "\n".join([*head, text.outputs(record.records), *traceback_lines(record)])
+    found: list[tuple[str, str]] = []
+    for output in (one for group in group_outputs(record.records) for one in group.outputs):
+        data: Mapping[str, Any] = output.content.get("data") or {}
+        found += [(m, str(data[m])) for m in ("image/png", "image/jpeg") if m in data][:1]
+    images = list(dict.fromkeys(found))[:MOST_IMAGES]
+    return [shown, *(Image(data=base64.b64decode(d), format=m[len("image/") :]) for m, d in images)]
+
+
+def wait(cell: RunningCell) -> None:
     """Carry a cell through.
 
     Raises:
-      CellEnded: it failed or was stopped; its output until then comes with it.
+      JaxClusterError: it failed or was stopped; its output until then comes with it.
     """
     try:
         cell.wait()
     except (JaxClusterError, CellInterrupted) as error:
-        traceback = error.traceback if isinstance(error, CellFailed) else ()
-        put_out = texts.told(cell.record.records, {})
-        raise CellEnded("\n".join([*put_out, *traceback, str(error)])) from None
-
-
-class CellEnded(JaxClusterError):
-    """A cell that was run for an assistant, and how it ended."""
-
-
-def _image(image: tuple[str, str]) -> Any:
-    mime, data = image
-    return Image(data=base64.b64decode(data), format=mime.partition("/")[2])
+        shown, *_ = output_of(cell.record, [])
+        raise JaxClusterError(f"{shown}\n{error}") from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -183,9 +182,6 @@ def test_it_reads_the_report_of_a_divergence(
     assert "No rank waits for another." in now
     assert "rank 1 ended the cell without the launch that rank" in before
     assert "`if jax.process_index() != 1" in before
-    said_as_json = looker.call("report", cluster=cluster.name).content[-1].text
-    found = json.loads(said_as_json)
-    assert (found["kind"], found["culprits"]) == ("diverged", [1])
     assert "no report of cell [987654]" in looker.ok("report", cluster=cluster.name, cell=987654)
 
 

@@ -171,7 +171,7 @@ def test_private_names_that_have_moved_are_told_with_what_that_costs() -> None:
     assert row.ok is None
     assert row.cells == ("moved in this jax: launch hook (divergence is not found)",)
     # How much else works is not known: a jax without these names may start no cluster at all.
-    assert row.fix == 'use one that was tried: pip install "jax>=0.9.1,<0.13"'
+    assert row.fix == 'use a jax that was tried: pip install "jax>=0.9.1,<0.13"'
 
 
 def test_no_module_of_the_current_folder_is_imported_for_it(

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import json
 from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
 from jaxcluster import cli
-from jaxcluster.mcp import texts
-from jaxcluster.mcp.texts import MOST_CHARS
 from jaxcluster.model.availability import ClusterCondition
-from jaxcluster.records.lastreport import LastReport
 from jaxcluster.wire import Death
 from jaxcluster.wire.forks import RESTARTED
 
@@ -47,24 +42,11 @@ def test_an_unknown_option_is_refused_before_anything_else(
     assert "did you mean --allow-run?" in capsys.readouterr().err
 
 
-def test_a_report_as_json_is_no_longer_than_another_answer() -> None:
-    source = "a = 1\n" * MOST_CHARS + "the end"
-    last = LastReport(0, 7, source, "Divergence", "rank 1 ended", culprits=[1])
-    running = SimpleNamespace(
-        name="main",
-        dead={},
-        world=SimpleNamespace(),
-        status=list,
-        stacks=dict,
-        look=lambda: None,
-        past_reports=SimpleNamespace(find=lambda cell: last, all=lambda: [last]),
-    )
-    told, document = texts.report(cast(Any, running), None)
-    assert isinstance(document, dict)
-    assert len(str(told)) < MOST_CHARS + 100 and len(json.dumps(document)) <= MOST_CHARS
-    assert document["source"].endswith("the end")
-    assert "are left out]" in document["source"]
-    assert document["culprits"] == [1]
+def test_of_a_long_answer_the_end_is_kept() -> None:
+    server = pytest.importorskip("jaxcluster.mcp.server")
+    told = server.clip("\x1b[31ma = 1\x1b[0m\n" * server.MOST_CHARS + "the end")
+    assert told.startswith("[100007 characters before this are left out]\n\na = 1\n")
+    assert told.endswith("\nthe end") and "\x1b" not in told
 
 
 def test_ranks_that_a_notebook_has_restarted_have_not_died() -> None:
@@ -74,9 +56,8 @@ def test_ranks_that_a_notebook_has_restarted_have_not_died() -> None:
         dead=dead,
         world=SimpleNamespace(log_excerpt=lambda rank: "its last words"),
         condition=ClusterCondition("main", dead=dead, is_ours=False),
-        past_reports=SimpleNamespace(find=lambda cell: None, all=list),
     )
-    (told,) = texts.report(cast(Any, running), None)
-    assert str(told).startswith(
-        "NOW\nThe cluster was restarted.\n%jaxcluster attach main connects to its new processes.\n"
+    server = pytest.importorskip("jaxcluster.mcp.server")
+    assert server.now(running) == (
+        "The cluster was restarted.\n%jaxcluster attach main connects to its new processes."
     )
