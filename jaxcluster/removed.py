@@ -46,6 +46,7 @@ OPTIONS: dict[str, str] = {
         "by ssh: see docs/launchers.md."
     ),
     "--orbax": "Orbax works in a %%spmd cell as in a script: see docs/how-to/checkpoints.md",
+    "--as-written": "Run the cells, then type: %jaxcluster export train.py",
     "--trace": "The script can do it: "
     "with jax.profiler.trace(f'out/rank-{jax.process_index()}'): ...",
 }

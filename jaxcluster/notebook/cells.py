@@ -9,7 +9,7 @@ from jaxcluster.cluster import profiling, transfer
 from jaxcluster.errors import CellFailed, UsageError
 from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import CellRecord
-from jaxcluster.notebook import export, exporting
+from jaxcluster.notebook import export
 from jaxcluster.notebook.name_hints import point_to_push
 from jaxcluster.notebook.page import Page
 from jaxcluster.plan.spec import check_seconds
@@ -27,7 +27,7 @@ class Cells:
       logs: what the notebook has run.
     """
 
-    def __init__(self, page: Page, logs: exporting.Logs) -> None:
+    def __init__(self, page: Page, logs: export.Logs) -> None:
         self.page, self.logs = page, logs
 
     def run(self, line: str, cell: str | None) -> None:
@@ -65,14 +65,24 @@ class Cells:
             )
         if ranks is not None:
             self._warn_partial(running, ranks, source)
-        step = export.Cell(
-            self.page.shell.displayhook.prompt_count, typed, source if cell is None else cell
-        )
-        with self.logs.of(running).running(step):
-            self._run_cell(running, source, ranks, options)
+        number = self.page.shell.displayhook.prompt_count
+        step = export.Cell(number, typed, source if cell is None else cell, "runs")
+        self.logs.add(running, step)
+        try:
+            self._run_cell(running, source, ranks, options, step)
+        except BaseException:
+            step.state = "failed"
+            raise
+        if not options.background:
+            step.state = "ok"
 
     def _run_cell(
-        self, running: cluster.Cluster, source: str, ranks: list[int] | None, options: Any
+        self,
+        running: cluster.Cluster,
+        source: str,
+        ranks: list[int] | None,
+        options: Any,
+        step: export.Cell,
     ) -> None:
         profile = None
         if options.profile is not None:
@@ -97,8 +107,6 @@ class Cells:
             profile=profile,
             is_waited_for=not options.background,
         )
-        log = self.logs.of(running)
-        log.sent(submitted.record.seq)
         submitted.on_status = display.on_status
         if display.on_status is not None:
             display.on_status("")  # its turn has come
@@ -107,7 +115,7 @@ class Cells:
                 relay.begin(submitted.record)
             submitted.on_notice = submitted.on_status = None
             display.close()
-            self._run_in_background(submitted, options.out, log)
+            self._run_in_background(submitted, options.out, step)
             return
         try:
             try:
@@ -143,7 +151,7 @@ class Cells:
             )
 
     def _run_in_background(
-        self, submitted: cluster.RunningCell, out: str | None, log: exporting.Log
+        self, submitted: cluster.RunningCell, out: str | None, step: export.Cell
     ) -> None:
         from IPython.display import display
 
@@ -156,12 +164,8 @@ class Cells:
         if handle is None:
             print(started["text/plain"])
 
-        log.goes_on(submitted.record.seq)
-
         def done(record: CellRecord) -> None:
-            log.has_ended(record.seq)
-            if not record.ok or submitted.refusal is not None:
-                log.take_back(record.seq)
+            step.state = "ok" if record.ok and submitted.refusal is None else "failed"
             if handle is not None:
                 state = "is done" if record.ok else "has failed (%jaxcluster outputs)"
                 line = f"Cell [{number}] {state}, {record.seconds:.1f} s."

@@ -20,7 +20,7 @@ from jaxcluster.cluster.turns import who_we_are
 from jaxcluster.errors import UsageError
 from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import traceback_lines
-from jaxcluster.notebook import debugging, exporting
+from jaxcluster.notebook import debugging, export
 from jaxcluster.notebook.page import Page
 from jaxcluster.panel import Panel
 from jaxcluster.ranks import name_ranks
@@ -90,7 +90,7 @@ class Commands:
       panel: JupyterLab's, where the page is one.
     """
 
-    def __init__(self, page: Page, logs: exporting.Logs, auto: rewrite.AutoMode) -> None:
+    def __init__(self, page: Page, logs: export.Logs, auto: rewrite.AutoMode) -> None:
         self.page, self.logs, self.auto = page, logs, auto
         self.panel: Panel | None = None
 
@@ -444,8 +444,11 @@ class Commands:
         array_views.show(array_views.memory(cluster.current()), self.page.rich)
 
     def _export(self, line: str) -> None:
-        parsed = exporting.read_line(line)
-        print("\n".join(exporting.carry_out(parsed, self.logs, self.page.shell.user_ns)))
+        parser = arguments.command_parser("%jaxcluster export", "path")
+        parser.example = export.EXAMPLE
+        parser.add_argument("--force", action="store_true")
+        parsed = parser.read(line)
+        print("\n".join(export.write(parsed.path, self.logs.last, force=parsed.force)))
 
 
 def _add_size(parser: arguments.Parser) -> None:

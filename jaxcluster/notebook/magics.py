@@ -22,7 +22,7 @@ from jaxcluster.allocation.here import quit_warm
 from jaxcluster.cluster import transfer
 from jaxcluster.errors import CellInterrupted, UsageError
 from jaxcluster.model import rewrite
-from jaxcluster.notebook import debugging, export, exporting
+from jaxcluster.notebook import debugging, export
 from jaxcluster.notebook.cells import Cells
 from jaxcluster.notebook.commands import Commands, list_commands, say_usage
 from jaxcluster.notebook.completion import Completion
@@ -68,7 +68,7 @@ class JaxClusterMagics(Magics):
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
         self.page = page = Page(shell)
-        self.logs = exporting.Logs()
+        self.logs = export.Logs()
         self.auto = rewrite.AutoMode(page.is_silent)
         self.commands = Commands(page, self.logs, self.auto)
         self.cells = Cells(page, self.logs)
@@ -132,9 +132,7 @@ class JaxClusterMagics(Magics):
         values = {n: self.page.shell.user_ns[n] for n in names}
         running = cluster.current()
         running.push(values)
-        told = {name: export.describe(name, value) for name, value in values.items()}
-        step = export.Push({n: t[0] for n, t in told.items()}, {n: t[1] for n, t in told.items()})
-        self.logs.of(running).steps.append(step)
+        self.logs.add(running, export.Push({n: export.describe(n, v) for n, v in values.items()}))
 
     @line_magic
     @shows_help

@@ -30,7 +30,7 @@ from jaxcluster.cluster import sessions, starting
 from jaxcluster.errors import NoCluster, PlanError, UsageError
 from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import CellRecord
-from jaxcluster.notebook import exporting
+from jaxcluster.notebook import export
 from jaxcluster.notebook.commands import COMMANDS
 from jaxcluster.notebook.magics import JaxClusterMagics
 from jaxcluster.options.known import known
@@ -90,7 +90,7 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setattr(cluster, "dry_run", started)
     monkeypatch.setattr(doctor, "look_before", reached)
     monkeypatch.setattr("jaxcluster.doctor.run_checks", list)
-    monkeypatch.setattr(exporting, "carry_out", reached)
+    monkeypatch.setattr(export, "write", reached)
     monkeypatch.setattr(mcp, "check_sdk", lambda: None)
     monkeypatch.setattr(
         mcp, "server", types.SimpleNamespace(serve=lambda allow_run: None), raising=False
