@@ -8,16 +8,20 @@ import difflib
 import functools
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from jaxcluster import removed, usage
+from jaxcluster import removed
 from jaxcluster.errors import UsageError
+from jaxcluster.options.commands import command_of
 from jaxcluster.options.known import known
-from jaxcluster.options.table import Option
+from jaxcluster.options.table import EVERYDAY, Option
+from jaxcluster.options.value_types import SWITCH
 from jaxcluster.ranks import parse_ranks
-from jaxcluster.text import seconds
 
+WIDTH = 26  # of the column of options in --help
+STARTS = ("start", "run", "doctor")  # they take the options of a start
 MOST_LISTED = 10  # options that a message lists; of more --help does
 KINDS = {
     "int": "a whole number",
@@ -32,43 +36,79 @@ class Help(UsageError):
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong and what to type instead, in one UsageError; never ends the process."""
+    """Says what is wrong and what to type instead, in one UsageError; never ends the process.
 
-    def __init__(self, prog: str, example: str) -> None:
+    Args:
+      prog: a command as it is typed, ``%jaxcluster status``; the table has what it takes.
+      example: what a message shows; the command alone by default.
+      refused: a start's options that this command doesn't take.
+    """
+
+    def __init__(self, prog: str, example: str = "", *refused: str) -> None:
         super().__init__(prog, add_help=False, allow_abbrev=False, exit_on_error=False)
-        self.example = example
-        self._options: dict[str, Option] = {}
+        self.command = command_of(prog)
+        self.refused = refused
+        starts = prog.rpartition(" ")[2] in STARTS
+        self.options = (*(known().options if starts else ()), *self.command.takes)
+        words = [one.metavar for one in self.options if one.flag[0] != "-"]
+        self.example = example or " ".join([prog, *words])
+        for one in self.options:
+            self._add(one)
 
-    def add_options(self, options: Iterable[Option]) -> None:
-        """Take these of a start's options; what is not typed of them is None."""
-        for option in options:
-            self._options[option.name] = option
-            names = [*([option.short] if option.short else []), option.flag]
-            if option.metavar:
-                self.add_argument(
-                    *names,
-                    dest=option.name,
-                    metavar=option.metavar,
-                    action="append" if option.is_repeated else "store",
-                    # A launcher's stay text until it is known which launcher that is.
-                    type=str if option.launchers else option.kind.read,
-                )
-                continue
-            self.add_argument(*names, dest=option.name, action="store_const", const=True)
+    def _add(self, one: Option) -> None:
+        """Take an option or a word; what is not typed of it is None."""
+        names = [*([one.short] if one.short else []), one.flag]
+        if one.kind is SWITCH:
+            self.add_argument(*names, dest=one.name, action="store_const", const=True)
+            return
+        # A launcher's stay text until it is known which launcher that is.
+        taken: dict[str, Any] = {"metavar": one.metavar}
+        taken["type"] = str if one.launchers else one.kind.read
+        if one.flag[0] != "-":
+            names, taken["nargs"] = [one.name], "*" if one.metavar.endswith("...") else "?"
+        else:
+            taken["dest"] = one.name
+            if one.metavar.startswith("["):
+                taken |= {"nargs": "?", "const": ""}
+            elif one.is_repeated:
+                taken["action"] = "append"
+        self.add_argument(*names, **taken)
 
-    def format_help(self) -> str:
-        """What it does, and each option with an example."""
-        entries = []
-        for action in self._actions:
-            if action.help == argparse.SUPPRESS:
-                continue
-            name = action.option_strings[0] if action.option_strings else action.dest
-            written = name.upper() if not action.option_strings else name
-            if action.option_strings and action.nargs != 0:
-                written += f" {action.metavar or action.dest.upper()}"
-            option = self._options.get(action.dest)
-            entries.append(usage.explain(self.prog, name, written, option))
-        return usage.format_help(self.prog, entries)
+    def format_help(self, topic: str = "") -> str:
+        """What can be typed, what it does, and each option with an example.
+
+        Args:
+          topic: of a start's options, those of this launcher, or "all".
+        """
+        shown = [one for one in self.options if one.name not in self.refused]
+        if topic in known().launchers:
+            shown = [one for one in shown if topic in one.launchers]
+        elif topic != "all":
+            shown = [o for o in shown if o in self.command.takes or o.name in EVERYDAY]
+        written = [one.written if one.is_needed else f"[{one.written}]" for one in shown[:4]]
+        written += ["..."] if len(shown) > 4 else []
+        lines = [" ".join([f"usage: {self.prog}", *written]), "", *_wrapped(self.command.about, 96)]
+        lines.append("")
+        for one in shown:
+            what = f"{one.help} ({', '.join(one.launchers)})" if one.launchers else one.help
+            told = _wrapped(what, 96 - WIDTH)
+            if len(one.written) < WIDTH - 3:
+                lines.append(f"  {one.written:<{WIDTH - 2}}{told.pop(0)}")
+            else:
+                lines.append(f"  {one.written}")
+            lines += [f"{' ' * WIDTH}{line}" for line in (*told, self._example_of(one))]
+        shown_help = "\n".join(lines).rstrip()
+        if self.prog.startswith("%"):
+            return shown_help
+        return shown_help.replace("%jaxcluster", "jaxcluster")  # in a shell
+
+    def _example_of(self, one: Option) -> str:
+        typed = one.example
+        if self.prog.endswith(" doctor") and "--launcher" not in typed:
+            own = typed if one.shown == "-n" else typed.removeprefix("-n 4 ")
+            typed = f"--launcher ssh --hosts h1,h2 {own}"
+        script = " train.py" if self.prog.endswith(" run") else ""
+        return f"{self.prog} {typed}{script}"
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: {message}.", f"For example: {self.example}")
@@ -83,8 +123,9 @@ class Parser(argparse.ArgumentParser):
             words = shlex.split(without_comment(line)) if isinstance(line, str) else list(line)
         except ValueError as error:
             self.error(f"{error} in {line!r}")
-        if {"-h", "--help"} & set(words):
-            raise Help(self.format_help())
+        for at, word in enumerate(words):
+            if word in ("-h", "--help"):
+                raise Help(self.format_help("".join(words[at + 1 : at + 2])))
         try:
             found, unknown = self.parse_known_args(words)
         except argparse.ArgumentError as error:
@@ -112,11 +153,14 @@ class Parser(argparse.ArgumentParser):
         return close[0] if close else ""
 
     def _takes(self) -> str:
-        told = [a for a in self._actions if a.help != argparse.SUPPRESS]
-        takes = [o for a in told for o in a.option_strings or [a.dest.upper()]]
+        takes = [one.shown if one.flag[0] == "-" else one.metavar for one in self.options]
         if len(takes) > MOST_LISTED:
             return f"{self.prog} --help lists what it takes"
         return f"it takes {' '.join(takes) or 'nothing'}"
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def _reason(error: argparse.ArgumentError) -> str:
@@ -144,9 +188,7 @@ def without_comment(line: str) -> str:
 
 def start_parser(prog: str) -> Parser:
     """What a start takes; what was not typed is None."""
-    parser = Parser(prog, f"{prog} -n 4 --devices-per-process 2")
-    parser.add_options(known().options)
-    return parser
+    return Parser(prog, f"{prog} -n 4 --devices-per-process 2")
 
 
 def read_doctor(prog: str, line: str | Sequence[str]) -> argparse.Namespace | None:
@@ -155,9 +197,8 @@ def read_doctor(prog: str, line: str | Sequence[str]) -> argparse.Namespace | No
     Raises:
       UsageError: the words are not those of a start on other hosts.
     """
-    parser = start_parser(prog)
-    parser.example = f"{prog}   or   {prog} --launcher ssh --hosts h1,h2"
-    _hide(parser, "detach", "dry_run")  # nothing is started
+    example = f"{prog}   or   {prog} --launcher ssh --hosts h1,h2"
+    parser = Parser(prog, example, "detach", "dry_run")  # nothing is started
     if not (line.split() if isinstance(line, str) else line):
         return None
     parsed = parser.read(line)
@@ -168,20 +209,7 @@ def read_doctor(prog: str, line: str | Sequence[str]) -> argparse.Namespace | No
 
 def run_parser() -> Parser:
     """What stands before the script: see ``split_run``."""
-    parser = start_parser("jaxcluster run")
-    parser.example = "jaxcluster run -n 4 train.py --steps 100"
-    _hide(parser, "detach")  # a run has an end
-    add = parser.add_argument
-    add("--all", action="store_true", dest="everything")
-    add("--logs", metavar="FOLDER")
-    return parser
-
-
-def _hide(parser: Parser, *refused: str) -> None:
-    """Leave these options out of its help."""
-    for action in parser._actions:
-        if action.dest in refused:
-            action.help = argparse.SUPPRESS
+    return Parser("jaxcluster run", "jaxcluster run -n 4 train.py --steps 100", "detach")
 
 
 def split_run(parser: Parser, words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -220,31 +248,11 @@ def start_options(parsed: argparse.Namespace) -> dict[str, Any]:
     return given | of_launcher
 
 
-def push_parser() -> Parser:
-    parser = Parser("%push", example="%push a b")
-    parser.add_argument("names", nargs="*")
-    return parser
-
-
-def pull_parser() -> Parser:
-    parser = Parser("%pull", example="%pull x --as y")
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--as", dest="new_name", metavar="NAME")
-    return parser
-
-
 @functools.cache
 def spmd_parser() -> Parser:
     parser = Parser("%%spmd", "%%spmd --ranks 0,2-3 --timeout 60")
-    add = parser.add_argument
-    add("--ranks", metavar="0,2-3")
-    add("--all", action="store_true", dest="all_ranks")
-    add("--out", metavar="NAME")
-    add("--timeout", type=seconds, dest="timeout_s", metavar="S")
-    add("--async", action="store_true", dest="background")
-    add("--profile", nargs="?", const="", metavar="[FOLDER]")
     # Set by auto mode, whose cells have no %%spmd line above them.
-    add("--no-magic-line", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--no-magic-line", action="store_true")
     return parser
 
 
@@ -299,12 +307,6 @@ def _is_python(source: str) -> bool:
     return True
 
 
-def shards_help() -> str:
-    """What ``%shards --help`` says."""
-    words = ("name", "NAME"), ("--check", "--check"), ("--widget", "--widget")
-    return usage.format_help("%shards", [usage.explain("%shards", *each) for each in words])
-
-
 def shards_line(line: str) -> tuple[str, set[str]]:
     """The (name, options) of a ``%shards`` line; quotes in ``params['w']`` stay as they are.
 
@@ -314,7 +316,7 @@ def shards_line(line: str) -> tuple[str, set[str]]:
     example = "For example: %shards x   or   %shards params['w'] --check"
     words = without_comment(line).split(" ")
     if {"-h", "--help"} & set(words):
-        raise Help(shards_help())
+        raise Help(Parser("%shards").format_help())
     options = {word for word in words if word.startswith("--")}
     if unknown := options - {"--check", "--widget"}:
         raise UsageError(f"%shards: there is no {min(unknown)}.", example)
@@ -343,14 +345,6 @@ def axis_sizes(text: str | None, command: str) -> dict[str, int]:
             )
         sizes[name.strip()] = int(size)
     return sizes
-
-
-def command_parser(prog: str, *words: str, optional: bool = True) -> Parser:
-    """A command that takes a few plain arguments."""
-    parser = Parser(prog, " ".join([prog, *(w.upper() for w in words)]))
-    for word in words:
-        parser.add_argument(word, nargs="?" if optional else None)
-    return parser
 
 
 def read_ranks(word: str, num_processes: int, command: str) -> list[int]:

@@ -64,22 +64,19 @@ def start(words: list[str]) -> None:
 
 
 def list_clusters(words: list[str]) -> None:
-    arguments.command_parser("jaxcluster list").read(words)
+    arguments.Parser("jaxcluster list").read(words)
     records, unreachable = cluster.listed()
     print(text.clusters(records, [], time.time_ns(), unreachable, socket.gethostname()))
 
 
 def stop(words: list[str]) -> None:
-    parser = arguments.command_parser("jaxcluster stop", "name")
-    parser.add_argument("--all", action="store_true", dest="everything")
-    parser.add_argument("--force", action="store_true")
-    parsed = parser.read(words)
+    parsed = arguments.Parser("jaxcluster stop").read(words)
     if parsed.everything and parsed.name:
         raise UsageError("Give a cluster's name or --all, not both.", "jaxcluster stop --all")
     names = [r.name for r in cluster.live_records()] if parsed.everything else [parsed.name]
     for name in names:
         running = cluster.attach(name)
-        took = running.stop(parsed.force)
+        took = running.stop(bool(parsed.force))
         print(
             f"Stopped {running.name!r}: {name_ranks(range(running.num_processes))}, {took:.1f} s."
         )

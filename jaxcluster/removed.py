@@ -22,6 +22,12 @@ COMMANDS: dict[str, str] = {
     "undo": "A refused or failed cell launches nothing more, and its variables stay as they are.",
     "strict": "Every launch is agreed on before it is made: strict mode is always on.",
     "stacks": "%jaxcluster status --stacks",
+    "memory": "%jaxcluster status --memory",
+    "mesh": "%jaxcluster status --mesh",
+    "history": "%jaxcluster outputs --history",
+    "use": "%jaxcluster attach NAME has this notebook's cells run there.",
+    "recovery": "New processes come before the next cell. To be asked instead, type in Python: "
+    "jaxcluster.current().recovery = 'ask'",
     "journal": "%jaxcluster report shows the last launches of a cell that went wrong.",
     "profile": "A cell is profiled from its beginning: %%spmd --profile FOLDER",
 }

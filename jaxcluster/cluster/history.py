@@ -62,7 +62,7 @@ def find(world: World, number: int | None = None) -> PastCell:
     first, last = found.cells[0].number, found.cells[-1].number
     raise UsageError(
         f"There is no cell {number} in the history of this cluster: it has {first} to {last}.",
-        "%jaxcluster history lists them.",
+        "%jaxcluster outputs --history lists them.",
     )
 
 

@@ -254,6 +254,7 @@ class Lifecycle(abc.ABC):
         if mode not in get_args(RecoveryMode):
             raise UsageError(f"recovery must be 'auto', 'ask' or 'never', not {mode!r}.")
         self._recovery = mode
+        events.tell()
 
     def check_not_closed(self) -> None:
         """Raises NoCluster, with what to type, where it has no processes that could be asked."""

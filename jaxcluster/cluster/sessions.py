@@ -140,7 +140,7 @@ def _tell_again(known: Cluster) -> str:
     if known.dead:
         said += f" {known.condition.without_dead} %jaxcluster restart gives it new processes."
     if (used := current().name) != known.name:
-        said += f" Cells of this notebook run on {used!r}: %jaxcluster use {known.name}"
+        said += f" Cells of this notebook run on {used!r}: %jaxcluster attach {known.name}"
     return said
 
 

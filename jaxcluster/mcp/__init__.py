@@ -20,9 +20,7 @@ def main(words: list[str]) -> None:
     Raises:
       UsageError: the SDK is not installed, or the words are not these.
     """
-    parser = arguments.command_parser("jaxcluster mcp")
-    parser.add_argument("--allow-run", action="store_true")
-    allow_run = parser.read(words).allow_run
+    allow_run = bool(arguments.Parser("jaxcluster mcp").read(words).allow_run)
     check_sdk()
     from jaxcluster.mcp import server
 

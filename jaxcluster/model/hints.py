@@ -54,7 +54,7 @@ KIND_HINTS = (
     ),
     (
         "RESOURCE_EXHAUSTED: ",
-        "%jaxcluster memory shows what each device holds.",
+        "%jaxcluster status --memory shows what each device holds.",
     ),
     (
         "failed: unhandled cuda error",

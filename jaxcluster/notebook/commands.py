@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import difflib
-import inspect
 import re
 import socket
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from argparse import Namespace
+from collections.abc import Iterator
 
 from jaxcluster import arguments, cluster, doctor, removed
 from jaxcluster.allocation.here import quit_warm
@@ -22,38 +20,13 @@ from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import traceback_lines
 from jaxcluster.notebook import debugging, export
 from jaxcluster.notebook.page import Page
+from jaxcluster.options.commands import COMMANDS, list_commands
 from jaxcluster.panel import Panel
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views import history, report, status, text
 from jaxcluster.views import shards as array_views
 from jaxcluster.views.live import CellDisplay, StartDisplay, show_hosts
 from jaxcluster.views.message import show_message
-
-COMMANDS = {
-    "start": "start a cluster: -n 4, or --launcher ssh --hosts h1:2,h2:2",
-    "status": "what every rank does, its host, pid, devices; --live, --stacks: on which line it is",
-    "panel": "JupyterLab's sidebar in a cell's output: for VS Code, Colab and other pages",
-    "list": "the running clusters of this user",
-    "attach": "connect to a running cluster: attach NAME",
-    "use": "run this notebook's cells on another connected cluster: use NAME",
-    "stop": "end all processes: stop, stop NAME; --all ends every cluster of this notebook",
-    "restart": "new processes that keep the variables; -n 8: so many; --clean: empty ones",
-    "interrupt": "stop the cell that runs, on every rank",
-    "report": "how a cell went wrong, also after new processes: report, report 7",
-    "debug": "look at a rank's last error in the debugger: debug 2",
-    "logs": "what the processes wrote outside of cells: logs 2",
-    "outputs": "what each rank printed in the last cell: outputs 1-3; --cell N, --follow",
-    "history": "the cells of all notebooks on the cluster: state, time, who",
-    "mesh": "which rank holds which device of a mesh",
-    "memory": "what each device holds",
-    "checkpoint": "save the ranks' variables to disk: checkpoint NAME",
-    "restore": "bring back a checkpoint's variables: restore NAME; --last: the last cell's end",
-    "autosave": "save each cell's end for deaths and restore --last: autosave on|off",
-    "export": "this notebook's %%spmd cells as a script: export train.py",
-    "auto": "make every cell an %%spmd cell: auto on|off",
-    "recovery": "recover by itself, ask, or never: recovery auto|ask|never",
-    "doctor": "check this machine, or hosts, and say what to fix",
-}
 
 _VARIABLE = re.compile(r"\{(\w+)\}|\$(\w+)")
 
@@ -67,19 +40,11 @@ ELSEWHERE = {  # words that look like commands, and what has them
 }
 
 
-def list_commands() -> str:
-    """Every command, with a line."""
-    lines = [f"  {name:<12}{what}" for name, what in COMMANDS.items()]
-    return "\n".join(
-        ["%jaxcluster COMMAND", *lines, "", "%jaxcluster COMMAND --help says what it takes."]
-    )
-
-
 class Commands:
     """What ``%jaxcluster`` can do for one notebook.
 
-    Each command is a method, whose parameters are the words that it takes, each None where it is
-    not typed; or its whole line, where it takes more than words.
+    Each command is a method, and gets what ``options.commands`` says that it takes. What is not
+    typed of that is None.
 
     Args:
       page: where it is typed.
@@ -115,12 +80,12 @@ class Commands:
                 "%jaxcluster alone lists all commands.",
             )
         rest = self._with_values(rest)
-        run = getattr(self, f"_{command}")
-        words = inspect.signature(run).parameters
-        if [*words] == ["line"]:
-            run(rest)
-        else:
-            run(**vars(arguments.command_parser(f"%jaxcluster {command}", *words).read(rest)))
+        prog = f"%jaxcluster {command}"
+        if command == "doctor":
+            self._doctor(arguments.read_doctor(prog, rest))
+            return
+        parser = arguments.start_parser(prog) if command == "start" else arguments.Parser(prog)
+        getattr(self, f"_{command}")(parser.read(rest))
 
     def _with_values(self, line: str) -> str:
         """A line with the values of the notebook's variables in it, written ``{n}`` or ``$n``.
@@ -131,8 +96,7 @@ class Commands:
         names = self.page.shell.user_ns
         return _VARIABLE.sub(lambda m: str(names.get(m[1] or m[2], m[0])), line)
 
-    def _start(self, line: str) -> None:
-        parsed = arguments.start_parser("%jaxcluster start").read(line)
+    def _start(self, parsed: Namespace) -> None:
         spec = cluster.make_spec(**arguments.start_options(parsed))
         if parsed.dry_run:
             print(cluster.dry_run(spec))
@@ -141,14 +105,17 @@ class Commands:
             display.done(cluster.start_once(spec, display.progress))
         self._show_running(cluster.current())
 
-    def _status(self, line: str) -> None:
-        parser = arguments.command_parser("%jaxcluster status")
-        parser.add_argument("--live", action="store_true")
-        parser.add_argument("--stacks", action="store_true")
-        parsed = parser.read(line)
+    def _status(self, parsed: Namespace) -> None:
         running = cluster.current()
         if parsed.stacks:
             print(text.stacks(running.stacks()))
+            return
+        if parsed.memory:
+            array_views.show(array_views.memory(running), self.page.rich)
+            return
+        if parsed.mesh is not None:
+            with say_usage():
+                array_views.show(array_views.mesh(running, parsed.mesh or None), self.page.rich)
             return
         if parsed.live and self.page.rich:
             status.live(running, status.shown_by(self.page.shell), self.page.cell_id)
@@ -158,7 +125,7 @@ class Commands:
         if (late := running.late()) is not None:
             print(late.told(running.world.hosts))
 
-    def _panel(self) -> None:
+    def _panel(self, _: Namespace) -> None:
         if self.panel is None:
             raise UsageError("A terminal has no panel.", "%jaxcluster status shows the same.")
         widget = self.panel.widget()
@@ -167,15 +134,13 @@ class Commands:
         widget.html, widget.plain = shown["text/html"], shown["text/plain"]
         self.page.shell.display_pub.publish(*widget._repr_mimebundle_())
 
-    def _list(self, line: str) -> None:
-        arguments.command_parser("%jaxcluster list").read(line)
+    def _list(self, _: Namespace) -> None:
         records, unreachable = cluster.listed()
         here = list(cluster.connected())  # the one that cells run on is last
         print(text.clusters(records, here, time.time_ns(), unreachable, socket.gethostname()))
 
-    def _attach(self, line: str) -> None:
-        parsed = arguments.command_parser("%jaxcluster attach", "name").read(line)
-        attached = cluster.attach(parsed.name)
+    def _attach(self, parsed: Namespace) -> None:
+        attached = cluster.use(parsed.name) if parsed.name else cluster.attach()
         print(attached.summary())
         self._show_running(attached)
 
@@ -188,7 +153,7 @@ class Commands:
         if one is None:
             if found.cells:
                 told = history.headline(found.cells[-1], now_ns)
-                print(f"{told}. %jaxcluster history lists all.")
+                print(f"{told}. %jaxcluster outputs --history lists all.")
         elif self.page.rich:
             history.show_on(self.page.shell, attached, one, one.shown)
         else:
@@ -197,47 +162,23 @@ class Commands:
             print(text.outputs(record.records))
             print("%jaxcluster outputs --follow shows what comes.")
 
-    def _history(self, count: str | None) -> None:
-        if count is not None and not (count.isdecimal() and int(count)):
-            raise UsageError(f"{count!r} is not a number of cells.", "%jaxcluster history 50")
-        found = cluster.current().history()
-        bundle = history.table(found, time.time_ns(), who_we_are(), int(count or 20))
-        self.page.show(bundle)
-
-    def _use(self, name: str | None) -> None:
-        if name is None:
-            names = ", ".join(record.name for record in cluster.live_records())
-            raise UsageError("Which cluster?", f"%jaxcluster use NAME. Running: {names or 'none'}.")
-        used = cluster.use(name)
-        print(f"Cells of this notebook now run on {used.name!r}. {used.summary()}")
-
-    def _stop(self, line: str) -> None:
-        parser = arguments.command_parser("%jaxcluster stop", "name")
-        parser.add_argument("--all", action="store_true", dest="everything")
-        parser.add_argument(
-            "--force", action="store_true", help="forget hosts that can't be reached"
-        )
-        parsed = parser.read(line)
+    def _stop(self, parsed: Namespace) -> None:
         if parsed.everything and parsed.name:
             raise UsageError("Give a cluster's name or --all, not both.", "%jaxcluster stop --all")
         if not parsed.everything:
             name = parsed.name or cluster.current().name
-            print(cluster.stop_by_name(name, force=parsed.force))
+            print(cluster.stop_by_name(name, force=bool(parsed.force)))
             return
         stopped = list(cluster.connected())
         for name in stopped:
-            print(cluster.stop_by_name(name, say_next=False, force=parsed.force))
+            print(cluster.stop_by_name(name, say_next=False, force=bool(parsed.force)))
         if quit_warm():
             print("The preloaded fork server has ended too.")
         elif not stopped:
             cluster.current()  # says that there is none, and what there is elsewhere
 
-    def _restart(self, line: str) -> None:
-        parser = arguments.command_parser("%jaxcluster restart")
-        parser.add_argument("--clean", action="store_true")
-        _add_size(parser)
-        parsed = parser.read(line)
-        clean = parsed.clean
+    def _restart(self, parsed: Namespace) -> None:
+        clean = bool(parsed.clean)
         if clean and parsed.num_processes is not None:
             raise UsageError(
                 "restart -n keeps the variables, so it does not take --clean.",
@@ -256,7 +197,7 @@ class Commands:
                 self.logs.forget(running)
         display.done(f"{running.summary()}\n{kept}")
 
-    def _become(self, parsed: argparse.Namespace) -> None:
+    def _become(self, parsed: Namespace) -> None:
         """Give it another number of ranks."""
         mesh = arguments.axis_sizes(parsed.mesh, "%jaxcluster restart -n 8")
         running = cluster.current()
@@ -265,23 +206,27 @@ class Commands:
             kept = running.resize(parsed.num_processes, mesh, display.progress)
         display.done(f"{running.summary()}\n{kept}")
 
-    def _interrupt(self) -> None:
+    def _interrupt(self, _: Namespace) -> None:
         hit = cluster.current().interrupt()
         print(f"Interrupted {name_ranks(hit)}." if hit else "No rank was running a cell.")
 
-    def _logs(self, rank: str | None) -> None:
-        running = cluster.current()
+    def _logs(self, parsed: Namespace) -> None:
+        running, rank = cluster.current(), parsed.rank
         if rank is not None and not rank.isdecimal():
             raise UsageError(f"{rank!r} is not a rank.", "For example: %jaxcluster logs 2")
         ranks = range(running.num_processes) if rank is None else [int(rank)]
         for one in running.check_ranks(list(ranks)):
             print(f"── rank {one} ──\n{running.logs(one, 200) or '(empty)'}")
 
-    def _outputs(self, line: str) -> None:
-        parser = arguments.command_parser("%jaxcluster outputs", "ranks")
-        parser.add_argument("--cell", type=int, metavar="N")
-        parser.add_argument("--follow", action="store_true")
-        parsed = parser.read(line)
+    def _outputs(self, parsed: Namespace) -> None:
+        if parsed.history is not None:
+            count = parsed.history or "20"
+            if not (count.isdecimal() and int(count)):
+                hint = "%jaxcluster outputs --history 50"
+                raise UsageError(f"{count!r} is not a number of cells.", hint)
+            found = cluster.current().history()
+            self.page.show(history.table(found, time.time_ns(), who_we_are(), int(count)))
+            return
         running = cluster.current()
         chosen = None
         if parsed.ranks:
@@ -325,8 +270,8 @@ class Commands:
         display.finish(following.record)
         show_message(self.page.shell, history.how_ended(following.cell))
 
-    def _doctor(self, line: str) -> None:
-        if (parsed := arguments.read_doctor("%jaxcluster doctor", line)) is not None:
+    def _doctor(self, parsed: Namespace | None) -> None:
+        if parsed is not None:
             spec = cluster.make_spec(**arguments.start_options(parsed))
             if not spec.is_here:  # which "auto" may come to
                 show_hosts(spec, self.page.rich)
@@ -339,7 +284,8 @@ class Commands:
                 print(f"\nhosts of cluster {one.name!r}:")
                 print(doctor.look(places))
 
-    def _report(self, cell: str | None) -> None:
+    def _report(self, parsed: Namespace) -> None:
+        cell = parsed.cell
         if cell is not None and not cell.strip("[]").isdecimal():
             raise UsageError(f"{cell!r} is not a cell's number.", "%jaxcluster report 7")
         number = None if cell is None else int(cell.strip("[]"))
@@ -351,23 +297,22 @@ class Commands:
             self.page.show(report.bundle(report.document(found, running.name)))
 
     @staticmethod
-    def _is_choice(word: str | None, choices: Sequence[str], state: str, prog: str) -> bool:
-        """Whether a setting is to be changed; without a word its state is shown.
+    def _is_switched(word: str | None, state: str, prog: str) -> bool:
+        """Whether a setting should change; without a word its state is shown.
 
         Raises:
-          UsageError: there is no such choice.
+          UsageError: the word is neither on nor off.
         """
-        hint = f"{prog} {'|'.join(choices)} sets it."
+        hint = f"{prog} on|off sets it."
         if word is None:
             print(f"{state} {hint}")
-        elif word not in choices:
-            *others, last = choices
-            raise UsageError(f"{word!r} is not {', '.join(others)} or {last}. {state}", hint)
+        elif word not in ("on", "off"):
+            raise UsageError(f"{word!r} is not on or off. {state}", hint)
         return word is not None
 
-    def _debug(self, rank: str | None) -> None:
+    def _debug(self, parsed: Namespace) -> None:
         running = cluster.current()
-        chosen, lines = debugging.choose(running.last_failed, rank, running.num_processes)
+        chosen, lines = debugging.choose(running.last_failed, parsed.rank, running.num_processes)
         for line in lines:
             print(line)
         display = CellDisplay(self.page.shell, running)
@@ -384,16 +329,12 @@ class Commands:
             is_waited_for=True,
         ).wait()
 
-    def _checkpoint(self, name: str | None) -> None:
-        if name is None:
+    def _checkpoint(self, parsed: Namespace) -> None:
+        if parsed.name is None:
             raise UsageError("A checkpoint needs a name.", "%jaxcluster checkpoint NAME")
-        print(cluster.current().checkpoint(name))
+        print(cluster.current().checkpoint(parsed.name))
 
-    def _restore(self, line: str) -> None:
-        parser = arguments.command_parser("%jaxcluster restore", "name")
-        parser.add_argument("--mesh", metavar="AXIS=SIZE,...")
-        parser.add_argument("--last", action="store_true")
-        parsed = parser.read(line)
+    def _restore(self, parsed: Namespace) -> None:
         name = parsed.name
         if parsed.last:
             print(cluster.current().restore_last())
@@ -403,30 +344,22 @@ class Commands:
         mesh = arguments.axis_sizes(parsed.mesh, "%jaxcluster restore NAME")
         print(cluster.current().restore(name, mesh=mesh))
 
-    def _autosave(self, switch: str | None) -> None:
-        running = cluster.current()
+    def _autosave(self, parsed: Namespace) -> None:
+        running, switch = cluster.current(), parsed.switch
         saves = running.autosave
         state = f"Autosave is {'on' if saves.is_on else 'off'}."
         if saves.kept is not None:
             state += f" The end of cell [{saves.cell}] is saved."
         if saves.why_not:
             state += f" The last cell's end is not: {saves.why_not}."
-        if self._is_choice(switch, ("on", "off"), state, "%jaxcluster autosave"):
+        if self._is_switched(switch, state, "%jaxcluster autosave"):
             running.set_autosave(is_on=switch == "on")
             print(f"Autosave is {switch}.")
 
-    def _recovery(self, mode: Any) -> None:
-        running = cluster.current()
-        state = f"Recovery is set to {running.recovery}."
-        if not self._is_choice(mode, ("auto", "ask", "never"), state, "%jaxcluster recovery"):
-            return
-        running.recovery = mode
-        events.tell()
-        print(f"Recovery is set to {mode}.")
-
-    def _auto(self, switch: str | None) -> None:
+    def _auto(self, parsed: Namespace) -> None:
+        switch = parsed.switch
         state = f"Auto mode is {'on' if self.auto.on else 'off'}."
-        if not self._is_choice(switch, ("on", "off"), state, "%jaxcluster auto"):
+        if not self._is_switched(switch, state, "%jaxcluster auto"):
             return
         self.auto.on = switch == "on"
         events.tell()
@@ -436,24 +369,9 @@ class Commands:
             else "Cells run in the notebook again."
         )
 
-    def _mesh(self, name: str | None) -> None:
-        with say_usage():
-            array_views.show(array_views.mesh(cluster.current(), name), self.page.rich)
-
-    def _memory(self) -> None:
-        array_views.show(array_views.memory(cluster.current()), self.page.rich)
-
-    def _export(self, line: str) -> None:
-        parser = arguments.command_parser("%jaxcluster export", "path")
-        parser.example = export.EXAMPLE
-        parser.add_argument("--force", action="store_true")
-        parsed = parser.read(line)
-        print("\n".join(export.write(parsed.path, self.logs.last, force=parsed.force)))
-
-
-def _add_size(parser: arguments.Parser) -> None:
-    parser.add_argument("-n", "--num-processes", type=int, metavar="N")
-    parser.add_argument("--mesh", metavar="AXIS=SIZE,...")
+    def _export(self, parsed: Namespace) -> None:
+        force = bool(parsed.force)
+        print("\n".join(export.write(parsed.path, self.logs.last, force=force)))
 
 
 @contextlib.contextmanager

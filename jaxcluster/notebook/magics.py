@@ -24,10 +24,11 @@ from jaxcluster.errors import CellInterrupted, UsageError
 from jaxcluster.model import rewrite
 from jaxcluster.notebook import debugging, export
 from jaxcluster.notebook.cells import Cells
-from jaxcluster.notebook.commands import Commands, list_commands, say_usage
+from jaxcluster.notebook.commands import Commands, say_usage
 from jaxcluster.notebook.completion import Completion
 from jaxcluster.notebook.name_hints import Elsewhere
 from jaxcluster.notebook.page import Page
+from jaxcluster.options.commands import list_commands
 from jaxcluster.panel import Panel
 from jaxcluster.views import shards as array_views
 
@@ -119,7 +120,7 @@ class JaxClusterMagics(Magics):
     @tells_plainly
     def push(self, line: str) -> None:
         """%push NAME...: bind notebook variables on every rank."""
-        names = arguments.push_parser().read(line.replace(",", " ")).names
+        names = arguments.Parser("%push", "%push a b").read(line.replace(",", " ")).names
         if not names:
             raise UsageError("%push needs the name of a variable.", "For example: %push a b")
         transfer.check_names(names)
@@ -139,7 +140,7 @@ class JaxClusterMagics(Magics):
     @tells_plainly
     def pull(self, line: str) -> None:
         """%pull NAME... [--as NAME]: bind rank 0's variables here, arrays whole, as numpy."""
-        parsed = arguments.pull_parser().read(line.replace(",", " "))
+        parsed = arguments.Parser("%pull", "%pull x --as y").read(line.replace(",", " "))
         if not parsed.names:
             raise UsageError("%pull needs the name of a variable.", "For example: %pull x")
         if parsed.new_name is not None and len(parsed.names) > 1:
@@ -155,9 +156,9 @@ class JaxClusterMagics(Magics):
 # What %%spmd? shows, and Shift-Tab.
 JaxClusterMagics.jaxcluster.__doc__ = list_commands()
 JaxClusterMagics.spmd.__doc__ = arguments.spmd_parser().format_help()
-JaxClusterMagics.push.__doc__ = arguments.push_parser().format_help()
-JaxClusterMagics.pull.__doc__ = arguments.pull_parser().format_help()
-JaxClusterMagics.shards.__doc__ = arguments.shards_help()
+JaxClusterMagics.push.__doc__ = arguments.Parser("%push").format_help()
+JaxClusterMagics.pull.__doc__ = arguments.Parser("%pull").format_help()
+JaxClusterMagics.shards.__doc__ = arguments.Parser("%shards").format_help()
 
 
 _Parts = tuple[JaxClusterMagics, Completion, Elsewhere, debugging.DebugMagic, Panel | None]

@@ -66,6 +66,7 @@ class Option:
       start: what the example begins with; None for its first launcher's ``start``.
       argument: what ``make_spec`` calls it; "" if it is the flag's name.
       pattern: what its text, or each of its texts, must match; "" for any.
+      is_needed: whether a command does nothing without it.
     """
 
     flag: str
@@ -79,6 +80,7 @@ class Option:
     start: str | None = None
     argument: str = ""
     pattern: str = ""
+    is_needed: bool = False
 
     @property
     def name(self) -> str:
@@ -96,6 +98,11 @@ class Option:
         return self.short or self.flag
 
     @property
+    def written(self) -> str:
+        """As ``--help`` lists it: ``--hosts HOST:N``; a word by what stands for it."""
+        return f"{self.shown} {self.metavar}".strip() if self.flag[0] == "-" else self.metavar
+
+    @property
     def is_repeated(self) -> bool:
         return self.kind in REPEATED
 
@@ -103,6 +110,8 @@ class Option:
     def example(self) -> str:
         """What would be typed behind ``start``."""
         start = LOCAL_START if self.start is None else self.start
+        if not self.flag.startswith("-"):
+            return f"{start} {self.sample}".strip()
         glue = "" if self.sample.startswith("=") else " "
         return f"{start} {self.shown}{glue}{self.sample}".strip()
 
@@ -188,6 +197,11 @@ OPTIONS = (
     Option("--heartbeat-timeout-seconds", COUNT, "S",
         "seconds without a heartbeat before JAX gives up on a rank (100)", "300"),
     Option("--dry-run", SWITCH, "", "print what would be started, and start nothing"),
+)  # fmt: skip
+# What everybody needs: ``start --help`` shows these.
+EVERYDAY = (
+    "num_processes", "devices_per_process", "platform", "launcher", "hosts", "name", "env",
+    "timeout_s", "detach", "dry_run",
 )  # fmt: skip
 # What ``make_spec`` takes of them.
 COMMON = {option.name: option for option in OPTIONS if option.name != "dry_run"}

@@ -46,7 +46,9 @@ def table(found: History, now_ns: int, me: str, most: int) -> Bundle:
     if before:
         note = f"{plural(before, 'cell')} before: "
         kept = (
-            f"%jaxcluster history {len(found.cells)} shows more." if before > found.dropped else ""
+            f"%jaxcluster outputs --history {len(found.cells)} shows more."
+            if before > found.dropped
+            else ""
         )
         gone = f"{found.dropped:,} of them are no longer kept." if found.dropped else ""
         note += " ".join(filter(None, [kept, gone]))

@@ -91,7 +91,7 @@ def clusters(
     header = ["", "name", "ranks", "platform", "launcher", "host", "age", "owner", "notebook"]
     lines = format_table([header, *rows])
     if len(here) > 1:
-        lines += ["", "* cells of this notebook run on it; + connected: %jaxcluster use NAME"]
+        lines += ["", "* cells of this notebook run on it; + connected: %jaxcluster attach NAME"]
     return "\n".join(lines)
 
 

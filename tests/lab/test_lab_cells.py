@@ -278,7 +278,7 @@ def test_a_death_is_shown(page: LabPage) -> None:
         "death.ipynb",
         START,
         SETUP,
-        "%jaxcluster recovery never",
+        "import jaxcluster; jaxcluster.current().recovery = 'never'",
         "%%spmd\nimport signal\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(30)",
         "%jaxcluster restart",
         "%%spmd\nprint(float(jnp.sum(x)))",

@@ -62,7 +62,7 @@ CELLS = {
     "report": "%jaxcluster report",
     "error": "%%spmd\nraise ValueError('boom')",
     "status": "%jaxcluster status --live",
-    "history": "%jaxcluster history",
+    "history": "%jaxcluster outputs --history",
     "stop": "%jaxcluster stop",
 }
 RUN = """

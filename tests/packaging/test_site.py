@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxcluster.notebook.commands import COMMANDS
+from jaxcluster.options.commands import COMMANDS
 
 pytestmark = pytest.mark.any_jax
 

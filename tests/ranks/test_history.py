@@ -52,7 +52,7 @@ def test_kernels_that_are_killed_lose_no_line_of_a_cell(
         other = open_notebook()
         attached = other.ok("%jaxcluster attach kept")
         began = time.monotonic()
-        shown = other.ok("%jaxcluster history").text
+        shown = other.ok("%jaxcluster outputs --history").text
         assert time.monotonic() - began < 1.0 or "JAXCLUSTER_TEST_KILLS" not in os.environ
         assert re.search(r"\b2 +\[\d+\] +running .* train.ipynb \(process", shown), shown
         seen = lines_in(attached.text)
@@ -78,21 +78,21 @@ def test_kernels_that_are_killed_lose_no_line_of_a_cell(
 def test_who_comes_to_a_cluster_sees_the_cells_of_others(open_notebook: Open) -> None:
     first, second = open_notebook(JPY_SESSION_NAME="a/one.ipynb"), open_notebook()
     first.ok("%jaxcluster start -n 2 --name ours")
-    assert "No cell has run" in first.ok("%jaxcluster history").text
+    assert "No cell has run" in first.ok("%jaxcluster outputs --history").text
     first.ok("%%spmd\nimport jax\nprint('hello', jax.process_index())\n6 * 7")
     failing = "%%spmd\n# a comment\nif jax.process_index(): raise ValueError('only on 1')"
     assert "only on 1" in first.run(failing).error
     attached = second.ok("%jaxcluster attach ours").text
     assert "Cell 2, [5] of one.ipynb (process" in attached
     assert "has failed after" in attached
-    listed = second.ok("%jaxcluster history")
+    listed = second.ok("%jaxcluster outputs --history")
     rows = listed.text.splitlines()
     assert re.match(
         r"1 +\[4\] +ok +\d+\.\d s +[\d:]+ +one.ipynb \(process .*\) +0, 1 +import jax", rows[1]
     )
     assert re.match(r"2 +\[5\] +error .* if jax.process_index", rows[2])
     assert "<table>" in listed.bundles[0]["text/html"]
-    assert re.search(r"this notebook", first.ok("%jaxcluster history").text)
+    assert re.search(r"this notebook", first.ok("%jaxcluster outputs --history").text)
     shown = second.ok("%jaxcluster outputs --cell 1").text
     assert "── rank 0 ──\nhello 0\n42\n── rank 1 ──\nhello 1\n42" in shown
     last = second.ok("%jaxcluster outputs 1").text
@@ -102,11 +102,11 @@ def test_who_comes_to_a_cluster_sees_the_cells_of_others(open_notebook: Open) ->
 
     second.ok("%%spmd\nprint('mine')")
     assert "mine" in second.ok("%jaxcluster outputs").text
-    rows = first.ok("%jaxcluster history 1").text.splitlines()
+    rows = first.ok("%jaxcluster outputs --history 1").text.splitlines()
     assert rows[1].startswith("3  ")
-    assert rows[2] == "2 cells before: %jaxcluster history 3 shows more."
+    assert rows[2] == "2 cells before: %jaxcluster outputs --history 3 shows more."
     first.ok("%jaxcluster restart")
-    assert len(first.ok("%jaxcluster history").text.splitlines()) == 4
+    assert len(first.ok("%jaxcluster outputs --history").text.splitlines()) == 4
     first.ok("%%spmd\nprint('after the restart')")
     assert "after the restart" in first.ok("%jaxcluster outputs --cell 4").text
     assert "hello 1" in first.ok("%jaxcluster outputs --cell 1").text

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from helpers import Home, Notebook, plain
 
-from jaxcluster.notebook.commands import COMMANDS
+from jaxcluster.options.commands import COMMANDS
 
 pytestmark = pytest.mark.any_jax
 
@@ -156,7 +156,7 @@ def test_interrupt_with_nothing_to_interrupt_says_so(notebook: Notebook) -> None
 
 def test_help_is_where_it_is_asked_for(notebook: Notebook) -> None:
     text = notebook.ok("%jaxcluster").stdout
-    assert "\n  start       start a cluster: -n 4, or --launcher ssh" in text
+    assert "\n  start       Start a cluster: -n 4, or --launcher ssh" in text
     assert {line.split()[0] for line in text.splitlines()[1:-2]} == set(COMMANDS)
     assert notebook.ok("%jaxcluster --help").stdout == text
     started = notebook.ok("%jaxcluster start --help").stdout
@@ -186,7 +186,6 @@ def test_a_name_that_the_other_side_has_is_pointed_to(notebook: Notebook) -> Non
 @pytest.mark.parametrize(
     ("setting", "state"),
     [
-        ("recovery", "Recovery is set to auto. %jaxcluster recovery auto|ask|never sets it.\n"),
         ("auto", "Auto mode is off. %jaxcluster auto on|off sets it.\n"),
     ],
 )
@@ -209,7 +208,6 @@ def test_a_setting_without_a_word_shows_its_state(
         ("%jaxcluster logs 9", "There is no rank 9: this cluster has ranks 0-3."),
         ("%jaxcluster start -n four", "-n must be a whole number, not 'four'"),
         ("%jaxcluster auto perhaps", "'perhaps' is not on or off. Auto mode is off."),
-        ("%jaxcluster recovery perhaps", "'perhaps' is not auto, ask or never."),
         ("%spmd", "%spmd needs an expression."),
         ("%spmd --all", "%spmd needs an expression."),
         ("%spmd --rank 1 x", "there is no --rank (did you mean --ranks?)"),
@@ -740,14 +738,14 @@ def test_stop_all_stops_every_cluster_of_the_notebook_and_the_fork_server(
     listed = notebook.ok("%jaxcluster list").text
     assert [row.split()[:2] for row in listed.splitlines()[1:3]] == [["+", "one"], ["*", "two"]]
     again = notebook.ok("%jaxcluster start -n 1 --name one").text
-    assert "Cells of this notebook run on 'two': %jaxcluster use one" in again
-    used = notebook.ok("%jaxcluster use one").text
-    assert used.startswith("Cells of this notebook now run on 'one'. Cluster 'one': rank 0,")
+    assert "Cells of this notebook run on 'two': %jaxcluster attach one" in again
+    used = notebook.ok("%jaxcluster attach one").text
+    assert used.startswith("Cluster 'one': rank 0,")
     assert notebook.ok("%spmd __import__('jax').process_count()").result == "1"
     refused = notebook.run("%jaxcluster start -n 1")  # a second cell without a name
     assert "Cluster 'one' is already running" in refused.text
-    assert "There is no cluster 'none' here" in notebook.run("%jaxcluster use none").error
-    assert "Running: one, two." in notebook.run("%jaxcluster use").error
+    assert "There is no cluster 'none' here" in notebook.run("%jaxcluster attach none").error
+    assert "attach NAME has" in notebook.run("%jaxcluster use one").error
     third = notebook.ok("%jaxcluster start -n 1 --name three").text
     assert "Cluster 'three'" in third
     stopped = notebook.ok("%jaxcluster stop").stdout

@@ -15,7 +15,6 @@ from jaxcluster import removed
 from jaxcluster.arguments import (
     Help,
     Parser,
-    command_parser,
     read_doctor,
     shards_line,
     split_spmd,
@@ -28,8 +27,8 @@ from jaxcluster.arguments import (
 from jaxcluster.cluster import make_spec
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.factory import launcher_of
-from jaxcluster.notebook.commands import COMMANDS
 from jaxcluster.notebook.magics import JaxClusterMagics
+from jaxcluster.options.commands import COMMANDS
 from jaxcluster.plan.spec import check_seconds
 
 
@@ -141,10 +140,10 @@ def test_abbreviations_are_not_guessed() -> None:
 def test_a_cell_without_options_runs_everywhere_and_shows_one() -> None:
     parsed = spmd_parser().read("")
     assert parsed.ranks is None
-    assert parsed.all_ranks is False
+    assert not parsed.all_ranks
     assert parsed.out is None
     assert parsed.timeout_s is None
-    assert parsed.background is False
+    assert not parsed.background
 
 
 def test_a_cell_with_all_options() -> None:
@@ -227,24 +226,23 @@ def test_a_comment_is_no_word_of_a_command() -> None:
 
 
 def test_a_command_takes_its_arguments() -> None:
-    assert command_parser("%jaxcluster logs", "rank").read("2").rank == "2"
-    assert command_parser("%jaxcluster logs", "rank").read("").rank is None
+    assert Parser("%jaxcluster logs").read("2").rank == "2"
+    assert Parser("%jaxcluster logs").read("").rank is None
+    parsed = Parser("%jaxcluster status").read("--mesh")
+    assert (parsed.mesh, parsed.stacks) == ("", None)
+    assert Parser("%pull", "").read("a b --as c").names == ["a", "b"]
 
 
 def test_a_word_too_many_says_what_there_is() -> None:
-    assert complaint(command_parser("%jaxcluster status"), "now") == (
-        "%jaxcluster status: there is no now; it takes nothing.\nFor example: %jaxcluster status"
+    assert complaint(Parser("%jaxcluster interrupt"), "now") == (
+        "%jaxcluster interrupt: there is no now; it takes nothing.\n"
+        "For example: %jaxcluster interrupt"
     )
 
 
 def test_what_a_command_takes_is_named() -> None:
-    text = complaint(command_parser("%jaxcluster logs", "rank"), "1 2")
+    text = complaint(Parser("%jaxcluster logs"), "1 2")
     assert text.startswith("%jaxcluster logs: there is no 2; it takes RANK.")
-
-
-def test_a_word_that_is_missing_is_named() -> None:
-    text = complaint(command_parser("%jaxcluster auto", "switch", optional=False), "")
-    assert "switch" in text
 
 
 # --------------------------------------------------------------------------- help
@@ -252,7 +250,7 @@ def test_a_word_that_is_missing_is_named() -> None:
 
 @pytest.mark.parametrize("word", ["-h", "--help"])
 def test_every_command_says_what_it_takes(word: str) -> None:
-    for parser in (start_parser("%jaxcluster start"), spmd_parser(), command_parser("%x", "name")):
+    for parser in (start_parser("%jaxcluster start"), spmd_parser(), Parser("%push")):
         with pytest.raises(Help) as caught:
             parser.read(f"--nonsense {word}")
         assert str(caught.value).startswith(f"usage: {parser.prog}")
@@ -267,7 +265,7 @@ def magics() -> JaxClusterMagics:
 
 def help_of(magics: JaxClusterMagics, command: str) -> str:
     with pytest.raises(Help) as caught:
-        magics.commands.run(f"{command} --help")
+        magics.commands.run(f"{command} --help{' all' if command == 'start' else ''}")
     return str(caught.value)
 
 
@@ -334,10 +332,25 @@ def test_the_help_of_each_magic_is_its_docstring(magics: JaxClusterMagics) -> No
 
 def test_each_option_of_a_start_is_explained() -> None:
     with pytest.raises(Help) as caught:
-        start_parser("jaxcluster start").read(["--help"])
+        start_parser("jaxcluster start").read(["--help", "all"])
     for option in ("-n", "--devices-per-process", "--env", "--detach", "--coordinator-address"):
         assert option in str(caught.value)
     assert "unix:/PATH" in str(caught.value)
+
+
+def listed(topic: str) -> set[str]:
+    """The options of a start's help."""
+    told = start_parser("%jaxcluster start").format_help(topic)
+    return {line.split()[0] for line in told.splitlines() if re.match(r"  \S", line)}
+
+
+def test_the_help_of_a_start_has_what_everybody_needs_and_a_launchers_own_on_demand() -> None:
+    assert len(listed("")) == 10
+    assert {"-n", "--launcher", "--hosts", "--dry-run"} <= listed("")
+    assert {"--hosts", "--jump", "--python"} <= listed("ssh")
+    assert not {"-n", "--partition"} & listed("ssh")
+    assert "--partition" in listed("slurm")
+    assert listed("") | listed("ssh") | listed("slurm") < listed("all")
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ from jaxcluster.errors import NoCluster, PlanError, UsageError
 from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.notebook import export
-from jaxcluster.notebook.commands import COMMANDS
 from jaxcluster.notebook.magics import JaxClusterMagics
+from jaxcluster.options.commands import COMMANDS
 from jaxcluster.options.known import known
 
 ROOT = Path(__file__).parents[2]
@@ -160,11 +160,11 @@ def helps() -> Iterator[tuple[str, str]]:
     ours = JaxClusterMagics(types.SimpleNamespace(user_ns={}))
     for command in COMMANDS:
         with pytest.raises(Help) as caught:
-            ours.commands.run(f"{command} --help")
+            ours.commands.run(f"{command} --help all")
         yield f"%jaxcluster {command}", str(caught.value)
     for command in cli.COMMANDS:
         with pytest.raises(Help) as caught:
-            cli.COMMANDS[command](["--help"])
+            cli.COMMANDS[command](["--help", "all"])
         yield f"jaxcluster {command}", str(caught.value)
     for name in ("spmd", "push", "pull", "shards"):
         yield f"%{name}", getattr(ours, name).__doc__

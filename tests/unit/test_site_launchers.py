@@ -80,7 +80,7 @@ def test_a_site_s_launcher_is_one_file_of_forty_lines(rack: Site) -> None:
 
 
 def test_all_that_is_made_of_options_knows_a_site_s(rack: Site) -> None:
-    told = start_parser("%jaxcluster start").format_help()
+    told = start_parser("%jaxcluster start").format_help("rack")
     assert "--rack NAME" in told and "which rack (rack)" in told
     assert "%jaxcluster start --launcher rack --rack a --machines 2" in told
     assert rack.refused("--launcher rack --rack ''").startswith("--rack has no value.")

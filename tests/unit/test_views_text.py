@@ -99,7 +99,9 @@ def test_of_several_clusters_the_one_in_use_is_marked() -> None:
         ["+", "b"],
         ["c", "4"],
     ]
-    assert shown.endswith("* cells of this notebook run on it; + connected: %jaxcluster use NAME")
+    assert shown.endswith(
+        "* cells of this notebook run on it; + connected: %jaxcluster attach NAME"
+    )
 
 
 def test_a_cluster_of_other_hosts_is_listed_with_them() -> None:
