@@ -48,8 +48,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog, add_help=False, allow_abbrev=False, exit_on_error=False)
         self.command = command_of(prog)
         self.refused = refused
-        starts = prog.rpartition(" ")[2] in STARTS
-        self.options = (*(known().options if starts else ()), *self.command.takes)
+        self.takes_start = prog.rpartition(" ")[2] in STARTS
+        self.options = (*(known().options if self.takes_start else ()), *self.command.takes)
         words = [one.metavar for one in self.options if one.flag[0] != "-"]
         self.example = example or " ".join([prog, *words])
         for one in self.options:
@@ -79,7 +79,12 @@ class Parser(argparse.ArgumentParser):
 
         Args:
           topic: of a start's options, those of this launcher, or "all".
+
+        Raises:
+          UsageError: there is no such launcher.
         """
+        if self.takes_start and topic[:1].isalpha() and topic != "all":
+            known().check(topic)
         shown = [one for one in self.options if one.name not in self.refused]
         if topic in known().launchers:
             shown = [one for one in shown if topic in one.launchers]
@@ -155,7 +160,7 @@ class Parser(argparse.ArgumentParser):
     def _takes(self) -> str:
         takes = [one.shown if one.flag[0] == "-" else one.metavar for one in self.options]
         if len(takes) > MOST_LISTED:
-            return f"{self.prog} --help lists what it takes"
+            return f"{self.prog} --help all lists what it takes"
         return f"it takes {' '.join(takes) or 'nothing'}"
 
 

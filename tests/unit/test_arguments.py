@@ -107,7 +107,7 @@ def test_local_device_ids_are_one_list_for_all_or_one_for_each() -> None:
     [
         ("-n four", "-n must be a whole number, not 'four'."),
         ("-n", "-n needs a value."),
-        ("-m 4", "there is no -m; %jaxcluster start --help lists what it takes."),
+        ("-m 4", "there is no -m; %jaxcluster start --help all lists what it takes."),
         ("4", "there is no 4 (did you mean -n 4?)"),
         ("--device-per-process 2", "(did you mean --devices-per-process?)"),
         ("--devices 2", "(did you mean --devices-per-process?)"),
@@ -120,7 +120,7 @@ def test_local_device_ids_are_one_list_for_all_or_one_for_each() -> None:
         ("--local-device-ids a", "'a' is neither 0,1 (every rank) nor 0/1 (a list for each rank)"),
         ("--timeout soon", "--timeout must be seconds, or a time such as 15m or 2h, not 'soon'."),
         ("--name 'exp", "No closing quotation"),
-        ("--zzz", "there is no --zzz; %jaxcluster start --help lists what it takes."),
+        ("--zzz", "there is no --zzz; %jaxcluster start --help all lists what it takes."),
     ],
 )
 def test_what_start_does_not_take_says_why_with_an_example(line: str, message: str) -> None:
@@ -350,6 +350,8 @@ def test_the_help_of_a_start_has_what_everybody_needs_and_a_launchers_own_on_dem
     assert {"--hosts", "--jump", "--python"} <= listed("ssh")
     assert not {"-n", "--partition"} & listed("ssh")
     assert "--partition" in listed("slurm")
+    with pytest.raises(UsageError, match=r"no launcher 'slrum' \(did you mean slurm\?\)"):
+        listed("slrum")
     assert listed("") | listed("ssh") | listed("slurm") < listed("all")
 
 
