@@ -1,5 +1,5 @@
-"""The options of a start: one table of them, and the files in which a user keeps some of them.
+"""What users type: a start's options, and the commands with what they take.
 
-``table`` declares each option once. The command line and ``--help``, ``jaxcluster.toml``, the
-launchers and the page's form all read it there.
+``table`` declares each option once, and a launcher its own. ``commands`` declares each command and
+magic once. The parser, ``--help``, the launchers and the page's form are made from these.
 """

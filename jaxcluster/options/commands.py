@@ -27,12 +27,13 @@ def _own(
     metavar: str = "",
     argument: str = "",
     start: str = "",
+    short: str = "",
     is_needed: bool = False,
 ) -> Option:
     """An option, or a word if it has no dashes; without a sample, a switch."""
     kind = kind if sample else SWITCH
     metavar = metavar or (flag.lstrip("-").upper() if sample else "")
-    return Option(flag, kind, metavar, help, sample, start=start, argument=argument,
+    return Option(flag, kind, metavar, help, sample, start=start, argument=argument, short=short,
         is_needed=is_needed)  # fmt: skip
 
 
@@ -52,8 +53,8 @@ COMMANDS = {
     )),
     "restart": Command("Give the cluster new processes, with the variables of the old ones.", (
         _own("--clean", "keep no variables"),
-        _own("-n", "another number of ranks, or without lost hosts", "8", COUNT, "N",
-            "num_processes"),
+        _own("--num-processes", "another number of ranks, or without lost hosts", "8", COUNT, "N",
+            short="-n"),
         _own("--mesh", *_MESH, metavar="AXIS=SIZE,...", start="-n 8"),
     )),
     "interrupt": Command("Stop the cell that runs, on every rank."),

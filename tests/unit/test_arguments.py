@@ -230,6 +230,7 @@ def test_a_command_takes_its_arguments() -> None:
     assert Parser("%jaxcluster logs").read("").rank is None
     parsed = Parser("%jaxcluster status").read("--mesh")
     assert (parsed.mesh, parsed.stacks) == ("", None)
+    assert Parser("%jaxcluster restart").read("--num-processes 8").num_processes == 8
     assert Parser("%pull", "").read("a b --as c").names == ["a", "b"]
 
 
