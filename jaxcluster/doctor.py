@@ -20,8 +20,8 @@ from typing import TypeVar
 
 from jaxcluster.agent import requests
 from jaxcluster.agent.report import HostFacts, host_report, installed_version
-from jaxcluster.allocation import remote
-from jaxcluster.allocation.fleet import Place
+from jaxcluster.allocation import allocation
+from jaxcluster.allocation.fleet import Host
 from jaxcluster.errors import JaxClusterError, LaunchError, UsageError
 from jaxcluster.options.known import known
 from jaxcluster.plan.spec import INSTALL
@@ -257,31 +257,31 @@ def _lab_extension() -> str | None:
 # --------------------------------------------------------------------------- hosts
 
 
-def look(places: Sequence[Place]) -> str:
+def look(places: Sequence[Host]) -> str:
     """Ask all hosts, and show a column for each. Takes 10 s at most if one does not answer."""
     facts = [_ask(place, requests.Facts()) for place in places]
     rows = [*judge(facts), _ways(places, facts)]
     if any(place.ranks for place in places):
         ranks = [name_ranks(place.ranks) if place.ranks else "none" for place in places]
         rows = [Row("ranks", tuple(ranks)), *rows]
-    why = [p.lost or p.agent.condition.lstrip(": ") or "does not answer" for p in places]
+    why = [p.lost or p.condition.lstrip(": ") or "does not answer" for p in places]
     silent = [f"! {p.name}: {why[n]}" for n, p in enumerate(places) if facts[n] is None]
     return "\n".join([render(rows, [place.name for place in places]), *silent])
 
 
 def look_before(spec: ClusterSpec, say: Callable[[str], None], timeout_s: float) -> str:
     """Start the agents of a cluster and no rank, ask them, and end them; a launcher may queue."""
-    return remote.examine(spec, look, say, timeout_s)
+    return allocation.examine(spec, look, say, timeout_s)
 
 
-def _ask(place: Place, request: Request[R]) -> R | None:
+def _ask(place: Host, request: Request[R]) -> R | None:
     if not place.lost:
         with contextlib.suppress(LaunchError):
-            return place.agent.ask(request, ASK_S)
+            return place.ask(request, ASK_S)
     return None
 
 
-def _ways(places: Sequence[Place], facts: Sequence[HostFacts | None]) -> Row:
+def _ways(places: Sequence[Host], facts: Sequence[HostFacts | None]) -> Row:
     """Whether each host reaches each other one: JAX's ranks talk at ports of any number."""
     alive = {p: said.address for p, said in zip(places, facts, strict=True) if said is not None}
     doors = {p: port for p, address in alive.items() if (port := _ask(p, requests.Listen(address)))}

@@ -16,7 +16,7 @@ import pytest
 import jaxcluster
 from jaxcluster import doctor
 from jaxcluster.agent import report
-from jaxcluster.allocation.fleet import Place
+from jaxcluster.allocation.fleet import Host
 from jaxcluster.doctor import (
     Row,
     ask_private_names,
@@ -128,7 +128,7 @@ def test_hosts_that_do_not_reach_each_other_are_named() -> None:
 
 
 def test_a_lost_host_and_a_silent_one_are_told_with_the_reason() -> None:
-    class Agent:
+    class Silent(SimpleNamespace):
         condition = ": there has been no connection to it for 9 s"
 
         def ask(self, request: Any, timeout_s: float) -> Any:
@@ -136,9 +136,9 @@ def test_a_lost_host_and_a_silent_one_are_told_with_the_reason() -> None:
 
             raise LaunchError("no answer")
 
-    def place(name: str, lost: str) -> Place:
-        made = SimpleNamespace(name=name, lost=lost, agent=Agent(), ranks=range(2))
-        return cast(Place, made)
+    def place(name: str, lost: str) -> Host:
+        made = Silent(name=name, lost=lost, ranks=range(2))
+        return cast(Host, made)
 
     shown = look([place("h1", "its agent was killed"), place("h2", "")])
     assert "! h1: its agent was killed" in shown
