@@ -36,7 +36,7 @@ from jaxcluster.allocation.limits import check_files
 from jaxcluster.allocation.placing import check_versions, in_order, place, share_out
 from jaxcluster.allocation.processes import OUTLIVING, RANKS, Processes
 from jaxcluster.errors import JaxClusterError, LaunchError
-from jaxcluster.launchers.base import STOPPED, AgentOptions, Launcher, Wait, describe
+from jaxcluster.launchers.base import AgentOptions, Launcher, describe
 from jaxcluster.launchers.commands import Launch
 from jaxcluster.launchers.factory import launcher_of
 from jaxcluster.records import claims, registry
@@ -243,14 +243,8 @@ class Allocation:
         stopped: threading.Event,
         check: bool = True,
     ) -> None:
-        def pause(seconds: float) -> None:
-            if stopped.wait(seconds):
-                raise LaunchError(STOPPED)
-
         launcher, python = launcher_for(spec)
-        launcher = launcher.granted(
-            os.environ, Wait(lambda: deadline - time.monotonic(), say, pause)
-        )
+        launcher = launcher.prepared(os.environ)
         keys = self._keys = new_keys()
         self._write_keys(keys)
         agent = _agent_options(spec, keys.public, python)

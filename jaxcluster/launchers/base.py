@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -194,21 +194,6 @@ class End:
     was_ready: bool = False
 
 
-@dataclass(frozen=True)
-class Wait:
-    """The rest of a start, for what may have to wait for long.
-
-    Attributes:
-      left_s: how long it may still take.
-      say: told what is waited for, a line at a time.
-      pause: returns after so many seconds; raises LaunchError at once when the start is stopped.
-    """
-
-    left_s: Callable[[], float]
-    say: Callable[[str], None]
-    pause: Callable[[float], None]
-
-
 class Launcher(ABC):
     """One way to start agents: a frozen dataclass of the options that the user gave.
 
@@ -273,14 +258,6 @@ class Launcher(ABC):
           UsageError: the options don't fit this machine.
         """
         return self
-
-    def granted(self, environ: Mapping[str, str], wait: Wait) -> Launcher:
-        """This launcher, ``prepared``, once what it was told to start on is there.
-
-        Raises:
-          LaunchError: it never will be, or is not within the time, or the start is stopped.
-        """
-        return self.prepared(environ)
 
     @abstractmethod
     def render(self, agent: AgentOptions, folder: str) -> LaunchPlan:

@@ -19,7 +19,7 @@ from typing import Any, Self
 from jaxcluster.errors import LaunchError, LauncherUnavailable, UsageError
 from jaxcluster.host.facts import host_tpu_chips
 from jaxcluster.host.tpus import tpu_worker
-from jaxcluster.launchers.base import AgentOptions, Command, LaunchPlan, Wait
+from jaxcluster.launchers.base import AgentOptions, Command, LaunchPlan
 from jaxcluster.launchers.detection import Inside, Surroundings
 from jaxcluster.launchers.failures import how_it_ended, last_line, run_briefly
 from jaxcluster.launchers.hosts import Host
@@ -29,15 +29,6 @@ from jaxcluster.options.value_types import SWITCH, TEXT
 from jaxcluster.text import plural
 
 GCLOUD_S = 60.0  # each of its commands takes one to three seconds
-POLL_S = 5.0  # how often gcloud is asked for what is waited for
-MISSES = 3  # so often in a row it may fail meanwhile
-# Cloud TPU API v2, QueuedResourceState.State and Node.State: those that become ACTIVE and READY.
-QUEUED = ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING")
-COMING = ("CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPAIRING", "UNHIDING")
-
-
-class _NoAnswer(LaunchError):
-    """gcloud has failed: later it may not."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +36,7 @@ class TPU(SSH):
     """``--launcher tpu``; what else ssh is to be given, as for ``--launcher ssh``.
 
     Attributes:
-      tpu: the slice's name, or its queued resource's; empty where the hosts are named.
+      tpu: the slice's name; empty where the hosts are named.
       zone: as for gcloud.
       project: as for gcloud.
       internal_ip: log in to the hosts' internal addresses.
@@ -67,7 +58,7 @@ class TPU(SSH):
     platform = "tpu"  # a slice whose chips can't be seen is no reason for CPU
     options = (
         *SSH.options,
-        Option("--tpu", TEXT, "NAME", "a TPU slice, or its queued resource, as gcloud names it",
+        Option("--tpu", TEXT, "NAME", "a TPU slice, as gcloud names it",
             "my-pod --zone us-central2-b", start="--launcher tpu",
             field=Field("TPU", "As gcloud names it; empty for the one that this runs on", "my-pod"),
             pattern=NO_OPTION),
@@ -99,13 +90,9 @@ class TPU(SSH):
         many = plural(len(found.hosts), "host")
         return Inside(f"a TPU slice of {many}, as its worker {found.number}", cls.name)
 
-    def granted(self, environ: Mapping[str, str], wait: Wait) -> TPU:
-        """A queued resource is waited for until it is a slice, and that until it is made."""
-        return self._described(environ, wait) if self.tpu else self.prepared(environ)
-
     def prepared(self, environ: Mapping[str, str]) -> TPU:
         if self.tpu:
-            return self._described(environ, None)
+            return self._described(environ)
         found = None if self.hosts else tpu_worker(host_tpu_chips(), environ)
         hosts = self.hosts if found is None else tuple(map(Host, found.hosts))
         if not hosts:
@@ -141,26 +128,23 @@ class TPU(SSH):
         if not self.logins:
             return super().typed(command)
         # gcloud's dry run makes no key known to the slice: only a login by gcloud does.
-        login = [*self._gcloud("tpu-vm", "ssh"), f"--worker={command.hosts[0]}", "--command=true"]
+        login = [*self._gcloud("ssh"), f"--worker={command.hosts[0]}", "--command=true"]
         return shlex.join(login)
 
     # -- gcloud
 
-    def _gcloud(self, kind: str, verb: str, name: str = "") -> list[str]:
-        """A command on the slice, or on another resource of this name."""
+    def _gcloud(self, verb: str, kind: str = "tpu-vm") -> list[str]:
+        """A command on the slice."""
         user = f"{self.user}@" if self.user and verb == "ssh" else ""
         return [
-            "gcloud", "compute", "tpus", kind, verb, f"{user}{name or self.tpu}",
+            "gcloud", "compute", "tpus", kind, verb, f"{user}{self.tpu}",
             *([f"--zone={self.zone}"] if self.zone else []),
             *([f"--project={self.project}"] if self.project else []),
             *(["--internal-ip"] if self.internal_ip and verb == "ssh" else []),
         ]  # fmt: skip
 
-    def _described(self, environ: Mapping[str, str], wait: Wait | None) -> TPU:
+    def _described(self, environ: Mapping[str, str]) -> TPU:
         """With the slice's hosts, and how to log in to them.
-
-        Args:
-          wait: how a slice that is not there yet is waited for; None: it is an error.
 
         Raises:
           LauncherUnavailable: there is no gcloud.
@@ -171,120 +155,64 @@ class TPU(SSH):
                 "There is no gcloud on this machine.",
                 "Install the Google Cloud CLI, or name the slice's hosts: --hosts t0,t1",
             )
-        name, node = self._awaited(environ, wait)
+        describe = [*self._gcloud("describe"), "--format=json"]
+        said = self._run(environ, describe)
+        try:
+            node = dict(json.loads(said))
+        except ValueError:
+            raise LaunchError(f"gcloud's answer is not understood: {said[:200]!r}.") from None
+        state, health = node.get("state") or "not READY", str(node.get("health", "HEALTHY"))
+        if state != "READY":
+            stopped = state in ("STOPPED", "STOPPING")
+            raise LaunchError(
+                f"The TPU slice {self.tpu} is {state}.",
+                f"Start it: {shlex.join(self._gcloud('start'))}"
+                if stopped
+                else f"Start again once it is READY: {shlex.join(describe[:-1])}",
+            )
         addresses = endpoints(node, self.internal_ip)
         if not addresses or not all(addresses):
             which = addresses.index("") if addresses else 0
-            why = node.get("healthDescription") or node.get("health") or "no reason is given"
             raise LaunchError(
-                f"The TPU slice {name} lacks a host: worker {which} has no address ({why}).",
+                f"The TPU slice {self.tpu} lacks a host: worker {which} has no address ({health}).",
                 "A slice that lacks a host can't compute: repair it, or create it again.",
             )
-        health = str(node.get("health", "HEALTHY"))
-        named = replace(self, tpu=name, health="" if health == "HEALTHY" else health)
+        named = replace(self, health="" if health == "HEALTHY" else health)
         # With a login of the user's own gcloud is not asked for one.
         if self.ssh_config or self.jump or self.port or self.ssh != ("ssh",):
             plain = tuple(Host(address, user=self.user) for address in addresses)
             return replace(named, hosts=plain)._as_ssh(environ)
-        argv = [*named._gcloud("tpu-vm", "ssh"), "--worker=all", "--dry-run", "--command=true"]
+        argv = [*self._gcloud("ssh"), "--worker=all", "--dry-run", "--command=true"]
         lines = self._run(environ, argv).splitlines()
         logins = tuple(filter(None, map(parse_login, lines)))
         if len(logins) != len(addresses):
             raise LaunchError(
-                f"The TPU slice {name} has {len(addresses)} hosts, and gcloud logs in to "
+                f"The TPU slice {self.tpu} has {len(addresses)} hosts, and gcloud logs in to "
                 f"{len(logins)}.",
                 f"Try: {shlex.join(argv)}",
             )
-        hosts = tuple(Host(f"{name}-w{worker}") for worker in range(len(logins)))
+        hosts = tuple(Host(f"{self.tpu}-w{worker}") for worker in range(len(logins)))
         return replace(named, hosts=hosts, logins=logins)
 
-    def _awaited(
-        self, environ: Mapping[str, str], wait: Wait | None
-    ) -> tuple[str, Mapping[str, Any]]:
-        """(the slice's name, what gcloud says of it) once it is READY.
-
-        Raises:
-          LaunchError: it is not, and is not waited for, or never will be.
-        """
-        before, misses = "", 0
-        while True:
-            try:
-                name, node, pending = self._look(environ)
-                misses = 0
-            except _NoAnswer:
-                misses += 1
-                if wait is None or not before or misses == MISSES:
-                    raise
-                pending = before  # a wait of an hour does not end with a network's bad minute
-            if not pending:
-                return name, node
-            delete = shlex.join(self._gcloud("queued-resources", "delete"))
-            if wait is None:
-                raise LaunchError(f"{pending}.", "A start waits for it: --timeout 3600")
-            if (left_s := wait.left_s()) <= 0:
-                raise LaunchError(
-                    f"The TPU was not ready in time: {pending}.",
-                    f"Wait longer: --timeout 3600   A queued request stays: {delete} cancels it",
-                )
-            before = pending
-            wait.say(f"waiting for the TPU: {pending} ...")
-            wait.pause(min(POLL_S, left_s))
-
-    def _look(self, environ: Mapping[str, str]) -> tuple[str, Mapping[str, Any], str]:
-        """(the slice's name, what gcloud says of it, what it has to wait for).
-
-        Raises:
-          LaunchError: there is none, or never will be.
-        """
-        name = self.tpu
-        try:
-            node = self._ask(environ, "tpu-vm", name)
-        except _NoAnswer as error:
-            if "NOT_FOUND" not in error.message:
-                raise
-            try:
-                resource = self._ask(environ, "queued-resources", name)
-            except _NoAnswer as other:
-                raise (error if "NOT_FOUND" in other.message else other) from None
-            state = resource.get("state", "")
-            state = state.get("state", "") if isinstance(state, Mapping) else state
-            if state in QUEUED:
-                return name, {}, f"the queued resource {name} is {state}"
-            name = node_of(resource, name, state)
-            node = self._ask(environ, "tpu-vm", name)
-        state = str(node.get("state", ""))
-        if state in COMING:
-            return name, node, f"the slice {name} is {state}"
-        if state != "READY":
-            start = shlex.join(self._gcloud("tpu-vm", "start", name))
-            hint = f"Start it: {start}" if state in ("STOPPED", "STOPPING") else ""
-            raise LaunchError(f"The TPU slice {name} is {state or 'not READY'}.", hint)
-        return name, node, ""
-
-    def _ask(self, environ: Mapping[str, str], kind: str, name: str) -> dict[str, Any]:
-        said = self._run(environ, [*self._gcloud(kind, "describe", name), "--format=json"])
-        try:
-            return dict(json.loads(said))
-        except ValueError:
-            raise LaunchError(f"gcloud's answer is not understood: {said[:200]!r}.") from None
-
-    @staticmethod
-    def _run(environ: Mapping[str, str], argv: Sequence[str]) -> str:
+    def _run(self, environ: Mapping[str, str], argv: Sequence[str]) -> str:
         """What a command of gcloud's prints.
 
         Raises:
-          _NoAnswer: it failed.
+          LaunchError: it failed.
         """
         hint = f"Try: {shlex.join(argv)}"
         try:
             done = run_briefly([*argv, "--quiet"], GCLOUD_S, environ)
         except subprocess.TimeoutExpired:
-            raise _NoAnswer(f"gcloud did not answer within {GCLOUD_S:.0f} s.", hint) from None
+            raise LaunchError(f"gcloud did not answer within {GCLOUD_S:.0f} s.", hint) from None
         if done.returncode == 0:
             return done.stdout
         errors = [line for line in done.stderr.splitlines() if "ERROR" in line]
         said = errors[0] if errors else last_line(done.stderr.splitlines())
-        raise _NoAnswer(f'gcloud {how_it_ended(done.returncode)}. It says: "{said}"', hint)
+        if "NOT_FOUND" in said:
+            queued = shlex.join(self._gcloud("describe", "queued-resources"))
+            hint += f"   A queued resource's slice has a name of its own: {queued}"
+        raise LaunchError(f'gcloud {how_it_ended(done.returncode)}. It says: "{said}"', hint)
 
 
 def parse_login(line: str) -> tuple[str, ...]:
@@ -304,25 +232,3 @@ def endpoints(node: Mapping[str, Any], internal: bool) -> list[str]:
         external = (one.get("accessConfig") or {}).get("externalIp")
         found.append(str((not internal and external) or one.get("ipAddress", "")))
     return found
-
-
-def node_of(resource: Mapping[str, Any], name: str, state: str) -> str:
-    """The slice that a queued resource has become.
-
-    Raises:
-      LaunchError: it has not, or it is several.
-    """
-    if state != "ACTIVE":
-        data = told.get("failedData", {}) if isinstance(told := resource.get("state"), dict) else {}
-        why = data.get("error", {}).get("message", "")
-        said = f' Google says: "{why}"' if why else ""
-        told = f"The queued resource {name} is {state or 'not ACTIVE'}, not a slice.{said}"
-        raise LaunchError(told, "It will not become one. Delete it, and request it again.")
-    nodes = (resource.get("tpu") or {}).get("nodeSpec", [])
-    names = [str(node["nodeId"]) for node in nodes if node.get("nodeId")]
-    if len(names) != 1:
-        raise LaunchError(
-            f"The queued resource {name} has {len(names)} slices ({', '.join(names)}).",
-            "A cluster runs on one slice. Name it: --tpu NAME",
-        )
-    return names[0]

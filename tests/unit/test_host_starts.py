@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ from jaxcluster.allocation.placing import in_order, place
 from jaxcluster.cluster import events, make_spec
 from jaxcluster.cluster.starting import dry_run, start_world
 from jaxcluster.errors import LaunchError, UsageError
-from jaxcluster.launchers.base import STOPPED, Wait
-from jaxcluster.launchers.commands import StartedAgent
+from jaxcluster.launchers.base import STOPPED
+from jaxcluster.launchers.commands import Launch, StartedAgent
 from jaxcluster.launchers.slurm import Slurm
 from jaxcluster.records import claims
 
@@ -94,16 +93,20 @@ def test_a_start_that_waits_in_a_queue_is_stopped_from_another_thread(
 ) -> None:
     """As by Cancel in the sidebar: no agent is there yet, and nobody listens to ranks."""
 
-    def queued(self: Slurm, environ: Mapping[str, str], wait: Wait) -> Slurm:
-        wait.say("in the queue")
-        wait.pause(1000)
-        raise AssertionError("it was not stopped")
+    def queued(
+        self: Launch, timeout_s: float, progress: Callable[[str], None], stopped: threading.Event
+    ) -> None:
+        progress("in the queue")
+        assert stopped.wait(1000)
+        raise LaunchError(STOPPED)
 
     def told(line: str) -> None:
-        assert line == "in the queue" and events.course is not None
-        threading.Thread(target=events.course.cancel).start()
+        assert events.course is not None
+        if line == "agents: in the queue":
+            threading.Thread(target=events.course.cancel).start()
 
-    monkeypatch.setattr(Slurm, "granted", queued)
+    monkeypatch.setattr(Slurm, "prepared", lambda self, environ: self)
+    monkeypatch.setattr(Launch, "start", queued)
     with pytest.raises(LaunchError, match=STOPPED):
         start_world(make_spec(launcher="slurm", nodes="2"), told)
 

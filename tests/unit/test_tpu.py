@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,9 @@ from jaxcluster.engine import bootstrap
 from jaxcluster.errors import LaunchError, LauncherUnavailable, PlanError, UsageError
 from jaxcluster.host.tpus import TpuWorker, wait_for_libtpu
 from jaxcluster.launchers import tpu as module
-from jaxcluster.launchers.base import AgentOptions, End, Wait
+from jaxcluster.launchers.base import AgentOptions, End
 from jaxcluster.launchers.hosts import Host, parse_hosts
-from jaxcluster.launchers.tpu import TPU, node_of, parse_login
+from jaxcluster.launchers.tpu import TPU, parse_login
 from jaxcluster.plan.placement import plan_ranks
 from jaxcluster.wire import ClusterSpec, EngineFacts, InitializeRequest
 
@@ -38,7 +38,6 @@ NODE = {
 }
 OPTIONS = "-i /h/.ssh/google_compute_engine -o CheckHostIP=no -o HostKeyAlias=tpu.1-{n}-ab"
 LINE = f"/usr/bin/ssh -T {OPTIONS} me@34.1.2.{{address}} -- true"
-RESOURCE = {"state": {"state": "ACTIVE"}, "tpu": {"nodeSpec": [{"nodeId": "pod"}]}}
 NOT_FOUND = (
     "ERROR: (gcloud.compute.tpus.tpu-vm.describe) NOT_FOUND: Resource "
     "'projects/p/locations/us-central2-b/nodes/mine' was not found. This command is authenticated "
@@ -58,6 +57,7 @@ The [tpu] resource is not properly specified.
 Failed to find attribute [project]. The attribute can be set in the following ways:
 - provide the argument `tpu` on the command line with a fully specified name
 """
+DESCRIBE = "gcloud compute tpus tpu-vm describe pod --zone=us-central2-b"
 AGENT = AgentOptions("main", "k" * 64, "python3")
 
 
@@ -146,12 +146,6 @@ def test_ranks_are_one_on_each_host_or_as_many_as_were_asked_for(cloud: Cloud) -
         cloud.prepared(num_processes=3).render(AGENT, "/f")
 
 
-def test_a_queued_resource_stands_for_its_slice(cloud: Cloud) -> None:
-    cloud.says("tpu-vm describe mine", "", NOT_FOUND, 1)
-    cloud.says("queued-resources describe mine", json.dumps(RESOURCE))
-    assert [host.name for host in cloud.prepared(tpu="mine").hosts] == ["pod-w0", "pod-w1"]
-
-
 def test_a_slice_that_is_not_well_is_told(cloud: Cloud) -> None:
     cloud.knows("pod", {**NODE, "health": "UNHEALTHY_MAINTENANCE"})
     notes = cloud.prepared().render(AGENT, "/f").notes
@@ -166,10 +160,9 @@ def test_a_slice_that_is_not_well_is_told(cloud: Cloud) -> None:
 @pytest.mark.parametrize(
     ("state", "hint"),
     [
-        ("CREATING", "A start waits for it: --timeout 3600"),
+        ("CREATING", f"Start again once it is READY: {DESCRIBE}"),
         ("STOPPED", "Start it: gcloud compute tpus tpu-vm start pod --zone=us-central2-b"),
-        ("PREEMPTED", ""),
-        ("", ""),
+        ("", f"Start again once it is READY: {DESCRIBE}"),
     ],
 )
 def test_a_slice_that_is_not_ready_is_told(cloud: Cloud, state: str, hint: str) -> None:
@@ -194,117 +187,21 @@ def test_a_host_that_gcloud_does_not_log_in_to_is_told(cloud: Cloud) -> None:
         cloud.prepared()
 
 
-@pytest.mark.parametrize(
-    ("resource", "said"),
-    [
-        ({"state": {"state": "SUSPENDED"}}, "mine is SUSPENDED, not a slice"),
-        (
-            {"state": {"state": "FAILED", "failedData": {"error": {"code": 8, "message": "No!"}}}},
-            'mine is FAILED, not a slice. Google says: "No!"',
-        ),
-        ({"state": "FAILED"}, "is FAILED, not a slice"),
-        ({}, "is not ACTIVE"),
-        (
-            {"state": {"state": "ACTIVE"}, "tpu": {"nodeSpec": [{"nodeId": "a"}, {"nodeId": "b"}]}},
-            r"has 2 slices \(a, b\)",
-        ),
-        ({"state": {"state": "ACTIVE"}, "tpu": None}, "has 0 slices"),
-    ],
-)
-def test_a_queued_resource_that_is_no_slice_is_told(resource: Any, said: str) -> None:
-    state = resource.get("state", "")
-    with pytest.raises(LaunchError, match=said):
-        node_of(resource, "mine", state["state"] if isinstance(state, dict) else state)
-
-
-class Course:
-    """A start that waits: what it is told, and what each further look at the cloud shows."""
-
-    def __init__(self, *looks: Callable[[], None], left_s: float = 100) -> None:
-        self.looks, self.left_s, self.told = list(looks), left_s, list[str]()
-        self.wait = Wait(lambda: self.left_s, self.told.append, self.pause)
-
-    def pause(self, seconds: float) -> None:
-        self.left_s -= seconds
-        self.looks.pop(0)()
-
-
-def test_a_queued_resource_is_waited_for_with_its_state_shown(cloud: Cloud) -> None:
-    def is_state(state: str) -> Callable[[], None]:
-        body = json.dumps({**RESOURCE, "state": {"state": state}})
-        return lambda: cloud.says("queued-resources describe mine", body)
-
-    cloud.says("tpu-vm describe mine", "", NOT_FOUND, 1)
-    is_state("WAITING_FOR_RESOURCES")()
-    course = Course(
-        lambda: cloud.says("queued-resources describe mine", "", "ERROR: timed out\n", 1),
-        is_state("PROVISIONING"),
-        lambda: (is_state("ACTIVE")(), cloud.knows("pod", {**NODE, "state": "CREATING"})),
-        lambda: cloud.knows("pod"),
-    )
-    ready = TPU((), tpu="mine").granted(cloud.environ, course.wait)
-    assert [host.name for host in ready.hosts] == ["pod-w0", "pod-w1"]
-    waits = "waiting for the TPU: the queued resource mine is WAITING_FOR_RESOURCES"
-    assert course.told[0] == f"{waits} ..."
-    assert [line.partition(" is ")[2].split()[0] for line in course.told] == [
-        "WAITING_FOR_RESOURCES",
-        "WAITING_FOR_RESOURCES",  # gcloud had no answer
-        "PROVISIONING",
-        "CREATING",
-    ]
-    assert not course.looks
-
-
-def test_the_end_of_a_wait_is_told(cloud: Cloud) -> None:
-    def is_state(state: str) -> None:
-        cloud.says("queued-resources describe mine", json.dumps({"state": {"state": state}}))
-
-    def stop() -> None:
-        raise LaunchError("The start was stopped.")
-
-    cloud.says("tpu-vm describe mine", "", NOT_FOUND, 1)
-    launcher = TPU((), tpu="mine", zone="z")
-    is_state("ACCEPTED")
-    with pytest.raises(LaunchError, match=r"not ready in time: the queued .* ACCEPTED") as late:
-        launcher.granted(cloud.environ, Course(*[lambda: None] * 9, left_s=12).wait)
-    assert "--timeout 3600" in late.value.hint
-    delete = "gcloud compute tpus queued-resources delete mine --zone=z"
-    assert delete in late.value.hint
-    with pytest.raises(LaunchError, match="The start was stopped"):
-        launcher.granted(cloud.environ, Course(stop).wait)
-    with pytest.raises(LaunchError, match="mine is FAILED, not a slice"):
-        launcher.granted(cloud.environ, Course(lambda: is_state("FAILED")).wait)
-    is_state("ACCEPTED")
-    gone = Course(*[lambda: cloud.says("tpu-vm describe mine", "", NO_LOGIN, 1)] * 9)
-    with pytest.raises(LaunchError, match="You do not currently have an active account"):
-        launcher.granted(cloud.environ, gone.wait)
-    assert len(gone.told) == module.MISSES
-
-
-def test_a_slice_that_is_there_is_looked_at_once(cloud: Cloud) -> None:
-    course = Course()
-    assert TPU((), tpu="pod", zone="z").granted(cloud.environ, course.wait).num_processes is None
-    assert len(cloud.asked) == 2 and not course.told
-    cloud.knows("pod", {**NODE, "state": "STOPPED"})
-    with pytest.raises(LaunchError, match="is STOPPED"):
-        TPU((), tpu="pod", zone="z").granted(cloud.environ, course.wait)
-
-
 @pytest.mark.parametrize("stderr", [NO_LOGIN, NO_PROJECT, NOT_FOUND])
 def test_what_gcloud_refuses_is_told_in_its_words(cloud: Cloud, stderr: str) -> None:
     cloud.says("tpu-vm describe pod", "", stderr, 1)
-    cloud.says("queued-resources describe pod", "", "ERROR: NOT_FOUND", 1)
     with pytest.raises(LaunchError) as caught:
         cloud.prepared()
     assert caught.value.message == f'gcloud ended with code 1. It says: "{stderr.splitlines()[0]}"'
     assert caught.value.hint.startswith("Try: gcloud compute tpus tpu-vm describe pod")
+    queued = "gcloud compute tpus queued-resources describe pod --zone=us-central2-b"
+    assert (queued in caught.value.hint) == (stderr == NOT_FOUND)
 
 
 def test_a_gcloud_that_fails_ends_the_start(cloud: Cloud, tmp_path: Path) -> None:
     cloud.says("tpu-vm describe pod", "", NO_LOGIN, 1)
     with pytest.raises(LaunchError, match="You do not currently have an active account"):
         cloud.prepared()
-    assert len(cloud.asked) == 1  # what else there is of that name is no question then
     cloud.says("tpu-vm describe pod", "no JSON")
     with pytest.raises(LaunchError, match="answer is not understood: 'no JSON'"):
         cloud.prepared()
