@@ -251,7 +251,7 @@ class Allocation:
         plan = launcher.render(agent, str(self._launch_folder(launcher)))
         self._counts = plan.ranks
         check_files(0, plan.num_hosts)
-        fleet = Fleet(keys, lambda: launcher.ended(plan))
+        fleet = Fleet(keys)
         folders = [self.folder, *([self._shared] if self._shared is not None else [])]
         launch = launcher.launch(
             plan, on_end=fleet.ended, on_notice=_note, folders=folders,

@@ -39,7 +39,7 @@ from jaxcluster.wire.sockets import Buffer
 
 CUT_S = 15.0  # without a connection before a host is given up; its agent ends by itself after 20
 LOOK_S = 0.5
-REASON_S = 12.0  # for a launcher to say why an agent was ended: sbatch looks now and then
+REASON_S = 5.0  # for a launcher's command to end, and so to say why an agent was ended
 ENDED_BY_OTHERS = re.compile("SIGTERM|SIGHUP|standard input")
 CONNECT_S = 20.0
 QUIT_S = 5.0  # all agents together; who has not heard it ends with its input, or its lease
@@ -148,8 +148,6 @@ class Fleet:
 
     Args:
       keys: the owner's.
-      reason: asks the launcher why all agents have ended; it may take seconds. None while that is
-        not known.
       owns: whether this process started them: they end where it can't reach them.
       is_here: whether this machine is the only one.
 
@@ -159,18 +157,11 @@ class Fleet:
         that may wait for a host's answer.
     """
 
-    def __init__(
-        self,
-        keys: Keys,
-        reason: Callable[[], Reason | None] | None = None,
-        *,
-        owns: bool = True,
-        is_here: bool = False,
-    ) -> None:
+    def __init__(self, keys: Keys, *, owns: bool = True, is_here: bool = False) -> None:
         self.owns, self.is_here = owns, is_here
         self.hosts: list[Host] = []
         self.on_event: OnEvent | None = None
-        self._agents, self._reason = Agents(keys), reason
+        self._agents = Agents(keys)
         self._events: wire.Inbox[Heard | None] = wire.Inbox()
         self._ending: dict[Host, tuple[float, str]] = {}  # not later than, why
         self._refusing: dict[Host, float] = {}  # since when
@@ -396,8 +387,6 @@ class Fleet:
             why = host.why or "its agent has ended"
             if self.owns and ENDED_BY_OTHERS.search(why):  # its launcher may know who, and why
                 self._ending[host] = time.monotonic() + REASON_S, why
-                if len(self._ending) == 1 and self._reason is not None:
-                    threading.Thread(target=self._ask_reason, daemon=True).start()
             else:
                 self._lose(host, why, True)
         elif isinstance(event, Reason):
@@ -407,14 +396,6 @@ class Fleet:
             if isinstance(event, forks.Exit) and not host.is_here:
                 event = replace(event, host=host.name)
             self.on_event(event)
-
-    def _ask_reason(self) -> None:
-        """Ask the launcher until it knows, or nobody waits for it any more."""
-        assert self._reason is not None
-        while self._ending and not self._closed:
-            if (found := self._reason()) is not None:
-                return self.ended(range(len(self.hosts)), found)
-            time.sleep(LOOK_S)
 
     def _lose(self, host: Host, why: str, gone: bool) -> None:
         """``gone``: its agent has ended, or will; else that is not known here."""

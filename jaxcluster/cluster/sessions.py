@@ -92,9 +92,7 @@ def start_once(spec: wire.ClusterSpec, progress: Progress | None = None) -> str:
 def offer(spec: wire.ClusterSpec) -> str:
     """A line on the allocation that a start without ``--launcher`` has not taken; else ""."""
     found = detection.find() if spec.any_launcher else None
-    if found is None or found.num_processes == spec.num_processes:
-        return ""
-    return found.offer
+    return found.offer if found is not None else ""
 
 
 def _leave_ended() -> None:

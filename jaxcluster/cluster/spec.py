@@ -82,7 +82,7 @@ def make_spec(
     }
     num_processes, launcher = own.get("num_processes"), own.get("launcher") or LOCAL
     if launcher == "auto":
-        launcher, typed, num_processes = _taken(typed, num_processes)
+        launcher = _taken(typed, num_processes)
     else:
         launcher_of(launcher, typed, num_processes)
     env = dict(own.get("env", {}))
@@ -179,10 +179,8 @@ def _as_typed(name: str, value: Any) -> str | bool | list[str]:
     return [*value] if isinstance(value, Sequence) else str(value)
 
 
-def _taken(
-    typed: dict[str, Any], num_processes: int | None
-) -> tuple[str, dict[str, Any], int | None]:
-    """(launcher, its options, number of ranks) for the allocation that this process runs in.
+def _taken(typed: Mapping[str, Any], num_processes: int | None) -> str:
+    """The launcher for the allocation that this process runs in.
 
     Raises:
       UsageError: it can't be taken, or what was typed is not for it.
@@ -196,12 +194,11 @@ def _taken(
             "On this machine alone: --launcher local",
         )
     try:
-        launcher_of(found.launcher, {**found.options, **typed}, num_processes)
+        launcher_of(found.launcher, typed, num_processes)
     except UsageError as error:
         told = f"--launcher auto: this notebook runs in {found.what}. {error.message}"
         raise UsageError(told, error.hint) from None
-    n = found.num_processes if num_processes is None else num_processes
-    return found.launcher, {**found.options, **typed}, n
+    return found.launcher
 
 
 def resized(

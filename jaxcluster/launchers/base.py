@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 FENCE = "--fence"  # the last argument of a successor: it first ends an older agent on its host
 LEASE_S = 20.0  # an agent without its owner's connection ends after this
-AT_ONCE = 8  # logins through one jump host; sshd drops more ("MaxStartups 10:30:100")
 ANNOUNCEMENT = "jaxcluster-agent"
 STOPPED = "The start was stopped."
 
@@ -132,17 +131,11 @@ class Command(Task):
     Attributes:
       hosts: the numbers of the hosts on which it starts an agent.
       python: what its agents are started with there, for messages.
-      announces_in: the file in which its agents' lines come; empty where they come on its output.
-      says_in: a file with what went wrong, beside its own standard error.
-      through: the jump host; at most ``AT_ONCE`` commands log in through one at a time.
       tried_again: what it says (a pattern) where it may be run again; empty for never.
     """
 
     hosts: tuple[int, ...]
     python: str = ""
-    announces_in: str = ""
-    says_in: str = ""
-    through: str = ""
     tried_again: str = ""
 
 
@@ -222,6 +215,7 @@ class Launcher(ABC):
     takes: ClassVar[str] = ""
     python: ClassVar[str] = ""
     platform: ClassVar[str] = ""
+    shares_folder: ClassVar[bool] = False
     refused: ClassVar[str] = ""
 
     @classmethod
@@ -245,10 +239,6 @@ class Launcher(ABC):
     def found_around(cls, around: Surroundings) -> Inside | None:
         """The allocation that this process runs in, if it is of this launcher's kind."""
         return None
-
-    @property
-    def shares_folder(self) -> bool:
-        return False
 
     def prepared(self, environ: Mapping[str, str]) -> Launcher:
         """This launcher with what only this machine can say filled in.
@@ -307,13 +297,6 @@ class Launcher(ABC):
         """
         return "", 0.0
 
-    def ended(self, plan: LaunchPlan) -> Reason | None:
-        """Why all agents have ended, where that is known before the command's own end.
-
-        None: it isn't known, or they have not.
-        """
-        return None
-
     def successor(self, plan: LaunchPlan, number: int, name: str) -> Command | None:
         """The command that starts a new agent on one host; None where there is none.
 
@@ -370,7 +353,5 @@ def _about(command: Command) -> Iterator[str]:
         yield "its standard input is kept open; the agents end with it"
     if command.socket:
         yield f"its agent is reached at {command.socket}"
-    if command.announces_in:
-        yield f"the agents report in {command.announces_in}"
     if command.cancel:
         yield f"at the end: {shlex.join(command.cancel)}"

@@ -15,12 +15,13 @@ import itertools
 import json
 import math
 import os
+import random
 import re
 import shlex
 import sys
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,7 +32,6 @@ from jaxcluster import wire
 from jaxcluster.agent.report import AgentFacts
 from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.base import (
-    AT_ONCE,
     STOPPED,
     Command,
     End,
@@ -44,10 +44,10 @@ from jaxcluster.supervision import guard, starting
 from jaxcluster.supervision.ends import end_group, let_go
 from jaxcluster.supervision.processes import start_time
 
-TRIES = 3
-TRY_AGAIN_S = 0.5  # before the second try
+TRIES = 5
+TRY_AGAIN_S, MOST_S = 0.5, 2.0  # before the second try, and each further one
 KEPT_LINES = 60  # of a command's output
-LOOK_S = 0.1  # how often a file of announcements is read
+LOOK_S = 0.1  # how often a start that waits looks whether it is stopped
 OTHERS_S = 1.0  # after the first host that can't be used, for others to be told with it
 MOST_NAMES = 8  # of hosts in one message
 STOP_S = 30.0
@@ -90,7 +90,6 @@ class Run:
     agents: list[StartedAgent] = field(default_factory=list)
     out: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     err: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
-    read_to: dict[str, int] = field(default_factory=dict)  # of its files
     trouble: Reason | None = None  # what an agent has said of itself
     has_ended: bool = False
     code: int | None = None  # its exit status; None: the guard was killed, or it runs
@@ -101,32 +100,14 @@ class Run:
 
     @cached_property
     def not_before(self) -> float:
-        """When it may be run: a first try at once, each further one after twice as long."""
-        wait_s = TRY_AGAIN_S * 2 ** (self.tries - 2) if self.tries > 1 else 0.0
-        return time.monotonic() + wait_s
+        """When it may be run: a first try at once, the others later, and not all together."""
+        most_s = min(TRY_AGAIN_S * 2 ** (self.tries - 1), MOST_S) if self.tries > 1 else 0.0
+        return time.monotonic() + random.uniform(most_s / 2, most_s)
 
     def may_be_tried_again(self) -> bool:
         """Whether it was none of its own that has ended it."""
         again, said = self.command.tried_again, "\n".join(self.err)
         return bool(again and self.tries < TRIES and re.search(again, said)) and not self.is_ready
-
-    def read(self) -> None:
-        """Take in the new lines of the files in which its agents announce themselves, and fail."""
-        for line in self._lines(self.command.announces_in) if not self.is_ready else ():
-            self.take(line)
-        self.err.extend(self._lines(self.command.says_in))
-
-    def _lines(self, path: str) -> list[str]:
-        """A file's new lines. It is opened each time: a shared file system shows it as of then."""
-        try:
-            with open(path, "rb") as file:
-                file.seek(self.read_to.get(path, 0))
-                data = file.read(1 << 20)
-        except OSError:
-            return []
-        whole = data[: data.rfind(b"\n") + 1]
-        self.read_to[path] = self.read_to.get(path, 0) + len(whole)
-        return whole.decode(errors="replace").splitlines()
 
     def take(self, line: str) -> None:
         """A line of its output."""
@@ -335,7 +316,7 @@ class Launch:
         progress: Callable[[str], None],
         stopped: threading.Event,
     ) -> list[StartedAgent]:
-        """The agents of these commands: few logins at once, some tried again.
+        """The agents of these commands, of which some are tried again.
 
         Raises:
           LaunchError: why not.
@@ -346,14 +327,10 @@ class Launch:
         told, waits = "", ""
         while True:
             now = time.monotonic()
-            busy = Counter(run.command.through for run in runs if not run.is_ready)
             for run in [run for run in due if run.not_before <= now and not failed]:
-                if not run.command.through or busy[run.command.through] < AT_ONCE:
-                    busy[run.command.through] += 1
-                    due.remove(run)
-                    runs.append(self._run(run))
+                due.remove(run)
+                runs.append(self._run(run))
             for run in list(runs):
-                run.read()
                 if run.trouble is None and run.has_ended and run.may_be_tried_again():
                     runs.remove(run)
                     due.append(Run(run.command, run.tries + 1))
@@ -468,7 +445,6 @@ class Launch:
             return GUARD_KILLED
         if run.trouble is not None:
             return run.trouble
-        run.read()
         end = End(run.command, run.code, tuple(run.err), tuple(run.out), run.is_ready)
         return self.launcher.explain(self.plan, end)
 

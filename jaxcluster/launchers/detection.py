@@ -1,4 +1,4 @@
-"""The allocation that this process runs in: Slurm's, a batch system's, mpiexec's or a TPU slice's.
+"""The allocation that this process runs in: Slurm's, a batch system's or a TPU slice's.
 
 ``find`` says what it is, what to type for it, and how many ranks it stands for: as many as JAX's
 own cluster detection (``jax/_src/clusters`` of jax 0.10.2 and 0.12) would number there, and in the
@@ -7,17 +7,13 @@ same order. Each launcher says it of its own kind (``Launcher.found_around``).
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-
-import psutil
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from jaxcluster.host.facts import host_tpu_chips
 from jaxcluster.host.tpus import TpuWorker, tpu_worker
-from jaxcluster.options import written
 from jaxcluster.options.known import known
 
 
@@ -28,34 +24,23 @@ class Inside:
     Attributes:
       what: what it is: "Slurm's job 6 (2 nodes, 4 tasks)".
       launcher: what ``--launcher`` takes for it.
-      options: what else is typed for it, by the options' names.
-      num_processes: what ``-n`` takes for it; None where the launcher knows, or the devices decide.
       obstacle: why it can't be taken as it stands, and what can be done; empty where it can.
       is_offered: whether it is worth a word to who has not asked for it.
     """
 
     what: str
     launcher: str
-    options: Mapping[str, str] = field(default_factory=dict)
-    num_processes: int | None = None
     obstacle: str = ""
     is_offered: bool = True
-
-    @property
-    def typed(self) -> str:
-        """What is typed behind ``%jaxcluster start`` to take it."""
-        launcher = self.launcher if self.launcher != "local" else None
-        given = {"num_processes": self.num_processes, "launcher": launcher, **self.options}
-        return written.line(given)
 
     @property
     def offer(self) -> str:
         """One line that says so to who has started elsewhere; nothing where it can't be taken."""
         if self.obstacle or not self.is_offered:
             return ""
-        always = "" if self.launcher == "local" else "   (or always: --launcher auto)"
         return (
-            f"This notebook runs in {self.what}. To use it: %jaxcluster start {self.typed}{always}"
+            f"This notebook runs in {self.what}. To use it: %jaxcluster start --launcher "
+            f"{self.launcher}   (or always: --launcher auto)"
         )
 
 
@@ -68,14 +53,6 @@ class Surroundings:
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         self.environ = environ
-
-    def ancestors(self) -> Sequence[Sequence[str]]:
-        """The command lines of the processes above it, the nearest first."""
-        found: list[list[str]] = []
-        with contextlib.suppress(psutil.Error):  # of one that is gone, or another user's
-            for one in psutil.Process().parents():
-                found.append(one.cmdline())
-        return found
 
     def worker(self) -> TpuWorker | None:
         """Which host of a TPU slice this is; takes up to ``tpus.ASK_S`` on a TPU host."""
@@ -90,8 +67,7 @@ class Surroundings:
 def find(around: Surroundings | None = None) -> Inside | None:
     """The allocation that this process runs in; None where it is in none.
 
-    The first launcher's counts that knows one: what mpiexec has started has no more hosts than the
-    job around it.
+    The first launcher's counts that knows one.
     """
     here = around or Surroundings()
     found = (launcher.found_around(here) for launcher in known().launchers.values())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,14 +53,12 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
     """The hosts of ``--hosts``, in the order given.
 
     Each is ``[USER@]HOST[:RANKS[:PORT]]``. IPv6 addresses stand in brackets, ``[fe80::1]:2``;
-    ``n[01-04,07]:2`` names five hosts, as Slurm writes them.
+    ``n[01-04,07]:2`` names five hosts, as Slurm writes them. ``h1,h1`` is ``h1:2``, as for mpiexec.
 
     Raises:
-      UsageError: a word is not a host, or a host is there twice. It names the word.
+      UsageError: a word is not a host. It names the word.
     """
-    hosts = tuple(_parse(text, "--hosts", EXAMPLE))
-    _refuse_twins(hosts, "--hosts")
-    return hosts
+    return _merged(_parse(text, "--hosts", EXAMPLE))
 
 
 def named_hosts(hosts: str, file: str) -> tuple[Host, ...]:
@@ -94,8 +91,7 @@ def parse_hostfile(text: str, name: str) -> tuple[Host, ...]:
     """The hosts of a hostfile's text, in its order; ``name`` is for what is said.
 
     A line is a host as in ``--hosts``, with ``slots=2``, ``user=me`` and ``port=22`` behind it
-    (Open MPI, DeepSpeed), or a Slurm nodelist. Where a host has several lines of its name alone,
-    each stands for one rank (PBS_NODEFILE, LSF). ``#`` begins a comment.
+    (Open MPI, DeepSpeed), or a Slurm nodelist. ``#`` begins a comment.
 
     Raises:
       UsageError: a line is none of these, or the file names no host. It names line and word.
@@ -108,12 +104,7 @@ def parse_hostfile(text: str, name: str) -> tuple[Host, ...]:
             found += [replace(h, **settings) for h in _parse(words[0], where, FILE_EXAMPLE)]
     if not found:
         raise UsageError(f"The hostfile {name} names no host.", FILE_EXAMPLE)
-    times = Counter(map(_key, found))
-    if all(host.ranks is None for host in found) and len(times) < len(found):
-        first = {_key(host): host for host in reversed(found)}
-        return tuple(replace(first[key], ranks=times[key]) for key in times)
-    _refuse_twins(found, name)
-    return tuple(found)
+    return _merged(found)
 
 
 def expand_nodelist(text: str) -> tuple[str, ...]:
@@ -219,21 +210,20 @@ def _settings(words: Iterable[str], where: str) -> dict[str, Any]:
     return settings
 
 
-def _key(host: Host) -> tuple[str, int | None]:
-    """What makes two words the same host: a machine may have a container behind each port."""
-    return host.name.lower(), host.port
+def _merged(hosts: Iterable[Host]) -> tuple[Host, ...]:
+    """Each host once, with the ranks of all its words; then each word stands for one or more.
 
-
-def _refuse_twins(hosts: Iterable[Host], where: str) -> None:
-    seen: dict[tuple[str, int | None], Host] = {}
-    for host in hosts:
-        if (first := seen.get(_key(host))) is not None:
-            both = (first.ranks or 1) + (host.ranks or 1)
-            raise UsageError(
-                f"{where}: {host.name} is listed twice.",
-                f"List it once, with all its ranks: {replace(host, ranks=both)}",
-            )
-        seen[_key(host)] = host
+    Behind each port of a machine a container may be a host.
+    """
+    listed = list(hosts)
+    if len({(host.name.lower(), host.port) for host in listed}) == len(listed):
+        return tuple(listed)
+    found: dict[tuple[str, int | None], Host] = {}
+    for host in listed:
+        key, ranks = (host.name.lower(), host.port), host.ranks or 1
+        first = found.setdefault(key, replace(host, ranks=0))
+        found[key] = replace(first, ranks=(first.ranks or 0) + ranks)
+    return tuple(found.values())
 
 
 # ------------------------------------------------------------------------------------ nodelists

@@ -33,7 +33,7 @@ from jaxcluster.launchers.base import (
     agent_argv,
 )
 from jaxcluster.launchers.hosts import place_on
-from jaxcluster.launchers.quoting import sh_line
+from jaxcluster.launchers.quoting import join
 from jaxcluster.launchers.shared_options import NODES, NTASKS_PER_NODE
 from jaxcluster.options.table import Field, Option
 from jaxcluster.options.value_types import TEXT
@@ -68,6 +68,7 @@ class IPP(Launcher):
     name = "ipp"
     start = "--launcher ipp:pbs"
     example = "%jaxcluster start --launcher ipp:pbs --ipp-profile NAME --nodes 2 -n 4"
+    shares_folder = True
     takes = "one of ipyparallel's launchers"
     options = (
         Option("--ipp-profile", TEXT, "NAME", "an ipyparallel profile with its settings",
@@ -78,10 +79,6 @@ class IPP(Launcher):
     @classmethod
     def of(cls, given: dict[str, Any], num_processes: int | None, what: str = "") -> Self:
         return super().of({**given, "engines": what}, num_processes)
-
-    @property
-    def shares_folder(self) -> bool:
-        return True
 
     def prepared(self, environ: Mapping[str, str]) -> IPP:
         known = {point.name for point in entry_points(group="ipyparallel.engine_launchers")}
@@ -123,7 +120,7 @@ def script(agent: AgentOptions, folder: str) -> str:
     """
     mine = f"{shlex.quote(folder)}/agent-$(hostname)-$$"
     exports = [f"export {name}={shlex.quote(value)}" for name, value in agent.env]
-    line = f"exec {sh_line(agent_argv(agent), agent.python)} >{mine}.out 2>{mine}.err </dev/null"
+    line = f"exec {join(agent_argv(agent), agent.python)} >{mine}.out 2>{mine}.err </dev/null"
     return "\n".join(["#!/bin/sh", *exports, line]) + "\n"
 
 

@@ -6,7 +6,6 @@ in. The agents have no input that would end with us, so they live as long as mpi
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import shutil
@@ -15,12 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from jaxcluster.agent.report import launcher_number
 from jaxcluster.errors import LauncherUnavailable, UsageError
 from jaxcluster.launchers.base import AgentOptions, Command, Launcher, LaunchPlan, agent_command
 from jaxcluster.launchers.detection import Inside, Surroundings
 from jaxcluster.launchers.failures import run_briefly
-from jaxcluster.launchers.hosts import Host, expand_nodelist, parse_hostfile, place, read_hostfile
+from jaxcluster.launchers.hosts import Host, expand_nodelist, place, read_hostfile
 from jaxcluster.launchers.shared_options import HOSTFILE, NAMED_HOSTS
 from jaxcluster.launchers.ssh import NEVER_ASK
 from jaxcluster.options.table import Option
@@ -32,17 +30,6 @@ from jaxcluster.text import plural
 TERM_S = 10.0
 # A notebook's own; of a Slurm step's, mpiexec would believe that it is one of its tasks.
 DROPPED = ("JPY_PARENT_PID", "JPY_INTERRUPT_EVENT", "IPP_CONNECTION_INFO", "PMI_RANK", "PMIX_RANK")
-# What an mpiexec sets for its processes: one that is started by such a process must not read it.
-_SET_FOR_PROCESSES = re.compile(
-    r"OMPI_(COMM_WORLD|MCA_(orte|ess|pmix$|initial_wdir|num_procs|shmem_RUNTIME)|WORLD|ARGV|COMMAND"
-    r"|APP|NUM_APP|FIRST|FILE|UNIVERSE|TOOL)|PMIX?_|PRTE_(LAUNCHED|SHARED)|HYDI_|MPI_LOCAL"
-)
-# An mpiexec's process count and this process's place, whichever it is: Open MPI's, MPICH's.
-_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-_LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
-_LAUNCHERS = re.compile(r"(mpiexec|mpirun|orterun|prterun|prte)(\.\w+)*")
-_HOSTS = ("--host", "-host", "-H", "-hosts", "--hosts")
-_HOSTFILES = ("--hostfile", "-hostfile", "--machinefile", "-machinefile", "-f")
 
 
 @dataclass(frozen=True)
@@ -57,7 +44,6 @@ class MPI(Launcher):
       flavour: ``openmpi4``, ``openmpi5`` or ``mpich``; ``prepared`` asks the command.
       as_root: whether this user is root, which Open MPI refuses without being told to;
         ``prepared`` looks.
-      inherited: variables of an mpiexec that has started this process; ``prepared`` looks.
     """
 
     hosts: tuple[Host, ...] = ()
@@ -66,7 +52,6 @@ class MPI(Launcher):
     mpi_args: tuple[str, ...] = ()
     flavour: str = "openmpi4"
     as_root: bool = False
-    inherited: tuple[str, ...] = ()
 
     name = "mpi"
     start = "--launcher mpi -n 4"
@@ -80,7 +65,21 @@ class MPI(Launcher):
 
     @classmethod
     def found_around(cls, around: Surroundings) -> Inside | None:
-        return _batch_job(around) or _mpiexec(around)
+        environ = around.environ
+        jobs = (("PBS_JOBID", "PBS"), ("LSB_JOBID", "LSF"), ("JOB_ID", "Grid Engine"))
+        found = [(environ[name], system) for name, system in jobs if environ.get(name)]
+        try:
+            hosts = hosts_of_job(environ)
+        except UsageError:  # the file that names them is gone, or is no such file
+            return None
+        ranks = sum(host.ranks or 1 for host in hosts)
+        if not found or ranks < 2:  # one is the notebook's own
+            return None
+        job, system = found[0]
+        if len(hosts) == 1 and system != "PBS":
+            return None  # its slots are cores, and how many ranks this host gets its devices say
+        what = f"{system}'s job {job} ({plural(len(hosts), 'host')}, {plural(ranks, 'slot')})"
+        return Inside(what, cls.name, obstacle=around.lacks("mpiexec"))
 
     def prepared(self, environ: Mapping[str, str]) -> MPI:
         if shutil.which(self.mpiexec, path=environ.get("PATH")) is None:
@@ -101,11 +100,7 @@ class MPI(Launcher):
         hosts = self.hosts or hosts_of_job(environ)
         if not hosts:
             raise UsageError("--launcher mpi needs hosts.", f"For example: {self.example}")
-        under = "OMPI_COMM_WORLD_SIZE" in environ or "PMI_SIZE" in environ
-        inherited = tuple(sorted(k for k in environ if under and _SET_FOR_PROCESSES.match(k)))
-        return replace(
-            self, flavour=flavour, hosts=hosts, as_root=os.geteuid() == 0, inherited=inherited
-        )
+        return replace(self, flavour=flavour, hosts=hosts, as_root=os.geteuid() == 0)
 
     def render(self, agent: AgentOptions, folder: str) -> LaunchPlan:
         for host in self.hosts:
@@ -118,7 +113,7 @@ class MPI(Launcher):
         argv = (self.mpiexec, *self.mpi_args, *self._options(names), *agent_command(agent))
         command = Command(
             argv, tuple(range(len(names))), agent.python, env=NEVER_ASK,
-            drop=tuple(dict.fromkeys((*DROPPED, *self.inherited))), term_s=TERM_S,
+            drop=DROPPED, term_s=TERM_S,
         )  # fmt: skip
         ranks = place(self.hosts, self.num_processes)
         return LaunchPlan("mpi", len(names), (command,), names, ranks)
@@ -169,68 +164,3 @@ def hosts_of_job(environ: Mapping[str, str]) -> tuple[Host, ...]:
         return ()
     words = [line.split() for line in text.splitlines()]
     return tuple(Host(w[0], int(w[1])) for w in words if len(w) > 1 and w[1].isdecimal())
-
-
-# -------------------------------------------------------------- what a process is in
-
-
-def _batch_job(around: Surroundings) -> Inside | None:
-    """A job of PBS, LSF or Grid Engine, whose hosts mpiexec knows."""
-    environ = around.environ
-    jobs = (("PBS_JOBID", "PBS"), ("LSB_JOBID", "LSF"), ("JOB_ID", "Grid Engine"))
-    found = [(environ[name], system) for name, system in jobs if environ.get(name)]
-    try:
-        hosts = hosts_of_job(environ)
-    except UsageError:  # the file that names them is gone, or is no such file
-        return None
-    ranks = sum(host.ranks or 1 for host in hosts)
-    if not found or ranks < 2:  # one is the notebook's own
-        return None
-    job, system = found[0]
-    if len(hosts) == 1 and system != "PBS":
-        return None  # its slots are cores, and how many ranks this host gets its devices say
-    what = f"{system}'s job {job} ({plural(len(hosts), 'host')}, {plural(ranks, 'slot')})"
-    return Inside(what, "mpi", obstacle=around.lacks("mpiexec"))
-
-
-def _mpiexec(around: Surroundings) -> Inside | None:
-    """What mpiexec was told: its processes here, or the hosts on its command line."""
-    size, local = (launcher_number(around.environ, names) for names in (_SIZES, _LOCAL_SIZES))
-    if size is None:
-        return None
-    above = (argv for argv in around.ancestors() if argv)
-    argv = next((a for a in above if _LAUNCHERS.fullmatch(os.path.basename(a[0]))), ())
-    hosts = _hosts_of(argv)
-    slots = sum(host.ranks or 1 for host in hosts)
-    if len(hosts) > 1:
-        given = all(host.ranks for host in hosts)
-        what = f"mpiexec ({plural(len(hosts), 'host')}" + (f", {slots} slots)" if given else ")")
-        return Inside(what, "mpi", {"hosts": ",".join(map(str, hosts)), **_which(argv[0])})
-    if size > 1 and local == size:
-        return Inside(f"mpiexec ({size} processes on this host)", "local", {}, size)
-    if size > 1:
-        why = "its hosts are not known here: --launcher mpi --hosts h1:2,h2:2"
-        return Inside(f"mpiexec ({size} processes on several hosts)", "mpi", {}, None, why)
-    return None
-
-
-def _which(program: str) -> dict[str, str]:
-    """The option that names the mpiexec of a command line; none where PATH finds it."""
-    folder, name = os.path.split(program)
-    name = "mpiexec" if name.startswith("prte") else name  # Open MPI 5's becomes prterun
-    return {"mpiexec": os.path.join(folder, name)} if os.path.isabs(program) else {}
-
-
-def _hosts_of(argv: Sequence[str]) -> tuple[Host, ...]:
-    """The hosts that a command line of mpiexec's names, with their slots; none if it can't tell."""
-    try:
-        for word, following in itertools.pairwise([*argv[1:], ""]):
-            option, equals, value = word.partition("=")
-            value = value if equals else following
-            if option in _HOSTS:
-                return parse_hostfile("\n".join(value.split(",")), option)  # "h1,h1" is two slots
-            if option in _HOSTFILES:
-                return read_hostfile(Path(value))
-    except UsageError:  # in a form of mpiexec's own
-        pass
-    return ()

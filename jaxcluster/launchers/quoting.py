@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable
 
 # Words of these need no quotes anywhere. Not "=" in front: zsh looks such a word up in PATH.
@@ -42,20 +41,13 @@ def quote_path(path: str) -> str:
     return home[0] + (quote(rest) if rest else "")
 
 
-def sh_line(words: Iterable[str], path: str) -> str:
-    """A line of a script for sh; ``~/`` in front of this one of its words stays the home there."""
-    home = _HOME.match(path)
-    if home is None:
-        return shlex.join(words)
-    rest = path[home.end() :]
-    there = home[0] + (shlex.quote(rest) if rest else "")
-    return " ".join(there if word == path else shlex.quote(word) for word in words)
+def join(words: Iterable[str], path: str = "") -> str:
+    """A command line of these words, for any login shell, or a line of a script for sh.
 
-
-def join(words: Iterable[str]) -> str:
-    """A command line of these words, for any login shell.
+    Args:
+      path: one of them: ``~/`` in front of it stays the home there.
 
     Raises:
       ValueError: as ``quote`` does.
     """
-    return " ".join(quote(word) for word in words)
+    return " ".join(quote_path(word) if word == path else quote(word) for word in words)

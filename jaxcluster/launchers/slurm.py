@@ -1,9 +1,7 @@
-"""Agents in a Slurm job: one per node, as one step.
+"""Agents in a Slurm job: one per node, as one step (``srun``), whose output has their lines.
 
-Outside of an allocation a job is submitted (``sbatch --wait``), whose script starts the step; the
-agents' lines come in the job's output file, so the folder of the launch must be one that the nodes
-share. Inside an allocation the step is started in it (``srun --overlap``): no second job, no file,
-and the agents end with srun's input.
+Outside of an allocation ``salloc`` makes one and starts the step in it. Inside an allocation the
+step is started in that, beside what runs there (``--overlap``), and ends with srun's input.
 """
 
 from __future__ import annotations
@@ -28,14 +26,11 @@ from jaxcluster.launchers.base import (
     End,
     Launcher,
     LaunchPlan,
-    PlannedFile,
-    agent_argv,
     agent_command,
 )
 from jaxcluster.launchers.detection import Inside, Surroundings
 from jaxcluster.launchers.failures import Reason, run_briefly
 from jaxcluster.launchers.hosts import expand_nodelist, place_on
-from jaxcluster.launchers.quoting import sh_line
 from jaxcluster.launchers.shared_options import MEM, NODES, NTASKS_PER_NODE, TIME
 from jaxcluster.options.table import VISIBLE, Field, Option
 from jaxcluster.options.value_types import COUNT, SWITCH, TEXT, TEXTS
@@ -59,13 +54,11 @@ OF_A_TASK = (
     "SLURM_CPU_BIND", "SLURM_CPUS_PER_TASK", "SLURM_CPUS_PER_GPU", "SLURM_TRES_PER_TASK",
     "SLURM_GPU_BIND", "SLURM_GPUS_PER_TASK", "SLURM_GPUS_PER_SOCKET", "SLURM_NTASKS_PER_GPU",
 )  # fmt: skip
-# Options that are ours to give.
-NEEDED = ("job-name", "J", "output", "o", "error", "e", "wrap", "array", "a", "parsable")
 # What a node's one agent is started with: all that the job has there, bound to nothing, and one
 # node's end is not the others'.
 STEP = (
     "--ntasks-per-node=1", "--overlap", "--cpu-bind=none", "--mpi=none", "--kill-on-bad-exit=0",
-    "--wait=0",
+    "--wait=0", "--export=ALL", "--unbuffered",
 )  # fmt: skip
 GOES_ON = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "STOPPED")
 # Reasons of squeue's (`man squeue`, JOB REASON CODES) after which waiting is in vain.
@@ -118,19 +111,6 @@ def allocation_of(environ: Mapping[str, str]) -> Allocation | None:
         nodes = ()
     nodes = tuple(node for node in nodes if node)
     return Allocation(job, nodes, _tasks(environ, len(nodes)))
-
-
-def is_over(environ: Mapping[str, str]) -> bool:
-    """Whether the job of an environment has ended: its end has come, and squeue knows no such job.
-
-    A shell, a multiplexer or a kernel may outlive the job in which it was started. The end alone
-    does not say it: a job's time may be extended.
-    """
-    end = environ.get("SLURM_JOB_END_TIME", "")
-    if not end.isdecimal() or int(end) > time.time():
-        return False
-    jobs = squeue(f"--jobs={environ.get('SLURM_JOB_ID', '')}")
-    return jobs is not None and not any(job.state in GOES_ON for job in jobs)
 
 
 def _tasks(environ: Mapping[str, str], nodes: int) -> tuple[int, ...]:
@@ -215,7 +195,7 @@ class Slurm(Launcher):
     @classmethod
     def found_around(cls, around: Surroundings) -> Inside | None:
         environ = around.environ
-        if (here := allocation_of(environ)) is None or is_over(environ):
+        if (here := allocation_of(environ)) is None:
             return None
         size = plural(len(here.nodes), "node") if here.nodes else "unknown nodes"
         tasks = f", {plural(sum(here.tasks), 'task')}" if here.tasks else ""
@@ -228,13 +208,9 @@ class Slurm(Launcher):
         what = f"Slurm's job {here.job} ({size}{tasks})"
         return Inside(what, cls.name, obstacle=obstacle, is_offered=not is_all)
 
-    @property
-    def shares_folder(self) -> bool:
-        return self.allocation is None  # a job's output comes in a file, a step's does not
-
     def prepared(self, environ: Mapping[str, str]) -> Slurm:
         here = None if self.new_job else allocation_of(environ)
-        tool = "sbatch" if here is None else "srun"
+        tool = "salloc" if here is None else "srun"
         if shutil.which(tool, path=environ.get("PATH")) is None:
             raise LauncherUnavailable(
                 f"There is no {tool} on this machine: it is not a login node of a Slurm cluster.",
@@ -263,54 +239,41 @@ class Slurm(Launcher):
     # -- render
 
     def render(self, agent: AgentOptions, folder: str) -> LaunchPlan:
-        self._check()
         if self.allocation is not None:
             return self._in_allocation(agent, self.allocation)
         nodes = self.nodes or 1
         # By its name a job can be cancelled also where the notebook has never learnt its number.
         token = hashlib.sha256(f"{agent.owner_key} {folder}".encode()).hexdigest()[:10]
         job = f"jaxcluster-{re.sub(r'[^A-Za-z0-9_.-]', '-', agent.cluster)}-{token}"
-        script, out, err = (f"{folder}/job.{end}" for end in ("sh", "out", "err"))
-        command = Command(
-            ("sbatch", "--wait", "--parsable", script), tuple(range(nodes)), agent.python,
-            drop=self.drop, cancel=("scancel", "--quiet", f"--name={job}"), announces_in=out,
-            says_in=err,
-            # sbatch does nothing on SIGTERM that is worth waiting for, but a submission that is
-            # under way must reach Slurm before it can be cancelled.
-            term_s=2.0,
-        )  # fmt: skip
-        # The files are here before the job is: a shared file system remembers what is not there.
-        text = self.script(agent, folder, job, nodes)
-        files = (PlannedFile(script, text, 0o700), PlannedFile(out, ""), PlannedFile(err, ""))
-        note = f"{folder} must be a folder that the nodes share"
-        return LaunchPlan(
-            "slurm", nodes, (command,), (), self._ranks(nodes), files, notes=(note,), agent=agent
-        )
-
-    def script(self, agent: AgentOptions, folder: str, job: str, nodes: int) -> str:
-        """The text for sbatch."""
         counts = self._ranks(nodes)
         asked = {name: getattr(self, name) for name in OF_A_JOB} | {"nodes": nodes}
         asked["ntasks_per_node"] = self.ntasks_per_node or (counts[0] if counts else None)
-        where = folder.replace("%", "%%")
-        wishes = {
-            "job-name": job,
-            **{name.replace("_", "-"): str(value or "") for name, value in asked.items()},
-            "output": f"{where}/job.out",
-            "error": f"{where}/job.err",
-            "open-mode": "append",
-        }
-        lines = ["#!/bin/sh"]
-        lines += [f"#SBATCH --{name}={_sbatch_word(v)}" for name, v in wishes.items() if v]
-        lines.append("#SBATCH --no-requeue")  # a second start would find no notebook
-        lines += [f"#SBATCH {o if o.startswith('-') else f'--{o}'}" for o in self.sbatch]
-        # For every rank's sake, not for one: srun would hand on the limits of one task.
-        lines.append(f"unset {' '.join(OF_A_TASK)}")
-        lines += [f"export {name}={shlex.quote(value)}" for name, value in agent.env]
-        # ALL: what the job was submitted with (a site may have it submitted with NONE).
-        step = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", *STEP, "--export=ALL"]
-        lines.append(f"exec {sh_line([*step, '--input=none', *agent_argv(agent)], agent.python)}")
-        return "\n".join(lines) + "\n"
+        words = (f"--{n.replace('_', '-')}={value}" for n, value in asked.items() if value)
+        # srun must not give the one agent the limits of one task of the job's.
+        unset = (word for name in OF_A_TASK for word in ("-u", name))
+        step = self._step(agent_command(agent), nodes, "--input=none")
+        command = Command(
+            ("salloc", "--quiet", *self._further(), f"--job-name={job}", *words, "env", *unset,
+             *step),
+            tuple(range(nodes)), agent.python, drop=self.drop,
+            cancel=("scancel", "--quiet", f"--name={job}"),
+            # A request that is under way must reach Slurm before it can be cancelled.
+            term_s=2.0,
+        )  # fmt: skip
+        return LaunchPlan("slurm", nodes, (command,), (), counts, agent=agent)
+
+    def _further(self) -> list[str]:
+        """The words of ``--sbatch``. Ours follow them: Slurm takes the last of two."""
+        found: list[str] = []
+        for option in self.sbatch:
+            try:
+                words = shlex.split(option)
+            except ValueError as error:
+                told = f"--sbatch {option!r}: {error}."
+                raise UsageError(told, "For example: --sbatch exclusive") from None
+            dashes = "" if option.lstrip().startswith("-") else "--"
+            found += [f"{dashes}{words[0]}", *words[1:]] if words else []
+        return found
 
     def _in_allocation(self, agent: AgentOptions, here: Allocation) -> LaunchPlan:
         nodes = here.nodes[: self.nodes]
@@ -320,19 +283,22 @@ class Slurm(Launcher):
                 "nodes.",
                 "Submit a job of its own: --new-job",
             )
-        command = self._step(agent, here.job, nodes, tuple(range(len(nodes))))
+        command = self._step_of(agent, here.job, nodes, tuple(range(len(nodes))))
         return LaunchPlan(
             "slurm", len(nodes), (command,), nodes, self._ranks(len(nodes)),
             notes=(f"a step of job {here.job}: no job is submitted",), agent=agent,
         )  # fmt: skip
 
-    def _step(
+    @staticmethod
+    def _step(agent: Sequence[str], nodes: int, *options: str) -> tuple[str, ...]:
+        return ("srun", f"--nodes={nodes}", f"--ntasks={nodes}", *STEP, *options, *agent)
+
+    def _step_of(
         self, agent: AgentOptions, job: str, nodes: Sequence[str], numbers: tuple[int, ...]
     ) -> Command:
-        argv = (
-            "srun", f"--jobid={job}", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", *STEP,
-            f"--nodelist={','.join(nodes)}", "--export=ALL", "--unbuffered",
-            *agent_command(agent, stdin_ends=True),
+        argv = self._step(
+            agent_command(agent, stdin_ends=True), len(nodes), f"--jobid={job}",
+            f"--nodelist={','.join(nodes)}",
         )  # fmt: skip
         return Command(
             argv, numbers, agent.python, drop=self.drop, keeps_stdin=True, stdin_s=STEP_ENDS_S,
@@ -353,7 +319,7 @@ class Slurm(Launcher):
         # host 0, is on its first node.
         short = name.partition(".")[0]
         node = short if short in nodes else nodes[number]
-        step = self._step(plan.agent, job, (node,), (number,))
+        step = self._step_of(plan.agent, job, (node,), (number,))
         return replace(step, argv=(*step.argv, FENCE))
 
     def _ranks(self, nodes: int) -> tuple[int, ...] | None:
@@ -362,22 +328,6 @@ class Slurm(Launcher):
             return here.tasks[:nodes]
         example = "--nodes 2 --ntasks-per-node 2"
         return place_on(nodes, "node", each, self.num_processes, example)
-
-    def _check(self) -> None:
-        """Refuse what would make other lines of the script, or ours void.
-
-        Raises:
-          UsageError: naming the option.
-        """
-        for line in self.sbatch:
-            name = line.strip().lstrip("-").partition("=")[0].split(" ")[0]
-            if not re.match(r"-{0,2}[A-Za-z]", line) or re.search(r"[\x00-\x1f]", line):
-                why = f"{line!r} is not an sbatch option"
-            elif name in NEEDED:
-                why = f"can't set {line.strip()!r}: jaxcluster needs it"
-            else:
-                continue
-            raise UsageError(f"--sbatch {why}.", "For example: --sbatch exclusive")
 
     # -- what Slurm says
 
@@ -404,45 +354,33 @@ class Slurm(Launcher):
 
     def explain(self, plan: LaunchPlan, end: End) -> Reason:
         found = super().explain(plan, end)
+        if self.allocation is not None and end.code and not end.was_ready:
+            return Reason(found.message, f"{found.hint}   A job of its own: --new-job".strip())
         job = self._job(plan) if end.command.cancel else None  # else it is a step
         if job is None:
             return found
-        is_over = job.state not in GOES_ON
-        if is_over and end.was_ready:
-            return self.ended(plan) or found
-        hint = found.hint
-        if end.code is None:
-            hint = "It is cancelled. Wait longer: --timeout 3600"
-        elif is_over and not end.errors:  # not even the file of errors could be written
-            hint = "The folder must be shared by all nodes: JAXCLUSTER_SHARED_DIR=/path"
+        if end.was_ready and job.state not in GOES_ON:
+            hint = "Ask for longer: --time 2:00:00" if job.state == "TIMEOUT" else ""
+            return Reason(f"Slurm's job {job.id} has ended: {job}.", hint)
+        hint = "It is cancelled. Wait longer: --timeout 3600" if end.code is None else found.hint
         return Reason(f"Job {job.id} is {job}. {found.message}", hint)
-
-    def ended(self, plan: LaunchPlan) -> Reason | None:
-        """``sbatch --wait`` looks at its job every ten seconds only."""
-        job = self._job(plan) if self.allocation is None else None
-        if job is None or job.state in GOES_ON:
-            return None
-        why = f"Slurm's job {job.id} has ended: {job}."
-        return Reason(why, "Ask for longer: --time 2:00:00" if job.state == "TIMEOUT" else "")
 
     def _job(self, plan: LaunchPlan) -> Job | None:
         """The job as squeue lists it."""
         here = self.allocation
         which = f"--jobs={here.job}" if here is not None else plan.commands[0].cancel[-1]
         env = {k: v for k, v in os.environ.items() if k not in self.drop}
-        return next(reversed(squeue(which, env) or []), None)
+        return next(reversed(squeue(which, env)), None)
 
 
-def squeue(which: str, environ: Mapping[str, str] | None = None) -> list[Job] | None:
-    """The jobs that squeue lists; None where it does not answer."""
+def squeue(which: str, environ: Mapping[str, str]) -> list[Job]:
+    """The jobs that squeue lists; none where it does not answer."""
     asked = ("squeue", "--noheader", "--states=all", which, "--format=%i|%T|%r|%e|%S|%N")
     try:
-        done = run_briefly(asked, ASK_S, environ)
+        lines = run_briefly(asked, ASK_S, environ).stdout.splitlines()
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    if done.returncode and "Invalid job id" not in done.stderr:
-        return None
-    return [job for line in done.stdout.splitlines() if (job := parse_squeue(line)) is not None]
+        return []
+    return [job for line in lines if (job := parse_squeue(line)) is not None]
 
 
 def parse_squeue(line: str) -> Job | None:
@@ -455,11 +393,3 @@ def parse_squeue(line: str) -> Job | None:
     with contextlib.suppress(ValueError):  # N/A
         left_s = datetime.fromisoformat(end).timestamp() - time.time()
     return Job(id, state, reason, left_s, start if start[:1].isdigit() else "", nodes)
-
-
-def _sbatch_word(value: str) -> str:
-    """A value of an ``#SBATCH`` line: sbatch reads quotes, and ``#`` begins a comment."""
-    if re.fullmatch(r"[\w./:,@%+=&|*\[\]()!^~-]+", value):
-        return value
-    escaped = re.sub(r'(["\\])', r"\\\1", value)
-    return f'"{escaped}"'

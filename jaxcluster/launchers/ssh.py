@@ -11,7 +11,6 @@ import hashlib
 import re
 import shlex
 import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
@@ -26,15 +25,15 @@ from jaxcluster.launchers.base import (
     LaunchPlan,
     agent_argv,
 )
-from jaxcluster.launchers.failures import Reason, last_line, run_briefly
+from jaxcluster.launchers.failures import Reason
 from jaxcluster.launchers.hosts import Host, place
 from jaxcluster.launchers.quoting import join, quote, quote_path
 from jaxcluster.launchers.shared_options import DIRECT, HOSTFILE, NAMED_HOSTS
 from jaxcluster.options.table import NO_OPTION, Option
 from jaxcluster.options.value_types import COUNT, PATH, TEXT, TEXTS, WORDS
 
-SETTINGS_S = 60.0  # for ``ssh -G``, which takes 10 ms where no command of the user's is run by it
 SOCKET_LENGTH = 100  # of a Unix socket's path; the kernel takes 107 bytes
+# sshd drops logins beyond its limit ("MaxStartups 10:30:100"), a jump host's of 64 at once.
 DROPPED = (
     r"_exchange_identification|Connection (reset|closed) by|banner exchange: |Broken pipe"
     r"|Exceeded MaxStartups|Temporary failure in name"
@@ -77,7 +76,6 @@ class SSH(Launcher):
       user: for the hosts that have none of their own.
       port: for the hosts that have none of their own.
       direct: TCP to the agents, without a tunnel.
-      through: what the first host is reached through, and so the others; ``prepared`` asks.
     """
 
     hosts: tuple[Host, ...]
@@ -89,7 +87,6 @@ class SSH(Launcher):
     user: str | None = None
     port: int | None = None
     direct: bool = False
-    through: str = ""
 
     name = "ssh"
     start = "--launcher ssh --hosts h1,h2"
@@ -119,23 +116,12 @@ class SSH(Launcher):
         return made
 
     def prepared(self, environ: Mapping[str, str]) -> SSH:
-        """Ask ``ssh -G`` whether ssh can read its settings, and names a jump host. Some 10 ms."""
         if shutil.which(self.ssh[0], path=environ.get("PATH")) is None:
             raise LauncherUnavailable(
                 f"There is no {self.ssh[0]} on this machine.",
                 "Install OpenSSH's client, or name one: --ssh /path/to/ssh",
             )
-        name = self.hosts[0].name
-        typed = f"Try: {shlex.join([*self.ssh, '-G', name])}"
-        try:
-            done = run_briefly([*self._base(0), "-G", "--", name], SETTINGS_S, environ)
-        except subprocess.TimeoutExpired:  # ``Match exec`` runs commands
-            told = f"ssh did not print its settings for {name} within {SETTINGS_S:g} s."
-            raise LauncherUnavailable(told, typed) from None
-        if done.returncode:
-            said = last_line(done.stderr.splitlines())
-            raise UsageError(f"ssh can't read its settings for {name}: {said}", typed)
-        return replace(self, through=jump_host(done.stdout))
+        return self
 
     def render(self, agent: AgentOptions, folder: str) -> LaunchPlan:
         ranks = place(self.hosts, self.num_processes)
@@ -188,7 +174,7 @@ class SSH(Launcher):
         argv = (*self._base(number), "-T", "-x", *forward, "--", self._address(number), line)
         return Command(
             argv, (number,), agent.python, env=NEVER_ASK, keeps_stdin=True, socket=here,
-            through=self.through or self.jump, tried_again=DROPPED,
+            tried_again=DROPPED,
         )  # fmt: skip
 
     def successor(self, plan: LaunchPlan, number: int, name: str) -> Command:
@@ -225,12 +211,3 @@ def remote_command(agent: AgentOptions, listen: str) -> str:
     settings = [quote(f"{name}={value}") for name, value in agent.env]
     # exec: no shell stays between ssh and the agent.
     return " ".join(["exec", *(["env", *settings] if settings else []), *words])
-
-
-def jump_host(settings: str) -> str:
-    """What ``ssh -G`` says a host is reached through; empty for nothing."""
-    found = dict(line.partition(" ")[::2] for line in settings.splitlines())
-    for key in ("proxyjump", "proxycommand"):
-        if (value := found.get(key, "none")) != "none":
-            return value
-    return ""

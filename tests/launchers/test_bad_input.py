@@ -64,7 +64,6 @@ def starts(notebook: HostNotebook, words: str) -> None:
         ("--launcher slrum", "There is no launcher 'slrum' (did you mean slurm?)"),
         ("--launcher ssh --hosts h1:0", "'h1:0' is not a host"),
         ("--launcher ssh --hosts h1:two", "'h1:two' is not a host"),
-        ("--launcher ssh --hosts h1:1,h2:1,h1:1", "--hosts: h1 is listed twice"),
         ("--launcher ssh --hosts h1,,h2", "'' is not a host"),
         ("--launcher ssh", "--launcher ssh needs hosts"),
         (f"{HOSTS} --partition x", "--launcher ssh does not know --partition; it is one of slurm"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from helpers import until
-from rig import HostNotebook, Rig, find_mpi, provided
+from rig import HostNotebook, Rig
 from rig.course import run_course
 
 pytestmark = pytest.mark.any_jax
@@ -94,17 +94,6 @@ def test_the_course_in_a_batch_job(slurm: Rig) -> None:
     finally:
         notebook.close()
         slurm["h0"].path("~/kernel.sh").unlink()
-
-
-def test_the_course_under_mpiexec(ssh: Rig) -> None:
-    mpi = provided(lambda: find_mpi("openmpi4"))
-    started = (str(mpi.mpiexec), *mpi.options, "--host", "h0:1,h1:1,h2:2", "-n", "1")
-    notebook = HostNotebook(ssh["h0"], inside=started)
-    try:
-        notebook.ok("%load_ext jaxcluster")
-        run_course(ssh, notebook, "--launcher auto", ["h0", "h1", "h2", "h2"])
-    finally:
-        notebook.close()
 
 
 def jobs(slurm: Rig) -> str:

@@ -16,7 +16,7 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -224,7 +224,6 @@ def test_a_job_s_agents_come_up_and_stop_cancels_it(site: Site) -> None:
     assert len(queue()) == 1
     launch.stop()
     until(lambda: not queue(), "the job is gone", 10)
-    assert not Path(launch.plan.files[0].path).exists()
 
 
 def test_a_job_that_scancel_can_not_end_is_told_with_what_to_type(
@@ -245,7 +244,6 @@ def test_a_job_that_scancel_can_not_end_is_told_with_what_to_type(
         '"scancel: error: No answer"'
     )
     typed = hint.removeprefix("To end it: ")
-    assert len(queue()) == 1
     subprocess.run(typed, shell=True, check=True, timeout=60)
     until(lambda: not queue(), "the job is gone", 10)
 
@@ -291,7 +289,7 @@ def test_a_job_that_would_never_start_is_told_at_once(site: Site) -> None:
 )
 def test_what_slurm_refuses_is_told_in_its_words(site: Site, options: Any, said: str) -> None:
     told = refused(site.launch(Slurm(**options)))
-    assert "No agent on the hosts: sbatch ended with code " in told and said in told, told
+    assert "No agent on the hosts: salloc ended with code " in told and said in told, told
     assert "\nsinfo lists " in told
 
 
@@ -299,21 +297,8 @@ def test_a_python_that_is_not_there_or_has_no_jaxcluster(site: Site) -> None:
     bare = site.python('#!/bin/sh\ncd /\nexec {python} -I -S "$@"\n')
     for python in ("/no/such/python", bare):
         told = refused(site.launch(python=python))
-        assert "No agent on the hosts: sbatch" in told, told
+        assert "No agent on the hosts: salloc" in told, told
         assert told.endswith(f"--python PATH (now {python})"), told
-
-
-def test_a_folder_that_the_node_can_not_write(site: Site) -> None:
-    """As where the nodes don't share it: here it is gone when the job starts."""
-    launcher = Slurm().prepared(os.environ)
-    plan = launcher.render(AgentOptions("main", "key", site.python()), str(site.path))
-    gone = [str(site.path), "/no/such/folder"]
-    script = plan.files[0].text.replace(f"--output={gone[0]}", f"--output={gone[1]}")
-    plan = replace(plan, files=(replace(plan.files[0], text=script), *plan.files[1:]))
-    launch = Launch(launcher, plan)
-    site.launches.append(launch)
-    told = refused(launch)
-    assert "FAILED" in told and "JAXCLUSTER_SHARED_DIR" in told
 
 
 def test_a_job_that_somebody_cancels_is_told(site: Site) -> None:
@@ -439,5 +424,5 @@ def test_options_of_a_job_are_refused_inside_of_one(site: Site, allocation: str)
 
 
 def test_a_machine_without_slurm(tmp_path: Path) -> None:
-    with pytest.raises(LauncherUnavailable, match="There is no sbatch on this machine"):
+    with pytest.raises(LauncherUnavailable, match="There is no salloc on this machine"):
         Slurm().prepared({"PATH": str(tmp_path)})

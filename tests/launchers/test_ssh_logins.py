@@ -30,9 +30,9 @@ from jaxcluster.agent.client import Agents
 from jaxcluster.agent.requests import Mkdir
 from jaxcluster.agent.transport import new_keys
 from jaxcluster.allocation.fleet import Fleet
-from jaxcluster.errors import LaunchError, UsageError
+from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.base import AgentOptions
-from jaxcluster.launchers.commands import Launch
+from jaxcluster.launchers.commands import TRIES, Launch
 from jaxcluster.launchers.failures import Reason
 from jaxcluster.launchers.hosts import parse_hosts
 from jaxcluster.launchers.ssh import SSH
@@ -250,7 +250,6 @@ def test_through_a_jump_host(site: Site) -> None:
     site.alias("gate", port)
     site.alias("inside", port, "ProxyJump gate")
     launcher = site.launcher("inside:1")
-    assert launcher.through == "gate"
     (agent,) = site.launch(launcher).start(60)
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(agent.via)
@@ -393,10 +392,9 @@ def test_a_host_that_allows_no_sessions(site: Site) -> None:
 
 
 def test_settings_that_ssh_can_not_read(site: Site) -> None:
-    with pytest.raises(UsageError, match=r"(?s)ssh can't read its settings for h1: .*foobar"):
-        site.launcher("h1", ssh_option=("FooBar=1",))
-    with pytest.raises(UsageError, match="Can't open user config file"):
-        replace(SSH(parse_hosts("h1")), ssh_config="/no/such/config").prepared(os.environ)
+    told = refused(site.launch(site.launcher("h1", ssh_option=("FooBar=1",))))
+    assert re.match(r"(?is)No agent on h1: ssh ended with code 255\. It says: .*foobar", told)
+    assert "Try: ssh -F " in told and told.endswith(" h1 true")
 
 
 def test_one_bad_host_leaves_no_agent_on_the_others(site: Site) -> None:
@@ -472,7 +470,7 @@ def test_a_login_is_not_tried_for_ever(site: Site) -> None:
     site.alias("h1", flaky.port)
     told = refused(site.launch(site.launcher("h1")))
     assert told.startswith("No agent on h1: ssh ended with code 255. It says: ")
-    assert flaky.seen == 3
+    assert flaky.seen == TRIES
     flaky.server.close()
 
 
@@ -586,46 +584,3 @@ def test_what_an_agent_says_of_its_host_is_told(site: Site) -> None:
     python = site.python(f"#!/bin/sh\necho '{line}'; exit 1\n")
     told = refused(site.launch(site.launcher("h1"), python=python))
     assert told == "The agent on h1 can't work: /tmp is full.\ndf /tmp"
-
-
-# ------------------------------------------------------------------------- many through one host
-
-FAKE_SSH = """#!{python}
-# ssh -G tells of a jump host; a login waits until all have begun that may, or are left.
-import json, os, sys, time
-log = {log!r}
-def lines(word):
-    with open(log) as file:
-        return sum(line.split()[0] == word for line in file)
-def note(word):
-    with open(log, "a") as file:
-        file.write(word + " x\\n")
-if "-G" in sys.argv:
-    print("proxyjump gate")
-    sys.exit()
-note("begun")
-end = time.monotonic() + 30
-while lines("begun") - lines("there") < min(8, 20 - lines("there")) and time.monotonic() < end:
-    time.sleep(0.01)
-note("there")
-print(json.dumps({{"jaxcluster-agent": 1}}), flush=True)
-sys.stdin.read()
-"""
-
-
-def test_a_jump_host_gets_eight_logins_at_once_and_no_more(site: Site) -> None:
-    log = site.path / "log"
-    log.touch()
-    fake = site.path / "ssh"
-    fake.write_text(FAKE_SSH.format(python=sys.executable, log=str(log)))
-    fake.chmod(0o755)
-    hosts = parse_hosts("n[01-20]")
-    launcher = SSH(hosts, ssh=(str(fake),)).prepared(os.environ)
-    assert launcher.through == "gate"
-    agents = site.launch(launcher).start(90)
-    assert [agent.host for agent in agents] == list(range(20))
-    now = most = 0
-    for line in log.read_text().splitlines():
-        now += 1 if line.startswith("begun") else -1
-        most = max(most, now)
-    assert most == 8

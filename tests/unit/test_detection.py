@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
 import socket
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -25,12 +22,9 @@ from jaxcluster.cluster import make_spec, sessions
 from jaxcluster.errors import UsageError
 from jaxcluster.host import tpus
 from jaxcluster.host.tpus import TpuWorker, metadata, tpu_worker
-from jaxcluster.launchers import detection, slurm
+from jaxcluster.launchers import detection
 from jaxcluster.launchers.detection import Inside, Surroundings, find
-from jaxcluster.launchers.hosts import Host
-from jaxcluster.launchers.mpi import MPI
 from jaxcluster.launchers.slurm import Allocation, Slurm, allocation_of
-from jaxcluster.launchers.slurm import is_over as slurm_is_over
 
 JOB = {"SLURM_JOB_ID": "6", "SLURM_JOB_NODELIST": "h[1-2]", "SLURM_JOB_NUM_NODES": "2"}
 SALLOC_N2 = {**JOB, "SLURM_TASKS_PER_NODE": "1(x2)"}  # salloc -N2
@@ -56,35 +50,19 @@ ONE_TASK = {
     "SLURM_NTASKS": "1",
     "SLURM_TASKS_PER_NODE": "1",
 }
-OMPI4 = {
-    "OMPI_COMM_WORLD_SIZE": "4",
-    "OMPI_COMM_WORLD_RANK": "0",
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
-    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
-    "OMPI_MCA_orte_hnp_uri": "3195011072.0;tcp://10.76.0.10:49689",
-}
-ALONE = OMPI4 | {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
-MPICH = {"PMI_SIZE": "2", "PMI_RANK": "0", "MPI_LOCALNRANKS": "1", "MPI_LOCALRANKID": "0"}
 
 
 def found(
     environ: Mapping[str, str],
-    argv: Sequence[str] = (),
     worker: TpuWorker | None = None,
     missing: str = "",
-    listed: bool = True,
 ) -> Inside | None:
     class Around(Surroundings):
-        def ancestors(self) -> Sequence[Sequence[str]]:
-            return [["bash", "-l"], list(argv), ["init"]]
-
         def worker(self) -> TpuWorker | None:
             return worker
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shutil, "which", lambda name, **_: None if name == missing else name)
-        job = slurm.Job("6", "RUNNING", "None", None, "", "h1")
-        patch.setattr(slurm, "squeue", lambda which: [job] if listed else [])
         return find(Around(environ))
 
 
@@ -138,44 +116,12 @@ def test_the_one_node_of_a_job_of_one_task_is_not_offered_to_itself() -> None:
     assert several is not None and several.offer
 
 
-@pytest.mark.parametrize(
-    ("end", "listed", "is_there"),
-    [("1700000000", False, False), ("1700000000", True, True), ("99999999999", False, True),
-     ("", False, True), ("soon", False, True)],
-)  # fmt: skip
-def test_a_job_that_has_ended_is_none(end: str, listed: bool, is_there: bool) -> None:
-    """What a job has set outlives it, in a multiplexer's shells."""
-    environ = {**SALLOC_2_2, "SLURM_JOB_END_TIME": end}
-    assert (found(environ, listed=listed) is not None) == is_there
-
-
-@pytest.mark.parametrize(
-    ("script", "is_over"),
-    [
-        ("echo '6|RUNNING|None|N/A|N/A|h1'", False),
-        ("echo '6|COMPLETED|None|N/A|N/A|h1'", True),
-        ("exit 0", True),
-        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", True),
-        ("echo 'Unable to contact slurm controller' >&2; exit 1", False),
-        ("", False),
-    ],
-)
-def test_squeue_says_whether_a_job_is_there(
-    script: str, is_over: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if script:
-        (tmp_path / "squeue").write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / "squeue").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert slurm_is_over({**JOB, "SLURM_JOB_END_TIME": "1700000000"}) == is_over
-
-
 def test_where_there_is_no_srun_nothing_is_offered() -> None:
     here = found(SALLOC_2_2, missing="srun")
     assert here is not None and here.obstacle and not here.offer
 
 
-# ------------------------------------------------------------------------- batch systems, mpiexec
+# ------------------------------------------------------------------------------- batch systems
 
 
 @pytest.mark.parametrize(
@@ -198,77 +144,6 @@ def test_a_batch_system_s_job_is_mpiexec_s(
         (tmp_path / "hosts").write_text(text)
     environ = {job: "5", variable: str(tmp_path / "hosts")}
     assert found(environ) == (Inside(what, "mpi") if what is not None else None)
-
-
-@pytest.mark.parametrize(
-    ("environ", "argv", "typed"),
-    [
-        (OMPI4, ["mpiexec", "-n", "4", "jupyter"], "-n 4"),
-        (ALONE, ["mpiexec", "-n", "1", "jupyter", "lab"], None),
-        (
-            ALONE,
-            ["/usr/bin/mpiexec.openmpi", "--host", "h0:1,h1:2", "-n", "1", "jupyter"],
-            "--launcher mpi --hosts h0:1,h1:2 --mpiexec /usr/bin/mpiexec.openmpi",
-        ),
-        (
-            ALONE,  # Open MPI 5: mpiexec becomes prterun
-            ["/opt/bin/prterun", "--host=h1,h1,h2,h2", "-n", "1", "jupyter"],
-            "--launcher mpi --hosts h1:2,h2:2 --mpiexec /opt/bin/mpiexec",
-        ),
-        (MPICH, ["mpiexec.hydra", "-hosts", "h1,h2", "x"], "--launcher mpi --hosts h1,h2"),
-        ({"PMI_SIZE": "1", "MPI_LOCALNRANKS": "1"}, ["mpiexec", "x"], None),
-        ({}, ["mpiexec", "--host", "h1:2,h2:2", "ssh", "elsewhere"], None),
-    ],
-)
-def test_under_mpiexec_its_own_processes_or_hosts_are_offered(
-    environ: dict[str, str], argv: list[str], typed: str | None
-) -> None:
-    here = found(environ, argv)
-    assert (here and here.typed) == typed
-    if here is not None:
-        assert f"%jaxcluster start {typed}" in here.offer
-
-
-def test_hosts_of_mpiexec_that_are_nowhere_to_be_seen_are_asked_for() -> None:
-    here = found({**OMPI4, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, ["orted", "-mca", "ess", "env"])
-    assert here is not None and "--launcher mpi --hosts h1:2,h2:2" in here.obstacle
-    assert not here.offer
-
-
-def test_a_hostfile_of_mpiexec_s_is_read(tmp_path: Path) -> None:
-    (tmp_path / "f").write_text("h1 slots=2\nh2 slots=2\n")
-    here = found(ALONE, ["mpirun", "--hostfile", str(tmp_path / "f"), "jupyter"])
-    assert here is not None and here.options == {"hosts": "h1:2,h2:2"}
-    assert found(ALONE, ["mpirun", "--hostfile", "/no/such", "jupyter"]) is None
-
-
-def test_an_mpiexec_further_up_is_found() -> None:
-    """As that of a notebook's server, whose kernels are processes of its own."""
-    asked = "from jaxcluster.launchers.detection import find; print(find().typed)"
-    below = shlex.join([sys.executable, "-c", asked]) + "; true"
-    script = 'exec -a mpiexec bash -c "$1; true" x --host h1:2,h2:2 jupyter'
-    argv = ["bash", "-c", script, "x", shlex.join(["bash", "-c", below])]
-    environ = {**os.environ, **ALONE}
-    for name in [n for n in environ if n.startswith(("SLURM_", "PBS_", "LSB_", "JOB_ID"))]:
-        del environ[name]
-    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=True)
-    assert done.stdout == "--launcher mpi --hosts h1:2,h2:2\n"
-
-
-def test_what_is_typed_is_read_as_one_word_each() -> None:
-    here = detection.Inside("x", "mpi", {"mpiexec": "/opt/my mpi/mpiexec"}, 4)
-    assert here.typed == "-n 4 --launcher mpi --mpiexec '/opt/my mpi/mpiexec'"
-
-
-def test_what_mpiexec_sets_is_kept_from_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = type("Done", (), {"stdout": "mpiexec (OpenRTE) 4.1.4", "stderr": ""})
-    monkeypatch.setattr("jaxcluster.launchers.mpi.run_briefly", lambda *a, **k: said)
-    monkeypatch.setattr("jaxcluster.launchers.mpi.shutil.which", lambda *a, **k: "/usr/bin/mpiexec")
-    environ = {**ALONE, "PMIX_RANK": "0", "OMPI_MCA_btl": "tcp,self", "PATH": "/usr/bin"}
-    ready = MPI(hosts=(Host("h1"),)).prepared(environ)
-    assert {"OMPI_COMM_WORLD_SIZE", "OMPI_MCA_orte_hnp_uri", "PMIX_RANK"} <= {*ready.inherited}
-    assert not {"OMPI_MCA_btl", "PATH"} & {*ready.inherited}  # the user's own
-    assert MPI(hosts=(Host("h1"),)).prepared({"PMIX_RANK": "0"}).inherited == ()
 
 
 # -------------------------------------------------------------------------------------------- TPU
@@ -398,7 +273,7 @@ def test_jax_s_own_detection_finds_as_many_ranks_in_the_same_order(metadata_serv
     pod = {k: v for k, v in POD.items() if k != "JAX_FORCE_TPU_INIT"}
     skip = {"TPU_SKIP_MDS_QUERY": "1"}
     outside = {**SALLOC_2_2, **skip}
-    environs = [STEP_OF_4, OMPI4, {**gce, **pod, **skip}, {**gce, **pod}, outside]
+    environs = [STEP_OF_4, {**gce, **pod, **skip}, {**gce, **pod}, outside]
     names = ("JAX_", "TPU_", "SLURM_", "OMPI_", "PMI", "MEGASCALE", "KUBERNETES_")
     clean = {k: v for k, v in os.environ.items() if not k.startswith(names)}
     clean |= {"JAX_FORCE_TPU_INIT": "1", "JAX_PLATFORMS": "cpu", "NO_PROXY": "127.0.0.1"}
@@ -408,19 +283,13 @@ def test_jax_s_own_detection_finds_as_many_ranks_in_the_same_order(metadata_serv
     # Slurm: as many as the allocation's tasks, rank 3 the second one of the second node.
     here = allocation_of(STEP_OF_4)
     assert here is not None and jax[0] == ["slurm", sum(here.tasks), 3]
-    assert inside_mpi() == 4 and jax[1] == ["ompi", 4, 0]
-    for environ, said in zip(environs[2:4], jax[2:4], strict=True):
+    for environ, said in zip(environs[1:3], jax[1:3], strict=True):
         worker = tpu_worker(0, {"JAX_FORCE_TPU_INIT": "1", **environ})
         assert worker is not None
         assert said[1:] == [len(worker.hosts), worker.number]
-    assert [said[0] for said in jax[2:4]] == ["gketpu", "gcetpu"]
-    assert jax[4] is None  # a shell of salloc's is no task: srun's would be
+    assert [said[0] for said in jax[1:3]] == ["gketpu", "gcetpu"]
+    assert jax[3] is None  # a shell of salloc's is no task: srun's would be
     assert tpu_worker(4, gce) == TpuWorker(1, ("10.0.0.5", "10.0.0.6", "10.0.0.7"))
-
-
-def inside_mpi() -> int | None:
-    here = found(OMPI4)
-    return here and here.num_processes
 
 
 # ----------------------------------------------------------------------------------------- "auto"
@@ -434,11 +303,9 @@ def test_auto_takes_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Inside("Slurm's job 6", "slurm")
     assert spec(job).launcher == "slurm" and spec(job).num_processes == 0
     assert spec(job, num_processes=4).num_processes == 4
-    hosts = Inside("mpiexec (2 hosts)", "mpi", {"hosts": "h1:2,h2:2"})
-    assert spec(hosts).options == {"hosts": "h1:2,h2:2"}
-    assert spec(hosts, hosts="h1:1").options == {"hosts": "h1:1"}  # what is typed wins
-    here = spec(Inside("mpiexec (4 processes)", "local", {}, 4))
-    assert (here.launcher, here.num_processes, here.any_launcher) == ("local", 4, False)
+    batch = Inside("PBS's job 5", "mpi")
+    assert spec(batch, hosts="h1:1").options == {"hosts": "h1:1"}
+    assert not spec(batch).any_launcher
     assert spec(None).launcher == "local"
     with pytest.raises(
         UsageError, match=r"--launcher auto: .* Slurm's job 6, and there is no srun"
@@ -451,9 +318,8 @@ def test_auto_takes_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_a_start_that_names_no_launcher_is_offered_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(detection, "find", lambda: Inside("mpiexec (4 processes)", "local", {}, 4))
-    assert "%jaxcluster start -n 4" in sessions.offer(make_spec(2, platform="cpu"))
-    assert sessions.offer(make_spec(4, platform="cpu")) == ""
+    monkeypatch.setattr(detection, "find", lambda: Inside("Slurm's job 6", "slurm"))
+    assert "start --launcher slurm" in sessions.offer(make_spec(2, platform="cpu"))
     assert sessions.offer(make_spec(2, platform="cpu", launcher="local")) == ""
     monkeypatch.setattr(detection, "find", lambda: None)
     assert sessions.offer(make_spec(2, platform="cpu")) == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from jaxcluster.cluster.starting import dry_run, start_world
 from jaxcluster.errors import LaunchError, UsageError
 from jaxcluster.launchers.base import STOPPED
 from jaxcluster.launchers.commands import Launch, StartedAgent
+from jaxcluster.launchers.ipp import IPP
 from jaxcluster.launchers.slurm import Slurm
 from jaxcluster.records import claims
 
@@ -58,11 +60,10 @@ def test_a_dry_run_names_the_folder_that_hosts_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(SHARED_DIR, "/shared")
-    monkeypatch.setattr(Slurm, "prepared", lambda self, environ: self)
     options = {"nodes": "2", "ntasks_per_node": "2"}
-    spec = make_spec(launcher="slurm", env={"MINE": "a b"}, devices_per_process=2, **options)
+    spec = make_spec(launcher="ipp:pbs", env={"MINE": "a b"}, devices_per_process=2, **options)
     lines = dry_run(spec).splitlines()
-    assert f"file /shared/jaxcluster-{os.getuid()}/main-XXXX/job.sh (0700):" in lines
+    assert f"file /shared/jaxcluster-{os.getuid()}/main-XXXX/agent.sh (0700):" in lines
     assert lines[-4:] == [
         "then ranks from each agent's fork server; platform: that of the hosts' devices, "
         "2 devices each",
@@ -72,12 +73,9 @@ def test_a_dry_run_names_the_folder_that_hosts_share(
     ]
 
 
-def test_agents_are_told_what_is_read_when_they_start_and_nothing_else(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Slurm, "prepared", lambda self, environ: self)
+def test_agents_are_told_what_is_read_when_they_start_and_nothing_else() -> None:
     env = {"TOKEN": "secret", "JAX_DEBUG_NANS": "1", "JAXCLUSTER_RUNTIME_DIR": "/scratch/me"}
-    text = dry_run(make_spec(launcher="slurm", nodes="2", env=env))
+    text = dry_run(make_spec(launcher="ipp:pbs", nodes="2", env=env))
     before, _, after = text.partition("environment of every rank")
     exports = [line.strip() for line in before.splitlines() if "export " in line]
     assert sorted(exports) == [
@@ -118,12 +116,12 @@ def test_a_shared_folder_that_others_could_exchange_is_refused(
     assert claimed is not None
     monkeypatch.setenv(SHARED_DIR, str(tmp_path / "open"))
     allocation = Allocation(claimed)
-    made = allocation._launch_folder(Slurm())
+    made = allocation._launch_folder(IPP("pbs"))
     mine = tmp_path / "open" / f"jaxcluster-{os.getuid()}"
     assert made.parent == mine and mine.stat().st_mode & 0o777 == 0o700
     (tmp_path / "open").chmod(0o777)  # without a sticky bit
     with pytest.raises(LaunchError, match=r"Every user can write to .*/open, and so could") as told:
-        allocation._launch_folder(Slurm())
+        allocation._launch_folder(IPP("pbs"))
     assert told.value.hint.startswith(f"Name another: {SHARED_DIR}=/path")
     allocation.end()
 

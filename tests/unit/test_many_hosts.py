@@ -9,7 +9,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,10 +19,8 @@ from manyhosts import ManyHosts
 import jaxcluster
 from jaxcluster.agent import client
 from jaxcluster.agent.transport import new_keys
-from jaxcluster.errors import Divergence, LaunchError, LauncherUnavailable, RankDied
-from jaxcluster.launchers import commands, ssh
-from jaxcluster.launchers.hosts import parse_hosts
-from jaxcluster.launchers.ssh import SSH
+from jaxcluster.errors import Divergence, LaunchError, RankDied
+from jaxcluster.launchers import commands
 from jaxcluster.supervision import guard
 from jaxcluster.supervision.processes import process_token
 from jaxcluster.wire.link import Link
@@ -207,18 +204,7 @@ def test_one_rank_is_asked_for_what_all_wait_for(
     assert (asked["look"], looked.waits) == (1, [])
 
 
-# --------------------------------------------------------------------------- ssh and the guard
-
-
-def test_a_command_of_ssh_s_settings_that_does_not_end_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As of ``Match exec``."""
-    (tmp_path / "ssh").write_text("#!/bin/sh\nexec sleep 1000\n")
-    (tmp_path / "ssh").chmod(0o700)
-    monkeypatch.setattr(ssh, "SETTINGS_S", 0.2)
-    with pytest.raises(LauncherUnavailable, match="ssh did not print its settings for n1 within"):
-        SSH(parse_hosts("n1,n2"), ssh=(str(tmp_path / "ssh"),)).prepared(os.environ)
+# --------------------------------------------------------------------------- the guard
 
 
 @pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of jax, which other tests import
