@@ -10,9 +10,6 @@ No thread of the caller is used; ``on_end`` is called on a reader's thread.
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import json
 import math
 import os
 import random
@@ -40,9 +37,8 @@ from jaxcluster.launchers.base import (
     announcements,
 )
 from jaxcluster.launchers.failures import Reason, how_it_ended
-from jaxcluster.supervision import guard, starting
-from jaxcluster.supervision.ends import end_group, let_go
-from jaxcluster.supervision.processes import start_time
+from jaxcluster.supervision import guard
+from jaxcluster.supervision.guarded import STOP_S, GuardedCommands
 
 TRIES = 5
 TRY_AGAIN_S, MOST_S = 0.5, 2.0  # before the second try, and each further one
@@ -50,7 +46,6 @@ KEPT_LINES = 60  # of a command's output
 LOOK_S = 0.1  # how often a start that waits looks whether it is stopped
 OTHERS_S = 1.0  # after the first host that can't be used, for others to be told with it
 MOST_NAMES = 8  # of hosts in one message
-STOP_S = 30.0
 ASK_S = 2.0  # how often the launcher is asked what is waited for
 GUARD_KILLED = Reason(
     "The process that watches over the launcher's commands was killed.",
@@ -125,119 +120,6 @@ class Run:
                 self.agents.append(StartedAgent(alone, one, self.command.socket))
         if rest.strip():
             self.out.append(rest)
-
-
-class GuardedCommands:
-    """A guard process and the commands it runs for us.
-
-    Args:
-      on_event: called with (id, event) for each event of a command, on the reader's thread. The
-        last one of a command has ``"ended"``; its value is None if the guard itself was killed.
-      kept_open: descriptors that the guard holds for as long as it is there.
-    """
-
-    def __init__(
-        self, on_event: Callable[[int, Mapping[str, Any]], None], kept_open: Sequence[int] = ()
-    ) -> None:
-        self._on_event = on_event
-        self._lock = threading.Lock()
-        self._tasks: dict[int, guard.Task] = {}
-        self._pids: dict[int, int] = {}
-        self._ids = itertools.count(1)
-        self._process = starting.guard(kept_open)
-        self._reader = threading.Thread(target=self._read, name="jaxcluster-guard", daemon=True)
-        self._reader.start()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def run(self, task: guard.Task) -> int:
-        """Start a command; returns its id.
-
-        Raises:
-          LaunchError: the guard is gone.
-        """
-        id = next(self._ids)
-        with self._lock:
-            self._tasks[id] = task
-        if not self._send(run=id, task=task.told()):
-            with self._lock:
-                self._tasks.pop(id, None)
-            raise LaunchError(GUARD_KILLED.message, GUARD_KILLED.hint)
-        return id
-
-    def stop(self, id: int) -> None:
-        """Have a command end; ``on_event`` tells when it has."""
-        self._send(stop=id)
-
-    def look_after(self, folders: Sequence[Path]) -> None:
-        """Have these folders removed when this process is gone, and all commands have ended."""
-        self._send(folders=[str(path) for path in folders])
-
-    def detach(self, found_by: Sequence[Path] = ()) -> None:
-        """Let the commands outlive this process, until one of these folders is gone."""
-        self._send(detach=[str(path) for path in found_by])
-
-    def leave(self) -> None:
-        """Have no more commands for it: detached, it ends with the last one."""
-        self._send(left=True)
-
-    def close(self, timeout_s: float = STOP_S) -> None:
-        """End all commands; returns when they have ended."""
-        self._send(closed=True)
-        let_go(self._process, timeout_s)
-        if threading.current_thread() is not self._reader:
-            self._reader.join(5)
-
-    def _send(self, **message: object) -> bool:
-        assert self._process.stdin is not None
-        with self._lock:
-            try:
-                self._process.stdin.write(json.dumps(message).encode() + b"\n")
-                self._process.stdin.flush()
-            except (OSError, ValueError):  # gone, or closed
-                return False
-        return True
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as lines:
-            for line in lines:
-                try:
-                    event = json.loads(line)
-                except ValueError:  # its last line, incomplete
-                    continue
-                id = event["id"]
-                if "started" in event:
-                    self._pids[id] = event["started"]
-                if "ended" in event:
-                    with self._lock:
-                        self._tasks.pop(id, None)
-                self._on_event(id, event)
-        self._process.wait()
-        with self._lock, contextlib.suppress(OSError):
-            orphans, self._tasks = self._tasks, {}
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-        for id, task in orphans.items():
-            cancelled, said = self._end_orphan(self._pids.get(id), task)
-            self._on_event(id, {"ended": None, "cancelled": cancelled, "said": said})
-
-    @staticmethod
-    def _end_orphan(pid: int | None, task: guard.Task) -> tuple[int | None, str]:
-        """The guard was killed: do what it would have done, and say of it what that would say."""
-        if pid is not None:  # the command has had its SIGTERM, from the kernel
-            for _ in end_group(pid, task.term_s, lambda: start_time(pid) is None):
-                time.sleep(0.05)
-        steps = guard.cancel(task)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                cancelled, said = end.value
-                return cancelled, said
-            time.sleep(0.05)
 
 
 class Launch:
@@ -452,8 +334,11 @@ class Launch:
         names, hosts = self.plan.hosts, run.command.hosts
         run.host = names[hosts[0]] if names and len(hosts) == 1 else ""
         assert self._guarded is not None
-        with self._lock:  # its first event may come before we know its id
-            self._runs[self._guarded.run(run.command)] = run
+        try:
+            with self._lock:  # its first event may come before we know its id
+                self._runs[self._guarded.run(run.command)] = run
+        except BrokenPipeError:
+            raise LaunchError(GUARD_KILLED.message, GUARD_KILLED.hint) from None
         return run
 
     def _on_event(self, id: int, event: Mapping[str, Any]) -> None:

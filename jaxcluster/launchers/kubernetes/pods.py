@@ -92,8 +92,8 @@ class Api:
         one = client.ApiClient(settings)
         self.core, self.custom = client.CoreV1Api(one), client.CustomObjectsApi(one)
 
-    def ask(self, method: Callable[..., Any], *names: str, **options: Any) -> str:
-        """What the API server answers to one of ``core``'s methods."""
+    def said(self, method: Callable[..., Any], *names: str, **options: Any) -> str:
+        """What the API server answers to one of the client's methods."""
         with told():
             answer = method(
                 *names, namespace=self.namespace, _preload_content=False,
@@ -101,21 +101,20 @@ class Api:
             )  # fmt: skip
             return str(answer.data.decode(errors="replace"))
 
-    def on_job(self, verb: str, *name: str, **options: Any) -> Any:
-        """Create, get, patch or delete a Job."""
-        method = getattr(self.custom, f"{verb}_namespaced_custom_object")
-        with told():
-            options["_request_timeout"] = TIMEOUT_S
-            return method("batch", "v1", self.namespace, "jobs", *name, **options)
+    def ask(self, method: Callable[..., Any], *names: str, **options: Any) -> Any:
+        """The object or the list that it answers."""
+        return json.loads(self.said(method, *names, **options))
 
-    def listed(self, method: Callable[..., Any], **selector: str) -> Any:
-        return json.loads(self.ask(method, **selector))
+    def on_job(self, verb: str, **options: Any) -> Any:
+        """Create, get, patch or delete a Job; it may have fields that the client lacks."""
+        method = getattr(self.custom, f"{verb}_namespaced_custom_object")
+        return self.ask(method, group="batch", version="v1", plural="jobs", **options)
 
     def log(self, pod: str) -> list[str]:
         """The lines of its agent's; none while, or where, there is none."""
         options = {"container": CONTAINER, "limit_bytes": LOG_NBYTES}
         try:
-            return self.ask(self.core.read_namespaced_pod_log, pod, **options).splitlines()
+            return self.said(self.core.read_namespaced_pod_log, pod, **options).splitlines()
         except LaunchError as error:
             if status_of(error) in (401, 403):
                 raise
@@ -182,7 +181,7 @@ class PodLaunch(Launch):
         threading.Thread(target=self._follow, name="jaxcluster-pods", daemon=True).start()
         found = self._agents_of(range(self.plan.num_hosts), timeout_s, progress, stopped)
         spec = {"activeDeadlineSeconds": self.settings.lasts_s}  # from here on it may take its time
-        self.api.on_job("patch", self.name, body={"spec": spec})
+        self.api.on_job("patch", name=self.name, body={"spec": spec})
         return found
 
     def _make(self) -> None:
@@ -190,7 +189,7 @@ class PodLaunch(Launch):
         owner = {"apiVersion": "v1", "kind": "Pod", "name": os.environ.get("HOSTNAME", "")}
         with contextlib.suppress(LaunchError):  # no right to it, or it is of another namespace
             if self.settings.inside:
-                own = json.loads(self.api.ask(self.api.core.read_namespaced_pod, owner["name"]))
+                own = self.api.ask(self.api.core.read_namespaced_pod, owner["name"])
                 job = _owned(job, {**owner, "uid": _uid(own)})
         self.may_be_there = True
         try:
@@ -201,7 +200,7 @@ class PodLaunch(Launch):
                 never_asked = isinstance(getattr(error.__cause__, "reason", None), never)
                 self.may_be_there = not (never_asked or 400 <= status_of(error) < 500)
                 raise
-            made = self.api.on_job("get", self.name)
+            made = self._job()
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self.name, "uid": _uid(made)}
         self.api.ask(self.api.core.create_namespaced_service, body=_owned(service, owner))
 
@@ -289,9 +288,9 @@ class PodLaunch(Launch):
         if not waiting and self._job_end() and not self._is_up:
             raise LaunchError(f"No agent has come: {self._job_end()}.")
         try:
-            one = waiting[0] if waiting else self.api.on_job("get", self.name)
+            one = waiting[0] if waiting else self._job()
             about = {"field_selector": f"involvedObject.uid={_uid(one)}"}
-            events = self.api.listed(self.api.core.list_namespaced_event, **about)["items"]
+            events = self.api.ask(self.api.core.list_namespaced_event, **about)["items"]
         except LaunchError:  # without the right to it there are fewer words
             events = []
         events = [e for e in events if e.get("type") == "Warning" or not waiting]
@@ -315,7 +314,7 @@ class PodLaunch(Launch):
         while not self._over.is_set():
             began = time.monotonic()
             try:
-                listed = self.api.listed(method, **self.mine)
+                listed = self.api.ask(method, **self.mine)
                 self._see(listed["items"])
                 there = {_uid(pod) for pod in listed["items"]}
                 self._see([_deleted(pod) for uid, pod in self.pods.items() if uid not in there])
@@ -352,10 +351,13 @@ class PodLaunch(Launch):
             if self._is_up and self.on_end is not None and not self._over.is_set():
                 self.on_end((numbers[0],), Reason(told, has_ended=True))
 
+    def _job(self) -> Any:
+        return self.api.on_job("get", name=self.name)
+
     def _job_end(self) -> str:
         """Why the whole Job is over; empty while it is not."""
         try:
-            job = self.api.on_job("get", self.name)
+            job = self._job()
         except LaunchError as error:
             return "the Job was deleted" if status_of(error) == 404 else ""
         # FailureTarget (Kubernetes 1.31): it is going to be Failed, once its pods have ended.
@@ -453,10 +455,10 @@ class PodLaunch(Launch):
         if self.may_be_there:
             self.may_be_there = False
             try:
-                self.api.on_job("delete", self.name, propagation_policy="Background")
+                self.api.on_job("delete", name=self.name, propagation_policy="Background")
                 until = time.monotonic() + GONE_S
                 method = self.api.core.list_namespaced_pod
-                while self.api.listed(method, **self.mine)["items"] and time.monotonic() < until:
+                while self.api.ask(method, **self.mine)["items"] and time.monotonic() < until:
                     time.sleep(LOOK_S)
             except LaunchError as error:
                 if status_of(error) != 404:
