@@ -21,7 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,15 @@ class StartedAgent:
     def said(self) -> AgentFacts:
         """What is known of all agents in it."""
         return wire.parse(AgentFacts, self.facts)
+
+
+@dataclass(frozen=True)
+class Wait:
+    """How long agents may take, who is told how many are there, and what ends the wait."""
+
+    timeout_s: float
+    progress: Callable[[str], None] | None = None
+    stopped: threading.Event | None = None
 
 
 @dataclass
@@ -174,9 +183,7 @@ class Launch:
                 write(Path(file.path), file.text, file.mode)
             self._guarded = GuardedCommands(self._on_event, self._kept_open)
             self._guarded.look_after(self.folders)
-            found = self._bring_up(
-                timeout_s, progress or (lambda text: None), stopped or threading.Event()
-            )
+            found = self._bring_up(Wait(timeout_s, progress, stopped))
         except BaseException:
             self.stop()
             raise
@@ -185,29 +192,20 @@ class Launch:
             threading.Thread(target=self._watch, name="jaxcluster-launch", daemon=True).start()
         return sorted(found, key=lambda agent: -1 if agent.host is None else agent.host)
 
-    def _bring_up(
-        self, timeout_s: float, progress: Callable[[str], None], stopped: threading.Event
-    ) -> list[StartedAgent]:
-        wanted = [Run(command) for command in self.plan.commands]
-        return self._await(wanted, timeout_s, progress, stopped)
+    def _bring_up(self, wait: Wait) -> list[StartedAgent]:
+        return self._await([Run(command) for command in self.plan.commands], wait)
 
-    def _await(
-        self,
-        wanted: Sequence[Run],
-        timeout_s: float,
-        progress: Callable[[str], None],
-        stopped: threading.Event,
-    ) -> list[StartedAgent]:
+    def _await(self, wanted: Sequence[Run], wait: Wait) -> list[StartedAgent]:
         """The agents of these commands, of which some are tried again.
 
         Raises:
           LaunchError: why not.
         """
         due, runs, failed = list(wanted), list[Run](), list[Run]()
-        expected = sum(len(run.command.hosts) for run in due)
-        begun = asked = give_up_at = time.monotonic()
-        told, waits = "", ""
-        while True:
+        give_up_at = math.inf
+
+        def look() -> list[StartedAgent]:
+            nonlocal give_up_at
             now = time.monotonic()
             for run in [run for run in due if run.not_before <= now and not failed]:
                 due.remove(run)
@@ -219,25 +217,53 @@ class Launch:
                 elif run.trouble is not None or run.has_ended:
                     runs.remove(run)
                     # Who fails in the same moment is told with it, instead of at the next try.
-                    give_up_at = give_up_at if failed else now + OTHERS_S
+                    give_up_at = min(give_up_at, now + OTHERS_S)
                     failed.append(run)
             is_waiting = any(not run.is_ready for run in runs)
-            if failed and (not is_waiting or now > min(give_up_at, begun + timeout_s)):
+            if failed and (not is_waiting or now > give_up_at):
                 raise self._refusal(failed)
-            if now > asked + ASK_S:
-                asked, waits = now, self.launcher.waiting(self.plan)
-            before, told = told, f"{sum(len(run.agents) for run in runs)} of {expected} hosts"
-            late = f"{told} were ready within {math.ceil(timeout_s)} s."
-            told += f" ({waits})" if waits else ""
-            if told != before:
-                progress(told)
-            if not (is_waiting or due or failed):
-                return [agent for run in runs for agent in run.agents]
-            if now > begun + timeout_s:
-                late_one = next((run for run in runs if not run.is_ready), None)
-                reason = self.reason(late_one) if late_one else Reason("", "--timeout 180")
-                raise LaunchError(f"{late} {reason.message}".rstrip(), reason.hint)
-            if stopped.is_set():
+            return [agent for run in runs for agent in run.agents]
+
+        def late() -> Reason:
+            if failed:
+                raise self._refusal(failed)
+            one = next((run for run in runs if not run.is_ready), None)
+            return self.reason(one) if one else Reason("", "--timeout 180")
+
+        expected = sum(len(run.command.hosts) for run in due)
+        waiting = partial(self.launcher.waiting, self.plan)
+        return self._until_all(expected, look, waiting, late, wait)
+
+    def _until_all(
+        self,
+        expected: int,
+        look: Callable[[], list[StartedAgent]],
+        waiting: Callable[[], str],
+        late: Callable[[], Reason],
+        wait: Wait,
+    ) -> list[StartedAgent]:
+        """All agents, once ``look`` finds them; ``late`` says why one isn't there in time.
+
+        Raises:
+          LaunchError: they did not come in time, or before it was stopped.
+        """
+        begun = asked = time.monotonic()
+        told, waits = "", ""
+        while True:
+            found = look()
+            if time.monotonic() > asked + ASK_S:
+                asked, waits = time.monotonic(), waiting()
+            there = f"{len(found)} of {expected} hosts"
+            before, told = told, there + (f" ({waits})" if waits else "")
+            if told != before and wait.progress is not None:
+                wait.progress(told)
+            if len(found) >= expected:
+                return found
+            if time.monotonic() > begun + wait.timeout_s:
+                reason = late()
+                told = f"{there} were ready within {math.ceil(wait.timeout_s)} s. {reason.message}"
+                raise LaunchError(told.rstrip(), reason.hint)
+            if wait.stopped is not None and wait.stopped.is_set():
                 raise LaunchError(STOPPED)
             self._stirred.wait(LOOK_S)
             self._stirred.clear()
@@ -268,8 +294,7 @@ class Launch:
         command = self.launcher.successor(self.plan, number, name)
         if command is None:
             return None
-        stopped = stopped or threading.Event()
-        return self._await([Run(command)], timeout_s, lambda text: None, stopped)[0]
+        return self._await([Run(command)], Wait(timeout_s, stopped=stopped))[0]
 
     def stop(self) -> None:
         """End every command; returns when they have ended and what they need is cancelled.

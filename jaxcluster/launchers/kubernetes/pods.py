@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +23,11 @@ import urllib3
 from kubernetes import client, config
 from kubernetes.client.rest import ApiException
 from kubernetes.stream import portforward
-from kubernetes.watch import Watch
 
 from jaxcluster.errors import LaunchError
 from jaxcluster.launchers import failures
-from jaxcluster.launchers.base import STOPPED, Command, LaunchPlan, announcements
-from jaxcluster.launchers.commands import ASK_S, Launch, Run, StartedAgent
+from jaxcluster.launchers.base import Command, LaunchPlan, announcements
+from jaxcluster.launchers.commands import Launch, Run, StartedAgent, Wait
 from jaxcluster.launchers.failures import Reason
 from jaxcluster.launchers.kubernetes.manifests import CONTAINER, LAUNCH
 
@@ -39,8 +38,7 @@ Object = Mapping[str, Any]
 OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")  # in a pod
 INDEX = "batch.kubernetes.io/job-completion-index"
 TIMEOUT_S = (10.0, 30.0)  # to connect, to read
-WATCH_S = 240
-LOOK_S = 0.2  # how often a start looks at the pods that run without an agent
+LOOK_S, POLL_S = 0.5, 2.0  # how often the pods are asked for: by a start, and afterwards
 WARN_S = 600.0  # before the deadline
 GONE_S = 8.0  # for the pods to go, after the Job: who starts again may need their devices
 LOG_NBYTES = 1 << 20
@@ -173,13 +171,11 @@ class PodLaunch(Launch):
 
     # -- to the agents
 
-    def _bring_up(
-        self, timeout_s: float, progress: Callable[[str], None], stopped: threading.Event
-    ) -> list[StartedAgent]:
+    def _bring_up(self, wait: Wait) -> list[StartedAgent]:
         self.api = Api(self.settings)
         self._make()
         threading.Thread(target=self._follow, name="jaxcluster-pods", daemon=True).start()
-        found = self._agents_of(range(self.plan.num_hosts), timeout_s, progress, stopped)
+        found = self._agents_of(range(self.plan.num_hosts), wait)
         spec = {"activeDeadlineSeconds": self.settings.lasts_s}  # from here on it may take its time
         self.api.on_job("patch", name=self.name, body={"spec": spec})
         return found
@@ -204,34 +200,20 @@ class PodLaunch(Launch):
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self.name, "uid": _uid(made)}
         self.api.ask(self.api.core.create_namespaced_service, body=_owned(service, owner))
 
-    def _agents_of(
-        self,
-        numbers: Sequence[int],
-        timeout_s: float,
-        progress: Callable[[str], None],
-        stopped: threading.Event,
-    ) -> list[StartedAgent]:
+    def _agents_of(self, numbers: Sequence[int], wait: Wait) -> list[StartedAgent]:
         """The agents of these indexes, each in another pod than its last one was."""
         found: dict[int, StartedAgent] = {}
-        begun = asked = time.monotonic()
-        text, waits = "", ""
-        while True:
+
+        def look() -> list[StartedAgent]:
             for number in set(numbers) - set(found):
                 if (agent := self._look_for(number)) is not None:
                     found[number] = agent
-            if time.monotonic() > asked + ASK_S:
-                asked, waits = time.monotonic(), self._waits_for()
-            before, text = text, f"{len(found)} of {len(numbers)} hosts"
-            text += f" ({waits})" if waits else ""
-            if text != before:
-                progress(text)
-            if len(found) == len(numbers):
-                return [found[number] for number in numbers]
-            if time.monotonic() > begun + timeout_s:
-                told = f"{text} were ready within {timeout_s:.0f} s."
-                raise LaunchError(told, "Wait longer: --timeout 600")
-            if stopped.wait(LOOK_S):
-                raise LaunchError(STOPPED)
+            return [found[number] for number in numbers if number in found]
+
+        def late() -> Reason:
+            return Reason(f"{self._waits_for()}.".lstrip("."), "Wait longer: --timeout 600")
+
+        return self._until_all(len(numbers), look, self._waits_for, late, wait)
 
     def _look_for(self, number: int) -> StartedAgent | None:
         """The agent of an index's pod, if it runs and has announced itself.
@@ -311,28 +293,18 @@ class PodLaunch(Launch):
     def _follow(self) -> None:
         """On a thread: know every pod's last state, and tell of ends."""
         method = self.api.core.list_namespaced_pod
-        while not self._over.is_set():
-            began = time.monotonic()
+        while not self._over.wait(POLL_S if self._is_up else LOOK_S):
             try:
-                listed = self.api.ask(method, **self.mine)
-                self._see(listed["items"])
-                there = {_uid(pod) for pod in listed["items"]}
-                self._see([_deleted(pod) for uid, pod in self.pods.items() if uid not in there])
-                self.trouble = ""
-                for event in Watch().stream(
-                    method, self.api.namespace, **self.mine, deserialize=False,
-                    resource_version=listed["metadata"].get("resourceVersion", ""),
-                    timeout_seconds=WATCH_S, _request_timeout=(TIMEOUT_S[0], WATCH_S + 30),
-                ):  # fmt: skip
-                    one = event["object"]
-                    self._see([_deleted(one) if event["type"] == "DELETED" else one])
+                listed = self.api.ask(method, **self.mine)["items"]
             except LaunchError as error:  # it may pass: the agents need no API server
                 self.trouble = error.message
-            except Exception as error:  # of a watch: whatever it is, the next list shows all
-                self.trouble = str(error)
-            self._over.wait(max(0.0, began + 1.0 - time.monotonic()))
+                continue
+            there = {_uid(pod) for pod in listed}
+            self._see(listed)
+            self._see([_deleted(pod) for uid, pod in self.pods.items() if uid not in there])
+            self.trouble = ""
 
-    def _see(self, pods: Iterable[Object]) -> None:
+    def _see(self, pods: Sequence[Object]) -> None:
         for pod in pods:
             with self._lock:
                 self.pods[_uid(pod)] = pod
@@ -389,8 +361,7 @@ class PodLaunch(Launch):
                 self.api.ask(
                     self.api.core.delete_namespaced_pod, last["metadata"]["name"], body=body
                 )
-        stopped = stopped or threading.Event()
-        return self._agents_of([number], timeout_s, lambda text: None, stopped)[0]
+        return self._agents_of([number], Wait(timeout_s, stopped=stopped))[0]
 
     def detach(self, found_by: Sequence[Path]) -> None:
         if self.settings.forwards:
