@@ -39,7 +39,7 @@ from jaxcluster.wire.sockets import Buffer
 
 CUT_S = 15.0  # without a connection before a host is given up; its agent ends by itself after 20
 LOOK_S = 0.5
-REASON_S = 5.0  # for a launcher's command to end, and so to say why an agent was ended
+REASON_S = 8.0  # for a launcher's command to end, and so to say why an agent was ended
 ENDED_BY_OTHERS = re.compile("SIGTERM|SIGHUP|standard input")
 CONNECT_S = 20.0
 QUIT_S = 5.0  # all agents together; who has not heard it ends with its input, or its lease

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from jaxcluster.launchers import failures
-from jaxcluster.launchers.detection import Inside, Surroundings
+from jaxcluster.launchers.detection import Inside
 from jaxcluster.launchers.failures import Reason
 from jaxcluster.launchers.hosts import named_hosts
 from jaxcluster.launchers.quoting import quote_path
@@ -236,7 +236,7 @@ class Launcher(ABC):
         return make(num_processes=num_processes, **given)  # type: ignore[no-any-return]
 
     @classmethod
-    def found_around(cls, around: Surroundings) -> Inside | None:
+    def found_around(cls, environ: Mapping[str, str]) -> Inside | None:
         """The allocation that this process runs in, if it is of this launcher's kind."""
         return None
 
@@ -276,11 +276,18 @@ class Launcher(ABC):
         """Why a command ended, or its agents never came."""
         one = end.command.hosts[0] if len(end.command.hosts) == 1 else None
         where = plan.hosts[one] if plan.hosts and one is not None else "the hosts"
-        return failures.explain(
-            os.path.basename(end.command.argv[0]), where, end.code, end.was_ready,
-            (*end.chatter[-1:], *end.errors), end.command.python, self.typed(end.command),
-            self.refused,
-        )  # fmt: skip
+        command, typed = os.path.basename(end.command.argv[0]), self.typed(end.command)
+        lines = (*end.chatter[-1:], *end.errors)
+        line, hint = failures.cause(lines, end.command.python, typed, self.refused)
+        how = failures.how_it_ended(end.code) + "." + (f' It says: "{line}"' if line else "")
+        if end.was_ready:
+            return Reason(f"The agent on {where} is lost: {command} {how}")
+        if end.code is None:
+            told = f"No agent on {where} yet: {command} {how}"
+            see = f"   Or see: {typed}" if typed else ""
+            return Reason(told, hint or f"Wait longer: --timeout 180{see}")
+        hint = hint or (f"Try: {typed}" if typed else self.refused)
+        return Reason(f"No agent on {where}: {command} {how}", hint)
 
     def waiting(self, plan: LaunchPlan) -> str:
         """What is waited for, briefly, while agents have not come.

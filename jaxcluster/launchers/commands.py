@@ -350,10 +350,11 @@ class Launch:
         """Why a run has ended, or is not ready."""
         if run.has_ended and run.code is None:
             return GUARD_KILLED
-        if run.trouble is not None:
-            return run.trouble
         end = End(run.command, run.code, tuple(run.err), tuple(run.out), run.is_ready)
-        return self.launcher.explain(self.plan, end)
+        found = self.launcher.explain(self.plan, end)
+        # What one agent said at its end is not why others are gone, and a job's end is why it said so.
+        is_own = not (run.is_ready and (len(run.command.hosts) > 1 or found.has_ended))
+        return run.trouble if run.trouble is not None and is_own else found
 
     def _run(self, run: Run) -> Run:
         names, hosts = self.plan.hosts, run.command.hosts

@@ -12,8 +12,6 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jaxcluster.host.facts import host_tpu_chips
-from jaxcluster.host.tpus import TpuWorker, tpu_worker
 from jaxcluster.options.known import known
 
 
@@ -44,31 +42,16 @@ class Inside:
         )
 
 
-class Surroundings:
-    """What this process can find out of where it runs.
-
-    Args:
-      environ: its environment.
-    """
-
-    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
-        self.environ = environ
-
-    def worker(self) -> TpuWorker | None:
-        """Which host of a TPU slice this is; takes up to ``tpus.ASK_S`` on a TPU host."""
-        return tpu_worker(host_tpu_chips(), self.environ)
-
-    def lacks(self, command: str) -> str:
-        """That this machine has no such command; empty where it has."""
-        has = shutil.which(command, path=self.environ.get("PATH")) is not None
-        return "" if has else f"there is no {command} on this machine"
+def lacks(command: str, environ: Mapping[str, str]) -> str:
+    """That this machine has no such command; empty where it has."""
+    has = shutil.which(command, path=environ.get("PATH")) is not None
+    return "" if has else f"there is no {command} on this machine"
 
 
-def find(around: Surroundings | None = None) -> Inside | None:
+def find(environ: Mapping[str, str] = os.environ) -> Inside | None:
     """The allocation that this process runs in; None where it is in none.
 
     The first launcher's counts that knows one.
     """
-    here = around or Surroundings()
-    found = (launcher.found_around(here) for launcher in known().launchers.values())
+    found = (launcher.found_around(environ) for launcher in known().launchers.values())
     return next(filter(None, found), None)

@@ -45,41 +45,6 @@ class Reason:
         return f"{self.message}\n{self.hint}" if self.hint else self.message
 
 
-def explain(
-    command: str,
-    where: str,
-    code: int | None,
-    was_ready: bool,
-    lines: Sequence[str],
-    python: str = "",
-    typed: str = "",
-    refused: str = "",
-) -> Reason:
-    """Why a command ended, or its agents never came.
-
-    Args:
-      command: its name.
-      where: the host's name, or "the hosts".
-      code: its exit status; None while it runs.
-      was_ready: whether its agents had come.
-      lines: what it has printed.
-      python: what was to be run there.
-      typed: a command that tries the way there.
-      refused: what to do where what was asked for can't be had.
-    """
-    line, hint = cause(lines, python, typed, refused)
-    said = f' It says: "{line}"' if line else ""
-    if was_ready:
-        return Reason(f"The agent on {where} is lost: {command} {how_it_ended(code)}.{said}")
-    if code is None:
-        return Reason(
-            f"{command} has started no agent on {where} yet.{said}",
-            hint or "Wait longer: --timeout 180" + (f"   Or see: {typed}" if typed else ""),
-        )
-    hint = hint or (f"Try: {typed}" if typed else refused)
-    return Reason(f"No agent on {where}: {command} {how_it_ended(code)}.{said}", hint)
-
-
 def cause(lines: Sequence[str], python: str, typed: str = "", refused: str = "") -> tuple[str, str]:
     """(the last line that tells a usual cause, what to do), or the last line at all."""
     program = python.rpartition("/")[2]

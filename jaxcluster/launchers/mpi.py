@@ -16,7 +16,7 @@ from pathlib import Path
 
 from jaxcluster.errors import LauncherUnavailable, UsageError
 from jaxcluster.launchers.base import AgentOptions, Command, Launcher, LaunchPlan, agent_command
-from jaxcluster.launchers.detection import Inside, Surroundings
+from jaxcluster.launchers.detection import Inside, lacks
 from jaxcluster.launchers.failures import run_briefly
 from jaxcluster.launchers.hosts import Host, expand_nodelist, place, read_hostfile
 from jaxcluster.launchers.shared_options import HOSTFILE, NAMED_HOSTS
@@ -64,8 +64,7 @@ class MPI(Launcher):
     refused = "Inside a batch job only its hosts can be named in --hosts, each with its slots."
 
     @classmethod
-    def found_around(cls, around: Surroundings) -> Inside | None:
-        environ = around.environ
+    def found_around(cls, environ: Mapping[str, str]) -> Inside | None:
         jobs = (("PBS_JOBID", "PBS"), ("LSB_JOBID", "LSF"), ("JOB_ID", "Grid Engine"))
         found = [(environ[name], system) for name, system in jobs if environ.get(name)]
         try:
@@ -79,7 +78,7 @@ class MPI(Launcher):
         if len(hosts) == 1 and system != "PBS":
             return None  # its slots are cores, and how many ranks this host gets its devices say
         what = f"{system}'s job {job} ({plural(len(hosts), 'host')}, {plural(ranks, 'slot')})"
-        return Inside(what, cls.name, obstacle=around.lacks("mpiexec"))
+        return Inside(what, cls.name, obstacle=lacks("mpiexec", environ))
 
     def prepared(self, environ: Mapping[str, str]) -> MPI:
         if shutil.which(self.mpiexec, path=environ.get("PATH")) is None:

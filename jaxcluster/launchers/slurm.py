@@ -28,7 +28,7 @@ from jaxcluster.launchers.base import (
     LaunchPlan,
     agent_command,
 )
-from jaxcluster.launchers.detection import Inside, Surroundings
+from jaxcluster.launchers.detection import Inside, lacks
 from jaxcluster.launchers.failures import Reason, run_briefly
 from jaxcluster.launchers.hosts import expand_nodelist, place_on
 from jaxcluster.launchers.shared_options import MEM, NODES, NTASKS_PER_NODE, TIME
@@ -38,6 +38,7 @@ from jaxcluster.text import plural
 
 ASK_S = 20.0  # Slurm's commands have so long
 WARN_S, LOOK_S = 60.0, 30.0  # before the time limit; between two looks at a job that runs
+COMPLETES_S = 5.0  # for a job that ends to be called what it then is: CANCELLED, TIMEOUT
 # From the end of its input: srun that gets SIGTERM has the agents killed, with what they still
 # have to remove on their nodes.
 STEP_ENDS_S = 10.0
@@ -193,13 +194,12 @@ class Slurm(Launcher):
     )
 
     @classmethod
-    def found_around(cls, around: Surroundings) -> Inside | None:
-        environ = around.environ
+    def found_around(cls, environ: Mapping[str, str]) -> Inside | None:
         if (here := allocation_of(environ)) is None:
             return None
         size = plural(len(here.nodes), "node") if here.nodes else "unknown nodes"
         tasks = f", {plural(sum(here.tasks), 'task')}" if here.tasks else ""
-        obstacle = around.lacks("srun")
+        obstacle = lacks("srun", environ)
         if not here.nodes:
             obstacle = "SLURM_JOB_NODELIST does not name its nodes: --new-job, or --launcher local"
         # On the job's one node, with one task: a start takes all of it as it is. A shell of
@@ -359,9 +359,13 @@ class Slurm(Launcher):
         job = self._job(plan) if end.command.cancel else None  # else it is a step
         if job is None:
             return found
+        until = time.monotonic() + COMPLETES_S
+        while end.was_ready and job.state == "COMPLETING" and time.monotonic() < until:
+            time.sleep(0.25)
+            job = self._job(plan) or job
         if end.was_ready and job.state not in GOES_ON:
             hint = "Ask for longer: --time 2:00:00" if job.state == "TIMEOUT" else ""
-            return Reason(f"Slurm's job {job.id} has ended: {job}.", hint)
+            return Reason(f"Slurm's job {job.id} has ended: {job}.", hint, has_ended=True)
         hint = "It is cancelled. Wait longer: --timeout 3600" if end.code is None else found.hint
         return Reason(f"Job {job.id} is {job}. {found.message}", hint)
 

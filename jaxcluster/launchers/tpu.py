@@ -20,7 +20,7 @@ from jaxcluster.errors import LaunchError, LauncherUnavailable, UsageError
 from jaxcluster.host.facts import host_tpu_chips
 from jaxcluster.host.tpus import tpu_worker
 from jaxcluster.launchers.base import AgentOptions, Command, LaunchPlan
-from jaxcluster.launchers.detection import Inside, Surroundings
+from jaxcluster.launchers.detection import Inside
 from jaxcluster.launchers.failures import how_it_ended, last_line, run_briefly
 from jaxcluster.launchers.hosts import Host
 from jaxcluster.launchers.ssh import DEFAULTS, FIRST, SSH
@@ -80,8 +80,8 @@ class TPU(SSH):
         return made
 
     @classmethod
-    def found_around(cls, around: Surroundings) -> Inside | None:
-        found = around.worker()
+    def found_around(cls, environ: Mapping[str, str]) -> Inside | None:
+        found = tpu_worker(host_tpu_chips(), environ)
         if found is None or (len(found.hosts) == 1 and found.slices == 1):
             return None  # this host is all of it, and what a start takes by default
         if found.slices > 1:

@@ -39,7 +39,6 @@ from jaxcluster.launchers.base import AgentOptions
 from jaxcluster.launchers.commands import Launch
 from jaxcluster.launchers.failures import Reason
 from jaxcluster.launchers.kubernetes.launcher import Kubernetes
-from jaxcluster.launchers.kubernetes.manifests import Pod
 
 pytest.importorskip("kubernetes")
 pytestmark = [pytest.mark.any_jax, pytest.mark.timeout(300)]
@@ -75,10 +74,10 @@ class Site:
     path: Path
     launches: list[Launch] = field(default_factory=list)
 
-    def launch(self, pod: Pod | None = None, kubeconfig: str = "", **options: Any) -> Launch:
+    def launch(self, image: str = "good", kubeconfig: str = "", **options: Any) -> Launch:
         config = self.path / "config"
         config.write_text(self.kube.kubeconfig())
-        launcher = Kubernetes(pod=pod or Pod("good"), kubeconfig=kubeconfig or str(config))
+        launcher = Kubernetes(image=image, kubeconfig=kubeconfig or str(config))
         launcher = replace(launcher, **options)
         folder = tempfile.mkdtemp(dir=self.path)
         env = (("XLA_FLAGS", "--a='$(X) $$'"),)
@@ -287,7 +286,7 @@ def held_by_a_guard() -> dict[int, str]:
 
 
 def test_a_deadline_is_told(site: Site) -> None:
-    launch = site.launch(deadline_s=4)
+    launch = site.launch(time="4s")
     ends: list[Reason] = []
     launch.on_end = lambda hosts, why: ends.append(why)
     launch.start(DEADLINE_S)
@@ -309,7 +308,7 @@ from jaxcluster.launchers.base import AgentOptions
 from jaxcluster.launchers.kubernetes import manifests
 from jaxcluster.launchers.kubernetes.launcher import Kubernetes
 manifests.TTL_S = 1
-one = Kubernetes(pods=2, pod=manifests.Pod("good"), kubeconfig={str(config)!r}, direct=True)
+one = Kubernetes(pods=2, image="good", kubeconfig={str(config)!r}, direct=True)
 agent = AgentOptions("main", "key", "python3", first_lease_s=8.0)
 one.launch(one.render(agent, {str(folder)!r})).start(600)
 print("up", flush=True)
@@ -335,12 +334,12 @@ time.sleep(1000)
 
 def test_what_can_never_be_is_told_at_once(site: Site) -> None:
     """Each in turn: the image, its jaxcluster, the namespace, the template, a login."""
-    assert "ErrImagePull" in refused(site.launch(Pod("nowhere")))
-    told = refused(site.launch(Pod("broken")))
+    assert "ErrImagePull" in refused(site.launch("nowhere"))
+    told = refused(site.launch("broken"))
     assert "No module named 'jaxcluster'" in told and "--python PATH" in told
     assert "team-b" in refused(site.launch(namespace="team-b"))
     template = json.dumps({"metadata": {}, "spec": {"tolerationz": []}})
-    told = refused(site.launch(Pod("good", template=template)))
+    told = refused(site.launch(template=template))
     assert 'unknown field "spec.template.spec.tolerationz"' in told and "--pod-template" in told
     text = json.loads(site.kube.kubeconfig())
     text["users"][0]["user"]["token"] = "nobody's"
@@ -437,12 +436,12 @@ TEMPLATE = {
     "metadata": {"annotations": {"note": "kept"}},
     "spec": {"tolerations": [{"key": "gpu", "operator": "Exists"}], "nodeSelector": {"zone": "a"}},
 }
-PODS = {
-    "plain": Pod("team/jax:1"),
-    "gpus": Pod("team/jax:1", cpu="8", memory="64Gi", gpus=8, labels=(("team", "a"),)),
-    "tpu": Pod("team/jax:1", tpu="tpu-v5-lite-podslice", topology="4x4"),
-    "template": Pod("team/jax:1", template=json.dumps(TEMPLATE), service_account="default"),
-    "user": Pod("team/jax:1", run_as_user=1000),
+PODS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "gpus": {"cpu": "8", "mem": "64Gi", "gpus": 8, "label": ("team=a",)},
+    "tpu": {"tpu_type": "tpu-v5-lite-podslice", "tpu_topology": "4x4"},
+    "template": {"template": json.dumps(TEMPLATE), "service_account": "default"},
+    "user": {"run_as_user": 1000},
 }
 
 
@@ -451,7 +450,8 @@ def test_what_a_dry_run_prints_can_be_made_as_it_is(real_site: Site, name: str) 
     """Objects and pods: validated strictly and admitted, by a user who has the documented role."""
     kube = real_site.kube
     assert isinstance(kube, RealKube)
-    launcher = Kubernetes(pod=PODS[name], pods=None if name == "tpu" else 2, kubeconfig="x")
+    pods = None if name == "tpu" else 2
+    launcher = Kubernetes(image="team/jax:1", pods=pods, kubeconfig="x", **PODS[name])
     job, service = launcher.render(AgentOptions("main", "PUBLIC-KEY", "python3"), "/f").objects
     strict = "?dryRun=All&fieldValidation=Strict"
     for plural, one in (("jobs", job), ("services", service)):
@@ -471,9 +471,9 @@ def test_pod_security_refuses_pods_that_say_no_user(real_site: Site) -> None:
     assert isinstance(kube, RealKube)
     kube.label(enforce="restricted")
     try:
-        told = refused(real_site.launch(Pod("plain")))
+        told = refused(real_site.launch("plain"))
         assert "violates PodSecurity" in told and "--run-as-user 1000" in told
-        assert real_site.launch(Pod("plain", run_as_user=1000)).start(DEADLINE_S)
+        assert real_site.launch("plain", run_as_user=1000).start(DEADLINE_S)
     finally:
         kube.label(enforce=None)
 
@@ -485,14 +485,14 @@ LIMITS = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "q"},
 def test_what_an_admission_refuses_is_told(real_site: Site) -> None:
     kube = real_site.kube
     assert isinstance(kube, RealKube)
-    assert "quantities must match" in refused(real_site.launch(Pod("good", "many")))
-    label = (("a b", "x"),)
-    assert "metadata.labels: Invalid value" in refused(real_site.launch(Pod("good", labels=label)))
+    assert "quantities must match" in refused(real_site.launch(cpu="many"))
+    label = ("a b=x",)
+    assert "metadata.labels: Invalid value" in refused(real_site.launch(label=label))
     kube.ask("POST", kube.path("limitranges"), LIMITS)
     try:
-        assert "maximum cpu usage per Container is 2" in refused(real_site.launch(Pod("good", "4")))
+        assert "maximum cpu usage per Container is 2" in refused(real_site.launch(cpu="4"))
     finally:
         kube.ask("DELETE", kube.path("limitranges", "q"))
-    assert "--service-account" in refused(real_site.launch(Pod("good", service_account="jax")))
+    assert "--service-account" in refused(real_site.launch(service_account="jax"))
     none = '{"metadata": {}, "spec": {"priorityClassName": "none"}}'
-    assert "no PriorityClass" in refused(real_site.launch(Pod("good", template=none)))
+    assert "no PriorityClass" in refused(real_site.launch(template=none))

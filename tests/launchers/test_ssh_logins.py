@@ -361,7 +361,7 @@ def test_a_login_shell_that_ends_before_the_agent(site: Site) -> None:
 def test_a_login_shell_that_waits_is_told_with_what_it_has_printed(site: Site) -> None:
     site.alias("h1", site.sshd("ForceCommand echo 'Press any key'; exec cat"))
     told = refused(site.launch(site.launcher("h1")), timeout_s=8)
-    said = "0 of 1 hosts were ready within 8 s. ssh has started no agent on h1 yet."
+    said = "0 of 1 hosts were ready within 8 s. No agent on h1 yet: ssh still runs."
     assert told.startswith(said) and '"Press any key"' in told
 
 

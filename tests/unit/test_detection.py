@@ -22,8 +22,8 @@ from jaxcluster.cluster import make_spec, sessions
 from jaxcluster.errors import UsageError
 from jaxcluster.host import tpus
 from jaxcluster.host.tpus import TpuWorker, metadata, tpu_worker
-from jaxcluster.launchers import detection
-from jaxcluster.launchers.detection import Inside, Surroundings, find
+from jaxcluster.launchers import detection, tpu
+from jaxcluster.launchers.detection import Inside, find
 from jaxcluster.launchers.slurm import Allocation, Slurm, allocation_of
 
 JOB = {"SLURM_JOB_ID": "6", "SLURM_JOB_NODELIST": "h[1-2]", "SLURM_JOB_NUM_NODES": "2"}
@@ -57,13 +57,10 @@ def found(
     worker: TpuWorker | None = None,
     missing: str = "",
 ) -> Inside | None:
-    class Around(Surroundings):
-        def worker(self) -> TpuWorker | None:
-            return worker
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shutil, "which", lambda name, **_: None if name == missing else name)
-        return find(Around(environ))
+        patch.setattr(tpu, "tpu_worker", lambda *_: worker)
+        return find(environ)
 
 
 # ------------------------------------------------------------------------------------------ Slurm

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from jaxcluster.errors import UsageError
-from jaxcluster.launchers import failures
 from jaxcluster.launchers.base import (
     AgentOptions,
+    End,
     Launcher,
     LaunchPlan,
     announcements,
@@ -24,7 +24,6 @@ from jaxcluster.launchers.base import (
 from jaxcluster.launchers.hosts import parse_hosts
 from jaxcluster.launchers.ipp import IPP
 from jaxcluster.launchers.kubernetes.launcher import Kubernetes
-from jaxcluster.launchers.kubernetes.manifests import Pod
 from jaxcluster.launchers.mpi import MPI, flavour_of, hosts_of_job
 from jaxcluster.launchers.slurm import Allocation, Slurm
 from jaxcluster.launchers.ssh import SSH, remote_command
@@ -97,17 +96,15 @@ LAUNCHERS: dict[str, Launcher] = {
     ),
     "tpu-hosts": TPU(parse_hosts("t0,t1"), direct=True, user="me"),
     "kubernetes": Kubernetes(
-        pods=2, pod=Pod("team/jax:1", "8", "64Gi", 8), namespace="team-a"
+        pods=2, image="team/jax:1", cpu="8", mem="64Gi", gpus=8, namespace="team-a"
     ),
     "kubernetes-inside": Kubernetes(
-        4, 2, pod=Pod(
-            template=json.dumps(TEMPLATE), resources=(("amd.com/gpu", "8"),),
-            labels=(("kueue.x-k8s.io/queue-name", "team-a"),), service_account="jax",
-        ), inside=True,
+        4, 2, template=json.dumps(TEMPLATE), resource=("amd.com/gpu=8",),
+        label=("kueue.x-k8s.io/queue-name=team-a",), service_account="jax", inside=True,
     ),
     "kubernetes-tpu": Kubernetes(
-        pod=Pod("team/jax:1", tpu="tpu-v5-lite-podslice", topology="4x4"), context="gke",
-        deadline_s=7200, direct=True,
+        image="team/jax:1", tpu_type="tpu-v5-lite-podslice", tpu_topology="4x4", context="gke",
+        time="2:00:00", direct=True,
     ),
     "ipp": IPP("pbs", "mine", 2, 4, here="/usr/bin/python3"),
 }  # fmt: skip
@@ -193,14 +190,16 @@ def test_a_job_has_a_successor_while_it_runs(
         (["sh: /py: not found", "bye"], 127, False, "/py: not found", "--python PATH"),
         (["nothing known", " - "], 3, False, '"nothing known"', "Try: ssh h1 true"),
         ([], -9, False, "ssh was ended by signal 9.", "Try: ssh h1 true"),
-        ([], None, False, "ssh has started no agent on h1 yet.", "Wait longer: --timeout 180"),
+        ([], None, False, "No agent on h1 yet: ssh still runs.", "Wait longer: --timeout 180"),
         (["gone"], 255, True, "The agent on h1 is lost: ssh ended", ""),
     ],
 )
 def test_an_end_is_told_with_its_status_its_line_and_a_hint(
     lines: list[str], code: int | None, ready: bool, told: str, hint: str
 ) -> None:
-    reason = failures.explain("ssh", "h1", code, ready, lines, "/py", "ssh h1 true")
+    launcher = SSH(HOSTS[:1])
+    there = launcher.render(replace(AGENT, python="/py"), FOLDER)
+    reason = launcher.explain(there, End(there.commands[0], code, tuple(lines), (), ready))
     assert told in reason.message and hint in reason.hint and bool(hint) == bool(reason.hint)
 
 

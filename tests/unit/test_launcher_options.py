@@ -15,7 +15,6 @@ from jaxcluster.launchers.factory import launcher_of
 from jaxcluster.launchers.hosts import Host
 from jaxcluster.launchers.ipp import IPP
 from jaxcluster.launchers.kubernetes.launcher import Kubernetes
-from jaxcluster.launchers.kubernetes.manifests import Pod
 from jaxcluster.launchers.mpi import MPI
 from jaxcluster.launchers.slurm import Slurm
 from jaxcluster.launchers.ssh import SSH
@@ -180,7 +179,7 @@ CHOSEN = {
     "--launcher tpu": TPU(()),
     "--launcher kubernetes --image team/jax:1 --pods 2 --ranks-per-pod 4 --gpus 8 --mem 64Gi "
     "--namespace team-a": Kubernetes(
-        None, 2, 4, Pod("team/jax:1", gpus=8, memory="64Gi"), namespace="team-a"
+        None, 2, 4, "team/jax:1", gpus=8, mem="64Gi", namespace="team-a"
     ),
     "-n 2 --launcher kubernetes --pod-template pod.yaml": Kubernetes(2, pod_template="pod.yaml"),
 }

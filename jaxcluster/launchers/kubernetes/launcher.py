@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from jaxcluster.errors import LauncherUnavailable, UsageError
 from jaxcluster.launchers.base import AgentOptions, Launcher, LaunchPlan
 from jaxcluster.launchers.hosts import place_on
 from jaxcluster.launchers.kubernetes import manifests
-from jaxcluster.launchers.kubernetes.manifests import Pod
 from jaxcluster.launchers.shared_options import DIRECT, MEM, TIME
 from jaxcluster.options.table import Field, Option
 from jaxcluster.options.value_types import COUNT, PATH, TEXT, TEXTS
@@ -23,14 +23,6 @@ if TYPE_CHECKING:
     from jaxcluster.launchers.kubernetes.pods import PodLaunch
 
 NAME = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
-# Its options; the others are the pod's, of which some have a name of their own there.
-OF_LAUNCHER = (
-    "pods", "ranks_per_pod", "namespace", "time", "kubeconfig", "context", "direct", "pod_template",
-)  # fmt: skip
-OF_POD = {
-    "mem": "memory", "resource": "resources", "tpu_type": "tpu", "tpu_topology": "topology",
-    "tpu_chips": "chips", "label": "labels",
-}  # fmt: skip
 DEADLINE_S = 24 * 3600  # where nothing of the cluster's own ends the Job with the notebook
 
 
@@ -42,25 +34,48 @@ class Kubernetes(Launcher):
       num_processes: ``-n``; None where ``ranks_per_pod`` or the pods' devices decide it.
       pods: how many; None means 1, or as many as a TPU slice has hosts.
       ranks_per_pod: how many ranks each pod gets.
+      image: with Python, jax and this jaxcluster.
+      cpu: cores of each pod, requested and at most; as Kubernetes writes it.
+      mem: the same.
+      gpus: of ``nvidia.com/gpu``, of each pod.
+      resource: other devices of each pod: ``("amd.com/gpu=8",)``.
+      tpu_type: GKE's name of the accelerator.
+      tpu_topology: of the TPU slice, ``4x4``.
+      tpu_chips: of TPU, in each pod.
+      label: of the Job and its pods: ``("team=a",)``.
+      service_account: the pods'.
+      run_as_user: a user's number, not root's; the pods then are as ``restrict`` makes them.
+      pod_template: a file; ``prepared`` reads it.
       namespace: empty for that of the context, or of the notebook's own pod.
-      deadline_s: after which Kubernetes ends the Job, however it is; None for none of the user's.
+      time: after which Kubernetes ends the Job, however it is; empty for none of the user's.
       kubeconfig: a file; empty for the usual ones.
       context: of the kubeconfig; empty for its current one.
       direct: whether pods are reached at their own addresses also from outside of the cluster.
-      pod_template: a file; ``prepared`` reads it.
+      template: what ``read_template`` found, as JSON; empty for none.
       inside: whether this process is in a pod itself; ``prepared`` fills it in.
     """
 
     num_processes: int | None = None
     pods: int | None = None
     ranks_per_pod: int | None = None
-    pod: Pod = field(default_factory=Pod)
+    image: str = ""
+    cpu: str = ""
+    mem: str = ""
+    gpus: int | None = None
+    resource: tuple[str, ...] = ()
+    tpu_type: str = ""
+    tpu_topology: str = ""
+    tpu_chips: int | None = None
+    label: tuple[str, ...] = ()
+    service_account: str = ""
+    run_as_user: int | None = None
+    pod_template: str = ""
     namespace: str = ""
-    deadline_s: int | None = None
+    time: str = ""
     kubeconfig: str = ""
     context: str = ""
     direct: bool = False
-    pod_template: str = ""
+    template: str = ""
     inside: bool = False
 
     name = "kubernetes"
@@ -102,13 +117,17 @@ class Kubernetes(Launcher):
 
     @classmethod
     def of(cls, given: dict[str, Any], num_processes: int | None, what: str = "") -> Self:
-        own = {name: given.pop(name) for name in OF_LAUNCHER if name in given}
-        pod = {OF_POD.get(name, name): value for name, value in given.items()}
-        for name in {"resources", "labels"} & {*pod}:
-            pod[name] = tuple(tuple(one.split("=", 1)) for one in pod[name])
-        if "time" in own:
-            own["deadline_s"] = seconds_of(own.pop("time"))
-        return super().of({**own, "pod": Pod(**pod)}, num_processes)
+        seconds_of(given.get("time", "1s"))
+        return super().of(given, num_processes)
+
+    @property
+    def chips(self) -> int:
+        """Of each pod: as asked for, else all of a small slice, and 4 of a larger one (GKE)."""
+        return self.tpu_chips or min(4, self._chips)
+
+    @property
+    def _chips(self) -> int:
+        return math.prod(int(n) for n in self.tpu_topology.split("x"))
 
     @property
     def forwards(self) -> bool:
@@ -118,7 +137,7 @@ class Kubernetes(Launcher):
     @property
     def lasts_s(self) -> int | None:
         """When Kubernetes ends the Job, after its start; None for never."""
-        return self.deadline_s or (None if self.inside else DEADLINE_S)
+        return seconds_of(self.time) if self.time else None if self.inside else DEADLINE_S
 
     def prepared(self, environ: Mapping[str, str]) -> Kubernetes:
         if importlib.util.find_spec("kubernetes") is None:
@@ -126,27 +145,26 @@ class Kubernetes(Launcher):
                 "--launcher kubernetes needs the Kubernetes client, which is not installed.",
                 "pip install 'jaxcluster[kubernetes]'",
             )
-        read = self.pod
-        if self.pod_template:
-            read = replace(read, template=manifests.read_template(Path(self.pod_template)))
+        file = self.pod_template
+        template = manifests.read_template(Path(file)) if file else self.template
         named = self.kubeconfig or self.context
         inside = bool(environ.get("KUBERNETES_SERVICE_HOST")) and not named
-        return replace(self, pod=read, inside=inside)
+        return replace(self, template=template, inside=inside)
 
     def render(self, agent: AgentOptions, folder: str) -> LaunchPlan:
-        self.pod.check()
-        slice_ = self.pod.of_slice
-        if slice_ is not None and self.pods not in (None, slice_):
+        self._check()
+        hosts = self._chips // self.chips if self.tpu_topology else None
+        if hosts is not None and self.pods not in (None, hosts):
             raise UsageError(
-                f"--pods {self.pods}: the TPU slice {self.pod.topology} has {slice_} hosts of "
-                f"{self.pod.chips_each} chips.",
+                f"--pods {self.pods}: the TPU slice {self.tpu_topology} has {hosts} hosts of "
+                f"{self.chips} chips.",
                 "Leave out --pods.",
             )
-        pods = slice_ or self.pods or 1
+        pods = hosts or self.pods or 1
         # Until all agents are there, the Job is given no more time than the start.
         deadline_s = math.ceil(agent.first_lease_s)
         name = manifests.name_of(agent, folder)
-        job = manifests.job(name, pods, agent, self.pod, deadline_s)
+        job = manifests.job(name, pods, agent, self, deadline_s)
         service = manifests.service(name, job["metadata"]["labels"])
         example = "--pods 2 --ranks-per-pod 2"
         ranks = place_on(pods, "pod", self.ranks_per_pod, self.num_processes, example)
@@ -163,10 +181,33 @@ class Kubernetes(Launcher):
             agent=agent,
         )  # fmt: skip
 
+    def _check(self) -> None:
+        """Refuse what the API server would take, and mean otherwise, or has no words for."""
+        spec = json.loads(self.template)["spec"] if self.template else {}
+        if not self.image and not manifests.split(spec)[0].get("image"):
+            _refuse(
+                "--launcher kubernetes needs an image, with Python, jax and this jaxcluster in it.",
+                "--image registry.example/team/jax:1",
+            )
+        for name in (one.partition("=")[0] for one in self.label):
+            if name in manifests.OURS:
+                told = f"--label can't set {name}: the launcher sets it."
+                _refuse(told, "--label kueue.x-k8s.io/queue-name=team-a")
+        example = "--tpu-type tpu-v5-lite-podslice --tpu-topology 4x4 --tpu-chips 4"
+        if bool(self.tpu_type) != bool(self.tpu_topology) or (self.tpu_chips and not self.tpu_type):
+            _refuse("--tpu-type, --tpu-topology and --tpu-chips belong together.", example)
+        if self.tpu_topology and self._chips % self.chips:
+            told = f"--tpu-topology {self.tpu_topology} has {self._chips} chips, not a multiple of "
+            _refuse(f"{told}--tpu-chips {self.chips}.", example)
+
     def launch(self, plan: LaunchPlan, **options: Any) -> PodLaunch:
         from jaxcluster.launchers.kubernetes.pods import PodLaunch
 
         return PodLaunch(self, plan, **options)
+
+
+def _refuse(told: str, example: str) -> NoReturn:
+    raise UsageError(told, f"For example: {example}")
 
 
 def seconds_of(text: str) -> int:

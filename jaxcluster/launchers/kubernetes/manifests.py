@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.base import AgentOptions, agent_command
 
+if TYPE_CHECKING:
+    from jaxcluster.launchers.kubernetes.launcher import Kubernetes
+
 LAUNCH = "jaxcluster/launch"  # the label by which the pods of one launch are found
 CLUSTER = "jaxcluster/cluster"
 MADE_BY = {"app.kubernetes.io/managed-by": "jaxcluster"}
+OURS = (LAUNCH, CLUSTER, *MADE_BY)  # labels that no option may set
 CONTAINER = "jaxcluster"  # the agent's
 # Pods may come minutes after each other, and one that is made in the place of a lost one waits for
 # the next cell: an agent waits for its first connection at least so long.
@@ -28,80 +31,6 @@ GRACE_S = 10  # the agent ends its ranks in this time
 TTL_S = 60  # a Job whose agents have ended is removed after
 SHM = {"name": "jaxcluster-shm", "mountPath": "/dev/shm"}
 MOST_FAILURES = 100  # pods that are made anew, of one launch
-
-
-@dataclass(frozen=True)
-class Pod:
-    """What each pod is to be.
-
-    Attributes:
-      image: with Python, jax and this jaxcluster.
-      cpu: cores, requested and at most; as Kubernetes writes it.
-      memory: the same.
-      gpus: of ``nvidia.com/gpu``.
-      resources: of other devices: ``(("amd.com/gpu", "8"),)``.
-      tpu: GKE's name of the accelerator.
-      topology: of the TPU slice, ``4x4``.
-      chips: of TPU, in each pod.
-      labels: of the Job and its pods.
-      service_account: the pods'.
-      run_as_user: a user's number, not root's; the pods then are as ``restrict`` makes them.
-      template: what ``read_template`` found, as JSON; empty for none.
-    """
-
-    image: str = ""
-    cpu: str = ""
-    memory: str = ""
-    gpus: int | None = None
-    resources: tuple[tuple[str, str], ...] = ()
-    tpu: str = ""
-    topology: str = ""
-    chips: int | None = None
-    labels: tuple[tuple[str, str], ...] = ()
-    service_account: str = ""
-    run_as_user: int | None = None
-    template: str = ""
-
-    @property
-    def chips_each(self) -> int:
-        """As asked for, else all of a small slice, and 4 of a larger one, GKE's hosts."""
-        return self.chips or (min(4, self._chips) if self.topology else 4)
-
-    @property
-    def _chips(self) -> int:
-        return math.prod(int(n) for n in self.topology.split("x"))
-
-    @property
-    def of_slice(self) -> int | None:
-        """How many pods a TPU slice has; None where no slice was asked for."""
-        return self._chips // self.chips_each if self.topology else None
-
-    def check(self) -> None:
-        """Refuse what the API server would take, and mean otherwise, or has no words for.
-
-        Raises:
-          UsageError: naming the option.
-        """
-        spec = json.loads(self.template)["spec"] if self.template else {}
-        if not self.image and not split(spec)[0].get("image"):
-            _refuse(
-                "--launcher kubernetes needs an image, with Python, jax and this jaxcluster in it.",
-                "--image registry.example/team/jax:1",
-            )
-        for name, _ in self.labels:
-            if name in (LAUNCH, CLUSTER, *MADE_BY):
-                told = f"--label can't set {name}: the launcher sets it."
-                _refuse(told, "--label kueue.x-k8s.io/queue-name=team-a")
-        example = "--tpu-type tpu-v5-lite-podslice --tpu-topology 4x4 --tpu-chips 4"
-        if bool(self.tpu) != bool(self.topology) or (self.chips and not self.tpu):
-            _refuse("--tpu-type, --tpu-topology and --tpu-chips belong together.", example)
-        if self.topology and (self._chips % self.chips_each or not self.of_slice):
-            told = f"--tpu-topology {self.topology} has {self._chips} chips, not a multiple of "
-            _refuse(f"{told}--tpu-chips {self.chips_each}.", example)
-
-
-def _refuse(told: str, example: str) -> NoReturn:
-    raise UsageError(told, f"For example: {example}")
 
 
 def name_of(agent: AgentOptions, folder: str) -> str:
@@ -118,11 +47,11 @@ def _plain(text: str, length: int) -> str:
 
 
 def job(
-    name: str, pods: int, agent: AgentOptions, pod: Pod, deadline_s: int | None
+    name: str, pods: int, agent: AgentOptions, pod: Kubernetes, deadline_s: int | None
 ) -> dict[str, Any]:
     """An Indexed Job: pod i has the ranks of host i, also the one that is made in its place."""
     ours = {**MADE_BY, LAUNCH: name, CLUSTER: _plain(agent.cluster, 63)}
-    labels = {**dict(pod.labels), **ours}
+    labels = {**_pairs(pod.label), **ours}
     spec: dict[str, Any] = {
         "completionMode": "Indexed",
         "completions": pods,
@@ -144,7 +73,7 @@ def service(name: str, labels: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _pod_template(
-    name: str, agent: AgentOptions, pod: Pod, labels: Mapping[str, str]
+    name: str, agent: AgentOptions, pod: Kubernetes, labels: Mapping[str, str]
 ) -> dict[str, Any]:
     given = json.loads(pod.template) if pod.template else {"metadata": {}, "spec": {}}
     container, others = split(given["spec"])
@@ -160,11 +89,11 @@ def _pod_template(
     }
     if pod.service_account:
         spec["serviceAccountName"] = pod.service_account
-    if pod.tpu:
+    if pod.tpu_type:
         spec["nodeSelector"] = {
             **(spec.get("nodeSelector") or {}),
-            "cloud.google.com/gke-tpu-accelerator": pod.tpu,
-            "cloud.google.com/gke-tpu-topology": pod.topology,
+            "cloud.google.com/gke-tpu-accelerator": pod.tpu_type,
+            "cloud.google.com/gke-tpu-topology": pod.tpu_topology,
         }
     if pod.run_as_user is not None:
         restrict(spec, pod.run_as_user)
@@ -195,7 +124,7 @@ def restrict(spec: dict[str, Any], user: int) -> None:
         one["securityContext"] = context
 
 
-def _container(given: Mapping[str, Any], agent: AgentOptions, pod: Pod) -> dict[str, Any]:
+def _container(given: Mapping[str, Any], agent: AgentOptions, pod: Kubernetes) -> dict[str, Any]:
     words = [
         *agent_command(replace(agent, env=())),
         f"--first-lease={max(FIRST_LEASE_S, agent.first_lease_s):g}",
@@ -213,8 +142,8 @@ def _container(given: Mapping[str, Any], agent: AgentOptions, pod: Pod) -> dict[
         ours = [{"name": k, "value": _literal(v)} for k, v in agent.env]
         names = {one["name"] for one in ours}
         made["env"] = [*(e for e in given.get("env") or [] if e.get("name") not in names), *ours]
-    counts = {"nvidia.com/gpu": pod.gpus, "google.com/tpu": pod.chips_each if pod.tpu else None}
-    wanted = {"cpu": pod.cpu, "memory": pod.memory, **dict(pod.resources)}
+    counts = {"nvidia.com/gpu": pod.gpus, "google.com/tpu": pod.chips if pod.tpu_type else None}
+    wanted = {"cpu": pod.cpu, "memory": pod.mem, **_pairs(pod.resource)}
     wanted |= {name: str(count) for name, count in counts.items() if count is not None}
     if wanted := {name: value for name, value in wanted.items() if value}:
         resources = given.get("resources") or {}
@@ -225,6 +154,11 @@ def _container(given: Mapping[str, Any], agent: AgentOptions, pod: Pod) -> dict[
     there = any(one.get("mountPath") == "/dev/shm" for one in mounts)
     made["volumeMounts"] = mounts if there else [*mounts, SHM]
     return made
+
+
+def _pairs(words: Sequence[str]) -> dict[str, str]:
+    """Of ``NAME=VALUE``."""
+    return {name: value for name, _, value in (word.partition("=") for word in words)}
 
 
 def _name(one: Mapping[str, Any]) -> Any:

@@ -23,6 +23,7 @@ import urllib3
 from kubernetes import client, config
 from kubernetes.client.rest import ApiException
 from kubernetes.stream import portforward
+from kubernetes.watch import Watch
 
 from jaxcluster.errors import LaunchError
 from jaxcluster.launchers import failures
@@ -38,7 +39,8 @@ Object = Mapping[str, Any]
 OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")  # in a pod
 INDEX = "batch.kubernetes.io/job-completion-index"
 TIMEOUT_S = (10.0, 30.0)  # to connect, to read
-LOOK_S, POLL_S = 0.5, 2.0  # how often the pods are asked for: by a start, and afterwards
+WATCH_S = 240
+LOOK_S = 0.2  # how often a stop looks whether its pods have gone
 WARN_S = 600.0  # before the deadline
 GONE_S = 8.0  # for the pods to go, after the Job: who starts again may need their devices
 LOG_NBYTES = 1 << 20
@@ -293,16 +295,26 @@ class PodLaunch(Launch):
     def _follow(self) -> None:
         """On a thread: know every pod's last state, and tell of ends."""
         method = self.api.core.list_namespaced_pod
-        while not self._over.wait(POLL_S if self._is_up else LOOK_S):
+        while not self._over.is_set():
+            began = time.monotonic()
             try:
-                listed = self.api.ask(method, **self.mine)["items"]
+                listed = self.api.ask(method, **self.mine)
+                self._see(listed["items"])
+                there = {_uid(pod) for pod in listed["items"]}
+                self._see([_deleted(pod) for uid, pod in self.pods.items() if uid not in there])
+                self.trouble = ""
+                for event in Watch().stream(
+                    method, self.api.namespace, **self.mine, deserialize=False,
+                    resource_version=listed["metadata"].get("resourceVersion", ""),
+                    timeout_seconds=WATCH_S, _request_timeout=(TIMEOUT_S[0], WATCH_S + 30),
+                ):  # fmt: skip
+                    one = event["object"]
+                    self._see([_deleted(one) if event["type"] == "DELETED" else one])
             except LaunchError as error:  # it may pass: the agents need no API server
                 self.trouble = error.message
-                continue
-            there = {_uid(pod) for pod in listed}
-            self._see(listed)
-            self._see([_deleted(pod) for uid, pod in self.pods.items() if uid not in there])
-            self.trouble = ""
+            except Exception as error:  # of a watch: whatever it is, the next list shows all
+                self.trouble = str(error)
+            self._over.wait(max(0.0, began + 1.0 - time.monotonic()))
 
     def _see(self, pods: Sequence[Object]) -> None:
         for pod in pods:
