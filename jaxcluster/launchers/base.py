@@ -297,12 +297,9 @@ class Launcher(ABC):
         """
         return ""
 
-    def warning(self, plan: LaunchPlan) -> tuple[str, float]:
-        """(what a user should be told of the agents' future, or nothing; seconds to the next look).
-
-        0 seconds: there is nothing to look for.
-        """
-        return "", 0.0
+    def ends_in(self, plan: LaunchPlan) -> tuple[str, float] | None:
+        """(who is going to end what, in how many seconds), where the agents' time is limited."""
+        return None
 
     def successor(self, plan: LaunchPlan, number: int, name: str) -> Command | None:
         """The command that starts a new agent on one host; None where there is none.

@@ -46,6 +46,7 @@ KEPT_LINES = 60  # of a command's output
 LOOK_S = 0.1  # how often a start that waits looks whether it is stopped
 OTHERS_S = 1.0  # after the first host that can't be used, for others to be told with it
 MOST_NAMES = 8  # of hosts in one message
+WARN_S = 300.0  # before the agents' time is over
 ASK_S = 2.0  # how often the launcher is asked what is waited for
 GUARD_KILLED = Reason(
     "The process that watches over the launcher's commands was killed.",
@@ -329,13 +330,22 @@ class Launch:
         assert self._guarded is not None
         self._guarded.leave()
 
+    def ends_in(self) -> tuple[str, float] | None:
+        """(who is going to end what, in how many seconds), where the agents' time is limited."""
+        return self.launcher.ends_in(self.plan)
+
     def _watch(self) -> None:
-        """Pass on what the launcher has to say while the agents run."""
-        wait_s = 0.001
-        while wait_s and not self._over.wait(wait_s):
-            text, wait_s = self.launcher.warning(self.plan)
-            if text and self.on_notice is not None:
-                self.on_notice(text)
+        """Tell of the agents' end while there is time; that may be put off meanwhile."""
+        while (ends := self.ends_in()) is not None and self.on_notice is not None:
+            who, left_s = ends
+            if left_s <= WARN_S:
+                return self.on_notice(
+                    f"{who} in {left_s:.0f} s, at its time limit (--time). To keep the variables: "
+                    "%jaxcluster checkpoint NAME"
+                )
+            if self._over.wait(left_s - WARN_S):
+                return None
+        return None
 
     def explain(self, number: int) -> Reason | None:
         """What is known of a host that has announced itself and can't be talked to.
@@ -352,7 +362,7 @@ class Launch:
             return GUARD_KILLED
         end = End(run.command, run.code, tuple(run.err), tuple(run.out), run.is_ready)
         found = self.launcher.explain(self.plan, end)
-        # What one agent said at its end is not why others are gone, and a job's end is why it said so.
+        # What one agent said at its end is not why others are gone, nor why its job is.
         is_own = not (run.is_ready and (len(run.command.hosts) > 1 or found.has_ended))
         return run.trouble if run.trouble is not None and is_own else found
 

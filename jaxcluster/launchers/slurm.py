@@ -37,7 +37,6 @@ from jaxcluster.options.value_types import COUNT, SWITCH, TEXT, TEXTS
 from jaxcluster.text import plural
 
 ASK_S = 20.0  # Slurm's commands have so long
-WARN_S, LOOK_S = 60.0, 30.0  # before the time limit; between two looks at a job that runs
 COMPLETES_S = 5.0  # for a job that ends to be called what it then is: CANCELLED, TIMEOUT
 # From the end of its input: srun that gets SIGTERM has the agents killed, with what they still
 # have to remove on their nodes.
@@ -340,17 +339,11 @@ class Slurm(Launcher):
             raise LaunchError(f"J{told[1:]} and would never start. It is cancelled.", self.refused)
         return told + (f"; it is expected to start at {job.start}" if job.start else "")
 
-    def warning(self, plan: LaunchPlan) -> tuple[str, float]:
+    def ends_in(self, plan: LaunchPlan) -> tuple[str, float] | None:
         job = self._job(plan)
         if job is None or job.left_s is None or job.state != "RUNNING":
-            return "", LOOK_S
-        if job.left_s > WARN_S:
-            return "", min(LOOK_S, job.left_s - WARN_S)
-        return (
-            f"Slurm ends job {job.id} in {job.left_s:.0f} s, at its time limit. To keep the "
-            "variables: %jaxcluster checkpoint NAME",
-            0.0,
-        )
+            return None
+        return f"Slurm ends job {job.id}", job.left_s
 
     def explain(self, plan: LaunchPlan, end: End) -> Reason:
         found = super().explain(plan, end)

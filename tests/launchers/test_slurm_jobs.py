@@ -319,7 +319,9 @@ def test_a_time_limit_is_told_before(site: Site) -> None:
     launch.on_notice = notices.append
     launch.start(60)
     until(lambda: notices, "it is told", 40)
-    assert re.match(r"Slurm ends job \d+ in \d\d s, at its time limit\. .*checkpoint", notices[0])
+    assert re.match(
+        r"Slurm ends job \d+ in \d\d s, at its time limit \(--time\)\. .*checkpoint", notices[0]
+    )
 
 
 @pytest.mark.parametrize("queued", [False, True])

@@ -41,7 +41,6 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 TIMEOUT_S = (10.0, 30.0)  # to connect, to read
 WATCH_S = 240
 LOOK_S = 0.2  # how often a stop looks whether its pods have gone
-WARN_S = 600.0  # before the deadline
 GONE_S = 8.0  # for the pods to go, after the Job: who starts again may need their devices
 LOG_NBYTES = 1 << 20
 # A container that waits for these waits in vain; a pull only where the registry says so.
@@ -169,16 +168,19 @@ class PodLaunch(Launch):
         self.lost: set[str] = set()  # uids of those that have ended
         self.ways: dict[int, socket.socket] = {}
         self.may_be_there = False  # the Job, so that it is to be deleted
+        self.ends_at: float | None = None
         self.trouble = ""  # with the API server, while pods are followed
 
     # -- to the agents
 
     def _bring_up(self, wait: Wait) -> list[StartedAgent]:
-        self.api = Api(self.settings)
+        self.api, begun = Api(self.settings), time.monotonic()
         self._make()
         threading.Thread(target=self._follow, name="jaxcluster-pods", daemon=True).start()
         found = self._agents_of(range(self.plan.num_hosts), wait)
-        spec = {"activeDeadlineSeconds": self.settings.lasts_s}  # from here on it may take its time
+        lasts_s = self.settings.lasts_s  # from here on it may take its time
+        spec = {"activeDeadlineSeconds": lasts_s}
+        self.ends_at = begun + lasts_s if lasts_s is not None else None
         self.api.on_job("patch", name=self.name, body={"spec": spec})
         return found
 
@@ -189,14 +191,13 @@ class PodLaunch(Launch):
             if self.settings.inside:
                 own = self.api.ask(self.api.core.read_namespaced_pod, owner["name"])
                 job = _owned(job, {**owner, "uid": _uid(own)})
+        self.api.ask(self.api.core.list_namespaced_pod, **self.mine)  # it can be reached
         self.may_be_there = True
         try:
             made = self.api.on_job("create", body=job, field_validation="Strict")
         except LaunchError as error:
             if status_of(error) != 409:  # which a first try may have made, without an answer
-                never = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ProxyError)
-                never_asked = isinstance(getattr(error.__cause__, "reason", None), never)
-                self.may_be_there = not (never_asked or 400 <= status_of(error) < 500)
+                self.may_be_there = not 400 <= status_of(error) < 500
                 raise
             made = self._job()
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self.name, "uid": _uid(made)}
@@ -350,14 +351,10 @@ class PodLaunch(Launch):
             return "the Job is over, at its deadline (--time)"
         return f"the Job has failed ({failed['reason']}: {failed.get('message')})" if failed else ""
 
-    def _watch(self) -> None:
-        if self.settings.lasts_s is None or self._over.wait(self.settings.lasts_s - WARN_S):
-            return
-        if self.on_notice is not None:
-            self.on_notice(
-                "Kubernetes ends the Job of this cluster in less than 10 minutes, at its deadline "
-                "(--time). To keep the variables: %jaxcluster checkpoint NAME"
-            )
+    def ends_in(self) -> tuple[str, float] | None:
+        return (
+            ("Kubernetes ends the Job", self.ends_at - time.monotonic()) if self.ends_at else None
+        )
 
     def can_succeed(self, number: int, name: str) -> bool:
         return not self._job_end()
