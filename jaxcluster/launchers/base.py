@@ -26,7 +26,7 @@ from jaxcluster.options.table import Option
 from jaxcluster.supervision.guard import Task
 
 if TYPE_CHECKING:
-    from jaxcluster.launchers.commands import Launch
+    from jaxcluster.launchers.commands import Launch, Run
 
 FENCE = "--fence"  # the last argument of a successor: it first ends an older agent on its host
 LEASE_S = 20.0  # an agent without its owner's connection ends after this
@@ -168,25 +168,6 @@ class LaunchPlan:
     agent: AgentOptions | None = None
 
 
-@dataclass(frozen=True)
-class End:
-    """How a command of a launcher ended.
-
-    Attributes:
-      command: which one.
-      code: its exit status; ``-9`` where a signal ended it; None where it runs and is not ready.
-      errors: the last lines of its standard error.
-      chatter: the last lines of its output that no agent wrote.
-      was_ready: whether its agents had announced themselves.
-    """
-
-    command: Command
-    code: int | None
-    errors: tuple[str, ...] = ()
-    chatter: tuple[str, ...] = ()
-    was_ready: bool = False
-
-
 class Launcher(ABC):
     """One way to start agents: a frozen dataclass of the options that the user gave.
 
@@ -272,17 +253,17 @@ class Launcher(ABC):
         """What a user would type to try a command's way to its hosts; "" for nothing. Pure."""
         return ""
 
-    def explain(self, plan: LaunchPlan, end: End) -> Reason:
+    def explain(self, plan: LaunchPlan, run: Run) -> Reason:
         """Why a command ended, or its agents never came."""
-        one = end.command.hosts[0] if len(end.command.hosts) == 1 else None
+        one = run.command.hosts[0] if len(run.command.hosts) == 1 else None
         where = plan.hosts[one] if plan.hosts and one is not None else "the hosts"
-        command, typed = os.path.basename(end.command.argv[0]), self.typed(end.command)
-        lines = (*end.chatter[-1:], *end.errors)
-        line, hint = failures.cause(lines, end.command.python, typed, self.refused)
-        how = failures.how_it_ended(end.code) + "." + (f' It says: "{line}"' if line else "")
-        if end.was_ready:
+        command, typed = os.path.basename(run.command.argv[0]), self.typed(run.command)
+        lines = (*tuple(run.out)[-1:], *run.err)
+        line, hint = failures.cause(lines, run.command.python, typed, self.refused)
+        how = failures.how_it_ended(run.code) + "." + (f' It says: "{line}"' if line else "")
+        if run.is_ready:
             return Reason(f"The agent on {where} is lost: {command} {how}")
-        if end.code is None:
+        if run.code is None:
             told = f"No agent on {where} yet: {command} {how}"
             see = f"   Or see: {typed}" if typed else ""
             return Reason(told, hint or f"Wait longer: --timeout 180{see}")

@@ -31,7 +31,6 @@ from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.base import (
     STOPPED,
     Command,
-    End,
     Launcher,
     LaunchPlan,
     announcements,
@@ -360,8 +359,7 @@ class Launch:
         """Why a run has ended, or is not ready."""
         if run.has_ended and run.code is None:
             return GUARD_KILLED
-        end = End(run.command, run.code, tuple(run.err), tuple(run.out), run.is_ready)
-        found = self.launcher.explain(self.plan, end)
+        found = self.launcher.explain(self.plan, run)
         # What one agent said at its end is not why others are gone, nor why its job is.
         is_own = not (run.is_ready and (len(run.command.hosts) > 1 or found.has_ended))
         return run.trouble if run.trouble is not None and is_own else found

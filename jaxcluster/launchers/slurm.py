@@ -17,13 +17,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from jaxcluster.errors import LaunchError, LauncherUnavailable, UsageError
 from jaxcluster.launchers.base import (
     FENCE,
     AgentOptions,
     Command,
-    End,
     Launcher,
     LaunchPlan,
     agent_command,
@@ -35,6 +35,9 @@ from jaxcluster.launchers.shared_options import MEM, NODES, NTASKS_PER_NODE, TIM
 from jaxcluster.options.table import VISIBLE, Field, Option
 from jaxcluster.options.value_types import COUNT, SWITCH, TEXT, TEXTS
 from jaxcluster.text import plural
+
+if TYPE_CHECKING:
+    from jaxcluster.launchers.commands import Run
 
 ASK_S = 20.0  # Slurm's commands have so long
 COMPLETES_S = 5.0  # for a job that ends to be called what it then is: CANCELLED, TIMEOUT
@@ -345,21 +348,21 @@ class Slurm(Launcher):
             return None
         return f"Slurm ends job {job.id}", job.left_s
 
-    def explain(self, plan: LaunchPlan, end: End) -> Reason:
-        found = super().explain(plan, end)
-        if self.allocation is not None and end.code and not end.was_ready:
+    def explain(self, plan: LaunchPlan, run: Run) -> Reason:
+        found = super().explain(plan, run)
+        if self.allocation is not None and run.code and not run.is_ready:
             return Reason(found.message, f"{found.hint}   A job of its own: --new-job".strip())
-        job = self._job(plan) if end.command.cancel else None  # else it is a step
+        job = self._job(plan) if run.command.cancel else None  # else it is a step
         if job is None:
             return found
         until = time.monotonic() + COMPLETES_S
-        while end.was_ready and job.state == "COMPLETING" and time.monotonic() < until:
+        while run.is_ready and job.state == "COMPLETING" and time.monotonic() < until:
             time.sleep(0.25)
             job = self._job(plan) or job
-        if end.was_ready and job.state not in GOES_ON:
+        if run.is_ready and job.state not in GOES_ON:
             hint = "Ask for longer: --time 2:00:00" if job.state == "TIMEOUT" else ""
             return Reason(f"Slurm's job {job.id} has ended: {job}.", hint, has_ended=True)
-        hint = "It is cancelled. Wait longer: --timeout 3600" if end.code is None else found.hint
+        hint = "It is cancelled. Wait longer: --timeout 3600" if run.code is None else found.hint
         return Reason(f"Job {job.id} is {job}. {found.message}", hint)
 
     def _job(self, plan: LaunchPlan) -> Job | None:

@@ -13,14 +13,13 @@ import shlex
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from jaxcluster.errors import LauncherUnavailable, UsageError
 from jaxcluster.launchers.base import (
     FENCE,
     AgentOptions,
     Command,
-    End,
     Launcher,
     LaunchPlan,
     agent_argv,
@@ -31,6 +30,9 @@ from jaxcluster.launchers.quoting import join, quote, quote_path
 from jaxcluster.launchers.shared_options import DIRECT, HOSTFILE, NAMED_HOSTS
 from jaxcluster.options.table import NO_OPTION, Option
 from jaxcluster.options.value_types import COUNT, PATH, TEXT, TEXTS, WORDS
+
+if TYPE_CHECKING:
+    from jaxcluster.launchers.commands import Run
 
 SOCKET_LENGTH = 100  # of a Unix socket's path; the kernel takes 107 bytes
 # sshd drops logins beyond its limit ("MaxStartups 10:30:100"), a jump host's of 64 at once.
@@ -115,7 +117,7 @@ class SSH(Launcher):
             raise UsageError(f"--port: {made.port} is not a port from 1 to 65535.", "--port 2222")
         return made
 
-    def prepared(self, environ: Mapping[str, str]) -> SSH:
+    def prepared(self, environ: Mapping[str, str]) -> Self:
         if shutil.which(self.ssh[0], path=environ.get("PATH")) is None:
             raise LauncherUnavailable(
                 f"There is no {self.ssh[0]} on this machine.",
@@ -190,11 +192,11 @@ class SSH(Launcher):
         there[-1] += self._address(number)
         return shlex.join([*self.ssh, *config, *jump, *there, "true"])
 
-    def explain(self, plan: LaunchPlan, end: End) -> Reason:
-        if not end.was_ready or end.code is not None:
-            return super().explain(plan, end)
-        said = [line.strip() for line in end.errors if "open failed" in line] or [""]
-        there = plan.hosts[end.command.hosts[0]]
+    def explain(self, plan: LaunchPlan, run: Run) -> Reason:
+        if not run.is_ready or run.code is not None:
+            return super().explain(plan, run)
+        said = [line.strip() for line in tuple(run.err) if "open failed" in line] or [""]
+        there = plan.hosts[run.command.hosts[0]]
         return Reason(
             f'The agent on {there} runs, and ssh can\'t reach its socket. ssh says: "{said[-1]}"',
             "Its sshd may not allow it (AllowStreamLocalForwarding). Without: --direct",

@@ -90,7 +90,7 @@ class TPU(SSH):
         many = plural(len(found.hosts), "host")
         return Inside(f"a TPU slice of {many}, as its worker {found.number}", cls.name)
 
-    def prepared(self, environ: Mapping[str, str]) -> TPU:
+    def prepared(self, environ: Mapping[str, str]) -> Self:
         if self.tpu:
             return self._described(environ)
         found = None if self.hosts else tpu_worker(host_tpu_chips(), environ)
@@ -101,12 +101,7 @@ class TPU(SSH):
                 "a TPU host.",
                 f"For example: {self.start}   or   --launcher tpu --hosts t0,t1",
             )
-        return replace(self, hosts=hosts)._as_ssh(environ)
-
-    def _as_ssh(self, environ: Mapping[str, str]) -> TPU:
-        ready = super().prepared(environ)
-        assert isinstance(ready, TPU)
-        return ready
+        return replace(super().prepared(environ), hosts=hosts)
 
     def render(self, agent: AgentOptions, folder: str) -> LaunchPlan:
         plan = super().render(agent, folder)
@@ -143,7 +138,7 @@ class TPU(SSH):
             *(["--internal-ip"] if self.internal_ip and verb == "ssh" else []),
         ]  # fmt: skip
 
-    def _described(self, environ: Mapping[str, str]) -> TPU:
+    def _described(self, environ: Mapping[str, str]) -> Self:
         """With the slice's hosts, and how to log in to them.
 
         Raises:
@@ -181,7 +176,8 @@ class TPU(SSH):
         # With a login of the user's own gcloud is not asked for one.
         if self.ssh_config or self.jump or self.port or self.ssh != ("ssh",):
             plain = tuple(Host(address, user=self.user) for address in addresses)
-            return replace(named, hosts=plain)._as_ssh(environ)
+            super().prepared(environ)
+            return replace(named, hosts=plain)
         argv = [*self._gcloud("ssh"), "--worker=all", "--dry-run", "--command=true"]
         lines = self._run(environ, argv).splitlines()
         logins = tuple(filter(None, map(parse_login, lines)))

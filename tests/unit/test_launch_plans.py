@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,12 +16,12 @@ import pytest
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.base import (
     AgentOptions,
-    End,
     Launcher,
     LaunchPlan,
     announcements,
     describe,
 )
+from jaxcluster.launchers.commands import Run, StartedAgent
 from jaxcluster.launchers.hosts import parse_hosts
 from jaxcluster.launchers.ipp import IPP
 from jaxcluster.launchers.kubernetes.launcher import Kubernetes
@@ -199,7 +200,9 @@ def test_an_end_is_told_with_its_status_its_line_and_a_hint(
 ) -> None:
     launcher = SSH(HOSTS[:1])
     there = launcher.render(replace(AGENT, python="/py"), FOLDER)
-    reason = launcher.explain(there, End(there.commands[0], code, tuple(lines), (), ready))
+    agents = [StartedAgent(0, {})] if ready else []
+    run = Run(there.commands[0], agents=agents, err=deque(lines), code=code)
+    reason = launcher.explain(there, run)
     assert told in reason.message and hint in reason.hint and bool(hint) == bool(reason.hint)
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from jaxcluster.engine import bootstrap
 from jaxcluster.errors import LaunchError, LauncherUnavailable, PlanError, UsageError
 from jaxcluster.host.tpus import TpuWorker, wait_for_libtpu
 from jaxcluster.launchers import tpu as module
-from jaxcluster.launchers.base import AgentOptions, End
+from jaxcluster.launchers.base import AgentOptions
+from jaxcluster.launchers.commands import Run
 from jaxcluster.launchers.hosts import Host, parse_hosts
 from jaxcluster.launchers.tpu import TPU, parse_login
 from jaxcluster.plan.placement import plan_ranks
@@ -241,7 +243,7 @@ def test_a_key_that_the_slice_does_not_know_is_made_known_by_gcloud(cloud: Cloud
     ready = cloud.prepared()
     plan = ready.render(AGENT, "/f")
     line = "me@34.1.2.3: Permission denied (publickey)."
-    told = ready.explain(plan, End(plan.commands[0], 255, (line,)))
+    told = ready.explain(plan, Run(plan.commands[0], code=255, err=deque([line])))
     assert told.message.startswith("No agent on pod-w0: ssh ended with code 255.")
     login = "gcloud compute tpus tpu-vm ssh pod --zone=us-central2-b --worker=0 --command=true"
     assert told.hint.endswith(f"Try: {login}")
