@@ -44,7 +44,7 @@ COMPLETES_S = 5.0  # for a job that ends to be called what it then is: CANCELLED
 # From the end of its input: srun that gets SIGTERM has the agents killed, with what they still
 # have to remove on their nodes.
 STEP_ENDS_S = 10.0
-# What is asked for a job, by its option, in the order of its script.
+# What is asked for a job, by its option.
 OF_A_JOB = (
     "partition", "account", "qos", "time", "nodes", "ntasks_per_node", "cpus_per_task", "mem",
     "gres", "constraint",
@@ -52,7 +52,7 @@ OF_A_JOB = (
 # Of the allocation's own; the rest of SLURM_* would be taken by srun for its options.
 KEPT_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS")
 NOT_OURS = ("SLURM_", "SBATCH_", "SALLOC_", "PMI_", "PMIX_", "JAXCLUSTER_")
-# Of a job's script: what it asked for each task or GPU, which srun would give the one agent.
+# What salloc sets of a job that asks for each task or GPU: srun would give the one agent as much.
 OF_A_TASK = (
     "SLURM_CPU_BIND", "SLURM_CPUS_PER_TASK", "SLURM_CPUS_PER_GPU", "SLURM_TRES_PER_TASK",
     "SLURM_GPU_BIND", "SLURM_GPUS_PER_TASK", "SLURM_GPUS_PER_SOCKET", "SLURM_NTASKS_PER_GPU",

@@ -117,7 +117,7 @@ class Kubernetes(Launcher):
 
     @classmethod
     def of(cls, given: dict[str, Any], num_processes: int | None, what: str = "") -> Self:
-        seconds_of(given.get("time", "1s"))
+        seconds_of(given.get("time", "1s"))  # refuses what is no time
         return super().of(given, num_processes)
 
     @property
