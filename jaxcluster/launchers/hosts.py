@@ -130,15 +130,13 @@ def place_on(
     Raises:
       UsageError: they don't.
     """
-    try:
-        return place([Host(f"{what} {i}", each) for i in range(many)], num_processes)
-    except UsageError as error:
-        raise UsageError(
-            error.message.replace("hosts", f"{what}s"), f"For example: {example}, without -n"
-        ) from None
+    hosts = [Host(f"{what} {i}", each) for i in range(many)]
+    return place(hosts, num_processes, what, f"For example: {example}, without -n")
 
 
-def place(hosts: Sequence[Host], num_processes: int | None) -> tuple[int, ...] | None:
+def place(
+    hosts: Sequence[Host], num_processes: int | None, what: str = "host", hint: str = ""
+) -> tuple[int, ...] | None:
     """How many ranks each host gets; None where the hosts' own devices are to decide it.
 
     Raises:
@@ -148,8 +146,8 @@ def place(hosts: Sequence[Host], num_processes: int | None) -> tuple[int, ...] |
     if len(given) == len(hosts):
         if num_processes not in (None, sum(given)):
             raise UsageError(
-                f"-n {num_processes} does not match the hosts' ranks, {sum(given)} in all.",
-                "Leave out -n, or the numbers of the hosts.",
+                f"-n {num_processes} does not match the {what}s' ranks, {sum(given)} in all.",
+                hint or "Leave out -n, or the numbers of the hosts.",
             )
         return tuple(given)
     if given:
@@ -163,8 +161,8 @@ def place(hosts: Sequence[Host], num_processes: int | None) -> tuple[int, ...] |
     each, rest = divmod(num_processes, len(hosts))
     if rest:
         raise UsageError(
-            f"{num_processes} ranks can't be shared out evenly among {len(hosts)} hosts.",
-            f"Give each host its number: --hosts {hosts[0].name}:{each + 1},...",
+            f"{num_processes} ranks can't be shared out evenly among {len(hosts)} {what}s.",
+            hint or f"Give each host its number: --hosts {hosts[0].name}:{each + 1},...",
         )
     return (each,) * len(hosts)
 
