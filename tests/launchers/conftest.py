@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from rig import (
     HostNotebook,
-    Mpi,
     Rig,
-    find_mpi,
     leaving_nothing,
     provided,
     revive,
@@ -41,12 +39,6 @@ def slurm(hosts: Rig) -> Rig:
     """The hosts, with Slurm: h0 is the login node, h1 and h2 are idle."""
     provided(lambda: start_slurm(hosts))
     return hosts
-
-
-@pytest.fixture(scope="session", params=["openmpi4", "openmpi5", "mpich"])
-def mpi(request: pytest.FixtureRequest, ssh: Rig) -> Mpi:
-    """Each MPI in turn, for command lines of h0's."""
-    return provided(lambda: find_mpi(request.param))
 
 
 @pytest.fixture
