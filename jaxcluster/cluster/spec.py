@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,6 +12,7 @@ from jaxcluster import wire
 from jaxcluster.cluster.names import free_name
 from jaxcluster.errors import UsageError
 from jaxcluster.host.facts import gpu_platform, gpu_plugin_installed, host_gpus, host_tpu_chips
+from jaxcluster.host.reachability import why_not_listen
 from jaxcluster.launchers import detection
 from jaxcluster.launchers.factory import launcher_of
 from jaxcluster.options.known import known
@@ -155,19 +155,11 @@ def check_addresses(spec: wire.ClusterSpec) -> None:
         address = getattr(spec, option)
         if not address or address.startswith("unix:"):
             continue
-        host, _, port = address.rpartition(":")
-        flag = f"--{option.replace('_', '-')}"
-        try:
-            found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
-            with socket.socket(found[0][0], socket.SOCK_STREAM) as trial:
-                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-                trial.bind(found[0][4])
-        except (OSError, ValueError, IndexError) as error:
-            why = getattr(error, "strerror", None) or str(error)
+        if why := why_not_listen(address):
             raise UsageError(
-                f"{flag} {address}: this machine can't listen there ({why}).",
+                f"--{option.replace('_', '-')} {address}: this machine can't listen there ({why}).",
                 "Leave it out: a cluster on this machine needs no address.",
-            ) from None
+            )
 
 
 def _as_typed(name: str, value: Any) -> str | bool | list[str]:

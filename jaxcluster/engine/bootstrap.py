@@ -35,6 +35,7 @@ from jaxcluster.engine.private import (
 )
 from jaxcluster.engine.turns import Turns
 from jaxcluster.host import tpus
+from jaxcluster.host.reachability import why_not_listen
 
 POLL_S = 0.002
 SWITCH_S = 0.0005
@@ -94,7 +95,7 @@ def wait_for_coordinator(
     A client that dials before it listens waits out gRPC's backoff of a whole second.
 
     Raises:
-      TimeoutError: it did not within ``timeout_s``.
+      TimeoutError: it did not within ``timeout_s``, or its name is not known.
     """
     deadline = clock() + timeout_s
     while True:
@@ -102,11 +103,26 @@ def wait_for_coordinator(
             _dial(address).close()
             return
         except OSError as error:
-            if clock() > deadline:
+            is_unknown = isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME
+            if is_unknown or clock() > deadline:
+                within = "" if is_unknown else f" in {timeout_s:.0f} s"
                 raise TimeoutError(
-                    f"the coordinator at {address} gave no answer in {timeout_s:.0f} s ({error})"
+                    f"the coordinator at {address} gave no answer{within} ({error})"
                 ) from None
             time.sleep(POLL_S)
+
+
+def check_coordinator(address: str) -> None:
+    """Refuse an address at which rank 0 can't listen: JAX would abort, and others wait in vain.
+
+    Raises:
+      ValueError: it can't be resolved, is another host's, or its port is taken.
+    """
+    if not address.startswith(UNIX) and (why := why_not_listen(address)):
+        raise ValueError(
+            f"JAX's coordinator can't listen at {address} on rank 0's host ({why}). Leave out "
+            "--coordinator-address, or say where it listens there: --coordinator-bind-address"
+        )
 
 
 def _dial(address: str) -> socket.socket:
@@ -203,6 +219,8 @@ def initialize(
         # It gives up before the notebook does, so that its reason is heard.
         wait_s = max(1, request.initialization_timeout - 1)
         wait_for_coordinator(request.coordinator_address, wait_s)
+    else:
+        check_coordinator(request.coordinator_bind_address or request.coordinator_address)
     with coordination.coordinator_elsewhere() if elsewhere else contextlib.nullcontext():
         jax.distributed.initialize(
             coordinator_address=request.coordinator_address,

@@ -1,4 +1,4 @@
-"""Whether this host reaches others by TCP, many of them at once."""
+"""Whether this host reaches others by TCP, many of them at once, and whether it can listen."""
 
 from __future__ import annotations
 
@@ -36,3 +36,19 @@ def connection_errors(targets: Sequence[tuple[str, int]], timeout_s: float = 2.0
                 code = key.fileobj.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                 found[key.data] = os.strerror(code) if code else ""
     return found
+
+
+def why_not_listen(address: str) -> str:
+    """Why this host can't listen at ``HOST:PORT``; "" if it can.
+
+    A port that is only held (``SO_REUSEPORT``), as for JAX's coordinator, is free.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        with socket.socket(found[0][0], socket.SOCK_STREAM) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            trial.bind(found[0][4])
+    except (OSError, ValueError, IndexError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return ""

@@ -120,6 +120,23 @@ def test_a_coordinator_that_never_listens_is_named() -> None:
     )
 
 
+def test_a_coordinator_without_a_name_that_is_known_is_not_waited_for() -> None:
+    with pytest.raises(TimeoutError, match=r"no-such-host.invalid:1 gave no answer \("):
+        bootstrap.wait_for_coordinator("no-such-host.invalid:1", 600)
+
+
+def test_rank_0_says_at_once_where_it_can_not_listen() -> None:
+    with socket.create_server((LOOPBACK, 0)) as taken:
+        addresses = (f"{LOOPBACK}:{taken.getsockname()[1]}", "192.0.2.1:8476", "no-such.invalid:1")
+        for address in addresses:  # a taken port, another host's address, a name of nobody's
+            with pytest.raises(ValueError, match=f"can't listen at {address} on rank 0's host"):
+                bootstrap.check_coordinator(address)
+    reservation = Reservation(LOOPBACK)
+    bootstrap.check_coordinator(f"{LOOPBACK}:{reservation.port}")  # held for it
+    reservation.release()
+    bootstrap.check_coordinator("unix:/tmp/socket")
+
+
 # --------------------------------------------------------------------------- initialize
 
 
