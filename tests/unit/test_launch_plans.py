@@ -21,7 +21,7 @@ from jaxcluster.launchers.base import (
     announcements,
     describe,
 )
-from jaxcluster.launchers.commands import Run, StartedAgent
+from jaxcluster.launchers.commands import Launch, Run, StartedAgent
 from jaxcluster.launchers.hosts import parse_hosts
 from jaxcluster.launchers.ipp import IPP
 from jaxcluster.launchers.kubernetes.launcher import Kubernetes
@@ -204,6 +204,24 @@ def test_an_end_is_told_with_its_status_its_line_and_a_hint(
     run = Run(there.commands[0], agents=agents, err=deque(lines), code=code)
     reason = launcher.explain(there, run)
     assert told in reason.message and hint in reason.hint and bool(hint) == bool(reason.hint)
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ("CANCELLED", "Slurm's job 7 has ended: CANCELLED."),
+        ("RUNNING", "Job 7 is RUNNING. The agent on the hosts is lost: salloc ended with code 1."),
+    ],
+)
+def test_a_job_s_end_says_more_than_the_last_words_of_one_of_its_agents(
+    monkeypatch: pytest.MonkeyPatch, state: str, told: str
+) -> None:
+    said = type("Done", (), {"stdout": f"7|{state}|None|N/A|N/A|n[1-2]", "returncode": 0})
+    monkeypatch.setattr("jaxcluster.launchers.slurm.run_briefly", lambda *a, **k: said)
+    launch = Launch(LAUNCHERS["slurm"], plan("slurm"))
+    run = Run(launch.plan.commands[0], agents=[StartedAgent(None, {})] * 2, code=1, has_ended=True)
+    run.take(ENDED)
+    assert run.trouble is not None and launch.reason(run).message == told
 
 
 # ------------------------------------------------------------------------------------- details
