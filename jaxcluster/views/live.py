@@ -18,11 +18,10 @@ from jaxcluster.model.layout import TreeLayout
 from jaxcluster.model.notices import Passing
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.views import document, shards, text
-from jaxcluster.views.comms import model_of, relay_of
+from jaxcluster.views.comms import relay_of
 from jaxcluster.views.displays import Bundle
 from jaxcluster.views.message import show_message
 from jaxcluster.views.ranks_output import InTerminal, Together
-from jaxcluster.views.relayed import Message
 from jaxcluster.views.statusline import status_line
 
 if TYPE_CHECKING:
@@ -55,7 +54,6 @@ class CellDisplay:
         self._together: Together | InTerminal | None = None
         self._deferred: wire.RankOutput | None = None
         self._result: wire.RankOutput | None = None
-        self._widgets: list[tuple[int, Message]] = []
         prompt = here()
         self.prompt = (
             Labelled(prompt, self._show_asking, self._make_way) if prompt is not None else None
@@ -137,39 +135,16 @@ class CellDisplay:
             if not self._rich:  # a notebook flushes by itself, 5 times a second
                 stream.flush()
         elif output.kind in ("display_data", "update_display_data"):
-            if relay is not None and output.kind == "display_data":
-                content = self._keep_widget(output.seq, content)
-            self._publish(content, output.kind == "update_display_data")
+            self.shell.display_pub.publish(
+                data=content["data"],
+                metadata=content["metadata"],
+                transient=content["transient"],
+                update=output.kind == "update_display_data",
+            )
         elif output.kind == "execute_result":
             self.show_result(content["data"], content["metadata"])
         elif output.kind == "clear_output":
             self.shell.display_pub.clear_output(content["wait"])
-
-    def _publish(self, content: Message, update: bool) -> None:
-        self.shell.display_pub.publish(
-            data=content["data"],
-            metadata=content["metadata"],
-            transient=content["transient"],
-            update=update,
-        )
-
-    def _keep_widget(self, seq: int, content: Message) -> Message:
-        """Of a widget's view: a display that can be shown again at the end of the cell."""
-        id = model_of(content)
-        if id is None or "display_id" in content["transient"]:
-            return content
-        made = {**content, "transient": {"display_id": f"jaxcluster-widget-{id}"}}
-        self._widgets.append((seq, made))
-        return made
-
-    def _settle_widgets(self) -> None:
-        """A saved notebook has of a widget how it was at the end of its cell."""
-        relay = relay_of(self.cluster)
-        for seq, content in self._widgets if relay is not None else ():
-            saved = relay.as_saved(seq, content)  # type: ignore[union-attr]
-            if saved["data"] != content["data"]:
-                self._publish(saved, True)
-        self._widgets.clear()
 
     def show_result(self, data: Bundle, metadata: Bundle) -> None:
         """A value as ``Out[n]``."""
@@ -184,7 +159,6 @@ class CellDisplay:
         self._status.show("")
         if self._together is not None:
             self._together.finish()
-        self._settle_widgets()
 
     def finish(self, record: CellRecord) -> None:
         """After all ranks have ended the cell, and ``close``."""

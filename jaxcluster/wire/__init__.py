@@ -30,7 +30,7 @@ from jaxcluster.wire.codec import (
     told,
     type_name,
 )
-from jaxcluster.wire.comms import VIEW_MIME, WIDGET, CommState, opening_order
+from jaxcluster.wire.comms import VIEW_MIME, WIDGET, references, with_buffers, without_buffers
 from jaxcluster.wire.inbox import Inbox
 from jaxcluster.wire.messages import (
     ArrayInfo,

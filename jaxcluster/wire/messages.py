@@ -133,8 +133,8 @@ class InitializeRequest(Operation[InitializeReply], op="initialize"):
 class CommMessage:
     """What a page has said on a comm that was opened on a rank; its buffers are the request's.
 
-    ``kind`` is ``comm_msg``, ``comm_close``, or ``comm_open`` for a target that the user's code has
-    registered. ``twin`` is what the same comm is called on the other ranks.
+    ``kind`` is ``comm_msg`` or ``comm_close``. ``twin`` is what the same comm is called on the other
+    ranks.
     """
 
     kind: str
@@ -143,7 +143,6 @@ class CommMessage:
     twin: str
     data: dict[str, Any]
     metadata: dict[str, Any] = field(default_factory=dict)
-    target_name: str = ""
 
 
 @dataclass(frozen=True)
@@ -217,17 +216,16 @@ class Over:
 class CommPush:
     """What a rank's code says on a comm, for the page; its buffers are the message's.
 
-    ``kind`` is as in a ``CommMessage``, or ``target`` where the code waits for pages to open a comm
-    of that name. ``seq`` is the cell that has opened it, ``under`` that which runs now. The targets
-    and the twin are those of a ``comm_open``.
+    ``kind`` is as in a ``CommMessage``, or ``comm_open``. ``seq`` is the cell that opened the comm,
+    ``under`` the one that runs now.
     """
 
     rank: int
     seq: int
     under: int
     kind: str
-    comm_id: str = ""
-    twin: str = ""
+    comm_id: str
+    twin: str
     data: Any = field(default_factory=dict)
     metadata: Any = field(default_factory=dict)
     target_name: str = ""
