@@ -66,9 +66,7 @@ class Comms:
         self._opened: dict[str, _Opened] = {}
         self._twins: dict[str, str] = {}
         self._chains: dict[int, str] = {}  # a cell's seq -> digest of what it has opened so far
-        self._capturing: list[
-            tuple[int, Captured]
-        ] = []  # with their threads; the last is innermost
+        self._capturing: list[tuple[int, Captured]] = []  # by thread; innermost last
         self._lock = threading.RLock()
 
     def attach(self) -> None:
@@ -165,9 +163,10 @@ class Comms:
     def _reveal(self, id: str, ident: bytes) -> bool:
         """A page opens a model after those that it names."""
         opened = self._opened.get(id)
-        widget = widget_of(opened.comm) if opened is not None else None
-        if opened is None or opened.is_shown or not hasattr(widget, "get_state"):
-            return opened is not None and opened.is_shown
+        if opened is None or opened.is_shown:
+            return opened is not None
+        if not hasattr(widget := widget_of(opened.comm), "get_state"):
+            return False
         with self._lock:
             opened.is_shown = True  # before the others, of which one may name it
             opened.home = Home(ident, opened.home.seq, opened.home.number, True)
@@ -197,7 +196,7 @@ class Comms:
         }
         with self._runner.at_home(opened.home):
             if message.kind == "comm_close":
-                comm.get_comm_manager().comms.pop(id, None)  # type: ignore[attr-defined]
+                comm.get_comm_manager().comms.pop(id, None)
                 kernel_private.mark_closed(opened.comm)
                 self._forget(id)
                 say(opened.comm.handle_close, told)

@@ -148,7 +148,7 @@ class CommRelay:
             ).start()
 
     def _carry_all(self, home: Home) -> None:
-        """What the page says to a cell's widgets, one after the other; updates that wait become one.
+        """What the page says to a cell's widgets, in order; updates that wait become one.
 
         On a thread of its own.
         """

@@ -1,4 +1,4 @@
-"""One comm of a rank, as the notebook knows it: the cell that opened it, its state, its page's end."""
+"""One comm of a rank, as the notebook knows it: its cell, its state, its end with the page."""
 
 from __future__ import annotations
 

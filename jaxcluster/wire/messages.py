@@ -133,8 +133,7 @@ class InitializeRequest(Operation[InitializeReply], op="initialize"):
 class CommMessage:
     """What a page has said on a comm that was opened on a rank; its buffers are the request's.
 
-    ``kind`` is ``comm_msg`` or ``comm_close``. ``twin`` is what the same comm is called on the other
-    ranks.
+    ``kind`` is ``comm_msg`` or ``comm_close``. The other ranks know the same comm as ``twin``.
     """
 
     kind: str

@@ -269,7 +269,7 @@ def test_a_widget_of_a_rank_that_was_not_shown_is_opened_when_it_is_looked_at(pa
 
 def test_comms_of_other_libraries_go_both_ways(page: Page) -> None:
     """By whichever class a rank opens them."""
-    made = page.notebook.ok(
+    page.notebook.ok(
         "%%spmd\n"
         "import warnings\n"
         "warnings.simplefilter('ignore')\n"
