@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from jaxcluster.cluster.array_queries import Memory, Meshes
-from jaxcluster.model.layout import ArrayLayout, CheckResult, Part, Shard, TreeLayout
+from jaxcluster.model.layout import (
+    ArrayLayout,
+    Bounds,
+    CheckResult,
+    Part,
+    Shard,
+    TreeLayout,
+    find_gaps,
+)
 from jaxcluster.ranks import format_ranks, name_ranks, several_hosts
 from jaxcluster.text import format_nbytes, plural
-from jaxcluster.views import formatting, picture
-from jaxcluster.views.blocks import Block, Picture, Rank, Row, Table
+from jaxcluster.views import formatting
+from jaxcluster.views.blocks import Block, Rank, Row, Table
 from jaxcluster.wire import MeshInfo
 
-MAX_ROWS = 12  # of a picture in text
+MAX_PANELS = 3
+MAX_ROWS = 12  # of a panel
 MAX_COLUMNS = 8
 MAX_TABLE = 32
 MAX_LEAVES = 60
@@ -26,47 +35,58 @@ def array(layout: ArrayLayout, check: CheckResult | None = None) -> list[Block]:
     out: list[Block] = [f"{layout.name}: {kind}, {formatting.headline(layout)}"]
     out += formatting.facts(layout)
     if layout.parts:
-        drawn = picture.lay_out(layout)
-        odd = {d.index for d in check.differences} | {b.index for b in check.bad} if check else ()
-        for panel in drawn.panels:
-            if panel.fixed:
-                out.append(_where(drawn, panel, len(layout.shape)))
-            alt = f"{layout.name} cut into {plural(len(panel.tiles), 'part')}"
-            svg = picture.svg(layout, drawn, panel, frozenset(odd))
-            out.append(Picture(svg, alt, _grid(layout, panel.tiles)))
-        if drawn.folded:
-            out.append(f"... and {plural(drawn.folded, 'such panel')} more")
-        out += ["", _holders(layout)]
+        out += [*_panels(layout), "", _holders(layout)]
     return out + (formatting.check(check) if check is not None else [])
 
 
-def _where(drawn: picture.Picture, panel: picture.Panel, ndim: int) -> str:
-    """``[0:2, :, :]``: which place of the axes that are not laid out a panel shows."""
-    where = [":"] * ndim
-    for axis, start, stop in panel.fixed:
-        where[axis] = f"{start}:{stop}"
-    return f"[{', '.join(where)}]"
+def choose_axes(cut: Sequence[Sequence[object]]) -> list[int]:
+    """The two axes that are cut most, the later one as columns; the last ones if none is."""
+    return sorted(sorted(range(len(cut)), key=lambda axis: (-len(cut[axis]), -axis))[:2])
 
 
-def _grid(layout: ArrayLayout, tiles: Sequence[picture.Tile]) -> Table | None:
-    """The parts as a table; None where they form no grid."""
-    rows = sorted({tile.rows for tile in tiles})
-    columns = sorted({tile.columns for tile in tiles})
-    at = {(tile.rows, tile.columns): tile.part for tile in tiles}
-    pairs = itertools.pairwise
-    is_grid = all(a[1] <= b[0] for spans in (rows, columns) for a, b in pairs(spans))
-    if not is_grid or len(at) < len(tiles) or not layout.shape:
+def _panels(layout: ArrayLayout) -> Iterator[Block]:
+    """Tables of the parts: one for each place along the axes that are neither rows nor columns."""
+    parts, ndim = [*layout.parts], len(layout.shape)
+    if layout.missing:
+        held = [part.index for part in parts]
+        parts += [Part(gap, ()) for gap in find_gaps(layout.shape, held, join=False)]
+    cut = [sorted({part.index[axis] for part in parts}) for axis in range(ndim)]
+    shown = choose_axes(cut)
+    others = [axis for axis in range(ndim) if axis not in shown]
+    panels: dict[Bounds, dict[Bounds, Part]] = {}
+    for part in parts:
+        place = tuple(part.index[axis] for axis in others)
+        panels.setdefault(place, {})[tuple(part.index[axis] for axis in shown)] = part
+    for place, panel in list(panels.items())[:MAX_PANELS]:
+        if place:
+            where = dict(zip(others, place, strict=True))
+            spans = (where.get(axis) for axis in range(ndim))
+            yield "[" + ", ".join(":" if span is None else _span(span) for span in spans) + "]"
+        if (grid := _grid(layout, panel)) is not None:
+            yield grid
+    if (folded := len(panels) - MAX_PANELS) > 0:
+        yield f"... and {plural(folded, 'such panel')} more"
+
+
+def _span(span: tuple[int, int]) -> str:
+    return f"{span[0]}:{span[1]}"
+
+
+def _grid(layout: ArrayLayout, panel: Mapping[Bounds, Part]) -> Table | None:
+    """The parts as a table; None if they form no grid."""
+    if not layout.shape:
         return None
-    shown = rows[:MAX_ROWS], columns[:MAX_COLUMNS]
-    more = len(rows) * len(columns) - len(shown[0]) * len(shown[1])
+    sides = [sorted({bounds[:-1] for bounds in panel}), sorted({bounds[-1] for bounds in panel})]
+    for spans in ([row[0] for row in sides[0] if row], sides[1]):
+        if any(a[1] > b[0] for a, b in itertools.pairwise(spans)):
+            return None
+    rows, columns = sides[0][:MAX_ROWS], sides[1][:MAX_COLUMNS]
+    more = len(sides[0]) * len(sides[1]) - len(rows) * len(columns)
     return Table(
-        ["", *(f"{start}:{stop}" for start, stop in shown[1])],
+        ["", *map(_span, columns)],
         [
-            [
-                f"{row[0]}:{row[1]}" if len(layout.shape) > 1 else "",
-                *(_holder(layout, at.get((row, column))) for column in shown[1]),
-            ]
-            for row in shown[0]
+            ["".join(map(_span, row)), *(_holder(layout, panel.get((*row, at))) for at in columns)]
+            for row in rows
         ],
         f"... and {plural(more, 'part')} more" if more else "",
     )

@@ -1,12 +1,11 @@
-"""What a view says, once: lines, tables and pictures, of which text and HTML are made.
+"""What a view says, once: lines and tables, of which text and HTML are made.
 
 The HTML stays what it is in notebooks that are saved, not trusted, or shown by GitHub: it has no
-style, class, script or inline SVG.
+style, class or script.
 """
 
 from __future__ import annotations
 
-import base64
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -36,29 +35,19 @@ class Table:
     more: str = ""
 
 
-@dataclass(frozen=True)
-class Picture:
-    """SVG, in whose place text has a table."""
-
-    svg: str
-    alt: str
-    table: Table | None
-
-
 Row = Sequence[str | Rank]
-Block = str | Table | Picture
+Block = str | Table
 
 
 def text(blocks: Iterable[Block]) -> str:
     """Line by line; "" is an empty one."""
     lines: list[str] = []
     for block in blocks:
-        shown = block.table if isinstance(block, Picture) else block
-        if isinstance(shown, Table):
-            lines += format_table([shown.head, *([str(cell) for cell in r] for r in shown.rows)])
-            lines += [shown.more] if shown.more else []
-        elif shown is not None:
-            lines.append(shown)
+        if isinstance(block, Table):
+            lines += format_table([block.head, *([str(cell) for cell in r] for r in block.rows)])
+            lines += [block.more] if block.more else []
+        else:
+            lines.append(block)
     return "\n".join(lines)
 
 
@@ -69,30 +58,27 @@ def html(blocks: Iterable[Block]) -> str:
         if is_line:
             lines = "<br>\n".join(escape(str(line)) for line in run if line)
             out += [f"<p>{lines}</p>"] if lines else []
-            continue
-        for block in run:
-            if isinstance(block, Table):
-                out.append(_table(block))
-            elif isinstance(block, Picture):
-                data = base64.b64encode(block.svg.encode()).decode()
-                source = f"data:image/svg+xml;base64,{data}"
-                out.append(f'<img alt="{escape(block.alt)}" src="{source}">')
+        else:
+            out += [_table(block) for block in run if isinstance(block, Table)]
     return "\n".join(out)
 
 
 def _table(table: Table) -> str:
-    first = table.rows[0] if table.rows else table.head
-    heads = [
-        f"{'<th></th>' * isinstance(cell, Rank)}<th>{escape(head)}</th>"
-        for head, cell in zip(table.head, first, strict=True)
+    """A column with ranks has a column of colours before it."""
+    at = [
+        any(isinstance(cell, Rank) for cell in column) for column in zip(*table.rows, strict=True)
     ]
-    rows = ["<tr>" + "".join(map(_cell, row)) + "</tr>" for row in table.rows]
+    rows = ["<tr>" + "".join(map(_cell, row, at)) + "</tr>" for row in table.rows]
+    heads = [
+        f"{'<th></th>' * is_ranks}<th>{escape(head)}</th>"
+        for head, is_ranks in itertools.zip_longest(table.head, at, fillvalue=False)
+    ]
     head = f"<table><thead><tr>{''.join(heads)}</tr></thead><tbody>"
     more = f"\n<p>{escape(table.more)}</p>" if table.more else ""
     return "\n".join([head, *rows, "</tbody></table>"]) + more
 
 
-def _cell(cell: str | Rank) -> str:
+def _cell(cell: str | Rank, is_ranks: bool) -> str:
     if isinstance(cell, Rank):
         return f'<td bgcolor="{palette.color(cell.rank)}">&nbsp;</td><td>{escape(str(cell))}</td>'
-    return f"<td>{escape(cell)}</td>"
+    return f"{'<td></td>' * is_ranks}<td>{escape(cell)}</td>"

@@ -173,13 +173,13 @@ RICH = {
 
 
 def test_in_a_trusted_folder_all_is_drawn(chromium: Any, book: Path) -> None:
-    """HTML before what only our extension of JupyterLab knows; a widget as its picture."""
+    """HTML before what only our extension of JupyterLab knows; a widget as its tables."""
     with code_server(book, "--disable-workspace-trust") as url:
         shown = draw(chromium, url)
     for name, text in (PLAIN | RICH).items():
         assert text in shown[name].text, (name, shown[name].text)
-    assert "<details" in shown["all"].html and "<img" in shown["widget"].html
-    assert shown["shards"].html.count("<tr") == shown["widget"].html.count("<tr") == 3
+    assert "<details" in shown["all"].html and "bgcolor" in shown["widget"].html
+    assert shown["shards"].html.count("<tr") == shown["widget"].html.count("<tr") == 5
     assert "<img" in shown["figure"].html
     for name, one in shown.items():  # what is ours needs no script, and says nothing of JSON
         assert name == "script" or "<script" not in one.html, name

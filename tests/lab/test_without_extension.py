@@ -37,8 +37,8 @@ def test_its_console_is_free_of_errors(chromium: Any, bare_lab: Lab) -> None:
     page.do(0, 1)
     assert page.do(2) == "28.0\n"
     page.do(3)
-    # The picture that stands in for the interactive view.
-    page.page.locator(".jp-OutputArea img").first.wait_for()
+    # The table that stands in for the interactive view has the ranks' colours.
+    page.page.locator(".jp-OutputArea td[bgcolor]").first.wait_for()
     # The widget brings all that it needs. It is as wide as there is room, its text of one size.
     page.do(4)
     page.page.locator(".jxc svg .jxc-tile").first.wait_for()
