@@ -33,14 +33,12 @@ CONSTANTS = {
     "EVENTS": protocol.EVENTS,
     "EVENTS_ID": protocol.EVENTS_ID,
     "RPC": protocol.RPC,
-    "RESOURCES_ID": protocol.RESOURCES_ID,
-    "RESOURCES_MIME": protocol.RESOURCES_MIME,
     "SHARDS_MIME": document.MIME,
     "OUTPUTS_MIME": cell_outputs.MIME,
     "OUTPUTS_VERSION": cell_outputs.VERSION,
 }
 ROOTS = (
-    *(protocol.State, protocol.Cell, protocol.Resources, protocol.Hello),
+    *(protocol.State, protocol.Cell, protocol.Hello),
     *(protocol.Request, protocol.Answer, protocol.Heard),
     *(cell_outputs.RanksOutputs, form.Form),
 )
@@ -147,7 +145,7 @@ class Writer:
 
 UNIONS = (
     "export type Operation = keyof IOperations;",
-    "export type Message = IState | ICell | IAnswer | IResources;",
+    "export type Message = IState | ICell | IAnswer;",
 )
 
 

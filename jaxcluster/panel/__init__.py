@@ -28,7 +28,6 @@ from jaxcluster.model.rewrite import AutoMode
 from jaxcluster.panel import protocol
 from jaxcluster.panel.model import Model
 from jaxcluster.panel.operations import Operations
-from jaxcluster.panel.resources import ResourceFeed
 
 if TYPE_CHECKING:
     from jaxcluster.panel.widget import SidebarWidget
@@ -69,7 +68,6 @@ class Panel:
         self._closed = False
         self._turn_at = 0.0  # the earliest time of the next push
         self._look_at = math.inf
-        self._resources = ResourceFeed(shell.kernel)
         self._thread = threading.Thread(target=self._run, name="jaxcluster-panel", daemon=True)
 
     def install(self) -> None:
@@ -155,7 +153,6 @@ class Panel:
             if op == "hello":
                 if opened is not None:
                     self._welcome(str(args["client"]), opened)
-                self._resources.greet()
                 self._hellos.append((reply, id))
                 self._wake.set()
                 return
@@ -187,10 +184,7 @@ class Panel:
     def _run(self) -> None:
         while True:
             turn_at = self._turn_at if self._news else math.inf
-            times = [turn_at, self._look_at]
-            if self._pages:
-                times.append(self._resources.due)
-            left = min(times) - time.monotonic()
+            left = min(turn_at, self._look_at) - time.monotonic()
             self._wake.wait(None if left == math.inf else max(0.0, left))
             self._wake.clear()
             try:
@@ -201,7 +195,6 @@ class Panel:
             except Exception:
                 self._log.exception("jaxcluster's panel")
                 self._turn_at = self._look_at = time.monotonic() + IDLE_S
-                self._resources.due = self._look_at
             if self._closed:
                 return
 
@@ -223,10 +216,6 @@ class Panel:
             self._look_at = last + (BUSY_S if self._model.is_busy else IDLE_S)
         else:
             self._look_at = math.inf
-        if self._pages and time.monotonic() >= self._resources.due:
-            widget = self._widget.send if self._widget is not None else None
-            busy = self._model.is_busy
-            self._resources.step(self._model.current, widget, busy)
 
     @staticmethod
     def _send(reply: Reply, answer: protocol.Answer) -> None:

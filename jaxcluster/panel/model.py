@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from jaxcluster import cluster
 from jaxcluster.cluster import Cluster, RunningCell, events
+from jaxcluster.cluster.resources import Meter, Sample
 from jaxcluster.model import paused
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.rewrite import AutoMode
@@ -24,6 +25,7 @@ from jaxcluster.records.registry import ClusterRecord
 KEPT_CELLS = 200
 KEPT_RECORDS = 50
 KEPT_CHARS = 50_000_000  # of all kept records together
+READINGS = 2  # of what idle ranks use: a share of a processor takes two
 RECORDS_S = 1.0  # between two looks at what runs on this machine
 
 STATUS: dict[str, protocol.CellRankStatus] = {
@@ -60,6 +62,7 @@ class Model:
     is_busy: bool = False
     _followed: OrderedDict[str, Followed] = field(default_factory=OrderedDict)
     _current: Cluster | None = None
+    _to_measure: int = 0
     _poller: RankPoller = field(default_factory=RankPoller)
     _records: list[tuple[ClusterRecord, bool]] = field(default_factory=list)
     _records_at: float = 0.0
@@ -77,8 +80,19 @@ class Model:
         if current is not None and not current.closed:
             if self._poller.link is not current.link:
                 self._poller = RankPoller(current.link)
+                self._to_measure = READINGS
             self._poller.look(timeout_s)
+            self._measure(current.meter, timeout_s)
         self.looked_at = time.monotonic()
+
+    def _measure(self, meter: Meter, timeout_s: float) -> None:
+        """What the ranks use. An idle kernel must look idle: idle ranks are measured no more."""
+        if self.is_busy:
+            self._to_measure = READINGS
+        if self._to_measure:
+            before = meter.latest
+            meter.keep_up(timeout_s)
+            self._to_measure -= meter.latest is not before
 
     def take_in(self) -> tuple[protocol.State, list[protocol.Cell]]:
         """The state, and the cells that may have changed."""
@@ -176,12 +190,12 @@ class Model:
             record.facts[rank].hostname,
             record.pids[rank],
             devices,
-            rss=poller.rss(rank),
+            use=_use(current.meter.latest.get(rank)),
         )
         if current.down:
             return replace(shown, status="dead", note=f"{current.down} {current.down_hint}")
         if rank in current.dead:
-            return replace(shown, status="dead", rss=0, note=current.dead[rank].why)
+            return replace(shown, status="dead", use=None, note=current.dead[rank].why)
         if current.is_restarting or (state is not None and state.state == "starting"):
             return replace(shown, status="starting")
         if rank in poller.silent:
@@ -286,6 +300,14 @@ def _start() -> protocol.Start | None:
         course.failure,
         course.is_restart,
     )
+
+
+def _use(sample: Sample | None) -> protocol.Use | None:
+    if sample is None:
+        return None
+    cpu, gpu = (None if part is None else round(part) for part in (sample.cpu, sample.gpu))
+    sizes = sample.gpu_used_nbytes, sample.gpu_total_nbytes
+    return protocol.Use(cpu, sample.rss_nbytes, gpu, *sizes)
 
 
 def _key(record: CellRecord) -> str:

@@ -13,7 +13,6 @@ from jaxcluster.wire.ops.agreement import Look, Looked, Waiting
 from jaxcluster.wire.ops.status import State
 
 SILENT_S = 3.0  # without an answer
-RSS_STEP = 16 << 20  # smaller changes of a process's memory are not told
 
 
 class RankPoller:
@@ -43,7 +42,6 @@ class RankPoller:
         self._owing: dict[int, float] = {}  # since when a rank owes an answer
         self._sink, self._looks = Sink(), Sink()
         self._since: dict[int, tuple[int, int]] = {}
-        self._rss: dict[int, int] = {}
 
     def look(self, timeout_s: float) -> None:
         """Ask all ranks, and take in what they answer meanwhile, now or at the next look."""
@@ -87,12 +85,3 @@ class RankPoller:
         if known is None or known[0] != state.seq:
             known = self._since[rank] = (state.seq, now - int(state.seconds * 1000))
         return known[1]
-
-    def rss(self, rank: int) -> int:
-        """A process's memory, without its small changes."""
-        state = self.states.get(rank)
-        if state is None:
-            return 0
-        if abs(state.rss_nbytes - self._rss.get(rank, 0)) >= RSS_STEP:
-            self._rss[rank] = state.rss_nbytes
-        return self._rss.get(rank, 0)

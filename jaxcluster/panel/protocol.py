@@ -21,12 +21,10 @@ from jaxcluster.cluster.events import StartStep
 from jaxcluster.views.cell_outputs import NotebookOutput
 from jaxcluster.views.report import Report
 
-PROTOCOL = 3
+PROTOCOL = 4
 EVENTS = "jaxcluster.events"
 EVENTS_ID = "jaxcluster-events"
 RPC = "jaxcluster.rpc"
-RESOURCES_ID = "jaxcluster-resources"  # of a display that no notebook has
-RESOURCES_MIME = "application/vnd.jaxcluster.resources+json"
 
 # --------------------------------------------------------------------------- the state
 
@@ -44,14 +42,29 @@ RankStatus = Literal[
 
 
 @dataclass(frozen=True)
+class Use:
+    """What a rank uses: percents of a processor and of its GPUs' time, and bytes.
+
+    Attributes:
+      gpu_total: 0 if there is no GPU, or nothing is known of it.
+    """
+
+    cpu: int | None
+    rss: int
+    gpu: int | None = None
+    gpu_used: int = 0
+    gpu_total: int = 0
+
+
+@dataclass(frozen=True)
 class Rank:
     """One rank of the current cluster.
 
     Attributes:
       cell: the running cell's number, as in ``[7] line 3``; ``line`` is the line that it is in.
       since: since when it has been in that cell; None while it runs none.
-      rss: its memory in bytes.
       note: why it is dead, or what else there is to say.
+      use: measured while ranks are busy, and once after that.
     """
 
     rank: int
@@ -62,8 +75,8 @@ class Rank:
     cell: int | None = None
     line: int | None = None
     since: int | None = None
-    rss: int = 0
     note: str = ""
+    use: Use | None = None
 
 
 @dataclass(frozen=True)
@@ -177,33 +190,6 @@ class Shown:
     is_over: bool
     mark: str
     outputs: list[NotebookOutput] | None
-
-
-# --------------------------------------------------------------------------- resources
-
-
-@dataclass(frozen=True)
-class RankUse:
-    """What one rank uses: percents of a processor and of its GPUs' time, and bytes.
-
-    Attributes:
-      gpu_total: 0 if there is no GPU, or nothing is known of it.
-    """
-
-    rank: int
-    cpu: int | None
-    rss: int
-    gpu: int | None
-    gpu_used: int
-    gpu_total: int = 0
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What the ranks of the current cluster use."""
-
-    ranks: list[RankUse]
-    type: Literal["resources"] = "resources"
 
 
 # --------------------------------------------------------------------------- requests and answers

@@ -8,8 +8,6 @@ import { Line, wait, within } from './line';
 import {
   EVENTS_ID,
   PROTOCOL,
-  RESOURCES_ID,
-  RESOURCES_MIME,
   type IHello,
   type IOperations,
   type Message,
@@ -203,11 +201,7 @@ export class Link extends Store implements IDisposable {
 
   /** Every message of the kernel; those on the events comm are ours. */
   private onMessage(_: ISessionContext, message: KernelMessage.IMessage): void {
-    if (KernelMessage.isUpdateDisplayDataMsg(message)) {
-      if (message.content.transient.display_id === RESOURCES_ID) {
-        this.hear(message.content.data[RESOURCES_MIME] as unknown as Message);
-      }
-    } else if (KernelMessage.isCommMsgMsg(message) && message.content.comm_id === EVENTS_ID) {
+    if (KernelMessage.isCommMsgMsg(message) && message.content.comm_id === EVENTS_ID) {
       const said = message.content.data as unknown as Message;
       this.hear(said);
       // %load_ext was run just now.

@@ -14,12 +14,10 @@
  * clock, so that "running for 3 s" is right on a browser whose clock is off.
  */
 
-export const PROTOCOL = 3;
+export const PROTOCOL = 4;
 export const EVENTS = 'jaxcluster.events';
 export const EVENTS_ID = 'jaxcluster-events';
 export const RPC = 'jaxcluster.rpc';
-export const RESOURCES_ID = 'jaxcluster-resources';
-export const RESOURCES_MIME = 'application/vnd.jaxcluster.resources+json';
 export const SHARDS_MIME = 'application/vnd.jaxcluster.shards+json';
 export const OUTPUTS_MIME = 'application/vnd.jaxcluster.outputs+json';
 export const OUTPUTS_VERSION = 1;
@@ -63,6 +61,16 @@ export type RankStatus =
   | 'silent'
   | 'dead';
 
+/** What a rank uses: percents of a processor and of its GPUs' time, and bytes. */
+export interface IUse {
+  cpu: number | null;
+  rss: number;
+  gpu: number | null;
+  gpu_used: number;
+  /** 0 if there is no GPU, or nothing is known of it. */
+  gpu_total: number;
+}
+
 /** One rank of the current cluster. */
 export interface IRank {
   rank: number;
@@ -75,10 +83,10 @@ export interface IRank {
   line: number | null;
   /** Since when it has been in that cell; null while it runs none. */
   since: number | null;
-  /** Its memory in bytes. */
-  rss: number;
   /** Why it is dead, or what else there is to say. */
   note: string;
+  /** Measured while ranks are busy, and once after that. */
+  use: IUse | null;
 }
 
 /** What went wrong; `dead`: processes ended. */
@@ -157,23 +165,6 @@ export interface ICell {
   ended: number | null;
   now: number;
   type: 'cell';
-}
-
-/** What one rank uses: percents of a processor and of its GPUs' time, and bytes. */
-export interface IRankUse {
-  rank: number;
-  cpu: number | null;
-  rss: number;
-  gpu: number | null;
-  gpu_used: number;
-  /** 0 if there is no GPU, or nothing is known of it. */
-  gpu_total: number;
-}
-
-/** What the ranks of the current cluster use. */
-export interface IResources {
-  ranks: IRankUse[];
-  type: 'resources';
 }
 
 /** Everything there is. */
@@ -492,4 +483,4 @@ export interface IOperations {
 
 export type Operation = keyof IOperations;
 
-export type Message = IState | ICell | IAnswer | IResources;
+export type Message = IState | ICell | IAnswer;

@@ -9,7 +9,6 @@ import {
   type ICell,
   type IHello,
   type IOperations,
-  type IRankUse,
   type IRequest,
   type IState,
   type Message,
@@ -23,17 +22,15 @@ export interface IKnown {
   readonly cells: ReadonlyMap<string, ICell>;
   /** The kernel's clock less ours, in milliseconds; null before the first message. */
   readonly clockOffset: number | null;
-  /** What each rank of the current cluster uses. */
-  readonly resources: readonly IRankUse[];
 }
 
 const OVERTAKEN_MS = 5000;
 
-export const NOTHING: IKnown = { state: null, cells: new Map(), clockOffset: null, resources: [] };
+export const NOTHING: IKnown = { state: null, cells: new Map(), clockOffset: null };
 
 /** Nothing is heard of the kernel any more. What its cells did remains true. */
 export function silent(known: IKnown): IKnown {
-  return { ...known, state: null, resources: [] };
+  return { ...known, state: null };
 }
 
 /** What is known after a message that came at `received` (Date.now()). The same if it says nothing new. */
@@ -43,8 +40,6 @@ export function reduce(known: IKnown, message: Message, received: number): IKnow
       return withState(withClock(known, message.now, received), message);
     case 'cell':
       return withCells(withClock(known, message.now, received), [message]);
-    case 'resources':
-      return { ...known, resources: message.ranks };
     default:
       return known;
   }
@@ -174,10 +169,6 @@ export abstract class Store {
 
   get cells(): ReadonlyMap<string, ICell> {
     return this.known.cells;
-  }
-
-  get resources(): readonly IRankUse[] {
-    return this.known.resources;
   }
 
   /** What to add to Date.now() to get the kernel's clock, in milliseconds; a saved state's has stopped. */

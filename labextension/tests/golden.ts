@@ -3,7 +3,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { IStartOptions } from '../src/widgets/startOptions';
-import type { IAnswer, ICell, IRequest, IResources, IState } from '../src/protocol';
+import type { IAnswer, ICell, IRequest, IState } from '../src/protocol';
 
 // Compiled, this lies in labextension/build/tests.
 const FOLDER = join(__dirname, '../../../tests/golden');
@@ -12,7 +12,6 @@ export interface IGolden {
   state: IState;
   state_without_cluster: IState;
   cell: ICell;
-  resources: IResources;
   requests: IRequest[];
   answers: IAnswer[];
   error: IAnswer;

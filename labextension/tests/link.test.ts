@@ -161,26 +161,4 @@ describe('a link', () => {
     assert.equal(kernel.interrupts, 2);
     assert.equal(kernel.requests.some(({ op }) => op === 'cancel'), false);
   });
-
-  test('hears what ranks use', async () => {
-    open(new FakeKernel(true));
-    await meet();
-    let told = 0;
-    link.listen(() => (told += 1));
-    const message = (data: unknown, display_id = 'jaxcluster-resources') =>
-      context.iopubMessage.emit(context, {
-        header: { msg_type: 'update_display_data' },
-        content: {
-          data: { 'application/vnd.jaxcluster.resources+json': data },
-          transient: { display_id }
-        }
-      });
-    message(golden.resources);
-    message(golden.resources, 'a plot');
-    assert.equal(told, 1);
-    assert.deepEqual(
-      link.resources.map(use => use.cpu),
-      [12, 104]
-    );
-  });
 });

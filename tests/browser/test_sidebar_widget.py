@@ -239,7 +239,7 @@ def lines(view: Any) -> list[str]:
 
 
 def test_of_many_ranks_those_that_do_the_same_have_a_line(sidebar: Sidebar) -> None:
-    dead = {"status": "dead", "note": "killed by SIGKILL", "cell": None, "since": None, "rss": 0}
+    dead = {"status": "dead", "note": "killed by SIGKILL", "cell": None, "since": None, "use": None}
     view = sidebar.show(many(256, hosts=32, r17=dead, r40={"status": "waiting"}))
     sidebar.meet()
     first, second, third = lines(view)
@@ -272,7 +272,6 @@ def test_it_is_readable_in_vscodes_colours_and_without_any(
 ) -> None:
     view = sidebar.show(state(), theme)
     sidebar.meet()
-    sidebar.page.evaluate("message => model.say(message)", GOLDEN["resources"])
     view.locator(".jxl-use").get_by_text("12 % CPU").wait_for()
     view.get_by_role("button", name="Details").click()
     if SHOTS:

@@ -81,7 +81,7 @@ def test_widgets_of_ranks_are_used_on_the_page(page: LabPage) -> None:
     page.do(7)
     bar = page.page.locator(".jp-Cell").nth(7).locator(".jp-Cell-outputArea")
     page.wait(lambda: "told late" in bar.inner_text(), "what the Output was told after its display")
-    page.wait(lambda: "one-bar: 100%" in bar.inner_text(), "the bar")
+    page.wait(lambda: "4/4" in bar.inner_text(), "the bar")
     shot(page, "bar")
 
     # A status that is saved says how it was; it is no widget.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import logging
@@ -27,8 +26,7 @@ from jaxcluster.model.rewrite import AutoMode
 from jaxcluster.panel import Panel, protocol
 from jaxcluster.panel.model import KEPT_CELLS, KEPT_RECORDS, Model
 from jaxcluster.panel.operations import Operations
-from jaxcluster.panel.poller import RSS_STEP, RankPoller
-from jaxcluster.panel.resources import ResourceFeed
+from jaxcluster.panel.poller import RankPoller
 from jaxcluster.records.lastreport import LastReport
 from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.views.cell_outputs import MOST_CHARS, notebook_outputs
@@ -284,15 +282,6 @@ def test_an_interrupted_rank_is_one_that_has_not_ended_the_cell(running: Running
     assert statuses(model) == ["idle", "interrupted", "interrupted", "interrupted"]
 
 
-def test_small_changes_of_memory_are_no_news(running: Running) -> None:
-    poller = RankPoller(running.link)  # type: ignore[arg-type]
-    shown = []
-    for nbytes in (100 << 20, (100 << 20) + RSS_STEP - 1, 90 << 20, 120 << 20):
-        poller.states[0] = dataclasses.replace(state(0), rss_nbytes=nbytes)
-        shown.append(poller.rss(0))
-    assert shown == [100 << 20, 100 << 20, 100 << 20, 120 << 20]
-
-
 def test_a_late_answer_is_not_lost(running: Running) -> None:
     poller = RankPoller(running.link)  # type: ignore[arg-type]
     answers, running.link.states = running.link.states, {}
@@ -470,76 +459,18 @@ def test_who_shows_the_samples_later_gets_the_same_ones(running: Running) -> Non
         assert first[0].cpu == cpu
 
 
-class FakeKernel:
-    """Stands for ipykernel's, and keeps what is sent."""
-
-    ident, iopub_socket = "k", None
-
-    def __init__(self) -> None:
-        self.session = self
-        self.sent: list[dict[str, Any]] = []
-
-    def msg_header(self, msg_type: str) -> dict[str, Any]:
-        return {"msg_type": msg_type}
-
-    def send(self, socket: Any, msg_type: str, content: Any, parent: Any, ident: bytes) -> None:
-        data = content["data"][protocol.RESOURCES_MIME]
-        self.sent.append({"type": msg_type, "parent": parent["header"]["msg_type"], "data": data})
-
-
-def test_resources_are_sent_when_they_are_new(running: Running) -> None:
-    kernel = FakeKernel()
-    feed = ResourceFeed(kernel)
-    for second in (3, 4):
-        running.link.uses = {0: uses(second, 0.5 * second)}
+def test_what_ranks_use_is_measured_while_they_are_busy_and_once_after(running: Running) -> None:
+    """An idle kernel must look idle: each change is a message."""
+    model = Model(AutoMode())
+    cpus: list[int | None] = []
+    for second, busy in enumerate([0, 0, 0, 1, 1, 0, 0, 0]):
+        running.link.uses = {0: uses(second, 0.1 * second * second)}
+        running.link.states[0] = state(0, "running" if busy else "idle", seq=1)
         running.meter.due = 0.0
-        feed.step(running)  # type: ignore[arg-type]
-    feed.step(running)  # type: ignore[arg-type]  # nothing is due, and nothing new to send
-    assert [sent["data"]["ranks"][0]["cpu"] for sent in kernel.sent] == [None, 50]
-    feed.greet()  # the page was reloaded
-    assert feed.due == 0.0  # at once
-    feed.step(running)  # type: ignore[arg-type]
-    assert len(kernel.sent) == 3
-
-
-def test_a_widget_is_sent_what_there_is_and_then_what_comes_while_ranks_are_busy(
-    running: Running,
-) -> None:
-    """Its messages count as activity of the kernel, and an idle one must look idle."""
-    feed = ResourceFeed(FakeKernel())
-    said: list[Any] = []
-    for second, is_busy in enumerate((False, False, True, True)):
-        running.link.uses = {0: uses(second, 0.5 * second)}
-        running.meter.due = 0.0
-        feed.step(running, said.append, is_busy)  # type: ignore[arg-type]
-    assert [one["ranks"][0]["cpu"] for one in said] == [None, 50, 50]
-    feed.greet()  # one more view of it
-    feed.step(running, said.append)  # type: ignore[arg-type]
-    assert len(said) == 4
-
-
-def test_new_ranks_begin_anew(running: Running) -> None:
-    kernel = FakeKernel()
-    feed = ResourceFeed(kernel)
-    running.link.uses = {0: uses(1.0, 1.0)}
-    feed.step(running)  # type: ignore[arg-type]
-    running.link = Link({}, 4)
-    running.meter = Meter(running.link)  # type: ignore[arg-type]
-    running.link.uses = {0: uses(9.0, 0.1)}
-    feed.step(running)  # type: ignore[arg-type]
-    feed.step(None)
-    assert [sent["data"]["ranks"][0]["cpu"] for sent in kernel.sent] == [None, None]
-
-
-def test_jupyters_server_does_not_take_them_for_activity(running: Running) -> None:
-    services = pytest.importorskip("jupyter_server.services.kernels.kernelmanager")
-    untracked = services.MappingKernelManager.class_traits()["untracked_message_types"].default()
-    kernel = FakeKernel()
-    feed = ResourceFeed(kernel)
-    running.link.uses = {0: uses(1.0, 1.0)}
-    feed.step(running)  # type: ignore[arg-type]
-    (sent,) = kernel.sent
-    assert {sent["type"], sent["parent"]} <= set(untracked)
+        model.look(0)
+        used = model.take_in()[0].ranks[0].use
+        cpus.append(used.cpu if used else 0)
+    assert cpus == [None, 10, 10, 10, 50, 90, 110, 110]
 
 
 # --------------------------------------------------------------------------------------- incidents

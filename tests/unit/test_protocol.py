@@ -21,11 +21,10 @@ from jaxcluster.panel.protocol import (
     CellRank,
     Cluster,
     Rank,
-    RankUse,
-    Resources,
     Shown,
     Start,
     State,
+    Use,
     plain,
 )
 from jaxcluster.views.report import Report
@@ -55,6 +54,8 @@ REPORT = Report(
     marked=[3],
     launches="program  at               ago      last rank\njit(f)   cell [6] line 2  2.250 s  1",
 )
+BUSY = Use(12, 512 << 20)
+USE = Use(104, 496 << 20, 85, 2 << 30, 80 << 30)
 WAITS = "waits for rank 2 (line 3, jit(sum))"
 
 STATE = State(
@@ -67,10 +68,12 @@ STATE = State(
     current="main",
     progress="",
     ranks=[
-        Rank(0, "waiting", "host-a", 4100, DEVICES[0], 7, 3, NOW - 1_500, 512 << 20, WAITS),
-        Rank(1, "idle", "host-a", 4101, DEVICES[1], None, None, None, 496 << 20),
-        Rank(2, "running", "host-a", 4102, DEVICES[2], 7, 2, NOW - 1_500, 512 << 20),
-        Rank(3, "dead", "host-a", 4103, DEVICES[3], None, None, None, 0, "killed by SIGKILL"),
+        Rank(
+            0, "waiting", "host-a", 4100, DEVICES[0], 7, 3, NOW - 1_500, WAITS, Use(12, 512 << 20)
+        ),
+        Rank(1, "idle", "host-a", 4101, DEVICES[1], None, None, None, "", USE),
+        Rank(2, "running", "host-a", 4102, DEVICES[2], 7, 2, NOW - 1_500, "", Use(99, 512 << 20)),
+        Rank(3, "dead", "host-a", 4103, DEVICES[3], None, None, None, "killed by SIGKILL"),
     ],
     report=REPORT,
 )
@@ -88,13 +91,6 @@ CELL = Cell(
         CellRank(3, "dead"),
     ],
     now=NOW,
-)
-
-RESOURCES = Resources(
-    [
-        RankUse(0, 12, 512 << 20, None, 0),
-        RankUse(1, 104, 496 << 20, 85, 2 << 30, 80 << 30),
-    ]
 )
 
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -184,7 +180,6 @@ EXAMPLES = {
         )
     ),
     "cell": plain(CELL),
-    "resources": plain(RESOURCES),
     "requests": [
         {"id": f"3f2a:{number}", "op": op, "args": args}
         for number, (op, args) in enumerate(REQUESTS.items(), 1)

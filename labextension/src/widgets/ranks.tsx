@@ -3,7 +3,7 @@
 import * as React from 'react';
 import type { Execute } from '../actions';
 import { bytes } from '../draw/shardview';
-import type { IRank, IRankUse } from '../protocol';
+import type { IRank, IUse } from '../protocol';
 import { formatRanks } from '../ranks';
 import type { Store } from '../store';
 import { cpuText, devicesText, groupRanks, placeOf, type Trans } from './labels';
@@ -29,7 +29,7 @@ export function Ranks({ store, ranks, trans, execute }: IRanks): JSX.Element {
           <Line key={group[0].rank} {...{ group, hosts, store, trans, execute }} />
         ))}
       </ul>
-      {ranks.length > 1 && <p className="jxl-dim jxl-total">{useText(store.resources, trans)}</p>}
+      {ranks.length > 1 && <p className="jxl-dim jxl-total">{useText(usesOf(ranks), trans)}</p>}
     </Roving>
   );
 }
@@ -45,11 +45,10 @@ function Line({ group, hosts, store, trans, execute }: ILine): JSX.Element {
   const [first] = group;
   const numbers = group.map(({ rank }) => rank);
   const name = trans._n('rank %2', 'ranks %2', group.length, formatRanks(numbers));
-  const uses = store.resources.filter(({ rank }) => numbers.includes(rank));
+  const uses = usesOf(group);
   const own = [...new Set(group.map(({ host }) => host))];
   const since = group.map(rank => rank.since).filter(at => at !== null);
-  const known = store.resources.length ? uses : group.map(ofState);
-  const title = [name, processOf(group), useText(known, trans)].filter(Boolean).join('\n');
+  const title = [name, processOf(group), useText(uses, trans)].filter(Boolean).join('\n');
   return (
     <li className="jxl-rank" data-rank={first.rank} data-status={first.status} title={title}>
       {store.isLive ? (
@@ -72,21 +71,14 @@ function Line({ group, hosts, store, trans, execute }: ILine): JSX.Element {
       <span className="jxl-time">
         {since.length > 0 && <Elapsed since={Math.min(...since)} store={store} trans={trans} />}
       </span>
-      <span className="jxl-use">{shortUse(uses, trans) || useText(known, trans)}</span>
+      <span className="jxl-use">{shortUse(uses, trans) || useText(uses, trans)}</span>
       {first.note && <span className="jxl-note">{first.note}</span>}
     </li>
   );
 }
 
-/** What is known of a rank's use before it was measured. */
-const ofState = ({ rank, rss }: IRank): IRankUse => ({
-  rank,
-  rss,
-  cpu: null,
-  gpu: null,
-  gpu_used: 0,
-  gpu_total: 0
-});
+const usesOf = (ranks: readonly IRank[]): IUse[] =>
+  ranks.map(({ use }) => use).filter(use => use !== null);
 
 function processOf(group: readonly IRank[]): string {
   const [{ pid, host, devices }] = group;
@@ -94,7 +86,7 @@ function processOf(group: readonly IRank[]): string {
 }
 
 /** The one figure of a line: the GPUs' time where there are such, else the processors'. */
-function shortUse(uses: readonly IRankUse[], trans: Trans): string {
+function shortUse(uses: readonly IUse[], trans: Trans): string {
   const [gpus, cpus] = [uses.map(({ gpu }) => gpu), uses.map(({ cpu }) => cpu)].map(all =>
     all.filter(percent => percent !== null)
   );
@@ -106,8 +98,8 @@ function shortUse(uses: readonly IRankUse[], trans: Trans): string {
 }
 
 /** All that ranks use together: "1.2 CPUs · 4.2 GiB · 10 GiB of 80 GiB GPU". */
-function useText(uses: readonly IRankUse[], trans: Trans): string {
-  const sum = (of: (use: IRankUse) => number) => uses.reduce((total, use) => total + of(use), 0);
+function useText(uses: readonly IUse[], trans: Trans): string {
+  const sum = (of: (use: IUse) => number) => uses.reduce((total, use) => total + of(use), 0);
   const [rss, total] = [sum(use => use.rss), sum(use => use.gpu_total)];
   return [
     uses.some(use => use.cpu !== null) && cpuText(sum(use => use.cpu ?? 0), trans),
