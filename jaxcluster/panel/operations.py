@@ -185,13 +185,13 @@ class Operations:
         """What static/shardview asks of a document; its `ask`."""
         return shards.answers(cluster.current(), name)(question)
 
-    def mesh(self) -> document.MeshDocument:
+    def mesh(self) -> document.Document:
         """The document of all meshes."""
-        return document.mesh(array_queries.meshes(cluster.current().world))
+        return shards.mesh(cluster.current()).document
 
-    def memory(self) -> document.MemoryDocument:
+    def memory(self) -> document.Document:
         """The document of what is held on each device."""
-        return document.memory(array_queries.memory(cluster.current().world))
+        return shards.memory(cluster.current()).document
 
 
 OPERATIONS = protocol.names_of(Operations)

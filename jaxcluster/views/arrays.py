@@ -76,12 +76,13 @@ def _grid(layout: ArrayLayout, panel: Mapping[Bounds, Part]) -> Table | None:
     """The parts as a table; None if they form no grid."""
     if not layout.shape:
         return None
-    sides = [sorted({bounds[:-1] for bounds in panel}), sorted({bounds[-1] for bounds in panel})]
-    for spans in ([row[0] for row in sides[0] if row], sides[1]):
+    row_spans = sorted({bounds[:-1] for bounds in panel})
+    column_spans = sorted({bounds[-1] for bounds in panel})
+    for spans in ([row[0] for row in row_spans if row], column_spans):
         if any(a[1] > b[0] for a, b in itertools.pairwise(spans)):
             return None
-    rows, columns = sides[0][:MAX_ROWS], sides[1][:MAX_COLUMNS]
-    more = len(sides[0]) * len(sides[1]) - len(rows) * len(columns)
+    rows, columns = row_spans[:MAX_ROWS], column_spans[:MAX_COLUMNS]
+    more = len(row_spans) * len(column_spans) - len(rows) * len(columns)
     return Table(
         ["", *map(_span, columns)],
         [
@@ -177,13 +178,13 @@ def mesh(found: Meshes) -> list[Block]:
     """Each mesh as a grid of its devices, those of one rank marked alike."""
     out: list[Block] = []
     for info in found.meshes:
-        out += [mesh_headline(info), _mesh(info, found)]
+        out += [_headline(info), _mesh(info, found)]
         hosts = sorted({found.devices[id].host for id in info.devices if id in found.devices})
         out += [f"hosts: {', '.join(hosts)}", ""]
     return out[:-1] + _silent(found)
 
 
-def mesh_headline(info: MeshInfo) -> str:
+def _headline(info: MeshInfo) -> str:
     """``mesh: 'data': 4 x 'model': 2, 8 devices``."""
     axes = " x ".join(
         f"'{name}': {size}" for name, size in zip(info.axis_names, info.axis_sizes, strict=True)
@@ -230,7 +231,7 @@ def _place(number: int, sizes: Sequence[int]) -> str:
 def memory(found: Memory) -> list[Block]:
     """A bar for each device, and the variables that hold most."""
     hosts = several_hosts({device.rank: device.host for device in found.devices.values()})
-    bars = device_bars(found)
+    bars = _bars(found)
     full = max((limit or total for *_, total, limit in bars), default=0)
     has_limits = any(limit for *_, limit in bars)  # CPU devices have none
     rows: list[Row] = []
@@ -252,7 +253,7 @@ def memory(found: Memory) -> list[Block]:
     head += ["free"] * has_limits
     more = len(bars) - len(rows)
     out: list[Block] = [Table(head, rows, f"... and {more} more devices" if more else "")]
-    if names := variable_rows(found):
+    if names := _variables(found):
         told = [[name, format_nbytes(total), format_ranks(ranks)] for name, total, ranks in names]
         left = len(names) - MAX_TABLE
         note = f"... and {left} more variables" if left > 0 else ""
@@ -264,7 +265,7 @@ def _silent(found: Meshes | Memory) -> list[str]:
     return [f"Rank {rank}: {word}" for rank, word in found.reasons.items()]
 
 
-def device_bars(found: Memory) -> list[tuple[int, int, int, int, int | None]]:
+def _bars(found: Memory) -> list[tuple[int, int, int, int, int | None]]:
     """(rank, device, bytes of variables, bytes in all, limit) of each device.
 
     In all is what the allocator says where the platform tells it, else what live arrays hold.
@@ -278,7 +279,7 @@ def device_bars(found: Memory) -> list[tuple[int, int, int, int, int | None]]:
     return bars
 
 
-def variable_rows(found: Memory) -> list[tuple[str, int, list[int]]]:
+def _variables(found: Memory) -> list[tuple[str, int, list[int]]]:
     """(name, bytes on all devices, ranks) of each variable, the largest first."""
     total: dict[str, int] = {}
     ranks: dict[str, list[int]] = {}

@@ -71,7 +71,7 @@ def _table(table: Table) -> str:
     rows = ["<tr>" + "".join(map(_cell, row, at)) + "</tr>" for row in table.rows]
     heads = [
         f"{'<th></th>' * is_ranks}<th>{escape(head)}</th>"
-        for head, is_ranks in itertools.zip_longest(table.head, at, fillvalue=False)
+        for head, is_ranks in zip(table.head, at or [False] * len(table.head), strict=True)
     ]
     head = f"<table><thead><tr>{''.join(heads)}</tr></thead><tbody>"
     more = f"\n<p>{escape(table.more)}</p>" if table.more else ""

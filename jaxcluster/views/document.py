@@ -6,12 +6,12 @@ A document has ``v``, ``kind`` and what that kind has. The page's types are made
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal, TypedDict
 
-from jaxcluster.cluster.array_queries import Memory, Meshes
 from jaxcluster.model.layout import ArrayLayout, Bounds, CheckResult, Device, TreeLayout
 from jaxcluster.views import arrays, formatting
+from jaxcluster.views.blocks import Block, Rank
 
 VERSION = 1
 MIME = "application/vnd.jaxcluster.shards+json"
@@ -103,46 +103,43 @@ class TreeDocument(TypedDict):
     check: CheckDocument | None
 
 
-class MeshRow(TypedDict):
-    """A mesh: ``devices`` are ids in row-major order."""
-
-    name: str
-    headline: str
-    axis_names: list[str]
-    axis_sizes: list[int]
-    devices: list[int]
-
-
-class MeshDocument(TypedDict):
-    """All meshes, and the devices that they are made of."""
-
-    v: int
-    kind: Literal["mesh"]
-    meshes: list[MeshRow]
-    devices: list[DeviceRow]
-    notes: list[str]
-
-
-class MemoryDocument(TypedDict):
-    """What is held on each device.
+class TableDocument(TypedDict):
+    """A table. A cell that is a pair says of which rank it is.
 
     Attributes:
-      bars: rank, device, bytes of variables, bytes in all, limit.
-      names: name, bytes on all devices, ranks; the largest first.
-      hosts: rank, its resident memory, what its host has left.
+      more: what is left out.
     """
 
+    head: list[str]
+    rows: list[list[str | tuple[int, str]]]
+    more: str
+
+
+class TablesDocument(TypedDict):
+    """Meshes, or what each device holds: lines and tables."""
+
     v: int
-    kind: Literal["memory"]
-    bars: list[tuple[int, int, int, int, int | None]]
-    names: list[tuple[str, int, list[int]]]
-    hosts: list[list[int]]
-    devices: list[DeviceRow]
-    notes: list[str]
+    kind: Literal["tables"]
+    blocks: list[str | TableDocument]
 
 
-Document = ArrayDocument | TreeDocument | MeshDocument | MemoryDocument
+Document = ArrayDocument | TreeDocument | TablesDocument
 """What static/shardview draws."""
+
+
+def tables(shown: Iterable[Block]) -> TablesDocument:
+    """The same lines and tables of which text and HTML are made."""
+    return {"v": VERSION, "kind": "tables", "blocks": [_block(block) for block in shown]}
+
+
+def _block(block: Block) -> str | TableDocument:
+    if isinstance(block, str):
+        return block
+    rows = [
+        [(cell.rank, cell.text) if isinstance(cell, Rank) else cell for cell in row]
+        for row in block.rows
+    ]
+    return {"head": list(block.head), "rows": rows, "more": block.more}
 
 
 def array(layout: ArrayLayout, check: CheckResult | None = None) -> ArrayDocument:
@@ -231,40 +228,4 @@ def checked(result: CheckResult) -> CheckDocument:
         "bad": [
             ("".join(b.leaf), _index(b.index), b.rank, b.device, b.nan, b.inf) for b in result.bad
         ],
-    }
-
-
-def mesh(found: Meshes) -> MeshDocument:
-    """All meshes, and the devices that they are made of."""
-    return {
-        "v": VERSION,
-        "kind": "mesh",
-        "meshes": [
-            {
-                "name": info.name,
-                "headline": arrays.mesh_headline(info),
-                "axis_names": info.axis_names,
-                "axis_sizes": info.axis_sizes,
-                "devices": info.devices,
-            }
-            for info in found.meshes
-        ],
-        "devices": _devices(found.devices),
-        "notes": [f"Rank {rank}: {word}" for rank, word in found.reasons.items()],
-    }
-
-
-def memory(found: Memory) -> MemoryDocument:
-    """A bar for each device, and the variables by size."""
-    return {
-        "v": VERSION,
-        "kind": "memory",
-        "bars": arrays.device_bars(found),
-        "names": arrays.variable_rows(found),
-        "hosts": [
-            [rank, report.rss_nbytes, report.available_nbytes]
-            for rank, report in found.reports.items()
-        ],
-        "devices": _devices(found.devices),
-        "notes": [f"Rank {rank}: {word}" for rank, word in found.reasons.items()],
     }

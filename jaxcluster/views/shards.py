@@ -88,14 +88,17 @@ def layout_view(
 
 def mesh(cluster: Cluster, name: str | None = None) -> View:
     """The view of the device meshes among the ranks' variables."""
-    found = array_queries.meshes(cluster.world, name)
-    return View(document.mesh(found), arrays.mesh(found))
+    return tables(arrays.mesh(array_queries.meshes(cluster.world, name)))
 
 
 def memory(cluster: Cluster) -> View:
     """The view of what every device holds."""
-    found = array_queries.memory(cluster.world)
-    return View(document.memory(found), arrays.memory(found))
+    return tables(arrays.memory(array_queries.memory(cluster.world)))
+
+
+def tables(shown: Sequence[Block]) -> View:
+    """The view of lines and tables."""
+    return View(document.tables(shown), shown)
 
 
 def show(view: View, rich: bool) -> None:

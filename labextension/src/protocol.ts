@@ -377,40 +377,23 @@ export interface ITreeDocument {
   check: ICheckDocument | null;
 }
 
-/** A mesh: `devices` are ids in row-major order. */
-export interface IMeshRow {
-  name: string;
-  headline: string;
-  axis_names: string[];
-  axis_sizes: number[];
-  devices: number[];
+/** A table. A cell that is a pair says of which rank it is. */
+export interface ITableDocument {
+  head: string[];
+  rows: ((string | [number, string])[])[];
+  /** What is left out. */
+  more: string;
 }
 
-/** All meshes, and the devices that they are made of. */
-export interface IMeshDocument {
+/** Meshes, or what each device holds: lines and tables. */
+export interface ITablesDocument {
   v: number;
-  kind: 'mesh';
-  meshes: IMeshRow[];
-  devices: DeviceRow[];
-  notes: string[];
-}
-
-/** What is held on each device. */
-export interface IMemoryDocument {
-  v: number;
-  kind: 'memory';
-  /** Rank, device, bytes of variables, bytes in all, limit. */
-  bars: ([number, number, number, number, number | null])[];
-  /** Name, bytes on all devices, ranks; the largest first. */
-  names: [string, number, number[]][];
-  /** Rank, its resident memory, what its host has left. */
-  hosts: number[][];
-  devices: DeviceRow[];
-  notes: string[];
+  kind: 'tables';
+  blocks: (string | ITableDocument)[];
 }
 
 /** What static/shardview draws. */
-export type Document = IArrayDocument | ITreeDocument | IMeshDocument | IMemoryDocument;
+export type Document = IArrayDocument | ITreeDocument | ITablesDocument;
 
 /** Whether an array's replicas are equal, or what its layout is now. */
 export interface INameQuestion {
@@ -476,9 +459,9 @@ export interface IOperations {
   /** What static/shardview asks of a document; its `ask`. */
   ask: { args: { name: string; question: Question }; result: unknown };
   /** The document of all meshes. */
-  mesh: { args: Record<string, never>; result: IMeshDocument };
+  mesh: { args: Record<string, never>; result: Document };
   /** The document of what is held on each device. */
-  memory: { args: Record<string, never>; result: IMemoryDocument };
+  memory: { args: Record<string, never>; result: Document };
 }
 
 export type Operation = keyof IOperations;

@@ -14,7 +14,7 @@ from pace import slowness
 from jaxcluster import wire
 from jaxcluster.cluster import array_queries
 from jaxcluster.model import layout
-from jaxcluster.views import document, drawing, palette
+from jaxcluster.views import arrays, document, drawing, palette
 
 SHOTS = os.environ.get("SCREENSHOTS")  # a folder to leave pictures in, for people to look at
 
@@ -142,7 +142,7 @@ def tree(leaves: int) -> dict[str, Any]:
 def mesh(ranks: int = 4, per_rank: int = 2) -> dict[str, Any]:
     known = layouts.devices(ranks, per_rank)
     info = wire.MeshInfo("mesh", ["data", "model"], [ranks, per_rank], ["Auto"], list(known))
-    return document.mesh(array_queries.Meshes((info,), known))
+    return document.tables(arrays.mesh(array_queries.Meshes((info,), known)))
 
 
 def memory(ranks: int = 4) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def memory(ranks: int = 4) -> dict[str, Any]:
         )
         for rank in range(ranks)
     }
-    return document.memory(array_queries.Memory(reports, known))
+    return document.tables(arrays.memory(array_queries.Memory(reports, known)))
 
 
 ALL: dict[str, Any] = {
@@ -494,18 +494,18 @@ def test_2000_leaves_open_within_a_second_and_few_rows_are_drawn(page: Any) -> N
 # ----------------------------------------------------------------------------------- the others
 
 
-def test_a_mesh_is_a_grid_of_its_devices(page: Any) -> None:
+def test_a_mesh_is_a_table_of_its_devices(page: Any) -> None:
     show(page, mesh())
     shoot(page, "mesh")
-    assert page.locator(".jxc-tile").count() == 8
-    assert page.locator(".jxc-axes").text_content() == "data ↓   model →"
-    assert "CPU 4097 (rank 2)" in page.locator(".jxc-tile").nth(5).get_attribute("aria-label")
+    assert page.locator("tbody .jxc-swatch").count() == 8
+    row = page.locator("tbody tr").nth(2)
+    assert "rank 2 CPU 4097" in row.inner_text()
 
 
 def test_memory_has_a_bar_for_each_device_and_the_variables(page: Any) -> None:
     show(page, memory())
     shoot(page, "memory")
-    assert page.locator(".jxc-meter").count() == 8
+    assert page.locator("code", has_text="█").count() == 8
     text = page.locator("#view").inner_text()
     assert "4.0 MiB" in text
     assert "params" in text

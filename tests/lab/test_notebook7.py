@@ -70,7 +70,7 @@ def test_cells_switch_and_sidebar_work(page_7: LabPage) -> None:
     for part in ("x", "(8,)", "float", "P('i'", "B"):
         assert part in at(".jxl-inspector tr[data-variable=x]").text_content()
     fits(page.page, ".jxl-inspector")
-    for name, shown in {"Mesh": "mesh", "Memory": "Bytes held on each device"}.items():
+    for name, shown in {"Mesh": "mesh", "Memory": "CPU 0"}.items():
         at(".jxl-inspector").get_by_role("button", name=name).click()
         at(".jxl-inspector .jxc").get_by_text(shown).first.wait_for()
         fits(page.page, ".jxl-inspector")

@@ -69,7 +69,7 @@ def mesh() -> shards.View:
     known = layouts.devices(4, 2)
     info = wire.MeshInfo("mesh", ["data", "model"], [4, 2], ["Auto", "Auto"], list(known))
     found = array_queries.Meshes((info,), known)
-    return shards.View(document.mesh(found), arrays.mesh(found))
+    return shards.tables(arrays.mesh(found))
 
 
 def memory() -> shards.View:
@@ -86,7 +86,7 @@ def memory() -> shards.View:
         for rank in range(2)
     }
     found = array_queries.Memory(reports, known, {2: "gave no answer within 10 s"})
-    return shards.View(document.memory(found), arrays.memory(found))
+    return shards.tables(arrays.memory(found))
 
 
 VIEWS: dict[str, Callable[[], shards.View]] = {

@@ -35,11 +35,11 @@ export function drawArray(root, doc, context) {
   }, signal);
   const axisName = axis => {
     if (axis == null) return null;
-    const names = doc.axisNames?.[axis] ?? (doc.split?.[axis] ?? []).join(', ');
-    return doc.axisNames ? names : `axis ${axis}${names ? ` (${names})` : ''}`;
+    const names = (doc.split?.[axis] ?? []).join(', ');
+    return `axis ${axis}${names ? ` (${names})` : ''}`;
   };
   const hostToggle = h('label', { hidden: true }, h('input', { type: 'checkbox', checked: true, signal, onchange: event => { view.byHost = event.target.checked; redraw(); } }), 'join the parts of a host');
-  const checking = context.ask && !doc.axisNames ? [checkButton(context, doc.name, report, check => { view.check = check; redraw(); })] : [];
+  const checking = context.ask ? [checkButton(context, doc.name, report, check => { view.check = check; redraw(); })] : [];
   const redraw = () => {
     let tiles = tilesAt(doc, view.axes, view.at, devices);
     const many = tiles.length > MAX_SVG_TILES;
@@ -117,8 +117,6 @@ function deviceTable(doc, devices) {
     const hosts = byHost(all);
     title += `, folded into ${count(hosts.length, 'host')}${hosts.length > MAX_TABLE ? `, ${MAX_TABLE} of them shown` : ''}`;
     inner = table([['host', 'plain'], ['ranks'], ['devices', 'number'], ['bytes', 'number'], ['fullest device', 'number']], hosts.slice(0, MAX_TABLE));
-  } else if (doc.axisNames) {
-    inner = table([['rank', 'plain'], ['device', 'plain'], ['kind'], ['host'], ['at']], all.map(x => [...first(x), x.device.kind, x.device.host, x.places[0]]));
   } else {
     inner = table([['rank', 'plain'], ['device', 'plain'], ['host'], ['holds'], ['bytes', 'number']], all.map(x => [...first(x), x.device.host,
       x.places.slice(0, 4).join('; ') + (x.places.length > 4 ? ` and ${x.places.length - 4} more` : ''), bytes(x.nbytes)]));

@@ -9,7 +9,7 @@ const VALUE_PX = 90; // the widest that a value gets
 const MAX_HOLDERS = 16;
 
 export function showHolders(box, tile, doc, { ask, signal }) {
-  if (doc.axisNames || !tile.index) return;
+  if (!tile.index) return;
   if (!ask) {
     box.append(h('p', { class: 'jxc-small' }, `Statistics and values: %shards ${doc.name} --widget`));
     return;

@@ -1,4 +1,4 @@
-// Draws jaxcluster's documents: arrays cut into shards, pytrees, meshes and memory.
+// Draws jaxcluster's documents: arrays cut into shards, pytrees, and tables of meshes and memory.
 //
 // ES modules without dependencies or a build step. JupyterLab's panel and MIME renderer import them; for the widget
 // views/drawing.py makes one of them. The documents are those of views/document.py.
@@ -6,15 +6,14 @@
 import { drawArray } from './array.js';
 import { h } from './dom.js';
 import { onWidth, within } from './lifetime.js';
-import { drawMemory } from './memory.js';
-import { drawMesh } from './mesh.js';
+import { drawTables } from './tables.js';
 import { drawTree } from './tree.js';
 
 export { COLORS, GLYPHS, color, glyph, ink } from './palette.js';
 export { bytes, ranksText } from './wording.js';
 
 const VERSION = 1;
-const KINDS = { array: drawArray, tree: drawTree, mesh: drawMesh, memory: drawMemory };
+const KINDS = { array: drawArray, tree: drawTree, tables: drawTables };
 const LINES_PX = 560; // in less, a row of a table or a tree is a few lines
 const drawn = new WeakMap(); // what ends the view that an element has
 
