@@ -1,11 +1,9 @@
-"""Displays whose contents change, also without a word from the user: an idle kernel stays idle.
+"""Displays whose contents change, also when the user does nothing: an idle kernel looks idle.
 
-A page that shows how things go on wants it fresh, and a kernel whose ranks are idle must look idle
-to whatever culls those. Jupyter's server takes any message of a kernel for a sign that somebody
-uses it, but those of types that it does not track, in answer to others that it does not track
-either (``MappingKernelManager.untracked_message_types``; a server without it counts them). So these
-are messages of type ``update_display_data`` in answer to a ``kernel_info_request``. Frontends find
-the display by its id, whatever the message answers.
+Jupyter's server takes any message of a kernel as use of it, but those of types that it does not
+track, in answer to others that it does not track either
+(``MappingKernelManager.untracked_message_types``). So ``refresh`` sends an ``update_display_data``
+in answer to a ``kernel_info_request``. Frontends find the display by its id.
 """
 
 from __future__ import annotations
@@ -28,14 +26,14 @@ class Display:
         self._shell.display_pub.publish(bundle, {}, transient=place, update=self.is_shown)
         self.is_shown = True
 
-
-def update_display(kernel: Any, data: Bundle, display_id: str) -> None:
-    """Show a MIME bundle in place of what the display of this id shows. Any thread."""
-    session = kernel.session
-    session.send(
-        kernel.iopub_socket,
-        "update_display_data",
-        {"data": data, "metadata": {}, "transient": {"display_id": display_id}},
-        parent={"header": session.msg_header("kernel_info_request")},
-        ident=f"kernel.{kernel.ident}.update_display_data".encode(),
-    )
+    def refresh(self, bundle: Bundle) -> None:
+        """Show this in place of what it shows, and count as no use of the kernel. Any thread."""
+        kernel = self._shell.kernel
+        session = kernel.session
+        session.send(
+            kernel.iopub_socket,
+            "update_display_data",
+            {"data": bundle, "metadata": {}, "transient": {"display_id": self._id}},
+            parent={"header": session.msg_header("kernel_info_request")},
+            ident=f"kernel.{kernel.ident}.update_display_data".encode(),
+        )

@@ -9,6 +9,8 @@ from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
+from IPython import get_ipython
+
 from jaxcluster import doctor, wire
 from jaxcluster.cluster import array_queries
 from jaxcluster.cluster.prompts import Labelled, here, is_console
@@ -19,7 +21,7 @@ from jaxcluster.model.notices import Passing
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.views import document, shards, text
 from jaxcluster.views.comms import relay_of
-from jaxcluster.views.displays import Bundle
+from jaxcluster.views.displays import Bundle, Display
 from jaxcluster.views.message import show_message
 from jaxcluster.views.ranks_output import InTerminal, Together
 from jaxcluster.views.statusline import status_line
@@ -205,9 +207,9 @@ class StartDisplay:
     """One line that says how far a start has come, and in the end what it made."""
 
     def __init__(self, rich: bool, failed: str = "The cluster did not start.") -> None:
-        self._rich = rich and not is_console()
         self._failed = failed
-        self._handle: Any = None
+        self._display = Display(get_ipython()) if rich and not is_console() else None
+        self._line = status_line(None)
 
     def __enter__(self) -> Self:
         return self
@@ -218,32 +220,23 @@ class StartDisplay:
             self.clear()
 
     def progress(self, line: str) -> None:
-        if self._rich:
-            self._show(line)
-        elif sys.stderr.isatty():
-            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
-
-    def _show(self, line: str) -> None:
-        from IPython.display import display
-
-        bundle = {"text/plain": line}
-        if self._handle is None:
-            self._handle = display(bundle, raw=True, display_id=True)
+        if self._display is not None:
+            self._display.show({"text/plain": line})
         else:
-            self._handle.update(bundle, raw=True)
+            self._line.show(line)
 
     def done(self, line: str) -> None:
-        if self._rich:
-            self._show(line)
+        if self._display is not None:
+            self._display.show({"text/plain": line})
         else:
             self.clear()
             print(line)
 
     def clear(self) -> None:
-        if self._rich and self._handle is not None:
-            self._show(self._failed)
-        elif sys.stderr.isatty():
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        if self._display is None:
+            self._line.show("")
+        elif self._display.is_shown:
+            self._display.show({"text/plain": self._failed})
 
 
 def show_hosts(spec: wire.ClusterSpec, rich: bool) -> None:

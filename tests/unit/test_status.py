@@ -58,7 +58,7 @@ def test_gpus_are_shown_where_there_are_some() -> None:
 
 
 def test_a_saved_notebook_has_all_of_it_without_scripts_or_styles() -> None:
-    shown = status.bundle(STATES, DEAD, used(10.0))
+    shown = status.bundle([text.status_table(STATES, DEAD, used(10.0))])
     assert sorted(shown) == ["text/html", "text/plain"]
     html = shown["text/html"]
     assert "dead: killed by SIGKILL &lt;9&gt;" in html
@@ -68,7 +68,7 @@ def test_a_saved_notebook_has_all_of_it_without_scripts_or_styles() -> None:
     assert len(html) < 2000  # 64 ranks are sent every 2 s
 
 
-def test_what_is_only_measured_is_sent_so_that_an_idle_kernel_looks_idle() -> None:
+def test_a_live_display_is_no_use_of_the_kernel() -> None:
     sent: list[tuple[str, str, Any]] = []
 
     class Kernel:
@@ -83,27 +83,27 @@ def test_what_is_only_measured_is_sent_so_that_an_idle_kernel_looks_idle() -> No
             sent.append((type, parent["header"]["msg_type"], content))
 
     class Publisher:
-        def publish(self, data: Any, transient: Any, update: bool) -> None:
-            type = "update_display_data" if update else "display_data"
-            sent.append((type, "execute_request", {"data": data, "transient": transient}))
+        def publish(self, data: Any, metadata: Any, transient: Any, update: bool) -> None:
+            sent.append(("display_data", "execute_request", {"transient": transient}))
 
     kernel = Kernel()
     kernel.session = kernel  # type: ignore[attr-defined]
     show = status.shown_by(types.SimpleNamespace(kernel=kernel, display_pub=Publisher()))
-    for how in ("first", "measured", "changed"):
-        show({"text/plain": how}, how)
-    assert [(type, parent) for type, parent, _ in sent] == [
-        ("display_data", "execute_request"),
-        ("update_display_data", "kernel_info_request"),
-        ("update_display_data", "execute_request"),
-    ]
+    for told in ("first", "later"):
+        show({"text/plain": told})
+    kinds = [(type, parent) for type, parent, _ in sent]
+    assert kinds[0] == ("display_data", "execute_request")
+    assert kinds[1:] == [("update_display_data", "kernel_info_request")]
     assert len({content["transient"]["display_id"] for *_, content in sent}) == 1
+    services = pytest.importorskip("jupyter_server.services.kernels.kernelmanager")
+    untracked = services.MappingKernelManager.class_traits()["untracked_message_types"].default()
+    assert set(kinds[1]) <= set(untracked)
 
 
-def test_what_others_have_measured_is_shown_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sidebar's samples are the live status' own: whoever was first has taken them."""
+def test_it_is_shown_again_when_something_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "IDLE_S", 0.01)
-    shown: list[tuple[str, str]] = []
+    shown: list[str] = []
+    looks: list[int] = []
 
     class Meter:
         """Stands for one that somebody else keeps up."""
@@ -111,17 +111,17 @@ def test_what_others_have_measured_is_shown_too(monkeypatch: pytest.MonkeyPatch)
         latest: ClassVar[dict[int, Sample]] = {}
 
         def keep_up(self, timeout_s: float) -> None:
-            pass
+            looks.append(1)
 
     idle = [wire.RankState(0, 100, "host-a", "idle")]
     cluster: Any = types.SimpleNamespace(
         status=lambda: idle, dead={}, meter=Meter(), late=lambda: None
     )
-    done = status.live(cluster, lambda data, how: shown.append((how, data["text/plain"])))
+    done = status.live(cluster, lambda data: shown.append(data["text/plain"]))
     try:
-        assert "50 %" not in shown[-1][1]
+        until(lambda: len(looks) > 3, "some looks")
+        assert len(shown) == 1
         Meter.latest = used(50.0)
-        until(lambda: "50 %" in shown[-1][1], "the samples of another")
-        assert shown[-1][0] == "measured"
+        until(lambda: "50 %" in shown[-1], "the samples of another")
     finally:
         done.set()
