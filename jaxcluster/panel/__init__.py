@@ -6,8 +6,8 @@ Only pages speak on ``jaxcluster.rpc``, which they open, if they can over a subs
 heard while a cell runs. ipykernel 7.4 would send a page's messages to whatever shell the kernel has
 last answered from on the same comm, hence two.
 
-Everything is sent by one thread of the panel's own, on change only: an idle notebook must look idle
-to whatever culls idle kernels. No failure here reaches a cell.
+One thread of the panel's own sends the state, on change only: an idle notebook must look idle to
+whatever culls idle kernels. No failure here reaches a cell.
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ class Panel:
         )
         self._pages: dict[str, str] = {}  # the client behind each rpc comm, once it has said hello
         self._hellos: deque[tuple[Reply, str]] = deque()
-        self._answers: deque[tuple[Reply, protocol.Answer]] = deque()
         self._widget: SidebarWidget | None = None
         self._sent: dict[str, Any] = {}
         self._wake = threading.Event()
@@ -162,12 +161,12 @@ class Panel:
         except Exception as error:
             self._log.exception("jaxcluster's panel: %s failed", op)
             answer["error"] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        if self._closed:
-            self._send(reply, answer)
-            return
-        self._answers.append((reply, answer))
-        self.tell()
-        self._wake.set()
+        try:
+            reply(answer)
+        except (TypeError, ValueError) as error:
+            reply({"type": "answer", "id": id, "error": f"The answer can't be sent: {error}"})
+        if not self._closed:
+            self.tell()
 
     def _welcome(self, client: str, opened: Any) -> None:
         """A page that was reloaded may not have closed the comm that it had before."""
@@ -199,8 +198,6 @@ class Panel:
                 return
 
     def _step(self) -> None:
-        while self._answers:
-            self._send(*self._answers.popleft())
         now = time.monotonic()
         if self._hellos or now >= self._look_at:
             self._news = True
@@ -216,14 +213,6 @@ class Panel:
             self._look_at = last + (BUSY_S if self._model.is_busy else IDLE_S)
         else:
             self._look_at = math.inf
-
-    @staticmethod
-    def _send(reply: Reply, answer: protocol.Answer) -> None:
-        try:
-            reply(answer)
-        except (TypeError, ValueError) as error:
-            problem = f"The answer can't be sent: {error}"
-            reply({"type": "answer", "id": answer["id"], "error": problem})
 
     def _turn(self) -> None:
         """Bring the pages up to date."""

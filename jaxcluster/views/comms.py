@@ -25,6 +25,7 @@ from jaxcluster.wire import VIEW_MIME
 from jaxcluster.wire.link import Event, replies
 from jaxcluster.wire.ops.cells import Reveal
 
+HEARD_S = 2.0  # that a page which was loaded again hears what its message puts out
 REVEAL_S = 5.0  # for the comms of a rank that was not shown
 CONTROL = "jupyter.widget.control"
 
@@ -137,7 +138,7 @@ class CommRelay:
                 self._say(Said(relayed, kind, data, message.get("metadata") or {}, buffers))
 
     def _say(self, said: Said) -> None:
-        """Pass it on after what waits already. The page does not wait for it."""
+        """Pass it on after what waits already."""
         home = said.relayed.home
         with self._lock:
             home.waiting.append(said)
@@ -146,6 +147,8 @@ class CommRelay:
             threading.Thread(
                 target=self._carry_all, args=(home,), name="jaxcluster-widgets", daemon=True
             ).start()
+        if home.is_left:  # Lab's log takes in what comes while the kernel answers the message
+            said.is_done.wait(HEARD_S)
 
     def _carry_all(self, home: Home) -> None:
         """What the page says to a cell's widgets, in order; updates that wait become one.
@@ -168,6 +171,8 @@ class CommRelay:
                 self._print(home, "stderr", f"{error}\n")
             except Exception:
                 self._kernel.log.exception("jaxcluster: a message of a widget")
+            finally:
+                said.is_done.set()
 
     def _carry(self, home: Home, said: Said) -> None:
         """One message to the ranks, to the end of what it does there."""

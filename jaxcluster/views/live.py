@@ -9,8 +9,6 @@ from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from IPython import get_ipython
-
 from jaxcluster import doctor, wire
 from jaxcluster.cluster import array_queries
 from jaxcluster.cluster.prompts import Labelled, here, is_console
@@ -208,7 +206,11 @@ class StartDisplay:
 
     def __init__(self, rich: bool, failed: str = "The cluster did not start.") -> None:
         self._failed = failed
-        self._display = Display(get_ipython()) if rich and not is_console() else None
+        self._display: Display | None = None
+        if rich and not is_console():
+            from IPython import get_ipython  # the command needs none
+
+            self._display = Display(get_ipython())
         self._line = status_line(None)
 
     def __enter__(self) -> Self:

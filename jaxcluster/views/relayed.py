@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -47,6 +48,7 @@ class Said:
     data: Any
     metadata: Message
     buffers: list[bytes]
+    is_done: threading.Event = field(default_factory=threading.Event)
 
     @property
     def is_update(self) -> bool:
@@ -59,6 +61,7 @@ class Said:
 
     def join(self, later: Said) -> None:
         self.data = self.data | {"state": self.data["state"] | later.data["state"]}
+        later.is_done = self.is_done
 
 
 class Relayed(BaseComm):
