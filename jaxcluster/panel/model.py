@@ -16,11 +16,12 @@ from jaxcluster.model import paused
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.rewrite import AutoMode
 from jaxcluster.model.waiting import where
-from jaxcluster.panel import incidents, protocol
+from jaxcluster.panel import protocol
 from jaxcluster.panel.poller import RankPoller
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import registry
 from jaxcluster.records.registry import ClusterRecord
+from jaxcluster.views import report
 
 KEPT_CELLS = 200
 KEPT_RECORDS = 50
@@ -115,7 +116,7 @@ class Model:
             progress=events.progress,
             start=_start(),
             ranks=ranks,
-            report=incidents.report(current, now),
+            report=report.last(current, now),
         )
         return state, [f.shown for f in going_on if f.shown.cell_id]
 

@@ -9,11 +9,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from jaxcluster.model import crash_log, deaths
+from jaxcluster.model.availability import advice
+from jaxcluster.ranks import begin_ranks
 from jaxcluster.records.lastreport import LastReport
-from jaxcluster.views import text as texts
+from jaxcluster.text import format_table
 from jaxcluster.views.displays import Bundle
+from jaxcluster.views.text import place
+from jaxcluster.wire.ops.agreement import AgreedLaunch
+
+if TYPE_CHECKING:
+    from jaxcluster.cluster import Cluster
 
 LAUNCHES = "The last launches that all of their ranks agreed on"
 CELL = "The cell"
@@ -26,7 +34,7 @@ KINDS: dict[str, ReportKind] = {"Divergence": "diverged", "RankDied": "dead", "R
 
 @dataclass(frozen=True)
 class Report:
-    """How a cell went wrong, or that ranks have died.
+    """How a cell went wrong, or which ranks died.
 
     Attributes:
       cell_id: the Jupyter cell's; ``cell`` is its number, 0 if none ran.
@@ -67,8 +75,58 @@ def document(found: LastReport, cluster: str) -> Report:
         culprits=found.culprits,
         source=found.source,
         marked=found.lines,
-        launches=texts.launches(found.launches, found.now) if found.launches else "",
+        launches=_launches(found.launches, found.now) if found.launches else "",
     )
+
+
+def _launches(agreed: Sequence[AgreedLaunch], now: float) -> str:
+    """The last launches that ranks have agreed on, oldest first."""
+    rows = [["program", "at", "ago", "last rank"]]
+    for one in agreed:
+        last = f"{one.last}, {1000 * one.late_s:.1f} ms later" if one.late_s else str(one.last)
+        rows.append([one.name, place(one.place), f"{now - one.at:.3f} s", last])
+    return "\n".join(format_table(rows))
+
+
+def last(current: Cluster | None, now: int) -> Report | None:
+    """What went wrong last on a cluster, in a cell of this kernel or by a death; None: nothing.
+
+    Args:
+      now: in milliseconds since 1970.
+    """
+    if current is None:
+        return None
+    if current.closed or not (current.dead or current.coordinator_died):
+        found = current.past_reports.last_own
+        return None if found is None else document(found, current.name)
+    dead = sorted(current.dead)
+    cell_id, cell = _cell_of(current, {*dead})
+    by_others = current.condition.ended_by_others
+    if dead:
+        title = by_others.capitalize() or f"{begin_ranks(dead)} died"
+        lines = deaths.tell({rank: current.dead[rank].why for rank in dead}, cell or None)
+    else:
+        title = "JAX's coordinator died"
+        lines = [f"{title}: {current.coordinator_died}."]
+    if by_others:
+        lines.append(advice(current.condition) or "")
+    elif dead and (log := current.world.log_excerpt(dead[0])) != crash_log.EMPTY:
+        lines += [f"The end of rank {dead[0]}'s log:", *log.splitlines()]
+    culprits = [rank for rank in dead if not deaths.meant([current.dead[rank].why])]
+    return Report("dead", current.name, cell_id, cell, now, title, lines, culprits, open=True)
+
+
+def _cell_of(current: Cluster, dead: set[int]) -> tuple[str, int]:
+    """The cell in which these ranks died: its id and its number; ("", 0): none."""
+    for running in current.cells:
+        if {*running.record.ranks} & dead:
+            return running.record.cell_id, running.record.execution_count
+    found = current.past_reports.last_own
+    # An older report tells of processes before these.
+    is_theirs = found is not None and found.at_ns > current.record.created_ns
+    if found and is_theirs and found.kind == "RankDied" and {*found.culprits} & dead:
+        return found.cell_id, found.cell
+    return "", 0
 
 
 def bundle(shown: Report) -> Bundle:

@@ -16,7 +16,6 @@ from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.text import format_nbytes, format_table
 from jaxcluster.views import blocks, formatting
 from jaxcluster.views.blocks import Table
-from jaxcluster.wire.ops.agreement import AgreedLaunch
 
 
 def status_table(
@@ -147,18 +146,6 @@ def _fold(functions: Sequence[str]) -> list[str]:
         return []
     frames = "frame" if len(functions) == 1 else "frames"
     return [f"  [... {len(functions)} {frames} of JAX, the innermost in {functions[-1]}]"]
-
-
-def launches(agreed: Sequence[AgreedLaunch], now: float) -> str:
-    """The last launches that ranks have agreed on, oldest first."""
-    rows = [["program", "at", "ago", "last rank"]]
-    for one in agreed:
-        last = f"{one.last}, {1000 * one.late_s:.1f} ms later" if one.late_s else str(one.last)
-        rows.append([one.name, place(one.place), f"{now - one.at:.3f} s", last])
-    return "\n".join(format_table(rows)) if agreed else NOTHING_LAUNCHED
-
-
-NOTHING_LAUNCHED = "No program that spans processes has been launched yet."
 
 
 def place(where: Place) -> str:

@@ -92,7 +92,7 @@ export interface IRank {
 /** What went wrong; `dead`: processes ended. */
 export type ReportKind = 'diverged' | 'failed' | 'hung' | 'dead';
 
-/** How a cell went wrong, or that ranks have died. */
+/** How a cell went wrong, or which ranks died. */
 export interface IReport {
   kind: ReportKind;
   cluster: string;
