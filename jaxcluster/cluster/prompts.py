@@ -32,11 +32,11 @@ class CannotAsk(Exception):
 class Prompt(Protocol):
     """Asks one question at a time. On the main thread."""
 
-    def open(self, question: wire.Question, others: Sequence[int]) -> None:
+    def open(self, question: wire.Question, same: Sequence[int]) -> None:
         """Ask it.
 
         Args:
-          others: ranks that wait for their turn to ask.
+          same: other ranks that ask the same, and get the same answer.
 
         Raises:
           CannotAsk: nobody can be asked.
@@ -53,9 +53,9 @@ class Prompt(Protocol):
         """The question is taken back."""
 
 
-def text_of(question: wire.Question) -> str:
-    """The prompt as it is shown: ``rank 0> name? ``."""
-    return f"rank {question.rank}> {question.prompt}"
+def text_of(question: wire.Question, same: Sequence[int] = ()) -> str:
+    """The prompt as it is shown: ``ranks 0-3> name? ``."""
+    return f"{name_ranks([question.rank, *same])}> {question.prompt}"
 
 
 class KernelPrompt:
@@ -69,7 +69,7 @@ class KernelPrompt:
         self._kernel = kernel
         self._asked = ""
 
-    def open(self, question: wire.Question, others: Sequence[int]) -> None:
+    def open(self, question: wire.Question, same: Sequence[int]) -> None:
         import zmq
 
         kernel = self._kernel
@@ -80,7 +80,7 @@ class KernelPrompt:
         with contextlib.suppress(zmq.ZMQError):  # answers that came too late
             while True:
                 kernel.stdin_socket.recv_multipart(zmq.NOBLOCK)
-        content = {"prompt": text_of(question), "password": question.secret}
+        content = {"prompt": text_of(question, same), "password": question.secret}
         sent = kernel.session.send(
             kernel.stdin_socket,
             "input_request",
@@ -113,16 +113,17 @@ class ConsolePrompt:
 
     def __init__(self) -> None:
         self._question: wire.Question | None = None
+        self._same: Sequence[int] = ()
 
-    def open(self, question: wire.Question, others: Sequence[int]) -> None:
-        self._question = question
+    def open(self, question: wire.Question, same: Sequence[int]) -> None:
+        self._question, self._same = question, same
 
     def poll(self) -> str | None:
         question, self._question = self._question, None
         if question is None:
             return None
         ask = getpass.getpass if question.secret else input
-        return ask(text_of(question))
+        return ask(text_of(question, self._same))
 
     def close(self) -> None:
         self._question = None
@@ -150,7 +151,8 @@ class Labelled:
         self._speaker: int | None = None
         self._heard: dict[int, list[wire.RankOutput]] = {}
 
-    def open(self, question: wire.Question, others: Sequence[int]) -> None:
+    def open(self, question: wire.Question, same: Sequence[int], others: Sequence[int]) -> None:
+        """Ask it; ``others`` are ranks that wait for their turn to ask something else."""
         self._before()
         rank = question.rank
         is_new, self._speaker = rank != self._speaker, rank
@@ -160,7 +162,7 @@ class Labelled:
         for output in heard:
             self._show(output)
         heard.clear()
-        self._prompt.open(question, others)
+        self._prompt.open(question, same)
 
     def poll(self) -> str | None:
         return self._prompt.poll()

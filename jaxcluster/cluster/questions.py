@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from jaxcluster import wire
 from jaxcluster.cluster.prompts import CannotAsk, Labelled
-from jaxcluster.model.questions import Questions
+from jaxcluster.model.questions import Key, Questions
 from jaxcluster.wire.link import Link, Sink
 from jaxcluster.wire.ops.cells import Answer
 
@@ -34,6 +35,7 @@ class Conversation:
         self.why_nobody = why_nobody
         self._link = link
         self._questions = Questions()
+        self._answers: dict[Key, Answer] = {}  # also for ranks that ask the same later
         self._is_over = False
 
     @property
@@ -53,7 +55,11 @@ class Conversation:
         if self.prompt is None:
             self._refuse(question, self.why_nobody)
         elif not self._is_over:
-            self._questions.add(question, now)
+            key = self._questions.key(question)
+            if key is not None and (known := self._answers.get(key)) is not None:
+                self._send(question, known)
+            else:
+                self._questions.add(question, now)
 
     def paused(self, rank: int, kind: str) -> None:
         """A rank is held by a person from now on, in ``kind``; "" if it is not any more."""
@@ -76,29 +82,33 @@ class Conversation:
             return
         if (question := questions.next(now, running)) is not None:
             try:
-                prompt.open(question, [r for r in questions.ranks if r != question.rank])
+                same = [one.rank for one in questions.same]
+                others = [r for r in questions.ranks if r not in (question.rank, *same)]
+                prompt.open(question, same, others)
             except CannotAsk as why:
-                self._give_up(question, why, now)
+                self._give_up(why, now)
                 return
         if (question := questions.open) is None:
             return
         try:
             text = prompt.poll()
         except EOFError:
-            self._answer(question, Answer(question.id, eof=True), now)
+            self._answer(Answer(question.id, eof=True), now)
         except Exception as why:  # this process has no terminal, nor anything in its place
-            self._give_up(question, why, now)
+            self._give_up(why, now)
         else:
             if text is not None:
-                self._answer(question, Answer(question.id, text), now)
+                self._answer(Answer(question.id, text), now)
 
-    def _answer(self, question: wire.Question, answer: Answer, now: float) -> None:
-        self._questions.answered(now)
-        self._send(question, answer)
+    def _answer(self, answer: Answer, now: float) -> None:
+        for question in self._questions.answered(now):
+            if (key := self._questions.key(question)) is not None:
+                self._answers[key] = answer
+            self._send(question, answer)
 
-    def _give_up(self, question: wire.Question, why: Exception, now: float) -> None:
-        self._questions.answered(now)
-        self._refuse(question, str(why))
+    def _give_up(self, why: Exception, now: float) -> None:
+        for one in self._questions.answered(now):
+            self._refuse(one, str(why))
 
     def _refuse(self, question: wire.Question, why: str) -> None:
         what = "a debugger" if question.debugger else "input()"
@@ -106,7 +116,7 @@ class Conversation:
         self._send(question, Answer(question.id, refused=why))
 
     def _send(self, question: wire.Question, answer: Answer) -> None:
-        self._link.request(question.rank, answer, sink=Sink())
+        self._link.request(question.rank, replace(answer, id=question.id), sink=Sink())
 
     def withdraw(self, rank: int) -> None:
         """A rank asks no longer: it has ended the cell, or died."""

@@ -1,6 +1,8 @@
-"""Whose turn it is, where several ranks ask: one is answered at a time. Pure.
+"""Whose turn it is when several ranks ask: one question is answered at a time. Pure.
 
-A rank that was just answered may ask again at once, as a debugger does: it keeps its turn as long
+Ranks that run the same cell ask the same: one answer serves all of them. Questions are the same if
+each is its rank's nth in the cell, with the same prompt. A debugger's are its own rank's alone. A
+rank that was just answered may ask again at once, as a debugger does: it keeps its turn as long
 as it does so. Else the lowest rank that asks is next.
 """
 
@@ -11,8 +13,11 @@ from dataclasses import dataclass, field
 
 from jaxcluster import wire
 
-GATHER_S = 0.2  # that ranks before it get to ask, too: they run the same cell
+GATHER_S = 0.2  # that other ranks get to ask, too: they run the same cell
 AGAIN_S = 0.4  # that a rank gets to ask again before it is another's turn
+
+
+Key = tuple[int, str, bool]  # which one of its rank's, its prompt, whether it is secret
 
 
 @dataclass
@@ -28,6 +33,7 @@ class Questions:
     _since: dict[int, float] = field(default_factory=dict)
     _speaker: int | None = None
     _answered_at: float = 0.0
+    _keys: dict[tuple[int, int], Key] = field(default_factory=dict)  # by rank and id
 
     def __bool__(self) -> bool:
         return bool(self._asked)
@@ -36,6 +42,22 @@ class Questions:
     def ranks(self) -> list[int]:
         """Those that ask."""
         return sorted(self._asked)
+
+    def key(self, question: wire.Question) -> Key | None:
+        """What questions of several ranks have in common; None: it is its rank's alone."""
+        if question.debugger:
+            return None
+        own = [rank for rank, _ in self._keys if rank == question.rank]
+        made = len(own) + 1, question.prompt, question.secret
+        return self._keys.setdefault((question.rank, question.id), made)
+
+    @property
+    def same(self) -> list[wire.Question]:
+        """What other ranks ask that is the same as the open one."""
+        if self.open is None or (key := self.key(self.open)) is None:
+            return []
+        firsts = [asked[0] for _, asked in sorted(self._asked.items())]
+        return [one for one in firsts if one != self.open and self.key(one) == key]
 
     def add(self, question: wire.Question, now: float) -> None:
         self._asked.setdefault(question.rank, []).append(question)
@@ -54,22 +76,26 @@ class Questions:
             if speaker in running and now < self._answered_at + AGAIN_S:
                 return None
             speaker = min(self._asked)
-            before = any(rank < speaker for rank in running)
-            if before and now < self._since[speaker] + GATHER_S:
-                return None
-        self._speaker = speaker
-        self.open = self._asked[speaker][0]
+        first = self._asked[speaker][0]
+        is_new = speaker != self._speaker
+        may_ask = [r for r in running if not first.debugger or (is_new and r < speaker)]
+        is_early = now < self._since[speaker] + GATHER_S
+        if is_early and any(rank not in self._asked for rank in may_ask):
+            return None
+        self._speaker, self.open = speaker, first
         return self.open
 
-    def answered(self, now: float) -> None:
-        """The open one has its answer."""
+    def answered(self, now: float) -> list[wire.Question]:
+        """The open one has its answer; returns all that have it."""
         assert self.open is not None
-        rank, self._answered_at = self.open.rank, now
-        self._asked[rank].remove(self.open)
+        done, self._answered_at = [self.open, *self.same], now
         self.open = None
-        self._since[rank] = now
-        if not self._asked[rank]:
-            del self._asked[rank], self._since[rank]
+        for one in done:
+            self._asked[one.rank].remove(one)
+            self._since[one.rank] = now
+            if not self._asked[one.rank]:
+                del self._asked[one.rank], self._since[one.rank]
+        return done
 
     def withdraw(self, rank: int) -> bool:
         """A rank asks no longer: it has ended the cell, or died. Whether it was its turn."""

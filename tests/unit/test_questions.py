@@ -21,55 +21,87 @@ def question(rank: int, id: int = 1, prompt: str = "? ", **more: Any) -> wire.Qu
     return wire.Question(rank, 1, id, prompt, **more)
 
 
+def pdb(rank: int, id: int = 1) -> wire.Question:
+    return question(rank, id, debugger=True)
+
+
 def test_the_lowest_rank_is_first_where_ranks_ask_at_about_the_same_time() -> None:
     asked = Questions()
-    asked.add(question(2), T0)
+    asked.add(pdb(2), T0)
     assert asked.next(T0 + GATHER_S / 2, [0, 1, 2]) is None
-    asked.add(question(0), T0 + GATHER_S / 2)
-    assert asked.next(T0 + GATHER_S / 2, [0, 1, 2]) == question(0)
+    asked.add(pdb(0), T0 + GATHER_S / 2)
+    assert asked.next(T0 + GATHER_S / 2, [0, 1, 2]) == pdb(0)
     asked.answered(T0 + 10)
-    assert asked.next(T0 + 10 + AGAIN_S, [0, 1, 2]) == question(2)
+    assert asked.next(T0 + 10 + AGAIN_S, [0, 1, 2]) == pdb(2)
 
 
 def test_a_rank_alone_does_not_wait_for_others_for_long() -> None:
     asked = Questions()
-    asked.add(question(2), T0)
-    assert asked.next(T0 + GATHER_S, [0, 1, 2]) == question(2)
+    asked.add(pdb(2), T0)
+    assert asked.next(T0 + GATHER_S, [0, 1, 2]) == pdb(2)
     asked = Questions()
-    asked.add(question(2), T0)
-    assert asked.next(T0, [2, 3]) == question(2)  # those before it have ended the cell
+    asked.add(pdb(2), T0)
+    assert asked.next(T0, [2, 3]) == pdb(2)  # those before it have ended the cell
 
 
 def test_a_rank_that_asks_again_soon_keeps_its_turn() -> None:
     asked = Questions()
     for rank in (0, 1):
-        asked.add(question(rank), T0)
-    assert asked.next(T0, [0, 1]) == question(0)
+        asked.add(pdb(rank), T0)
+    assert asked.next(T0, [0, 1]) == pdb(0)
     assert asked.next(T0, [0, 1]) is None  # one at a time
     asked.answered(T0 + 5)
     assert asked.next(T0 + 5, [0, 1]) is None
-    asked.add(question(0, 2), T0 + 5.1)
-    assert asked.next(T0 + 5.1, [0, 1]) == question(0, 2)
+    asked.add(pdb(0, 2), T0 + 5.1)
+    assert asked.next(T0 + 5.1, [0, 1]) == pdb(0, 2)
     asked.answered(T0 + 6)
-    assert asked.next(T0 + 6 + AGAIN_S, [0, 1]) == question(1)
-    asked.add(question(0, 3), T0 + 7)
+    assert asked.next(T0 + 6 + AGAIN_S, [0, 1]) == pdb(1)
+    asked.add(pdb(0, 3), T0 + 7)
     asked.answered(T0 + 8)
-    asked.add(question(1, 2), T0 + 8)
-    assert asked.next(T0 + 8, [0, 1]) == question(1, 2)
+    asked.add(pdb(1, 2), T0 + 8)
+    assert asked.next(T0 + 8, [0, 1]) == pdb(1, 2)
 
 
 def test_who_has_ended_the_cell_asks_no_longer_and_holds_up_nobody() -> None:
     asked = Questions()
     for rank in (0, 1):
-        asked.add(question(rank), T0)
+        asked.add(pdb(rank), T0)
     asked.next(T0, [0, 1])
     assert asked.withdraw(0)
     assert not asked.withdraw(3)
-    assert asked.next(T0, [1]) == question(1)
+    assert asked.next(T0, [1]) == pdb(1)
     asked.answered(T0)
     assert not asked
     asked.withdraw_all()
     assert asked.ranks == []
+
+
+def test_ranks_that_ask_the_same_are_asked_once() -> None:
+    talk, person, link = conversation("a", "b")
+    for rank in (0, 2):
+        talk.add(question(rank, 7 + rank), T0)
+    talk.step(T0, [0, 1, 2])
+    assert person.asked == []  # rank 1 runs the same cell
+    talk.step(T0 + GATHER_S, [0, 1, 2])
+    assert person.asked == ["ranks 0, 2> ? "]
+    assert link.sent == [(0, Answer(7, "a")), (2, Answer(9, "a"))]
+    talk.add(question(1, 3), T0 + 60)
+    assert link.sent[2:] == [(1, Answer(3, "a"))]  # it came later
+    for rank in range(3):
+        talk.add(question(rank, 20), T0 + 90)
+    talk.step(T0 + 90, [0, 1, 2])
+    assert person.asked[1:] == ["ranks 0-2> ? "]
+    assert link.sent[3:] == [(rank, Answer(20, "b")) for rank in range(3)]
+
+
+def test_ranks_that_ask_something_else_are_asked_each() -> None:
+    talk, person, link = conversation("a", "b")
+    for rank in (0, 1):
+        talk.add(question(rank, prompt=f"{rank}? "), T0)
+    talk.step(T0, [0, 1])
+    talk.step(T0 + AGAIN_S, [0, 1])
+    assert person.asked == ["rank 0> 0? ", "rank 1> 1? "]
+    assert link.sent == [(0, Answer(1, "a")), (1, Answer(1, "b"))]
 
 
 # ----------------------------------------------------------------------------------- conversation
@@ -89,10 +121,10 @@ class Person:
         self.asked: list[str] = []
         self.closed = 0
 
-    def open(self, question: wire.Question, others: Sequence[int]) -> None:
+    def open(self, question: wire.Question, same: Sequence[int]) -> None:
         if self.answers[0] is CannotAsk:
             raise CannotAsk("nobody is here")
-        self.asked.append(text_of(question))
+        self.asked.append(text_of(question, same))
 
     def poll(self) -> Any:
         answer = self.answers.pop(0)
@@ -153,15 +185,15 @@ def test_who_asks_stands_above_with_what_its_debugger_has_put_out(
     prompt.hear(said)  # before it was in the debugger
     prompt.paused(2, "debugger")
     prompt.hear(said)
-    prompt.open(question(0), [2])
+    prompt.open(question(0), [], [2])
     assert capsys.readouterr().out == "── rank 0 asks (rank 2 too, in turn) ──\n"
     assert shown == []
-    prompt.open(question(2), [])
+    prompt.open(question(2), [], [])
     assert capsys.readouterr().out == "── rank 2 asks ──\n"
     assert shown == [2]
     prompt.paused(2, "")
     prompt.hear(said)
-    prompt.open(question(2), [])
+    prompt.open(question(2), [], [])
     assert (shown, capsys.readouterr().out) == ([2], "")
 
 
