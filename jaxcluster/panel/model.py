@@ -134,11 +134,6 @@ class Model:
         followed = self._followed.get(cell_id)
         return followed.record if followed is not None else None
 
-    def interrupted(self, ranks: list[int]) -> None:
-        """These ranks were interrupted, by no cell of this kernel. Any thread."""
-        poller = self._poller
-        poller.hit = {rank: poller.states[rank].seq for rank in ranks if rank in poller.states}
-
     # ------------------------------------------------------------------ clusters
 
     def _clusters(self) -> list[protocol.Cluster]:
@@ -207,8 +202,6 @@ class Model:
         if running and state is not None:
             since = poller.since(rank, now)
             shown = replace(shown, status="running", cell=state.cell, line=state.line, since=since)
-            if poller.hit.get(rank) == state.seq:
-                return replace(shown, status="interrupted")
             if state.paused:
                 return replace(shown, status="paused", note=paused.note(state))
             if own is None or own.record.seq != state.seq:  # another notebook's

@@ -110,9 +110,7 @@ class Operations:
         running = cluster.current()
         if hit := self._interrupt_cells(running):
             return hit
-        hit = running.interrupt()  # another notebook's cell, or one that nobody waits for
-        self._model.interrupted(hit)
-        return hit
+        return running.interrupt()  # another notebook's cell, or one that nobody waits for
 
     @staticmethod
     def _interrupt_cells(running: Cluster) -> list[int]:

@@ -27,7 +27,6 @@ class RankPoller:
       late: who keeps the others waiting.
       silent: the living ranks that have not answered for a while.
       ended: the seq of the last cell that each rank is known to have ended.
-      hit: the seq of the cell in which each rank was interrupted by hand.
     """
 
     def __init__(self, link: Link | None = None) -> None:
@@ -37,7 +36,6 @@ class RankPoller:
         self.late: Late | None = None
         self.silent: set[int] = set()
         self.ended: dict[int, int] = {}
-        self.hit: dict[int, int] = {}
         self._asked: list[str] = []
         self._owing: dict[int, float] = {}  # since when a rank owes an answer
         self._sink, self._looks = Sink(), Sink()

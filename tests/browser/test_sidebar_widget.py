@@ -235,7 +235,7 @@ def many(count: int, hosts: int = 1, **odd: dict[str, Any]) -> dict[str, Any]:
 
 def lines(view: Any) -> list[str]:
     found = [" ".join(one.split()) for one in view.locator(".jxl-rank").all_inner_texts()]
-    return [one.removesuffix(" 512.0 MiB") for one in found]
+    return [one.removesuffix(" 12 % CPU") for one in found]
 
 
 def test_of_many_ranks_those_that_do_the_same_have_a_line(sidebar: Sidebar) -> None:
