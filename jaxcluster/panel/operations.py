@@ -1,4 +1,4 @@
-"""What a page may ask for.
+"""The operations that a page may ask for.
 
 Each runs on a thread of its own, while the notebook's main thread may be in a cell.
 """
@@ -26,7 +26,7 @@ from jaxcluster.views.cell_outputs import MOST_CHARS, NotebookOutput, in_noteboo
 
 
 class Operations:
-    """What a page may ask for. Errors come back as texts that say what to do next.
+    """The operations. Their errors say what to do next.
 
     Args:
       auto: the switch of ``%jaxcluster auto``.
@@ -196,7 +196,7 @@ OPERATIONS = protocol.names_of(Operations)
 
 
 def _as_shown() -> Callable[[Sequence[wire.RankOutput]], list[wire.RankOutput]]:
-    """What makes of ranks' outputs those that a page can show."""
+    """A function that makes ranks' outputs those that a page can show."""
     if not cluster.connected():
         return list
     return functools.partial(comms.shown_by, cluster.current())

@@ -1,4 +1,4 @@
-"""What the ranks' control channels say of one cluster, asked now and then and never waited for."""
+"""The states of one cluster's ranks, asked for now and then; nobody waits for the answers."""
 
 from __future__ import annotations
 

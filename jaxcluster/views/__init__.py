@@ -1,1 +1,1 @@
-"""How the cluster's models are shown: text, and what a notebook renders. No logic of its own."""
+"""One document for each thing that is shown, as text, as HTML and for the page."""

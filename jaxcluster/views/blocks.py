@@ -1,4 +1,4 @@
-"""What a view says, once: lines and tables, of which text and HTML are made.
+"""A view as lines and tables. Text, HTML and the page's JSON are made from these.
 
 The HTML stays what it is in notebooks that are saved, not trusted, or shown by GitHub: it has no
 style, class or script.

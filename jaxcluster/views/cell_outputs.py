@@ -48,7 +48,7 @@ class ResultOutput(TypedDict):
 
 
 class ErrorOutput(TypedDict):
-    """How a cell has failed."""
+    """How a cell failed."""
 
     output_type: Literal["error"]
     ename: str
@@ -107,7 +107,7 @@ def in_notebook(
     record: CellRecord,
     as_shown: Callable[[Sequence[wire.RankOutput]], list[wire.RankOutput]] = list,
 ) -> list[NotebookOutput]:
-    """What a notebook shows below a cell that it has followed from its beginning.
+    """The outputs below a cell that the notebook has followed from its beginning.
 
     Args:
       as_shown: outputs as the page can show them.
@@ -166,10 +166,10 @@ def _error(ename: str, evalue: str, traceback: list[str]) -> ErrorOutput:
 
 
 def _own(group: Group) -> list[wire.RankOutput]:
-    """What is shown of a group.
+    """A group's outputs, without those that are shown elsewhere.
 
-    An array that spans processes is shown once for all of them, and what updates the display of an
-    earlier cell is shown there.
+    The cell shows an array that spans processes once for all ranks. An update of an earlier cell's
+    display is shown in that cell.
     """
     return [
         piece

@@ -47,7 +47,7 @@ def headline(layout: ArrayLayout) -> str:
             f"{plural(len(layout.ranks), 'process', 'processes')}"
         )
     elif len(layout.ranks) > 1:
-        facts.append(f"{name_ranks(layout.ranks)} each have one of their own")
+        facts.append(f"{name_ranks(layout.ranks)}: each has its own")
     else:
         facts.append(f"local to {name_ranks(layout.ranks)}")
     if layout.spans and layout.parts:
@@ -78,7 +78,7 @@ def facts(layout: ArrayLayout) -> list[str]:
 
 
 def notes(layout: ArrayLayout | TreeLayout) -> list[str]:
-    """What is to be said of single ranks; equal notes once."""
+    """Notes on single ranks; equal ones once."""
     told = {rank: note.removeprefix(f"rank {rank} ") for rank, note in layout.notes.items()}
     lines = [f"{begin_ranks(ranks)}: {note}" for note, ranks in by_value(told).items()]
     if layout.stale:
@@ -145,7 +145,7 @@ def cell(state: RankState) -> str:
 
 
 def cpu(sample: Sample | None) -> str:
-    """A share of a processor now: ``12 %``, and ``3.2 CPUs`` from two on."""
+    """Use of processors: ``12 %``; ``3.2 CPUs`` from two on."""
     percent = sample.cpu if sample is not None else None
     if percent is None:
         return ""

@@ -1,4 +1,4 @@
-"""The cells of a cluster, whoever has run them: a table, and one of them shown as it goes on."""
+"""The cells of a cluster, also other notebooks': a table, and one cell followed to its end."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def headline(one: PastCell, now_ns: int, me: str = "") -> str:
     if one.state == "died":
         return f"{told} began at {began}; a rank's process ended in it"
     if one.state == "unknown":
-        return f"{told} began at {began}; how it ended could not be kept"
+        return f"{told} began at {began}; its end was not recorded"
     ends = {
         "ok": "has ended",
         "error": "has failed",

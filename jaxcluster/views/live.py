@@ -31,10 +31,10 @@ SMALL_ARRAY = 1000  # elements that numpy prints in full
 
 
 class CellDisplay:
-    """Shows a cell's first rank as a local cell would be shown, and at the end what else is due.
+    """Shows the output of a cell's first rank as that of a local cell.
 
-    Several ranks are shown together, as they go on: in a notebook in one display, in a terminal as
-    lines that begin with their ranks.
+    A notebook shows several ranks in one display, which is updated. A terminal shows their lines,
+    which begin with their ranks.
 
     Args:
       shell: IPython's, of the notebook or the terminal.
@@ -97,7 +97,7 @@ class CellDisplay:
 
     @property
     def on_status(self) -> Callable[[str], None] | None:
-        """Told the line that says what the cell waits for; None where nothing is written over."""
+        """Shows the line that says what the cell waits for; None if nothing can be written over."""
         return self._show_status if self._status.is_written_over else None
 
     def _show_status(self, told: str) -> None:
@@ -155,7 +155,7 @@ class CellDisplay:
         hook.finish_displayhook()
 
     def close(self) -> None:
-        """Show what is not shown yet, and no more what was true meanwhile; nothing more comes."""
+        """Show what is left, and remove the status line; nothing more comes."""
         self._status.show("")
         if self._together is not None:
             self._together.finish()

@@ -1,4 +1,4 @@
-"""What ``%shards``, ``status --mesh`` and ``status --memory`` show, for every frontend.
+"""The views of arrays, meshes and memory, for every frontend.
 
 The default display is not a widget: a widget is gone when a saved notebook is opened again, while a
 MIME bundle stays. Where nothing draws its JSON, the frontend takes the HTML or the text.

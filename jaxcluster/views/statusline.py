@@ -24,9 +24,9 @@ MOST_ROWS = 4  # of a terminal
 
 
 class StatusLine:
-    """Where it stands: here in a log, in which nothing can be written over.
+    """The line in a log, in which nothing can be written over: there it is not shown.
 
-    The line is told by ``Line.for_logs``.
+    ``Line.for_logs`` makes notices of it.
 
     Attributes:
       is_written_over: whether the next one takes its place.

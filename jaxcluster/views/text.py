@@ -1,4 +1,4 @@
-"""The models as plain text."""
+"""States, clusters, stacks and outputs as plain text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shows what has come in, in a moment, so that much that comes at once is shown at once."""
+"""Calls a function soon after something new has come: once for much that comes together."""
 
 from __future__ import annotations
 

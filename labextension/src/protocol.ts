@@ -259,7 +259,7 @@ export interface IForm {
   fields: IFormField[];
 }
 
-/** How a cell has failed. */
+/** How a cell failed. */
 export interface IErrorOutput {
   output_type: 'error';
   ename: string;

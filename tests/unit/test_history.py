@@ -270,7 +270,7 @@ def test_a_cell_whose_end_could_not_be_kept_did_not_die(
         rank.end(reply(1))
     rank.begin(cell(2))
     assert [(c.seq, c.state) for c in ranks.cells()] == [(1, "unknown"), (2, "running")]
-    assert "how it ended could not be kept" in view.headline(ranks.cells()[0], 3 * S)
+    assert "its end was not recorded" in view.headline(ranks.cells()[0], 3 * S)
 
 
 def test_a_cell_that_a_rank_has_not_begun_is_not_over(tmp_path: Path) -> None:
