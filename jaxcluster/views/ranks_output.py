@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
 
 
-class Together:
+class Together(Throttle):
     """Shows the output of a cell's ranks so far, in groups of ranks with equal output.
 
     Args:
@@ -31,32 +31,21 @@ class Together:
     """
 
     def __init__(self, shell: Any, cluster: Cluster, record: CellRecord) -> None:
+        super().__init__()
         self._display = Display(shell)
         self._cluster = cluster
         self._record = record
         self._last: Any = None
-        self._soon = Throttle(self._show)
 
     def add(self, output: wire.RankOutput) -> None:
         """A rank has more output; the record has it."""
-        self._soon.more()
-
-    def more(self) -> None:
-        """The record has more output."""
-        self._soon.more()
-
-    def now(self) -> None:
-        """Show what there is."""
-        self._soon.now()
+        self.more()
 
     def pause(self) -> None:
         """Something else is about to be shown."""
 
-    def finish(self) -> None:
-        """Show all that there is."""
-        self._soon.finish()
-
-    def _show(self) -> None:
+    def show(self) -> None:
+        """All groups again, if they have changed."""
         shown = cell_outputs.document(
             self._record,
             list(self._record.ranks),
@@ -69,7 +58,7 @@ class Together:
         self._display.show(bundle)
 
 
-class InTerminal:
+class InTerminal(Throttle):
     """Shows the ranks' lines as they end: ``[rank 2] step 3``; lines that come together, once.
 
     On a terminal the first rank's unfinished line, a progress bar perhaps, stands below all others.
@@ -80,9 +69,12 @@ class InTerminal:
       is_terminal: whether what is written can be wiped again; None to find out.
     """
 
+    share = 1
+
     def __init__(
         self, first: int, status: StatusLine | None = None, is_terminal: bool | None = None
     ) -> None:
+        super().__init__()
         self._first = first
         self._status = status or StatusLine()
         if is_terminal is None:
@@ -91,7 +83,6 @@ class InTerminal:
         self._lines = Lines()
         self._lock = threading.Lock()  # outputs come while others are shown
         self._shown = ""  # the unfinished line
-        self._soon = Throttle(self._show, share=1)
 
     def add(self, output: wire.RankOutput) -> None:
         """A rank has more output."""
@@ -102,15 +93,11 @@ class InTerminal:
             elif "array" not in content:
                 plain = (content.get("data") or {}).get("text/plain")
                 self._lines.add(output.rank, "stdout", f"{plain}\n" if plain else "")
-        self._soon.more()
-
-    def now(self) -> None:
-        """Show what there is."""
-        self._soon.now()
+        self.more()
 
     def pause(self) -> None:
         """Something else is about to be written, below all that is there."""
-        self._soon.now()
+        self.now()
         if self._shown:
             self._shown = ""
             with self._status.room():
@@ -121,9 +108,10 @@ class InTerminal:
         """Show all that there is."""
         with self._lock:
             self._lines.end()
-        self._soon.finish()
+        super().finish()
 
-    def _show(self) -> None:
+    def show(self) -> None:
+        """The lines that have ended, and the first rank's unfinished one."""
         with self._lock:
             groups = self._lines.take()
             unfinished = self._lines.open_line(self._first) if self._is_terminal else ""

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 
 AFTER_S = 0.2  # that outputs are collected before they are shown
-SHARE = 10  # of the time, one part in so many goes into showing, where nothing else is said
 
 
 def start_in_cell(work: Callable[[], None], name: str) -> threading.Thread:
@@ -23,32 +22,34 @@ def start_in_cell(work: Callable[[], None], name: str) -> threading.Thread:
 class Throttle:
     """Calls ``show`` on a thread of its own, one call at a time, after there was ``more``.
 
-    Args:
-      show: shows all that there is.
+    Attributes:
       share: of the time, at most one part in so many goes into showing. What is to be shown grows
-        meanwhile: only where each call shows all again is it to be much more than 1.
+        meanwhile: only if each call shows all again should it be much more than 1.
     """
 
-    def __init__(self, show: Callable[[], None], share: float = SHARE) -> None:
-        self._show_all = show
+    share: float = 10
+
+    def __init__(self) -> None:
         self._pause_s = AFTER_S
-        self._share = share
         self._waiting: threading.Thread | None = None
         self._is_over = threading.Event()
-        self._lock = threading.Lock()
+        self._one_call = threading.Lock()
+
+    def show(self) -> None:
+        """Show all that there is."""
+        raise NotImplementedError
 
     def more(self) -> None:
-        """There is more to show: it is, in a moment."""
-        if self._waiting is not None and self._waiting.is_alive():
-            return
-        self._waiting = start_in_cell(self._show_later, "jaxcluster-outputs")
+        """There is more to show: it is shown in a moment."""
+        if self._waiting is None or not self._waiting.is_alive():
+            self._waiting = start_in_cell(self._show_later, "jaxcluster-outputs")
 
     def now(self) -> None:
-        """Show all that there is."""
-        with self._lock:
+        """Show it now."""
+        with self._one_call:
             began = time.monotonic()
-            self._show_all()
-            self._pause_s = max(AFTER_S, self._share * (time.monotonic() - began))
+            self.show()
+            self._pause_s = max(AFTER_S, self.share * (time.monotonic() - began))
 
     def finish(self) -> None:
         """Show all that there is; nothing more comes."""

@@ -87,8 +87,8 @@ def test_a_terminal_is_written_to_as_fast_as_it_takes_it(monkeypatch: pytest.Mon
     shown = InTerminal(0, is_terminal=False)
     times = iter([10.0, 13.0])
     monkeypatch.setattr("jaxcluster.views.throttle.time.monotonic", lambda: next(times))
-    shown._soon.now()
-    assert shown._soon._pause_s == 3.0
+    shown.now()
+    assert shown._pause_s == 3.0
 
 
 def say(shown: InTerminal, rank: int, text: str, name: str = "stdout") -> None:
@@ -100,10 +100,10 @@ def test_the_unfinished_line_of_the_first_rank_stays_below_the_others(
 ) -> None:
     shown = InTerminal(0, is_terminal=True)
     say(shown, 0, "\r 50%", "stderr")
-    shown._soon.now()
+    shown.now()
     assert capsys.readouterr().out == "[rank 0]  50%"
     say(shown, 1, "step\n")
-    shown._soon.now()
+    shown.now()
     assert capsys.readouterr().out == "\r\x1b[K[rank 1] step\n[rank 0]  50%"
     shown.pause()
     assert capsys.readouterr().out == "\n"
@@ -121,7 +121,7 @@ def test_in_a_file_there_are_whole_lines_alone(capsys: pytest.CaptureFixture[str
     shown.add(wire.RankOutput(1, 1, "execute_result", bundle))
     shown.add(wire.RankOutput(1, 1, "execute_result", {"data": {}, "array": {}}))
     shown.add(wire.RankOutput(1, 1, "display_data", {"data": {"image/png": "…"}}))
-    shown._soon.now()
+    shown.now()
     assert capsys.readouterr().out == "[rank 1] [1,\n[rank 1]  2]\n"
     shown.finish()
     assert capsys.readouterr().out == "[rank 0] half\n"
