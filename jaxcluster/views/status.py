@@ -50,16 +50,14 @@ def live(cluster: Cluster, show: Callable[[Bundle], None], cell_id: str = "") ->
     show(bundle(shown))
 
     def follow() -> None:
-        nonlocal is_busy, shown
+        nonlocal is_busy
         while not done.wait(BUSY_S if is_busy else IDLE_S):
-            before = shown
             try:
                 is_busy, shown = _look(cluster)
             except JaxClusterError as error:  # the cluster was stopped
                 show(ended(str(error).partition("\n")[0]))
                 return
-            if shown != before:
-                show(bundle(shown))
+            show(bundle(shown))
 
     start_in_cell(follow, "jaxcluster-status")
     return done

@@ -100,10 +100,9 @@ def test_a_live_display_is_no_use_of_the_kernel() -> None:
     assert set(kinds[1]) <= set(untracked)
 
 
-def test_it_is_shown_again_when_something_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_shown_again_after_each_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "IDLE_S", 0.01)
     shown: list[str] = []
-    looks: list[int] = []
 
     class Meter:
         """Stands for one that somebody else keeps up."""
@@ -111,7 +110,7 @@ def test_it_is_shown_again_when_something_has_changed(monkeypatch: pytest.Monkey
         latest: ClassVar[dict[int, Sample]] = {}
 
         def keep_up(self, timeout_s: float) -> None:
-            looks.append(1)
+            pass
 
     idle = [wire.RankState(0, 100, "host-a", "idle")]
     cluster: Any = types.SimpleNamespace(
@@ -119,8 +118,8 @@ def test_it_is_shown_again_when_something_has_changed(monkeypatch: pytest.Monkey
     )
     done = status.live(cluster, lambda data: shown.append(data["text/plain"]))
     try:
-        until(lambda: len(looks) > 3, "some looks")
-        assert len(shown) == 1
+        until(lambda: len(shown) > 2, "some looks")
+        assert "50 %" not in shown[-1]
         Meter.latest = used(50.0)
         until(lambda: "50 %" in shown[-1], "the samples of another")
     finally:
