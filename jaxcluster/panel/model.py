@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from jaxcluster import cluster
@@ -64,6 +65,7 @@ class Model:
     _followed: OrderedDict[str, Followed] = field(default_factory=OrderedDict)
     _current: Cluster | None = None
     _to_measure: int = 0
+    _used: Mapping[int, Sample] = field(default_factory=dict)
     _poller: RankPoller = field(default_factory=RankPoller)
     _records: list[tuple[ClusterRecord, bool]] = field(default_factory=list)
     _records_at: float = 0.0
@@ -81,19 +83,22 @@ class Model:
         if current is not None and not current.closed:
             if self._poller.link is not current.link:
                 self._poller = RankPoller(current.link)
-                self._to_measure = READINGS
+                self._to_measure, self._used = READINGS, {}
             self._poller.look(timeout_s)
             self._measure(current.meter, timeout_s)
         self.looked_at = time.monotonic()
 
     def _measure(self, meter: Meter, timeout_s: float) -> None:
-        """What the ranks use. An idle kernel must look idle: idle ranks are measured no more."""
+        """What the ranks use.
+
+        An idle kernel must look idle: of idle ranks no more is told, whoever else measures.
+        """
         if self.is_busy:
             self._to_measure = READINGS
         if self._to_measure:
-            before = meter.latest
             meter.keep_up(timeout_s)
-            self._to_measure -= meter.latest is not before
+            self._to_measure -= meter.latest is not self._used
+            self._used = meter.latest
 
     def take_in(self) -> tuple[protocol.State, list[protocol.Cell]]:
         """The state, and the cells that may have changed."""
@@ -186,7 +191,7 @@ class Model:
             record.facts[rank].hostname,
             record.pids[rank],
             devices,
-            use=_use(current.meter.latest.get(rank)),
+            use=_use(self._used.get(rank)),
         )
         if current.down:
             return replace(shown, status="dead", note=f"{current.down} {current.down_hint}")

@@ -468,9 +468,10 @@ def test_what_ranks_use_is_measured_while_they_are_busy_and_once_after(running: 
         running.link.states[0] = state(0, "running" if busy else "idle", seq=1)
         running.meter.due = 0.0
         model.look(0)
+        running.meter.look(0)  # so does a live status, and nothing of it is told
         used = model.take_in()[0].ranks[0].use
         cpus.append(used.cpu if used else 0)
-    assert cpus == [None, 10, 10, 10, 50, 90, 110, 110]
+    assert cpus == [None, 10, 10, 10, 70, 90, 110, 110]
 
 
 # --------------------------------------------------------------------------------------- incidents
