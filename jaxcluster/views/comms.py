@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import threading
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -96,12 +97,8 @@ class CommRelay:
         """
         import ipywidgets  # noqa: F401 (it registers the target that is taken over here)
 
-        def refuse(opened: Any, message: Message) -> None:
-            for relayed in list(self._comms.values()):
-                relayed.home.is_left = True
-            opened.close()
-
-        comm.get_comm_manager().register_target(CONTROL, refuse)
+        _relays.add(self)
+        comm.get_comm_manager().register_target(CONTROL, _refuse)
 
     # ------------------------------------------------------------------ ranks that were not shown
 
@@ -259,6 +256,17 @@ class CommRelay:
         cell = f"cell [{home.number}]" if home.number else "the cell"
         told = f"The widgets of {cell} are no longer live: {why}. Run the cell again.\n"
         self._print(home, "stdout", told)
+
+
+_relays: weakref.WeakSet[CommRelay] = weakref.WeakSet()
+
+
+def _refuse(opened: Any, message: Message) -> None:
+    """A page that is loaded again asks for all models: it is to ask each."""
+    for relay in list(_relays):
+        for relayed in list(relay._comms.values()):
+            relayed.home.is_left = True
+    opened.close()
 
 
 def model_of(content: Message) -> str | None:
