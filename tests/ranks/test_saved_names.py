@@ -49,6 +49,7 @@ net = Net(everywhere)
 key = jax.random.key(rank)
 local = jax.device_put(np.arange(4.0), NamedSharding(Mesh(np.array(jax.local_devices()), "l"), P()))
 weak = jax.jit(lambda: 3.0, out_shardings=R)()
+summed, first_of = jax.jit(jnp.sum), functools.partial(jnp.take, indices=0)
 gen, compiled = (i for i in range(3)), jax.jit(lambda v: v + 1).lower(1.0).compile()
 """
 CHECK = """
@@ -200,6 +201,10 @@ def test_after_a_death_the_others_keep_their_values(ranks: jaxcluster.Cluster, r
     assert "g (parts of it were on a rank that is gone)" in told
     others = [one for one in range(4) if one != rank]
     run(ranks, f"if rank_of(): {OWN}".replace("rank_of()", f"jax.process_index() != {rank}"))
+    assert (
+        run(ranks, "print(float(summed(everywhere)), float(first_of(everywhere)))")
+        == ["28.0 0.0\n"] * 4
+    )
     common = "print(total(everywhere), net(everywhere).shape, mesh.size, R.spec, weak, len(words))"
     with pytest.raises(CellFailed) as caught:
         ranks.run(common, show=False)

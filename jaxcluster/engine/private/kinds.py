@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,15 @@ def kinds() -> Kinds:
 
     client = type(jax.local_devices()[0].client)
     return Kinds(ArrayImpl, PRNGKeyArray, type(jax.jit(len)), client)
+
+
+def is_imported(value: Any) -> bool:
+    """Whether an imported module has this very function or class under its name."""
+    module = getattr(value, "__module__", None)
+    found: Any = sys.modules.get(str(module)) if module != "__main__" else None
+    for part in getattr(value, "__qualname__", "").split("."):
+        found = getattr(found, part, None)
+    return found is value
 
 
 def info_of(function: Any) -> Any:

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from jaxcluster.engine.arrays import check_leaves, is_tracer
-from jaxcluster.engine.private.kinds import kinds
+from jaxcluster.engine.private.kinds import is_imported, kinds
 
-ALWAYS = type, ModuleType, BuiltinFunctionType, np.dtype
 LITERALS = (bool, int, float, complex, str, bytes, type(None))
+DEPTH = 12  # of functions that hold functions
 
 
 def judge(value: Any) -> tuple[bool, bool]:
@@ -36,31 +36,49 @@ def judge(value: Any) -> tuple[bool, bool]:
     ]
     if any(spanning):
         others = [one for one in leaves if type(one) not in kinds and type(one) not in LITERALS]
-        return True, all(spanning) and all(map(_holds, others))
-    return False, not kinds and _holds(value)
+        return True, all(spanning) and all(map(_is_common, others))
+    return False, not kinds and _is_common(value)
 
 
-def _holds(value: Any, depth: int = 8) -> bool:
-    """Whether it is a function, a mesh or the like, and what it holds is common as well."""
+def _is_common(value: Any, by_library: bool = False, depth: int = DEPTH) -> bool:
+    """Whether it is a function, a mesh or the like, and what it holds is common as well.
+
+    Args:
+      by_library: a library's function holds it. Options there, as the ``argnums`` of a gradient,
+        are no values of the rank's own.
+    """
     import jax
 
+    sharding = jax.sharding
+    common = type, ModuleType, BuiltinFunctionType, np.dtype, np.ufunc
+    if isinstance(value, (*common, sharding.Mesh, sharding.Sharding, sharding.PartitionSpec)):
+        return True
+    if by_library and type(value) in (*LITERALS, object):
+        return True
     if depth == 0:
         return False
-    sharding = jax.sharding
-    if isinstance(value, (*ALWAYS, sharding.Mesh, sharding.Sharding, sharding.PartitionSpec)):
-        return True
     held: list[Any]
     if isinstance(value, functools.partial):
+        by_library = is_imported(value.func)
         held = [value.func, *value.args, *value.keywords.values()]
     elif type(value) is FunctionType:
+        if is_imported(value):
+            return True
+        by_library = value.__globals__.get("__name__") != "__main__"
         held = [cell.cell_contents for cell in value.__closure__ or () if _is_set(cell)]
         defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
         held += [] if not defaults or _are_literals(value) else defaults
     elif isinstance(value, (kinds().jitted, jax.custom_jvp, jax.custom_vjp)):
+        if is_imported(value):
+            return True
         held = [getattr(value, "__wrapped__", None)]
+    elif isinstance(value, tuple) and (value or by_library):  # an optimizer is one of functions
+        held = list(value)
+    elif isinstance(value, dict) and by_library:
+        held = list(value.values())
     else:
         return False
-    return all(_holds(one, depth - 1) for one in held)
+    return all(_is_common(one, by_library, depth - 1) for one in held)
 
 
 def _are_literals(function: FunctionType) -> bool:

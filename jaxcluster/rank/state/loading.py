@@ -1,4 +1,7 @@
-"""Makes a namespace's values again from the files of one or more ranks."""
+"""Makes a namespace's values again from the files of one or more ranks.
+
+What can't be made is a ``Gap``. Names that reach one are lost, and all others are whole.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import pickle
 import pickletools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -15,12 +19,12 @@ from jaxcluster.engine.private.pytrees import register
 from jaxcluster.rank.state import classes
 from jaxcluster.rank.state.arrays import ArraysToLoad
 from jaxcluster.rank.state.file import BadFile, StateFile
-from jaxcluster.rank.state.pickling import Fitted, Unpickler
-from jaxcluster.rank.state.saving import REGISTERED, SETTINGS, why
-from jaxcluster.rank.state.settings import OUT, apply, changes, now
+from jaxcluster.rank.state.pickling import Fitted, Gap, Unpickler
+from jaxcluster.rank.state.saving import REGISTERED, SETTINGS, Pickled, why
+from jaxcluster.rank.state.settings import OUT, apply, changes, now, show_sources
 
-SAFE = {str, bytes, int, float, type, FunctionType, BuiltinFunctionType, ModuleType}
-_Pythons: Any = pickle._Unpickler  # typeshed has nothing of its steps
+WHOLE = str, bytes, int, float, type, FunctionType, BuiltinFunctionType, ModuleType
+AS_KNOWN = pickle.BINPERSID + pickle.MEMOIZE + pickle.POP
 
 
 @dataclass
@@ -87,55 +91,88 @@ def load(
     """
     classes.kept.set(set() if is_part else None)
     sections = _Sections(files[base], namespace, ArraysToLoad(files, base).array, fitted)
-    for name, start, _, first in files[base].about["names"]:
+    for number, (name, *_) in enumerate(files[base].about["names"]):
         check()
-        try:
-            value = sections.value(start, first)
-        except BadFile:
-            raise
-        except Exception as error:
-            found.lost[name] = why(error)
-            continue
-        if name == SETTINGS and is_part:
-            continue
-        if name == SETTINGS:
-            found.settings = value
-            found.left = apply(value)
-        elif name == REGISTERED:
+        value = sections.value(number)
+        if name == SETTINGS and isinstance(value, dict) and not is_part:
+            found.settings, found.left = value, apply(value)
+            show_sources(value)
+        elif name == REGISTERED and isinstance(value, list):
             for cls, how in value:
                 with contextlib.suppress(Exception):  # JAX refuses it
                     register(cls, how)
-        elif only is None or name in only:
+        elif name not in (SETTINGS, REGISTERED) and (only is None or name in only):
             (found.results if name.startswith(OUT) else found.names)[name] = value
+    if sections.gaps:
+        _take_out(found, namespace)
     if only is not None:
         found.settings.pop("random", None)
 
 
+def _take_out(found: Values, namespace: dict[str, Any]) -> None:
+    """Take the names out that reach a gap: no pickler takes those."""
+    lost = Pickled(found.names | found.results, namespace).lost
+    for names in (found.names, found.results):
+        for name in [name for name in names if name in lost]:
+            del names[name]
+            found.lost[name] = lost[name]
+
+
 class _Sections:
-    """The sections of one pickle, which are read one after the other."""
+    """The sections of one pickle, which are read one after the other.
+
+    Attributes:
+      gaps: what could not be made.
+    """
 
     def __init__(self, file: StateFile, namespace: dict[str, Any], array: Any, fitted: Any) -> None:
-        self._file, self._buffer = file, 0
+        self._file, self._buffer, self.gaps = file, 0, list[Gap]()
+        self._names = file.about["names"]
         self._stream = io.BytesIO(file.copy(file.about["pickle"]).data)
-        self._unpickler: Any = Unpickler(self._stream, namespace, array, fitted, self)
+        arguments = self._stream, namespace, array, fitted, self.gaps, self
+        self._new_unpickler = partial(Unpickler, *arguments)
+        self._unpickler = self._new_unpickler()
 
-    def value(self, start: int, first: int) -> Any:
-        """The value of the next section, which begins there and has buffers from there on.
+    def value(self, number: int) -> Any:
+        """The value of the next section, or a gap.
 
         Raises:
-          Exception: why it can't be made.
+          BadFile: the file was changed.
         """
+        _, start, end, self._buffer = self._names[number]
         self._stream.seek(start)
-        self._buffer = first
+        before = len(self.gaps)
         try:
             return self._unpickler.load()
-        except Exception as error:
-            if isinstance(error, BadFile) or isinstance(self._unpickler, Mender):
-                raise
-        self._stream.seek(start)
-        self._buffer = first
-        self._unpickler = Mender(self._unpickler, self._stream, self)
-        return self._unpickler.load()
+        except BadFile:
+            raise
+        except Exception as error:  # because of a gap, or of its own
+            self.gaps += [] if len(self.gaps) > before else [Gap(why(error))]
+        self._fill(start, end, gap := self.gaps[before])
+        return gap
+
+    def _fill(self, start: int, end: int, gap: Gap) -> None:
+        """Put gaps where later sections look for parts of a section that was not read to its end.
+
+        What was made of it may lack something, so all of it is a gap.
+        """
+        import jax
+
+        whole = *WHOLE, jax.sharding.Sharding, jax.sharding.PartitionSpec
+        known = self._unpickler.memo.copy()
+        first, last = (_memoized(self._stream.getbuffer()[:at]) for at in (start, end))
+        for number in range(first, last):
+            if not isinstance(known.get(number), whole):
+                known[number] = gap
+        self._unpickler = self._new_unpickler()
+        # Its memo can't be set to a dict: CPython reads freed memory then.
+        self._unpickler.known = known
+        self._stream.seek(0, io.SEEK_END)
+        at = self._stream.tell()
+        put = (pickle.BININT + n.to_bytes(4, "little") + AS_KNOWN for n in range(last))
+        self._stream.write(b"".join(put) + pickle.NONE + pickle.STOP)
+        self._stream.seek(at)
+        self._unpickler.load()
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -146,92 +183,9 @@ class _Sections:
         return self._file.copy(self._file.about["buffers"][self._buffer - 1]).data
 
 
-class Mender(_Pythons):
-    """Goes on where a section can't be read to its end: what fails in it is a ``Gap``.
-
-    Later sections may be made of parts of it. Those that have a gap are lost too: what was made
-    after the first failure, or was being made.
-    """
-
-    def __init__(self, unpickler: Unpickler, stream: io.BytesIO, buffers: Any) -> None:
-        super().__init__(stream, buffers=buffers)
-        self.persistent_load = unpickler.persistent_load
-        read = stream.getbuffer()[: stream.tell()]
-        before = sum(op.name == "MEMOIZE" for op in _operations(read))
-        memo: dict[int, Any] = unpickler.memo.copy()
-        self.memo: dict[int, Any] = {n: value for n, value in memo.items() if n < before}
-        self.gaps: dict[int, Exception] = {}
-        self.whys: list[Exception] = []
-        self._whole: set[int] = set()
-
-    def load(self) -> Any:
-        """The value of the next section.
-
-        Raises:
-          Exception: why it can't be made.
-        """
-        self.whys, first = [], len(self.memo)
-        value = super().load()
-        if self.whys:
-            new = {*range(first, len(self.memo))} - self._whole
-            unsafe = (number for number in new if type(self.memo[number]) not in SAFE)
-            self.gaps |= dict.fromkeys(unsafe, self.whys[0])
-            raise self.whys[0]
-        return value
-
-    def catching(self, step: Callable[[Any], None], is_on_stack: bool | None) -> None:
-        """A step of it; what it fails to make is a gap."""
-        try:
-            step(self)
-        except BadFile:
-            raise
-        except Exception as error:
-            self._fail(error)
-            if is_on_stack:
-                self.stack[-1] = Gap()
-            elif is_on_stack is not None:
-                self.append(Gap())
-
-    def get(self, number: int) -> None:
-        """A part that was made before."""
-        if number in self.gaps:
-            self._fail(self.gaps[number])
-        self.append(self.memo[number])
-
-    def _fail(self, error: Exception) -> None:
-        if not self.whys:
-            begun = {id(value) for part in (*self.metastack, self.stack) for value in part}
-            self._whole = {n for n, value in self.memo.items() if id(value) not in begun}
-        self.whys.append(error)
-
-    dispatch = dict(_Pythons.dispatch) | {
-        pickle.BINGET[0]: lambda self: self.get(self.read(1)[0]),
-        pickle.LONG_BINGET[0]: lambda self: self.get(int.from_bytes(self.read(4), "little")),
-    }
-
-
-class Gap:
-    """What could not be made."""
-
-
-def _catch(code: bytes, is_on_stack: bool | None) -> None:
-    step = _Pythons.dispatch[code[0]]
-    Mender.dispatch[code[0]] = lambda mender: mender.catching(step, is_on_stack)
-
-
-for _code in (pickle.NEWOBJ, pickle.NEWOBJ_EX, pickle.BINPERSID, pickle.STACK_GLOBAL):
-    _catch(_code, False)  # what it was made of is off the stack by then
-for _code in (
-    *(pickle.BUILD, pickle.SETITEM, pickle.SETITEMS),
-    *(pickle.APPEND, pickle.APPENDS, pickle.ADDITEMS),
-):
-    _catch(_code, None)
-_catch(pickle.NEXT_BUFFER, False)
-_catch(pickle.REDUCE, True)
-
-
-def _operations(pickled: Any) -> Iterator[Any]:
-    stream, end = io.BytesIO(pickled), len(pickled)
-    while stream.tell() < end:
-        for op, _, _ in pickletools.genops(stream):
-            yield op
+def _memoized(pickled: Any) -> int:
+    """How many values a pickle has for later use."""
+    stream, found = io.BytesIO(pickled), 0
+    while stream.tell() < len(pickled):
+        found += sum(op.name == "MEMOIZE" for op, _, _ in pickletools.genops(stream))
+    return found

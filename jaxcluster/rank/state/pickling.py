@@ -21,7 +21,7 @@ from typing import Any, ClassVar, TypeAlias
 import cloudpickle
 import numpy as np
 
-from jaxcluster.engine.private.kinds import info_of, jitted, kinds
+from jaxcluster.engine.private.kinds import info_of, is_imported, jitted, kinds
 from jaxcluster.rank.state import classes
 from jaxcluster.rank.state.arrays import CannotLoad, CannotSave
 from jaxcluster.wire.ops.values import FILES, reference_to
@@ -64,10 +64,7 @@ class Pickler(cloudpickle.Pickler):
 
         self._namespace, self._by_value = namespace, set(by_value)
         self._started: set[type] = set()
-        self._cells: dict[int, CellType] = {}
-        self.meshes: dict[Any, Any] = {}
-        self._places = {one: place for place, one in places().items() if place[1] != OWN}
-        self._locals = {one: place for place, one in places().items() if place[1] == OWN}
+        self.meshes: set[Any] = set()
         own = own_objects(namespace)
         self._own = {id(value): ("own", name) for name, value in own.items()}
         self._ids: dict[type, Callable[[Any], Any]] = dict.fromkeys(
@@ -76,10 +73,7 @@ class Pickler(cloudpickle.Pickler):
         self._ids |= {
             kinds().array: lambda array: ("array", array_id(array), array.sharding),
             kinds().client: lambda client: ("client", client.platform),
-            jax.Device: lambda device: (
-                "device",
-                *(self._locals.get(device) or self._places[device]),
-            ),
+            jax.Device: lambda device: ("device", *_places_of([device])[0]),
             jax.sharding.Mesh: self._id_of_mesh,
         }
         self._reducers: dict[type, Callable[[Any], Any]] = {
@@ -89,7 +83,7 @@ class Pickler(cloudpickle.Pickler):
             jax.custom_vjp: _reduce_bare,
             jax.Ref: _refuse,
             np.ndarray: _reduce_view,
-            CellType: self._reduce_cell,
+            CellType: lambda cell: (CellType, ()),  # what it holds comes with its function
             CodeType: _reduce_code,
             type(functools.cache(len)): lambda f: (_cached, (f.__wrapped__, f.cache_parameters())),
         }
@@ -100,12 +94,11 @@ class Pickler(cloudpickle.Pickler):
         return known(obj) if known is not None else None
 
     def _id_of_mesh(self, mesh: Any) -> Any:
-        if mesh not in self.meshes:
-            devices = [*mesh.devices.flat]
-            table = self._locals if self._locals.keys() >= {*devices} else self._places
-            at = tuple(table[device] for device in devices)
-            self.meshes[mesh] = at, mesh.devices.shape, mesh.axis_names, mesh.axis_types
-        return "mesh", self.meshes[mesh]
+        self.meshes.add(mesh)
+        at = _places_of([*mesh.devices.flat])
+        # In one piece: nothing of it is a part that other values have too.
+        known = at, mesh.devices.shape, mesh.axis_names, mesh.axis_types
+        return "mesh", pickle.dumps(known)
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
@@ -141,17 +134,10 @@ class Pickler(cloudpickle.Pickler):
             if module is None or vars(module) is not names:
                 return super()._dynamic_function_reduce(func)  # of exec, with a dict of its own
             self._own[id(names)] = "globals", module.__name__
-        cells = func.__closure__ or ()
-        self._cells |= {id(cell): cell for cell in cells}
-        held = [_contents(cell) for cell in cells]
+        held = [_contents(cell) for cell in func.__closure__ or ()]
         arguments = func.__code__, names, func.__name__, None, func.__closure__
         slots = {name: getattr(func, f"__{name}__") for name in OF_FUNCTIONS.split()}
         return FunctionType, arguments, (held, vars(func), slots), None, None, _set_function
-
-    def _reduce_cell(self, cell: CellType) -> Any:
-        if id(cell) not in self._cells:  # what it holds comes with its function
-            raise CannotSave("it holds a cell of a closure")
-        return CellType, ()
 
 
 def _reduce_code(code: CodeType) -> Any:
@@ -181,7 +167,7 @@ def _set_function(func: FunctionType, state: Any) -> None:
 
 
 def _reduce_jitted(function: Any) -> Any:
-    if _is_imported(function):
+    if is_imported(function):
         return function.__qualname__
     added = {n: v for n, v in vars(function).items() if n not in OF_JITTED and n[0] != "_"}
     return jitted, (function._fun, info_of(function)), added, None, None, _update
@@ -192,17 +178,9 @@ def _update(function: Any, attributes: Any) -> None:
 
 
 def _reduce_bare(function: Any) -> Any:
-    if _is_imported(function):
+    if is_imported(function):
         return function.__qualname__
     return object.__new__, (type(function),), dict(vars(function))
-
-
-def _is_imported(function: Any) -> bool:
-    module = getattr(function, "__module__", None)
-    found: Any = sys.modules.get(str(module)) if module != classes.CELLS else None
-    for part in getattr(function, "__qualname__", "").split("."):
-        found = getattr(found, part, None)
-    return found is function
 
 
 def _cached(function: Any, parameters: Any) -> Any:
@@ -240,12 +218,26 @@ def _view(owner: Any, what: tuple[Any, ...], is_writeable: bool) -> Any:
     return array
 
 
+class Gap:
+    """Stands for what could not be made. Nothing that holds it can be pickled."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise CannotLoad(self.why)
+
+
 class Unpickler(pickle.Unpickler):
     """Makes the values again, in a namespace.
 
     Args:
       array: makes an array by what stands for it and its sharding.
       fitted: for meshes of all devices, by their axes and sizes, the sizes that they have now.
+      gaps: takes what stands for arrays, devices and meshes that can't be made.
+
+    Attributes:
+      known: values by numbers.
     """
 
     def __init__(
@@ -254,20 +246,33 @@ class Unpickler(pickle.Unpickler):
         namespace: dict[str, Any],
         array: Callable[[Any, Any], Any],
         fitted: Fitted,
+        gaps: list[Gap],
         buffers: Iterable[Any] = (),
     ) -> None:
         super().__init__(file, buffers=buffers)
-        self._array, self._fitted = array, fitted
+        self._array, self._fitted, self._gaps = array, fitted, gaps
         self._own, self._devices = own_objects(namespace), places()
+        self.known: dict[int, Any] = {}
 
     def persistent_load(self, pid: Any) -> Any:
+        try:
+            return self._load(pid)
+        except CannotLoad as error:
+            self._gaps.append(Gap(str(error)))
+            return self._gaps[-1]
+
+    def _load(self, pid: Any) -> Any:
         match pid:
+            case int():
+                return self.known[pid]
+            case "array", _, Gap(why=why):
+                raise CannotLoad(why)
             case "array", which, sharding:
                 return self._array(which, sharding)
             case "device", *place:
                 return self._device(place)
-            case "mesh", (at, shape, names, types):
-                return self._mesh(at, shape, names, types)
+            case "mesh", about:
+                return self._mesh(*pickle.loads(about))
             case "client", platform:
                 return next(d.client for place, d in self._devices.items() if place[0] == platform)
             case "globals", name:
@@ -309,6 +314,21 @@ def places() -> dict[Place, Any]:
                 found[device.platform, one, numbers[rank]] = device
             numbers[rank] += 1
     return found
+
+
+def _places_of(devices: Iterable[Any]) -> list[Place]:
+    """Where devices are. If all are the rank's own, another rank has its own in their place."""
+    own, others = _by_device()
+    table = own if own.keys() >= {*devices} else others
+    return [table[one] for one in devices]
+
+
+@functools.cache
+def _by_device() -> tuple[dict[Any, Place], dict[Any, Place]]:
+    """The places of this rank's devices, and of all."""
+    both = [(device, place) for place, device in places().items()]
+    own = {device: place for device, place in both if place[1] == OWN}
+    return own, {device: place for device, place in both if place[1] != OWN}
 
 
 def own_objects(namespace: dict[str, Any]) -> dict[str, Any]:

@@ -62,9 +62,8 @@ class Settings:
 
     def show(self, found: Mapping[str, Any], results: Mapping[str, Any]) -> None:
         """Let the shell have the cells and what they have ended in."""
-        for name, (number, lines) in found.get("cells", {}).items():
+        for name, (number, _) in found.get("cells", {}).items():
             self.cell_numbers.setdefault(name, number)
-            linecache.cache.setdefault(name, (sum(map(len, lines)), None, lines, name))
         if "random" in found:
             pythons, generator, state = found["random"]
             random.setstate(pythons)
@@ -83,6 +82,12 @@ class Settings:
             names["_oh"][number] = names[f"_{number}"] = value
         last = [value for _, value in sorted(names["_oh"].items())][:-4:-1]
         names |= dict(zip(("_", "__", "___"), last, strict=False))
+
+
+def show_sources(found: Mapping[str, Any]) -> None:
+    """Let tracebacks, and class statements that run again, have the sources of cells."""
+    for name, (_, lines) in found.get("cells", {}).items():
+        linecache.cache.setdefault(name, (sum(map(len, lines)), None, lines, name))
 
 
 def now() -> dict[str, Any]:

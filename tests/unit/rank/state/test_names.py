@@ -277,18 +277,41 @@ def test_what_can_not_be_made_again_costs_what_is_made_of_it(tmp_path: Path) -> 
     Comparison(names, found).names(["before", "other", "big", "last", "x", "mesh"])
 
 
-def test_what_was_whole_before_something_failed_is_there_for_later_names(tmp_path: Path) -> None:
+def test_what_shares_with_a_name_that_can_not_be_made_again_is_lost_with_it(tmp_path: Path) -> None:
     names = cell(
         "class Odd:\n"
         "    def __init__(self, rows): self.rows = rows\n"
         "    def __reduce__(self): return int, ('no number',), None, iter([self.rows])\n"
-        "rows, late = (x, (1, 2)), [1]\n"
-        "odd = [[rows], Odd(late)]\nlater, part = {'rows': rows}, rows[1]\ndel rows\n"
+        "rows, late, spec = (x, (1, 2)), [1], x.sharding\n"
+        "odd = [spec, Odd(late), [3]]\nalso, apart = odd[2], {'rows': rows, 'at': spec}\n"
+        "split = jax.device_put(np.ones(8), spec)\n"
     )
     save(names, tmp_path)
     found, values = load(tmp_path)
-    assert values.lost.keys() == {"odd"}
-    Comparison(names, found).names(["later", "part", "late", "x"])
+    assert values.lost.keys() == {"odd", "also"}
+    Comparison(names, found).names(["rows", "late", "apart", "spec", "split", "x"])
+
+
+def test_an_array_without_its_parts_costs_the_names_that_hold_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from jaxcluster.rank.state import arrays
+
+    def make(self: Any, saved: Any, sharding: Any) -> Any:
+        if saved.shape == (8,):
+            raise arrays.CannotLoad("parts of it are gone")
+        return original(self, saved, sharding)
+
+    names = cell(
+        "whole = jnp.ones(4)\ntree, also = {'x': x, 'w': [whole]}, [1]\nalso.append(tree)\n"
+        "inner = tree['w']\ndef f(v=whole): return v\ndef g(v=x): return v\n"
+    )
+    save(names, tmp_path)
+    original = arrays.ArraysToLoad._make
+    monkeypatch.setattr(arrays.ArraysToLoad, "_make", make)
+    found, values = load(tmp_path)
+    assert values.lost == dict.fromkeys(("x", "tree", "also", "g"), "parts of it are gone")
+    Comparison(names, found).names(["whole", "inner", "f", "mesh"])
 
 
 def test_nothing_is_bound_or_left_by_a_load(tmp_path: Path) -> None:
@@ -319,6 +342,11 @@ def test_a_new_rank_gets_what_can_not_differ(tmp_path: Path) -> None:
         "class Model:\n    pass\n"
         "step, part = jax.jit(plain), functools.partial(plain)\n"
         "owned = functools.partial(plain, lr)\n"
+        "total, rows_of = jax.jit(jnp.sum), functools.partial(jnp.sum, axis=0)\n"
+        "both, gelu = jax.jit(rows_of), jax.jit(jax.nn.gelu, static_argnums=1)\n"
+        "slope, each = jax.value_and_grad(plain), jax.jit(jax.vmap(plain, in_axes=0))\n"
+        "with_own, with_array = jax.grad(own), functools.partial(jnp.dot, jnp.ones(2))\n"
+        "tx, pair = optax.adam(0.1), (1, 2)\n"
         "sharding, spec, one = NamedSharding(mesh, P('x')), P('x'), Model()\n"
     )
     save(names, tmp_path)
@@ -326,7 +354,8 @@ def test_a_new_rank_gets_what_can_not_differ(tmp_path: Path) -> None:
     from jaxcluster.rank.state.loading import known
 
     common = known({0: StateFile(tmp_path / file_name(0))}, 0, 1)
-    mine = {"lr", "rows", "key", "own", "closed", "owned", "one", "x"}
+    mine = {"lr", "rows", "key", "own", "closed", "owned", "one", "x", "with_own"}
+    mine |= {"with_array", "pair"}
     assert common == {n for n in names if not n.startswith("__")} - mine
 
 
