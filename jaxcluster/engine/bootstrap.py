@@ -27,7 +27,6 @@ from jaxcluster.engine.private import (
     coordination,
     hostvalues,
     launches,
-    loaded,
     options,
     pytrees,
     self_test,
@@ -239,8 +238,6 @@ def initialize(
     devices = [_device_info(d) for d in jax.local_devices()]
     if is_checked:  # the backend has been given JAX's own client
         coordination.announce_waits(agreement)
-    if devices[0].platform in ("gpu", "cuda", "rocm"):
-        loaded.unload_when_idle()
     if devices[0].platform == "cpu":
         options.accept_num_cpu_devices(frozenset({len(devices), jax.device_count()}))
     _limit_blas_threads(request.num_processes)

@@ -123,22 +123,6 @@ def test_ranks_that_compile_and_ranks_that_load_agree_on_programs(
     assert found[0] == "" and "jit__lambda" in found[1]
 
 
-@pytest.mark.parametrize("mine", [False, True], ids=["the cluster's folder", "JAX's cache"])
-def test_a_loaded_program_can_be_serialized_by_a_cell(
-    ranks: jaxcluster.Cluster, mine: bool, tmp_path: Path
-) -> None:
-    where = str(tmp_path / "mine") if mine else None
-    ranks.run("jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)")
-    ranks.run(f"jax.config.update('jax_compilation_cache_dir', {where!r})\n" + USE, show=False)
-    ranks.restart()
-    ranks.run(
-        "from jax.experimental import serialize_executable as se\n"
-        "sent = se.serialize(step.lower(x).compile())\n"
-        "back = se.deserialize_and_load(*sent)\n"
-    )
-    assert said(ranks, "print(float(back(x)[1]))") == ["506.0"] * 2
-
-
 @HERE
 def test_the_folder_is_private_and_goes_with_the_cluster(
     ranks: jaxcluster.Cluster, folder: Path

@@ -22,7 +22,7 @@ import hashlib, jax, numpy as np, time
 import jax.numpy as jnp
 from jax._src import compiler, distributed
 from jax.sharding import NamedSharding, PartitionSpec as P
-from jaxcluster.engine.private import compilations
+from jaxcluster.engine.private import programs
 
 def together(backend, devices):
     return len({d.process_index for d in devices}) > 1
@@ -38,7 +38,7 @@ def tuned(backend, module, executable_devices, *args, **kwargs):
     return compiled(backend, module, executable_devices, *args, **kwargs)
 
 compiled, compiler.backend_compile_and_load = compiler.backend_compile_and_load, tuned
-compilations.is_made_together = together
+programs.is_made_together = together
 r = jax.process_index()
 mesh = jax.make_mesh((jax.device_count(),), ("i",))
 split = NamedSharding(mesh, P("i"))

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import jax, jax.numpy as jnp, numpy as np
 from jax.experimental.custom_partitioning import custom_partitioning
 from jaxcluster.engine import fingerprint
-from jaxcluster.engine.private.compilations import is_made_together, _key
+from jaxcluster.engine.private.compilations import _key
+from jaxcluster.engine.private.programs import is_made_together
 
 jax.config.update("jax_num_cpu_devices", 2)  # on one device nothing is partitioned
 mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -88,22 +89,7 @@ def test_programs_and_places_are_told_apart() -> None:
     }
 
 
-def test_what_an_executable_was_loaded_from_is_known_as_long_as_somebody_has_it() -> None:
-    kept, gone = object(), object()
-    loaded._note(loaded.Loaded(kept, b"kept", "text"))
-    loaded._note(loaded.Loaded(gone, b"gone"))
-    number = id(gone)
-    assert loaded._loaded[number].packed == b"gone"
-    del gone
-    loaded._note(loaded.Loaded(last := object(), b"last"))
-    assert number not in loaded._loaded or loaded._loaded[number].executable is last
-    found = loaded.find(kept)
-    assert found is not None
-    assert (found.packed, found.text) == (b"kept", "text")
-    assert loaded.find(object()) is None
-
-
-def test_on_gpu_executables_are_unloaded_by_the_main_thread_where_nothing_runs(
+def test_an_executable_is_kept_until_nobody_has_it_and_another_one_comes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """CUDA waits for all that runs: a collection on another thread must not drop the last one."""
@@ -114,31 +100,11 @@ def test_on_gpu_executables_are_unloaded_by_the_main_thread_where_nothing_runs(
             unloaded.append("gone")
 
     monkeypatch.setattr(loaded, "_loaded", {})
-    monkeypatch.setattr(loaded, "_unload_when_idle", True)
-    monkeypatch.setattr(loaded, "_seen", 0)
-    is_idle = False
-    monkeypatch.setattr(loaded, "_are_idle", lambda: is_idle)
-    used, unused = Executable(), Executable()
-    loaded.keep(used)
-    loaded.keep(unused)
-    del unused
-    loaded.keep(Executable())  # to keep another one drops none
+    used = Executable()
+    loaded.note(used, "text")
+    loaded.note(Executable())
     assert not unloaded
-    loaded.unload()
-    assert not unloaded  # something runs
-    is_idle = True
-    loaded.unload()
-    assert unloaded == ["gone", "gone"]
-    assert loaded.find(used) is None  # it was compiled here
-    del used
-    loaded.unload()  # none has come since: it is not looked for
-    assert len(unloaded) == 2
-    loaded.keep(last := Executable())
-    loaded.unload()
-    assert len(unloaded) == 3 and last is not None
-
-
-def test_elsewhere_what_was_compiled_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loaded, "_loaded", {})
-    loaded.keep(object())
-    assert not loaded._loaded
+    loaded.note(last := Executable())
+    assert unloaded == ["gone"] and len(loaded._loaded) == 2
+    assert loaded.text_of(used) == "text" and loaded.text_of(last) is None
+    assert loaded.text_of(object()) is None

@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxcluster.agreement.client import Agreement
 from jaxcluster.agreement.refusals import Program
-from jaxcluster.engine.private import compilations, programs
+from jaxcluster.engine.private import programs
 
 _hooked: Any = None
 
@@ -172,7 +172,7 @@ def announce_launches(agreement: Agreement) -> bool:
         backend = self.compile_args.get("backend")
         # Ahead of time it is compiled, and launched later or never.
         is_launched = sys._getframe(1).f_globals.get("__name__") != stages.__name__
-        waits = compilations.is_made_together(backend, devices) and agreement.rank in processes
+        waits = programs.is_made_together(backend, devices) and agreement.rank in processes
         if waits and is_launched:
             agreement.launch(programs.uncompiled(self, source, processes), bool)
         executable = original_compile(self, compiler_options, **kwargs)

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from jaxcluster.agreement.refusals import Program
@@ -47,8 +47,7 @@ def sign(
     if unloaded.device_list is None or unloaded.device_list.is_fully_addressable:
         return
     source = source_of(computation, compiler_options) if source is None else source
-    known = loaded.find(unloaded.xla_executable)
-    text = (known and known.text) or Text.of(unloaded.xla_executable)
+    text = loaded.text_of(unloaded.xla_executable) or Text.of(unloaded.xla_executable)
     signature = (_SIGNED, _fingerprint(unloaded, text, source), text.is_collective)
     unloaded.keepalive = [*(unloaded.keepalive or ()), signature]
 
@@ -69,6 +68,19 @@ def uncompiled(computation: Any, source: int, processes: tuple[int, ...]) -> Pro
     signature = ", ".join(a.str_short() for a in inputs)
     name = f"{_readable(computation._name)}, to compile it"
     return Program(processes, source, name, signature)
+
+
+def is_made_together(backend: Any, devices: Iterable[Any]) -> bool:
+    """Whether processes may wait for each other where they compile a program for these devices.
+
+    On GPU each of them times a part of its kernels, and waits up to a day for the other parts
+    (``xla_gpu_shard_autotuning``): also for those of a rank that has loaded the program instead,
+    where another host has it no longer.
+    """
+    # Where jax has no such name any more, nothing is announced.
+    return (
+        getattr(backend, "platform", "cpu") != "cpu" and len({d.process_index for d in devices}) > 1
+    )
 
 
 def _lowered(computation: Any) -> bytes:
