@@ -337,8 +337,3 @@ def own_objects(namespace: dict[str, Any]) -> dict[str, Any]:
     if (shell := namespace.get("get_ipython")) is not None:
         found["shell"] = shell()
     return found | {"namespace": namespace, "main": sys.modules["__main__"]}
-
-
-def is_large(buffer: Any) -> bool:
-    """Whether a buffer is a section of its own."""
-    return memoryview(buffer).nbytes >= LARGE_NBYTES

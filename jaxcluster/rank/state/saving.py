@@ -10,7 +10,7 @@ import io
 import pickle
 import platform
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,13 @@ from jaxcluster.rank.state.arrays import ArraysToSave
 from jaxcluster.rank.state.classes import Circular
 from jaxcluster.rank.state.common import judge
 from jaxcluster.rank.state.file import Part
-from jaxcluster.rank.state.pickling import Pickler, is_large
+from jaxcluster.rank.state.pickling import LARGE_NBYTES, Pickler
 from jaxcluster.rank.state.settings import Settings
 from jaxcluster.wire.ops.saving import MeshAxes, Saved, SavePlace
 
 SETTINGS, REGISTERED = " settings", " registered"  # sections that are no names
 PYTHON = ".".join(platform.python_version_tuple()[:2])
 WHY_CHARS = 200
-DIGEST_NBYTES = 64 << 10  # values with longer pickles are not compared
 
 
 class NoRoom(Exception):
@@ -52,15 +51,18 @@ class Pickled:
 
     def _dump_all(self) -> bool:
         """One pickle of all; False, and why in ``lost``, where one of them can't be saved."""
-        import jax
-
         self.parts: list[Part] = []
         self.arrays = ArraysToSave(self.parts, self._until)
         self.buffers: list[int] = []  # their sections
         self.sections: list[tuple[str, int, int, int]] = []
         self.spanning, self.common = set[str](), list[str]()
         self.file = io.BytesIO()
-        pickler = self._pickler(self.file, self.arrays)
+
+        def take(buffer: memoryview) -> None:
+            self.buffers.append(len(self.parts))
+            self.parts.append(Part(buffer.nbytes, lambda: buffer))
+
+        pickler = self._pickler(self.file, self.arrays.number, take)
         # Classes come first: what their statements need is not to be half made by then.
         order = sorted(
             self.values, key=lambda n: (n != SETTINGS, not isinstance(self.values[n], type))
@@ -68,8 +70,7 @@ class Pickled:
         for name, value in ((name, self.values[name]) for name in order):
             start, first, met = self.file.tell(), len(self.buffers), len(self.arrays.described)
             self.arrays.name = name
-            if (reason := self._dump(pickler, value)) is not None:
-                self._drop(name, reason)
+            if not self._dump(pickler, name):
                 return False
             self.sections.append((name, start, self.file.tell(), first))
             spans, is_common = judge(value)
@@ -77,71 +78,57 @@ class Pickled:
                 self.spanning.add(name)
             if is_common:
                 self.common.append(name)
-        count = len(jax.devices())
-        self.meshes = {
-            (mesh.axis_names, mesh.devices.shape)
-            for mesh in pickler.meshes
-            if mesh.devices.size == count
-        }
+        self.meshes = pickler.meshes
         return True
 
     def _try_each(self) -> None:
         """Find all that can't be saved, by a pickle of its own for each."""
         arrays = ArraysToSave([], self._until)
-        for name, value in list(self.values.items()):
-            pickler = self._pickler(io.BytesIO(), arrays)
-            if (reason := self._dump(pickler, value)) is not None:
-                self._drop(name, reason)
+        for name in list(self.values):
+            self._dump(self._pickler(io.BytesIO(), arrays.number, lambda buffer: None), name)
 
-    def _drop(self, name: str, why: str) -> None:
-        if why:  # else it is tried again
-            del self.values[name]
-            self.lost[name] = why
-
-    def _dump(self, pickler: Pickler, value: Any) -> str | None:
-        """Why a value can't be saved; "" if it can be in another way, None if it is."""
+    def _dump(self, pickler: Pickler, name: str) -> bool:
+        """Pickle a value. One that can't be is lost, or has to be pickled in another way."""
         try:
-            pickler.dump(value)
+            pickler.dump(self.values[name])
         except Circular as error:
             self._by_value.add(error.args[0])
-            return ""
         except Exception as error:
-            return why(error)
-        return None
+            del self.values[name]
+            self.lost[name] = why(error)
+        else:
+            return True
+        return False
 
-    def _pickler(self, into: io.BytesIO, arrays: ArraysToSave) -> Pickler:
-        is_whole = into is self.file
-
+    def _pickler(
+        self, into: io.BytesIO, array_id: Callable[[Any], Any], take: Callable[[memoryview], None]
+    ) -> Pickler:
         def large(buffer: pickle.PickleBuffer) -> bool:
-            if not is_large(buffer):
+            if (raw := buffer.raw()).nbytes < LARGE_NBYTES:
                 return True
-            if is_whole:
-                self.buffers.append(len(self.parts))
-                self.parts.append(Part(buffer.raw().nbytes, buffer.raw))
+            take(raw)
             return False
 
-        return Pickler(into, self._namespace, arrays.number, large, self._by_value)
+        return Pickler(into, self._namespace, array_id, large, self._by_value)
 
     def _digest(self, value: Any) -> str:
-        """Equal on ranks that have an equal value; "" of one that is too large to compare."""
-        large: list[str] = []
+        """Equal on ranks that have an equal value; "" of one that can't be compared."""
+        sums: list[str] = []
 
-        def take(buffer: pickle.PickleBuffer) -> bool:
-            large.append(file.checksum(file.as_bytes(buffer.raw())))
-            return False
-
-        def numbers(array: Any) -> Any:
+        def array_id(array: Any) -> Any:
             if not array.is_fully_addressable:
                 return str(array.sharding)
             held = [file.as_bytes(host_values(shard.data)) for shard in array.addressable_shards]
             return array.shape, str(array.dtype), [file.checksum(data) for data in held]
 
-        into = _Hash()
+        def take(buffer: memoryview) -> None:
+            sums.append(file.checksum(file.as_bytes(buffer)))
+
         try:
-            Pickler(into, self._namespace, numbers, take, self._by_value).dump(value)
-        except Exception:  # such a value is not compared
+            self._pickler(into := io.BytesIO(), array_id, take).dump(value)
+        except Exception:
             return ""
-        return file.checksum(file.as_bytes(into.getvalue() + "".join(large).encode()))
+        return file.checksum(file.as_bytes(into.getvalue() + "".join(sums).encode()))
 
     def write(self, path: Path, *, compare: bool = False) -> int:
         """Write it to a file; returns its size.
@@ -167,19 +154,6 @@ class Pickled:
         return sum(part.nbytes for part in self.parts) + self.file.tell()
 
 
-class _Hash(io.BytesIO):
-    """Takes a short pickle.
-
-    Raises:
-      NoRoom: it is not short.
-    """
-
-    def write(self, data: Any) -> int:
-        if self.tell() > DIGEST_NBYTES:
-            raise NoRoom
-        return super().write(data)
-
-
 def save(
     places: Iterable[SavePlace],
     rank: int,
@@ -193,6 +167,8 @@ def save(
     Raises:
       NoRoom: none has.
     """
+    import jax
+
     names = {n: v for n, v in dict(namespace).items() if is_users(n, v)}
     values = {SETTINGS: settings.changed(), **names, **settings.results()}
     values[REGISTERED] = settings.registered()
@@ -207,22 +183,24 @@ def save(
                 path.parent.mkdir(mode=0o700, exist_ok=True)
             path.unlink(missing_ok=True)
             size = pickled.write(path, compare=compare)
+            break
         except (OSError, file.BadFile) as error:
             whys.append(str(error))
             path.unlink(missing_ok=True)
-            continue
-        lost = pickled.lost
-        return Saved(
-            place.folder,
-            [path.name],
-            size,
-            [name for name in pickled.values if name in names],
-            {name: why for name, why in lost.items() if name in names},
-            sorted(pickled.spanning & names.keys()),
-            left={n.strip(): why for n, why in lost.items() if n in (SETTINGS, REGISTERED)},
-            meshes=[MeshAxes(list(axes), list(sizes)) for axes, sizes in pickled.meshes],
-        )
-    raise NoRoom(f"{pickled.nbytes >> 20} MiB found no room: {'; '.join(whys)}")
+    else:
+        raise NoRoom(f"{pickled.nbytes >> 20} MiB found no room: {'; '.join(whys)}")
+    lost, of_all = pickled.lost, {m for m in pickled.meshes if m.size == len(jax.devices())}
+    axes = sorted({(m.axis_names, m.devices.shape) for m in of_all}, key=str)
+    return Saved(
+        place.folder,
+        [path.name],
+        size,
+        [name for name in pickled.values if name in names],
+        {name: why for name, why in lost.items() if name in names},
+        sorted(pickled.spanning & names.keys()),
+        left={name.strip(): why for name, why in lost.items() if name in (SETTINGS, REGISTERED)},
+        meshes=[MeshAxes(list(names), list(sizes)) for names, sizes in axes],
+    )
 
 
 def why(error: Exception) -> str:
