@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dis
 import functools
+import inspect
 import linecache
 import operator
 import textwrap
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,8 @@ from jaxcluster.rank.state.arrays import CannotSave
 CELLS = "__main__"
 FUTURE = 0x1000000  # from __future__ import annotations
 PLAIN = (bool, int, float, complex, str, bytes, type(None), tuple, list, dict, set, np.ndarray)
+LOOKUPS = "LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"
+BODIES = "__annotate__", "<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"
 BOUND = MethodType, operator.methodcaller
 
 # While it is set, a class that the namespace has from the same statement is not made again.
@@ -48,11 +52,15 @@ class Statement:
     first: int
     flags: int
 
+    @property
+    def code(self) -> CodeType:
+        """The statement, compiled; its lines are those of the cell."""
+        source = "\n" * (self.first - 1) + self.source
+        return compile(source, self.file, "exec", self.flags, dont_inherit=True)
+
     def needs(self, namespace: Mapping[str, Any]) -> dict[str, Any]:
         """What it looks up in a namespace when it runs, and what functions look up that it has."""
-        looked = _LookedUp()
-        looked.visit(ast.parse(self.source))
-        found, left = dict[str, Any](), [*looked.names]
+        found, left = dict[str, Any](), [*_looked_up(self.code, is_run=False)]
         while left:
             name = left.pop()
             if name in found or name == self.name or name not in namespace:
@@ -62,35 +70,21 @@ class Statement:
             if callable(function):
                 function = getattr(function, "__wrapped__", getattr(function, "__func__", function))
             if isinstance(function, FunctionType) and function.__globals__ is namespace:
-                left += _names_in(function.__code__)
+                left += _looked_up(function.__code__, is_run=True)
         return found
 
 
-class _LookedUp(ast.NodeVisitor):
-    """The names that are looked up where a statement runs, but not its functions' bodies."""
-
-    def __init__(self) -> None:
-        self.names: set[str] = set()
-
-    def visit_Name(self, node: ast.Name) -> None:
-        self.names.add(node.id)
-
-    def visit_FunctionDef(self, node: Any) -> None:
-        for one in (*node.decorator_list, node.args, node.returns):
-            if one is not None:
-                self.visit(one)
-
-    visit_AsyncFunctionDef = visit_FunctionDef
-
-    def visit_Lambda(self, node: ast.Lambda) -> None:
-        self.visit(node.args)
-
-
-def _names_in(code: Any) -> Iterator[str]:
-    yield from code.co_names
-    for one in code.co_consts:
-        if hasattr(one, "co_names"):
-            yield from _names_in(one)
+def _looked_up(code: CodeType, *, is_run: bool) -> Iterator[str]:
+    """The names that code looks up; ``is_run``: also those that its functions look up."""
+    for one in dis.get_instructions(code):
+        if one.opname in LOOKUPS:
+            yield one.argval
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            # Annotations and comprehensions have code of their own, as a class's body has.
+            is_body = not inner.co_flags & inspect.CO_OPTIMIZED or inner.co_name in BODIES
+            if is_run or is_body:
+                yield from _looked_up(inner, is_run=is_run)
 
 
 def statement_of(cls: type) -> Statement | None:
@@ -107,7 +101,7 @@ def statement_of(cls: type) -> Statement | None:
                 continue
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
             source = textwrap.dedent("".join(lines[first - 1 : node.end_lineno]))
-            return Statement(name, source, file, first, _flags(node, cls))
+            return Statement(name, source, file, first, _flags(cls))
     return None
 
 
@@ -138,14 +132,10 @@ def _fits(node: ast.ClassDef, cls: type) -> bool:
     if first not in (None, node.lineno, *(one.lineno for one in node.decorator_list)):
         return False
     names = {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
-    names |= {one.target.id for one in _annotated(node)}
+    targets = [one.target for one in node.body if isinstance(one, ast.AnnAssign)]
+    names |= {one.id for one in targets if isinstance(one, ast.Name)}
     known = {*vars(cls), *_annotations(cls), *getattr(cls, "__slots__", ())}
     return names <= known | {*getattr(cls, "_fields", ())}
-
-
-def _annotated(node: ast.ClassDef) -> list[Any]:
-    found = [one for one in node.body if isinstance(one, ast.AnnAssign)]
-    return [one for one in found if isinstance(one.target, ast.Name)]
 
 
 def _annotations(cls: type) -> Mapping[str, Any]:
@@ -153,12 +143,11 @@ def _annotations(cls: type) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _flags(node: ast.ClassDef, cls: type) -> int:
+def _flags(cls: type) -> int:
     """Whether its cell had annotations as text."""
-    for one in _annotated(node):
-        is_text = _annotations(cls).get(one.target.id) == ast.unparse(one.annotation)
-        return FUTURE if is_text else 0
-    return FUTURE if any(one.co_flags & FUTURE for one in _code_of(cls)) else 0
+    kinds = {*map(type, _annotations(cls).values())}
+    is_text = kinds == {str} or any(one.co_flags & FUTURE for one in _code_of(cls))
+    return FUTURE if is_text else 0
 
 
 # ---------------------------------------------------------------------- and made again
@@ -171,11 +160,9 @@ def run(statement: Statement, needs: Mapping[str, Any], names: dict[str, Any]) -
         known.add(there)
         return there
     before = {name: names[name] for name in (*needs, statement.name) if name in names}
-    source = "\n" * (statement.first - 1) + statement.source
-    code = compile(source, statement.file, "exec", statement.flags, dont_inherit=True)
     try:
         names.update(needs)
-        exec(code, names)
+        exec(statement.code, names)
         return names[statement.name]
     finally:
         for name in (*needs, statement.name):
