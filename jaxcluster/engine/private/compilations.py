@@ -58,7 +58,7 @@ def keep_compiled(folder: CompiledFolder) -> bool:
 
         def make() -> bytes:
             text = json.dumps(programs.Text.of(executable).plain).encode()
-            return text + b"\n" + executable.serialize()
+            return b"\n".join((text, executable.serialize()))
 
         with _told("kept"):
             if name is not None:

@@ -56,7 +56,8 @@ class Statement:
     def code(self) -> CodeType:
         """The statement, compiled; its lines are those of the cell."""
         source = "\n" * (self.first - 1) + self.source
-        return compile(source, self.file, "exec", self.flags, dont_inherit=True)
+        code: CodeType = compile(source, self.file, "exec", self.flags, dont_inherit=True)
+        return code
 
     def needs(self, namespace: Mapping[str, Any]) -> dict[str, Any]:
         """What it looks up in a namespace when it runs, and what functions look up that it has."""

@@ -159,7 +159,7 @@ class _Sections:
         import jax
 
         whole = *WHOLE, jax.sharding.Sharding, jax.sharding.PartitionSpec
-        known = self._unpickler.memo.copy()
+        known: dict[int, Any] = self._unpickler.memo.copy()
         first, last = (_memoized(self._stream.getbuffer()[:at]) for at in (start, end))
         for number in range(first, last):
             if not isinstance(known.get(number), whole):
