@@ -38,8 +38,7 @@ class CompiledFolder:
     def write(self, key: str, make: Callable[[], bytes]) -> None:
         """Keep what ``make`` returns, unless it is there or another rank is writing it.
 
-        Ranks compile the same program at the same time. The first one to be done writes it, and
-        the others do not even make the bytes.
+        Ranks compile the same program at the same time. The first one to be done writes it.
 
         Raises:
           Exception: whatever ``make`` raises.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import jax.numpy as jnp
 import pytest
 from helpers import python
 
@@ -100,11 +101,17 @@ def test_an_executable_is_kept_until_nobody_has_it_and_another_one_comes(
             unloaded.append("gone")
 
     monkeypatch.setattr(loaded, "_loaded", {})
+    is_idle = False
+    monkeypatch.setattr(loaded, "is_ready", lambda array: is_idle)
+    array = jnp.ones(2)
     used = Executable()
     loaded.note(used, "text")
     loaded.note(Executable())
-    assert not unloaded
+    loaded.note(third := Executable())
+    assert not unloaded  # something runs
+    is_idle = True
     loaded.note(last := Executable())
-    assert unloaded == ["gone"] and len(loaded._loaded) == 2
+    assert unloaded == ["gone"] and len(loaded._loaded) == 3
     assert loaded.text_of(used) == "text" and loaded.text_of(last) is None
     assert loaded.text_of(object()) is None
+    assert array is not None and third is not None

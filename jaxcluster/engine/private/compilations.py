@@ -119,9 +119,8 @@ def _is_dumped(options: Any) -> bool:
 def _key(known: str, backend: Any, devices: Any) -> str:
     """What a program is kept under: all that it was made from and for.
 
-    Args:
-      known: JAX's own key: the program, the compiler's version, options and flags, the kind of the
-        devices. On GPU it leaves out which devices they are, and it never has the others'.
+    JAX's own key has the program, the compiler's version, options and flags, and the kind of the
+    devices. On GPU it leaves out which devices they are, and it never has the others'.
     """
     import jax
 

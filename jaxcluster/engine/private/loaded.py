@@ -1,15 +1,16 @@
 """The executables of this process, which are not to be unloaded on any thread at any time.
 
 CUDA unloads a program only once all that runs on its device has ended, and whoever drops the last
-reference waits for that with Python's lock. The garbage collector has done it on the control
-thread, while a collective waited for a dead rank. So a reference to each is kept here, until
-another program is compiled or loaded.
+reference waits for that with Python's lock: the garbage collector, on any thread. So a reference
+to each is kept here, until another program is compiled or loaded while nothing runs.
 """
 
 from __future__ import annotations
 
 import sys
 from typing import Any, NamedTuple
+
+from jaxcluster.engine.arrays import is_ready
 
 
 class Loaded(NamedTuple):
@@ -19,14 +20,15 @@ class Loaded(NamedTuple):
     text: Any = None
 
 
-# By id. They take no weak references, so those that nobody else has are looked for now and then.
-_loaded: dict[int, Loaded] = {}
+_loaded: dict[int, Loaded] = {}  # by id, as they take no weak references
 
 
 def note(executable: Any, text: Any = None) -> None:
-    """Keep an executable until nobody else has it and another one comes."""
-    for number in [n for n, one in list(_loaded.items()) if _references(one) <= _OURS]:
-        _loaded.pop(number, None)
+    """Keep an executable until nobody else has it, nothing runs, and another one comes."""
+    unused = [number for number, one in list(_loaded.items()) if _references(one) <= _OURS]
+    if unused and all(map(is_ready, sys.modules["jax"].live_arrays())):
+        for number in unused:
+            _loaded.pop(number, None)
     _loaded.setdefault(id(executable), Loaded(executable, text))
 
 
