@@ -15,7 +15,6 @@ class Kinds:
     array: type
     key: type
     jitted: type
-    client: type
 
 
 @functools.cache
@@ -25,8 +24,7 @@ def kinds() -> Kinds:
     from jax._src.array import ArrayImpl
     from jax._src.random.prng import PRNGKeyArray
 
-    client = type(jax.local_devices()[0].client)
-    return Kinds(ArrayImpl, PRNGKeyArray, type(jax.jit(len)), client)
+    return Kinds(ArrayImpl, PRNGKeyArray, type(jax.jit(len)))
 
 
 def is_imported(value: Any) -> bool:

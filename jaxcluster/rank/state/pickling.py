@@ -72,7 +72,6 @@ class Pickler(cloudpickle.Pickler):
         )
         self._ids |= {
             kinds().array: lambda array: ("array", array_id(array), array.sharding),
-            kinds().client: lambda client: ("client", client.platform),
             jax.Device: lambda device: ("device", *_places_of([device])[0]),
             jax.sharding.Mesh: self._id_of_mesh,
         }
@@ -273,8 +272,6 @@ class Unpickler(pickle.Unpickler):
                 return self._device(place)
             case "mesh", about:
                 return self._mesh(*pickle.loads(about))
-            case "client", platform:
-                return next(d.client for place, d in self._devices.items() if place[0] == platform)
             case "globals", name:
                 return vars(importlib.import_module(name))
             case "own", name:
