@@ -412,7 +412,8 @@ net, own = Deep(x, Net(x)), Net(3)
     assert not found.lost and (names["Net"], names["Deep"], names["own"]) == before
     assert type(names["net"]) is names["Deep"] and type(names["net"].inner) is names["Net"]
     assert names["Net"].step == 5
-    whole, _ = load(tmp_path)
+    whole, again = load(tmp_path)
+    assert not again.lost
     assert whole["Net"] is not names["Net"] and type(whole["net"]) is whole["Deep"]
 
 
