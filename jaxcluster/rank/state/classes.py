@@ -28,6 +28,7 @@ from jaxcluster.engine.private import pytrees
 from jaxcluster.rank.state.arrays import CannotSave
 
 CELLS = "__main__"
+MADE = "<string>"  # dataclasses make functions there; Python 3.13 has the source of -c there
 FUTURE = 0x1000000  # from __future__ import annotations
 PLAIN = (bool, int, float, complex, str, bytes, type(None), tuple, list, dict, set, np.ndarray)
 LOOKUPS = "LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"
@@ -91,7 +92,8 @@ def _looked_up(code: CodeType, *, is_run: bool) -> Iterator[str]:
 def statement_of(cls: type) -> Statement | None:
     """The statement at a cell's top level that made a class; None if it is not found."""
     code, name = _code_of(cls), cls.__qualname__
-    files = [one.co_filename for one in code if linecache.getlines(one.co_filename)]
+    files = [one.co_filename for one in code if one.co_filename != MADE]
+    files = [file for file in files if linecache.getlines(file)]
     if not files:  # the last cell that has such a statement
         known = list(linecache.cache.items())
         files = [file for file, entry in known if len(entry) > 1 and entry[1] is None]

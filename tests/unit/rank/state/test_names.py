@@ -405,7 +405,8 @@ class Deep(Net):
 net, own = Deep(x, Net(x)), Net(3)
 """
     )
-    save(names, tmp_path)
+    saved = save(names, tmp_path)
+    assert not saved.lost
     names["Net"].step = 5
     before = names["Net"], names["Deep"], names["own"]
     _, found = load(tmp_path, names, only={"net"}, is_part=True)
