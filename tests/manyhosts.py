@@ -44,7 +44,6 @@ from jaxcluster.agent.requests import RelayFrames
 from jaxcluster.agent.server import Agent, Client
 from jaxcluster.agreement.referee import (
     MAIN,
-    Agreed,
     Answer,
     Closed,
     Go,
@@ -169,7 +168,6 @@ class Ranks:
         self.referee = Referee(num_ranks)
         self.everybody = tuple(range(num_ranks))
         self.programs: dict[str, Program] = {}
-        self.agreed: deque[Agreed] = deque(maxlen=256)
         self.port = itertools.count(20_000)
 
     def spawn(self, number: int, pid: int) -> None:
@@ -243,7 +241,7 @@ class Ranks:
         ]
         agreed = [
             AgreedLaunch(a.number, a.seq, a.program.name, a.place, now, a.last, a.late_s)
-            for a in (list(self.agreed)[-launches:] if launches else ())
+            for a in (list(self.referee.agreed)[-launches:] if launches else ())
         ]
         return Looked(now, waits, agreed, [rank.seq or None for rank in self.ranks.values()])
 
@@ -299,8 +297,6 @@ class Ranks:
         place = Place(cell.execution_count, 2, cell.source.splitlines()[-1])
         now = time.monotonic()
         answers = self.referee.launch(rank.number, MAIN, program, place=place, now=now)
-        if answers and isinstance(answers[0], Go) and self.referee.last is not None:
-            self.agreed.append(self.referee.last)
         return answers
 
     def end(self, rank: Rank, status: str, info: wire.ErrorInfo | None = None) -> list[Answer]:

@@ -35,9 +35,9 @@ class Peer:
         self, *processes: int, fingerprint: int = 7, given: int = 0, signature: str = "float32[8]"
     ) -> None:
         number = next(self.numbers)
-        self.say(pack(b"D", [number, processes, fingerprint, "jit(sum)", signature, False]))
-        self.say(pack(b"P", [number, 4, 3, "s = jnp.sum(x)", ""]))
-        self.say(LAUNCH.pack(b"L", number, number, given, 0))
+        told = [number, processes, fingerprint, "jit(sum)", signature, False]
+        self.say(pack(b"S", [*told, 4, 3, "s = jnp.sum(x)", ""]))
+        self.say(LAUNCH.pack(b"L", number, given, 0))
 
     def hears(self) -> bytes:
         frame, begun = self.socket.recv(BUFFER), b""

@@ -6,13 +6,12 @@ they are idle, and no earlier cell needs one of them.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections import deque
 from dataclasses import dataclass, field
 
 from jaxcluster.agreement.refusals import Place, Program, Refusal
 
-REMEMBERED = 256  # cells that were skipped, for what arrives late
+REMEMBERED = 256  # cells that were cancelled or failed, for what arrives late
 LAUNCHES = 256  # of a cell
 MOST_TURNS = 64  # of a loop that a rank may have left out
 FAILED_IN_XLA = "failed in XLA"  # how a cell may end on a rank, beside "ok" and "error"
@@ -117,47 +116,44 @@ class CellQueue:
 
     Attributes:
       running: by rank, the cell that it is in.
-      queue: the cells that wait, in the order in which they begin.
     """
 
     def __init__(self, num_ranks: int) -> None:
         self.running: list[Cell | None] = [None] * num_ranks
-        self.queue: list[Cell] = []
-        self._incomplete: dict[int, Cell] = {}
-        self._skipped: OrderedDict[int, Skipped] = OrderedDict()
+        self._waiting: dict[int, Cell] = {}  # by seq
+        self._cancelled: deque[int] = deque(maxlen=REMEMBERED)
         self._failed: dict[str, deque[int]] = {}  # by notebook, its last cells that failed
         self._dead: set[int] = set()
 
     def arrive(self, rank: int, spec: CellSpec) -> Skipped | None:
         """A rank has a cell. Returns why it is not to run it, if it is not."""
-        if (why := self._skipped.get(spec.seq) or self._why_skip(spec)) is not None:
-            self._remember(spec.seq, why)
-            return why
-        cell = self._incomplete.setdefault(spec.seq, Cell(spec))
-        cell.arrived.add(rank)
-        if cell.is_complete:
-            del self._incomplete[spec.seq]
-            later = [
-                at
-                for at, other in enumerate(self.queue)
-                if other.spec.owner == spec.owner and other.spec.seq > spec.seq
-            ]
-            self.queue.insert(min(later, default=len(self.queue)), cell)
-        return None
+        if (why := self._why_skip(spec)) is None:
+            self._waiting.setdefault(spec.seq, Cell(spec)).arrived.add(rank)
+        return why
 
     def begin(self) -> list[Cell]:
         """The cells that begin now."""
-        begun, needed = [], set[int]()
-        for cell in list(self.queue):
-            ranks = cell.spec.ranks
-            is_free = needed.isdisjoint(ranks) and not any(self.running[rank] for rank in ranks)
-            if is_free and not self._is_behind(cell):
-                self.queue.remove(cell)
+        begun: list[Cell] = []
+        needed: set[int] = set()  # by cells that are before
+        coming: dict[str, set[int]] = {}  # by notebook, its cells that are on their way
+        for cell in sorted(self._waiting.values(), key=lambda cell: cell.spec.seq):
+            ranks, own = {*cell.spec.ranks}, coming.setdefault(cell.spec.owner, set())
+            if not cell.is_complete:
+                own |= ranks
+                continue
+            is_free = not any(self.running[rank] for rank in ranks)
+            if is_free and needed.isdisjoint(ranks) and own.isdisjoint(ranks):
+                del self._waiting[cell.spec.seq]
                 for rank in ranks:
                     self.running[rank] = cell
                 begun.append(cell)
-            needed.update(ranks)
+            needed |= ranks
         return begun
+
+    def next_of(self, rank: int) -> Cell | None:
+        """The next cell of a rank; one that not all of its ranks have comes last."""
+        mine = [cell for cell in self._waiting.values() if rank in cell.spec.ranks]
+        return min(mine, key=lambda cell: (not cell.is_complete, cell.spec.seq), default=None)
 
     def end(self, rank: int, how: str) -> Cell | None:
         """A rank has ended its cell."""
@@ -169,27 +165,25 @@ class CellQueue:
 
     def over(self, cell: Cell) -> list[tuple[int, int, Skipped]]:
         """A cell has ended on all ranks. Returns (rank, seq, why) of what is skipped after it."""
-        owner, seq = cell.spec.owner, cell.spec.seq
         if cell.refusal is None:
             return []
-        self._failed.setdefault(owner, deque(maxlen=REMEMBERED)).append(seq)
-        return self._skip_queued()
+        failed = self._failed.setdefault(cell.spec.owner, deque(maxlen=REMEMBERED))
+        failed.append(cell.spec.seq)
+        return self._skip()
 
     def cancel(self, seq: int) -> list[tuple[int, int, Skipped]]:
         """Don't run a cell that has not begun; also if it arrives later."""
-        return self._skip(seq, Skipped())
+        self._cancelled.append(seq)
+        return self._skip()
 
     def died(self, rank: int) -> list[tuple[int, int, Skipped]]:
         """What needs this rank is not run."""
         self._dead.add(rank)
-        return self._skip_queued()
-
-    def waiting_cells(self) -> Iterator[Cell]:
-        """Those that have not begun; those that not all of their ranks have are last."""
-        yield from self.queue
-        yield from self._incomplete.values()
+        return self._skip()
 
     def _why_skip(self, spec: CellSpec) -> Skipped | None:
+        if spec.seq in self._cancelled:
+            return Skipped()
         if dead := self._dead.intersection(spec.ranks):
             return Skipped(dead=min(dead))
         if spec.is_skippable:
@@ -198,35 +192,11 @@ class CellQueue:
                     return Skipped(after=failed)
         return None
 
-    def _skip_queued(self) -> list[tuple[int, int, Skipped]]:
-        told = []
-        for cell in list(self.waiting_cells()):
+    def _skip(self) -> list[tuple[int, int, Skipped]]:
+        """What is not to be run any more."""
+        told: list[tuple[int, int, Skipped]] = []
+        for seq, cell in list(self._waiting.items()):
             if (why := self._why_skip(cell.spec)) is not None:
-                told += self._skip(cell.spec.seq, why)
+                del self._waiting[seq]
+                told += [(rank, seq, why) for rank in sorted(cell.arrived)]
         return told
-
-    def _skip(self, seq: int, why: Skipped) -> list[tuple[int, int, Skipped]]:
-        self._remember(seq, why)
-        cell = self._incomplete.pop(seq, None)
-        for queued in self.queue:
-            if queued.spec.seq == seq:
-                cell = queued
-        if cell is None:
-            return []
-        if cell in self.queue:
-            self.queue.remove(cell)
-        return [(rank, seq, why) for rank in sorted(cell.arrived)]
-
-    def _remember(self, seq: int, why: Skipped) -> None:
-        self._skipped[seq] = why
-        if len(self._skipped) > REMEMBERED:
-            self._skipped.popitem(last=False)
-
-    def _is_behind(self, cell: Cell) -> bool:
-        """Whether an earlier cell of its notebook is still on its way to one of its ranks."""
-        return any(
-            other.spec.owner == cell.spec.owner
-            and other.spec.seq < cell.spec.seq
-            and not set(other.spec.ranks).isdisjoint(cell.spec.ranks)
-            for other in self._incomplete.values()
-        )

@@ -20,6 +20,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import astuple
 from threading import get_ident
 from types import FrameType
 from typing import Any
@@ -74,8 +75,7 @@ class Lane:
         self.deferred: BaseException | None = None
         self.signal = 0
         self.count = 0
-        self._programs: dict[Program, int] = {}
-        self._places: dict[Place, int] = {}
+        self._sites: dict[tuple[Program, Place], int] = {}
         sent = map(self.socket.send, iter(self.messages.popleft, None))
         received = map(self.socket.recv, map(BUFFER.__or__, sent))
         self.answers: Iterator[bool] = map(_Answers(agreement.hear).__getitem__, received)
@@ -86,17 +86,13 @@ class Lane:
 
     def announcement(self, program: Program, place: Place, given: int, folded: int) -> bytes:
         """A launch's message; what it refers to is sent before it is returned."""
-        if program not in self._programs:  # if something raises here, it is told again
-            number, signature = len(self._programs), program.signature[:SIGNATURE_CHARS]
-            told = [program.processes, program.fingerprint, program.name, signature]
-            self.socket.send(pack(b"D", [number, *told, program.meets_all]))
-            self._programs[program] = number
-        if place not in self._places:
-            number = len(self._places)
-            self.socket.send(pack(b"P", [number, place.cell, place.line, place.text, place.within]))
-            self._places[place] = number
-        numbers = self._programs[program], self._places[place]
-        return LAUNCH.pack(b"L", *numbers, given, folded)
+        site = self._sites.get((program, place))
+        if site is None:  # if something raises here, it is told again
+            site, signature = len(self._sites), program.signature[:SIGNATURE_CHARS]
+            told = [site, program.processes, program.fingerprint, program.name, signature]
+            self.socket.send(pack(b"S", [*told, program.meets_all, *astuple(place)]))
+            self._sites[program, place] = site
+        return LAUNCH.pack(b"L", site, given, folded)
 
 
 class Guard:

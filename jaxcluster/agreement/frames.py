@@ -4,11 +4,11 @@ A frame is one message. Its first byte says which:
 
     from a rank                                     to a rank
     H  who it is (JSON): rank, lane, name, seq      g  go
-    D  the next program (JSON)                      G  go, as the rank's n-th agreed launch
-    P  the next place (JSON)                        R  refused (JSON)
-    L  launch: program, place, given, folded        W  withdrawn (JSON)
-    W  withdraw                                     J  anything else (JSON)
-    J  anything else (JSON): [method, arguments]    +  a piece of a long one; the last has a "."
+    S  the next site: program and place (JSON)      G  go, as the rank's n-th agreed launch
+    L  launch: site, given, folded                  R  refused (JSON)
+    W  withdraw                                     W  withdrawn (JSON)
+    J  anything else (JSON): [method, arguments]    J  anything else (JSON)
+                                                    +  a piece of a long one; the last has a "."
 
 Ranks connect to a Unix socket. On other hosts than the referee's that is a ``Relay``'s, which sends
 what the ranks of its host say together as one message over TCP.
@@ -29,9 +29,9 @@ from collections.abc import Iterator
 from multiprocessing.connection import Client, Connection
 from typing import Any
 
-LAUNCH = struct.Struct("<cIIQQ")
+LAUNCH = struct.Struct("<cIQQ")
 COUNT = struct.Struct("<cQ")
-BUFFER = 1 << 17  # bytes of a frame, at most
+BUFFER = 120_000  # bytes of a frame, at most; for 128 KiB malloc would ask the kernel each time
 PIECE = 1 << 16  # bytes of a long frame that are sent at once
 AGAIN_S = 0.01  # before it is tried again to send to who has taken no more
 BASE = "base"  # the lane of a rank's control thread

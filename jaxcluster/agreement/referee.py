@@ -10,8 +10,10 @@ A launch is refused only if it is certain that it can't be agreed. Otherwise it 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from jaxcluster.agreement.cellqueue import (
     FAILED_IN_XLA,
@@ -26,10 +28,10 @@ from jaxcluster.agreement.refusals import NOWHERE, Doing, Kind, Place, Program, 
 MAIN = ""  # the lane of a rank's main thread; other threads have a name of their own
 ANY = "*"  # the name of a lane in a rendezvous that all may meet in
 REMEMBERED = 4096  # agreed launches of a rank, and closed cells
+SHOWN = 256  # agreed launches of all
 
 
-@dataclass(frozen=True, slots=True)
-class Go:
+class Go(NamedTuple):
     """Launch now. It is the ``count``-th agreed launch of this rank, in that order.
 
     ``is_alone`` says that no other thread of the rank launches.
@@ -41,8 +43,7 @@ class Go:
     is_alone: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Refuse:
+class Refuse(NamedTuple):
     """Don't launch. ``withdrawn``: the rank has asked for that."""
 
     rank: int
@@ -51,16 +52,14 @@ class Refuse:
     withdrawn: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """Begin a cell."""
 
     rank: int
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
-class Skip:
+class Skip(NamedTuple):
     """Don't begin a cell."""
 
     rank: int
@@ -68,8 +67,7 @@ class Skip:
     why: Skipped
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
+class Closed(NamedTuple):
     """Nothing more is launched in a cell of this rank. One rank ``tells`` the notebook."""
 
     rank: int
@@ -78,8 +76,7 @@ class Closed:
     tells: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Over:
+class Over(NamedTuple):
     """A cell has ended on all of its ranks. ``refusal`` is None if it is ok on all."""
 
     rank: int
@@ -91,8 +88,7 @@ class Over:
 Answer = Go | Refuse | Run | Skip | Closed | Over
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """Announcements with equal keys agree.
 
     ``seq`` is the cell, or 0 if it does not cover the program; ``name`` that of the lane.
@@ -109,8 +105,7 @@ class Key:
         return self.name == MAIN
 
 
-@dataclass(slots=True)
-class Wait:
+class Wait(NamedTuple):
     """A lane that has announced a launch and has no answer. ``seq``: its cell's, 0 for none."""
 
     rank: int
@@ -124,24 +119,7 @@ class Wait:
 Group = dict[int, Wait]  # by rank, in the order in which they came
 
 
-@dataclass(slots=True)
-class Rank:
-    """What is known of one rank.
-
-    ``goes`` counts its agreed launches, and ``numbers`` has their places among all. ``lanes``: its
-    threads that launch, with their names and the cells that started them.
-    """
-
-    rank: int
-    is_dead: bool = False
-    goes: int = 0
-    numbers: dict[int, int] = field(default_factory=dict)
-    lanes: dict[str, tuple[str, int]] = field(default_factory=dict)
-    waits: dict[str, Wait] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Agreed:
+class Agreed(NamedTuple):
     """An agreed launch. Rank ``last`` came last: the others were complete ``late_s`` before."""
 
     number: int
@@ -153,28 +131,48 @@ class Agreed:
     late_s: float
 
 
+class Rank:
+    """What is known of one rank.
+
+    Attributes:
+      goes: how many agreed launches it has; ``made`` has the last of them.
+      lanes: its threads that launch, with their names and the cells that started them.
+    """
+
+    def __init__(self) -> None:
+        self.is_dead = False
+        self.goes = 0
+        self.made: deque[Agreed] = deque(maxlen=REMEMBERED)
+        self.lanes: dict[str, tuple[str, int]] = {}
+        self.waits: dict[str, Wait] = {}
+
+    def agreed(self, count: int) -> Agreed | None:
+        """Its ``count``-th agreed launch, if that is remembered."""
+        before = self.goes - count
+        return self.made[-1 - before] if 0 <= before < len(self.made) else None
+
+
 class Referee:
     """Hears the ranks of one cluster. Each method returns the answers that an event brings.
 
     Attributes:
       cells: the cells that run and wait.
-      last: the last agreed launch.
+      agreed: the last agreed launches.
       wants_tick: call ``tick`` in a moment. A refusal is certain, but other ranks may announce
         something until then, and that shows who is alone with what it does.
     """
 
     def __init__(self, num_ranks: int) -> None:
         self.cells = CellQueue(num_ranks)
-        self.last: Agreed | None = None
+        self.agreed: deque[Agreed] = deque(maxlen=SHOWN)
         self.wants_tick = False
-        self._ranks = [Rank(rank) for rank in range(num_ranks)]
+        self._ranks = [Rank() for _ in range(num_ranks)]
         self._groups: dict[Key, Group] = {}
         self._main_groups = 0
         self._dead: set[int] = set()
         self._closed: dict[int, Refusal] = {}  # by seq; threads may outlive their cell
         self._number = 0
-        self._processes: dict[int, tuple[int, ...]] = {}  # number -> those of the program
-        self._unmade: dict[int, set[int]] = {}  # number -> the ranks that XLA has refused it on
+        self._unmade: dict[Agreed, set[int]] = {}  # the ranks that XLA has refused it on
 
     # ------------------------------------------------------------------ cells
 
@@ -265,13 +263,11 @@ class Referee:
           now: the time, in seconds; for status and reports alone.
         """
         state, seq, covered, name = self._ranks[rank], 0, 0, MAIN
-        if lane == MAIN:
-            cell = self.cells.running[rank]
-            if cell is not None:
-                seq = cell.spec.seq
-                covered = seq if cell.covers(program) else 0
-        else:
+        if lane != MAIN:
             name, seq = state.lanes.get(lane, (lane, 0))
+        elif (cell := self.cells.running[rank]) is not None:
+            seq = cell.spec.seq
+            covered = seq if cell.covers(program) else 0
         if seq and (closed := self._closed.get(seq)) is not None:
             return [Refuse(rank, lane, closed)]
         if program.meets_all:
@@ -280,12 +276,12 @@ class Referee:
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = {}
-            self._main_groups += key.is_main
+            self._main_groups += name == MAIN
         group[rank] = state.waits[lane] = wait = Wait(rank, lane, key, place, seq, now)
         if len(group) == len(program.processes):
-            if lane == MAIN and self._unmade and self._is_torn(group):
+            if self._unmade and lane == MAIN and self._is_torn(group):
                 return self._give_up(group.values(), "torn", ()) + self._settle()
-            return self._go(group, now)
+            return self._go(group, wait)
         return self._settle() if self._is_doubtful(wait) else []
 
     def unmade(self, rank: int, lane: str, count: int) -> list[Answer]:
@@ -294,13 +290,12 @@ class Referee:
         If it has refused a main thread's launch on all ranks, that is an error of the program's.
         Otherwise the other ranks are in a launch that can't end.
         """
-        number = self._ranks[rank].numbers.get(count)
-        if number is None:
+        if (agreed := self._ranks[rank].agreed(count)) is None:
             return []
         if lane == MAIN:
-            self._unmade.setdefault(number, set()).add(rank)
+            self._unmade.setdefault(agreed, set()).add(rank)
             return []
-        processes = self._processes.get(number, (rank,))
+        processes = agreed.program.processes
         refusal = Refusal("torn", (rank,), tuple(self._doing(one) for one in processes))
         _, seq = self._ranks[rank].lanes.get(lane, ("", 0))
         if self._find(seq) is not None:
@@ -317,9 +312,9 @@ class Referee:
     def silent(self) -> list[Answer]:
         """Those others have said nothing for long: they are in a launch that can't end."""
         answers: list[Answer] = []
-        for number, ranks in list(self._unmade.items()):
-            del self._unmade[number]
-            for rank in {*self._processes.get(number, ranks)} - ranks - self._dead:
+        for agreed, ranks in list(self._unmade.items()):
+            del self._unmade[agreed]
+            for rank in {*agreed.program.processes} - ranks - self._dead:
                 if (cell := self.cells.running[rank]) is not None:
                     refusal = Refusal("torn", tuple(sorted(ranks)), self._doing_of(cell))
                     answers += self._close(cell.spec.seq, refusal)
@@ -378,29 +373,26 @@ class Referee:
 
     # ------------------------------------------------------------------ deciding
 
-    def _go(self, group: Group, now: float) -> list[Answer]:
-        """All have announced it."""
-        answers: list[Answer] = []
-        self._number = number = self._number + 1
-        waits = list(group.values())
-        for wait in waits:
-            state = self._ranks[wait.rank]
-            del state.waits[wait.lane]
-            state.goes += 1
-            state.numbers[state.goes] = number
-            state.numbers.pop(state.goes - REMEMBERED, None)
-            answers.append(Go(wait.rank, wait.lane, state.goes, not state.lanes))
-        last = waits[-1]
-        program = last.key.program
+    def _go(self, group: Group, last: Wait) -> list[Answer]:
+        """All have announced it, ``last`` as the last one."""
+        program, place, now = last.key.program, last.place, last.since
         self._drop(last.key)
-        self._processes[number] = program.processes
-        self._processes.pop(number - REMEMBERED, None)
-        if last.key.is_main:
-            for cell in self._running_cells():
-                if cell.spec.seq in {wait.seq for wait in waits}:
-                    cell.launched.append((program, last.place))
-        late_s = last.since - waits[-2].since if len(waits) > 1 else 0.0
-        self.last = Agreed(number, last.seq, program, last.place, now, last.rank, late_s)
+        self._number += 1
+        waits = list(group.values())
+        late_s = now - waits[-2].since if len(waits) > 1 else 0.0
+        agreed = Agreed(self._number, last.seq, program, place, now, last.rank, late_s)
+        self.agreed.append(agreed)
+        answers: list[Answer] = []
+        told = 0  # the cell that knows of it
+        for rank, lane, key, _, seq, _ in waits:
+            state = self._ranks[rank]
+            del state.waits[lane]
+            state.goes += 1
+            state.made.append(agreed)
+            answers.append(Go(rank, lane, state.goes, not state.lanes))
+            if seq != told and key.name == MAIN and (cell := self.cells.running[rank]) is not None:
+                told = seq
+                cell.launched.append((program, place))
         return answers
 
     def _is_doubtful(self, wait: Wait) -> bool:
@@ -491,14 +483,12 @@ class Referee:
             return wait.key in alive or wait.key.program.meets_all  # any thread may free it
         if self._ranks[rank].is_dead or self.cells.running[rank] is not None:
             return not self._ranks[rank].is_dead
-        for cell in self.cells.waiting_cells():
-            if rank in cell.spec.ranks:
-                waits = [self._ranks[one].waits.get(MAIN) for one in cell.spec.ranks]
-                return all(
-                    wait is None or wait.key in alive or wait.key.program.meets_all
-                    for wait in waits
-                )
-        return is_open
+        if (cell := self.cells.next_of(rank)) is None:
+            return is_open
+        waits = [self._ranks[one].waits.get(MAIN) for one in cell.spec.ranks]
+        return all(
+            wait is None or wait.key in alive or wait.key.program.meets_all for wait in waits
+        )
 
     def _waits_for(self, rank: int, others: Group) -> bool:
         """Whether a rank waits in another launch for one of these."""
@@ -581,10 +571,10 @@ class Referee:
         Args:
           spoken: ranks that have told what XLA refused until now.
         """
-        for number, ranks in list(self._unmade.items()):
-            others = {*self._processes.get(number, ranks)} - ranks - self._dead
+        for agreed, ranks in list(self._unmade.items()):
+            others = {*agreed.program.processes} - ranks - self._dead
             if not others:
-                del self._unmade[number]
+                del self._unmade[agreed]
             elif any(rank in spoken for rank in others):
                 return True
         return False

@@ -38,8 +38,10 @@ from jaxcluster.agreement.refusals import Place, Program, Refusal
 
 TICK_S = 0.05  # that other ranks have to announce theirs, once a refusal is certain
 SILENT_S = 5.0  # that ranks have to say something after XLA refused their launch elsewhere
-KEPT = 256  # agreed launches
 KEY = "JAXCLUSTER_REFEREE_KEY"  # in the environment: what relays of other hosts have to know
+
+
+Event = Callable[[], Sequence[core.Answer]]  # of the referee
 
 
 class Connection:
@@ -49,8 +51,7 @@ class Connection:
         self.send = send
         self.rank = -1
         self.lane = ""
-        self.programs: dict[int, Program] = {}
-        self.places: dict[int, Place] = {}
+        self.sites: dict[int, tuple[Program, Place]] = {}
 
 
 class Server:
@@ -71,13 +72,12 @@ class Server:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.referee = core.Referee(num_ranks)
-        self.agreed: deque[core.Agreed] = deque(maxlen=KEPT)
         self._key, self._clock = key, clock
         self._selector = selectors.DefaultSelector()
         self._programs: dict[tuple[tuple[int, ...], int], Program] = {}
         self._connections: dict[tuple[int, str], Connection] = {}
         self._streams: list[Stream] = []
-        self._tick_at = self._silent_at = 0.0
+        self._due: dict[Event, float] = {}  # what the referee is to be told, and when
         self._full: set[Outlet] = set()  # those that something waits in
         self._last_told: tuple[Refusal, bytes] | None = None
         self.port = 0
@@ -102,31 +102,30 @@ class Server:
 
     def step(self, timeout_s: float | None = None) -> None:
         """Wait for messages, and answer those that have come."""
-        if self.referee.wants_tick and not self._tick_at:
-            self._tick_at = self._clock() + TICK_S
-        if not self.referee.is_unsure:
-            self._silent_at = 0.0
-        elif not self._silent_at:
-            self._silent_at = self._clock() + SILENT_S
-        limits = [timeout_s] if timeout_s is not None else []
-        if self._silent_at:
-            limits.append(max(0.0, self._silent_at - self._clock()))
-        if self._tick_at:
-            limits.append(max(0.0, self._tick_at - self._clock()))
+        referee, limits = self.referee, [] if timeout_s is None else [timeout_s]
+        if referee.wants_tick or referee.is_unsure or self._due:
+            self._remember(referee.tick, referee.wants_tick, TICK_S)
+            self._remember(referee.silent, referee.is_unsure, SILENT_S)
+            limits += [max(0.0, at - self._clock()) for at in self._due.values()]
         if self._full:
             limits.append(AGAIN_S)
         for key, _ in self._selector.select(min(limits, default=None)):
             key.data(key.fileobj)
-        self._full = {one for one in self._full if not one.flush()}
-        if self._tick_at and self._clock() >= self._tick_at:
-            self._tick_at = 0.0
-            if self.referee.wants_tick:
-                self._answer(self.referee.tick())
-        if self._silent_at and self._clock() >= self._silent_at:
-            self._silent_at = 0.0
-            self._answer(self.referee.silent())
+        if self._full:
+            self._full = {one for one in self._full if not one.flush()}
+        for what, at in list(self._due.items()):
+            if self._clock() >= at:
+                del self._due[what]
+                self._answer(what())
         for stream in self._streams:
             stream.flush()
+
+    def _remember(self, what: Event, is_wanted: bool, after_s: float) -> None:
+        """Tell the referee so much later that nothing has come, if it still wants to know then."""
+        if is_wanted:
+            self._due.setdefault(what, self._clock() + after_s)
+        else:
+            self._due.pop(what, None)
 
     # ------------------------------------------------------------- connections
 
@@ -191,19 +190,19 @@ class Server:
     def _hear(self, connection: Connection, frame: bytes) -> None:
         kind, rank, lane = frame[:1], connection.rank, connection.lane
         if kind == b"L":
-            _, program, place, given, folded = LAUNCH.unpack(frame)
-            answers = self.referee.launch(
-                rank,
-                lane,
-                connection.programs[program],
-                given=given,
-                folded=folded,
-                place=connection.places[place],
-                now=self._clock(),
+            _, site, given, folded = LAUNCH.unpack(frame)
+            program, place = connection.sites[site]
+            self._answer(
+                self.referee.launch(
+                    rank,
+                    lane,
+                    program,
+                    given=given,
+                    folded=folded,
+                    place=place,
+                    now=self._clock(),
+                )
             )
-            if answers and type(answers[0]) is core.Go and self.referee.last is not None:
-                self.agreed.append(self.referee.last)
-            self._answer(answers)
         elif kind == b"W":
             self._answer(self.referee.withdraw(rank, lane))
         else:
@@ -217,15 +216,11 @@ class Server:
             if connection.lane not in (BASE, core.MAIN):
                 referee.hello(connection.rank, connection.lane, name, seq)
             return
-        if kind == b"D":
-            number, processes, fingerprint, name, signature, meets_all = body
+        if kind == b"S":
+            number, processes, fingerprint, name, signature, meets_all, *place = body
             key = tuple(processes), fingerprint
             program = Program(*key, name, signature, meets_all=meets_all)
-            connection.programs[number] = self._programs.setdefault(key, program)
-            return
-        if kind == b"P":
-            number, *place = body
-            connection.places[number] = Place(*place)
+            connection.sites[number] = self._programs.setdefault(key, program), Place(*place)
             return
         method, *arguments = body
         match method:
@@ -245,36 +240,29 @@ class Server:
 
     def _answer(self, answers: Sequence[core.Answer]) -> None:
         for answer in answers:
-            connection = self._connections.get((answer.rank, getattr(answer, "lane", BASE)))
-            if connection is None:
-                continue  # it has died
-            connection.send(self._frame_of(answer))
+            lane = answer.lane if isinstance(answer, core.Go | core.Refuse) else BASE
+            connection = self._connections.get((answer.rank, lane))
+            if connection is not None:  # else it has died
+                connection.send(self._frame_of(answer))
 
     def look(self, count: int) -> dict[str, Any]:
         """Who waits for whom since when, the last ``count`` agreed launches, who is connected."""
         waits = [
             {
-                "rank": wait.rank,
-                "lane": wait.lane,
-                "seq": wait.seq,
+                **{name: getattr(wait, name) for name in ("rank", "lane", "seq", "since")},
                 "name": wait.key.program.name,
                 "place": asdict(wait.place),
-                "since": wait.since,
                 "missing": missing,
             }
             for wait, missing in self.referee.waits()
         ]
         agreed = [
             {
-                "number": one.number,
-                "seq": one.seq,
+                **{name: getattr(one, name) for name in ("number", "seq", "at", "last", "late_s")},
                 "name": one.program.name,
                 "place": asdict(one.place),
-                "at": one.at,
-                "last": one.last,
-                "late_s": one.late_s,
             }
-            for one in (list(self.agreed)[-count:] if count else ())
+            for one in (list(self.referee.agreed)[-count:] if count else ())
         ]
         running = [cell and cell.spec.seq for cell in self.referee.cells.running]
         ranks = sorted(rank for rank, lane in self._connections if lane == BASE)

@@ -338,7 +338,9 @@ class Schedule:
         goes = [one for one in answers if isinstance(one, core.Go)]
         agreed: dict[int, set[int]] = {}
         for go in goes:
-            number = self.referee._ranks[go.rank].numbers[go.count]
+            made = self.referee._ranks[go.rank].agreed(go.count)
+            assert made is not None
+            number = made.number
             self.number_of[go.rank, go.count] = number
             lane = self.ranks[go.rank].lanes.get(go.lane)
             if lane is None or lane.state != "waits" or lane.op is None:
