@@ -407,42 +407,30 @@ class Referee:
         """Refuse what can't be agreed any more, until nothing of that kind is left."""
         answers: list[Answer] = []
         self.wants_tick = False
-        while self._groups:
-            found = self._refuse_gone(is_patient) or self._refuse_stuck(is_patient)
-            if not found:
-                break
+        while found := self._refuse_lost(is_patient):
             answers += found
         return answers
 
-    def _refuse_gone(self, is_patient: bool) -> list[Answer]:
-        """Refuse launches for which a rank has died, or has ended the cell."""
-        for key, group in self._groups.items():
-            missing = _missing(key, group)
-            if dead := [rank for rank in missing if rank in self._dead]:
-                return self._give_up(group.values(), "died", dead)
-            if not key.is_main:
-                continue  # others may still come to a thread's launch
-            for wait in group.values():
-                cell = self.cells.running[wait.rank]
-                ended = [rank for rank in missing if cell is not None and rank in cell.ended]
-                if not ended:
-                    continue
-                if is_patient and self._may_tell_more([key]):
-                    self.wants_tick = True
-                    continue
-                others = [one for one in missing if one in ended or self._waits_for(one, group)]
-                causes = ended if len(group) >= len(others) else list(group)
-                return self._give_up(group.values(), "ended", causes)
-        return []
-
-    def _refuse_stuck(self, is_patient: bool) -> list[Answer]:
-        """Refuse launches of main threads that wait for each other, so that none can come."""
+    def _refuse_lost(self, is_patient: bool) -> list[Answer]:
+        """Refuse a launch that can't be agreed any more, with those that are its rivals."""
         lost = self._lost()
-        if not lost:
-            return []
+        for key in lost:
+            if dead := self._dead.intersection(_missing(key, self._groups[key])):
+                return self._give_up(self._groups[key].values(), "died", dead)
         if is_patient and self._may_tell_more(lost):
             self.wants_tick = True
             return []
+        for key in lost:
+            if ended := self._ended_without(key):
+                group = self._groups[key]
+                missing = _missing(key, group)
+                others = [one for one in missing if one in ended or self._waits_for(one, group)]
+                causes = ended if len(group) >= len(others) else {*group}
+                return self._give_up(group.values(), "ended", causes)
+        return self._refuse_stuck(lost) if lost else []
+
+    def _refuse_stuck(self, lost: Sequence[Key]) -> list[Answer]:
+        """Refuse launches of main threads that wait for each other, so that none can come."""
         waiting = [rank for key in lost for rank in self._groups[key]]
         for key in lost:
             rivals = [other for other in lost if other.program.processes == key.program.processes]
@@ -450,28 +438,35 @@ class Referee:
                 groups = [self._groups[rival] for rival in rivals]
                 waits = [wait for group in groups for wait in group.values()]
                 return self._give_up(waits, "differs", _minority(groups))
-        first = self._groups[lost[0]].values()
-        if any(self._is_idle(rank) for key in lost for rank in key.program.processes):
-            return self._give_up(first, "idle", waiting)
-        return self._give_up(first, "circle", waiting)
+        is_idle = any(self._is_idle(rank) for key in lost for rank in key.program.processes)
+        kind: Kind = "idle" if is_idle else "circle"
+        return self._give_up(self._groups[lost[0]].values(), kind, waiting)
 
     def _lost(self) -> list[Key]:
-        """The launches of main threads that can't be agreed: all but a least fixpoint."""
-        keys = [key for key in self._groups if key.is_main]
-        alive: set[Key] = set()
-        is_grown = True
-        while is_grown and len(alive) < len(keys):
-            found = [key for key in keys if key not in alive and self._may_fill(key, alive)]
+        """The launches that can't be agreed: all but a least fixpoint."""
+        lost, alive = list(self._groups), set[Key]()
+        while found := [key for key in lost if self._may_fill(key, alive)]:
             alive.update(found)
-            is_grown = bool(found)
-        return [key for key in keys if key not in alive]
+            lost = [key for key in lost if key not in alive]
+        return lost
 
     def _may_fill(self, key: Key, alive: set[Key]) -> bool:
         """Whether all ranks that are missing may still announce this."""
         group = self._groups[key]
-        cells = [self.cells.running[wait.rank] for wait in group.values()]
+        missing = _missing(key, group)
+        if not key.is_main or not self._dead.isdisjoint(missing):
+            return self._dead.isdisjoint(missing)  # to a thread's launch others may still come
+        cells = [self.cells.running[rank] for rank in group]
         is_open = any(cell is None or not cell.spec.is_foreground for cell in cells)
-        return all(self._may_come(rank, alive, is_open) for rank in _missing(key, group))
+        may_come = all(self._may_come(rank, alive, is_open) for rank in missing)
+        return may_come and not self._ended_without(key)
+
+    def _ended_without(self, key: Key) -> set[int]:
+        """The ranks that a main thread's launch needs, and that have ended the cell without it."""
+        group = self._groups[key]
+        cells = [cell for rank in group if (cell := self.cells.running[rank]) is not None]
+        missing = _missing(key, group) if key.is_main else []
+        return {rank for rank in missing if any(rank in cell.ended for cell in cells)}
 
     def _may_come(self, rank: int, alive: set[Key], is_open: bool) -> bool:
         """Whether a rank may announce another launch than the one that it waits in.
@@ -479,16 +474,17 @@ class Referee:
         Args:
           is_open: more cells may be sent to it.
         """
-        if (wait := self._ranks[rank].waits.get(MAIN)) is not None:
-            return wait.key in alive or wait.key.program.meets_all  # any thread may free it
-        if self._ranks[rank].is_dead or self.cells.running[rank] is not None:
-            return not self._ranks[rank].is_dead
-        if (cell := self.cells.next_of(rank)) is None:
-            return is_open
-        waits = [self._ranks[one].waits.get(MAIN) for one in cell.spec.ranks]
-        return all(
-            wait is None or wait.key in alive or wait.key.program.meets_all for wait in waits
-        )
+        if not self._may_go_on(rank, alive):
+            return False
+        if self.cells.running[rank] is not None or MAIN in self._ranks[rank].waits:
+            return True
+        cell = self.cells.next_of(rank)
+        return is_open if cell is None else all(self._may_go_on(r, alive) for r in cell.spec.ranks)
+
+    def _may_go_on(self, rank: int, alive: set[Key]) -> bool:
+        """Whether a rank's main thread works, or what it waits for may come."""
+        wait = self._ranks[rank].waits.get(MAIN)
+        return wait is None or wait.key in alive
 
     def _waits_for(self, rank: int, others: Group) -> bool:
         """Whether a rank waits in another launch for one of these."""

@@ -113,7 +113,9 @@ FAULTS: dict[str, list[tuple[Any, str, Callable[[Any], Any]]]] = {
         )
     ],
     "a death is not noticed": [(Referee, "died", nothing)],
-    "an early end is not noticed": [(Referee, "_refuse_gone", nothing)],
+    "an early end is not noticed": [
+        (Referee, "_ended_without", lambda original: lambda self, key: set())
+    ],
     "circles are not noticed": [(Referee, "_refuse_stuck", nothing)],
     "waits for what waits": [
         (Referee, "_may_come", lambda original: lambda self, rank, alive, is_open: True)
@@ -121,11 +123,11 @@ FAULTS: dict[str, list[tuple[Any, str, Callable[[Any], Any]]]] = {
     "takes who is in a rendezvous for lost": [
         (
             Referee,
-            "_may_come",
+            "_may_go_on",
             lambda original: (
-                lambda self, rank, alive, is_open: (
-                    original(self, rank, alive, is_open)
-                    and ((w := self._ranks[rank].waits.get("")) is None or w.key in alive)
+                lambda self, rank, alive: (
+                    (w := self._ranks[rank].waits.get("")) is None
+                    or (w.key in alive and w.key.is_main)
                 )
             ),
         )
