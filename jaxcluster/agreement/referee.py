@@ -200,8 +200,7 @@ class Referee:
             cell.at_work[rank] = at_work
         answers: list[Answer] = []
         if outcome != "ok":
-            doing = self._doing_of(cell, _failed(rank, outcome))
-            answers += self._close(cell.spec.seq, Refusal("failed", (rank,), doing), cell)
+            answers += self._close_cell(cell, "failed", (rank,), _failed(rank, outcome))
         return answers + self._ended(cell)
 
     def cancel(self, seq: int) -> list[Answer]:
@@ -214,10 +213,9 @@ class Referee:
     def stop(self, seq: int | None = None) -> list[Answer]:
         """Close a cell; None: all that run, and every launch that waits."""
         answers: list[Answer] = []
-        for cell in self._running_cells():
+        for cell in self._cells_of(range(len(self._ranks))):
             if seq in (None, cell.spec.seq):
-                refusal = Refusal("stopped", (), self._doing_of(cell))
-                answers += self._close(cell.spec.seq, refusal)
+                answers += self._close_cell(cell, "stopped")
         if seq is None:
             for wait in [wait for group in self._groups.values() for wait in group.values()]:
                 refusal = Refusal("stopped", (), (self._doing(wait.rank),))
@@ -316,8 +314,7 @@ class Referee:
             del self._unmade[agreed]
             for rank in {*agreed.program.processes} - ranks - self._dead:
                 if (cell := self.cells.running[rank]) is not None:
-                    refusal = Refusal("torn", tuple(sorted(ranks)), self._doing_of(cell))
-                    answers += self._close(cell.spec.seq, refusal)
+                    answers += self._close_cell(cell, "torn", tuple(sorted(ranks)))
         return answers + self._settle()
 
     def withdraw(self, rank: int, lane: str) -> list[Answer]:
@@ -352,9 +349,7 @@ class Referee:
         answers: list[Answer] = [Skip(*one) for one in self.cells.died(rank)]
         cell = self.cells.end(rank, "died")
         if cell is not None:
-            refusal = Refusal("died", (rank,), self._doing_of(cell))
-            answers += self._close(cell.spec.seq, refusal, cell)
-            answers += self._ended(cell)
+            answers += self._close_cell(cell, "died", (rank,)) + self._ended(cell)
         return answers + self._settle()
 
     def tick(self) -> list[Answer]:
@@ -383,15 +378,14 @@ class Referee:
         agreed = Agreed(self._number, last.seq, program, place, now, last.rank, late_s)
         self.agreed.append(agreed)
         answers: list[Answer] = []
-        told = 0  # the cell that knows of it
-        for rank, lane, key, _, seq, _ in waits:
-            state = self._ranks[rank]
-            del state.waits[lane]
+        for wait in waits:
+            state = self._ranks[wait.rank]
+            del state.waits[wait.lane]
             state.goes += 1
             state.made.append(agreed)
-            answers.append(Go(rank, lane, state.goes, not state.lanes))
-            if seq != told and key.name == MAIN and (cell := self.cells.running[rank]) is not None:
-                told = seq
+            answers.append(Go(wait.rank, wait.lane, state.goes, not state.lanes))
+        if last.key.is_main:
+            for cell in self._cells_of(group):
                 cell.launched.append((program, place))
         return answers
 
@@ -456,7 +450,7 @@ class Referee:
         missing = _missing(key, group)
         if not key.is_main or not self._dead.isdisjoint(missing):
             return self._dead.isdisjoint(missing)  # to a thread's launch others may still come
-        cells = [self.cells.running[rank] for rank in group]
+        cells = {self.cells.running[rank] for rank in group}
         is_open = any(cell is None or not cell.spec.is_foreground for cell in cells)
         may_come = all(self._may_come(rank, alive, is_open) for rank in missing)
         return may_come and not self._ended_without(key)
@@ -464,9 +458,8 @@ class Referee:
     def _ended_without(self, key: Key) -> set[int]:
         """The ranks that a main thread's launch needs, and that have ended the cell without it."""
         group = self._groups[key]
-        cells = [cell for rank in group if (cell := self.cells.running[rank]) is not None]
-        missing = _missing(key, group) if key.is_main else []
-        return {rank for rank in missing if any(rank in cell.ended for cell in cells)}
+        ended = {rank for cell in self._cells_of(group) for rank in cell.ended}
+        return ended.intersection(_missing(key, group)) if key.is_main else set()
 
     def _may_come(self, rank: int, alive: set[Key], is_open: bool) -> bool:
         """Whether a rank may announce another launch than the one that it waits in.
@@ -528,12 +521,15 @@ class Referee:
                 refusal = replace(refusal, mixed=found[0], mixed_launches=found[1])
         return refusal
 
-    def _close(self, seq: int, refusal: Refusal, cell: Cell | None = None) -> list[Answer]:
-        """From now on nothing is launched in this cell, nor by threads that it has started.
+    def _close_cell(
+        self, cell: Cell, kind: Kind, causes: tuple[int, ...] = (), *known: Doing
+    ) -> list[Answer]:
+        """As ``_close``, with what its ranks do; of some it is known."""
+        refusal = Refusal(kind, causes, self._doing_of(cell, *known))
+        return self._close(cell.spec.seq, refusal, cell)
 
-        Args:
-          cell: it, if its last rank has just ended it.
-        """
+    def _close(self, seq: int, refusal: Refusal, cell: Cell | None = None) -> list[Answer]:
+        """From now on nothing is launched in this cell, nor by threads that it has started."""
         if not seq or seq in self._closed:
             return []
         self._closed[seq] = refusal
@@ -580,13 +576,14 @@ class Referee:
     def _begin_cells(self) -> list[Answer]:
         return [Run(rank, cell.spec.seq) for cell in self.cells.begin() for rank in cell.spec.ranks]
 
-    def _running_cells(self) -> list[Cell]:
-        found = {cell.spec.seq: cell for cell in self.cells.running if cell is not None}
-        return list(found.values())
+    def _cells_of(self, ranks: Iterable[int]) -> list[Cell]:
+        """The cells that these ranks are in."""
+        found = dict.fromkeys(self.cells.running[rank] for rank in ranks)
+        return [cell for cell in found if cell is not None]
 
     def _find(self, seq: int) -> Cell | None:
         """The cell of this number, if it runs."""
-        return next((cell for cell in self._running_cells() if cell.spec.seq == seq), None)
+        return next((cell for cell in self.cells.running if cell and cell.spec.seq == seq), None)
 
     def _tell(
         self, kind: type[Closed] | type[Over], cell: Cell, refusal: Refusal | None
