@@ -70,9 +70,9 @@ class RankPeer:
 
 def close(server: Server) -> None:
     """Close all sockets of a server that no thread runs."""
-    for key in list(server._selector.get_map().values()):
+    for key in list(server._hub.selector.get_map().values()):
         key.fileobj.close()  # type: ignore[union-attr]
-    server._selector.close()
+    server._hub.selector.close()
 
 
 @contextmanager

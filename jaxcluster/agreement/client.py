@@ -95,16 +95,8 @@ class Lane:
         return LAUNCH.pack(b"L", site, given, folded)
 
 
-class Guard:
+class Guard(functools.partial[Any]):
     """A signal handler that heeds launches: see ``Agreement.guarded``."""
-
-    __slots__ = ("_agreement", "handler")
-
-    def __init__(self, agreement: Agreement, handler: Handler) -> None:
-        self._agreement, self.handler = agreement, handler
-
-    def __call__(self, number: int, frame: FrameType | None) -> Any:
-        return self._agreement.handle(self.handler, number, frame)
 
 
 class _Answers(dict[bytes, bool]):
@@ -148,7 +140,6 @@ class Agreement:
         self._lanes = threading.local()
         self._tasks: Counter[str] = Counter()  # threads that the cell has started
         self._made: list[Record] = []
-        self._last: deque[Record] = deque(maxlen=KEPT)
         self._taken = 0
         self._coming: set[int] = set()  # signals that come again, since they came in a launch
         self._base: socket.socket | None = None
@@ -267,7 +258,7 @@ class Agreement:
 
     def last(self) -> list[Record]:
         """The last launches, oldest first. Any thread."""
-        return [*self._last, *self._made]
+        return [*self._made]
 
     def _lane(self) -> Lane:
         """This thread's connection."""
@@ -293,7 +284,7 @@ class Agreement:
                 " which spans processes: it shares the rank's connections. Launch it on the rank, "
                 "and give the child numpy arrays."
             )
-        if len(self._made) >= KEPT:
+        if len(self._made) >= 2 * KEPT:
             self._drain()
         place, is_agreed, folded = self._place_of(caller), True, 0
         count, value = lane.folds.get(program.processes, (0, 0))
@@ -337,9 +328,8 @@ class Agreement:
             self._taken += 1
 
     def _drain(self) -> None:
-        while self._made:
+        while len(self._made) > KEPT:
             record = self._made.pop(0)
-            self._last.append(record)
             self._taken += record[-1]
 
     def hear(self, frame: bytes) -> bool:
@@ -379,14 +369,14 @@ class Agreement:
         raised in its place, or after it, if "go" was on its way. A signal that came in a launch is
         handled a moment later: what was launched has no name yet, and its inputs may be donated.
         """
-        return Guard(self, handler)
+        return Guard(self.handle, handler)
 
     def guard_signals(self) -> None:
         """From now on handlers that are set are guarded; who reads one gets it as it was set."""
         set_handler, get_handler = signal.signal, signal.getsignal
 
         def plain(handler: Any) -> Any:
-            return handler.handler if type(handler) is Guard else handler
+            return handler.args[0] if type(handler) is Guard else handler
 
         @functools.wraps(set_handler)
         def set_guarded(signalnum: int, handler: Any) -> Any:

@@ -17,6 +17,7 @@ what the ranks of its host say together as one message over TCP.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import marshal
 import os
@@ -25,7 +26,7 @@ import socket
 import struct
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Client, Connection
 from typing import Any
 
@@ -35,6 +36,7 @@ BUFFER = 120_000  # bytes of a frame, at most; for 128 KiB malloc would ask the 
 PIECE = 1 << 16  # bytes of a long frame that are sent at once
 AGAIN_S = 0.01  # before it is tried again to send to who has taken no more
 BASE = "base"  # the lane of a rank's control thread
+Send = Callable[[bytes], None]
 
 
 def pack(kind: bytes, body: Any) -> bytes:
@@ -79,28 +81,78 @@ def whole(frame: bytes, peer: socket.socket) -> bytes:
 
 
 class Outlet:
-    """The way to one rank's thread. What it takes no more of, as when it is suspended, waits."""
+    """The way to one rank's thread. What it takes no more of, as when it is suspended, waits.
 
-    def __init__(self, peer: socket.socket) -> None:
-        self._peer = peer
+    Args:
+      full: has those in which something waits.
+    """
+
+    def __init__(self, peer: socket.socket, full: set[Outlet]) -> None:
+        self._peer, self._full = peer, full
         self._queue: deque[bytes] = deque()
 
-    def send(self, *frames: bytes) -> bool:
-        """As ``flush``, with these."""
-        self._queue += frames
-        return self.flush()
+    def send(self, frame: bytes) -> None:
+        """Send it once what was queued before is sent."""
+        self._queue.append(frame)
+        self.flush()
 
-    def flush(self) -> bool:
-        """Whether nothing waits: all is sent, or the peer is gone."""
+    def flush(self) -> None:
+        """Send what is queued, as far as the peer takes it."""
         try:
             while self._queue:
                 self._peer.send(self._queue[0], socket.MSG_DONTWAIT)
                 self._queue.popleft()
         except BlockingIOError:
-            return False
-        except OSError:
+            self._full.add(self)
+            return
+        except OSError:  # the peer is gone
             self._queue.clear()
-        return True
+        self._full.discard(self)
+
+
+class Hub:
+    """Hears the threads of this host's ranks, which connect to a Unix socket.
+
+    Args:
+      path: of the socket.
+      join: called with what sends frames to a thread that has connected. Returns what hears its
+        frames; b"" is its end.
+    """
+
+    def __init__(self, path: str, join: Callable[[Send], Send]) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.peers: set[socket.socket] = set()
+        self._join = join
+        self._full: set[Outlet] = set()
+        self._listener = listen(path)
+        self.selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def step(self, timeout_s: float | None) -> None:
+        """Wait for frames, and hear those that have come."""
+        limits = [one for one in (timeout_s, AGAIN_S if self._full else None) if one is not None]
+        for key, _ in self.selector.select(min(limits, default=None)):
+            key.data()
+        for outlet in [*self._full]:
+            outlet.flush()
+
+    def close(self) -> None:
+        """Close the socket and all connections."""
+        for peer in (self._listener, *self.peers):
+            peer.close()
+
+    def _accept(self) -> None:
+        peer, _ = self._listener.accept()
+        hear = self._join(Outlet(peer, self._full).send)
+        self.peers.add(peer)
+
+        def read() -> None:
+            if not (frame := receive(peer)):
+                self.selector.unregister(peer)
+                self.peers.remove(peer)
+                peer.close()
+            hear(frame)
+
+        self.selector.register(peer, selectors.EVENT_READ, read)
 
 
 class Stream:
@@ -147,48 +199,29 @@ class Relay:
 
     def __init__(self, path: str, address: tuple[str, int], key: str) -> None:
         self._stream = Stream(Client(address, authkey=key.encode()))
-        self._peers: list[tuple[socket.socket, Outlet]] = []
-        self._full: set[Outlet] = set()
+        self._outlets: list[Send] = []
         self._is_connected = True
-        self._selector = selectors.DefaultSelector()
-        self._listener = listen(path)
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        self._selector.register(self._stream.connection, selectors.EVENT_READ, self._deliver)
+        self._hub = Hub(path, self._join)
+        self._hub.selector.register(self._stream.connection, selectors.EVENT_READ, self._deliver)
         threading.Thread(target=self._run, name="jaxcluster-relay", daemon=True).start()
 
     def serves(self) -> bool:
         """Whether a thread of a rank is connected, and the referee is there."""
-        return self._is_connected and any(peer.fileno() >= 0 for peer, _ in self._peers)
+        return self._is_connected and bool(self._hub.peers)
 
     def _run(self) -> None:
         with contextlib.suppress(OSError, EOFError):
             while True:
-                for key, _ in self._selector.select(AGAIN_S if self._full else None):
-                    key.data()
-                self._full = {one for one in self._full if not one.flush()}
+                self._hub.step(None)
                 self._stream.flush()
         self._is_connected = False
         self._stream.connection.close()
-        self._listener.close()
-        for peer, _ in self._peers:
-            peer.close()
+        self._hub.close()
 
-    def _accept(self) -> None:
-        peer, _ = self._listener.accept()
-        number = len(self._peers)
-        self._peers.append((peer, Outlet(peer)))
-
-        def read() -> None:
-            frame = receive(peer)
-            self._stream.queue(number, frame)
-            if not frame:
-                self._selector.unregister(peer)
-                peer.close()
-
-        self._selector.register(peer, selectors.EVENT_READ, read)
+    def _join(self, send: Send) -> Send:
+        self._outlets.append(send)
+        return functools.partial(self._stream.queue, len(self._outlets) - 1)
 
     def _deliver(self) -> None:
         for number, frame in self._stream.receive():
-            outlet = self._peers[number][1]
-            if not outlet.send(frame):
-                self._full.add(outlet)
+            self._outlets[number](frame)

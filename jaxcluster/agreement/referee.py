@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from jaxcluster.agreement.cellqueue import (
@@ -31,7 +31,8 @@ REMEMBERED = 4096  # agreed launches of a rank, and closed cells
 SHOWN = 256  # agreed launches of all
 
 
-class Go(NamedTuple):
+@dataclass(slots=True)
+class Go:
     """Launch now. It is the ``count``-th agreed launch of this rank, in that order.
 
     ``is_alone`` says that no other thread of the rank launches.

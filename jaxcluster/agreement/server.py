@@ -10,10 +10,8 @@ import contextlib
 import functools
 import json
 import selectors
-import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from multiprocessing import AuthenticationError
@@ -22,18 +20,7 @@ from typing import Any
 
 from jaxcluster.agreement import referee as core
 from jaxcluster.agreement.cellqueue import CellSpec
-from jaxcluster.agreement.frames import (
-    AGAIN_S,
-    BASE,
-    COUNT,
-    LAUNCH,
-    Outlet,
-    Stream,
-    listen,
-    pack,
-    pieces,
-    receive,
-)
+from jaxcluster.agreement.frames import BASE, COUNT, LAUNCH, Hub, Send, Stream, pack, pieces
 from jaxcluster.agreement.refusals import Place, Program, Refusal
 
 TICK_S = 0.05  # that other ranks have to announce theirs, once a refusal is certain
@@ -47,11 +34,15 @@ Event = Callable[[], Sequence[core.Answer]]  # of the referee
 class Connection:
     """One thread of a rank, connected directly or through a relay."""
 
-    def __init__(self, send: Callable[[bytes], object]) -> None:
-        self.send = send
+    def __init__(self, send: Send) -> None:
+        self._send = send
         self.rank = -1
         self.lane = ""
         self.sites: dict[int, tuple[Program, Place]] = {}
+
+    def send(self, frame: bytes) -> None:
+        for piece in pieces(frame):
+            self._send(piece)
 
 
 class Server:
@@ -73,15 +64,13 @@ class Server:
     ) -> None:
         self.referee = core.Referee(num_ranks)
         self._key, self._clock = key, clock
-        self._selector = selectors.DefaultSelector()
+        self._hub = Hub(path, self._join)
         self._programs: dict[tuple[tuple[int, ...], int], Program] = {}
         self._connections: dict[tuple[int, str], Connection] = {}
         self._streams: list[Stream] = []
         self._due: dict[Event, float] = {}  # what the referee is to be told, and when
-        self._full: set[Outlet] = set()  # those that something waits in
         self._last_told: tuple[Refusal, bytes] | None = None
         self.port = 0
-        self._selector.register(listen(path), selectors.EVENT_READ, self._accept)
 
     def listen(self, address: str) -> None:
         """Hear relays of other hosts at this address, too; at ``port``."""
@@ -107,12 +96,7 @@ class Server:
             self._remember(referee.tick, referee.wants_tick, TICK_S)
             self._remember(referee.silent, referee.is_unsure, SILENT_S)
             limits += [max(0.0, at - self._clock()) for at in self._due.values()]
-        if self._full:
-            limits.append(AGAIN_S)
-        for key, _ in self._selector.select(min(limits, default=None)):
-            key.data(key.fileobj)
-        if self._full:
-            self._full = {one for one in self._full if not one.flush()}
+        self._hub.step(min(limits, default=None))
         for what, at in list(self._due.items()):
             if self._clock() >= at:
                 del self._due[what]
@@ -129,25 +113,8 @@ class Server:
 
     # ------------------------------------------------------------- connections
 
-    def _accept(self, listener: socket.socket) -> None:
-        peer, _ = listener.accept()
-        outlet = Outlet(peer)
-
-        def send(frame: bytes) -> None:
-            if not outlet.send(*pieces(frame)):
-                self._full.add(outlet)
-
-        connection = Connection(send)
-
-        def read(peer: socket.socket) -> None:
-            if frame := receive(peer):
-                self._hear(connection, frame)
-                return
-            self._selector.unregister(peer)
-            peer.close()
-            self._lost(connection)
-
-        self._selector.register(peer, selectors.EVENT_READ, read)
+    def _join(self, send: Send) -> Send:
+        return functools.partial(self._hear, Connection(send))
 
     def _accept_relays(self, listener: Listener) -> None:
         """A thread's loop: who does not know the key does not keep the referee waiting."""
@@ -156,26 +123,23 @@ class Server:
                 self._add_relay(Stream(listener.accept()))
 
     def _add_relay(self, stream: Stream) -> None:
-        connections: dict[int, Connection] = {}
+        threads: dict[int, Send] = {}
         self._streams.append(stream)
 
-        def read(_: object) -> None:
+        def read() -> None:
             try:
                 frames = stream.receive()
             except (OSError, EOFError):
-                self._selector.unregister(stream.connection)
+                self._hub.selector.unregister(stream.connection)
                 self._streams.remove(stream)
                 stream.connection.close()
-                frames = [(number, b"") for number in connections]
+                frames = [(number, b"") for number in threads]
             for number, frame in frames:
-                if number not in connections:
-                    connections[number] = Connection(functools.partial(_queue, stream, number))
-                if frame:
-                    self._hear(connections[number], frame)
-                else:
-                    self._lost(connections.pop(number))
+                if number not in threads:
+                    threads[number] = self._join(functools.partial(stream.queue, number))
+                (threads[number] if frame else threads.pop(number))(frame)
 
-        self._selector.register(stream.connection, selectors.EVENT_READ, read)
+        self._hub.selector.register(stream.connection, selectors.EVENT_READ, read)
 
     def _lost(self, connection: Connection) -> None:
         if self._connections.pop((connection.rank, connection.lane), None) is None:
@@ -203,6 +167,8 @@ class Server:
                     now=self._clock(),
                 )
             )
+        elif not frame:
+            self._lost(connection)
         elif kind == b"W":
             self._answer(self.referee.withdraw(rank, lane))
         else:
@@ -298,11 +264,6 @@ class Server:
         if self._last_told is None or self._last_told[0] is not refusal:
             self._last_told = refusal, _json(refusal.plain())
         return self._last_told[1]
-
-
-def _queue(stream: Stream, number: int, frame: bytes) -> None:
-    for piece in pieces(frame):
-        stream.queue(number, piece)
 
 
 def _json(body: Any) -> bytes:

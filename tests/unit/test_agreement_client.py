@@ -136,7 +136,7 @@ def test_other_values_of_the_hosts_are_refused(rank: Rank) -> None:
 
 def test_where_the_referee_is_gone_nothing_is_launched(rank: Rank) -> None:
     connection = until(lambda: rank.server._connections.get((0, "")), "it is known")
-    socket = connection.send.__closure__[0].cell_contents._peer  # type: ignore[attr-defined]
+    socket = connection._send.__self__._peer  # type: ignore[attr-defined]
     rank.later(lambda: socket.shutdown(2))
     with pytest.raises(ConnectionError, match="The referee is gone"):
         rank.launch()

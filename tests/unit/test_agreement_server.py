@@ -48,7 +48,7 @@ class Made:
         ready = True
         while ready:
             self.server.step(0)
-            ready = bool(self.server._selector.select(0))
+            ready = bool(self.server._hub.selector.select(0))
 
     def begin(self, seq: int, *ranks: int) -> None:
         for rank in ranks:
