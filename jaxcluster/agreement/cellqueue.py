@@ -135,14 +135,11 @@ class CellQueue:
         """The cells that begin now."""
         begun: list[Cell] = []
         needed: set[int] = set()  # by cells that are before
-        coming: dict[str, set[int]] = {}  # by notebook, its cells that are on their way
-        for cell in sorted(self._waiting.values(), key=lambda cell: cell.spec.seq):
-            ranks, own = {*cell.spec.ranks}, coming.setdefault(cell.spec.owner, set())
-            if not cell.is_complete:
-                own |= ranks
+        for cell in list(self._waiting.values()):
+            ranks = {*cell.spec.ranks}
+            if not cell.is_complete or self._is_behind(cell):
                 continue
-            is_free = not any(self.running[rank] for rank in ranks)
-            if is_free and needed.isdisjoint(ranks) and own.isdisjoint(ranks):
+            if needed.isdisjoint(ranks) and not any(self.running[rank] for rank in ranks):
                 del self._waiting[cell.spec.seq]
                 for rank in ranks:
                     self.running[rank] = cell
@@ -153,7 +150,7 @@ class CellQueue:
     def next_of(self, rank: int) -> Cell | None:
         """The next cell of a rank; one that not all of its ranks have comes last."""
         mine = [cell for cell in self._waiting.values() if rank in cell.spec.ranks]
-        return min(mine, key=lambda cell: (not cell.is_complete, cell.spec.seq), default=None)
+        return min(mine, key=lambda cell: not cell.is_complete, default=None)
 
     def end(self, rank: int, how: str) -> Cell | None:
         """A rank has ended its cell."""
@@ -180,6 +177,15 @@ class CellQueue:
         """What needs this rank is not run."""
         self._dead.add(rank)
         return self._skip()
+
+    def _is_behind(self, cell: Cell) -> bool:
+        """Whether an earlier cell of its notebook, which needs one of its ranks, waits too."""
+        return any(
+            other.spec.owner == cell.spec.owner
+            and other.spec.seq < cell.spec.seq
+            and not {*other.spec.ranks}.isdisjoint(cell.spec.ranks)
+            for other in self._waiting.values()
+        )
 
     def _why_skip(self, spec: CellSpec) -> Skipped | None:
         if spec.seq in self._cancelled:
