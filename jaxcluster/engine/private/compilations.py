@@ -49,7 +49,8 @@ def keep_compiled(folder: CompiledFolder) -> bool:
             if name is not None and (kept := folder.read(name)) is not None:
                 text, _, serialized = kept.partition(b"\n")
                 executable = backend.deserialize_executable(serialized, device_list, options)
-                loaded.note(executable, programs.Text.parse(json.loads(text)))
+                read = functools.partial(_read, folder, name)
+                loaded.note(executable, programs.Text.parse(json.loads(text)), read)
         if executable is not None:
             return executable
         given = backend, module, devices, options, callbacks, device_list
@@ -65,6 +66,7 @@ def keep_compiled(folder: CompiledFolder) -> bool:
                 folder.write(name, make)
         return executable
 
+    loaded.serialize_as_loaded()
     compiler.compile_or_get_cached = compile_or_get_cached  # type: ignore[assignment]
     _kept = folder
     return True
@@ -80,9 +82,15 @@ def can_keep() -> bool:
         compilation_cache: ("get_cache_key",),
         config: ("enable_compilation_cache", *OTHERS),
         _jax.LoadedExecutable: ("serialize",),
-        _jax.Client: ("deserialize_executable",),
+        _jax.Client: ("deserialize_executable", "serialize_executable"),
     }
     return all(hasattr(owner, name) for owner, each in names.items() for name in each)
+
+
+def _read(folder: CompiledFolder, name: str) -> bytes | None:
+    """An executable's bytes as they were kept; None if they are gone."""
+    kept = folder.read(name)
+    return kept and kept.partition(b"\n")[2]
 
 
 def _name(backend: Any, module: Any, devices: Any, options: Any) -> str | None:

@@ -7,29 +7,59 @@ to each is kept here, until another program is compiled or loaded while nothing 
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from jaxcluster.engine.arrays import is_ready
 
 
 class Loaded(NamedTuple):
-    """An executable, and what was noted of its text (``programs.Text``) if it was loaded."""
+    """An executable; if it was loaded, what was noted of its text, and what reads its bytes."""
 
     executable: Any
     text: Any = None
+    read: Callable[[], bytes | None] = lambda: None
 
 
 _loaded: dict[int, Loaded] = {}  # by id, as they take no weak references
 
 
-def note(executable: Any, text: Any = None) -> None:
+def note(executable: Any, *loaded: Any) -> None:
     """Keep an executable until nobody else has it, nothing runs, and another one comes."""
     unused = [number for number, one in list(_loaded.items()) if _references(one) <= _OURS]
     if unused and all(map(is_ready, sys.modules["jax"].live_arrays())):
         for number in unused:
             _loaded.pop(number, None)
-    _loaded.setdefault(id(executable), Loaded(executable, text))
+    _loaded.setdefault(id(executable), Loaded(executable, *loaded))
+
+
+def serialize_as_loaded() -> None:
+    """Have executables that were loaded serialized as the bytes that they were loaded from.
+
+    On CPU XLA's own bytes of one that was loaded lack its machine code, and nobody notices before
+    they are run ("Function wrapped_sine not found", jaxlib 0.10.2 and 0.12).
+    """
+    from jax._src.lib import _jax
+
+    of_executable: Any = _jax.LoadedExecutable.serialize
+    of_client: Any = _jax.Client.serialize_executable
+
+    @functools.wraps(of_executable)
+    def serialize(self: Any) -> Any:
+        return _bytes_of(self) or of_executable(self)
+
+    @functools.wraps(of_client)
+    def serialize_executable(self: Any, executable: Any) -> Any:
+        return _bytes_of(executable) or of_client(self, executable)
+
+    _jax.LoadedExecutable.serialize = serialize  # type: ignore[method-assign]
+    _jax.Client.serialize_executable = serialize_executable
+
+
+def _bytes_of(executable: Any) -> bytes | None:
+    return _loaded.get(id(executable), Loaded(None)).read()
 
 
 def text_of(executable: Any) -> Any:

@@ -31,7 +31,9 @@ WHY_CHARS = 200
 
 
 class NoRoom(Exception):
-    """No place has room for it."""
+    """No place has room for it, or all places were removed, since nobody waits for it any more."""
+
+    hint = ""  # the error is expected, and not logged
 
 
 class Pickled:
