@@ -54,7 +54,7 @@ def serialize_as_loaded() -> None:
     def serialize_executable(self: Any, executable: Any) -> Any:
         return _bytes_of(executable) or of_client(self, executable)
 
-    _jax.LoadedExecutable.serialize = serialize  # type: ignore[method-assign]
+    _jax.LoadedExecutable.serialize = serialize
     _jax.Client.serialize_executable = serialize_executable
 
 
