@@ -26,8 +26,8 @@ COMMANDS: dict[str, str] = {
     "mesh": "%jaxcluster status --mesh",
     "history": "%jaxcluster outputs --history",
     "use": "%jaxcluster attach NAME has this notebook's cells run there.",
-    "recovery": "New processes come before the next cell. To be asked instead, type in Python: "
-    "jaxcluster.current().recovery = 'ask'",
+    "recovery": "New processes come before the next cell. To wait for %jaxcluster restart instead: "
+    "jaxcluster.current().recovery = 'never'",
     "journal": "%jaxcluster report shows the last launches of a cell that went wrong.",
     "profile": "A cell is profiled from its beginning: %%spmd --profile FOLDER",
 }

@@ -28,9 +28,7 @@ UNTOUCHED = "Nothing was restored: all ranks keep the variables they have."
 class Folder:
     """A checkpoint's folder, which all ranks see."""
 
-    hint = (
-        "Free some space there, or name another folder: %jaxcluster checkpoint NAME --folder PATH"
-    )
+    hint = "Free some space there, and type it again."
 
     def __init__(self, path: Path) -> None:
         self.path = path

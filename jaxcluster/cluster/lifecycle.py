@@ -252,7 +252,7 @@ class Lifecycle(abc.ABC):
     @recovery.setter
     def recovery(self, mode: RecoveryMode) -> None:
         if mode not in get_args(RecoveryMode):
-            raise UsageError(f"recovery must be 'auto', 'ask' or 'never', not {mode!r}.")
+            raise UsageError(f"recovery must be 'auto' or 'never', not {mode!r}.")
         self._recovery = mode
         events.tell()
 

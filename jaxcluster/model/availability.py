@@ -11,7 +11,7 @@ from jaxcluster.ranks import name_ranks
 from jaxcluster.wire import Death
 from jaxcluster.wire.forks import STOPPED
 
-RecoveryMode = Literal["auto", "ask", "never"]
+RecoveryMode = Literal["auto", "never"]
 """Whether lost ranks are replaced at once, when the user says so, or never."""
 
 

@@ -122,8 +122,8 @@ def test_twice_in_a_row(ranks: jaxcluster.Cluster) -> None:
         ranks.run(SETUP, show=False)
 
 
-def test_recovery_waits_when_it_is_set_to_ask(ranks: jaxcluster.Cluster) -> None:
-    ranks.recovery = "ask"
+def test_a_recovery_waits_if_it_is_set_to_never(ranks: jaxcluster.Cluster) -> None:
+    ranks.recovery = "never"
     send_signal(ranks, 1)
     until(lambda: 1 in ranks.dead, "word of the death", 5)
     with pytest.raises(RankDied) as caught:

@@ -111,7 +111,7 @@ def kill(cluster: jaxcluster.Cluster, rank: int) -> str:
 # ---------------------------------------------------------------------- restart
 
 
-@pytest.mark.promise("New processes")
+@pytest.mark.promise("What needs new processes")
 def test_a_restart_brings_all_back(ranks: jaxcluster.Cluster) -> None:
     for _ in range(2):
         told = ranks.restart()
@@ -124,7 +124,7 @@ def test_a_restart_brings_all_back(ranks: jaxcluster.Cluster) -> None:
         ranks.run("g", show=False)
 
 
-@pytest.mark.promise("New processes")
+@pytest.mark.promise("What needs new processes")
 def test_ranks_that_are_stuck_in_xla_are_saved(ranks: jaxcluster.Cluster) -> None:
     with pytest.raises(JaxClusterError):
         ranks.run(HANG, timeout_s=1, show=False)
@@ -160,7 +160,7 @@ def test_settings_of_cells_are_there_again(pair: jaxcluster.Cluster, tmp_path: P
     assert "raise ValueError('here')" in shown
 
 
-@pytest.mark.promise("New processes")
+@pytest.mark.promise("What needs new processes")
 def test_where_no_place_has_room_nothing_is_ended(
     pair: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,7 +193,7 @@ def test_large_arrays_go_to_disk_where_memory_is_small(
 # ---------------------------------------------------------------------- deaths
 
 
-@pytest.mark.promise("New processes")
+@pytest.mark.promise("What needs new processes")
 @pytest.mark.parametrize("rank", [0, 2])
 def test_after_a_death_the_others_keep_their_values(ranks: jaxcluster.Cluster, rank: int) -> None:
     told = kill(ranks, rank)
@@ -220,7 +220,7 @@ def test_after_a_death_the_others_keep_their_values(ranks: jaxcluster.Cluster, r
     check(ranks)
 
 
-@pytest.mark.promise("New processes")
+@pytest.mark.promise("What needs new processes")
 def test_a_death_in_a_cell_costs_no_other_rank_its_values(ranks: jaxcluster.Cluster) -> None:
     with pytest.raises(RankDied):
         ranks.run(
@@ -241,7 +241,7 @@ def test_a_death_while_new_processes_load_costs_a_second_try(pair: jaxcluster.Cl
     check(pair)
 
 
-@pytest.mark.promise("New processes")
+@pytest.mark.promise("What needs new processes")
 def test_deaths_at_any_moment_lose_nothing_that_was_promised(
     pair: jaxcluster.Cluster, tmp_path: Path
 ) -> None:
@@ -306,7 +306,7 @@ def kill_if_there(cluster: jaxcluster.Cluster, rank: int) -> None:
 # ---------------------------------------------------------------------- another number of ranks
 
 
-@pytest.mark.promise("Another number of ranks")
+@pytest.mark.promise("What needs new processes")
 def test_arrays_are_cut_for_the_ranks_that_there_are(ranks: jaxcluster.Cluster) -> None:
     each = len(ranks.record.devices[0].devices)
     for count in (2, 4, 3, 1, 4):
@@ -413,7 +413,7 @@ def test_a_checkpoint_that_others_could_write_is_refused(
 # ---------------------------------------------------------------------- autosave
 
 
-@pytest.mark.promise("New processes")
+@pytest.mark.promise("What needs new processes")
 def test_with_autosave_a_death_costs_the_running_cell(pair: jaxcluster.Cluster) -> None:
     pair.set_autosave(is_on=True)
     for turn in range(3):

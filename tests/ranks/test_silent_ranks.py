@@ -172,7 +172,7 @@ def test_a_timeout_replaces_it_too(ranks: jaxcluster.Cluster) -> None:
 
 
 def test_where_nothing_is_replaced_unasked_it_is_offered(ranks: jaxcluster.Cluster) -> None:
-    ranks.recovery = "ask"
+    ranks.recovery = "never"
     carried = Carried(ranks, KEEPS_THE_GIL)
     until(silent(ranks, 1), "rank 1 answers nothing")
     carried.cell.stop()
