@@ -148,7 +148,7 @@ def test_a_profile_s_template_is_used_and_its_job_is_deleted(site: Site) -> None
 
 def test_a_job_that_stays_in_the_queue_is_deleted_at_the_timeout(site: Site) -> None:
     told = refused(site.launch(IPP("pbs")), timeout_s=6)
-    assert told.startswith("0 of 1 hosts were ready within 6 s. python")
+    assert told.startswith("0 of 1 hosts were ready within 6 s. No agent on the hosts yet")
     assert "ipcluster start --engines pbs" in told
     assert site.words("deleted") == ["42"]
 

