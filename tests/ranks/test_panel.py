@@ -506,8 +506,8 @@ def test_stopping_the_cluster_under_a_cell_ends_the_cell(open_notebook: Open) ->
 
 def test_a_restart_by_another_notebook_is_no_death(open_notebook: Open) -> None:
     first, second = open_notebook(), open_notebook()
-    first.ok("%jaxcluster start -n 2 --name shared")
-    second.ok("%jaxcluster attach shared")
+    first.ok("%jaxcluster start -n 2 --name lent")
+    second.ok("%jaxcluster attach lent")
     page = Page(second)
     page.hello()
     cell = running(second, "import time\ntime.sleep(60)", "ended")
@@ -515,7 +515,7 @@ def test_a_restart_by_another_notebook_is_no_death(open_notebook: Open) -> None:
     second.wait(cell)
     report = page.until(lambda state: state["report"], "its end")["report"]
     assert (report["title"], report["culprits"]) == ("The cluster was restarted", [])
-    assert report["lines"][-1] == "%jaxcluster attach shared connects to its new processes."
+    assert report["lines"][-1] == "%jaxcluster attach lent connects to its new processes."
     assert "died" not in " ".join(report["lines"])
     assert any("the cluster was restarted" in rank["note"] for rank in page.state["ranks"])
     first.ok("%jaxcluster stop")
