@@ -51,6 +51,7 @@ OPTIONS: dict[str, str] = {
         "Only a start takes it. Type this on the machine that started the cluster, for example "
         "by ssh: see docs/launchers.md."
     ),
+    "--sbatch": "Jobs are made by salloc now: --salloc OPTION passes an option of its own.",
     "--orbax": "Orbax works in a %%spmd cell as in a script: see docs/how-to/checkpoints.md",
     "--as-written": "Run the cells, then type: %jaxcluster export train.py",
     "--trace": "The script can do it: "

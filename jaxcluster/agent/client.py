@@ -194,7 +194,7 @@ class Connection:
       state: of the connection.
       since: when it became that, by ``time.monotonic``.
       why: why it has ended or was refused.
-      on_event: called on the thread with what it tells unasked; with ``forks.Lost`` at last.
+      on_event: called on the thread with each event of the agent; at last with ``forks.Lost``.
     """
 
     def __init__(self, agents: Agents, endpoint: str, key: str, name: str) -> None:

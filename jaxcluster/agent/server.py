@@ -15,7 +15,7 @@ first frame of a message says to whom:
             answers go to who has asked
     agent   one of ``requests``, or of ``wire.forks`` for the processes here; data behind it
 
-What it tells unasked, as the ends of processes, goes to all clients as ``event``.
+It sends events, such as the ends of processes, to all clients as ``event``.
 
 A process to be spawned with ``"inherit": true`` gets the host's own environment under its ``env``;
 what this agent's own launcher set to number its processes is left out.
@@ -23,7 +23,7 @@ what this agent's own launcher set to number its processes is left out.
 When a client's session is full, the agent stops reading what ranks send to that client until it is
 no more; the ranks' sockets fill up and the ranks wait.
 
-It ends, with all that it has started, when it is told to, and
+It ends, with all that it has started, on a request, and
 
 - on another host, when its standard input ends (``--owner-stdin``), where it is detached as soon as
   nobody is connected; and when no client with its owner's key has been connected for the time of

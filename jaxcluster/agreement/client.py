@@ -87,7 +87,7 @@ class Lane:
     def announcement(self, program: Program, place: Place, given: int, folded: int) -> bytes:
         """A launch's message; what it refers to is sent before it is returned."""
         site = self._sites.get((program, place))
-        if site is None:  # if something raises here, it is told again
+        if site is None:  # an error here only sends it once more
             site, signature = len(self._sites), program.signature[:SIGNATURE_CHARS]
             told = [site, program.processes, program.fingerprint, program.name, signature]
             self.socket.send(pack(b"S", [*told, program.meets_all, *astuple(place)]))

@@ -92,7 +92,7 @@ class Outlet:
         self._queue: deque[bytes] = deque()
 
     def send(self, frame: bytes) -> None:
-        """Send it once what was queued before is sent."""
+        """Send it after all that is queued."""
         self._queue.append(frame)
         self.flush()
 

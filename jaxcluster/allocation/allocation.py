@@ -1,4 +1,4 @@
-"""What a cluster's ranks run on: its name, and hosts, each with an agent that a launcher starts.
+"""A cluster's name and hosts. A launcher starts an agent on each host.
 
 This machine is a host like others: its agent is a child of this process (``here``).
 """
@@ -106,7 +106,7 @@ def _agent_env(spec: wire.ClusterSpec) -> tuple[tuple[str, str], ...]:
 
 
 class Allocation:
-    """What ranks run on, for one cluster: its name, and hosts, which outlive its ranks.
+    """One cluster's name and hosts. Both outlive the ranks.
 
     A restart starts new ranks on it, and nobody else gets the name or the hosts meanwhile.
 

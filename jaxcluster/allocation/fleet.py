@@ -74,7 +74,7 @@ LOOPBACK = "127.0.0.1"
 class Host(Connection):
     """One host of a cluster: the connection to its agent, and what it has there.
 
-    Where a lost host gets another agent, that is another ``Host`` in its place.
+    A lost host with a new agent is a new ``Host`` in the same place.
 
     Args:
       number: of the host, in the order of ranks.

@@ -91,7 +91,7 @@ class AgentHere:
         return self is _warm and self.alive
 
     def found(self, timeout_s: float, stopped: threading.Event) -> StartedAgent:
-        """Where it is and what it has, once it has said so.
+        """Wait until the agent says its address and what the host has.
 
         Raises:
           LaunchError: it can't work, or does not say so within ``timeout_s``.

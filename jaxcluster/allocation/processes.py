@@ -52,7 +52,7 @@ class Processes:
 
     Args:
       spec: with what the hosts' devices have decided.
-      supervisor: the hosts, whose fork servers have them as children.
+      fleet: the hosts, whose fork servers have them as children.
       folder: the cluster's, on this machine.
       record: that of a cluster that another process has started; None: this one starts it.
     """
@@ -60,11 +60,11 @@ class Processes:
     def __init__(
         self,
         spec: wire.ClusterSpec,
-        supervisor: Fleet,
+        fleet: Fleet,
         folder: Path,
         record: ClusterRecord | None = None,
     ) -> None:
-        self.spec, self.supervisor, self.folder = spec, supervisor, folder
+        self.spec, self.fleet, self.folder = spec, fleet, folder
         self.is_ours = record is None
         self._may_quit = record is not None and not record.owner  # it ends with its ranks
         self._pids = record.pids if record is not None else []
@@ -85,7 +85,7 @@ class Processes:
     @property
     def hosts(self) -> Sequence[Host]:
         """The hosts that have ranks, or may; the first one has rank 0."""
-        return self.supervisor.in_use
+        return self.fleet.in_use
 
     def start(self) -> list[int]:
         """Start controller and ranks; returns the ranks' pids, each on its own host.
@@ -225,7 +225,7 @@ class Processes:
 
     def host_of(self, rank: int) -> Host:
         """The host that a rank is on."""
-        return self.supervisor.host_of(rank)
+        return self.fleet.host_of(rank)
 
     def memory(self, ranks: Iterable[int]) -> AbstractContextManager[bulk.Memory]:
         """A folder in the memory of these ranks' hosts, by which bytes go there and come here.
@@ -293,16 +293,16 @@ class Processes:
         What another process has started has agents of its own, which end with it.
         """
         with contextlib.suppress(LaunchError):
-            self.supervisor.command(Stop(why), 10.0)
+            self.fleet.command(Stop(why), 10.0)
             if self._may_quit:
-                self.supervisor.quit()
+                self.fleet.quit()
         if not self.is_ours:
-            self.supervisor.close()
+            self.fleet.close()
 
     def leave(self) -> None:
         """Let go of them; they run on."""
         if not self.is_ours or self.spec.detach:
-            self.supervisor.close()
+            self.fleet.close()
 
     def kill(self, rank: int) -> None:
         """End a rank's process, and return when it is reaped.
@@ -319,7 +319,7 @@ class Processes:
             wanted.setdefault(self.host_of(rank).number, []).append(rank)
         asked = []
         for number, there in wanted.items():
-            where = self.supervisor.hosts[number]
+            where = self.fleet.hosts[number]
             if not where.lost and where.cut_s == 0:
                 request = Look([self._pids[rank] for rank in there])
                 asked.append((number, where.begin(request)))
@@ -364,9 +364,9 @@ class Processes:
 
     def state_folder(self, had: HostStates | None = None) -> HostStates:
         """A place for what the ranks save: the one that there was, if it is on their hosts."""
-        if had is not None and had.is_on(self.supervisor):
+        if had is not None and had.is_on(self.fleet):
             return had
-        return HostStates(self.supervisor)
+        return HostStates(self.fleet)
 
 
 def _pids(where: Host, asked: Asked[list[int]], deadline: float) -> list[int]:

@@ -54,7 +54,7 @@ def ask_restart(world: World, clean: bool, is_replaced: Callable[[], bool]) -> s
 
     world.on_message = take
     try:
-        world.supervisor.command(Relay({"restart": id, "clean": clean}), 10.0)
+        world.fleet.command(Relay({"restart": id, "clean": clean}), 10.0)
         if _next(answers, HEARD_S) is None:
             raise RecoveryError(
                 "The cluster can't be restarted: the notebook or shell that started it is no "
@@ -126,7 +126,7 @@ class Delegate:
 
     def _say(self, message: Message) -> None:
         with contextlib.suppress(LaunchError):
-            self._cluster.world.supervisor.command(Relay(dict(message)), 5.0)
+            self._cluster.world.fleet.command(Relay(dict(message)), 5.0)
 
 
 def end_cells(cluster: Owner) -> None:

@@ -194,9 +194,7 @@ def listed() -> tuple[list[registry.ClusterRecord], dict[str, list[str]]]:
         known = ours.get(record.name)
         is_known = known is not None and not known.closed
         lost[record.name] = (
-            known.world.supervisor.out_of_reach()
-            if known and is_known
-            else keys.unreachable(record)
+            known.world.fleet.out_of_reach() if known and is_known else keys.unreachable(record)
         )
     return records, lost
 

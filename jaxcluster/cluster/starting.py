@@ -140,7 +140,7 @@ class Starting:
             coordinator_pid=self.coordinator_pid,
             claim=self.allocation.claim.id,
             pid_space=pid_space(),
-            hosts=processes.supervisor.records(),
+            hosts=processes.fleet.records(),
         )
         registry.write(record)
         if spec.detach:

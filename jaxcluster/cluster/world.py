@@ -74,7 +74,7 @@ class World:
         missed: wire.Inbox[forks.Event | HostLost] | None = None,
     ) -> None:
         self.record = record
-        self.processes, self.supervisor = processes, processes.supervisor
+        self.processes, self.fleet = processes, processes.fleet
         self.link = link = link or processes.connect()
         self.num_processes = record.spec.num_processes
         self.hosts = several_hosts({f.rank: f.hostname for f in record.facts})
@@ -128,7 +128,7 @@ class World:
         """
         if self.is_over or self.is_ours:
             return
-        if hosts := self.supervisor.out_of_reach():
+        if hosts := self.fleet.out_of_reach():
             raise LaunchError(
                 f"Cluster {self.record.name!r} was not stopped: {', '.join(hosts)} can't be "
                 "reached from here.",
@@ -149,15 +149,15 @@ class World:
 
     def listen(self) -> None:
         """Take in what its processes' parent tells, and has told meanwhile."""
-        self.supervisor.on_event = self._on_event
+        self.fleet.on_event = self._on_event
         while not self._missed.empty():
             self._on_event(self._missed.get())
-        for event in self.supervisor.losses():
+        for event in self.fleet.losses():
             self._on_event(event)
 
     def ask_exits(self) -> None:
         """Take in which of its processes had ended before this one was connected."""
-        self.supervisor.command(forks.Exits(), 5.0)
+        self.fleet.command(forks.Exits(), 5.0)
 
     def _on_event(self, event: forks.Event | HostLost) -> None:
         """On the hosts' thread."""

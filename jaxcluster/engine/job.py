@@ -114,14 +114,14 @@ class Job:
         here = _host()
         self._tell(f"host/{self._rank}", here)
         if self._rank == 0:
-            hosts = [self._ask(f"host/{rank}") for rank in range(self._num_ranks)]
-            first = {host: hosts.index(host) for host in hosts}
-            key = secrets.token_hex(32)
-            listens = [] if len(first) == 1 else [_listening(address)]
-            path, port = self._run("referee", [str(self._num_ranks), *listens], key)
-            found = {"path": path, "host": here, "first": first, "port": port, "key": key}
-            self._tell("referee", json.dumps(found))
+            try:
+                self._tell("referee", json.dumps(self._start_referee(address, here)))
+            except Exception as error:  # the other processes wait for it, and raise as well
+                self._tell("referee", json.dumps({"error": str(error)}))
+                raise
         found = json.loads(self._ask("referee"))
+        if "error" in found:
+            raise RuntimeError(found["error"])
         if found["host"] == here:
             return str(found["path"])
         first = found["first"][here]
@@ -130,6 +130,15 @@ class Job:
             path, _ = self._run("relay", [host, found["port"]], found["key"])
             self._tell(f"relay/{first}", path)
         return self._ask(f"relay/{first}")
+
+    def _start_referee(self, address: str, here: str) -> dict[str, Any]:
+        """Start it on process 0's host; returns how the processes find it."""
+        hosts = [self._ask(f"host/{rank}") for rank in range(self._num_ranks)]
+        first = {host: hosts.index(host) for host in hosts}
+        key = secrets.token_hex(32)
+        listens = [] if len(first) == 1 else [_listening(address)]
+        path, port = self._run("referee", [str(self._num_ranks), *listens], key)
+        return {"path": path, "host": here, "first": first, "port": port, "key": key}
 
     def _run(self, what: str, arguments: list[str], key: str) -> tuple[str, str]:
         """Start a child; returns the path that it listens on, and the line that it prints then."""

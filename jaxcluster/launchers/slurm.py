@@ -143,14 +143,14 @@ def _counts(text: str | None) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Slurm(Launcher):
-    """``--launcher slurm``; the options are sbatch's own.
+    """``--launcher slurm``; the options are salloc's own.
 
     Attributes:
       num_processes: ``-n``; None where ``ntasks_per_node`` or the nodes' devices decide it.
       nodes: how many; None means 1, or all of the allocation.
       ntasks_per_node: how many ranks a node gets.
-      sbatch: further ``#SBATCH`` options, each as it is in a script.
-      new_job: submit a job inside of an allocation, too.
+      salloc: further options of salloc, each as it is typed.
+      new_job: make a job inside of an allocation, too.
       allocation: ``prepared`` fills it in.
       drop: variables that srun is not to see; ``prepared`` fills them in.
     """
@@ -166,7 +166,7 @@ class Slurm(Launcher):
     constraint: str = ""
     cpus_per_task: int | None = None
     mem: str = ""
-    sbatch: tuple[str, ...] = ()
+    salloc: tuple[str, ...] = ()
     new_job: bool = False
     allocation: Allocation | None = None
     drop: tuple[str, ...] = ()
@@ -176,19 +176,19 @@ class Slurm(Launcher):
     example = "%jaxcluster start --launcher slurm --nodes 2 --ntasks-per-node 2"
     options = (
         NODES, NTASKS_PER_NODE,
-        Option("--partition", TEXT, "NAME", "as for sbatch", "gpu", field=Field("Partition"),
+        Option("--partition", TEXT, "NAME", "as for salloc", "gpu", field=Field("Partition"),
             pattern=VISIBLE),
-        Option("--account", TEXT, "NAME", "as for sbatch", "physics", field=Field("Account"),
+        Option("--account", TEXT, "NAME", "as for salloc", "physics", field=Field("Account"),
             pattern=VISIBLE),
-        Option("--qos", TEXT, "NAME", "as for sbatch", "debug", pattern=VISIBLE),
+        Option("--qos", TEXT, "NAME", "as for salloc", "debug", pattern=VISIBLE),
         TIME,
-        Option("--gres", TEXT, "LIST", "as for sbatch: gpu:4", "gpu:4", pattern=VISIBLE),
-        Option("--constraint", TEXT, "LIST", "as for sbatch", "h200", pattern=VISIBLE),
-        Option("--cpus-per-task", COUNT, "N", "as for sbatch", "8"),
+        Option("--gres", TEXT, "LIST", "as for salloc: gpu:4", "gpu:4", pattern=VISIBLE),
+        Option("--constraint", TEXT, "LIST", "as for salloc", "h200", pattern=VISIBLE),
+        Option("--cpus-per-task", COUNT, "N", "as for salloc", "8"),
         MEM,
-        Option("--sbatch", TEXTS, "OPTION", "another #SBATCH option: exclusive; may be repeated",
+        Option("--salloc", TEXTS, "OPTION", "another option of salloc: exclusive; may be repeated",
             "exclusive"),
-        Option("--new-job", SWITCH, "", "submit a job even inside an allocation"),
+        Option("--new-job", SWITCH, "", "make a job even inside an allocation"),
     )  # fmt: skip
     refused = (
         "sinfo lists partitions, nodes and what they have, sacctmgr your accounts: --partition, "
@@ -223,12 +223,12 @@ class Slurm(Launcher):
         ready = replace(self, allocation=here, drop=tuple(sorted({*taken} - {*KEPT_VARIABLES})))
         if here is None:
             return ready
-        asked = (name for name in (*OF_A_JOB, "sbatch") if name not in ("nodes", "ntasks_per_node"))
+        asked = (name for name in (*OF_A_JOB, "salloc") if name not in ("nodes", "ntasks_per_node"))
         if given := [f"--{name.replace('_', '-')}" for name in asked if getattr(self, name)]:
             raise UsageError(
                 f"{', '.join(given)}: this notebook is already in Slurm's job {here.job}, and the "
                 "agents start in it.",
-                "Leave it out, or submit a job of its own: --new-job",
+                "Leave it out, or make a job of its own: --new-job",
             )
         if self.nodes is not None and self.nodes > len(here.nodes):
             raise UsageError(
@@ -265,14 +265,14 @@ class Slurm(Launcher):
         return LaunchPlan("slurm", nodes, (command,), (), counts, agent=agent)
 
     def _further(self) -> list[str]:
-        """The words of ``--sbatch``. Ours follow them: Slurm takes the last of two."""
+        """The words of ``--salloc``. Ours follow them: Slurm takes the last of two."""
         found: list[str] = []
-        for option in self.sbatch:
+        for option in self.salloc:
             try:
                 words = shlex.split(option)
             except ValueError as error:
-                told = f"--sbatch {option!r}: {error}."
-                raise UsageError(told, "For example: --sbatch exclusive") from None
+                told = f"--salloc {option!r}: {error}."
+                raise UsageError(told, "For example: --salloc exclusive") from None
             dashes = "" if option.lstrip().startswith("-") else "--"
             found += [f"{dashes}{words[0]}", *words[1:]] if words else []
         return found
@@ -283,12 +283,12 @@ class Slurm(Launcher):
             raise UsageError(
                 f"This notebook is in job {here.job}, and SLURM_JOB_NODELIST does not name its "
                 "nodes.",
-                "Submit a job of its own: --new-job",
+                "Make a job of its own: --new-job",
             )
         command = self._step_of(agent, here.job, nodes, tuple(range(len(nodes))))
         return LaunchPlan(
             "slurm", len(nodes), (command,), nodes, self._ranks(len(nodes)),
-            notes=(f"a step of job {here.job}: no job is submitted",), agent=agent,
+            notes=(f"a step of job {here.job}: no job is made",), agent=agent,
         )  # fmt: skip
 
     @staticmethod

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from jaxcluster.wire.codec import parse, read
 
 R = TypeVar("R")
-AGENT, EVENT = b"agent", b"event"  # a request to it or an answer; what it tells unasked
+AGENT, EVENT = b"agent", b"event"  # a request to it or an answer; what it sends unasked
 REQUESTS: dict[str, type[Request[Any]]] = {}
 
 

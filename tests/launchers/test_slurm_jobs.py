@@ -213,7 +213,7 @@ def refused(launch: Launch, timeout_s: float = 60) -> str:
 def test_a_job_s_agents_come_up_and_stop_cancels_it(site: Site) -> None:
     value = 'it\'s "$HOME" \\ !\nsecond line'
     launch = site.launch(
-        Slurm(ntasks_per_node=2, cpus_per_task=2, sbatch=("comment=x",)),
+        Slurm(ntasks_per_node=2, cpus_per_task=2, salloc=("comment=x",)),
         env=(("XLA_FLAGS", value),),
     )
     (agent,) = launch.start(60)
@@ -284,7 +284,7 @@ def test_a_job_that_would_never_start_is_told_at_once(site: Site) -> None:
         ({"constraint": "a100"}, "nvalid feature"),
         ({"mem": "900G"}, "node configuration is not available"),
         ({"time": "soon"}, "nvalid --time"),
-        ({"sbatch": ("foo",)}, "foo"),
+        ({"salloc": ("foo",)}, "foo"),
     ],
 )
 def test_what_slurm_refuses_is_told_in_its_words(site: Site, options: Any, said: str) -> None:

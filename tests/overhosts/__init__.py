@@ -189,7 +189,7 @@ def started_by(processes: Processes, pids: Sequence[int]) -> list[Process]:
     """The ranks' processes that ``processes.start()`` has started with these pids."""
     if not hosts():
         return [Process("", pid) for pid in pids]
-    fleet = processes.supervisor
+    fleet = processes.fleet
     return [Process(fleet.place_of(rank).name, pid) for rank, pid in enumerate(pids)]
 
 

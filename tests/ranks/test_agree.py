@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -31,14 +32,14 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def start(case: str, folder: Path, **env: str) -> list[subprocess.Popen[str]]:
+def start(case: str, folder: Path, script: Path = JOB, **env: str) -> list[subprocess.Popen[str]]:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
     common = {"ADDRESS": address, "SIZE": str(SIZE), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
     return [
         subprocess.Popen(
-            [sys.executable, JOB, case],
+            [sys.executable, script, case],
             env={**os.environ, **common, "TMPDIR": str(folder), **env, "RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -109,6 +110,28 @@ def test_a_signal_has_a_process_tell_who_waits(folder: Path) -> None:
     codes, told = ended(processes)
     assert codes == [0, 0, 0]
     assert "ranks 0, 2 wait for rank 1" in told[2]
+
+
+def test_a_referee_that_cannot_start_is_an_error_in_all_processes(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Its folder is on a file system that is full, or read-only."""
+    shutil.copy(JOB, tmp_path / "job.py")
+    broken = "import tempfile\n\ndef fail(*_, **__):\n    raise OSError('no space left')\n\n"
+    source = (
+        (tmp_path / "job.py")
+        .read_text()
+        .replace(
+            "    assert jaxcluster.agree",
+            "    tempfile.mkdtemp = fail\n    assert jaxcluster.agree",
+        )
+    )
+    (tmp_path / "job.py").write_text(broken + source)
+    began = time.monotonic()
+    codes, told = ended(start("skip", folder, script=tmp_path / "job.py"))
+    assert time.monotonic() - began < 60
+    assert 0 not in codes
+    assert all("no space left" in text for text in told)
 
 
 def test_a_variable_turns_it_on_without_a_line_of_code(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_survivors_outlive_the_heartbeats_of_dead_ranks(devices: int) -> None:
         assert cluster.run(SETUP, show=False).stdout() == "120.0\n"
         assert coordinator_of(cluster).lives
         ended: list[int] = []
-        cluster.world.supervisor.on_event = lambda event: ended.append(getattr(event, "rank", None))
+        cluster.world.fleet.on_event = lambda event: ended.append(getattr(event, "rank", None))
         send_signal(cluster, 0)
         until(lambda: 0 in ended, "the fork server tells of rank 0's death")
         send_signal(cluster, 2)

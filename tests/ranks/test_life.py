@@ -511,7 +511,7 @@ def test_starts_and_stops_leave_no_thread_and_no_file_in_the_kernel(
 
 def agent_of(cluster: jaxcluster.Cluster) -> str:
     """The agent's process on this machine."""
-    return cluster.world.supervisor.hosts[0].facts.token
+    return cluster.world.fleet.hosts[0].facts.token
 
 
 @pytest.mark.one_machine("it looks at this machine's agent")

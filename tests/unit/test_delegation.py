@@ -13,7 +13,7 @@ from jaxcluster.wire.forks import Relay
 
 class World:
     def __init__(self, said: list[Any]) -> None:
-        self.supervisor, self.said = self, said
+        self.fleet, self.said = self, said
 
     def command(self, command: Relay, timeout_s: float) -> None:
         self.said.append(command.message)

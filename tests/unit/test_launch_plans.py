@@ -303,7 +303,7 @@ def test_mpiexec_takes_plain_names(hosts: str) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (Slurm(sbatch=('comment="x',)), "No closing quotation"),
+        (Slurm(salloc=('comment="x',)), "No closing quotation"),
         (Slurm(num_processes=5, nodes=2), "5 ranks can't be shared out evenly among 2 nodes."),
         (
             Slurm(num_processes=5, nodes=2, ntasks_per_node=2),

@@ -53,7 +53,7 @@ H1, H2 = Host("h1", 2), Host("h2", 2)
         (
             "--launcher slurm --nodes 2 --ntasks-per-node 4 --partition gpu --account a --qos q "
             "--time 2:00:00 --gres gpu:4 --constraint 'a100&nvlink' --cpus-per-task 8 --mem 64G "
-            "--sbatch exclusive --sbatch=--mail-type=END --new-job",
+            "--salloc exclusive --salloc=--mail-type=END --new-job",
             Slurm(
                 None, 2, 4, "gpu", "a", "q", "2:00:00", "gpu:4", "a100&nvlink", 8, "64G",
                 ("exclusive", "--mail-type=END"), True,

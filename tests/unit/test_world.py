@@ -13,7 +13,7 @@ from jaxcluster.wire import forks
 
 def world_of_another_process() -> Any:
     processes = MagicMock(is_ours=False)
-    processes.supervisor.losses.return_value = []
+    processes.fleet.losses.return_value = []
     record = SimpleNamespace(
         name="shared", facts=(), last_seq=0, spec=SimpleNamespace(num_processes=2)
     )
@@ -28,7 +28,7 @@ def coordinator_ends() -> forks.Exit:
 
 def test_a_coordinator_that_dies_is_told() -> None:
     world = world_of_another_process()
-    world.supervisor.on_event(coordinator_ends())
+    world.fleet.on_event(coordinator_ends())
     assert world.coordinator_died == "killed by SIGKILL"
     assert world.is_broken
 
@@ -36,9 +36,9 @@ def test_a_coordinator_that_dies_is_told() -> None:
 def test_a_coordinator_that_is_ended_with_its_ranks_has_not_died() -> None:
     """Whichever of them is reaped first."""
     world = world_of_another_process()
-    world.supervisor.on_event(forks.Stopping(forks.RESTARTED))
-    world.supervisor.on_event(coordinator_ends())
+    world.fleet.on_event(forks.Stopping(forks.RESTARTED))
+    world.fleet.on_event(coordinator_ends())
     assert not world.coordinator_died
     for rank in range(2):
-        world.supervisor.on_event(forks.Exit("rank", rank, -9))
+        world.fleet.on_event(forks.Exit("rank", rank, -9))
     assert deaths.meant(death.why for death in world.dead.values()) == forks.RESTARTED

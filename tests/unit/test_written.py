@@ -26,9 +26,9 @@ def test_a_line_is_read_back_as_the_same(option: Any) -> None:
 
 
 def test_words_are_quoted_where_that_is_needed() -> None:
-    given = {"env": {"FLAGS": "--a --b='c'"}, "sbatch": ["--mail-type=END", "a b"], "new_job": True}
+    given = {"env": {"FLAGS": "--a --b='c'"}, "salloc": ["--mail-type=END", "a b"], "new_job": True}
     line = written.line({"launcher": "slurm", **given})
-    assert "--sbatch=--mail-type=END --sbatch 'a b'" in line
+    assert "--salloc=--mail-type=END --salloc 'a b'" in line
     assert started(line) == {"launcher": "slurm", **given}
 
 
