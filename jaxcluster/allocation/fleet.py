@@ -347,20 +347,13 @@ class Fleet:
         while not self._closed:
             with contextlib.suppress(queue.Empty):
                 heard = self._events.get(timeout=LOOK_S)
-                # Not what an agent says that another one has taken the place of.
-                if heard is not None and self._has(heard[0]):
+                if heard is not None:
                     self._take(*heard)
             now = time.monotonic()
             for host, (until, why) in list(self._ending.items()):
-                if not self._has(host):
-                    del self._ending[host]
-                elif now > until:
+                if now > until:
                     self._lose(host, why, True)
             self._look_at_cuts(now)
-
-    def _has(self, host: Host) -> bool:
-        """Whether no other agent has taken its place."""
-        return self.hosts[host.number : host.number + 1] == [host]
 
     def _look_at_cuts(self, now: float) -> None:
         """Give up the hosts that have not been reached for long, or whose agents are known gone."""

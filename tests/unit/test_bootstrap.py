@@ -278,6 +278,14 @@ def test_rank_0_does_not_wait_for_itself(jax: FakeJax) -> None:
     assert "wait" not in dict(jax.calls)
 
 
+def test_rank_0_checks_where_it_listens_before_jax_does(jax: FakeJax) -> None:
+    jax.process_index = lambda: 0
+    with pytest.raises(ValueError, match="can't listen at no-such"):
+        there = {"coordinator_bind_address": None, "coordinator_address": "no-such.invalid:1"}
+        initialize(jax, replace(REQUEST, process_id=0, **there))
+    assert "initialize" not in dict(jax.calls)
+
+
 def test_the_reply_lists_this_process_devices(jax: FakeJax) -> None:
     reply = initialize(jax)
     assert (reply.rank, reply.process_count, reply.device_count) == (1, 2, 4)
