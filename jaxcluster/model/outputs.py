@@ -14,6 +14,7 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.ranks import by_value, format_ranks, name_ranks
 
+MESSAGE_CHARS = 200  # of the message of an error like the one that is shown whole
 KEPT_CHARS = 10_000_000  # of one rank's printed text in one cell; the rest is counted only
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -299,23 +300,39 @@ def _freeze(value: Any) -> Hashable:
 
 
 def traceback_lines(record: CellRecord, hosts: Mapping[int, str] | None = None) -> list[str]:
-    """The tracebacks of a cell, equal ones once, each under the ranks that raised it.
+    """The tracebacks of a cell, each under the ranks that raised it.
 
+    Of errors that differ in numbers only, the first rank's is whole; the others' are a line each.
     Those of ranks that were only stopped are left out.
 
     Args:
       hosts: the ranks' hosts, where there are several.
     """
     errors = {r: e for r, e in record.errors.items() if record.replies[r].status == "error"}
-    groups = group_errors(errors)
+    alike = by_value({r: _kind(e) for r, e in errors.items()})
     lines: list[str] = []
-    for group in groups:
-        assert group.error is not None
-        everyone = len(group.ranks) == len(record.ranks)
-        if everyone and len(group.ranks) > 1:
-            lines.append(f"\x1b[1mOn all {len(group.ranks)} ranks:\x1b[0m")
+    for ranks in alike.values():
+        everyone = len(ranks) == len(record.ranks)
+        first, *others = group_errors({r: errors[r] for r in ranks})
+        note = f" (this is rank {ranks[0]}'s)" if others else ""
+        if everyone and len(ranks) > 1:
+            lines.append(f"\x1b[1mOn all {len(ranks)} ranks{note}:\x1b[0m")
         elif len(record.ranks) > 1:
-            lines.append(f"\x1b[1mOn {name_ranks(group.ranks, hosts)}:\x1b[0m")
-        error = group.error
-        lines += error.traceback or [f"{error.ename}: {error.evalue}"]
+            lines.append(f"\x1b[1mOn {name_ranks(ranks, hosts)}{note}:\x1b[0m")
+        assert first.error is not None
+        lines += first.error.traceback or [_message(first.error)]
+        for other in others:
+            assert other.error is not None
+            message = wire.shorten(" ".join(_message(other.error).split()), MESSAGE_CHARS)
+            lines.append(f"On {name_ranks(other.ranks, hosts)}: {message}")
     return lines
+
+
+def _kind(error: wire.ErrorInfo) -> Hashable:
+    """Equal for errors whose messages differ only in numbers, such as an array's values."""
+    message = re.sub(r"\s*[-+]?\.?\d[\d.]*(e[-+]?\d+)?", " 0", _without_rank(error.evalue))
+    return error.ename, " ".join(message.split()), error.lineno
+
+
+def _message(error: wire.ErrorInfo) -> str:
+    return f"{error.ename}: {error.evalue}"

@@ -245,6 +245,17 @@ def test_different_errors_are_each_shown_under_their_ranks() -> None:
     assert heads == ["On ranks 1 (h1), 3 (h2):", "On rank 2 (h2):"]
 
 
+def test_errors_that_differ_in_numbers_show_one_traceback() -> None:
+    record = cell(3)
+    for rank, value in enumerate(("[0.25\n 1.e-3]", "[-7 0.5]", "[0.25\n 1.e-3]")):
+        record.add_reply(reply(rank, "error", failure(f"bad batch {value}")))
+    assert [outputs.ANSI.sub("", line) for line in traceback_lines(record)] == [
+        "On all 3 ranks (this is rank 0's):",
+        *failure("bad batch [0.25\n 1.e-3]").traceback,
+        "On rank 1: ValueError: bad batch [-7 0.5]",
+    ]
+
+
 def test_interrupted_ranks_have_no_traceback() -> None:
     record = cell(2)
     record.add_reply(reply(0, "error", failure()))
