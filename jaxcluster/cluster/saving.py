@@ -96,6 +96,8 @@ class Restored:
         if cells:
             again = ", ".join(f"[{cell}]" for cell in cells)
             found.append(f"Run cell{'s' if len(cells) > 1 else ''} {again} to make them again.")
+        if wanted and self.replaced and not self.autosaved:
+            found.append("%jaxcluster autosave on saves each rank's variables from now on.")
         return found
 
 

@@ -105,6 +105,9 @@ def _died(ending: Ending) -> RankDied | None:
         for rank, death in sorted(ending.deaths.items())
         if not deaths.meant([death.why])
     ]
+    whys = [death.why for death in ending.deaths.values()]
+    if any(why.startswith("killed by SIGKILL") and "memory" not in why for why in whys):
+        lines.append("A common cause of SIGKILL is that the host ran out of memory.")
     lines += [death.log for _, death in sorted(ending.deaths.items()) if death.log][:1]
     hint = _hint(ending)
     if why := deaths.meant(death.why for death in ending.deaths.values()):

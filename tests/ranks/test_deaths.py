@@ -89,7 +89,7 @@ def test_an_idle_rank_that_is_killed_is_replaced(ranks: jaxcluster.Cluster, rank
     assert f"Rank {rank} died ({killed})" in str(caught.value)
     told = " ".join(str(caught.value).split())  # it is wrapped
     assert "g (parts of it were on a rank that is gone)" in told
-    assert "Run cell [1] to make them again." in told
+    assert "Run cell [1] to make them again. %jaxcluster autosave on saves" in told
     check_whole(ranks, rank)
 
 

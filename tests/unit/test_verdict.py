@@ -70,7 +70,11 @@ def test_a_death_comes_before_all_that_it_has_caused() -> None:
     error = verdict(ending)
     assert isinstance(error, RankDied)
     assert error.ranks == (1,)
-    assert told(error) == ["Rank 1 died: killed by SIGKILL.", "Rank 1 has a new process."]
+    assert told(error) == [
+        "Rank 1 died: killed by SIGKILL.",
+        "A common cause of SIGKILL is that the host ran out of memory.",
+        "Rank 1 has a new process.",
+    ]
 
 
 def test_a_failure_names_who_stopped_before_the_next_launch() -> None:
