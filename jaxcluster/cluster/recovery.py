@@ -20,13 +20,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from jaxcluster import wire
 from jaxcluster.allocation.states import Kept
-from jaxcluster.cluster import events, saving, stopbutton
-from jaxcluster.cluster.owner import Owner
-from jaxcluster.cluster.saving import BadSave
+from jaxcluster.cluster import events, saving, stopbutton, unresponsive
 from jaxcluster.cluster.starting import Starting
 from jaxcluster.errors import (
     CellInterrupted,
@@ -35,7 +34,12 @@ from jaxcluster.errors import (
     NoCluster,
     RankDied,
 )
-from jaxcluster.model.availability import advice, refusal
+from jaxcluster.model import deaths
+from jaxcluster.ranks import name_ranks
+from jaxcluster.wire.forks import STOPPED
+
+if TYPE_CHECKING:
+    from jaxcluster.cluster.handle import Cluster
 
 Say = Callable[[str], None]
 
@@ -46,20 +50,48 @@ GIVEN_UP = (
 )
 
 
-def ensure_open(cluster: Owner) -> None:
-    """See ``Cluster.ensure_open``."""
-    if (why := refusal(cluster.condition)) is None:
+def ensure_open(cluster: Cluster) -> None:
+    """Raise if no cell can run. Ranks that are lost are replaced first, if recovery is auto.
+
+    Raises:
+      NoCluster: it has no processes that can be reached from here.
+      RankDied: ranks had died; the message says what was done about that.
+    """
+    if cluster.closed or cluster.is_ending:
+        cluster.check_not_closed()
+        raise NoCluster(f"Cluster {cluster.name!r} is stopped.", "%jaxcluster start -n 4")
+    world = cluster.world
+    dead = sorted(world.dead)
+    if world.unreachable:
+        why = "; ".join(f"{host}: {why}" for host, why in world.unreachable.items())
+        message = f"Hosts can't be reached from here, so the cell was not run ({why})."
+        raise NoCluster(message, advice(cluster) or "")
+    if dead:
+        who = name_ranks(dead)
+        cause, when = f"{who} died ({world.dead[dead[0]].why})", f"when {who} died"
+    elif world.coordinator_died:  # this jax's ranks outlive it
+        who = "JAX's coordinator"
+        cause, when = f"{who} died ({world.coordinator_died})", f"when {who} died"
+    else:
         return
-    if why.hint:
-        raise NoCluster(why.message, why.hint)
-    done = recover(cluster, message=why.message, when=why.when)
-    log_end = cluster.world.say_log_end(why.ranks[0]) if why.ranks else ""
-    raise RankDied(why.message, "\n".join(filter(None, [log_end, done])), list(why.ranks))
+    cause = ended_by_others(cluster) or cause
+    message = f"{cause[0].upper()}{cause[1:]}, so the cell was not run."
+    done = recover(cluster, message, when)
+    log_end = cluster.world.say_log_end(dead[0]) if dead else ""
+    raise RankDied(message, "\n".join(filter(None, [log_end, done])), dead)
 
 
-def recover(cluster: Owner, *, message: str, when: str) -> str:
-    """See ``Cluster.recover``."""
-    if (hint := advice(cluster.condition)) is not None:
+def recover(cluster: Cluster, message: str, when: str) -> str:
+    """After ranks were lost: what was done about it.
+
+    Args:
+      message: what has happened, for the exception if a user stops this.
+      when: see ``Cluster.restart``.
+
+    Raises:
+      CellInterrupted: it was stopped.
+    """
+    if (hint := advice(cluster)) is not None:
         return hint
     try:
         with cluster.changing:  # another thread may have done it just now
@@ -70,39 +102,84 @@ def recover(cluster: Owner, *, message: str, when: str) -> str:
         raise CellInterrupted("\n".join(filter(None, [message, str(stop)]))) from None
 
 
+def advice(cluster: Cluster) -> str | None:
+    """What to type about ranks that are lost; None: they are to be given new processes."""
+    attach, by_others = f"%jaxcluster attach {cluster.name}", ended_by_others(cluster)
+    if cluster.down:
+        return f"{cluster.down}\n{cluster.down_hint}"
+    if cluster.closed or cluster.is_ending or by_others == STOPPED:  # by another, under the cell
+        return "%jaxcluster start starts another."
+    if cluster.world.unreachable:
+        return (
+            "The cluster may still be running; nothing was removed. When they can be reached: "
+            f"{attach}"
+        )
+    if by_others:
+        return f"{attach} connects to its new processes."
+    if not cluster.world.is_ours:
+        if cluster.record.has_owner:
+            return (
+                f"The notebook that started it can restart it; {attach} connects to its new "
+                "processes then."
+            )
+        return "%jaxcluster stop ends it; %jaxcluster start starts another."
+    if cluster.recovery != "auto":
+        return (
+            "%jaxcluster restart gives it new processes and keeps the variables of the living "
+            "ranks."
+        )
+    return None
+
+
+def ended_by_others(cluster: Cluster) -> str:
+    """Why its ranks have ended, if another process has ended them; else ""."""
+    return deaths.meant(death.why for death in cluster.dead.values())
+
+
+def without_dead(cluster: Cluster) -> str:
+    """Who has died."""
+    if why := ended_by_others(cluster):
+        return f"{why.capitalize()}."
+    why = "; ".join(sorted({death.why for death in cluster.dead.values()}))
+    lost = "can't be reached" if cluster.world.unreachable else "died"  # they may live
+    return f"{name_ranks(cluster.dead).capitalize()} {lost} ({why})."
+
+
+def without_coordinator(cluster: Cluster) -> str:
+    """What the death of JAX's coordinator means."""
+    return (
+        f"JAX's coordinator died ({cluster.coordinator_died}), and every rank needs it. "
+        "%jaxcluster restart gives the ranks new processes."
+    )
+
+
 class GivenUp(Exception):
     """It is to end here: stop was pressed, or the cluster is stopped for good."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What new processes are to be.
-
-    Attributes:
-      clean: they have nothing of what the old ones had.
-      when: names that are lost were lost then, as in "in cell [3]".
-      spec: the cluster, where it is to have another number of ranks.
-      mesh: the sizes of the meshes' axes by name, where they had to be named.
-    """
-
-    clean: bool = False
-    when: str = "in a restart"
-    spec: wire.ClusterSpec | None = None
-    mesh: Mapping[str, int] = field(default_factory=dict)
 
 
 class Renewal:
     """One cluster's new processes.
 
-    Attributes:
-      restored: what came back, once it is done; None for a clean one.
+    Args:
+      clean: they have nothing of what the old ones had.
+      when: names that are lost were lost then, as in "in cell [3]".
+      spec: the cluster, if it is to have another number of ranks.
+      mesh: the sizes of the meshes' axes by name, if they had to be named.
     """
 
-    def __init__(self, cluster: Owner, wanted: Wanted) -> None:
-        self.cluster, self.wanted = cluster, wanted
-        self.restored: saving.Restored | None = None
+    def __init__(
+        self,
+        cluster: Cluster,
+        clean: bool = False,
+        when: str = "in a restart",
+        spec: wire.ClusterSpec | None = None,
+        mesh: Mapping[str, int] | None = None,
+    ) -> None:
+        self.cluster = cluster
+        self._clean, self._when, self._spec, self._mesh = clean, when, spec, mesh or {}
+        self._told = "All variables of the ranks are gone."
         self._had_none = cluster.closed  # processes
-        self._why_down = cluster.life.why
+        self._why_down = cluster.why
         self._starting: Starting | None = None
         self._is_replacing = False  # the old processes are ended, or about to be
         self._was_told = False
@@ -125,12 +202,7 @@ class Renewal:
           JaxClusterError: it failed. ``cluster.down`` says then whether it has processes.
         """
         run = contextvars.copy_context().run  # displays stay under the cell that asked for it
-        work = threading.Thread(
-            target=run,
-            args=(self._work, progress or _ignore),
-            name="jaxcluster-restart",
-            daemon=True,
-        )
+        work = threading.Thread(target=run, args=(self._work, progress), daemon=True)
         is_pythons = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         with stopbutton.held(self.press) if is_pythons else contextlib.nullcontext():
             work.start()
@@ -160,7 +232,7 @@ class Renewal:
         if leave:
             self._give_up()
             return
-        their = "" if self.wanted.clean else ", and their variables are saved"
+        their = "" if self._clean else ", and their variables are saved"
         print(
             f"The old processes have ended{their}, and new ones are starting. Stop again to "
             "cancel the start.",
@@ -178,7 +250,7 @@ class Renewal:
 
     # ------------------------------------------------------------------ on its own thread
 
-    def _work(self, progress: Say) -> None:
+    def _work(self, progress: Say | None) -> None:
         try:
             with events.going_on(progress) as say:
                 self._replace(say)
@@ -193,12 +265,13 @@ class Renewal:
     def _replace(self, say: Say) -> None:
         cluster, kept = self.cluster, self.cluster.kept
         if not self._had_none:
-            if self.wanted.spec is None:
+            if self._spec is None:
                 cluster.check_returns()
-            if not self.wanted.clean:
+            if not self._clean:
                 say("saving the ranks' variables ...")
-                cluster.world.end_hung(self._check)
-                kept = self._save()
+                unresponsive.end_hung(cluster.world, self._check)
+                wanted = self._spec.num_processes if self._spec is not None else None
+                kept = saving.save(cluster.world, self._check, wanted, self._mesh)
         with self._deciding:
             self._is_replacing = not self._is_given_up
         if not self._is_replacing:
@@ -208,14 +281,20 @@ class Renewal:
                 kept.folder.remove()
             raise GivenUp
         cluster.autosave.cancel()
-        if self.wanted.spec is not None or self.wanted.clean:
+        if self._spec is not None or self._clean:
             cluster.autosave.forget()
-        if self.wanted.spec is not None:
-            cluster.become(self.wanted.spec)
-            kept = replace(kept, mesh=self.wanted.mesh) if kept is not None else None
+        if self._spec is not None:
+            cluster.become(self._spec)
+        if kept is not None:
+            kept = replace(kept, mesh=self._mesh)
         cluster.kept = kept
         try:
-            self._try_twice(say)
+            try:
+                self._start_and_load(say)
+            except (LaunchError, RankDied) as error:  # a rank that dies costs a second try
+                self._check()
+                say(f"{error.message.partition(chr(10))[0]} Trying again ...")
+                self._start_and_load(say)
         except BaseException as error:
             if self._is_given_up:
                 cluster.leave_down("their start was stopped")
@@ -227,47 +306,24 @@ class Renewal:
         if cluster.kept is not None:
             cluster.kept.folder.remove()
             cluster.kept = None
-        cluster.recovered = str(self.restored or "All variables of the ranks are gone.")
-
-    def _save(self) -> Kept:
-        spec = self.wanted.spec
-        kept = saving.save(self.cluster.world, self._check, compare=spec is not None)
-        if spec is not None:
-            try:
-                saving.fit_meshes(replace(kept, mesh=self.wanted.mesh), spec.num_processes)
-            except JaxClusterError:
-                kept.folder.remove()
-                raise
-        return kept
-
-    def _try_twice(self, say: Say) -> None:
-        """A rank that dies meanwhile costs a second try, and no more."""
-        try:
-            self._start_and_load(say)
-        except (LaunchError, RankDied) as error:
-            self._check()
-            say(f"{error.message.partition(chr(10))[0]} Trying again ...")
-            self._start_and_load(say)
+        cluster.recovered = self._told
 
     def _start_and_load(self, say: Say) -> None:
         self.cluster.respawn(say, self._watch)
         self._check()
-        if not self.wanted.clean and self.cluster.kept is not None:
-            kept = self.cluster.kept.looked_at()  # a host may have been lost with what it had
-            self.restored = self._load(kept, say)
+        if not self._clean and self.cluster.kept is not None:
+            self._load(self.cluster.kept.looked_at(), say)  # a host may be lost with what it had
         self._watch(None)  # from here on a stop comes too late: it would end what is done
 
-    def _load(self, kept: Kept, say: Say) -> saving.Restored:
+    def _load(self, kept: Kept, say: Say) -> None:
         if kept.reports:
             say("restoring the variables ...")
         world, saves = self.cluster.world, self.cluster.autosave
-        made_by = self.cluster.made_by
-        restored = saving.load(world, kept, self._check, self.wanted.when, made_by)
+        restored = saving.load(world, kept, self._check, self._when, self.cluster.made_by)
         saved = saves.kept.looked_at() if restored.replaced and saves.kept is not None else None
         if saved is not None and len(saved.reports) == world.num_processes:
-            with contextlib.suppress(BadSave):  # the others have their own all the same
-                restored = saving.fill_in(world, saved, saves.cell, restored, self._check)
-        return replace(restored, seconds=time.perf_counter() - self._began)
+            restored = saving.fill_in(world, saved, saves.cell, restored, self._check)
+        self._told = restored.tell(time.perf_counter() - self._began)
 
     def _watch(self, starting: Starting | None) -> None:
         """The start that goes on now; None while it waits for its turn, and when it is done."""
@@ -282,13 +338,6 @@ class Renewal:
     def _describe_stop(self) -> BaseException:
         cluster = self.cluster
         if self._stopped_for_good:
-            return NoCluster(
-                f"Cluster {cluster.name!r} was stopped meanwhile.", "%jaxcluster start -n 4"
-            )
-        if not cluster.down:
-            return CellInterrupted(GIVEN_UP)
-        return CellInterrupted(f"{cluster.down}\n{cluster.down_hint}")
-
-
-def _ignore(line: str) -> None:
-    """For who does not want to know how far it has come."""
+            stopped = f"Cluster {cluster.name!r} was stopped meanwhile."
+            return NoCluster(stopped, "%jaxcluster start -n 4")
+        return CellInterrupted(f"{cluster.down}\n{cluster.down_hint}" if cluster.down else GIVEN_UP)

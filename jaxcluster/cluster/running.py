@@ -9,12 +9,12 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
 from jaxcluster.agreement.refusals import Refusal
-from jaxcluster.cluster import events, stopbutton, unresponsive
-from jaxcluster.cluster.owner import Owner
+from jaxcluster.cluster import events, recovery, stopbutton, unresponsive
 from jaxcluster.cluster.prompts import Labelled
 from jaxcluster.cluster.questions import IN_BACKGROUND, NO_TERMINAL, Conversation
 from jaxcluster.errors import CellInterrupted, JaxClusterError
@@ -27,6 +27,9 @@ from jaxcluster.wire.link import Event, Sink, replies
 from jaxcluster.wire.ops.agreement import Looked
 from jaxcluster.wire.ops.cells import Interrupt
 from jaxcluster.wire.ops.status import State
+
+if TYPE_CHECKING:
+    from jaxcluster.cluster.handle import Cluster
 
 Listener = Callable[[CellRecord, wire.RankOutput | wire.CellReply], None]
 
@@ -42,12 +45,24 @@ OVER_S = 2.0  # that the referee has to say what came of it once all ranks have 
 
 @dataclasses.dataclass(frozen=True)
 class CellOptions:
-    """How a cell is to be run: see ``Cluster.run`` and ``submit``.
+    """How a cell is to be run.
 
-    With a ``message`` its code is not run again: what a user did to a widget of it is passed on.
-    With a ``script`` it is all that the ranks are there for: nothing is recovered after it.
-    ``profile``: the folder for files of JAX's profiler; "" for none. ``is_waited_for``: its
-    notebook sends nothing else before it has ended.
+    Attributes:
+      ranks: that run it; all by default.
+      timeout_s: the ranks that are still in the cell after so many seconds are interrupted.
+      execution_count: its number, for tracebacks and ``Out``.
+      shown_ranks: whose file descriptors are read too; the first rank by default.
+      on_output: called with each output and reply as it comes.
+      on_notice: told what the cell waits for.
+      cell_id: Jupyter's, for the panel.
+      message, buffers: what a page has said on a comm that the cell has opened; its code is not run
+        again.
+      prompt: where questions of its ranks are put; None: they are refused.
+      post_mortem: look at the ranks' last errors, and run no code.
+      script: what is run, whose code the source is ("" of a module). The ranks are of no use
+        afterwards: none is replaced. See ``engine.mainscript``.
+      profile: the folder for files of JAX's profiler; "" for none.
+      is_waited_for: its notebook sends nothing else before it has ended.
     """
 
     ranks: Sequence[int] | None = None
@@ -62,7 +77,7 @@ class CellOptions:
     prompt: Labelled | None = None
     post_mortem: bool = False
     script: wire.Script | None = None
-    profile: str = ""
+    profile: str | Path = ""
     is_waited_for: bool = False
 
 
@@ -87,7 +102,7 @@ class RunningCell:
 
     def __init__(
         self,
-        cluster: Owner,
+        cluster: Cluster,
         record: CellRecord,
         sink: Sink,
         ids: Sequence[str],
@@ -106,13 +121,9 @@ class RunningCell:
         self._world, self._sink, self._ids = cluster.world, sink, ids
         self._on_output, self._timeout_s = options.on_output, options.timeout_s
         self._is_script = options.script is not None
-        self.talk = Conversation(
-            self._world.link, NO_TERMINAL if self._is_script else IN_BACKGROUND
-        )
-        self.talk.prompt = options.prompt
-        self._silences = unresponsive.Silences(
-            self._world.processes.look_at, self._world.processes.why_unseen
-        )
+        why_nobody = NO_TERMINAL if self._is_script else IN_BACKGROUND
+        self.talk = Conversation(self._world.link, options.prompt, why_nobody)
+        self._silences = unresponsive.Silences(self._world)
         self._deaths: dict[int, wire.Death] = {}
         self._is_over = False
         self._closed_at = self._replied_at = self._stuck_look_at = 0.0
@@ -286,7 +297,8 @@ class RunningCell:
         match event.op:
             case "output":
                 record.add_output(event.body)
-                self.talk.hear(event.body)
+                if self.talk.prompt is not None:
+                    self.talk.prompt.hear(event.body)
                 self._listen(event.body)
             case "reply":
                 record.add_reply(event.body)
@@ -305,7 +317,8 @@ class RunningCell:
             case "paused":
                 kind = event.body.kind
                 self._hold(rank, bool(kind), now)
-                self.talk.paused(rank, kind)
+                if self.talk.prompt is not None:
+                    self.talk.prompt.paused(rank, kind)
             case "died" if not self._is_over or rank in self._open_ranks():
                 death = self._world.dead.get(rank) or wire.Death(event.why)
                 self._deaths[rank] = death
@@ -342,7 +355,6 @@ class RunningCell:
         states = replies(self._world.link.gather(ranks, State(), timeout_s=ANSWER_S))
         looked = self._world.look(0, ANSWER_S)
         silent = [rank for rank in ranks if rank not in states]
-        self._silences.look(silent)
         whys = unresponsive.tell(self._silences.why(silent))
         have_ended = len(ranks) < len(self.record.ranks)
         hosts = self._world.hosts
@@ -380,7 +392,8 @@ class RunningCell:
         when = f"in cell [{self.record.execution_count}]"
         self._world.is_torn = self._world.is_torn or is_torn or bool(self._stuck)
         self._looked = self._world.look(LAUNCHES, ANSWER_S)  # the next referee knows none of it
-        self.recovered = self.cluster.recover(message=f"Cell {when[3:]} has lost ranks.", when=when)
+        message = f"Cell {when[3:]} has lost ranks."
+        self.recovered = recovery.recover(self.cluster, message, when)
 
     def _end(self) -> None:
         """Say, or raise, what its end has brought."""

@@ -15,12 +15,12 @@ from jaxcluster import wire
 from jaxcluster.agreement.cellqueue import CellSpec
 from jaxcluster.allocation.fleet import HostLost
 from jaxcluster.allocation.processes import Processes
-from jaxcluster.cluster import events, unresponsive
+from jaxcluster.cluster import events
 from jaxcluster.cluster.turns import TurnMaker
-from jaxcluster.errors import LaunchError, NoCluster, RankHung, RecoveryError, UsageError
+from jaxcluster.errors import LaunchError, NoCluster, RankHung, UsageError
 from jaxcluster.host.exits import OomKills, describe_event
 from jaxcluster.model import crash_log
-from jaxcluster.ranks import name_ranks, say_each, several_hosts
+from jaxcluster.ranks import name_ranks, several_hosts
 from jaxcluster.records import registry
 from jaxcluster.wire import forks
 from jaxcluster.wire.forks import STOPPED
@@ -34,7 +34,6 @@ from jaxcluster.wire.ops.values import Spanning
 R = TypeVar("R")
 
 LOG_END_NBYTES = 1 << 18  # of a log that are read for the end of a rank's
-WHERE_HINT = "%jaxcluster status shows where each rank is; %jaxcluster interrupt stops them."
 ASK_S = 2.0  # for answers that a control channel gives at once
 # How jaxlib ends a process that has lost the coordinator: it aborts, and a thread that is just in a
 # collective may crash of that first.
@@ -63,7 +62,6 @@ class World:
       check: called before ranks are asked anything; raises where they can't be.
       on_death: called when a rank, or the coordinator, has died. Any thread.
       on_stopping: called when another process stops the cluster. Any thread.
-      on_message: given what another process says to all that are connected (see ``delegation``).
     """
 
     def __init__(
@@ -86,9 +84,8 @@ class World:
         self.started_s = 0.0
         self.is_over = False
         self.check: Callable[[], None] = self._check_not_over
-        self.on_death: Callable[[], None] = _nothing
-        self.on_stopping: Callable[[], None] = _nothing
-        self.on_message: Callable[[Mapping[str, Any]], None] = lambda message: None
+        self.on_death: Callable[[], None] = lambda: None
+        self.on_stopping: Callable[[], None] = lambda: None
         self._oom_kills = OomKills()
         self._client: Any = None
         self._is_ending = False
@@ -110,15 +107,25 @@ class World:
 
     def end(self, why: str = STOPPED) -> None:
         """End its processes; returns when they are reaped. One that is over: nothing."""
-        if self.is_over:
-            return
+        if not self.is_over:
+            self._close()
+            self.processes.stop(why)
+            for rank in range(self.num_processes):  # no other thread goes on waiting for them
+                self.link.mark_dead(rank, wire.Death(why))
+            self.link.close()
+            self._let_go()
+
+    def leave(self) -> None:
+        """Let go of it; its processes run on."""
+        if not self.is_over:
+            self._close()
+            self.link.close()
+            self.processes.leave()
+            self._let_go()
+
+    def _close(self) -> None:
         self.is_over = True
         self.close_client()
-        self.processes.stop(why)
-        for rank in range(self.num_processes):  # no other thread goes on waiting for them
-            self.link.mark_dead(rank, wire.Death(why))
-        self.link.close()
-        self._let_go()
 
     def check_reach(self) -> None:
         """Refuse to end what is not ours and can't be reached: it would go on, and nobody see it.
@@ -136,16 +143,6 @@ class World:
                 f"{self.record.hostname}, where it was started. %jaxcluster stop "
                 f"{self.record.name} --force ends what can be reached, and forgets the rest.",
             )
-
-    def leave(self) -> None:
-        """Let go of it; its processes run on."""
-        if self.is_over:
-            return
-        self.is_over = True
-        self.close_client()
-        self.link.close()
-        self.processes.leave()
-        self._let_go()
 
     def listen(self) -> None:
         """Take in what its processes' parent tells, and has told meanwhile."""
@@ -171,8 +168,6 @@ class World:
                 self.on_stopping()
             case forks.Stopping():
                 self._ended_by = event.why
-            case forks.Relayed():
-                self.on_message(event.message)
             case HostLost():
                 why = f"host {event.host} is lost: {event.why}"
                 if not event.gone:
@@ -205,40 +200,6 @@ class World:
         self.on_death()
         self.link.mark_dead(rank, death)
         events.tell()
-
-    def end_rank(self, rank: int, why: str) -> None:
-        """Kill a rank's process, which will never answer again; from then on it is a dead one."""
-        self.mark_dead(rank, wire.Death(why))
-        with contextlib.suppress(LaunchError):
-            self.processes.kill(rank)
-
-    def end_hung(self, check: Callable[[], None] = lambda: None) -> list[int]:
-        """Kill the ranks that can't even be asked to save their variables; returns which.
-
-        Takes 5 s where there is one that may still answer.
-
-        Args:
-          check: called now and then; it may raise to end this before any is killed.
-
-        Raises:
-          RecoveryError: one is stopped, or held by a debugger. None is killed.
-        """
-        alive = [r for r in range(self.num_processes) if r not in self.dead]
-        hung = unresponsive.hung_ranks(
-            self.link, self.processes.look_at, self.processes.why_unseen, alive, check
-        )
-        if held := {rank: why for rank, why in hung.items() if why.may_go_on}:
-            messages = {rank: why.message for rank, why in held.items()}
-            told = " ".join(say_each(messages, "do not answer either"))
-            raise RecoveryError(
-                f"{told} So the variables of {name_ranks(held)} can't be saved, and nothing was "
-                "ended or lost.",
-                "Let it go on, and then try again.\n"
-                "%jaxcluster restart --clean ends it, and gives you empty ranks.",
-            )
-        for rank, why in hung.items():
-            self.end_rank(rank, f"ended by jaxcluster: it {why.message}")
-        return list(hung)
 
     @property
     def is_broken(self) -> bool:
@@ -315,11 +276,13 @@ class World:
         timeout_s: float,
         buffers: Sequence[bytes | memoryview] = (),
         check: Callable[[], None] | None = None,
+        is_final: bool = False,
     ) -> dict[int, Event[R]]:
         """As ``ask``, at one place among all notebooks' cells.
 
         Args:
           each: makes each rank's request, with that place.
+          is_final: all ranks do it, also if nobody waits for that any more.
         """
 
         def refuse_unreachable(event: Event[R]) -> None:
@@ -330,7 +293,7 @@ class World:
         turn = self.turns.make(list(each), is_skippable=False)
         requests = {rank: make(turn) for rank, make in each.items()}
         try:
-            answers = self.link.gather(
+            return self.ask(
                 requests,
                 requests,
                 timeout_s=timeout_s,
@@ -338,62 +301,49 @@ class World:
                 check=check,
                 on_answer=refuse_unreachable,
             )
-            self.all_of(answers, list(each), timeout_s)
         except BaseException:
-            self.link.request_each(dict.fromkeys(each, Interrupt(turn.seq)), sink=Sink())
+            if not is_final:
+                self.link.request_each(dict.fromkeys(each, Interrupt(turn.seq)), sink=Sink())
             raise
         finally:
             self.turns.ended(turn.seq)
-        return answers
 
     def ask(
         self,
-        ranks: Sequence[int],
+        ranks: Iterable[int],
         request: Request[R],
         *,
         timeout_s: float = ASK_S,
         buffers: Sequence[bytes | memoryview] = (),
+        check: Callable[[], None] | None = None,
+        on_answer: Callable[[Event[R]], object] = bool,
     ) -> dict[int, Event[R]]:
         """The replies of all ``ranks`` to one request, or to each rank's own.
+
+        Args:
+          check, on_answer: see ``Link.gather``.
 
         Raises:
           RankDied, RankError, TransferError: what a rank answered instead.
           RankHung: a rank did not answer in time; where it is, is said.
         """
         self.check()
-        answers = self.link.gather(ranks, request, timeout_s=timeout_s, buffers=buffers)
-        self.all_of(answers, ranks, timeout_s)
-        return answers
-
-    def all_of(
-        self,
-        answers: Mapping[int, Event[R]],
-        ranks: Iterable[int],
-        timeout_s: float,
-        hint: str = WHERE_HINT,
-    ) -> dict[int, R]:
-        """What all ``ranks`` have replied; raises as ``ask``, a death, or the lowest rank's error.
-
-        Args:
-          hint: what to type where one did not answer.
-        """
-        # What other ranks say of a death comes after it.
-        by_cause = sorted(answers.items(), key=lambda one: (one[1].op != "died", one[0]))
-        bodies = {rank: unwrap(event) for rank, event in by_cause}
-        if missing := sorted(set(ranks) - set(answers)):
-            raise self.unanswered(missing, timeout_s, hint)
-        return bodies
-
-    def unanswered(
-        self, missing: Sequence[int], timeout_s: float, hint: str = WHERE_HINT
-    ) -> RankHung:
-        busy = [s for s in self.status() if s.rank in missing and s.state == "running"]
-        where = "".join(f" Rank {s.rank} is in cell [{s.cell}] line {s.line}." for s in busy)
-        return RankHung(
-            f"{name_ranks(missing).capitalize()} did not answer within {timeout_s:g} s.{where}",
-            hint,
-            missing,
+        ranks = list(ranks)
+        answers = self.link.gather(
+            ranks, request, timeout_s=timeout_s, buffers=buffers, check=check, on_answer=on_answer
         )
+        # What other ranks say of a death comes after it.
+        for _, event in sorted(answers.items(), key=lambda one: (one[1].op != "died", one[0])):
+            unwrap(event)
+        if missing := sorted(set(ranks) - set(answers)):
+            busy = [s for s in self.status() if s.rank in missing and s.state == "running"]
+            where = "".join(f" Rank {s.rank} is in cell [{s.cell}] line {s.line}." for s in busy)
+            raise RankHung(
+                f"{name_ranks(missing).capitalize()} did not answer within {timeout_s:g} s.{where}",
+                "%jaxcluster status shows where each rank is; %jaxcluster interrupt stops them.",
+                missing,
+            )
+        return answers
 
     def ask_some(
         self,
@@ -447,7 +397,3 @@ class World:
             with contextlib.suppress(Exception):  # its sockets may be closed by now
                 self._client.close()
             self._client = None
-
-
-def _nothing() -> None:
-    """For who does not want to know."""
