@@ -22,7 +22,6 @@ from jaxcluster import wire
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.compiled import CompiledFolder
 from jaxcluster.engine.private import (
-    arrays,
     compilations,
     coordination,
     hostvalues,
@@ -210,8 +209,6 @@ def initialize(
     if is_announced and request.collectives_address == LOOPBACK:
         with contextlib.suppress(ImportError, AttributeError, OSError):
             transfers.allow_transfers()
-    if request.process_id == 0:
-        arrays.hint_at_device_put(lambda line: print(line, file=sys.stderr))
     keep_proxies_away(request.coordinator_address)
     elsewhere = request.coordinator_process
     if elsewhere or request.process_id != 0:

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
-from jaxcluster.engine import failures
+from jaxcluster.engine import tracebacks
 from jaxcluster.engine.arrays import describe, spans_processes
 from jaxcluster.engine.capture import LogTail, mime_bundle
 from jaxcluster.host import kernel_private
@@ -40,9 +40,6 @@ class CellOutput:
         running = self._runner.current
         if running is None:
             return
-        if self._runner.is_child():  # its text goes to the log
-            print(content.get("data", {}).get("text/plain", ""))
-            return
         if kind == "execute_result" and spans_processes(self._runner.last_result):
             with contextlib.suppress(Exception):  # its text alone is shown
                 content["array"] = asdict(replace(describe(self._runner.last_result), shards=[]))
@@ -57,11 +54,11 @@ class CellOutput:
             kernel_private.set_last_traceback(self._runner.shell, lines)
             if running.cell.message is None and not self._runner.in_a_cell(sys._getframe(1)):
                 return
-        told = {"ename": wire.type_name(type(error)), "evalue": failures.message_of(error)}
+        told = {"ename": wire.type_name(type(error)), "evalue": tracebacks.message_of(error)}
         if self._runner.divert("error", {**told, "traceback": lines}) or running is None:
             return
         if running.cell.message is not None:  # of what observes a widget
-            info = failures.error_info(
+            info = tracebacks.error_info(
                 error, self._own_lines(error, lines), self._runner.cell_numbers
             )
             if running.error is None:
@@ -72,7 +69,7 @@ class CellOutput:
 
     def _own_lines(self, error: BaseException, lines: list[str]) -> list[str]:
         """A traceback from the cell's own line on, without the library that has called it."""
-        at = failures.in_a_cell(failures.traceback_of(error), self._runner.cell_numbers)
+        at = tracebacks.in_a_cell(error.__traceback__, self._runner.cell_numbers)
         try:
             made = self._runner.shell.InteractiveTB.structured_traceback(
                 type(error), error, at, tb_offset=0

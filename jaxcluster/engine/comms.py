@@ -23,11 +23,10 @@ import comm
 from ipykernel.comm.comm import BaseComm
 
 from jaxcluster import wire
-from jaxcluster.engine import usercode
-from jaxcluster.engine.cells import CellRunner
+from jaxcluster.engine import interrupts
+from jaxcluster.engine.cells import CellRunner, Home
 from jaxcluster.engine.control import Request
 from jaxcluster.engine.output_widgets import Captured, widget_of
-from jaxcluster.engine.running import Home
 from jaxcluster.host import kernel_private
 from jaxcluster.wire.ops.cells import Reveal
 
@@ -245,5 +244,5 @@ def say(handle: Callable[..., None], *told: Any) -> None:
     handle(*told)
 
 
-usercode.RUNS.add(say.__code__)
-usercode.WHOLE.update({Comms._pass_on.__code__, Comms._divert.__code__})
+interrupts.RUNS.add(say.__code__)
+interrupts.WHOLE.update({Comms._pass_on.__code__, Comms._divert.__code__})

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core import debugger
 
-from jaxcluster.engine import usercode
+from jaxcluster.engine import interrupts
 from jaxcluster.engine.library_code import is_folded, is_library_file
 from jaxcluster.engine.paused import DEBUGGER
 from jaxcluster.engine.places import outward
@@ -153,7 +153,7 @@ def post_mortem(error: BaseException | None) -> None:
     session.interaction(None, error)
 
 
-usercode.RUNS.add(post_mortem.__code__)
+interrupts.RUNS.add(post_mortem.__code__)
 
 
 def _is_steppable(frame: FrameType) -> bool:
@@ -175,7 +175,7 @@ def _is_statement(frame: FrameType) -> bool:
     """Whether it is a statement of a cell at its top level."""
     assert _runner is not None
     caller = frame.f_back
-    is_run = caller is not None and caller.f_code in usercode.RUNS
+    is_run = caller is not None and caller.f_code in interrupts.RUNS
     return is_run and frame.f_code.co_filename in _runner.cell_numbers
 
 

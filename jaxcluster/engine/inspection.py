@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.engine.cells import CellRunner
+from jaxcluster.engine.cells import CellRunner, Running
 from jaxcluster.engine.library_code import is_folded, is_telling_file
 from jaxcluster.engine.resources import rss_nbytes
-from jaxcluster.engine.running import Running
 from jaxcluster.engine.stacks import Place, frames_of, stack_of
 from jaxcluster.wire.ops.cells import Complete, Completions, Inspect, Inspection
 

@@ -31,7 +31,7 @@ from typing import Any, NoReturn
 from IPython.core.interactiveshell import InteractiveShell
 
 from jaxcluster import wire
-from jaxcluster.engine import usercode
+from jaxcluster.engine import interrupts
 
 AFTER_ERROR_S = 3.0  # that threads get after the script has failed; after its end they get all
 JOIN_S = 0.1  # between looks, since a lock that is waited for hears no interrupt
@@ -172,7 +172,7 @@ def _execute(code: types.CodeType, namespace: dict[str, Any], end: End) -> None:
         end.come(None)
 
 
-usercode.RUNS.add(_execute.__code__)
+interrupts.RUNS.add(_execute.__code__)
 
 
 def _status(exit: SystemExit) -> int:

@@ -17,7 +17,6 @@ from jaxcluster import wire
 from jaxcluster.engine import bootstrap
 from jaxcluster.engine.bootstrap import Reservation
 from jaxcluster.engine.private import (
-    arrays,
     coordination,
     hostvalues,
     launches,
@@ -206,7 +205,6 @@ def jax(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeJax]:
         (transfers, "announce_transfers", lambda agreement: False),
         (hostvalues, "hear_host_values", lambda given: True),
         (pytrees, "remember_keys", lambda: True),
-        (arrays, "hint_at_device_put", lambda tell: True),
     ):
         monkeypatch.setattr(module, name, fake_of_it)
     monkeypatch.setattr(

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxcluster.engine.private import (
-    arrays,
     compilations,
     coordination,
     hostvalues,
@@ -62,15 +61,6 @@ def _refused_calls() -> bool:
     from jax._src import api, distributed
 
     return _has(api, "clear_backends") and _has(distributed, "shutdown")
-
-
-def _device_put_hint() -> bool:
-    from jax._src import dispatch
-    from jax.experimental import multihost_utils
-
-    constants = dispatch._device_put_sharding_impl.__code__.co_consts
-    told = any(isinstance(c, str) and arrays.OF_DEVICE_PUT in c for c in constants)
-    return told and _has(multihost_utils, "assert_equal")
 
 
 def _option_definitions() -> bool:
@@ -125,10 +115,6 @@ PROBES: dict[str, tuple[str, Callable[[], bool]]] = {
     "compiled programs": (
         "new processes compile all programs again",
         compilations.can_keep,
-    ),
-    "device_put hint": (
-        "there is no hint where device_put compares large arrays on all processes",
-        _device_put_hint,
     ),
 }
 
