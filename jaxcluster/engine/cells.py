@@ -31,13 +31,13 @@ from jaxcluster.engine import (
     tracebacks,
 )
 from jaxcluster.engine.arrays import READY_POLL_S, is_any_unfinished
-from jaxcluster.engine.capture import CELL_DIRECTORY, LogTail, RankStream, capture_displays
-from jaxcluster.engine.cell_output import CellOutput
 from jaxcluster.engine.control import DEFERRED, ControlChannel, Handler, Request
 from jaxcluster.engine.given import Given
 from jaxcluster.engine.history import History
 from jaxcluster.engine.interrupts import Interrupts
+from jaxcluster.engine.library_code import CELL_DIRECTORY
 from jaxcluster.engine.names import Names
+from jaxcluster.engine.output import CellOutput, LogTail, RankStream, capture_displays
 from jaxcluster.engine.paused import Paused
 from jaxcluster.engine.places import Places, outward
 from jaxcluster.engine.questions import Asking

@@ -20,8 +20,8 @@ from ipyparallel import error
 from ipyparallel.engine.kernel import IPythonParallelKernel
 from traitlets import Any
 
-from jaxcluster.engine.capture import LogTail
 from jaxcluster.engine.cells import CellRunner
+from jaxcluster.engine.output import LogTail
 from jaxcluster.engine.places import outward
 from jaxcluster.host import kernel_private
 from jaxcluster.supervision.processes import process_token, send_signal

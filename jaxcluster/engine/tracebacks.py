@@ -17,8 +17,13 @@ from typing import Any, TypeVar
 
 from jaxcluster import wire
 from jaxcluster.engine import log
-from jaxcluster.engine.capture import CELL_DIRECTORY, name_cells
-from jaxcluster.engine.library_code import OURS, is_folded, is_folded_file
+from jaxcluster.engine.library_code import (
+    CELL_DIRECTORY,
+    OURS,
+    is_folded,
+    is_folded_file,
+    name_cells,
+)
 
 T = TypeVar("T")
 

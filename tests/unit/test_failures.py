@@ -10,7 +10,7 @@ import pytest
 
 from jaxcluster import wire
 from jaxcluster.engine import log, tracebacks
-from jaxcluster.engine.capture import mime_bundle
+from jaxcluster.engine.output import mime_bundle
 
 
 class NoRepr:
