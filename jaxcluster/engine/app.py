@@ -26,7 +26,7 @@ from ipyparallel.engine.app import IPEngine
 from traitlets import default
 
 from jaxcluster import wire
-from jaxcluster.engine import bootstrap, guards, inspection, installs, log, scripts
+from jaxcluster.engine import bootstrap, inspection, installs, log, scripts
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.clientcode import ClientCode, RankKernel
 from jaxcluster.engine.comms import Comms
@@ -36,7 +36,6 @@ from jaxcluster.engine.private import coordination
 from jaxcluster.engine.resources import own_gpus, resources
 from jaxcluster.engine.shards import ArrayViews
 from jaxcluster.engine.values import Values
-from jaxcluster.engine.variables import variables
 from jaxcluster.host.facts import engine_facts
 from jaxcluster.host.processes import busy_s, share_files_in
 from jaxcluster.host.reachability import connection_errors
@@ -194,7 +193,7 @@ class Rank:
         handle(arrays.Peek, "side", views.peek)
         handle(arrays.Meshes, "side", views.meshes)
         handle(arrays.Memory, "side", views.memory)
-        handle(arrays.Variables, "side", lambda request: variables(dict(self.values.namespace)))
+        handle(arrays.Variables, "side", views.variables)
 
     @property
     def _process(self) -> inspection.Process:
@@ -249,7 +248,7 @@ class Rank:
         find_modules_here()
         apply_warnings()
         self.values.namespace = kernel.shell.user_ns
-        guards.guard(kernel.shell, self.runner.asking)
+        self.runner.asking.guard(kernel.shell)
         scripts.run_again(kernel.shell)
         installs.run_once(kernel.shell, self._cell_name)
         self.values.lost.install(kernel.shell)

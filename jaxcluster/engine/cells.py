@@ -38,9 +38,8 @@ from jaxcluster.engine.interrupts import Interrupts
 from jaxcluster.engine.library_code import CELL_DIRECTORY
 from jaxcluster.engine.names import Names
 from jaxcluster.engine.output import CellOutput, LogTail, RankStream, capture_displays
-from jaxcluster.engine.paused import Paused
 from jaxcluster.engine.places import Places, outward
-from jaxcluster.engine.questions import Asking
+from jaxcluster.engine.questions import Asking, Paused
 from jaxcluster.engine.turns import Turn, Turns
 from jaxcluster.errors import XLA_ERRORS
 from jaxcluster.host import kernel_private

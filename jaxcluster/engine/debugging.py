@@ -21,8 +21,8 @@ from IPython.core import debugger
 
 from jaxcluster.engine import interrupts
 from jaxcluster.engine.library_code import is_folded, is_library_file
-from jaxcluster.engine.paused import DEBUGGER
 from jaxcluster.engine.places import outward
+from jaxcluster.engine.questions import DEBUGGER
 
 if TYPE_CHECKING:
     from jaxcluster.engine.cells import CellRunner

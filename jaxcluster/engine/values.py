@@ -32,10 +32,9 @@ from jaxcluster.engine.arrays import (
     wait_ready,
 )
 from jaxcluster.engine.control import Request
-from jaxcluster.engine.lost_names import LostNames
+from jaxcluster.engine.names import LostNames, is_users
 from jaxcluster.engine.pulled_classes import PulledClasses
 from jaxcluster.engine.replicas import LOOK_NBYTES, Room, hashes
-from jaxcluster.engine.user_names import is_users
 from jaxcluster.wire.ops.values import (
     FILES,
     Assign,
