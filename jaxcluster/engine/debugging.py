@@ -8,7 +8,6 @@ around the cell. And it never takes SIGINT's handler, which is the runner's.
 from __future__ import annotations
 
 import bdb
-import code
 import os
 import pdb  # noqa: T100
 import re
@@ -78,25 +77,6 @@ class RankPdb(debugger.InterruptiblePdb):
         file = re.escape(self.canonic(frame.f_code.co_filename))
         place = rf"{file}(?:{COLORS})*\((?:{COLORS})*{line}(?:{COLORS})*\)"
         return re.sub(place, f"cell [{number}] line {line}, in ", told, count=1)
-
-    def do_interact(self, arg: str) -> None:
-        """interact
-
-        Start an interactive interpreter, with all names of this frame. exit() leaves it.
-        """
-        assert self.curframe is not None
-        names = {**self.curframe.f_globals, **self.curframe.f_locals}
-
-        def leave() -> None:  # the notebook's prompt has no Ctrl-D, and a rank's exit() a hint
-            raise SystemExit
-
-        shown, sys.displayhook = sys.displayhook, self.displayhook
-        try:
-            code.interact("*exit() leaves it*", local={**names, "exit": leave, "quit": leave})
-        except SystemExit:
-            pass
-        finally:
-            sys.displayhook = shown
 
     def _hidden_predicate(self, frame: FrameType) -> Any:
         if is_folded(frame.f_code) and frame is not self.curframe:
@@ -180,13 +160,7 @@ def _is_statement(frame: FrameType) -> bool:
 
 
 def _on_breakpoint(*args: Any, **kwargs: Any) -> Any:
-    """``breakpoint()``: of a debugger that is connected, of PYTHONBREAKPOINT, else ours.
-
-    ipykernel's debugpy has its own in the place of Python's, which passes over it in silence.
-    """
-    debugpy = sys.modules.get("debugpy")
-    if debugpy is not None and debugpy.is_client_connected():
-        return debugpy.breakpoint()
+    """``breakpoint()``: of PYTHONBREAKPOINT, else ours."""
     if os.environ.get("PYTHONBREAKPOINT"):
         return sys.__breakpointhook__(*args, **kwargs)  # noqa: T100
     RankPdb().set_trace(sys._getframe(1))  # type: ignore[no-untyped-call]

@@ -57,12 +57,6 @@ def _saved_variables() -> bool:
     return registers and _has(tree_util, "_registry") and kinds.can_save()
 
 
-def _refused_calls() -> bool:
-    from jax._src import api, distributed
-
-    return _has(api, "clear_backends") and _has(distributed, "shutdown")
-
-
 def _option_definitions() -> bool:
     import jax
 
@@ -103,10 +97,6 @@ PROBES: dict[str, tuple[str, Callable[[], bool]]] = {
     "transfers": (
         "device_put from process to process is refused on CPU, and not checked on GPU and TPU",
         transfers.can_announce,
-    ),
-    "refused calls": (
-        "jax.extend.backend.clear_backends() leaves ranks that can no longer compute",
-        _refused_calls,
     ),
     "option definitions": (
         "a restart sets the options that modules added to jax.config to their defaults",
