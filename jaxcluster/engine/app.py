@@ -31,8 +31,8 @@ from jaxcluster.engine.clientcode import ClientCode, RankKernel
 from jaxcluster.engine.comms import Comms
 from jaxcluster.engine.control import ControlChannel, Request, StopJobs
 from jaxcluster.engine.history import History
+from jaxcluster.engine.inspection import own_gpus, resources
 from jaxcluster.engine.private import coordination
-from jaxcluster.engine.resources import own_gpus, resources
 from jaxcluster.engine.shards import ArrayViews
 from jaxcluster.engine.values import Values
 from jaxcluster.host.facts import engine_facts

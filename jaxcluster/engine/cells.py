@@ -530,7 +530,8 @@ class CellRunner:
         """What each Jupyter kernel has between cells: SIGINT's handler, and streams that work."""
         self.interrupts.keep_handler()
         for name, own in zip(("stdout", "stderr"), self._streams, strict=True):
-            if getattr(getattr(sys, name, None), "closed", True):
+            now = getattr(sys, name, None)
+            if now is None or getattr(now, "closed", False):
                 setattr(sys, name, own)
 
     def is_child(self) -> bool:

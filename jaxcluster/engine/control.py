@@ -102,7 +102,6 @@ class ControlChannel:
         self.call_main: Callable[[Callable[[], None]], None] = self._jobs.put
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="jaxcluster-side")
         self._thread_id = 0
-        self._clients: dict[bytes, None] = {}
         self._waiting: dict[bytes, deque[tuple[bytes | _Stream, Sequence[Buffer]]]] = {}
         self._retry_s = RETRY_S[0]
         self._look_s = LOOK_S[0]
@@ -167,10 +166,6 @@ class ControlChannel:
             deadline = time.monotonic() + FULL_S
             while self.is_behind(request.ident) and time.monotonic() < deadline:
                 time.sleep(0.001)
-
-    def others(self, ident: bytes) -> list[bytes]:
-        """The other notebooks that it has heard of, and that may still be connected. Any thread."""
-        return [client for client in list(self._clients) if client != ident]
 
     def is_behind(self, ident: bytes) -> bool:
         """Whether a notebook takes less than it is sent, or the thread has not got to it."""
@@ -309,7 +304,6 @@ class ControlChannel:
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
-            self._clients.pop(ident, None)
         return True
 
     def _receive(self, socket: zmq.Socket[bytes]) -> None:
@@ -318,7 +312,6 @@ class ControlChannel:
                 return
             frames = sockets.receive(socket)
             ident, data = frames[0].bytes, frames[1].buffer
-            self._clients.setdefault(ident)
             try:
                 envelope = wire.decode(data)
             except ValueError as error:

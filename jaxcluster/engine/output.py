@@ -194,7 +194,7 @@ class LogTail:
             return ""
         end = len(self._partial) if last else self._partial.rfind(b"\n") + 1
         if not end and len(self._partial) > READ_NBYTES:
-            end = _before_last_character(self._partial)
+            end = len(self._partial)
         whole, self._partial = self._partial[:end], self._partial[end:]
         lines = whole.decode(errors="replace").splitlines(keepends=True)
         return "".join(line for line in lines if not self._is_chatter(line))
@@ -207,12 +207,6 @@ class LogTail:
             return True
         self._after_gloo = False
         return CHATTER.match(line) is not None
-
-
-def _before_last_character(data: bytes) -> int:
-    """Where UTF-8 may be cut: of its last character there may be more to come."""
-    is_first = (len(data) - k for k in range(1, 5) if data[-k] & 0xC0 != 0x80)
-    return next(is_first, len(data))
 
 
 def _begins_chatter(half: str) -> bool:

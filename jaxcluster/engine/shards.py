@@ -34,8 +34,8 @@ from jaxcluster.engine.arrays import (
     wait_ready,
 )
 from jaxcluster.engine.control import Request
+from jaxcluster.engine.inspection import rss_nbytes
 from jaxcluster.engine.replicas import LOOK_NBYTES
-from jaxcluster.engine.resources import rss_nbytes
 from jaxcluster.engine.values import BadName, Values
 from jaxcluster.host.free_space import free_memory
 from jaxcluster.wire.ops.arrays import (

@@ -239,7 +239,6 @@ class Renders(Exception):
 @pytest.mark.parametrize(
     ("source", "ename"),
     [
-        ("raise BadStr", "BadStr"),
         ("raise Custom('base')", "Custom"),
         ("raise Renders('r')", "Renders"),
         ("raise GeneratorExit", "GeneratorExit"),
