@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import functools
 import json
 import os
 import re
@@ -26,17 +25,16 @@ from ipyparallel.engine.app import IPEngine
 from traitlets import default
 
 from jaxcluster import wire
-from jaxcluster.engine import bootstrap, guards, inspection, installs, log, scripts
+from jaxcluster.engine import bootstrap, inspection, installs, log
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.clientcode import ClientCode, RankKernel
 from jaxcluster.engine.comms import Comms
 from jaxcluster.engine.control import ControlChannel, Request, StopJobs
 from jaxcluster.engine.history import History
+from jaxcluster.engine.inspection import own_gpus, resources
 from jaxcluster.engine.private import coordination
-from jaxcluster.engine.resources import own_gpus, resources
 from jaxcluster.engine.shards import ArrayViews
 from jaxcluster.engine.values import Values
-from jaxcluster.engine.variables import variables
 from jaxcluster.host.facts import engine_facts
 from jaxcluster.host.processes import busy_s, share_files_in
 from jaxcluster.host.reachability import connection_errors
@@ -77,47 +75,12 @@ class JaxEngine(IPEngine):
 
     @default("ident")
     def _name_the_process(self) -> str:
-        """By it our controller finds the process that a client's signal is for.
+        """By it our controller knows when the process has ended.
 
         ipyparallel makes a part of Python names of it.
         """
         token = process_token(os.getpid()).replace(":", "-")
         return f"{self.session.session}-jaxcluster-{pid_space_mark()}-{token.rstrip('-?')}"
-
-    def start(self) -> None:
-        """Run the event loop, whatever is raised in it between cells: an alarm's handler raises in
-        any code, and so does a thread that throws an error into this one (``stopit``).
-
-        What ipyparallel's own does would end the rank, and take a TimeoutError for its own end.
-        """
-        is_over = False
-
-        async def start() -> None:
-            nonlocal is_over
-            try:
-                await self._start()
-            finally:
-                is_over = True
-
-        def goes_on() -> bool:
-            try:
-                run()
-            except BaseException as error:
-                if is_over or not self.rank.attached:
-                    raise
-                log.error(error)
-                return True
-            return False
-
-        run = functools.partial(self.loop.run_sync, start)
-        while True:
-            try:
-                if not goes_on():
-                    return
-            except BaseException:  # the next alarm, which came while that was told
-                if is_over or not self.rank.attached:
-                    raise
-            run = self.loop.start
 
     def init_signal(self) -> None:
         """Leave SIGINT to the runner, and SIGTERM to the system: a rank has nothing to tidy up."""
@@ -194,7 +157,7 @@ class Rank:
         handle(arrays.Peek, "side", views.peek)
         handle(arrays.Meshes, "side", views.meshes)
         handle(arrays.Memory, "side", views.memory)
-        handle(arrays.Variables, "side", lambda request: variables(dict(self.values.namespace)))
+        handle(arrays.Variables, "side", views.variables)
 
     @property
     def _process(self) -> inspection.Process:
@@ -249,8 +212,7 @@ class Rank:
         find_modules_here()
         apply_warnings()
         self.values.namespace = kernel.shell.user_ns
-        guards.guard(kernel.shell, self.runner.asking)
-        scripts.run_again(kernel.shell)
+        self.runner.asking.guard(kernel.shell)
         installs.run_once(kernel.shell, self._cell_name)
         self.values.lost.install(kernel.shell)
         self.states.attach(kernel.shell)

@@ -15,14 +15,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from jaxcluster import wire
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.compiled import CompiledFolder
 from jaxcluster.engine.private import (
-    arrays,
     compilations,
     coordination,
     hostvalues,
@@ -32,9 +31,10 @@ from jaxcluster.engine.private import (
     self_test,
     transfers,
 )
-from jaxcluster.engine.turns import Turns
 from jaxcluster.host import tpus
 from jaxcluster.host.reachability import why_not_listen
+
+T = TypeVar("T")
 
 POLL_S = 0.002
 SWITCH_S = 0.0005
@@ -86,9 +86,24 @@ def probe(address: str, port: int, timeout_s: float = 5.0) -> str:
         return str(connection.getsockname()[0])
 
 
-def wait_for_coordinator(
-    address: str, timeout_s: float, clock: Callable[[], float] = time.monotonic
-) -> None:
+def dial_until(dial: Callable[[], T], timeout_s: float) -> T:
+    """What ``dial`` returns, once somebody listens there.
+
+    Raises:
+      OSError: nobody did within ``timeout_s``, or the name is not known.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return dial()
+        except OSError as error:
+            is_unknown = isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME
+            if is_unknown or time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_S)
+
+
+def wait_for_coordinator(address: str, timeout_s: float) -> None:
     """Return once rank 0's coordination service listens.
 
     A client that dials before it listens waits out gRPC's backoff of a whole second.
@@ -96,19 +111,13 @@ def wait_for_coordinator(
     Raises:
       TimeoutError: it did not within ``timeout_s``, or its name is not known.
     """
-    deadline = clock() + timeout_s
-    while True:
-        try:
-            _dial(address).close()
-            return
-        except OSError as error:
-            is_unknown = isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME
-            if is_unknown or clock() > deadline:
-                within = "" if is_unknown else f" in {timeout_s:.0f} s"
-                raise TimeoutError(
-                    f"the coordinator at {address} gave no answer{within} ({error})"
-                ) from None
-            time.sleep(POLL_S)
+    try:
+        dial_until(lambda: _dial(address), timeout_s).close()
+    except OSError as error:
+        within = "" if isinstance(error, socket.gaierror) else f" in {timeout_s:.0f} s"
+        raise TimeoutError(
+            f"the coordinator at {address} gave no answer{within} ({error})"
+        ) from None
 
 
 def check_coordinator(address: str) -> None:
@@ -136,23 +145,6 @@ def _dial(address: str) -> socket.socket:
         return connection
     host, _, port = address.rpartition(":")
     return socket.create_connection((host.strip("[]"), int(port)), timeout=1)
-
-
-def connect_to_referee(turns: Turns, path: str, timeout_s: float) -> None:
-    """Connect to the referee, which may still start.
-
-    Raises:
-      OSError: it does not listen within ``timeout_s``.
-    """
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            turns.connect(path)
-            return
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(POLL_S)
 
 
 def initialize(
@@ -192,7 +184,8 @@ def initialize(
     moved = self_test.missing() if request.process_id == 0 else {}
     if request.collectives_address is not None:
         coordination.set_collectives_address(request.collectives_address)
-    connect_to_referee(runner.turns, request.referee, request.initialization_timeout)
+    # The referee may still start.
+    dial_until(lambda: runner.turns.connect(request.referee), request.initialization_timeout)
     runner.agreement.watch_threads()
     runner.agreement.guard_signals()
     agreement = runner.agreement
@@ -210,8 +203,6 @@ def initialize(
     if is_announced and request.collectives_address == LOOPBACK:
         with contextlib.suppress(ImportError, AttributeError, OSError):
             transfers.allow_transfers()
-    if request.process_id == 0:
-        arrays.hint_at_device_put(lambda line: print(line, file=sys.stderr))
     keep_proxies_away(request.coordinator_address)
     elsewhere = request.coordinator_process
     if elsewhere or request.process_id != 0:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
@@ -22,38 +23,83 @@ from jaxcluster.agreement.cellqueue import AT_WORK, FAILED_IN_XLA, STUCK
 from jaxcluster.agreement.client import Agreement, Divergence, Stopped
 from jaxcluster.engine import (
     debugging,
-    failures,
+    interrupts,
     log,
     magicbodies,
     mainscript,
     profiling,
     tracebacks,
-    usercode,
 )
 from jaxcluster.engine.arrays import READY_POLL_S, is_any_unfinished
-from jaxcluster.engine.capture import CELL_DIRECTORY, LogTail, RankStream, capture_displays
-from jaxcluster.engine.cell_output import CellOutput
 from jaxcluster.engine.control import DEFERRED, ControlChannel, Handler, Request
 from jaxcluster.engine.given import Given
 from jaxcluster.engine.history import History
 from jaxcluster.engine.interrupts import Interrupts
+from jaxcluster.engine.library_code import CELL_DIRECTORY
 from jaxcluster.engine.names import Names
-from jaxcluster.engine.paused import Paused
+from jaxcluster.engine.output import CellOutput, LogTail, RankStream, capture_displays
 from jaxcluster.engine.places import Places, outward
-from jaxcluster.engine.questions import Asking
-from jaxcluster.engine.repair import (
-    keep_streams,
-    repair,
-    repair_builtins,
-    repair_imports,
-    repair_modules,
-)
-from jaxcluster.engine.running import Home, Running
+from jaxcluster.engine.questions import Asking, Paused
 from jaxcluster.engine.turns import Turn, Turns
 from jaxcluster.errors import XLA_ERRORS
 from jaxcluster.host import kernel_private
 
 FINISH_S = 1.0  # in which XLA ends what was launched, or waits for another rank
+
+
+@dataclass(frozen=True)
+class Home:
+    """A cell to which comms belong: its notebook, its seq, its number, and whether it is shown."""
+
+    ident: bytes
+    seq: int
+    number: int
+    shown: bool
+
+
+@dataclass
+class Running:
+    """The cell that the main thread is in.
+
+    Attributes:
+      interrupted: somebody has stopped it.
+      interrupts: how often its code was to be told so.
+      heard: it was, once, and goes on as it likes.
+      unheard: an interrupt came where it could not be raised, and comes again.
+      unheard_since: since when that is so; 0: it is not.
+      taken: agreed launches of this process before it.
+      has_left: its own code is over: IPython renders its error.
+      over: it launches nothing any more.
+      escaped: what a cell that awaits has raised past IPython.
+      result: IPython's, once there is one.
+      raised: what its code has raised.
+      printed: what IPython has printed as a traceback in it, as ``%run`` does.
+      is_profiled: JAX's profiler was started for it.
+      faults: errors of ours, a line each.
+    """
+
+    request: Request[wire.CellRequest]
+    cell: wire.CellRequest
+    started: float
+    shown: bool
+    interrupted: bool = False
+    interrupts: int = 0
+    heard: bool = False
+    unheard: bool = False
+    unheard_since: float = 0.0
+    taken: int = 0
+    has_left: bool = False
+    left_at: float = 0.0
+    over: bool = False
+    task: asyncio.Future[Any] | None = None
+    escaped: BaseException | None = None
+    result: Any = None
+    raised: BaseException | None = None
+    printed: BaseException | None = None
+    error: wire.ErrorInfo | None = None
+    status: str = ""
+    is_profiled: bool = False
+    faults: list[str] = field(default_factory=list)
 
 
 class CellRunner:
@@ -100,6 +146,7 @@ class CellRunner:
         self.last_error: BaseException | None = None
         self.main_thread_id = threading.main_thread().ident or 0
         self._pid = os.getpid()
+        self._streams: tuple[Any, Any] = sys.stdout, sys.stderr
         self.interrupts = Interrupts(self)
         self.turns.interrupt = self._interrupt_closed
         self.output = CellOutput(self, LogTail(log_path))
@@ -130,13 +177,11 @@ class CellRunner:
         magicbodies.install(shell, self.cell_numbers)
         self._should_run_async, shell.should_run_async = shell.should_run_async, self._may_await
         self._show_traceback, shell.showtraceback = shell.showtraceback, self._render_error
-        self._store_exception = kernel_private.replace_exception_storage(shell, self._store_error)
         shell.events.callbacks["post_execute"].insert(0, self._leave)
         sys.stdout = RankStream("stdout", 1, sys.stdout, out.print)
         sys.stderr = RankStream("stderr", 2, sys.stderr, out.print)
-        keep_streams()
-        repair_builtins()
-        repair(self.interrupts.handler)
+        self._streams = sys.stdout, sys.stderr
+        self._tidy()
         debugging.install(self)
         tracebacks.install(shell)
         self.control.on_tick = out.tick
@@ -164,7 +209,7 @@ class CellRunner:
             task.add_done_callback(lambda t: t.exception())
 
         def skip(why: wire.Skipped) -> None:
-            failures.attempt([], self.history.skip, cell)
+            tracebacks.attempt([], self.history.skip, cell)
             request.reply(wire.CellReply(self.rank, cell.seq, "skipped", 0.0, skipped=why))
 
         self.turns.arrive(Turn(cell.turn, begin, skip, request.send))
@@ -212,29 +257,19 @@ class CellRunner:
         try:
             reply = await self._run(running)
         except BaseException as error:  # of ours: it must not cost the reply
-            repair_modules()
-            told = f"{type(error).__name__}: {error}"
-            info = wire.ErrorInfo("InternalError", told, [f"InternalError: {told}"])
-            with contextlib.suppress(Exception):  # what tells errors may be what has failed
-                info = self._outside(error)
-            reply = wire.CellReply(self.rank, cell.seq, "error", 0.0, info)
+            reply = wire.CellReply(self.rank, cell.seq, "error", 0.0, self._outside(error))
         finally:
             self._end_turn(running)
             self.current = None
-        failures.attempt([], self.history.end, reply)
+        tracebacks.attempt([], self.history.end, reply)
         request.reply(reply)
 
     def _end_turn(self, running: Running) -> None:
         """It makes no more launches: the referee is told so, once."""
         if not running.over:
             running.has_left = running.over = True
-            repair_builtins()
             self.given.forget()
-            try:
-                self.agreement.end(*self._outcome(running))
-            except Exception:  # the cell has broken what it takes to say it
-                repair_modules()
-                self.agreement.end(*self._outcome(running))
+            self.agreement.end(*self._outcome(running))
 
     def _outcome(self, running: Running) -> tuple[str, str]:
         """How the cell has ended, and whether XLA is still at work, for the referee.
@@ -256,14 +291,13 @@ class CellRunner:
 
     async def _run(self, running: Running) -> wire.CellReply:
         cell = running.cell
-        attempt: Any = functools.partial(failures.attempt, running.faults)
+        attempt: Any = functools.partial(tracebacks.attempt, running.faults)
         if cell.message is None:
             self.last_result = None
         self._home = Home(running.request.ident, cell.seq, cell.execution_count, running.shown)
         if running.shown:  # else it is not read
             attempt(self.output.log.reset)
-        attempt(repair_builtins)
-        attempt(repair, self.interrupts.handler)
+        attempt(self._tidy)
         if cell.message is None:  # else it belongs to the cell before it
             attempt(self.history.begin, cell)
         self.given.forget()
@@ -271,20 +305,17 @@ class CellRunner:
         running.taken = self.agreement.taken()
         self.control.ticking = running.shown
         await self._execute(running)
-        is_child = self.is_child()
-        if not is_child:
-            self._end_turn(running)
-        if running.error is not None:
-            attempt(repair_modules)
-        if running.is_profiled and not is_child:
+        if self.is_child():  # forked by the cell, which ends with it
+            log.write("\n".join(running.error.traceback if running.error else []))
+            os._exit(0 if running.status == "ok" else 1)
+        self._end_turn(running)
+        if running.is_profiled:
             attempt(profiling.end)
         self.asking.end()
         self.paused.end_all()
         debugging.end()
-        if is_child:
-            self._end_child(running)
         self.control.ticking = False
-        attempt(repair, self.interrupts.handler)
+        attempt(self._tidy)
         attempt(self.output.show_rest)
         attempt(self.output.show_pages)
         return wire.CellReply(
@@ -302,11 +333,11 @@ class CellRunner:
     async def _execute(self, running: Running) -> None:
         """Run the cell's code; how that ended is in ``running``. It raises nothing."""
         try:
-            code = usercode.call(self._run_code, running)
+            code = interrupts.call(self._run_code, running)
             if code is not None:
                 # In the context of all cells: what it sets there outlasts its task.
                 running.task = asyncio.get_running_loop().create_task(
-                    usercode.wait_for(code), context=self.context
+                    interrupts.wait_for(code), context=self.context
                 )
                 if running.interrupted:
                     running.task.cancel()
@@ -314,13 +345,12 @@ class CellRunner:
                 if running.escaped is not None:
                     raise running.escaped
         except BaseException as error:
-            repair_modules()
             failed = _error_of(running.result)
             if isinstance(error, Stopped) or not running.interrupted:
                 running.raised = error
                 running.error = self._outside(error)
             elif failed is not None:
-                running.error = running.error or self._info(failed, ask=False)
+                running.error = running.error or self._info(failed)
             else:  # whatever IPython makes of it
                 running.status = "interrupted"
         running.status = running.status or self._status(running)
@@ -350,8 +380,7 @@ class CellRunner:
             try:
                 profiling.begin(cell, self.rank)
             except (OSError, RuntimeError) as error:
-                lines = failures.plain_lines(error, self.cell_numbers)
-                running.error = failures.error_info(error, lines, self.cell_numbers)
+                running.error = self._plain(error)
                 return None
             running.is_profiled = True
         if cell.message is not None:
@@ -361,8 +390,7 @@ class CellRunner:
             try:
                 self.context.run(debugging.post_mortem, self.last_error)
             except StdinNotImplementedError as error:  # nobody can be asked
-                lines = failures.plain_lines(error, self.cell_numbers)
-                running.error = failures.error_info(error, lines, self.cell_numbers)
+                running.error = self._plain(error)
             return None
         if cell.script is not None:
             self._run_script(running, cell.script)
@@ -396,11 +424,9 @@ class CellRunner:
             )
         except BaseException as error:
             running.raised = error
+            running.error = self._plain(error)
             if isinstance(error, SystemExit):
-                lines = [f"It ended with exit status {error.code}."]
-            else:
-                lines = failures.script_lines(error, self.cell_numbers)
-            running.error = failures.error_info(error, lines, self.cell_numbers)
+                running.error.traceback[:] = [f"It ended with exit status {error.code}."]
 
     def _deliver(self, running: Running, message: wire.CommMessage) -> None:
         """What a page has said on a comm; an error in that is the cell's."""
@@ -408,8 +434,7 @@ class CellRunner:
             self.deliver(running.request, message)
         except Exception as error:
             running.raised = error
-            lines = failures.plain_lines(error, self.cell_numbers)
-            running.error = failures.error_info(error, lines, self.cell_numbers)
+            running.error = self._plain(error)
 
     def home(self) -> Home | None:
         """The cell to which a comm belongs that is opened now; of a thread's, the last one."""
@@ -451,23 +476,26 @@ class CellRunner:
             if wire.type_name(type(error)) != debugging.QUIT:
                 self.last_error = error
             running.raised = error
-            running.error = self._info(error, ask=not running.is_mute)
+            running.error = self._info(error)
         elif running.printed is not None:  # it was shown: what comes later must not hide it
             running.raised = running.printed
-            lines = failures.plain_lines(running.printed, self.cell_numbers)
-            running.error = failures.error_info(running.printed, lines, self.cell_numbers)
+            running.error = self._plain(running.printed)
 
-    def _info(self, error: BaseException, *, ask: bool = True) -> wire.ErrorInfo:
-        lines = kernel_private.last_traceback(self.shell)
-        return failures.error_info(error, lines, self.cell_numbers, ask=ask)
+    def _info(self, error: BaseException) -> wire.ErrorInfo:
+        return tracebacks.error_info(
+            error, kernel_private.last_traceback(self.shell), self.cell_numbers
+        )
+
+    def _plain(self, error: BaseException) -> wire.ErrorInfo:
+        lines = tracebacks.plain_lines(error, self.cell_numbers)
+        return tracebacks.error_info(error, lines, self.cell_numbers)
 
     def _outside(self, error: BaseException) -> wire.ErrorInfo:
         """An error that went past IPython: a hook's, or IPython's own or ours, told as such."""
-        if failures.line_of(error, self.cell_numbers) is not None:
-            lines = failures.plain_lines(error, self.cell_numbers)
-            return failures.error_info(error, lines, self.cell_numbers)
+        if tracebacks.line_of(error, self.cell_numbers) is not None:
+            return self._plain(error)
         log.error(error)
-        name, told = "InternalError", failures.of_ours(error)
+        name, told = "InternalError", tracebacks.of_ours(error)
         lines = [
             f"\x1b[0;31m{name}\x1b[0m: IPython or jaxcluster failed around the cell's code: {told}",
             f"The cell may have run in part. %jaxcluster logs {self.rank} has the whole traceback: "
@@ -478,24 +506,17 @@ class CellRunner:
 
     def _render_error(self, *args: Any, **kwargs: Any) -> None:
         """IPython's ``showtraceback``, which is not broken off, and fails of no exception."""
-        repair_builtins()
-        repair_imports()
-        running = self.current
-        error = sys.exc_info()[1]
+        running, error = self.current, sys.exc_info()[1]
         if running is None or error is None or args or kwargs.get("exc_tuple"):
             self._show_traceback(*args, **kwargs)
             return
         running.has_left, running.left_at = True, time.monotonic()
         try:
-            if failures.is_odd(error):
-                lines = failures.plain_lines(error, self.cell_numbers)
+            if tracebacks.is_odd(error):
+                lines = tracebacks.plain_lines(error, self.cell_numbers)
                 kernel_private.set_last_traceback(self.shell, lines)
             else:
                 self._show_traceback(**kwargs)
-        except KeyboardInterrupt:  # its message does not end
-            running.is_mute = True
-            lines = failures.plain_lines(error, self.cell_numbers, ask=False)
-            kernel_private.set_last_traceback(self.shell, lines)
         finally:
             running.has_left = False
 
@@ -505,28 +526,17 @@ class CellRunner:
         if running is not None and not self.in_a_cell(sys._getframe(1)):
             running.has_left, running.left_at = True, time.monotonic()
 
-    def _store_error(self, *args: Any, **kwargs: Any) -> Any:
-        """IPython's record of an exception for its history: not worth a cell's reply."""
-        running = self.current
-        if running is not None and running.is_mute:
-            return {}
-        try:
-            return self._store_exception(*args, **kwargs) if self._store_exception else {}
-        except Exception:  # IPython's own, and ipykernel's above it
-            return {}
+    def _tidy(self) -> None:
+        """What each Jupyter kernel has between cells: SIGINT's handler, and streams that work."""
+        self.interrupts.keep_handler()
+        for name, own in zip(("stdout", "stderr"), self._streams, strict=True):
+            now = getattr(sys, name, None)
+            if now is None or getattr(now, "closed", False):
+                setattr(sys, name, own)
 
     def is_child(self) -> bool:
         """Whether this is a process that the cell has forked."""
         return os.getpid() != self._pid
-
-    def _end_child(self, running: Running) -> None:
-        """End a process that the cell has forked and that has come to the cell's end."""
-        if running.error is not None:
-            log.write("\n".join(running.error.traceback))
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):  # a stream may be the user's
-                stream.flush()
-        os._exit(0 if running.status == "ok" else 1)
 
     def in_a_cell(self, frame: FrameType | None) -> bool:
         """Whether a frame is a cell's, or was called by one's."""

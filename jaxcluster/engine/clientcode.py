@@ -20,8 +20,8 @@ from ipyparallel import error
 from ipyparallel.engine.kernel import IPythonParallelKernel
 from traitlets import Any
 
-from jaxcluster.engine.capture import LogTail
 from jaxcluster.engine.cells import CellRunner
+from jaxcluster.engine.output import LogTail
 from jaxcluster.engine.places import outward
 from jaxcluster.host import kernel_private
 from jaxcluster.supervision.processes import process_token, send_signal
@@ -50,7 +50,7 @@ class RankKernel(IPythonParallelKernel):
     control_msg_types = [*IPythonParallelKernel.control_msg_types, "signal_request"]  # noqa: RUF012
 
     async def signal_request(self, stream: AnyType, ident: AnyType, parent: AnyType) -> None:
-        """Send this process a signal: no controller of another host can. The control thread."""
+        """Send this process a signal that a client asks for. On the kernel's control thread."""
         try:
             send_signal(process_token(os.getpid()), parent["content"]["sig"])
             content = {"status": "ok"}

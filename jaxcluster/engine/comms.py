@@ -23,15 +23,86 @@ import comm
 from ipykernel.comm.comm import BaseComm
 
 from jaxcluster import wire
-from jaxcluster.engine import usercode
-from jaxcluster.engine.cells import CellRunner
+from jaxcluster.engine import interrupts
+from jaxcluster.engine.cells import CellRunner, Home
 from jaxcluster.engine.control import Request
-from jaxcluster.engine.output_widgets import Captured, widget_of
-from jaxcluster.engine.running import Home
 from jaxcluster.host import kernel_private
 from jaxcluster.wire.ops.cells import Reveal
 
 OUTPUT = "OutputModel"
+CLOSED = {"state": {"msg_id": ""}}
+LATEST_S = 0.1  # that an Output's output waits to be shown, while more comes
+
+
+Said = tuple[str, dict[str, Any]]  # an output as ``RankOutput`` has it, or an ``error``
+
+
+def widget_of(comm: Any) -> Any:
+    """The widget that hears what the page says on a comm; None if there is none."""
+    return getattr(getattr(comm, "_msg_callback", None), "__self__", None)
+
+
+class Captured:
+    """Gathers what an ``ipywidgets.Output`` shows: the output of code inside of ``with output:``.
+
+    In a plain notebook the page fills an ``Output`` with what the kernel sends meanwhile. A rank's
+    output comes to the page under another cell's name, or not at all. So the rank gathers it, and
+    sets the widget's ``outputs``, on every rank, in a cell, a callback and a thread alike.
+
+    Args:
+      comm: the widget's.
+    """
+
+    def __init__(self, comm: Any) -> None:
+        self._comm = comm
+        self._new: list[Said] = []
+        self._timer: threading.Timer | None = None
+        self._lock = threading.Lock()
+        self._showing = threading.RLock()  # held while the user's code may run
+
+    def add(self, kind: str, content: dict[str, Any]) -> None:
+        """There is more output: it is shown in a moment."""
+        with self._lock:
+            self._new.append((kind, content))
+            if self._timer is None:
+                self._timer = threading.Timer(LATEST_S, self.show)
+                self._timer.name, self._timer.daemon = "jaxcluster-output", True
+                self._timer.start()
+
+    def show(self) -> None:
+        """Show what there is: at the end, or on a thread of its own while more may come."""
+        with self._showing:
+            with self._lock:
+                if self._timer is not None:
+                    self._timer.cancel()
+                    self._timer = None
+                new, self._new = self._new, []
+                if new and new[-1] == ("clear_output", {"wait": True}):
+                    self._new.append(new.pop())  # it waits for the next output
+            if new and (widget := widget_of(self._comm)) is not None:
+                widget.outputs = tuple(merge(widget.outputs, new))
+
+
+def merge(outputs: Sequence[dict[str, Any]], new: Sequence[Said]) -> list[dict[str, Any]]:
+    """Outputs in nbformat's form, and what was put out after them."""
+    made = list(outputs)
+    for kind, content in new:
+        shown = {"data": content.get("data"), "metadata": content.get("metadata") or {}}
+        id = (content.get("transient") or {}).get("display_id")
+        named = {} if id is None else {"transient": {"display_id": id}}
+        if kind == "clear_output":
+            made = []
+        elif kind == "update_display_data":
+            made = [one | shown if id and named.items() <= one.items() else one for one in made]
+        elif kind == "error":
+            made.append({"output_type": "error", **content})
+        elif kind != "stream":  # a widget's view has no Out[n]
+            made.append({"output_type": "display_data", **shown, **named})
+        elif made and made[-1].get("name") == content["name"]:
+            made[-1] = made[-1] | {"text": made[-1]["text"] + content["text"]}
+        else:
+            made.append({"output_type": "stream", **content})
+    return made
 
 
 @dataclass
@@ -232,9 +303,6 @@ class Comms:
         return None
 
 
-CLOSED = {"state": {"msg_id": ""}}
-
-
 def _is_for_output(data: Any, opened: _Opened) -> bool:
     """Whether it says only that an ``Output`` takes messages, which is not for the page."""
     return opened.captured is not None and set((data or {}).get("state") or ()) == {"msg_id"}
@@ -245,5 +313,5 @@ def say(handle: Callable[..., None], *told: Any) -> None:
     handle(*told)
 
 
-usercode.RUNS.add(say.__code__)
-usercode.WHOLE.update({Comms._pass_on.__code__, Comms._divert.__code__})
+interrupts.RUNS.add(say.__code__)
+interrupts.WHOLE.update({Comms._pass_on.__code__, Comms._divert.__code__})

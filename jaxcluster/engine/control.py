@@ -12,7 +12,6 @@ Requests come in three kinds, by where they are handled:
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import select
@@ -28,8 +27,7 @@ import zmq
 
 from jaxcluster import wire
 from jaxcluster.engine import log
-from jaxcluster.engine.failures import message_of
-from jaxcluster.engine.repair import repair_modules
+from jaxcluster.engine.tracebacks import message_of
 from jaxcluster.host import procfs
 from jaxcluster.wire import sockets
 from jaxcluster.wire.ops import OPERATIONS, Operation
@@ -37,7 +35,6 @@ from jaxcluster.wire.ops import OPERATIONS, Operation
 Q = TypeVar("Q", bound=Operation[Any])
 Handler = Callable[["Request[Any]"], Any]
 Buffer = bytes | memoryview
-Message = tuple[bytes, "bytes | _Stream", Sequence[Buffer]]
 
 STREAM_PERIOD_S = 0.02  # printed text is gathered for this long: one message instead of hundreds
 LOOK_S = (STREAM_PERIOD_S, 0.2)  # between ticks: after one that has found something, and at last
@@ -70,12 +67,7 @@ class Request(Generic[Q]):
 
     def fail(self, error: BaseException) -> None:
         """Answer with an exception: of ours, with its message and hint, or anybody's."""
-        message: Any = ""
-        hint: Any = ""
-        try:
-            message, hint = getattr(error, "message", ""), getattr(error, "hint", "")
-        except Exception:  # of the user's making
-            pass
+        message, hint = getattr(error, "message", ""), getattr(error, "hint", "")
         failure = wire.Failure(
             wire.type_name(type(error)),
             message if isinstance(message, str) and message else message_of(error),
@@ -93,10 +85,7 @@ class Request(Generic[Q]):
 
 
 class ControlChannel:
-    """Serves one ROUTER socket on a thread of its own.
-
-    Whoever posts a message sends it, with the lock held: to have the thread do it would cost each
-    cell two changes of threads. The thread sends what had no room.
+    """Serves one ROUTER socket on a thread of its own, which alone sends and receives.
 
     Attributes:
       on_tick: called on the thread while ``ticking`` is set, ever more rarely until it says that it
@@ -112,14 +101,8 @@ class ControlChannel:
         self._jobs: wire.Inbox[Callable[[], None]] = wire.Inbox()
         self.call_main: Callable[[Callable[[], None]], None] = self._jobs.put
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="jaxcluster-side")
-        self._socket: zmq.Socket[bytes] | None = None  # touched with the lock alone
         self._thread_id = 0
-        self._sending = False
-        self._begun = False  # a message, and its last part may not have been sent
-        self._failed: Message | None = None  # what the thread could not send
-        self._outbox: deque[Message] = deque()
-        self._clients: dict[bytes, None] = {}
-        self._behind: dict[bytes, deque[Message]] = {}
+        self._waiting: dict[bytes, deque[tuple[bytes | _Stream, Sequence[Buffer]]]] = {}
         self._retry_s = RETRY_S[0]
         self._look_s = LOOK_S[0]
         self._look_at = 0.0
@@ -133,11 +116,6 @@ class ControlChannel:
         self._bound = threading.Event()
         self._watched: dict[int, Callable[[], None]] = {}
         self._poller = select.poll()
-        os.register_at_fork(after_in_child=self._in_child)
-
-    def _in_child(self) -> None:
-        """A process that a cell has forked has no such thread, and no use of its socket."""
-        self._socket, self._lock = None, threading.RLock()
 
     def handle(self, kind: type[Q], where: str, handler: Callable[[Request[Q]], Any]) -> None:
         """Answer an operation with what ``handler`` returns.
@@ -173,16 +151,12 @@ class ControlChannel:
 
     def post(self, ident: bytes, envelope: bytes, buffers: Sequence[Buffer] = ()) -> None:
         """Send a message, after whatever text is still gathered. Any thread."""
-        is_done = False
         try:
             with self._lock:
                 self._gather()
-                self._outbox.append((ident, envelope, buffers))
-                if self._socket is not None and not self._behind:
-                    is_done = self._send_new(self._socket)
-        finally:  # also where a signal's handler has raised: news may have been taken
-            if not is_done:
-                self._wake()
+                self._waiting.setdefault(ident, deque()).append((envelope, buffers))
+        finally:  # also where a signal's handler has raised: text may have been gathered
+            self._wake()
 
     def stream(self, request: Request[Any], rank: int, seq: int, name: str, text: str) -> None:
         """Queue printed text; what follows within 20 ms shares its message. Any thread."""
@@ -193,13 +167,9 @@ class ControlChannel:
             while self.is_behind(request.ident) and time.monotonic() < deadline:
                 time.sleep(0.001)
 
-    def others(self, ident: bytes) -> list[bytes]:
-        """The other notebooks that it has heard of, and that may still be connected. Any thread."""
-        return [client for client in list(self._clients) if client != ident]
-
     def is_behind(self, ident: bytes) -> bool:
         """Whether a notebook takes less than it is sent, or the thread has not got to it."""
-        return len(self._outbox) + len(self._behind.get(ident, ())) >= FULL_MESSAGES
+        return len(self._waiting.get(ident, ())) >= FULL_MESSAGES
 
     def _stream_text(
         self, request: Request[Any], rank: int, seq: int, name: str, text: str
@@ -226,10 +196,11 @@ class ControlChannel:
 
     def _gather(self) -> None:
         if (text := self._stream) is not None:
-            message = text.request.ident, text, ()
+            waiting = self._waiting.setdefault(text.request.ident, deque())
+            message: tuple[_Stream, Sequence[Buffer]] = text, ()
             # No call stands between these two, so that no signal's handler can raise there.
             self._stream = None
-            self._outbox.append(message)
+            waiting.append(message)
 
     def _wake(self) -> None:
         if not self._woken:
@@ -262,15 +233,13 @@ class ControlChannel:
         poller = self._poller
         poller.register(socket.fileno(), select.POLLIN)
         poller.register(self._wake_read, select.POLLIN)
-        self._socket = socket
         self._bound.set()
         while True:
             try:
                 self._turn(socket, poller)
             except Exception as error:  # a rank whose thread had ended would not be heard of again
-                repair_modules()
                 log.error(error)
-                self._wake()  # for what stands behind the message that can't be sent
+                self._wake()  # the message that can't be sent is dropped: for what comes after it
 
     def _turn(self, socket: zmq.Socket[bytes], poller: select.poll) -> None:
         """Wait for something to do, and do it."""
@@ -293,12 +262,14 @@ class ControlChannel:
             waiting = self._stream
             if waiting is not None and now - waiting.since >= STREAM_PERIOD_S:
                 self._gather()
-        if self._outbox or self._behind:
+        if self._waiting:
             self._send_out(socket)
+            if sockets.has_come(socket):  # to send has taken the news of it from the descriptor
+                self._wake()
 
     def _wait_s(self) -> float | None:
         """How long nothing is to be done unless something comes; None: for ever."""
-        if self._behind:
+        if self._waiting:
             return self._retry_s
         if self._stream is not None:
             return STREAM_PERIOD_S
@@ -306,70 +277,19 @@ class ControlChannel:
 
     def _send_out(self, socket: zmq.Socket[bytes]) -> None:
         """Send what there is; what a notebook has no room for waits, and nobody else with it."""
-        with self._lock:
-            before = sum(map(len, self._behind.values()))
-            for ident, waiting in list(self._behind.items()):
-                while waiting:
-                    message = waiting.popleft()  # first: one that can't be sent is tried once
-                    if not self._is_through(socket, message):
-                        waiting.appendleft(message)
-                        break
+        moved = False
+        for ident, waiting in list(self._waiting.items()):
+            while waiting:
+                made, buffers = message = waiting.popleft()  # one that can't be sent is tried once
+                envelope = made.envelope() if isinstance(made, _Stream) else made
+                if not self._is_sent(socket, ident, envelope, buffers):
+                    waiting.appendleft(message)
+                    break
+                moved = True
+            with self._lock:
                 if not waiting:
-                    del self._behind[ident]
-            moved = sum(map(len, self._behind.values())) < before
-            self._retry_s = RETRY_S[0] if moved else min(2 * self._retry_s, RETRY_S[1])
-            is_done = self._send_new(socket)
-        if not is_done and not self._behind:
-            self._wake()  # for what came while this sent
-
-    def _send_new(self, socket: zmq.Socket[bytes]) -> bool:
-        """Send what was posted. With the lock held; whether the thread has nothing to do for it."""
-        if self._sending:  # a finalizer or a signal's handler posts in the middle of a message
-            return False
-        self._sending = True
-        try:
-            # No loop stands here: since Python 3.12 its jump is outside of what ``try`` covers, and
-            # what a signal's handler raises there would leave ``_sending`` as it is.
-            if not self._empty_outbox(socket):
-                return False
-        except BaseException as error:
-            # A cell has broken builtins, which the thread repairs, or a handler of the user's for a
-            # signal has raised: the thread sends the message. What fails there twice is dropped.
-            if threading.get_ident() == self._thread_id:
-                message = self._outbox[0] if self._outbox else None
-                if message is not None and message is self._failed:
-                    self._outbox.popleft()
-                self._failed = message
-                raise
-            if not isinstance(error, Exception):
-                raise
-            return False
-        finally:
-            self._sending = False
-        return not self._behind and not sockets.has_come(socket)
-
-    def _empty_outbox(self, socket: zmq.Socket[bytes]) -> bool:
-        """Whether this thread may send all that there was."""
-        while self._outbox:
-            message = self._outbox[0]  # it stays there until it is through: twice beats never
-            if message[2] and threading.current_thread() is threading.main_thread():
-                return False  # broken off between its buffers it would look like a whole one
-            if message[0] in self._behind or not self._is_through(socket, message):
-                self._behind.setdefault(message[0], deque()).append(message)
-            self._outbox.popleft()
-        return True
-
-    def _is_through(self, socket: zmq.Socket[bytes], message: Message) -> bool:
-        """``_is_sent``, behind what a signal's handler may have broken off between two parts."""
-        ident, made, buffers = message
-        envelope = made.envelope() if isinstance(made, _Stream) else made
-        if self._begun:  # ended here: whoever gets that drops it, and nobody does if it was whole
-            with contextlib.suppress(zmq.ZMQError):
-                socket.send(b"", zmq.NOBLOCK)
-        self._begun = True
-        is_sent = self._is_sent(socket, ident, envelope, buffers)
-        self._begun = False
-        return is_sent
+                    del self._waiting[ident]
+        self._retry_s = RETRY_S[0] if moved else min(2 * self._retry_s, RETRY_S[1])
 
     def _is_sent(
         self, socket: zmq.Socket[bytes], ident: bytes, envelope: bytes, buffers: Sequence[Buffer]
@@ -384,17 +304,14 @@ class ControlChannel:
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
-            self._clients.pop(ident, None)
         return True
 
     def _receive(self, socket: zmq.Socket[bytes]) -> None:
         while True:
-            with self._lock:
-                if not sockets.has_come(socket):
-                    return
-                frames = sockets.receive(socket)
+            if not sockets.has_come(socket):
+                return
+            frames = sockets.receive(socket)
             ident, data = frames[0].bytes, frames[1].buffer
-            self._clients.setdefault(ident)
             try:
                 envelope = wire.decode(data)
             except ValueError as error:
@@ -439,7 +356,6 @@ class ControlChannel:
             raise
         except BaseException as error:  # code of the user's may exit
             if not hasattr(error, "hint"):  # nobody expected it
-                repair_modules()
                 log.error(error)
             request.fail(error)
             return

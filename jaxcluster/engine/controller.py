@@ -8,11 +8,10 @@ right after its fork, to be ended with its parent.
 
 Once all engines are there it asks for their heartbeats rarely.
 
-It also does what ipyparallel leaves to a process beside each engine, its nanny, which costs a start
-the imports of one more process a rank: it sends a rank the signals that clients ask for, whatever
-the rank is in, and tells clients at once of one that has died. A rank's identity ends in its
-process's token (``JaxEngine.ident``); engines without one are left to their own nannies. A rank of
-another host gets the request itself, on a thread of its own (``RankKernel.signal_request``).
+It also does a part of what ipyparallel leaves to a process beside each engine, its nanny, which
+costs a start the imports of one more process a rank: it tells clients at once of a rank that has
+died. A rank's identity ends in its process's token (``JaxEngine.ident``). The other part, signals,
+is the rank's own (``RankKernel.signal_request``).
 """
 
 from __future__ import annotations
@@ -27,14 +26,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import zmq
-from ipyparallel import error, util
 from ipyparallel.controller import app, heartmonitor
 from ipyparallel.controller.broadcast_scheduler import BroadcastScheduler
 from ipyparallel.controller.hub import Hub
-from jupyter_client.session import Session
-from zmq.devices import ThreadMonitoredQueue
 
-from jaxcluster.supervision.processes import die_with_parent, pid_space_mark, send_signal
+from jaxcluster.supervision.processes import die_with_parent, pid_space_mark
 
 MOST_TRIES = 4
 _TRIES = "JAXCLUSTER_CONTROLLER_TRIES"
@@ -50,56 +46,6 @@ def process_of(identity: bytes) -> str | None:
     if found is None or found[1].decode() != pid_space_mark():
         return None
     return b":".join(found.groups()[1:]).decode()
-
-
-class SignallingQueue(ThreadMonitoredQueue):
-    """A queue between clients and engines; the one for control messages answers signal requests."""
-
-    session: Session  # of the controller, which knows the key
-
-    def run_device(self) -> None:
-        if self._in_prefix != b"incontrol":
-            super().run_device()  # type: ignore[no-untyped-call]
-            return
-        # The hub, which listens at the third, reads no control messages.
-        clients, engines, _ = self._setup_sockets()  # type: ignore[no-untyped-call]
-        poller = zmq.Poller()
-        poller.register(clients, zmq.POLLIN)
-        poller.register(engines, zmq.POLLIN)
-        while True:
-            for socket, _ in poller.poll():
-                frames = socket.recv_multipart()
-                if len(frames) < 2:
-                    continue
-                sender, receiver, *message = frames
-                if socket is engines:
-                    clients.send_multipart([receiver, sender, *message])
-                elif (token := process_of(receiver)) is None or not self._answered(
-                    clients, sender, receiver, token, message
-                ):
-                    engines.send_multipart([receiver, sender, *message])
-
-    def _answered(
-        self, clients: Any, client: bytes, engine: bytes, token: str, frames: list[bytes]
-    ) -> bool:
-        """Whether it was a signal request, which is done and answered then."""
-        try:
-            _, parts = self.session.feed_identities(frames)
-            request = self.session.deserialize(parts)
-        except Exception:  # unsigned, or damaged: the engine says so in its log
-            return False
-        if request["header"]["msg_type"] != "signal_request":
-            return False
-        try:
-            send_signal(token, request["content"]["sig"])
-            content = {"status": "ok"}
-        except Exception:
-            content = error.wrap_exception()
-        metadata = {"engine": engine.decode(), "status": content["status"]}
-        self.session.send(
-            clients, "signal_reply", content, request, [client, engine], metadata=metadata
-        )
-        return True
 
 
 class WatchingHub(Hub):
@@ -167,13 +113,6 @@ class Controller(app.IPController):
         super().init_hub()
         # What engines are told, who count as missed what comes later than this.
         self.hub.heartmonitor_period = REST_MS
-
-    def init_schedulers(self) -> None:
-        if self.use_threads:
-            self.mq_class = f"{__name__}.SignallingQueue"
-            util._disable_session_extract_dates()
-            SignallingQueue.session = Session(config=self.config, key=self.session.key)
-        super().init_schedulers()
 
 
 def main(argv: list[str]) -> None:

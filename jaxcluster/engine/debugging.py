@@ -8,7 +8,6 @@ around the cell. And it never takes SIGINT's handler, which is the runner's.
 from __future__ import annotations
 
 import bdb
-import code
 import os
 import pdb  # noqa: T100
 import re
@@ -19,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core import debugger
 
-from jaxcluster.engine import usercode
+from jaxcluster.engine import interrupts
 from jaxcluster.engine.library_code import is_folded, is_library_file
-from jaxcluster.engine.paused import DEBUGGER
 from jaxcluster.engine.places import outward
+from jaxcluster.engine.questions import DEBUGGER
 
 if TYPE_CHECKING:
     from jaxcluster.engine.cells import CellRunner
@@ -79,25 +78,6 @@ class RankPdb(debugger.InterruptiblePdb):
         place = rf"{file}(?:{COLORS})*\((?:{COLORS})*{line}(?:{COLORS})*\)"
         return re.sub(place, f"cell [{number}] line {line}, in ", told, count=1)
 
-    def do_interact(self, arg: str) -> None:
-        """interact
-
-        Start an interactive interpreter, with all names of this frame. exit() leaves it.
-        """
-        assert self.curframe is not None
-        names = {**self.curframe.f_globals, **self.curframe.f_locals}
-
-        def leave() -> None:  # the notebook's prompt has no Ctrl-D, and a rank's exit() a hint
-            raise SystemExit
-
-        shown, sys.displayhook = sys.displayhook, self.displayhook
-        try:
-            code.interact("*exit() leaves it*", local={**names, "exit": leave, "quit": leave})
-        except SystemExit:
-            pass
-        finally:
-            sys.displayhook = shown
-
     def _hidden_predicate(self, frame: FrameType) -> Any:
         if is_folded(frame.f_code) and frame is not self.curframe:
             return True
@@ -153,7 +133,7 @@ def post_mortem(error: BaseException | None) -> None:
     session.interaction(None, error)
 
 
-usercode.RUNS.add(post_mortem.__code__)
+interrupts.RUNS.add(post_mortem.__code__)
 
 
 def _is_steppable(frame: FrameType) -> bool:
@@ -175,18 +155,12 @@ def _is_statement(frame: FrameType) -> bool:
     """Whether it is a statement of a cell at its top level."""
     assert _runner is not None
     caller = frame.f_back
-    is_run = caller is not None and caller.f_code in usercode.RUNS
+    is_run = caller is not None and caller.f_code in interrupts.RUNS
     return is_run and frame.f_code.co_filename in _runner.cell_numbers
 
 
 def _on_breakpoint(*args: Any, **kwargs: Any) -> Any:
-    """``breakpoint()``: of a debugger that is connected, of PYTHONBREAKPOINT, else ours.
-
-    ipykernel's debugpy has its own in the place of Python's, which passes over it in silence.
-    """
-    debugpy = sys.modules.get("debugpy")
-    if debugpy is not None and debugpy.is_client_connected():
-        return debugpy.breakpoint()
+    """``breakpoint()``: of PYTHONBREAKPOINT, else ours."""
     if os.environ.get("PYTHONBREAKPOINT"):
         return sys.__breakpointhook__(*args, **kwargs)  # noqa: T100
     RankPdb().set_trace(sys._getframe(1))  # type: ignore[no-untyped-call]

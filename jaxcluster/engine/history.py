@@ -8,11 +8,11 @@ oldest goes first. ``model.history`` reads the lines.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ CELLS_NBYTES = 1 << 20
 OUTPUT_NBYTES = 8 << 20
 WRITE_S = 0.02  # printed text is gathered for this long
 WRITE_CHARS = 1 << 16  # or until it is so much
-PART_CHARS = 2 * WRITE_CHARS  # of what is written at once
 SOURCE_CHARS = 20_000
 SHORT_CHARS = 200  # of a source on all ranks but the cell's first, which has it
 DISPLAY_CHARS = 200_000  # of a text that is displayed
@@ -49,7 +48,6 @@ class History:
         self._output = RingFile((folder or Path()) / OUTPUT, OUTPUT_NBYTES)
         self._texts: list[tuple[str, str]] = []
         self._chars = 0
-        self._is_writing = False
         self._missing = 0  # characters that could not be written
         self._ran: wire.CellRequest | None = None
         self._count = 0
@@ -136,37 +134,28 @@ class History:
             self._write_texts()
 
     def _write_texts(self) -> None:
-        if self._is_writing or (count := len(self._texts)) == 0:
-            return
-        try:
-            self._is_writing = True  # a signal's handler that prints now is written after this
-            self._chars = 0
-            self._write_each(self._texts[:count])
-            del self._texts[:count]
-        finally:
-            self._is_writing = False
+        """What was printed, each stream's text in a row as lines of some length."""
+        texts, self._texts, self._chars = self._texts, [], 0
+        for name, parts in itertools.groupby(texts, key=lambda one: one[0]):
+            joined = "".join(text for _, text in parts)
+            for start in range(0, len(joined), DISPLAY_CHARS):
+                text = joined[start : start + DISPLAY_CHARS]
+                self._add_line(self._output, {"stream": name, "text": text}, len(text))
 
-    def _write_each(self, texts: list[tuple[str, str]]) -> None:
-        for lines, chars in _text_lines(texts):
-            self._write(self._output, lines, chars)
-
-    def _add_line(self, to: RingFile, line: dict[str, Any]) -> None:
-        self._write(to, wire.encode_body(line) + b"\n", 0)
-
-    def _write(self, to: RingFile, lines: bytes, chars: int) -> None:
+    def _add_line(self, to: RingFile, line: dict[str, Any], chars: int = 0) -> None:
         """Never raises: a full disk is no reason for a cell to fail."""
         if self._folder is None:
             return
+        made = wire.encode_body(line) + b"\n"
         try:
             if self._missing:
-                to_tell = wire.encode_body({"missing": self._missing}) + b"\n"
-                self._output.write(to_tell)
+                self._output.write(wire.encode_body({"missing": self._missing}) + b"\n")
                 self._missing = 0
-            to.write(lines)
-        except Exception as error:  # also what a cell has put in the place of a function of os
+            to.write(made)
+        except OSError as error:
             if not self._missing:
                 log.write(f"the output of this cell could not be kept: {error}")
-            self._missing += chars or len(lines)
+            self._missing += chars or len(made)
 
 
 def _last_count(folder: Path) -> int:
@@ -177,31 +166,6 @@ def _last_count(folder: Path) -> int:
                 if isinstance(count := json.loads(line).get("count"), int):
                     return count
     return 0
-
-
-def _text_lines(texts: list[tuple[str, str]]) -> Iterator[tuple[bytes, int]]:
-    """(text of one stream in a row as one line, how many characters that is), some lines at once.
-
-    Much of it in several parts, since what is written at once is in one file.
-    """
-    lines: list[bytes] = []
-    parts: list[str] = []
-    chars = 0
-    for at, (name, text) in enumerate(texts):
-        parts.append(text)
-        if at + 1 == len(texts) or texts[at + 1][0] != name:
-            joined = "".join(parts)
-            parts.clear()
-            for start in range(0, len(joined), DISPLAY_CHARS):
-                line = {"stream": name, "text": joined[start : start + DISPLAY_CHARS]}
-                lines.append(wire.encode_body(line) + b"\n")
-                chars += len(line["text"])
-                if chars >= PART_CHARS:
-                    yield b"".join(lines), chars
-                    lines.clear()
-                    chars = 0
-    if lines:
-        yield b"".join(lines), chars
 
 
 def _kept(content: dict[str, Any]) -> dict[str, Any]:

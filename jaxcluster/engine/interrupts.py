@@ -1,6 +1,9 @@
 """Interrupts of a rank's cell: raised in its own code, never between a launch and its agreement.
 
-One that comes where it can't be raised comes again.
+Python raises KeyboardInterrupt at whatever instruction a signal finds. In bookkeeping of ours it
+would cost a reply, or leave a lock behind that nobody holds. So the handler looks at the frames:
+below ``call`` and ``wait_for`` it raises, elsewhere the signal comes again a moment later. Nor does
+IPython bear it everywhere: raised in its own steps, it costs the result.
 """
 
 from __future__ import annotations
@@ -10,20 +13,63 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from types import FrameType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from IPython.core.interactiveshell import InteractiveShell
 
 from jaxcluster import wire
-from jaxcluster.engine import usercode
-from jaxcluster.engine.running import Running
+from jaxcluster.engine.control import ControlChannel
 
 if TYPE_CHECKING:
-    from jaxcluster.engine.cells import CellRunner
+    from jaxcluster.engine.cells import CellRunner, Running
+
+T = TypeVar("T")
 
 RETRY_S = 0.002  # before a signal that came at a bad moment is sent again
 RENDER_S = 1.5  # that the rendering of an error is not broken off
 PATIENCE_S = 1.0  # ... and IPython's own steps around a cell's code
+
+
+def call(function: Callable[..., T], *args: Any) -> T:
+    """Call what may be, or run, the user's code."""
+    return function(*args)
+
+
+async def wait_for(code: Awaitable[T]) -> T:
+    """The same for code that awaits."""
+    return await code
+
+
+def is_inside(frame: FrameType | None) -> bool | None:
+    """Whether ``frame`` is the user's code or called by it: KeyboardInterrupt may be raised there.
+
+    Returns:
+      None where it may be only if the wait for a better moment gets long: in IPython's own steps
+      around the code, which hooks and transformers of the user's may hold up.
+      False: nowhere in the cell's course, or within what holds a lock of ours for microseconds.
+    """
+    innermost, is_run = frame, False
+    while frame is not None:
+        if frame.f_code in WHOLE:
+            return False
+        if frame.f_code in _WAYS_IN:
+            return True if is_run else None if frame is not innermost else False
+        is_run = is_run or frame.f_code in RUNS
+        frame = frame.f_back
+    return False
+
+
+# What executes a cell's lines, displays what they end in, and renders what they raise. ``comms``
+# adds what passes on to a widget what was done to it.
+RUNS: set[CodeType] = {InteractiveShell.run_code.__code__}
+_WAYS_IN: set[CodeType] = {call.__code__, wait_for.__code__}
+# What holds a lock of ours; ``comms`` adds its own.
+WHOLE: set[CodeType] = {
+    ControlChannel.post.__code__,
+    ControlChannel._stream_text.__code__,
+}
 
 
 class Interrupts:
@@ -74,10 +120,10 @@ class Interrupts:
             return
         now = time.monotonic()
         is_rendering = running.has_left and now < running.left_at + RENDER_S
-        is_inside = usercode.is_inside(frame)
-        if is_inside is None:
-            is_inside = running.unheard_since > 0 and now > running.unheard_since + PATIENCE_S
-        if is_inside and not is_rendering:
+        may_raise = is_inside(frame)
+        if may_raise is None:
+            may_raise = running.unheard_since > 0 and now > running.unheard_since + PATIENCE_S
+        if may_raise and not is_rendering:
             running.interrupted, running.unheard_since = True, 0.0
             if running.task is not None and asyncio.current_task(self._loop) is not running.task:
                 self._cancel_soon(running)  # what else runs in the loop is stopped here
@@ -101,6 +147,11 @@ class Interrupts:
         if isinstance(running.task, asyncio.Task) and not running.task.done():
             running.heard = running.interrupts == 1
             running.task.cancel()
+
+    def keep_handler(self) -> None:
+        """Between cells: SIGINT is heard, whatever a cell has put there."""
+        if signal.getsignal(signal.SIGINT) != self.handler:
+            signal.signal(signal.SIGINT, self.handler)
 
     def on_unraisable(self, what: Any) -> None:
         """Python passes over what is raised in a finalizer or in a callback of its collector.

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib.util
 import os
+import re
 import sys
 import sysconfig
 from itertools import pairwise
@@ -21,6 +22,10 @@ KERNEL = (
 )  # fmt: skip
 INSTALLED = ("site-packages", "dist-packages")
 LIBRARIES = ("stdlib", "platstdlib", "purelib", "platlib")
+# Equal on all ranks: a cell's file name is part of its program's fingerprint in JAX.
+CELL_DIRECTORY = "/tmp/ipykernel_jaxcluster"
+_FILE = rf"{CELL_DIRECTORY}/(\d+)-[0-9a-f]{{12}}\.py"
+_PLACE = re.compile(rf'File "{_FILE}", line (\d+)|{_FILE}:(\d+)')
 OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -118,3 +123,8 @@ def short_name(file: str) -> str:
     folders = [_as_folder(path) for path in sys.path if path]
     found = [folder for folder in folders if file.startswith(folder)]
     return file[max(map(len, found)) :] if found else os.path.basename(file)
+
+
+def name_cells(text: str) -> str:
+    """A traceback or a warning as Python writes it, with ``cell [9] line 5`` for a cell's file."""
+    return _PLACE.sub(lambda at: f"cell [{at[1] or at[3]}] line {at[2] or at[4]}", text)

@@ -1,7 +1,6 @@
 """The rank's log by a descriptor of our own, and native crashes written to it.
 
-Cells may close or redirect descriptors 1 and 2, replace ``sys.stderr``, and switch faulthandler off
-(pytest does, at its end).
+Cells may close or redirect descriptors 1 and 2, and replace ``sys.stderr``.
 """
 
 from __future__ import annotations
@@ -29,22 +28,6 @@ def keep() -> None:
         faulthandler.enable(file=_fd, all_threads=True)
 
 
-def watch_again() -> None:
-    """Have crashes written to the log, unless they are written to a file of the user's choice."""
-    if not faulthandler.is_enabled():
-        faulthandler.enable(file=_fd, all_threads=True)
-
-
-def reopen_streams() -> None:
-    """Have descriptors 1 and 2 be open: what native code prints would go to the next socket."""
-    for fd in (1, 2):
-        try:
-            os.get_inheritable(fd)  # the cheapest question, for between cells
-        except OSError:
-            if _fd > 2:
-                os.dup2(_fd, fd)
-
-
 def error(raised: BaseException) -> None:
     """Add an error with its traceback to the log."""
     write("".join(traceback.format_exception(raised)))
@@ -52,7 +35,5 @@ def error(raised: BaseException) -> None:
 
 def write(text: str) -> None:
     """Add to the log. Never raises."""
-    try:
+    with contextlib.suppress(OSError):
         os.write(_fd, f"{text}\n".encode(errors="backslashreplace"))
-    except Exception:  # not ``contextlib``, which a cell may have broken
-        pass

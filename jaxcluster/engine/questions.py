@@ -1,22 +1,28 @@
-"""``input()`` and ``getpass()`` on a rank: answered in the notebook whose cell asks.
+"""What a rank asks a person: ``input()``, ``getpass()``, and whether somebody holds it.
 
-Whoever asks waits, however long the answer takes, on whatever thread it is. The stop button ends
-the wait: on the main thread as it ends all else, on others by taking the question back.
+A question is answered in the notebook whose cell asks. Whoever asks waits, however long the answer
+takes, on whatever thread it is. The stop button ends the wait: on the main thread as it ends all
+else, on others by taking the question back.
+
+A rank that is held, by a question or a debugger, is neither hung nor diverged, and those that wait
+for it aren't either. Its notebook hears of it at once (``paused``), all others at their next poll.
 """
 
 from __future__ import annotations
 
+import builtins
 import cmd
+import contextlib
+import getpass
 import itertools
 import sys
 import threading
-from types import FrameType
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import StdinNotImplementedError
 
 from jaxcluster import wire
-from jaxcluster.engine.paused import INPUT
 from jaxcluster.wire.ops.cells import Answer
 
 if TYPE_CHECKING:
@@ -24,7 +30,60 @@ if TYPE_CHECKING:
     from jaxcluster.engine.control import Request
 
 PROMPT_CHARS = 20_000
+INPUT, DEBUGGER = "input", "debugger"  # by what a rank is held
 _CMDLOOP = cmd.Cmd.cmdloop.__code__
+
+
+class Paused:
+    """The holds on one rank. Thread-safe, and of use to a signal handler: it takes no lock.
+
+    Args:
+      on_change: told ``kind`` whenever that has changed, on the thread that changed it.
+    """
+
+    def __init__(self, on_change: Callable[[str], None] = lambda kind: None) -> None:
+        self.on_change = on_change
+        self._holds: dict[int, str] = {}
+        self._ids = itertools.count(1)
+        self._told = ""
+
+    @property
+    def kind(self) -> str:
+        """``debugger``, ``input``, or "" while nobody holds the rank."""
+        holds = list(self._holds.values())
+        return DEBUGGER if DEBUGGER in holds else holds[0] if holds else ""
+
+    def begin(self, kind: str) -> int:
+        """Somebody holds it from now on, until ``end`` is given what this returns."""
+        hold = next(self._ids)
+        self._holds[hold] = kind
+        self._tell()
+        return hold
+
+    def end(self, hold: int) -> None:
+        """One hold has ended; a second time does nothing."""
+        if self._holds.pop(hold, None) is not None:
+            self._tell()
+
+    def end_all(self) -> None:
+        """The cell is over, and so is whatever held it."""
+        self._holds.clear()
+        self._told = ""
+
+    @contextlib.contextmanager
+    def by(self, kind: str) -> Iterator[None]:
+        """Hold it within the block."""
+        hold = self.begin(kind)
+        try:
+            yield
+        finally:
+            self.end(hold)
+
+    def _tell(self) -> None:
+        kind = self.kind
+        if kind != self._told:
+            self._told = kind
+            self.on_change(kind)
 
 
 class Asking:
@@ -46,7 +105,7 @@ class Asking:
     def _ask(self, prompt: str, is_secret: bool) -> str:
         runner = self._runner
         running = runner.current
-        is_debugger = _is_of_a_debugger(sys._getframe(2))
+        is_debugger = sys._getframe(2).f_code is _CMDLOOP  # or another shell made of ``cmd``
         if running is None or runner.is_child():
             raise StdinNotImplementedError(
                 "a process forked by a cell can't ask: ask before the fork"
@@ -91,7 +150,15 @@ class Asking:
         for number, (_, answers) in list(self._open.items()):
             answers.put(Answer(number, refused="the cell that asked has ended"))
 
+    def guard(self, shell: Any) -> None:
+        """Have ``input`` ask, and ``exit`` end no process that others need."""
+        shell.ask_exit = say_how_to_stop  # which IPython's exit and quit call
+        # ipykernel puts its own there while ipyparallel's clients run code.
+        builtins.input = self.input
+        getpass.getpass = self.getpass
 
-def _is_of_a_debugger(frame: FrameType | None) -> bool:
-    """Whether it is the prompt of a debugger, or of another shell made of ``cmd``, that asks."""
-    return frame is not None and frame.f_code is _CMDLOOP
+
+def say_how_to_stop() -> None:
+    print(
+        "exit and quit do nothing on a rank: the others need it. %jaxcluster stop ends the cluster."
+    )

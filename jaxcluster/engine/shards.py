@@ -10,7 +10,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,18 +30,31 @@ from jaxcluster.engine.arrays import (
     is_living,
     is_ready,
     is_tracer,
+    shorten,
     wait_ready,
 )
 from jaxcluster.engine.control import Request
+from jaxcluster.engine.inspection import rss_nbytes
 from jaxcluster.engine.replicas import LOOK_NBYTES
-from jaxcluster.engine.resources import rss_nbytes
 from jaxcluster.engine.values import BadName, Values
 from jaxcluster.host.free_space import free_memory
-from jaxcluster.wire.ops.arrays import Arrays, CheckShards, Memory, Meshes, Peek, Peeked
+from jaxcluster.wire.ops.arrays import (
+    Arrays,
+    CheckShards,
+    Memory,
+    Meshes,
+    Peek,
+    Peeked,
+    Variables,
+)
 
 READY_TIMEOUT_S = 5.0
 MAX_ROWS = 10_000  # leaves of a tree that are told one by one; past it subtrees are folded
 MAX_VALUES = 4096  # elements of one look into a shard
+MAX_VARIABLES = 1000  # that are told of
+LONG = 10_000  # a list that begins with so many plain values is not looked through for an array
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+VARIABLES_S = 1.5  # past it containers are not entered any more
 MAX_NAMES = 200  # variables that a memory report names
 CHUNK = 1 << 20  # elements at a time: statistics need no copy of a whole shard
 
@@ -119,6 +134,10 @@ class ArrayViews:
     def meshes(self, request: Request[Meshes]) -> list[wire.MeshInfo]:
         """``meshes``: the device meshes among this rank's variables, and those of its arrays."""
         return list(meshes_in(dict(self.values.namespace)))
+
+    def variables(self, request: Request[Variables]) -> list[wire.VariableInfo]:
+        """``variables``: those that are arrays or hold arrays."""
+        return variables(dict(self.values.namespace))
 
     def memory(self, request: Request[Memory]) -> wire.MemoryReport:
         """``memory``: what is held on each device of this rank, by variable."""
@@ -275,12 +294,10 @@ def meshes_in(namespace: dict[str, Any]) -> list[wire.MeshInfo]:
         return issubclass(type(value), jax.sharding.Mesh)  # whatever it says that its class is
 
     found: dict[Any, str] = {}
-    for name, value in namespace.items():
-        if not name.startswith("_") and is_mesh(value):
+    for name, value in users_values(namespace):
+        if is_mesh(value):
             found.setdefault(value, name)
-    for name, value in namespace.items():
-        if name.startswith("_") or name in ("In", "Out"):
-            continue
+    for name, value in users_values(namespace):
         try:
             mesh = getattr(value, "mesh", None)
         except Exception:  # a user's own property
@@ -302,6 +319,69 @@ def meshes_in(namespace: dict[str, Any]) -> list[wire.MeshInfo]:
         for mesh, name in found.items()
         if mesh.devices.size
     ]
+
+
+# --------------------------------------------------------------------------- variables
+
+
+def users_values(namespace: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """A namespace without what IPython keeps in it."""
+    return [
+        (name, value)
+        for name, value in namespace.items()
+        if not name.startswith("_") and name not in ("In", "Out")
+    ]
+
+
+def variables(namespace: Mapping[str, Any]) -> list[wire.VariableInfo]:
+    """The names that are arrays or hold arrays, in their order, for a list that a user looks at.
+
+    It ends within about two seconds, whatever there is.
+    """
+    until = time.monotonic() + VARIABLES_S
+    found: list[wire.VariableInfo] = []
+    for name, value in users_values(namespace):
+        if isinstance(value, list | tuple) and all(isinstance(v, PLAIN) for v in value[:LONG]):
+            continue
+        if len(found) < MAX_VARIABLES and (is_array(value) or time.monotonic() < until):
+            arrays = [array for _, array in arrays_of(value)]
+            found += [_variable(name, value, arrays)] if arrays else []
+    return found
+
+
+def _variable(name: str, value: Any, arrays: list[Any]) -> wire.VariableInfo:
+    # Arrays that look alike are described once: a model has thousands of a few kinds.
+    alike = Counter((array.shape, array.dtype, array.sharding) for array in arrays)
+    held: Counter[int] = Counter()
+    for (shape, dtype, sharding), count in alike.items():
+        part = count * math.prod(sharding.shard_shape(shape)) * dtype.itemsize
+        held.update(dict.fromkeys((device.id for device in sharding.device_set), part))
+    count = len(arrays)
+    kind = f"{type(value).__name__} of {count} array{'s' if count != 1 else ''}"
+    return wire.VariableInfo(
+        name=name,
+        type="array" if is_array(value) else kind,
+        shape=list(value.shape) if is_array(value) else None,
+        dtype=_common(str(dtype) for _, dtype, _ in alike),
+        sharding=_common(_spell(sharding) for _, _, sharding in alike),
+        nbytes=sum(n * math.prod(shape) * dtype.itemsize for (shape, dtype, _), n in alike.items()),
+        nbytes_per_device=max(held.values(), default=0),
+    )
+
+
+def _common(words: Iterator[str]) -> str:
+    """The one word that all share, or some of them."""
+    different = list(dict.fromkeys(words))
+    return ", ".join(different[:3]) + (", ..." if len(different) > 3 else "")
+
+
+def _spell(sharding: Any) -> str:
+    """``P('i', None)``, ``one device``, or what else it is called."""
+    spec = getattr(sharding, "spec", None)
+    if spec is not None:
+        return shorten(str(spec)).replace("PartitionSpec(", "P(", 1)
+    kind = type(sharding).__name__
+    return "one device" if kind == "SingleDeviceSharding" else kind
 
 
 # --------------------------------------------------------------------------- memory
@@ -338,15 +418,11 @@ def memory_report(rank: int, namespace: dict[str, Any]) -> wire.MemoryReport:
 
     devices = jax.local_devices()
     buffers = Buffers({device.id: i for i, device in enumerate(devices)}, set())
-    named: list[wire.NamedBytes] = []
-    history: list[str] = []
-    for name, value in namespace.items():
-        if name.startswith("_") or name in ("In", "Out"):
-            history.append(name)
-            continue
-        named += _named(buffers, name, value)
+    users = dict(users_values(namespace))
+    named = [entry for name, value in users.items() for entry in _named(buffers, name, value)]
     # Out[7], _7 and _ keep what cells ended in
-    named += _together(buffers, "Out (results of earlier cells)", [namespace[n] for n in history])
+    kept = [value for name, value in namespace.items() if name not in users]
+    named += _named(buffers, "Out (results of earlier cells)", kept)
     other = [0] * len(devices)
     for array in jax.live_arrays():
         other = [a + b for a, b in zip(other, buffers.take(array), strict=True)]
@@ -362,13 +438,6 @@ def memory_report(rank: int, namespace: dict[str, Any]) -> wire.MemoryReport:
         rss_nbytes=rss_nbytes(),
         available_nbytes=free_memory() or 0,
     )
-
-
-def _together(buffers: Buffers, what: str, values: Sequence[Any]) -> list[wire.NamedBytes]:
-    held = [entry.nbytes for value in values for entry in _named(buffers, "", value)]
-    if not held:
-        return []
-    return [wire.NamedBytes(what, [sum(column) for column in zip(*held, strict=True)])]
 
 
 def _named(buffers: Buffers, name: str, value: Any) -> list[wire.NamedBytes]:

@@ -1,7 +1,8 @@
-"""Tracebacks with the user's lines: frames of JAX, of debuggers and of ours are folded.
+"""Errors of cells, as they are shown: with the user's lines, and fit for a message.
 
-As JAX folds its own in a notebook, whose list of what is its own has gaps, and where IPython shows
-the innermost frame all the same. ``JAX_TRACEBACK_FILTERING=off`` shows them all.
+Frames of JAX, of debuggers and of ours are folded. JAX folds its own in a notebook, but its list of
+what is its own has gaps, and IPython shows the innermost frame all the same.
+``JAX_TRACEBACK_FILTERING=off`` shows them all.
 """
 
 from __future__ import annotations
@@ -10,16 +11,31 @@ import contextlib
 import re
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from types import CodeType, TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
-from jaxcluster.engine.capture import CELL_DIRECTORY, name_cells
-from jaxcluster.engine.library_code import OURS, is_folded, is_folded_file
+from jaxcluster import wire
+from jaxcluster.engine import log
+from jaxcluster.engine.library_code import (
+    CELL_DIRECTORY,
+    OURS,
+    is_folded,
+    is_folded_file,
+    name_cells,
+)
+
+T = TypeVar("T")
 
 DEEP = 100  # frames of a traceback, from which on those that repeat themselves are left out
 LAST = 5  # of these that are shown, at its beginning and at its end
 HIDE = "__tracebackhide__"  # IPython's sign, in the local variables of a frame
+MESSAGE_CHARS = 20_000  # of an error's message
+TRACEBACK_CHARS = 200_000  # of all its lines
+NO_DEVICE = (
+    "The mesh or sharding has none of this rank's devices. A mesh of all devices has some on each "
+    "rank: jax.make_mesh((jax.device_count(),), ('x',))"
+)
 _FRAME = re.compile(r'^ *File "([^"\n]*)", line \d+.*\n(?:    .*\n)*', re.MULTILINE)
 
 
@@ -142,3 +158,108 @@ def fold_text(text: str) -> str:
         return "" if at.start() < begin or is_folded_file(at[1]) else at[0]
 
     return name_cells(_FRAME.sub(own, text))
+
+
+# --------------------------------------------------------------------------- errors
+
+
+def error_info(error: BaseException, lines: Sequence[Any], cells: Container[str]) -> wire.ErrorInfo:
+    """An exception for the notebook.
+
+    Args:
+      lines: its traceback as IPython has rendered it.
+      cells: the file names of cells.
+    """
+    is_of_device = type(error) is StopIteration and is_of_jax(error.__traceback__)
+    return wire.ErrorInfo(
+        ename=wire.type_name(type(error)),
+        evalue=message_of(error),
+        traceback=_cut(lines),
+        lineno=line_of(error, cells),
+        hint=NO_DEVICE if is_of_device else "",
+    )
+
+
+def is_of_jax(at: TracebackType | None) -> bool:
+    """Whether an exception was raised in JAX's own code."""
+    name = ""
+    for one in entries(at):
+        name = str(one.tb_frame.f_globals.get("__name__", ""))
+    return name.partition(".")[0] == "jax"
+
+
+def message_of(error: BaseException) -> str:
+    """``str(error)``, or why there is none."""
+    try:
+        text = str.__str__(str(error))
+    except BaseException as why:  # of the user's class
+        return f"<its __str__ raised {wire.type_name(type(why))}>"
+    return wire.clean(wire.shorten(fold_text(text), MESSAGE_CHARS))
+
+
+def line_of(error: BaseException, cells: Container[str]) -> int | None:
+    """The innermost line of a cell that an exception has come through."""
+    files = [(at.tb_frame.f_code.co_filename, at.tb_lineno) for at in entries(error.__traceback__)]
+    return next((line for file, line in reversed(files) if file in cells), None)
+
+
+def is_odd(error: BaseException) -> bool:
+    """Whether IPython must not render an exception.
+
+    A group, whose parts it leaves out, or one whose message has no end for it.
+    """
+    try:
+        return isinstance(error, BaseExceptionGroup) or len(str(error)) > MESSAGE_CHARS
+    except BaseException:  # of the user's class
+        return True
+
+
+def plain_lines(error: BaseException, cells: Container[str]) -> list[str]:
+    """What Python writes of an exception, from the cell's own line on."""
+    if not is_odd(error) or isinstance(error, BaseExceptionGroup):
+        with contextlib.suppress(Exception):  # of a part's class
+            at = in_a_cell(error.__traceback__, cells)
+            shown = fold(traceback.TracebackException(type(error), error, at))
+            told = wire.clean("".join(shown.format())).rstrip("\n")
+            return [wire.shorten(told, MESSAGE_CHARS)]
+    frames = format_frames(in_a_cell(error.__traceback__, cells))
+    head, last = "Traceback (most recent call last):", message_of(error)
+    return [head, *map(str.rstrip, frames), f"{wire.type_name(type(error))}: {last}"]
+
+
+def in_a_cell(at: TracebackType | None, cells: Container[str]) -> TracebackType | None:
+    """A traceback from its first frame in a cell on; all of it where there is none."""
+    return next((one for one in entries(at) if one.tb_frame.f_code.co_filename in cells), at)
+
+
+def of_ours(error: BaseException) -> str:
+    """An exception of jaxcluster's or IPython's own code, in a line."""
+    place = ""
+    for at in entries(error.__traceback__):
+        code = at.tb_frame.f_code
+        place = f" ({code.co_filename.rpartition('/')[2]}:{at.tb_lineno}, {code.co_qualname})"
+    return f"{wire.type_name(type(error))}: {wire.shorten(message_of(error), 1000)}{place}"
+
+
+def attempt(faults: list[str], step: Callable[..., T], *args: Any) -> T | None:
+    """Take a step of ours. What it raises is told in ``faults`` and logged, and life goes on."""
+    try:
+        return step(*args)
+    except BaseException as error:
+        faults.append(of_ours(error))
+        log.error(error)
+        return None
+
+
+def _cut(lines: Sequence[Any]) -> list[str]:
+    told = [line if isinstance(line, str) else wire.told(line) for line in lines]
+    texts = [wire.clean(wire.shorten(fold_text(one), MESSAGE_CHARS)) for one in told]
+    room = TRACEBACK_CHARS - sum(map(len, texts[-1:]))
+    kept = []
+    for text in texts[:-1]:
+        room -= len(text)
+        if room < 0:
+            kept.append("[... more frames ...]")
+            break
+        kept.append(text)
+    return kept + texts[-1:]

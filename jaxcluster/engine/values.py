@@ -32,10 +32,8 @@ from jaxcluster.engine.arrays import (
     wait_ready,
 )
 from jaxcluster.engine.control import Request
-from jaxcluster.engine.lost_names import LostNames
-from jaxcluster.engine.pulled_classes import PulledClasses
+from jaxcluster.engine.names import LostNames, is_users
 from jaxcluster.engine.replicas import LOOK_NBYTES, Room, hashes
-from jaxcluster.engine.user_names import is_users
 from jaxcluster.wire.ops.values import (
     FILES,
     Assign,
@@ -63,6 +61,10 @@ READY_TIMEOUT_S = 30.0
 DISPLAY_TIMEOUT_S = 5.0
 HELD_S = 900.0  # longer than any notebook waits for a value
 PLACE_CHARS = 80
+CLASS_NUMBER = -2  # where cloudpickle's arguments for making a class have its number
+MOST_CLASSES = 1024  # that are known by their numbers
+MAKE_CLASS = ("_make_skeleton_class", "_make_skeleton_enum")
+SET_CLASS = "_class_setstate"
 
 
 class BadName(Exception):
@@ -87,6 +89,58 @@ class Held:
     arrays: list[Any]
     buffers: list[pickle.PickleBuffer]
     since: float
+
+
+class PulledClasses:
+    """Classes that cells define, in values that are pulled and pushed again.
+
+    cloudpickle marks a class with a random number of its process. By that, an object that was
+    pulled and is pushed would be of its own class on rank 0 alone, and that class would get its
+    older attributes back. So it gets a number that each rank gives it, as all describe a pulled
+    value. What is pushed with this number is of the rank's own class, which stays as it is.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, type] = {}
+
+    def renumber(self, cls: type, number: str, reduced: Any) -> Any:
+        """How cloudpickle reduces a class, with that number."""
+        if not isinstance(reduced, tuple) or getattr(reduced[0], "__name__", "") not in MAKE_CLASS:
+            return reduced
+        while len(self._known) >= MOST_CLASSES:
+            del self._known[next(iter(self._known))]
+        self._known[number] = cls
+        make, arguments, *others = reduced
+        return make, (*arguments[:CLASS_NUMBER], number, *arguments[CLASS_NUMBER + 1 :]), *others
+
+    def load(self, pickled: bytes, buffers: Sequence[Any]) -> Any:
+        """A value that was pushed."""
+        return _Unpickler(pickled, buffers, self._known).load()
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, pickled: bytes, buffers: Sequence[Any], known: dict[str, type]) -> None:
+        super().__init__(io.BytesIO(pickled), buffers=buffers)
+        self._known = known
+        self._met: set[type] = set()
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        if not module.startswith("cloudpickle") or name not in (*MAKE_CLASS, SET_CLASS):
+            return found
+
+        def make(*arguments: Any) -> type:
+            if (cls := self._known.get(arguments[CLASS_NUMBER])) is None:
+                made: type = found(*arguments)
+                return made
+            self._met.add(cls)
+            return cls
+
+        def set_state(cls: type, state: Any) -> None:
+            if cls not in self._met:
+                found(cls, state)
+
+        return set_state if name == SET_CLASS else make
 
 
 class ArrayPickler(cloudpickle.Pickler):

@@ -56,16 +56,6 @@ def replace_traceback_display(
         shell._showtraceback = make(present)
 
 
-def replace_exception_storage(shell: Any, storing: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Have exceptions stored for IPython's history by ``storing``; returns IPython's own way.
-
-    Where the name has moved, only odd exceptions differ.
-    """
-    present = getattr(shell, "_format_exception_for_storage", None)
-    shell._format_exception_for_storage = storing
-    return present
-
-
 def compile_profiled(shell: Any, name: Callable[[], str]) -> None:
     """Have what ``%%prun`` runs compiled under a name, from now on.
 

@@ -7,7 +7,6 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -427,31 +426,6 @@ def test_code_that_catches_the_interrupt_goes_on(cluster: jaxcluster.Cluster) ->
     until(lambda: {s.state for s in cluster.status()} == {"running"}, "all ranks run the cell")
     cell.stop()
     assert stdouts(cell.wait()) == ["caught\n"] * 4
-
-
-def test_device_put_of_a_large_numpy_array_hints_once_at_what_is_faster(
-    start: Callable[..., jaxcluster.Cluster],
-) -> None:
-    ranks = start(2)
-    ranks.run(
-        "import jax, numpy as np\nfrom jax.sharding import NamedSharding, PartitionSpec as P\n"
-        "split = NamedSharding(jax.make_mesh((jax.device_count(),), ('i',)), P('i'))\n"
-        "small, large = np.zeros(1 << 10, np.float32), np.zeros(1 << 24, np.float32)",
-        show=False,
-    )
-    for source in (
-        "y = jax.device_put(small, split)",
-        "y = jax.device_put(large, jax.local_devices()[0])",
-    ):
-        record = ranks.run(source, show=False)
-        assert [record.records[rank].text("stderr") for rank in range(2)] == ["", ""]
-    record = ranks.run("x = jax.device_put(large, split)", show=False)
-    hint = record.records[0].text("stderr")
-    assert hint.startswith("Hint: jax.device_put of 64 MiB onto several processes")
-    assert "jax.make_array_from_callback(x.shape, sharding, lambda" in hint
-    assert not record.records[1].text("stderr")
-    record = ranks.run("x = jax.device_put(large, split)", show=False)
-    assert not record.records[0].text("stderr")
 
 
 def test_lines_are_counted_from_the_first_one_also_where_it_is_empty(

@@ -253,12 +253,8 @@ jax.effects_barrier()
             "import pdb\ndef f(local): return local\nif rank == 1: pdb.runcall(f, 3)",
             ["p local + 40", "c"],
         ),
-        (
-            "local = 3\nif rank == 1: breakpoint()\nprint('end')",
-            ["interact", "local + 40", "exit()", "p local + 50", "c"],
-        ),
     ],
-    ids=["thread", "callback", "%%debug", "runcall", "interact"],
+    ids=["thread", "callback", "%%debug", "runcall"],
 )
 def test_debuggers_stop_wherever_the_users_code_runs(
     talk: Callable[..., Talk], source: str, answers: list[str]
@@ -270,7 +266,6 @@ def test_debuggers_stop_wherever_the_users_code_runs(
     for rank in ranks:
         shown = plain(told.cell.record.stdout(rank)).splitlines()
         assert "43" in shown
-        assert ("53" in shown) is ("interact" in answers)
 
 
 def test_after_the_stop_button_all_ranks_have_left_the_debugger_and_are_in_lockstep(

@@ -266,19 +266,6 @@ def test_a_signal_that_comes_where_python_passes_over_it_comes_again(
     assert not cluster.cells
 
 
-@pytest.mark.one_machine("the controller asks the kernel of its own host")
-def test_a_signal_reaches_an_engine_that_can_not_answer(
-    cluster: jaxcluster.Cluster, client: Any
-) -> None:
-    def state() -> str:
-        return psutil.Process(cluster.record.pids[1]).status()
-
-    client.send_signal("SIGSTOP", targets=[1], block=True)
-    until(lambda: state() == psutil.STATUS_STOPPED, "rank 1 is stopped")
-    client.send_signal("SIGCONT", targets=[1], block=True)
-    until(lambda: state() != psutil.STATUS_STOPPED, "rank 1 goes on")
-
-
 @pytest.mark.parametrize("sig", ["SIGNONE", 9999])
 def test_a_signal_that_does_not_exist_is_an_error(client: Any, sig: Any) -> None:
     with pytest.raises(Exception, match="there is no signal"):

@@ -118,17 +118,14 @@ def test_an_argparse_program_runs_as_it_is(cluster: jaxcluster.Cluster, tmp_path
     assert cluster.run("import sys; print(sys.argv)", show=False).stdout() == "['']\n"
 
 
-def test_an_absl_program_runs_as_it_is_and_again(
-    cluster: jaxcluster.Cluster, tmp_path: Path
-) -> None:
+def test_an_absl_program_runs_as_it_is(cluster: jaxcluster.Cluster, tmp_path: Path) -> None:
     pytest.importorskip("absl", reason="absl is not installed")
     script = tmp_path / "train_absl.py"
     script.write_text(ABSL)
-    for steps in (3, 4):
-        record = cluster.run(f"%run {script} --steps={steps} left", show=False)
-        assert [record.stdout(rank) for rank in range(4)] == [
-            f"{steps} ['left'] {rank}\n" for rank in range(4)
-        ]
+    record = cluster.run(f"%run {script} --steps=3 left", show=False)
+    assert [record.stdout(rank) for rank in range(4)] == [
+        f"3 ['left'] {rank}\n" for rank in range(4)
+    ]
 
 
 LOGGING = """

@@ -230,46 +230,23 @@ def test_what_is_wrong_in_the_frontends_payload_is_told_as_ours(
 ERRORS = """
 class BadStr(Exception):
     def __str__(self): raise RuntimeError('no message')
-class BadAll(Exception):
-    def __str__(self): raise SystemExit(3)
-    __repr__ = __str__
-    __traceback__ = property(lambda self: 1 / 0)
-    __context__ = property(lambda self: 1 / 0)
-class Falsy(Exception):
-    def __bool__(self): return False
-class Meta(type):
-    __name__ = property(lambda cls: 1 / 0)
-    __module__ = property(lambda cls: 1 / 0)
-class OfMeta(Exception, metaclass=Meta): pass
 class Custom(BaseException): pass
 class Renders(Exception):
     def _render_traceback_(self): raise OSError('no rendering')
-class RendersJunk(Exception):
-    def _render_traceback_(self): return [1, None, b'x', '\\ud83d']
-class Junk(Exception):
-    def __str__(self): return 5
 """
 
 
 @pytest.mark.parametrize(
     ("source", "ename"),
     [
-        ("raise BadStr", "BadStr"),
-        ("raise BadAll", "BadAll"),
-        ("raise Falsy('no')", "Falsy"),
-        ("raise OfMeta('odd')", "OfMeta"),
         ("raise Custom('base')", "Custom"),
         ("raise Renders('r')", "Renders"),
-        ("raise RendersJunk('r')", "RendersJunk"),
-        ("raise Junk", "Junk"),
         ("raise GeneratorExit", "GeneratorExit"),
         ("raise SystemExit(3)", "SystemExit"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt"),
         ("import asyncio; raise asyncio.CancelledError", "CancelledError"),
         ("import asyncio; await asyncio.sleep(0); raise asyncio.CancelledError", "CancelledError"),
-        ("import asyncio; await asyncio.sleep(0); raise BadAll", "BadAll"),
         ("raise ValueError('half \\ud83d')", "ValueError"),
-        ("raise type('N\\udc00', (Exception,), {})('x')", "UnicodeEncodeError"),
         ("raise ValueError('long' * 25_000_000)", "ValueError"),
         ("raise ExceptionGroup('two', [ValueError('first'), BadStr()])", "ExceptionGroup"),
         ("raise BaseExceptionGroup('two', [SystemExit(1), KeyError(2)])", "BaseExceptionGroup"),
@@ -315,39 +292,13 @@ def test_an_exception_group_shows_its_parts_from_the_cells_line_on(
     assert not cluster.last.records[0].text()  # told once
 
 
-def test_a_message_that_never_comes_can_be_stopped(cluster: jaxcluster.Cluster) -> None:
-    with pytest.raises(CellFailed, match=r"^Never on ranks 0-3: \(its message is not available\)"):
-        cluster.run(
-            "class Never(Exception):\n    def __str__(self):\n        while 1: pass\nraise Never",
-            show=False,
-            timeout_s=0.5,
-        )
-    works_on(cluster)
-
-
 # --------------------------------------------------------------------------- a broken process
 
 BREAKS = [
-    "import builtins; del builtins.len, builtins.isinstance, builtins.print, builtins.getattr",
-    "import builtins; builtins.len = None; builtins.any = 5",
-    "import builtins\nfor name in ('repr', 'dict', 'list', 'Exception', '__import__', 'super'):\n"
-    "    builtins.__dict__.pop(name)",
-    "import builtins; builtins.isinstance = lambda *args: False",
-    "import builtins; builtins.len = lambda value: 0",
-    "import builtins; builtins.sorted = builtins.list = lambda *args, **more: []",
-    "import contextlib, threading; contextlib.suppress = threading.Lock = None",
-    "import os; os.stat = os.path.exists = os.listdir = os.write = None",
-    "import json, pickle; json.dumps = json.loads = pickle.dumps = None",
-    "sys._getframe = sys._current_frames = sys.exc_info = None",
-    "os.close(1); os.close(2)",
-    "sys.excepthook = None; sys.displayhook = None; sys.unraisablehook = None",
+    "sys.stdout.close(); sys.stderr = None",
     "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)",
     "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL)",
-    "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})",
-    "import faulthandler; faulthandler.disable()",
     "import asyncio\nfor t in asyncio.all_tasks(asyncio.get_event_loop()): t.cancel()",
-    "import asyncio\nawait asyncio.sleep(0)\nfor t in asyncio.all_tasks(): t.cancel()\n"
-    "await asyncio.sleep(10)",
     "import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0))",
     "sys.setrecursionlimit(120)\ndef f(): f()\nf()",
     "import threading\nthreading.excepthook = None\n"
@@ -395,36 +346,6 @@ def test_a_cell_may_break_what_it_runs_in(own: jaxcluster.Cluster, source: str) 
     works_on(own)
 
 
-def test_what_a_cell_has_broken_is_put_back_and_told(own: jaxcluster.Cluster) -> None:
-    source = (
-        "import builtins, contextlib\nbuiltins.len = lambda value: 0\ncontextlib.suppress = 5\n1/0"
-    )
-    with pytest.raises(CellFailed):
-        own.run(source, show=False)
-    told = own.last.records[0].text()
-    assert "A cell had changed these builtins, which were put back: len\n" in told
-    assert "A cell had broken these, which were put back: contextlib.suppress\n" in told
-    with pytest.raises(CellFailed):
-        own.run("1/0", show=False)
-    assert not own.last.records[0].text()
-
-
-@pytest.mark.parametrize("name", ["showtraceback", "_showtraceback", "display_pub", "events"])
-def test_an_ipython_that_is_broken_answers_until_it_is_replaced(
-    start: Callable[..., jaxcluster.Cluster], name: str
-) -> None:
-    cluster = start(4, devices_per_process=1)
-    cluster.run(SETUP)
-    for cell in (f"get_ipython().{name} = None\nraise ValueError('v')", "print(1)", "1/0"):
-        try:
-            run(cluster, cell)
-        except CellFailed as error:
-            assert error.ename != "TimeoutError"
-            check_outputs(cluster.last)
-    cluster.restart()
-    works_on(cluster)
-
-
 def test_an_ipython_that_is_gone_is_told_as_what_it_is(
     start: Callable[..., jaxcluster.Cluster],
 ) -> None:
@@ -436,20 +357,6 @@ def test_an_ipython_that_is_gone_is_told_as_what_it_is(
     assert "failed around the cell's code: TypeError: 'NoneType' object is not callable" in text
     assert "%jaxcluster logs 0 has the whole traceback: please report it" in text
     assert "%jaxcluster restart gives the ranks new processes, with their variables." in text
-    cluster.restart()
-    works_on(cluster)
-
-
-def test_what_fails_where_errors_are_told_ends_the_cell(
-    start: Callable[..., jaxcluster.Cluster],
-) -> None:
-    cluster = start(4, devices_per_process=1)
-    cluster.run(SETUP)
-    breaks = "import jaxcluster.engine.failures as f; f.of_ours = f.line_of = None"
-    cluster.run(f"{breaks}; get_ipython().run_cell = None")
-    error = fails(cluster, "print(1)")
-    assert error.ename == "InternalError"
-    assert "TypeError: 'NoneType' object is not callable" in plain("\n".join(error.traceback))
     cluster.restart()
     works_on(cluster)
 
@@ -473,22 +380,13 @@ def test_hooks_that_raise_cost_no_reply(
     works_on(cluster)
 
 
-def test_closed_descriptors_cost_no_reply(own: jaxcluster.Cluster) -> None:
-    own.run("saved = os.dup(1), os.dup(2); os.close(1); os.close(2)")
-    error = fails(own, "print('still heard'); 1/0")
-    assert error.ename == "ZeroDivisionError"
-    assert own.last.stdout(3) == "still heard\n"
-    own.run("os.dup2(saved[0], 1); os.dup2(saved[1], 2)")
-    works_on(own)
-
-
 @pytest.mark.parametrize("awaits", [False, True])
 def test_a_forked_child_ends_with_the_cell(cluster: jaxcluster.Cluster, awaits: bool) -> None:
     first = "import asyncio, os; await asyncio.sleep(0)\n" if awaits else "import os\n"
     record = run(
         cluster,
         f"{first}pid = os.fork()\n"
-        "if pid == 0:\n    print('child of', rank)\n    display('of the child')\n"
+        "if pid == 0:\n    print('child of', rank)\n\n"
         "else:\n    ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])\n    print(ended)",
     )
     for rank in RANKS:

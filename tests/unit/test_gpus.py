@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.engine.resources import own_gpus
+from jaxcluster.engine.inspection import own_gpus
 from jaxcluster.host import gpus
 from jaxcluster.wire import GpuUse
 

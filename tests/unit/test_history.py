@@ -253,21 +253,6 @@ def test_a_cell_that_a_rank_has_not_begun_is_not_over(tmp_path: Path) -> None:
     assert ranks.cells()[1].state == "died"
 
 
-def test_what_a_cell_has_put_in_the_place_of_ours_costs_no_print_and_no_reply(
-    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rank = ranks.ranks[0]
-    rank.begin(cell(1))
-    with monkeypatch.context() as patched:
-        patched.setattr(ringfile.os, "write", None)
-        rank.text("stdout", "lost\n")
-        rank.flush()
-        rank.end(reply(1))
-    rank.begin(cell(2))
-    rank.end(reply(2))
-    assert ranks.cells()[-1].state == "ok"
-
-
 def test_of_a_display_what_can_be_shown_is_kept(ranks: Ranks) -> None:
     rank = ranks.ranks[0]
     rank.begin(cell(1))
@@ -307,27 +292,6 @@ def test_threads_may_print_at_once(ranks: Ranks) -> None:
     for name in "abc":
         own = [int(one[1:]) for one in lines if one[0] == name]
         assert own == list(range(2_000))
-
-
-def test_what_a_signals_handler_prints_meanwhile_is_there_once(
-    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rank, lines_of = ranks.ranks[0], writing._text_lines
-    rank.begin(cell(1))
-
-    def handle(texts: list[tuple[str, str]]) -> tuple[bytes, int]:
-        monkeypatch.undo()
-        rank.text("stdout", "h" * (writing.WRITE_CHARS + 1))
-        rank.text("stdout", "handler\n")
-        return lines_of(texts)
-
-    for number in range(5):
-        rank.text("stdout", f"{number}\n")
-    monkeypatch.setattr(writing, "_text_lines", handle)
-    rank.flush()
-    rank.text("stdout", "after\n")
-    long = "h" * (writing.WRITE_CHARS + 1)
-    assert ranks.text(1) == f"0\n1\n2\n3\n4\n{long}handler\nafter\n"
 
 
 def test_lines_that_make_no_sense_are_passed_over(ranks: Ranks) -> None:

@@ -24,7 +24,6 @@ from jaxcluster.host import kernel_private
     ("owner", "name"),
     [
         (InteractiveShell, "_showtraceback"),
-        (InteractiveShell, "_format_exception_for_storage"),
         (IPythonKernel, "_cancel_on_sigint"),
         (Kernel, "_allow_stdin"),
         (DeduperReloader, "maybe_reload_module"),
@@ -39,7 +38,6 @@ def test_it_has_the_name(owner: type, name: str) -> None:
 def test_what_is_replaced_is_what_is_called() -> None:
     assert "_last_traceback" in inspect.getsource(ZMQInteractiveShell._showtraceback)
     assert "_showtraceback" in inspect.getsource(InteractiveShell.showtraceback)
-    assert "_format_exception_for_storage" in inspect.getsource(InteractiveShell)
     assert "_cancel_on_sigint" in inspect.getsource(IPythonKernel.do_execute)
     assert "_allow_stdin" in inspect.getsource(Kernel.raw_input)
     assert "_parent_ident" in inspect.getsource(Kernel)
@@ -51,7 +49,6 @@ def test_a_shell_without_the_names_shows_errors_as_ipython_does() -> None:
     assert kernel_private.last_traceback(shell) == []
     kernel_private.replace_traceback_display(shell, lambda present: present)
     assert not hasattr(shell, "_showtraceback")
-    assert kernel_private.replace_exception_storage(shell, str) is None
     assert not kernel_private.allows_stdin(shell)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxcluster import wire
-from jaxcluster.engine.paused import DEBUGGER, INPUT, Paused
+from jaxcluster.engine.questions import DEBUGGER, INPUT, Paused
 from jaxcluster.model import paused
 
 

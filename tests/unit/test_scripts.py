@@ -15,12 +15,11 @@ import tempfile
 import threading
 import time
 import types
-import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 from jaxcluster import arguments, scripts, wire
 from jaxcluster.engine import mainscript
@@ -423,25 +422,6 @@ def test_the_end_is_that_of_a_process(capsys: pytest.CaptureFixture[str], tmp_pa
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
-def test_the_end_is_not_that_of_finalizers_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process's first one, made by the script, would have all others called, and never again."""
-    monkeypatch.setattr(weakref.finalize, "_registered_with_atexit", False)
-    called: list[str] = []
-    before, end = Thing(), mainscript.End(namespace := {"thing": Thing()})
-    for name in ("first", "last"):
-        weakref.finalize(namespace["thing"], called.append, name)
-    weakref.finalize(before, called.append, "not the script's").atexit = False
-    end.come(None)
-    assert called == ["last", "first"]  # in the order of a process's end
-    del before
-    weakref.finalize(Thing(), called.append, "later")
-    assert called[2:] == ["not the script's", "later"]
-
-
-class Thing:
-    """To be finalized."""
-
-
 def test_daemons_are_not_waited_for_and_daemonic_processes_are_ended() -> None:
     event = threading.Event()
     end = mainscript.End({})
@@ -460,37 +440,27 @@ def test_daemons_are_not_waited_for_and_daemonic_processes_are_ended() -> None:
         child.kill()
 
 
-def test_after_a_script_its_process_is_as_it_was(tmp_path: Path) -> None:
-    path = tmp_path / "train.py"
-    script = wire.Script(["train.py", "--x"], str(path), str(tmp_path))
+def test_a_script_has_its_own_arguments_and_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = wire.Script(["train.py", "--x"], str(tmp_path / "train.py"), str(tmp_path))
     source = (
         "import asyncio, sys\n"
         "asyncio.run(asyncio.sleep(0))\n"
         "found.append((sys.argv, sys.path[0], '' in sys.path, __name__, 'kept' in globals()))\n"
-        "left = 1\n"
     )
 
     async def of_a_rank() -> None:
-        loop, namespace = asyncio.get_running_loop(), {"kept": 1}
-        mainscript.run(script, source, namespace, {})
-        assert namespace == {"kept": 1}
+        loop = asyncio.get_running_loop()
+        mainscript.run(script, source, {"kept": 1}, {})
         assert asyncio.get_running_loop() is loop
-        asyncio._set_running_loop(None)
-        try:
-            assert asyncio.get_event_loop_policy().get_event_loop() is loop
-        finally:
-            asyncio._set_running_loop(loop)
 
     found: list[Any] = []
-    before = list(sys.path)
-    sys.path.insert(0, "")
-    builtins.found = found  # type: ignore[attr-defined]
-    try:
-        asyncio.run(of_a_rank())
-        assert sys.path == ["", *before]
-    finally:
-        sys.path[:] = before
-        del builtins.found  # type: ignore[attr-defined]
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(InteractiveShell, "initialized", None)
+    monkeypatch.setattr(builtins, "found", found, raising=False)
+    asyncio.run(of_a_rank())
     assert found == [(["train.py", "--x"], str(tmp_path), False, "__main__", False)]
 
 
@@ -515,35 +485,3 @@ def test_exit_statuses_are_pythons(
 ) -> None:
     assert mainscript._status(SystemExit(code)) == status
     assert capsys.readouterr().err == ("no\n" if code == "no" else "")
-
-
-def test_standard_input_is_refused_with_a_reason() -> None:
-    with pytest.raises(OSError, match="not passed to ranks"):
-        next(iter(mainscript.NoInput()))
-    assert not mainscript.NoInput().isatty()
-    raw = mainscript.NoInput().buffer
-    reads: list[Callable[[], object]] = [
-        raw.read, raw.read1, raw.readline, raw.readlines, lambda: raw.readinto(bytearray(1)),
-        lambda: next(raw),
-    ]  # fmt: skip
-    for read in reads:
-        with pytest.raises(OSError, match="not passed to ranks"):
-            read()
-
-
-def test_modules_are_found_as_python_finds_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    package = tmp_path / "packaged"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "train.py").write_text("x = 1\n")
-    path, _, spec = mainscript._find("packaged.train")
-    assert (path, spec.parent) == (str(package / "train.py"), "packaged")
-    with pytest.raises(ImportError, match="'packaged' is a package and cannot be directly"):
-        mainscript._find("packaged")
-    (package / "__main__.py").write_text("x = 1\n")
-    assert mainscript._find("packaged")[0] == str(package / "__main__.py")
-    with pytest.raises(ImportError, match="No module named packaged_not"):
-        mainscript._find("packaged_not")

@@ -200,7 +200,14 @@ def test_stacks_of_a_thread_that_traces_with_jax() -> None:
 # --------------------------------------------------------------------------- the law
 
 # Walks by the thread itself: of its own frames, or of those that a signal handler is given.
-OWN_WALKS = {"client.py", "clientcode.py", "debugging.py", "options.py", "places.py", "usercode.py"}
+OWN_WALKS = {
+    "client.py",
+    "clientcode.py",
+    "debugging.py",
+    "interrupts.py",
+    "options.py",
+    "places.py",
+}
 FORBIDDEN = {
     "extract_stack",
     "walk_stack",

@@ -16,7 +16,7 @@ from jaxcluster.views import text
 SCRIPT = """
 import json, os, sys, traceback
 import jax, jax.numpy as jnp
-from jaxcluster.engine import failures, tracebacks
+from jaxcluster.engine import tracebacks
 said = {}
 jax.config.update("jax_traceback_filtering", "tracebackhide")
 cell = compile("def f(x):\\n    return x.foo\\njax.jit(f)(1.0)", "/tmp/cell.py", "exec")
@@ -25,11 +25,11 @@ try:
 except Exception as caught:
     error = caught
 frames = lambda lines: [l for l in "\\n".join(lines).splitlines() if 'File "' in l]
-said["odd"] = frames(failures.plain_lines(error, {"/tmp/cell.py": 1}))
+said["odd"] = frames(tracebacks.plain_lines(error, {"/tmp/cell.py": 1}))
 group = ExceptionGroup("g", [error])
-said["group"] = frames(failures.plain_lines(group, {"/tmp/cell.py": 1}))
+said["group"] = frames(tracebacks.plain_lines(group, {"/tmp/cell.py": 1}))
 jax.config.update("jax_traceback_filtering", "off")
-said["off"] = len(frames(failures.plain_lines(error, {"/tmp/cell.py": 1})))
+said["off"] = len(frames(tracebacks.plain_lines(error, {"/tmp/cell.py": 1})))
 print(json.dumps(said))
 """
 

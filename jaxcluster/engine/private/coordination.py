@@ -8,7 +8,6 @@ import functools
 import hashlib
 import inspect
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
@@ -82,9 +81,6 @@ def _slice_of(device: Any, name: str) -> Any:
     return 0 if device.platform == "cpu" else device.__getattr__(name)
 
 
-_SERVICE_OPTIONS = ("heartbeat_timeout", "shutdown_timeout", "recoverable")
-
-
 def coordination_service(
     address: str, num_processes: int, heartbeat_timeout_s: int, shutdown_timeout_s: int
 ) -> Any:
@@ -113,10 +109,8 @@ def can_coordinate_elsewhere() -> bool:
         from jax._src import distributed
         from jax._src.lib import _jax
 
-        # Its signature is the first line of its docstring: jaxlib 0.9.0 takes no ``recoverable``.
-        taken = _jax.get_distributed_runtime_service.__doc__ or ""
         return (
-            all(f"{name}:" in taken for name in _SERVICE_OPTIONS)
+            hasattr(_jax, "get_distributed_runtime_service")
             and getattr(distributed, "_jax", None) is _jax
             and hasattr(distributed.global_state, "service")
         )
@@ -232,14 +226,13 @@ def keep_initialized(say: Callable[[str], None]) -> None:
     """Have calls that a script makes for a world of its own fit in with this one.
 
     ``jax.distributed.initialize`` and ``shutdown`` return with one line: the cluster does both. An
-    ``initialize`` for another world is an error, and so is ``clear_backends``, after which a rank
-    can't start its backend again: its topology is in the coordinator's store (jax 0.10.2, 0.12).
-    Where a name has moved, the call does what it does in plain JAX.
+    ``initialize`` for another world is an error. Where a name has moved, the call does what it does
+    in plain JAX.
     """
     import jax
 
     try:
-        from jax._src import api, distributed
+        from jax._src import distributed
     except ImportError:
         return
     here = f"process {jax.process_index()} of {jax.process_count()}"
@@ -267,17 +260,8 @@ def keep_initialized(say: Callable[[str], None]) -> None:
     def shutdown() -> None:
         say("%jaxcluster stop shuts JAX down: the ranks go on.")
 
-    def clear_backends() -> None:
-        raise RuntimeError(
-            "jax.extend.backend.clear_backends() must not be called on a rank: the others need it"
-        )
-
     for owner in (distributed, jax.distributed):
         owner.initialize, owner.shutdown = initialize, shutdown  # type: ignore[attr-defined]
-    extended = [m for m in [sys.modules.get("jax.extend.backend")] if m is not None]
-    for owner in (api, *extended):  # before jax.extend is imported, which takes it from there
-        if hasattr(owner, "clear_backends"):
-            setattr(owner, "clear_backends", clear_backends)  # noqa: B010
 
 
 def job() -> tuple[Any, int, int, str]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import re
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from typing import Any
 
 from jaxcluster.agreement.refusals import Program
 from jaxcluster.engine.fingerprint import of_lowered
@@ -16,9 +15,6 @@ from jaxcluster.engine.private import loaded
 # The fingerprint of a program is kept where its executable keeps what it needs to stay alive: JAX
 # never looks there, and it is serialized with the executable.
 _SIGNED = "jaxcluster: fingerprint"
-
-T = TypeVar("T")
-TRIES = 3  # attempts to make a digest or a text
 
 
 def describe(executable: Any) -> Program:
@@ -85,27 +81,10 @@ def is_made_together(backend: Any, devices: Iterable[Any]) -> bool:
 
 def _lowered(computation: Any) -> bytes:
     """A digest of what is compiled; b"" where there can be none: then the compiled text is left."""
-    make = functools.partial(of_lowered, computation._hlo, computation.const_args)
-    return _retried(make, (Exception,), b"")
-
-
-def _retried(make: Callable[[], T], errors: tuple[type[Exception], ...], otherwise: T) -> T:
-    """What ``make`` returns; ``otherwise`` where it raises one of ``errors`` each time.
-
-    What is raised once comes from a signal's handler: it is the user's, and is raised. To swallow
-    it would give this rank another fingerprint than the others.
-    """
-    raised: Exception | None = None
-    for _ in range(TRIES):
-        try:
-            made = make()
-        except errors as error:
-            raised = raised or error
-        else:
-            if raised is not None:
-                raise raised
-            return made
-    return otherwise
+    try:
+        return of_lowered(computation._hlo, computation.const_args)
+    except (ImportError, AttributeError, TypeError, ValueError, RuntimeError):  # it has moved
+        return b""
 
 
 def _signature_of(executable: Any) -> tuple[int, bool] | None:
@@ -160,12 +139,11 @@ def _inputs(executable: Any) -> str:
 def _hlo_text(executable: Any) -> str:
     """A compiled program's text for fingerprints; "" if it can't be read."""
 
-    def read() -> str:
+    try:
         options = hlo_print_options().fingerprint()
         return "".join(module.to_string(options) for module in executable.hlo_modules())
-
-    # Moved, or a platform that keeps no HLO.
-    return _retried(read, (ImportError, AttributeError, RuntimeError), "")
+    except (ImportError, AttributeError, RuntimeError):  # moved, or a platform that keeps no HLO
+        return ""
 
 
 def hlo_print_options() -> Any:

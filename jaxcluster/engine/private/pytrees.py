@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from typing import Any
 
-from jaxcluster.engine.user_names import is_own_module
+from jaxcluster.engine.names import is_own_module
 
 # The fields of a dataclass; or the functions (flatten, unflatten, flatten with keys).
 Registration = dict[str, list[str]] | tuple[Any, ...]

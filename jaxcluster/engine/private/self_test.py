@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxcluster.engine.private import (
-    arrays,
     compilations,
     coordination,
     hostvalues,
@@ -58,21 +57,6 @@ def _saved_variables() -> bool:
     return registers and _has(tree_util, "_registry") and kinds.can_save()
 
 
-def _refused_calls() -> bool:
-    from jax._src import api, distributed
-
-    return _has(api, "clear_backends") and _has(distributed, "shutdown")
-
-
-def _device_put_hint() -> bool:
-    from jax._src import dispatch
-    from jax.experimental import multihost_utils
-
-    constants = dispatch._device_put_sharding_impl.__code__.co_consts
-    told = any(isinstance(c, str) and arrays.OF_DEVICE_PUT in c for c in constants)
-    return told and _has(multihost_utils, "assert_equal")
-
-
 def _option_definitions() -> bool:
     import jax
 
@@ -114,10 +98,6 @@ PROBES: dict[str, tuple[str, Callable[[], bool]]] = {
         "device_put from process to process is refused on CPU, and not checked on GPU and TPU",
         transfers.can_announce,
     ),
-    "refused calls": (
-        "jax.extend.backend.clear_backends() leaves ranks that can no longer compute",
-        _refused_calls,
-    ),
     "option definitions": (
         "a restart sets the options that modules added to jax.config to their defaults",
         _option_definitions,
@@ -125,10 +105,6 @@ PROBES: dict[str, tuple[str, Callable[[], bool]]] = {
     "compiled programs": (
         "new processes compile all programs again",
         compilations.can_keep,
-    ),
-    "device_put hint": (
-        "there is no hint where device_put compares large arrays on all processes",
-        _device_put_hint,
     ),
 }
 

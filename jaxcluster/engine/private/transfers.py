@@ -8,14 +8,12 @@ listens on one that is free, the receiver dials port 0, and waits for ever (jax 
 A transfer is no program, but it must keep the order all the same. Each process numbers the
 transfers that it has asked for, and sender and receiver find each other by these numbers. Where a
 process leaves one out, whether it takes part in it or not, later ones hang, or bring another
-array's values. So each is announced as a launch of all processes. Three ways lead to them, by
+array's values. So each is announced as a launch of all processes. Two ways lead to them, by
 which XLA takes numbers:
 
 - ``device_put`` to a sharding. One call numbers its arrays in groups, of the same devices, in the
   order of a hash table that each process seeds again: so each group has a call of its own.
 - ``device_put`` to a device, by another function, which is not counted: so it goes the first way.
-- What puts arrays onto devices of this process, as ``device_put_sharded`` does, where one of them
-  is another process's: it is refused.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ from jaxcluster.agreement.refusals import Program
 from jaxcluster.engine.private import is_there
 
 NAME = "batched_copy_array_to_devices_with_sharding"  # what asks for transfers
-PUT = "batched_device_put"  # what asks for them too, where it is given another process's array
 IMPL = "_device_put_sharding_impl"
 SOCKETS = 4  # of the data, as JAX has it by default, on all of the machine's addresses
 PORTS = range(10_000, 32_000)  # that no operating system hands out by itself
@@ -46,7 +43,7 @@ def announce_transfers(agreement: Agreement) -> bool:
 
     Returns:
       False where a private name has moved (jax 0.10.2 and 0.12: ``dispatch.xc``,
-      ``dispatch._device_put_sharding_impl``, ``xla_client.batched_device_put``).
+      ``dispatch._device_put_sharding_impl``).
     """
     if not is_there(can_announce):
         return False
@@ -57,7 +54,6 @@ def announce_transfers(agreement: Agreement) -> bool:
         return client.agreement is agreement
     copy = getattr(client, NAME)
     dispatch.xc = _Client(client, copy, agreement)  # type: ignore[assignment]
-    setattr(client, PUT, _refuse_others(getattr(client, PUT)))
     setattr(dispatch, IMPL, _by_sharding(getattr(dispatch, IMPL)))
     return True
 
@@ -69,8 +65,6 @@ def can_announce() -> bool:
       ImportError, AttributeError: it has none of these names.
     """
     from jax._src import dispatch, xla_bridge
-    from jax._src.interpreters import pxla
-    from jax._src.lib import xla_client
 
     def calls(function: Any, *names: str) -> bool:
         return set(names) <= set(function.__code__.co_names)
@@ -82,9 +76,6 @@ def can_announce() -> bool:
         and hasattr(dispatch.xc, NAME)
         and calls(dispatch._device_put_impl, IMPL)
         and put.__code__.co_varnames[:4] == ("x", "aval", "device", "copy")
-        and calls(pxla.batched_device_put, "xc", PUT)
-        and pxla.xc is xla_client
-        and hasattr(xla_client, PUT)
         and hasattr(xla_bridge, "CROSS_HOST_TRANSFER_SOCKET_ADDRESS")
     )
 
@@ -101,41 +92,12 @@ def _by_sharding(put: Callable[..., Any]) -> Callable[..., Any]:
     def by_sharding(x: Any, aval: Any, device: Any, copy: Any) -> Any:
         # Of what isn't committed each process has its own: nothing is sent.
         one = isinstance(x, ArrayImpl) and x._committed and x.sharding.num_devices == 1
-        if one and isinstance(device, device_type) and _others([x], [device]):
+        is_one = one and isinstance(device, device_type)
+        if is_one and {d.process_index for d in x.sharding.device_set} != {device.process_index}:
             device = SingleDeviceSharding(device)
         return put(x, aval, device, copy)
 
     return by_sharding
-
-
-def _refuse_others(put: Callable[..., Any]) -> Callable[..., Any]:
-    """``batched_device_put``, which refuses what would be a transfer that nobody counts."""
-
-    @functools.wraps(put)
-    def batched_device_put(
-        aval: Any, sharding: Any, xs: Sequence[Any], devices: Sequence[Any], *args: Any, **kw: Any
-    ) -> Any:
-        if _others(xs, devices):
-            raise ValueError(
-                "this would send an array from one process to another, and the other processes "
-                "would not know of it. Send it with jax.device_put(x, sharding) on all ranks."
-            )
-        return put(aval, sharding, xs, devices, *args, **kw)
-
-    return batched_device_put
-
-
-def _others(xs: Sequence[Any], devices: Sequence[Any]) -> bool:
-    """Whether one of ``xs`` lies with another process than the device that it goes to."""
-    import jax
-
-    def processes(sharding: Any) -> set[int]:
-        return {device.process_index for device in sharding.device_set}
-
-    return any(
-        isinstance(x, jax.Array) and processes(x.sharding) != {device.process_index}
-        for x, device in zip(xs, devices, strict=False)
-    )
 
 
 class _Client:

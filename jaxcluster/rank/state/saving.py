@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxcluster.engine.arrays import host_values
-from jaxcluster.engine.user_names import is_users
+from jaxcluster.engine.names import is_users
 from jaxcluster.rank.state import file
 from jaxcluster.rank.state.arrays import ArraysToSave
 from jaxcluster.rank.state.classes import Circular

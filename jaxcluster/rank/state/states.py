@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxcluster.engine.control import Request
-from jaxcluster.engine.lost_names import LostNames
+from jaxcluster.engine.names import LostNames
 from jaxcluster.rank.state.file import BadFile, StateFile, file_name
 from jaxcluster.rank.state.loading import Values, known, load
 from jaxcluster.rank.state.saving import PYTHON, save

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from jaxcluster.engine import capture
-from jaxcluster.engine.capture import LogTail, RankStream
-from jaxcluster.engine.cell_output import CellOutput
+from jaxcluster.engine import output
+from jaxcluster.engine.library_code import CELL_DIRECTORY
+from jaxcluster.engine.output import CellOutput, LogTail, RankStream
 
 # --------------------------------------------------------------------------- the log
 
@@ -71,8 +71,8 @@ def test_a_flood_is_shown_in_pieces_and_of_its_rest_the_end(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be of gigabytes, and nothing interrupts a cell's end."""
-    monkeypatch.setattr(capture, "READ_NBYTES", 64)
-    monkeypatch.setattr(capture, "LAST_NBYTES", 256)
+    monkeypatch.setattr(output, "READ_NBYTES", 64)
+    monkeypatch.setattr(output, "LAST_NBYTES", 256)
     lines = [f"line {k:03}\n" for k in range(100)]  # 9 bytes each
     log.write("".join(lines))
     assert log.tail.read() == "".join(lines[:7])
@@ -88,7 +88,7 @@ def test_a_flood_is_shown_in_pieces_and_of_its_rest_the_end(
 def test_a_line_without_an_end_is_shown_in_pieces(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capture, "READ_NBYTES", 64)
+    monkeypatch.setattr(output, "READ_NBYTES", 64)
     log.write("é" * 80)
     shown = [log.tail.read() for _ in range(4)]
     assert shown[0] == ""
@@ -212,7 +212,7 @@ def test_bytes_that_are_no_text_are_shown_as_such(log: Log) -> None:
 
 
 def test_a_flood_is_shown_whole_at_the_cells_end(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capture, "READ_NBYTES", 1000)
+    monkeypatch.setattr(output, "READ_NBYTES", 1000)
     flood = "".join(f"line {k}\n" for k in range(10_000))
     log.write(flood)
     first = log.tail.read()
@@ -247,21 +247,6 @@ def test_the_transports_chatter_stays_in_the_log(log: Log, line: str) -> None:
     log.write(f"before\n{line}\nafter\n")
     assert log.tail.read() == "before\nafter\n"
     assert line in log.path.read_text()
-
-
-def test_what_goes_on_with_chatter_is_chatter(log: Log) -> None:
-    """As ptxas and XLA's allocator on GPU say it; other lines like these are shown."""
-    gpu = (
-        "I1127 01:35:58.946716    1935 compilation.cc:349] ptxas warning : spilled to local memory"
-    )
-    memory = "W1127 01:36:12.506456 1811 bfc.cc:598] ran out of memory trying to allocate 256.00GiB"
-    stats = "Limit:                        29.69GiB\nLargestFreeBlock:             29.63GiB\n\n"
-    log.write(f"{gpu}\n\n{gpu}\n\nmine\n\n{memory}\nCurrent allocation summary follows.\n")
-    assert log.tail.read() == "mine\n\n"
-    log.write(f"I1127 01:36:12.506691    1811 bfc_allocator.cc:1508] Stats: \n{stats}end\n\n")
-    assert log.tail.read() == "end\n\n"
-    log.write("Limit:                        29.69GiB\n")
-    assert log.tail.read() == "Limit:                        29.69GiB\n"
 
 
 @pytest.mark.parametrize(
@@ -319,7 +304,7 @@ def test_a_ranks_stream_is_a_text_stream_as_libraries_expect_one() -> None:
 
 
 def test_what_python_writes_of_a_cell_names_the_cell_instead_of_its_file() -> None:
-    file = f"{capture.CELL_DIRECTORY}/9-0123456789ab.py"
+    file = f"{CELL_DIRECTORY}/9-0123456789ab.py"
     written: list[str] = []
     stream = RankStream("stderr", 2, io.StringIO(), lambda name, text: bool(written.append(text)))
     stream.write(f'  File "{file}", line 5, in go\n')
@@ -333,7 +318,7 @@ def test_what_python_writes_of_a_cell_names_the_cell_instead_of_its_file() -> No
 
 
 def test_what_a_cell_prints_of_files_is_as_it_is() -> None:
-    file = f'File "{capture.CELL_DIRECTORY}/9-0123456789ab.py", line 5'
+    file = f'File "{CELL_DIRECTORY}/9-0123456789ab.py", line 5'
     written: list[str] = []
     RankStream("stdout", 1, io.StringIO(), lambda _, text: bool(written.append(text))).write(file)
     assert written == [file]

@@ -2,22 +2,31 @@
 
 Three sources are joined: Python's ``sys.stdout``/``sys.stderr``, IPython's displays, and what C
 code and subprocesses write to file descriptors 1 and 2. The last go to the rank's log, which is
-complete also after a crash; while a cell runs the log's new lines are shown, but for the
+complete also after a crash. While a cell runs the log's new lines are shown, but for the
 transport's own chatter.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import re
+import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
+from jaxcluster.engine import tracebacks
+from jaxcluster.engine.arrays import describe, spans_processes
+from jaxcluster.engine.library_code import CELL_DIRECTORY, name_cells
 from jaxcluster.host import kernel_private
+
+if TYPE_CHECKING:
+    from jaxcluster.engine.cells import CellRunner
 
 # gloo's and XLA's own lines: "[Gloo] Rank 0 is connected to 3 peer ranks...", absl's and glog's
 # "E0000 00:00:1729.1 12345 cuda.cc:1] ...", TSL's "2026-01-01 10:00:00.0: I external/...", NCCL's
@@ -25,14 +34,6 @@ from jaxcluster.host import kernel_private
 CHATTER = re.compile(
     r"^(\[Gloo\] |[IWEF]\d{4} \d\d:|\d{4}-\d\d-\d\d[ T][\d:.]+: [IWEF] |WARNING: All log messages "
     r"before absl|\[IPEngine|NCCL version \d|(\[[\d :-]+\] )?\S+:\d+:\d+ \[\d+\] (\S+ ){0,2}NCCL )"
-)
-
-# Lines that go on with what one of these has said: the end of a message of ptxas, what XLA's
-# allocator says of its memory once there is none left.
-GOES_ON = re.compile(
-    r"\s*$|=== Source Location Trace: ===|external/xla\S+:\d+\s*$|If this is caused by memory "
-    r"fragmentation, |Current allocation summary follows\.|(Limit|(Max|Peak)?InUse|NumAllocs|"
-    r"MaxAllocSize|Reserved|Peak(Reserved|Allocated)|LargestFreeBlock): +\d"
 )
 
 # Two devices of one process write gloo's line at once and in pieces: "[Gloo] Rank [Gloo] Rank 01 is
@@ -44,17 +45,6 @@ LAST_NBYTES = 1 << 24  # at the cell's end, which nothing interrupts: a flood ma
 
 Emit = Callable[[str, dict[str, Any]], None]
 Tell = Callable[[BaseException, list[str]], None]
-
-
-# Equal on all ranks: a cell's file name is part of its program's fingerprint in JAX.
-CELL_DIRECTORY = "/tmp/ipykernel_jaxcluster"
-_FILE = rf"{CELL_DIRECTORY}/(\d+)-[0-9a-f]{{12}}\.py"
-_PLACE = re.compile(rf'File "{_FILE}", line (\d+)|{_FILE}:(\d+)')
-
-
-def name_cells(text: str) -> str:
-    """A traceback or a warning as Python writes it, with ``cell [9] line 5`` for a cell's file."""
-    return _PLACE.sub(lambda at: f"cell [{at[1] or at[3]}] line {at[2] or at[4]}", text)
 
 
 class RankStream(io.TextIOBase):
@@ -142,7 +132,7 @@ class LogTail:
         self._offset = 0
         self._partial = b""
         self._in_old_line = False
-        self._after_gloo = self._after_chatter = False
+        self._after_gloo = False
         self._lock = threading.Lock()  # the control thread and the main thread both read
 
     def reset(self) -> None:
@@ -150,7 +140,7 @@ class LogTail:
         with self._lock:
             self._offset = self._size()
             self._partial = b""
-            self._in_old_line = self._after_chatter = False
+            self._in_old_line = False
             if self._offset:
                 with open(self.path, "rb") as log:
                     log.seek(max(0, self._offset - 1000))
@@ -204,7 +194,7 @@ class LogTail:
             return ""
         end = len(self._partial) if last else self._partial.rfind(b"\n") + 1
         if not end and len(self._partial) > READ_NBYTES:
-            end = _before_last_character(self._partial)
+            end = len(self._partial)
         whole, self._partial = self._partial[:end], self._partial[end:]
         lines = whole.decode(errors="replace").splitlines(keepends=True)
         return "".join(line for line in lines if not self._is_chatter(line))
@@ -216,17 +206,7 @@ class LogTail:
         if self._after_gloo and SCRAPS.fullmatch(line):
             return True
         self._after_gloo = False
-        if CHATTER.match(line) is None and not (self._after_chatter and GOES_ON.match(line)):
-            self._after_chatter = False
-            return False
-        self._after_chatter = True
-        return True
-
-
-def _before_last_character(data: bytes) -> int:
-    """Where UTF-8 may be cut: of its last character there may be more to come."""
-    is_first = (len(data) - k for k in range(1, 5) if data[-k] & 0xC0 != 0x80)
-    return next(is_first, len(data))
+        return CHATTER.match(line) is not None
 
 
 def _begins_chatter(half: str) -> bool:
@@ -256,14 +236,9 @@ def capture_displays(shell: Any, emit: Emit, tell: Tell, active: Callable[[], bo
         if not active():
             publish(data, metadata, transient=transient, update=update, **kwargs)
             return
-        emit(
-            "update_display_data" if update else "display_data",
-            {
-                "data": mime_bundle(data),
-                "metadata": _dict(metadata),
-                "transient": _transient(transient),
-            },
-        )
+        shown = {"data": mime_bundle(data), "metadata": _dict(metadata)}
+        kind = "update_display_data" if update else "display_data"
+        emit(kind, {**shown, "transient": _transient(transient)})
 
     def captured_clear_output(wait: bool = False) -> None:
         if active():
@@ -276,10 +251,8 @@ def capture_displays(shell: Any, emit: Emit, tell: Tell, active: Callable[[], bo
             finish_displayhook()
         elif hook.msg and hook.msg["content"]["data"]:
             content = hook.msg["content"]
-            emit(
-                "execute_result",
-                {"data": mime_bundle(content["data"]), "metadata": _dict(content["metadata"])},
-            )
+            shown = {"data": mime_bundle(content["data"]), "metadata": _dict(content["metadata"])}
+            emit("execute_result", shown)
             hook.msg = None
 
     def capturing(show_traceback: Callable[..., Any]) -> Callable[..., Any]:
@@ -297,7 +270,7 @@ def capture_displays(shell: Any, emit: Emit, tell: Tell, active: Callable[[], bo
     kernel_private.replace_traceback_display(shell, capturing)
 
 
-# --------------------------------------------------------------------------- what a bundle may hold
+# --------------------------------------------------------------------------- what is displayed
 
 _JSON = re.compile(r"application/(.*\+)?json")
 _TEXT = re.compile(r"text/|image/svg\+xml|application/javascript")
@@ -338,3 +311,121 @@ def _transient(transient: Any) -> dict[str, Any]:
     if (display_id := made.get("display_id")) is not None and not isinstance(display_id, str):
         made["display_id"] = json.dumps(display_id)  # it must be fit for a key
     return made
+
+
+# --------------------------------------------------------------------------- of a cell
+
+
+class CellOutput:
+    """That of one rank's cells.
+
+    Attributes:
+      log: what C code and subprocesses write to the rank's log.
+    """
+
+    def __init__(self, runner: CellRunner, log: LogTail) -> None:
+        self._runner = runner
+        self.log = log
+        self._showing = threading.Lock()  # held from the log's being read until it is sent
+
+    def is_heard(self) -> bool:
+        """Whether what is displayed now goes to a notebook of ours."""
+        return self._runner.current is not None or self._runner.diverts()
+
+    def emit(self, kind: str, content: dict[str, Any]) -> None:
+        if self._runner.divert(kind, content):
+            return
+        running = self._runner.current
+        if running is None:
+            return
+        if kind == "execute_result" and spans_processes(self._runner.last_result):
+            with contextlib.suppress(Exception):  # its text alone is shown
+                content["array"] = asdict(replace(describe(self._runner.last_result), shards=[]))
+        self._runner.history.add(kind, content)
+        output = wire.RankOutput(self._runner.rank, running.cell.seq, kind, content)
+        running.request.send("output", output)
+
+    def take_traceback(self, error: BaseException, lines: list[str]) -> None:
+        """IPython renders an error: the cell's own, or one that the cell itself has shown."""
+        running = self._runner.current
+        if running is not None:
+            kernel_private.set_last_traceback(self._runner.shell, lines)
+            if running.cell.message is None and not self._runner.in_a_cell(sys._getframe(1)):
+                return
+        told = {"ename": wire.type_name(type(error)), "evalue": tracebacks.message_of(error)}
+        if self._runner.divert("error", {**told, "traceback": lines}) or running is None:
+            return
+        if running.cell.message is not None:  # of what observes a widget
+            info = tracebacks.error_info(
+                error, self._own_lines(error, lines), self._runner.cell_numbers
+            )
+            if running.error is None:
+                running.error, running.raised = info, error
+        else:
+            self.print("stderr", "\n".join([*lines, ""]))
+            running.printed = error
+
+    def _own_lines(self, error: BaseException, lines: list[str]) -> list[str]:
+        """A traceback from the cell's own line on, without the library that has called it."""
+        at = tracebacks.in_a_cell(error.__traceback__, self._runner.cell_numbers)
+        try:
+            made = self._runner.shell.InteractiveTB.structured_traceback(
+                type(error), error, at, tb_offset=0
+            )
+            return list(made)
+        except Exception:  # IPython's renderer, on the user's exception
+            return lines
+
+    def print(self, name: str, text: str) -> bool:
+        if self._runner.diverts() and self._runner.divert("stream", {"name": name, "text": text}):
+            return True
+        running = self._runner.current
+        if running is None:
+            return False
+        self._runner.history.text(name, text)
+        self._runner.control.stream(
+            running.request, self._runner.rank, running.cell.seq, name, text
+        )
+        return True
+
+    def show_pages(self) -> None:
+        """What ``name?`` and pagers have left for the frontend."""
+        payloads = self._runner.shell.payload_manager
+        if not (pages := payloads.read_payload()):
+            return
+        payloads.clear_payload()
+        for payload in pages:
+            if payload.get("source") == "page":
+                data = mime_bundle(payload["data"])
+                self.emit("display_data", {"data": data, "metadata": {}, "transient": {}})
+
+    def tick(self) -> bool:
+        """On the control thread, while a cell runs: show what has come to the log.
+
+        It waits for nobody: the main thread may wait for this one to send what was printed. What
+        is not read now is read later. Returns whether there was, or may be, something to show.
+        """
+        running, control = self._runner.current, self._runner.control
+        if running is None:
+            return False
+        if control.is_behind(running.request.ident) or not self._showing.acquire(blocking=False):
+            return True
+        try:  # a cell that ticks no longer has shown its rest, and may be over
+            return control.ticking and self._show_log(last=False)
+        except OSError:  # the cell has used up the file descriptors: another time
+            return False
+        finally:
+            self._showing.release()
+
+    def show_rest(self) -> None:
+        """At a cell's end: all that the log has of it, after what the control thread shows now."""
+        with self._showing:
+            self._show_log(last=True)
+
+    def _show_log(self, last: bool) -> bool:
+        """Whether there was something to show."""
+        running = self._runner.current
+        if running is None or not running.shown or not (text := self.log.read(last)):
+            return False
+        self.print("stdout", text)
+        return True
