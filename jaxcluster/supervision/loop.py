@@ -49,12 +49,15 @@ class SupervisionLoop:
         for key, _ in events:
             key.data()
         now = time.monotonic()
-        self.leaving = self.leaving or (not self.detached and self.owner_is_gone)
+        # Only ever set: a signal's handler may set it while this looks around.
+        if not self.detached and self.owner_is_gone:
+            self.leaving = True
         if now - self._looked_at > LOOK_S:
             self._looked_at = now
             is_lost = not self.can_be_found()  # twice: it may be changing
             self._missed = self._missed + 1 if is_lost and self.detached else 0
-            self.leaving = self.leaving or self._missed > 1
+            if self._missed > 1:
+                self.leaving = True
         if now - self._touched_at > TOUCH_S:
             self._touched_at = now
             touch(self.own_files())
@@ -110,4 +113,5 @@ class SupervisionLoop:
 
     def left(self) -> None:
         """Its input has ended."""
-        self.leaving = self.leaving or not self.detached
+        if not self.detached:
+            self.leaving = True

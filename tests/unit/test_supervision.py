@@ -58,6 +58,18 @@ def test_a_supervisor_ends_with_its_owner_unless_it_is_detached(
     assert supervisor.leaving
 
 
+def test_a_signal_that_comes_while_the_loop_looks_around_is_not_lost(
+    supervisor: SupervisionLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def signalled(token: str) -> bool:
+        supervisor.leaving = True  # as the handler does
+        return True
+
+    monkeypatch.setattr(loop, "is_alive", signalled)
+    supervisor.turn(0)
+    assert supervisor.leaving
+
+
 def test_the_owners_end_is_heard_at_once(
     supervisor: SupervisionLoop, process: subprocess.Popen[bytes]
 ) -> None:
