@@ -40,7 +40,7 @@ from jaxcluster.launchers.base import AgentOptions, Launcher, describe
 from jaxcluster.launchers.commands import Launch
 from jaxcluster.launchers.factory import launcher_of
 from jaxcluster.records import claims, registry
-from jaxcluster.records.runtimefolder import VARIABLE, make_private
+from jaxcluster.records.runtimefolder import VARIABLE, make_private, runtime_root
 from jaxcluster.supervision.starting import import_time_settings
 from jaxcluster.text import shown_value, without_secrets
 from jaxcluster.wire.forks import Preload
@@ -65,7 +65,7 @@ def dry_run(spec: wire.ClusterSpec) -> str:
     """What would be run and written to start the agents of a cluster of hosts."""
     launcher, python = launcher_for(spec)
     launcher = launcher.prepared(os.environ)
-    folder = registry.runtime_root() / spec.name / LAUNCH
+    folder = runtime_root() / spec.name / LAUNCH
     if launcher.shares_folder:
         folder = _shared_root() / f"{spec.name}-XXXX"
     agent = _agent_options(spec, "PUBLIC-KEY", python)

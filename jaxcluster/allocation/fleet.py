@@ -13,6 +13,7 @@ import errno
 import os
 import queue
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -29,7 +30,6 @@ from jaxcluster.host.reachability import connection_errors
 from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.launchers.failures import Reason
 from jaxcluster.launchers.hosts import ranks_by_host
-from jaxcluster.records import claims
 from jaxcluster.records.registry import HostRecord
 from jaxcluster.supervision.processes import pid_space, process_token
 from jaxcluster.text import join_words
@@ -372,7 +372,7 @@ class Fleet:
         """At which endpoints nothing listens any more, as far as that is known."""
         endpoints = [host.endpoint for host in hosts]
         if self.is_here:
-            return {e for e in endpoints if not claims.listens(Path(e.removeprefix("ipc://")))}
+            return {e for e in endpoints if not _listens(Path(e.removeprefix("ipc://")))}
         return _refusing(endpoints) if endpoints else set()
 
     def _take(self, host: Host, event: forks.Event | Reason) -> None:
@@ -402,6 +402,18 @@ class Fleet:
     def _host_lost(self, host: Host) -> HostLost:
         is_first = host is self.in_use[0]
         return HostLost(host.name, is_first, list(host.ranks), host.lost, host.gone)
+
+
+def _listens(path: Path) -> bool:
+    """Whether a process of this kernel listens on a Unix socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except BlockingIOError:  # it has more connections than it can take at the moment
+            return True
+        except OSError:
+            return False
+    return True
 
 
 def address_of(endpoint: str) -> tuple[str, int]:

@@ -39,6 +39,7 @@ from jaxcluster.plan import placement, versions
 from jaxcluster.plan.spec import GPU_PLATFORMS, INSTALL, UNIX
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import registry
+from jaxcluster.records.runtimefolder import runtime_root
 from jaxcluster.supervision.processes import pid_space, process_token
 from jaxcluster.text import shown_value
 from jaxcluster.wire import forks
@@ -408,7 +409,7 @@ def dry_run(spec: wire.ClusterSpec) -> str:
     lines = [
         f"{spec.num_processes} ranks on this machine, forked from one preloaded process (or as "
         f"plain processes: {os.path.basename(sys.executable)} -m jaxcluster.engine)",
-        f"folders: {registry.runtime_root()}",
+        f"folders: {runtime_root()}",
     ]
     if spec.env:
         each = " ".join(f"{name}={shown_value(name, value)}" for name, value in spec.env.items())

@@ -403,11 +403,7 @@ def test_an_owner_that_just_ends_takes_its_cluster_along(
 
 
 @pytest.mark.one_machine("one fork server has all ranks")
-@pytest.mark.parametrize("no_fork", ["", "1"], ids=["forked", "plain processes"])
-def test_the_fork_servers_death_is_the_ranks_death_too(
-    start: Start, monkeypatch: pytest.MonkeyPatch, no_fork: str
-) -> None:
-    monkeypatch.setenv("JAXCLUSTER_NO_FORK", no_fork)
+def test_the_fork_servers_death_is_the_ranks_death_too(start: Start) -> None:
     running = start(name="orphans")
     pids = running.record.pids
     os.kill(psutil.Process(pids[0]).ppid(), signal.SIGKILL)

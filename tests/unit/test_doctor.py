@@ -280,7 +280,7 @@ def test_a_folder_that_is_not_private_says_what_to_do(monkeypatch: pytest.Monkey
     def refuse() -> Path:
         raise JaxClusterError("/run/x belongs to another user.", "Choose another one.")
 
-    monkeypatch.setattr("jaxcluster.records.registry.runtime_root", refuse)
+    monkeypatch.setattr("jaxcluster.doctor.runtime_root", refuse)
     row = doctor.check_folder()
     assert row == Row("folder", ("/run/x belongs to another user.",), False, "Choose another one.")
 
