@@ -26,10 +26,10 @@ from jaxcluster.agent.transport import Keys, new_keys
 from jaxcluster.allocation.fleet import Fleet, Host, Left, OnEvent, ask_each
 from jaxcluster.allocation.here import (
     AgentHere,
+    may_wait,
     own_environment,
-    release_warm,
     retire,
-    warm_agent,
+    take_agent,
 )
 from jaxcluster.allocation.keys import KEYS, LAUNCH, launch_folder
 from jaxcluster.allocation.limits import check_files
@@ -197,7 +197,7 @@ class Allocation:
         if self.fleet is not None:
             return
         for is_last in (False, True):
-            agent = self._here = warm_agent(env)
+            agent = self._here = take_agent(env)
             fleet = self.fleet = Fleet(agent.keys, is_here=True)
             agent.on_end = partial(fleet.ended, [0])
             self._keys = agent.keys
@@ -391,8 +391,6 @@ class Allocation:
         self._is_detached = True
         if self._launch is not None:
             self._launch.detach([self.folder])  # by which others find it
-        if self._here is not None:
-            release_warm(self._here)
 
     def let_go(self) -> None:
         """Take no part in it any more. Its ranks may run on, detached."""
@@ -412,7 +410,7 @@ class Allocation:
     def _give_hosts_back(self) -> None:
         if self.fleet is not None:
             self.fleet.on_event = None
-            if self._here is not None and self._here.is_kept:
+            if self._here is not None and may_wait(self._here):
                 self._remove([RANKS, *OUTLIVING])
                 self.fleet.close()
             else:

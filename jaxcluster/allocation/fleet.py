@@ -23,7 +23,7 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.agent.client import Agents, Connection, Ended, State, wait_all
-from jaxcluster.agent.requests import Introduce, Mkdir, Put, Quit
+from jaxcluster.agent.requests import Mkdir, Put, Quit
 from jaxcluster.agent.transport import Keys
 from jaxcluster.errors import LaunchError
 from jaxcluster.host.reachability import connection_errors
@@ -31,7 +31,6 @@ from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.launchers.failures import Reason
 from jaxcluster.launchers.hosts import ranks_by_host
 from jaxcluster.records.registry import HostRecord
-from jaxcluster.supervision.processes import pid_space, process_token
 from jaxcluster.text import join_words
 from jaxcluster.wire import forks
 from jaxcluster.wire.requests import Request
@@ -272,8 +271,6 @@ class Fleet:
         host = Host(self._agents, number, name, agent, self.is_here)
         host.on_event = lambda event: self._events.put((host, event))
         host.open()
-        if self.is_here:
-            host.tell(Introduce(process_token(os.getpid()), pid_space()))
         return host
 
     def host_of(self, rank: int) -> Host:

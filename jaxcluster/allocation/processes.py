@@ -378,8 +378,6 @@ def _pids(where: Host, asked: Asked[list[int]], deadline: float) -> list[int]:
             time.sleep(0.01)
         why = where.why or "its agent has ended"
         raise LaunchError(f"Host {where.name} is lost: {why}.") from None
-    finally:
-        asked.forget()
     if found is None:
         raise LaunchError(
             f"Host {where.name} did not start its ranks in time{where.condition}.",

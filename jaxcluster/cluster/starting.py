@@ -30,7 +30,6 @@ from jaxcluster.errors import (
     LaunchError,
     PlanError,
 )
-from jaxcluster.host import shared_memory
 from jaxcluster.host.exits import OomKills, describe_event
 from jaxcluster.host.facts import gpu_plugin_installed, host_gpus, host_key
 from jaxcluster.launchers.base import STOPPED
@@ -489,7 +488,6 @@ def start_world(
     with events.starting(spec, is_restart=allocation is not None) as course:
         check_devices(spec)
         folders.sweep(folders.root())
-        shared_memory.remove_old()
         is_kept = allocation is not None
         if allocation is None:
             spec, claimed = claim(spec)
