@@ -100,7 +100,7 @@ class Agent:
         self.idle_s = 0.0
         self.why = ""
         self.has_failed = False
-        self.doors = report.Doors()
+        self.door: socket.socket | None = None  # where other hosts try the way to here
         self._handlers: dict[Any, Callable[[], object]] = {}
         self._looked_at = self._touched_at = time.monotonic()
         self._heard = -1  # the fork server's connection
@@ -469,7 +469,7 @@ class Agent:
             case requests.Facts():
                 return report.host_report(), b""
             case requests.Listen():
-                return self.doors.open(request.address), b""
+                return self._open_door(request.address), b""
             case requests.Ways():  # the others wait for 2 s where nobody answers
                 return connection_errors([(a, p) for a, p in request.to]), b""
             case requests.RelayFrames(path, host, port, key):
@@ -481,6 +481,16 @@ class Agent:
         if isinstance(request, requests.Remove) and request.path in client.own:
             client.own.remove(request.path)
         return answer
+
+    def _open_door(self, address: str) -> int:
+        if self.door is not None:
+            self.door.close()
+            self.door = None
+        if not address:
+            return 0
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self.door = socket.create_server((address, 0), family=family, backlog=64)
+        return int(self.door.getsockname()[1])
 
     def _reply(self, client: Client, reply: Reply, *data: Buffer) -> None:
         self._post(client, [AGENT, encode_body(reply), *data])
