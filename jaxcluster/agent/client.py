@@ -149,7 +149,8 @@ class Agents:
         self._selector.close()
         # BYE is to go out; a connection that is cut is not waited for.
         self._context.destroy(linger=LINGER_MS)
-        os.close(self._wake)
+        with self._lock:  # whoever closes it may be about to wake this thread
+            os.close(self._wake)
 
     def _try(self, job: Callable[[], None]) -> None:
         """A callback of somebody's must not end the thread for all hosts."""

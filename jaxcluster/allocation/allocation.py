@@ -31,7 +31,7 @@ from jaxcluster.allocation.here import (
     retire,
     take_agent,
 )
-from jaxcluster.allocation.keys import KEYS, LAUNCH, launch_folder
+from jaxcluster.allocation.keys import KEYS, LAUNCH, launch_folder, lease_of
 from jaxcluster.allocation.limits import check_files
 from jaxcluster.allocation.placing import check_versions, in_order, place, share_out
 from jaxcluster.allocation.processes import OUTLIVING, RANKS, Processes
@@ -95,7 +95,7 @@ def _shared_root() -> Path:
 def _agent_options(spec: wire.ClusterSpec, owner_key: str, python: str) -> AgentOptions:
     first_lease_s = spec.timeout_s + 60.0  # the first agent waits for the last one
     return AgentOptions(
-        spec.name, owner_key, python, env=_agent_env(spec), first_lease_s=first_lease_s
+        spec.name, owner_key, python, lease_of(spec), _agent_env(spec), first_lease_s
     )
 
 
@@ -251,7 +251,7 @@ class Allocation:
         plan = launcher.render(agent, str(self._launch_folder(launcher)))
         self._counts = plan.ranks
         check_files(0, plan.num_hosts)
-        fleet = Fleet(keys)
+        fleet = Fleet(keys, lease_s=lease_of(spec))
         folders = [self.folder, *([self._shared] if self._shared is not None else [])]
         launch = launcher.launch(
             plan, on_end=fleet.ended, on_notice=_note, folders=folders,

@@ -27,6 +27,7 @@ from jaxcluster.agent.requests import Mkdir, Put, Quit
 from jaxcluster.agent.transport import Keys
 from jaxcluster.errors import LaunchError
 from jaxcluster.host.reachability import connection_errors
+from jaxcluster.launchers.base import LEASE_S
 from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.launchers.failures import Reason
 from jaxcluster.launchers.hosts import ranks_by_host
@@ -36,7 +37,7 @@ from jaxcluster.wire import forks
 from jaxcluster.wire.requests import Request
 from jaxcluster.wire.sockets import Buffer
 
-CUT_S = 15.0  # without a connection before a host is given up; its agent ends by itself after 20
+MARGIN_S = 5.0  # a host whose way is cut is given up before its agent ends by itself
 LOOK_S = 0.5
 REASON_S = 8.0  # for a launcher's command to end, and so to say why an agent was ended
 ENDED_BY_OTHERS = re.compile("SIGTERM|SIGHUP|standard input")
@@ -149,6 +150,7 @@ class Fleet:
       keys: the owner's.
       owns: whether this process started them: they end where it can't reach them.
       is_here: whether this machine is the only one.
+      lease_s: how long its agents live without a connection.
 
     Attributes:
       hosts: in the order of ranks.
@@ -156,8 +158,11 @@ class Fleet:
         that may wait for a host's answer.
     """
 
-    def __init__(self, keys: Keys, *, owns: bool = True, is_here: bool = False) -> None:
+    def __init__(
+        self, keys: Keys, *, owns: bool = True, is_here: bool = False, lease_s: float = LEASE_S
+    ) -> None:
         self.owns, self.is_here = owns, is_here
+        self._most_cut_s = lease_s - MARGIN_S
         self.hosts: list[Host] = []
         self.on_event: OnEvent | None = None
         self._agents = Agents(keys)
@@ -201,7 +206,9 @@ class Fleet:
             self.hosts.append(self._connect(number, name, agent))
 
     @classmethod
-    def joined(cls, keys: Keys, hosts: Sequence[HostRecord], is_here: bool) -> Fleet:
+    def joined(
+        cls, keys: Keys, hosts: Sequence[HostRecord], is_here: bool, lease_s: float = LEASE_S
+    ) -> Fleet:
         """The hosts of a cluster that another process has started. Those that are silent are lost.
 
         Takes ``JOIN_S`` where there is one.
@@ -209,7 +216,7 @@ class Fleet:
         Raises:
           LaunchError: none of them answers.
         """
-        self = cls(keys, owns=False, is_here=is_here)
+        self = cls(keys, owns=False, is_here=is_here, lease_s=lease_s)
         self._place([(h.name, StartedAgent(None, asdict(h))) for h in hosts])
         counts = [len(host.ranks) for host in hosts]
         for host, ranks in zip(self.hosts, ranks_by_host(counts), strict=True):
@@ -358,7 +365,7 @@ class Fleet:
         refusing, since = self.gone(cut), self._refusing
         self._refusing = {h: since.get(h, now) for h in cut if h.endpoint in refusing}
         for host in cut:
-            if host.cut_s > CUT_S:
+            if host.cut_s > self._most_cut_s:
                 why = f"it has not been reached for {host.cut_s:.0f} s"
                 self._lose(host, why, self.owns)  # its agent ends by itself
             elif now - self._refusing.get(host, now) > REFUSED_S:

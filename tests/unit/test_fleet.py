@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -67,6 +68,19 @@ def say(host: Host, event: forks.Event) -> None:
     """What its agent says."""
     assert host.on_event is not None
     host.on_event(event)
+
+
+@pytest.mark.parametrize(("lease_s", "is_lost"), [(20.0, True), (7200.0, False)])
+def test_a_host_whose_way_is_cut_is_given_up_before_its_lease_is_over(
+    lease_s: float, is_lost: bool
+) -> None:
+    fleet = Fleet(new_keys(), lease_s=lease_s)
+    told = listen(fleet)
+    fleet.hosts.append(host(fleet, 0, range(2)))
+    fleet.hosts[0].state, fleet.hosts[0].since = State.CUT, time.monotonic() - 16.0
+    fleet._look_at_cuts(time.monotonic())
+    assert [lost.why for lost in told] == ["it has not been reached for 16 s"] * is_lost
+    fleet.close()
 
 
 def exit_of(rank: int, host: str = "") -> forks.Exit:
