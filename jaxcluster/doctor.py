@@ -27,7 +27,7 @@ from jaxcluster.options.known import known
 from jaxcluster.plan.spec import INSTALL
 from jaxcluster.plan.versions import NEWEST_TRIED_JAX, OLDEST_JAX, TRIED_JAX, release
 from jaxcluster.ranks import name_ranks
-from jaxcluster.records import registry
+from jaxcluster.records.runtimefolder import runtime_root
 from jaxcluster.supervision.starting import findable
 from jaxcluster.text import format_table, plural
 from jaxcluster.wire import ClusterSpec
@@ -215,7 +215,7 @@ def _covers_loopback(entry: str) -> bool:
 def check_folder() -> Row:
     """Whether connection files, which hold keys, can be written where only this user reads them."""
     try:
-        return Row("folder", (f"{registry.runtime_root()} is writable and private",))
+        return Row("folder", (f"{runtime_root()} is writable and private",))
     except JaxClusterError as error:
         return Row("folder", (error.message,), False, error.hint)
 

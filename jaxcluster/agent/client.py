@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import heapq
 import itertools
 import json
 import os
@@ -25,7 +24,6 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 import zmq
@@ -42,10 +40,12 @@ from jaxcluster.wire.requests import AGENT, EVENT, Reply, Request
 from jaxcluster.wire.sockets import Buffer, has_come
 
 CLOSE_S = 2.0
+LINGER_MS = 200  # for what a connection that ends still has to send
 IO_THREADS = 2  # of zmq's, that encrypt and send; one connection is on one of them
 MOST_SOCKETS = 1 << 14  # of zmq's; a host has three, and 1023 were the default
 WAIT_LONGER = "Wait longer: %jaxcluster start --timeout 120"
 AT_A_LOOK = 100  # messages of one host, before the others are looked at
+TICK_S = 0.1  # between looks at what sessions have to do
 
 Heard = tuple[Reply, list[memoryview]] | None  # None: the host is lost
 K = TypeVar("K")
@@ -72,21 +72,19 @@ class Agents:
     def __init__(self, keys: Keys) -> None:
         self.keys = keys
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(IO_THREADS)
+        self._context.set(zmq.MAX_SOCKETS, MOST_SOCKETS)
         self._jobs: deque[Callable[[], None]] = deque()
         self._lock = threading.Lock()
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_write, False)
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._woken = self._closed = False
-        self._context.set(zmq.MAX_SOCKETS, MOST_SOCKETS)
-        self._hosts: dict[Connection, None] = {}  # in the order in which they came
+        # In the order in which they came: all; those that may have something now; those whose
+        # sessions have something to do later.
+        self._hosts: dict[Connection, None] = {}
+        self._touched: dict[Connection, None] = {}
+        self._due: dict[Connection, None] = {}
         # Not zmq's poller: it looks at all sockets at each turn, and each host has two.
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._wake_read, selectors.EVENT_READ)
-        self._touched: dict[Connection, None] = {}  # what was done may have left something
-        self._alarms: list[
-            tuple[float, int, Connection]
-        ] = []  # a heap: when a host is to be looked at
-        self._numbers = itertools.count()
+        self._selector.register(self._wake, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._serve, name="jaxcluster-agents", daemon=True)
         self._thread.start()
 
@@ -108,7 +106,7 @@ class Agents:
             if self._closed:
                 return
             self._closed = True
-            self._poke()
+            os.eventfd_write(self._wake, 1)
         if threading.current_thread() is not self._thread:
             self._thread.join(CLOSE_S)
 
@@ -122,50 +120,37 @@ class Agents:
             self._jobs.append(job)
             if not self._woken:
                 self._woken = True
-                self._poke()
-
-    def _poke(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._wake_write, b"x")
+                os.eventfd_write(self._wake, 1)
 
     def _serve(self) -> None:
+        ticked_at = 0.0
         while not self._closed:
-            for key, _ in self._selector.select(self._timeout_s()):
+            timeout_s = 0.0 if self._touched else TICK_S if self._due else None
+            for key, _ in self._selector.select(timeout_s):
                 if key.data is None:
-                    os.read(self._wake_read, 4096)
+                    os.eventfd_read(self._wake)
                 else:
                     self._touched[key.data] = None
             self._woken = False
             while self._jobs:
                 self._try(self._jobs.popleft())
             now = time.monotonic()
-            while self._alarms and self._alarms[0][0] <= now:
-                at, _, host = heapq.heappop(self._alarms)
-                if host._alarm == at and host in self._hosts:
-                    host._alarm = None
-                    self._touched[host] = None
-                    self._try(partial(host._tick, now))
+            if now - ticked_at >= TICK_S:
+                ticked_at = now
+                for host in list(self._due):
+                    self._try(host._tick)
             # One look at each: who sends all the time keeps neither jobs nor other hosts waiting.
             touched, self._touched = self._touched, {}
             for host in touched:
                 if host in self._hosts:
                     self._try(host._look)
-                    self._set_alarm(host)
         for host in list(self._hosts):
             self._try(host._leave)
         self._selector.close()
         # BYE is to go out; a connection that is cut is not waited for.
-        self._context.destroy(linger=200)
-        with self._lock:
-            os.close(self._wake_read)
-            os.close(self._wake_write)
-
-    def _set_alarm(self, host: Connection) -> None:
-        """Look at a host again when its session has something to do; a later alarm is left."""
-        due = host._session.due
-        if due is not None and (host._alarm is None or due < host._alarm):
-            host._alarm = due
-            heapq.heappush(self._alarms, (due, next(self._numbers), host))
+        self._context.destroy(linger=LINGER_MS)
+        with self._lock:  # whoever closes it may be about to wake this thread
+            os.close(self._wake)
 
     def _try(self, job: Callable[[], None]) -> None:
         """A callback of somebody's must not end the thread for all hosts."""
@@ -173,18 +158,6 @@ class Agents:
             job()
         except Exception:
             traceback.print_exc()
-
-    def _timeout_s(self) -> float | None:
-        if self._touched:
-            return 0.0
-        return max(0.0, self._alarms[0][0] - time.monotonic()) if self._alarms else None
-
-    def _watch(self, source: zmq.Socket[bytes], host: Connection) -> None:
-        """Look at the host when its socket may have something, until it has nothing."""
-        self._selector.register(source.getsockopt(zmq.FD), selectors.EVENT_READ, host)  # type: ignore[arg-type]
-
-    def _unwatch(self, source: zmq.Socket[bytes]) -> None:
-        self._selector.unregister(source.getsockopt(zmq.FD))  # type: ignore[arg-type]
 
 
 class Connection:
@@ -202,14 +175,12 @@ class Connection:
         self.state, self.since, self.why = State.CONNECTING, time.monotonic(), ""
         self.on_event: Callable[[forks.Event], None] | None = None
         self._agents = agents
-        self._alarm: float | None = None  # when the thread is to look at it, at the latest
         self._own = new_name()
         self._session = Session(self._own)
         self._waiting: deque[list[Any]] = deque()  # until the session has room
         self._ids = itertools.count(1)
         self._asked: dict[int, Asked[Any]] = {}
         self._ranks: dict[int, Callable[[Sequence[Any]], None]] = {}
-        self._lock = threading.Lock()
 
     # ------------------------------------------------------------------ for its owner
 
@@ -227,13 +198,13 @@ class Connection:
 
     def begin(self, request: Request[R], data: Buffer | None = None) -> Asked[R]:
         """A request whose answer is waited for later, so that several are on their way at once."""
-        asked = Asked(self, request)
-        asked.send(data)
+        id, asked = next(self._ids), Asked(self, request)
+        self._asked[id] = asked
+        if self.state is State.ENDED:
+            asked.answer.put(None)
+        frames = [AGENT, request.told(id)]
+        self._send(frames if data is None else [*frames, data])
         return asked
-
-    def tell(self, request: Request[None]) -> None:
-        """A request whose answer nobody waits for."""
-        self._send([AGENT, request.told(next(self._ids))])
 
     def get(self, path: str, timeout_s: float = 30.0) -> bytes:
         """A whole file of the agent's folder. ``timeout_s`` is for each 4 MiB of it.
@@ -294,23 +265,26 @@ class Connection:
         self._monitor = self._socket.get_monitor_socket(
             zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
         )
-        agents._watch(self._socket, self)
-        agents._watch(self._monitor, self)
+        for source in (self._socket, self._monitor):
+            agents._selector.register(source.fileno(), selectors.EVENT_READ, self)
         agents._hosts[self] = None
         self._socket.connect(self.endpoint)
         agents._touched[self] = None
 
     def _leave(self) -> None:
-        if self not in self._agents._hosts:
+        agents = self._agents
+        if self not in agents._hosts:
             return
-        del self._agents._hosts[self]
+        del agents._hosts[self]
+        agents._due.pop(self, None)
         self._session.bye()
         self._transmit()
         self._end("this notebook has disconnected from it")
-        self._agents._unwatch(self._socket)
-        self._agents._unwatch(self._monitor)
+        for source in (self._socket, self._monitor):
+            agents._selector.unregister(source.fileno())
         self._socket.disable_monitor()
-        self._socket.close(200)
+        self._monitor.close(0)
+        self._socket.close(LINGER_MS)
 
     def _become(self, state: State, why: str = "") -> None:
         if self.state in (state, State.ENDED):
@@ -323,9 +297,8 @@ class Connection:
             return
         self._waiting.clear()
         self._become(State.ENDED, why)
-        with self._lock:  # what was asked there has no answer any more
-            for asked in self._asked.values():
-                asked.answer.put(None)
+        for asked in list(self._asked.values()):  # it has no answer any more
+            asked.answer.put(None)
         self._tell(forks.Lost())
 
     def _tell(self, event: forks.Event) -> None:
@@ -340,11 +313,21 @@ class Connection:
         been asked and has nothing (ZMQ_FD in zmq_getsockopt(3)) tells of the next one.
         """
         while has_come(self._monitor):
-            self._agents._touched[self] = None
+            self._touch()
             self._hear(recv_monitor_message(self._monitor)["event"])
         if has_come(self._socket):
-            self._agents._touched[self] = None
+            self._touch()
             self._receive()
+        agents = self._agents
+        if self._session.due is not None:
+            agents._due[self] = None
+        else:
+            agents._due.pop(self, None)
+
+    def _touch(self) -> None:
+        """Be looked at again, since there may be something."""
+        if self in self._agents._hosts:
+            self._agents._touched[self] = None
 
     def _hear(self, event: int) -> None:
         """Of the connection's course."""
@@ -357,8 +340,8 @@ class Connection:
             self._session.closed()
             self._become(State.CUT)
 
-    def _tick(self, now: float) -> None:
-        self._session.tick(now)
+    def _tick(self) -> None:
+        self._session.tick(time.monotonic())
         self._transmit()
 
     def _send(self, frames: list[Any]) -> None:
@@ -371,7 +354,7 @@ class Connection:
     def _transmit(self) -> None:
         session = self._session
         now = time.monotonic()
-        self._agents._touched[self] = None  # its session may be due by now
+        self._touch()
         while True:
             while self._waiting and not session.is_full:
                 session.send(self._waiting.popleft(), now)
@@ -412,9 +395,7 @@ class Connection:
             on_message(frames)
 
     def _answer(self, reply: Reply, beside: Sequence[Any]) -> None:
-        with self._lock:
-            asked = self._asked.get(reply.id)
-        if asked is not None:
+        if (asked := self._asked.pop(reply.id, None)) is not None:
             asked.answer.put((reply, [frame.buffer for frame in beside]))
 
 
@@ -426,36 +407,22 @@ class Asked(Generic[R]):
     """A request to an agent, once it is sent."""
 
     def __init__(self, host: Connection, request: Request[R]) -> None:
-        self.host, self.id, self.request = host, next(host._ids), request
+        self.host, self.request = host, request
         self.answer: wire.Inbox[Heard] = wire.Inbox()
 
-    def send(self, data: Buffer | None = None) -> None:
-        """Send it, with the data that goes beside it."""
-        host = self.host
-        with host._lock:
-            host._asked[self.id] = self
-        if host.state is State.ENDED:
-            self.answer.put(None)
-        frames = [AGENT, self.request.told(self.id)]
-        host._send(frames if data is None else [*frames, data])
-
     def wait(self, timeout_s: float) -> tuple[R, memoryview]:
-        """Its answer and the data in it.
+        """Its answer and the data in it. To be called once.
 
         Raises:
           LaunchError: as ``Connection.ask``.
         """
-        try:
-            answer = self.poll(timeout_s)
-        finally:
-            self.forget()
-        if answer is None:
-            raise LaunchError(
-                f"Host {self.host.name} did not answer {self.request.cmd!r} within "
-                f"{timeout_s:.3g} s{self.host.condition}.",
-                WAIT_LONGER if isinstance(self.request, forks.Spawn) else "",
-            )
-        return answer
+        if (answer := self.poll(timeout_s)) is not None:
+            return answer
+        raise LaunchError(
+            f"Host {self.host.name} did not answer {self.request.cmd!r} within "
+            f"{timeout_s:.3g} s{self.host.condition}.",
+            WAIT_LONGER if isinstance(self.request, forks.Spawn) else "",
+        )
 
     def poll(self, timeout_s: float) -> tuple[R, memoryview] | None:
         """Its answer and the data in it; None where it has not come within ``timeout_s``.
@@ -475,13 +442,8 @@ class Asked(Generic[R]):
             raise LaunchError(f"Host {self.host.name} can't {self.request.cmd}: {reply.error}.")
         return self.request.read(reply.answer), buffers[0] if buffers else memoryview(b"")
 
-    def forget(self) -> None:
-        """Nobody waits for the answer any more."""
-        with self.host._lock:
-            self.host._asked.pop(self.id, None)
 
-
-def wait_all(asked: Sequence[Asked[Any]], timeout_s: float, *passed_over: type[Exception]) -> None:
+def wait_all(asked: Iterable[Asked[Any]], timeout_s: float, *passed_over: type[Exception]) -> None:
     """Wait until all have answered that were asked at once.
 
     Args:
@@ -491,13 +453,9 @@ def wait_all(asked: Sequence[Asked[Any]], timeout_s: float, *passed_over: type[E
       LaunchError: of the first that does not answer within ``timeout_s``, or refuses.
     """
     deadline = time.monotonic() + timeout_s
-    try:
-        for one in asked:
-            with contextlib.suppress(*passed_over):
-                one.wait(max(0.0, deadline - time.monotonic()))
-    finally:
-        for one in asked:
-            one.forget()
+    for one in asked:
+        with contextlib.suppress(*passed_over):
+            one.wait(max(0.0, deadline - time.monotonic()))
 
 
 def answers(asked: Iterable[tuple[K, Asked[R]]], timeout_s: float) -> dict[K, tuple[R, memoryview]]:

@@ -12,7 +12,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -210,25 +209,13 @@ class Family:
         code = self.server.returncode
         told = f"its fork server has ended with code {code}\n{starting.log_end(self.log)}".rstrip()
         ends.kill_groups(self.members)
-        self._reap_members(f"killed with its fork server, which ended with code {code}")
+        for pid in list(self.members):
+            why = f"killed with its fork server, which ended with code {code}"
+            self._has_ended(pid, -signal.SIGKILL, why)
         ends.end_children(ENDING_S)
         asked, self._asked = self._asked, {}
         for _, then in asked.values():
             then(Reply(error=told))
-
-    def _reap_members(self, why: str) -> None:
-        """They are this process's children now."""
-        deadline = time.monotonic() + ENDING_S
-        for pid in list(self.members):
-            code = -signal.SIGKILL
-            with contextlib.suppress(ChildProcessError):
-                while time.monotonic() < deadline:
-                    found, status = os.waitpid(pid, os.WNOHANG)
-                    if found:
-                        code = os.waitstatus_to_exitcode(status)
-                        break
-                    time.sleep(0.002)
-            self._has_ended(pid, code, why)
 
     def reap_others(self) -> None:
         """Take the ends of orphans, of which there are where it is a container's first process."""

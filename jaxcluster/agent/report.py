@@ -95,29 +95,6 @@ def host_report(environ: Mapping[str, str] = os.environ) -> HostFacts:
     )
 
 
-class Doors:
-    """Listens for a moment at this host's address, so that others can try the way to it."""
-
-    def __init__(self) -> None:
-        self._listener: socket.socket | None = None
-
-    def open(self, address: str) -> int:
-        """Listen at ``address``, no longer where it did; returns the port. "": nowhere, 0.
-
-        Raises:
-          OSError: that can't be done.
-        """
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
-        if not address:
-            return 0
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._listener = socket.create_server((address, 0), family=family, backlog=64)
-        port: int = self._listener.getsockname()[1]
-        return port
-
-
 def own_address(environ: Mapping[str, str] = os.environ) -> str:
     """This host's address on its way out; no packet is sent.
 

@@ -35,17 +35,6 @@ class Detach(Request[None], cmd="detach"):
     found_by: list[str] = field(default_factory=list)
 
 
-class Introduce(Request[None], cmd="introduce"):
-    """Which process its client is: what one of this host leaves in its memory is removed.
-
-    Attributes:
-      token: its ``process_token``, which means something in this ``pid_space``.
-    """
-
-    token: str
-    pid_space: str
-
-
 class Facts(Request[HostFacts], cmd="facts"):
     """What the host has now."""
 

@@ -57,7 +57,6 @@ from jaxcluster.agent.family import Family
 from jaxcluster.agent.messages import Session, new_name, sender_of
 from jaxcluster.agent.report import AgentFacts
 from jaxcluster.agreement.frames import Relay
-from jaxcluster.host import shared_memory
 from jaxcluster.host.reachability import connection_errors
 from jaxcluster.supervision import processes
 from jaxcluster.supervision.folders import is_still, touch
@@ -67,7 +66,6 @@ from jaxcluster.wire.sockets import Buffer
 
 LOOK_S = 1.0  # how often it is looked who is there
 IDLE_S = 600.0  # that one without processes waits for its owner's next cluster
-VALUES_S = 2.0  # for an owner whose connection has ended to be gone
 TOUCH_S = 3600.0  # how often its files are kept from those who clear /tmp
 IO_THREADS = 2  # of zmq's, that encrypt and send
 RANK_HWM = 16  # messages of a rank that wait in its socket here, of up to 1 MiB of text each
@@ -84,7 +82,6 @@ class Client:
     is_paused: bool = False
     absent_s: float = 0.0
     own: list[str] = field(default_factory=list)  # folders that are nobody else's
-    token: str = ""  # of its process, on this host
 
 
 class Agent:
@@ -103,8 +100,7 @@ class Agent:
         self.idle_s = 0.0
         self.why = ""
         self.has_failed = False
-        self.doors = report.Doors()
-        self.former = {options.owner} - {""}  # processes that were clients, or may have been
+        self.door: socket.socket | None = None  # where other hosts try the way to here
         self._handlers: dict[Any, Callable[[], object]] = {}
         self._looked_at = self._touched_at = time.monotonic()
         self._heard = -1  # the fork server's connection
@@ -246,10 +242,8 @@ class Agent:
             client.session.acknowledge()
             self._transmit(client)
             client.absent_s = 0.0 if client.session.is_open else client.absent_s + passed
-            has_ended = bool(client.token) and not processes.is_alive(client.token)
-            if has_ended or client.absent_s > self.options.lease:
+            if client.absent_s > self.options.lease:
                 self._drop(client)
-        self.former = {one for one in self.former if not shared_memory.remove_of(one)}
         self.family.reap_others()
         if now - self._touched_at > TOUCH_S:
             self._touched_at = now
@@ -336,7 +330,6 @@ class Agent:
         del self.clients[client.name]
         for rank in list(client.ranks):
             self._drop_rank(client, rank)
-        self.former |= {client.token} - {""}
         for path in client.own:
             with contextlib.suppress(OSError):
                 requests.answer(self.folder, requests.Remove(path))
@@ -470,13 +463,10 @@ class Agent:
                 for exit in self.family.exits:
                     self._post(client, [EVENT, forks.line_of(exit)])
                 return None, b""
-            case requests.Introduce(token, space):
-                client.token = token if space == processes.pid_space() else ""
-                return None, b""
             case requests.Facts():
                 return report.host_report(), b""
             case requests.Listen():
-                return self.doors.open(request.address), b""
+                return self._open_door(request.address), b""
             case requests.Ways():  # the others wait for 2 s where nobody answers
                 return connection_errors([(a, p) for a, p in request.to]), b""
             case requests.RelayFrames(path, host, port, key):
@@ -489,6 +479,16 @@ class Agent:
             client.own.remove(request.path)
         return answer
 
+    def _open_door(self, address: str) -> int:
+        if self.door is not None:
+            self.door.close()
+            self.door = None
+        if not address:
+            return 0
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self.door = socket.create_server((address, 0), family=family, backlog=64)
+        return int(self.door.getsockname()[1])
+
     def _reply(self, client: Client, reply: Reply, *data: Buffer) -> None:
         self._post(client, [AGENT, encode_body(reply), *data])
 
@@ -500,7 +500,6 @@ class Agent:
             self._reply(client, Reply(ending=self.why))
         self.family.on_exit = lambda exit: None  # of which has been told
         self.family.end()
-        self._remove_values()
         self.folder.remove()
         if self.options.bind.startswith("ipc://"):
             Path(self.options.bind.removeprefix("ipc://")).unlink(missing_ok=True)
@@ -512,14 +511,6 @@ class Agent:
             line = {"jaxcluster-agent-ended": self.why, "host": socket.gethostname()}
             print(json.dumps(line), flush=True)
         os._exit(self._status())
-
-    def _remove_values(self) -> None:
-        """Of processes here that were killed while they had values on their way."""
-        left = self.former | {client.token for client in self.clients.values()} - {""}
-        deadline = time.monotonic() + VALUES_S
-        while left and time.monotonic() < deadline:
-            left = {p for p in left if not shared_memory.remove_of(p) and shared_memory.files_of(p)}
-            time.sleep(0.01 * bool(left))
 
     def _status(self) -> int:
         """Its exit status. A Job makes another pod for one that is not 0; mpiexec ends all hosts.

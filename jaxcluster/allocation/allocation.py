@@ -26,12 +26,12 @@ from jaxcluster.agent.transport import Keys, new_keys
 from jaxcluster.allocation.fleet import Fleet, Host, Left, OnEvent, ask_each
 from jaxcluster.allocation.here import (
     AgentHere,
+    may_wait,
     own_environment,
-    release_warm,
     retire,
-    warm_agent,
+    take_agent,
 )
-from jaxcluster.allocation.keys import KEYS, LAUNCH, launch_folder
+from jaxcluster.allocation.keys import KEYS, LAUNCH, launch_folder, lease_of
 from jaxcluster.allocation.limits import check_files
 from jaxcluster.allocation.placing import check_versions, in_order, place, share_out
 from jaxcluster.allocation.processes import OUTLIVING, RANKS, Processes
@@ -40,7 +40,7 @@ from jaxcluster.launchers.base import AgentOptions, Launcher, describe
 from jaxcluster.launchers.commands import Launch
 from jaxcluster.launchers.factory import launcher_of
 from jaxcluster.records import claims, registry
-from jaxcluster.records.runtimefolder import VARIABLE, make_private
+from jaxcluster.records.runtimefolder import VARIABLE, make_private, runtime_root
 from jaxcluster.supervision.starting import import_time_settings
 from jaxcluster.text import shown_value, without_secrets
 from jaxcluster.wire.forks import Preload
@@ -65,7 +65,7 @@ def dry_run(spec: wire.ClusterSpec) -> str:
     """What would be run and written to start the agents of a cluster of hosts."""
     launcher, python = launcher_for(spec)
     launcher = launcher.prepared(os.environ)
-    folder = registry.runtime_root() / spec.name / LAUNCH
+    folder = runtime_root() / spec.name / LAUNCH
     if launcher.shares_folder:
         folder = _shared_root() / f"{spec.name}-XXXX"
     agent = _agent_options(spec, "PUBLIC-KEY", python)
@@ -95,7 +95,7 @@ def _shared_root() -> Path:
 def _agent_options(spec: wire.ClusterSpec, owner_key: str, python: str) -> AgentOptions:
     first_lease_s = spec.timeout_s + 60.0  # the first agent waits for the last one
     return AgentOptions(
-        spec.name, owner_key, python, env=_agent_env(spec), first_lease_s=first_lease_s
+        spec.name, owner_key, python, lease_of(spec), _agent_env(spec), first_lease_s
     )
 
 
@@ -197,7 +197,7 @@ class Allocation:
         if self.fleet is not None:
             return
         for is_last in (False, True):
-            agent = self._here = warm_agent(env)
+            agent = self._here = take_agent(env)
             fleet = self.fleet = Fleet(agent.keys, is_here=True)
             agent.on_end = partial(fleet.ended, [0])
             self._keys = agent.keys
@@ -251,7 +251,7 @@ class Allocation:
         plan = launcher.render(agent, str(self._launch_folder(launcher)))
         self._counts = plan.ranks
         check_files(0, plan.num_hosts)
-        fleet = Fleet(keys)
+        fleet = Fleet(keys, lease_s=lease_of(spec))
         folders = [self.folder, *([self._shared] if self._shared is not None else [])]
         launch = launcher.launch(
             plan, on_end=fleet.ended, on_notice=_note, folders=folders,
@@ -391,8 +391,6 @@ class Allocation:
         self._is_detached = True
         if self._launch is not None:
             self._launch.detach([self.folder])  # by which others find it
-        if self._here is not None:
-            release_warm(self._here)
 
     def let_go(self) -> None:
         """Take no part in it any more. Its ranks may run on, detached."""
@@ -412,7 +410,7 @@ class Allocation:
     def _give_hosts_back(self) -> None:
         if self.fleet is not None:
             self.fleet.on_event = None
-            if self._here is not None and self._here.is_kept:
+            if self._here is not None and may_wait(self._here):
                 self._remove([RANKS, *OUTLIVING])
                 self.fleet.close()
             else:

@@ -13,7 +13,6 @@ import os
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 
 from jaxcluster.agent.client import Asked, wait_all
 from jaxcluster.agent.requests import Get, Mkdir, Put, Remove
@@ -26,50 +25,6 @@ PART_S = 600.0  # a slow connection takes its time; the stop button ends it soon
 MKDIR_S = 10.0
 
 Take = Callable[[int, memoryview], None]  # where a part begins, and what it is
-
-
-@dataclass
-class File:
-    """A file in a host's memory that is to be brought here.
-
-    Attributes:
-      take: is given its parts, in order.
-    """
-
-    place: Host
-    path: str
-    nbytes: int
-    take: Take
-
-
-@dataclass
-class _Course:
-    """What is on its way from one host."""
-
-    files: list[File]
-    waiting: Iterator[tuple[File, int]] = field(init=False)
-    under_way: deque[tuple[File, int, Asked[int]]] = field(default_factory=deque)
-
-    def __post_init__(self) -> None:
-        self.waiting = (
-            (file, at) for file in self.files for at in range(0, file.nbytes, PART_NBYTES)
-        )
-
-    def ask(self) -> None:
-        while len(self.under_way) < WINDOW:
-            if (found := next(self.waiting, None)) is None:
-                return
-            file, at = found
-            nbytes = min(PART_NBYTES, file.nbytes - at)
-            asked = file.place.begin(Get(file.path, at, nbytes))
-            self.under_way.append((file, at, asked))
-
-    def take(self) -> None:
-        file, at, asked = self.under_way.popleft()
-        _, data = asked.wait(PART_S)
-        if len(data) != min(PART_NBYTES, file.nbytes - at):
-            raise LaunchError(f"A part of a value from host {file.place.name} was lost on the way.")
-        file.take(at, data)
 
 
 class NoRoom(Exception):
@@ -120,9 +75,6 @@ class Memory:
             if os.strerror(errno.ENOSPC) in error.message:
                 raise NoRoom from None
             raise
-        finally:
-            for asked in under_way:
-                asked.forget()
 
     def get(self, files: Iterable[tuple[int, str, int, Take]]) -> None:
         """Bring files here, from all hosts at once.
@@ -133,20 +85,25 @@ class Memory:
         Raises:
           LaunchError: a host does not answer.
         """
-        found = [File(self._places[r], self.path(r, name), n, take) for r, name, n, take in files]
-        courses = [_Course([file for file in found if file.place is host]) for host in self.hosts]
-        try:
-            while courses:
-                for course in list(courses):
-                    course.ask()
-                    if course.under_way:
-                        course.take()
-                    else:
-                        courses.remove(course)
-        finally:
-            for course in courses:
-                for _, _, asked in course.under_way:
-                    asked.forget()
+        waiting: dict[Host, deque[tuple[str, int, int, Take]]] = {h: deque() for h in self.hosts}
+        for rank, name, size, take in files:
+            for at in range(0, size, PART_NBYTES):
+                part = self.path(rank, name), at, min(PART_NBYTES, size - at), take
+                waiting[self._places[rank]].append(part)
+        under_way = {host: deque[tuple[Asked[int], int, int, Take]]() for host in self.hosts}
+        while any(waiting.values()) or any(under_way.values()):
+            for host, asked in under_way.items():
+                while waiting[host] and len(asked) < WINDOW:
+                    path, at, nbytes, take = waiting[host].popleft()
+                    asked.append((host.begin(Get(path, at, nbytes)), at, nbytes, take))
+                if asked:
+                    one, at, nbytes, take = asked.popleft()
+                    _, data = one.wait(PART_S)
+                    if len(data) != nbytes:
+                        raise LaunchError(
+                            f"A part of a value from host {host.name} was lost on the way."
+                        )
+                    take(at, data)
 
 
 @contextlib.contextmanager
@@ -163,4 +120,4 @@ def memory(places: Mapping[int, Host]) -> Iterator[Memory]:
         yield made
     finally:
         for host in made.hosts:
-            host.begin(Remove(f"{host.memory}/{name}")).forget()
+            host.begin(Remove(f"{host.memory}/{name}"))

@@ -13,6 +13,7 @@ import errno
 import os
 import queue
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -22,22 +23,21 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.agent.client import Agents, Connection, Ended, State, wait_all
-from jaxcluster.agent.requests import Introduce, Mkdir, Put, Quit
+from jaxcluster.agent.requests import Mkdir, Put, Quit
 from jaxcluster.agent.transport import Keys
 from jaxcluster.errors import LaunchError
 from jaxcluster.host.reachability import connection_errors
+from jaxcluster.launchers.base import LEASE_S
 from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.launchers.failures import Reason
 from jaxcluster.launchers.hosts import ranks_by_host
-from jaxcluster.records import claims
 from jaxcluster.records.registry import HostRecord
-from jaxcluster.supervision.processes import pid_space, process_token
 from jaxcluster.text import join_words
 from jaxcluster.wire import forks
 from jaxcluster.wire.requests import Request
 from jaxcluster.wire.sockets import Buffer
 
-CUT_S = 15.0  # without a connection before a host is given up; its agent ends by itself after 20
+MARGIN_S = 5.0  # a host whose way is cut is given up before its agent ends by itself
 LOOK_S = 0.5
 REASON_S = 8.0  # for a launcher's command to end, and so to say why an agent was ended
 ENDED_BY_OTHERS = re.compile("SIGTERM|SIGHUP|standard input")
@@ -150,6 +150,7 @@ class Fleet:
       keys: the owner's.
       owns: whether this process started them: they end where it can't reach them.
       is_here: whether this machine is the only one.
+      lease_s: how long its agents live without a connection.
 
     Attributes:
       hosts: in the order of ranks.
@@ -157,8 +158,11 @@ class Fleet:
         that may wait for a host's answer.
     """
 
-    def __init__(self, keys: Keys, *, owns: bool = True, is_here: bool = False) -> None:
+    def __init__(
+        self, keys: Keys, *, owns: bool = True, is_here: bool = False, lease_s: float = LEASE_S
+    ) -> None:
         self.owns, self.is_here = owns, is_here
+        self._most_cut_s = lease_s - MARGIN_S
         self.hosts: list[Host] = []
         self.on_event: OnEvent | None = None
         self._agents = Agents(keys)
@@ -202,7 +206,9 @@ class Fleet:
             self.hosts.append(self._connect(number, name, agent))
 
     @classmethod
-    def joined(cls, keys: Keys, hosts: Sequence[HostRecord], is_here: bool) -> Fleet:
+    def joined(
+        cls, keys: Keys, hosts: Sequence[HostRecord], is_here: bool, lease_s: float = LEASE_S
+    ) -> Fleet:
         """The hosts of a cluster that another process has started. Those that are silent are lost.
 
         Takes ``JOIN_S`` where there is one.
@@ -210,7 +216,7 @@ class Fleet:
         Raises:
           LaunchError: none of them answers.
         """
-        self = cls(keys, owns=False, is_here=is_here)
+        self = cls(keys, owns=False, is_here=is_here, lease_s=lease_s)
         self._place([(h.name, StartedAgent(None, asdict(h))) for h in hosts])
         counts = [len(host.ranks) for host in hosts]
         for host, ranks in zip(self.hosts, ranks_by_host(counts), strict=True):
@@ -272,8 +278,6 @@ class Fleet:
         host = Host(self._agents, number, name, agent, self.is_here)
         host.on_event = lambda event: self._events.put((host, event))
         host.open()
-        if self.is_here:
-            host.tell(Introduce(process_token(os.getpid()), pid_space()))
         return host
 
     def host_of(self, rank: int) -> Host:
@@ -361,7 +365,7 @@ class Fleet:
         refusing, since = self.gone(cut), self._refusing
         self._refusing = {h: since.get(h, now) for h in cut if h.endpoint in refusing}
         for host in cut:
-            if host.cut_s > CUT_S:
+            if host.cut_s > self._most_cut_s:
                 why = f"it has not been reached for {host.cut_s:.0f} s"
                 self._lose(host, why, self.owns)  # its agent ends by itself
             elif now - self._refusing.get(host, now) > REFUSED_S:
@@ -372,7 +376,7 @@ class Fleet:
         """At which endpoints nothing listens any more, as far as that is known."""
         endpoints = [host.endpoint for host in hosts]
         if self.is_here:
-            return {e for e in endpoints if not claims.listens(Path(e.removeprefix("ipc://")))}
+            return {e for e in endpoints if not _listens(Path(e.removeprefix("ipc://")))}
         return _refusing(endpoints) if endpoints else set()
 
     def _take(self, host: Host, event: forks.Event | Reason) -> None:
@@ -402,6 +406,18 @@ class Fleet:
     def _host_lost(self, host: Host) -> HostLost:
         is_first = host is self.in_use[0]
         return HostLost(host.name, is_first, list(host.ranks), host.lost, host.gone)
+
+
+def _listens(path: Path) -> bool:
+    """Whether a process of this kernel listens on a Unix socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except BlockingIOError:  # it has more connections than it can take at the moment
+            return True
+        except OSError:
+            return False
+    return True
 
 
 def address_of(endpoint: str) -> tuple[str, int]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,7 +25,6 @@ from jaxcluster.supervision.starting import findable
 
 LOOK_S = 0.1  # between looks whether a start was stopped
 QUIT_S = 5.0  # for one to end all that it has
-SAID_S = 1.0  # for what an ending one says last
 
 # How names begin that would make a child believe that it is part of another job or kernel.
 DROPPED_ENV = ("JPY_PARENT_PID", "JPY_INTERRUPT_EVENT", "IPP_")
@@ -43,13 +42,11 @@ class AgentHere:
       env: its environment, and of what it imports for ranks.
 
     Attributes:
-      in_use: a cluster of this process is on it, or will be again.
       on_end: called with why, when it has ended though nobody here asked for it; on a thread.
     """
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self.keys: Keys = new_keys()
-        self.in_use = False
         self.on_end: Callable[[Reason], None] | None = None
         self._found: StartedAgent | None = None
         self._trouble = ""
@@ -63,14 +60,12 @@ class AgentHere:
             argv,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             env=findable(env, cwd),
             cwd=cwd,
             start_new_session=True,  # the notebook's stop button is not for it
         )
-        self._last: list[str] = []
-        self._errors = threading.Thread(target=self._read_errors, daemon=True)
-        self._errors.start()
+        self._last: deque[str] = deque(maxlen=12)
         threading.Thread(target=self._read, name="jaxcluster-agent", daemon=True).start()
 
     @property
@@ -84,11 +79,6 @@ class AgentHere:
     def lies_where(self, env: Mapping[str, str]) -> bool:
         """Whether one with this environment would have its folder in the same place."""
         return all(self._env.get(name) == env.get(name) for name in (VARIABLE, "TMPDIR"))
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether it will wait for a next cluster."""
-        return self is _warm and self.alive
 
     def found(self, timeout_s: float, stopped: threading.Event) -> StartedAgent:
         """Wait until the agent says its address and what the host has.
@@ -120,11 +110,12 @@ class AgentHere:
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
-                with contextlib.suppress(ValueError):
+                try:
                     self._take(json.loads(line))
+                except (ValueError, TypeError):  # an error of Python's
+                    self._last.append(line.decode(errors="replace").rstrip())
         code = self._process.wait()
-        self._errors.join(SAID_S)
-        said = self._trouble or f"it ended with code {code}\n" + "\n".join(self._last[-12:])
+        said = self._trouble or "\n".join([f"it ended with code {code}", *self._last])
         self._trouble = said.rstrip()
         self._said.set()
         if self.on_end is not None and not self._is_asked_to_end:
@@ -139,55 +130,48 @@ class AgentHere:
             self._found = StartedAgent(0, line)
             self._said.set()
 
-    def _read_errors(self) -> None:
-        assert self._process.stderr is not None
-        with self._process.stderr as lines:
-            for line in lines:
-                self._last = [*self._last[-50:], line.decode(errors="replace").rstrip()]
 
-
-_warm: AgentHere | None = None
+_idle: AgentHere | None = None
 _left: list[subprocess.Popen[bytes]] = []  # Popen would warn of a process that goes on
 
 
-def warm_agent(env: Mapping[str, str]) -> AgentHere:
-    """This process's agent, for one cluster: the idle one if there is one.
+def take_agent(env: Mapping[str, str]) -> AgentHere:
+    """An agent for one cluster: the idle one if there is one.
 
     One is kept for the life of the process (it ends by itself after 10 idle minutes), so that the
     second start of a cluster costs no import. One that carries a cluster is not shared: its end
     is the end of all that is on it.
     """
-    global _warm
-    if _warm is not None and not _warm.in_use:
-        if _warm.alive and _warm.lies_where(env):
-            _warm.in_use = True
-            return _warm
-        _warm.quit()
-    _warm = AgentHere(env)
-    _warm.in_use = True
-    return _warm
+    global _idle
+    agent, _idle = _idle, None
+    if agent is not None and agent.alive and agent.lies_where(env):
+        return agent
+    if agent is not None:
+        agent.quit()
+    return AgentHere(env)
 
 
-def release_warm(agent: AgentHere) -> None:
-    """Forget ``agent``: the cluster on it is detached and takes it along."""
-    global _warm
-    if _warm is agent:
-        _warm = None
+def may_wait(agent: AgentHere) -> bool:
+    """Whether it is kept for the next cluster when its own has ended."""
+    return agent.alive and _idle is None
 
 
 def retire(agent: AgentHere) -> None:
-    """After the end of its cluster: it is kept for the next one, unless there is another."""
-    agent.on_end, agent.in_use = None, False
-    if not agent.is_kept:
+    """After the end of its cluster."""
+    global _idle
+    agent.on_end = None
+    if may_wait(agent):
+        _idle = agent
+    else:
         agent.quit()
 
 
 def quit_warm() -> bool:
     """End this process's idle agent, if there is one. Returns whether there was."""
-    global _warm
-    if _warm is None or _warm.in_use:
+    global _idle
+    agent, _idle = _idle, None
+    if agent is None:
         return False
-    agent, _warm = _warm, None
     was_alive = agent.alive
     agent.quit()
     return was_alive

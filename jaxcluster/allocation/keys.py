@@ -6,11 +6,14 @@ import json
 import time
 from pathlib import Path
 
+from jaxcluster import wire
 from jaxcluster.agent.client import Agents, State
 from jaxcluster.agent.transport import Keys
 from jaxcluster.allocation.limits import check_files
 from jaxcluster.errors import LaunchError, NoCluster
+from jaxcluster.launchers.base import LEASE_S
 from jaxcluster.records import registry
+from jaxcluster.text import seconds
 
 LAUNCH = "launch"
 KEYS = "keys.json"
@@ -20,6 +23,11 @@ LOOK_S = 2.0
 def launch_folder(claim: str) -> str:
     """In a cluster's folder: what its launcher needs. The next cluster of the name has another."""
     return f"{LAUNCH}-{claim[:6]}"
+
+
+def lease_of(spec: wire.ClusterSpec) -> float:
+    """How long the agents of a cluster live without their owner's connection, in seconds."""
+    return max(LEASE_S, seconds(str(dict(spec.options).get("lease", LEASE_S))))
 
 
 def keys_of(record: registry.ClusterRecord, folder: Path) -> Keys:

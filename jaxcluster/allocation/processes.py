@@ -19,7 +19,7 @@ from jaxcluster.allocation import bulk
 from jaxcluster.allocation.controller import CONTROLLER_ARGS
 from jaxcluster.allocation.fleet import Fleet, Host, ask_each
 from jaxcluster.allocation.here import own_environment
-from jaxcluster.allocation.keys import keys_of
+from jaxcluster.allocation.keys import keys_of, lease_of
 from jaxcluster.allocation.limits import check_files
 from jaxcluster.allocation.states import HostStates
 from jaxcluster.errors import LaunchError
@@ -79,7 +79,8 @@ class Processes:
         """
         folder, is_here = registry.folder(record.name), record.spec.is_here
         check_files(len(record.pids) if is_here else 0, len(record.hosts))
-        fleet = Fleet.joined(keys_of(record, folder), record.hosts, is_here)
+        lease_s = lease_of(record.spec)
+        fleet = Fleet.joined(keys_of(record, folder), record.hosts, is_here, lease_s)
         return cls(record.spec, fleet, folder, record)
 
     @property
@@ -376,8 +377,6 @@ def _pids(where: Host, asked: Asked[list[int]], deadline: float) -> list[int]:
             time.sleep(0.01)
         why = where.why or "its agent has ended"
         raise LaunchError(f"Host {where.name} is lost: {why}.") from None
-    finally:
-        asked.forget()
     if found is None:
         raise LaunchError(
             f"Host {where.name} did not start its ranks in time{where.condition}.",

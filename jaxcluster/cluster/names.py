@@ -61,6 +61,4 @@ def live_records(tidy: bool = True) -> list[registry.ClusterRecord]:
     """
     if tidy:
         claims.tidy()
-    found = registry.records()
-    lives = claims.lives(record.name for record in found)
-    return [record for record in found if lives[record.name] is not claims.Life.DEAD]
+    return [r for r in registry.records() if claims.life(r.name) is not claims.Life.DEAD]

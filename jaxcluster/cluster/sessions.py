@@ -228,7 +228,7 @@ def connect(record: registry.ClusterRecord) -> Cluster:
 
 def _check_is_here(record: registry.ClusterRecord) -> None:
     """Raises NoCluster of a cluster that may live somewhere else."""
-    if claims.lives([record.name])[record.name] is not claims.Life.UNKNOWN:
+    if claims.life(record.name) is not claims.Life.UNKNOWN:
         return
     raise NoCluster(
         f"Cluster {record.name!r} was started on host {record.hostname} and can't be reached "
@@ -241,7 +241,7 @@ def _check_is_started(name: str) -> None:
     """Raises NoCluster of a cluster that has its name and is not running yet."""
     if not registry.is_name(name) or any(record.name == name for record in registry.records()):
         return
-    if claims.lives([name])[name] is claims.Life.ALIVE:
+    if claims.life(name) is claims.Life.ALIVE:
         raise NoCluster(
             f"Cluster {name!r} is being started.", f"In a moment: %jaxcluster attach {name}"
         )
@@ -265,7 +265,7 @@ def stop(name: str, force: bool = False) -> float:
         connect(record).stop(force)
     except (NoCluster, LaunchError):  # what is left of it
         _check_is_here(record)
-        may_live = claims.lives([name])[name] is not claims.Life.DEAD
+        may_live = claims.life(name) is not claims.Life.DEAD
         if may_live and not force:
             raise  # a host that can't be reached is not known to have ended
         claims.remove(record.name, record.claim)

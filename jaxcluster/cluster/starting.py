@@ -30,7 +30,6 @@ from jaxcluster.errors import (
     LaunchError,
     PlanError,
 )
-from jaxcluster.host import shared_memory
 from jaxcluster.host.exits import OomKills, describe_event
 from jaxcluster.host.facts import gpu_plugin_installed, host_gpus, host_key
 from jaxcluster.launchers.base import STOPPED
@@ -39,6 +38,7 @@ from jaxcluster.plan import placement, versions
 from jaxcluster.plan.spec import GPU_PLATFORMS, INSTALL, UNIX
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import registry
+from jaxcluster.records.runtimefolder import runtime_root
 from jaxcluster.supervision.processes import pid_space, process_token
 from jaxcluster.text import shown_value
 from jaxcluster.wire import forks
@@ -372,7 +372,7 @@ def dry_run(spec: wire.ClusterSpec) -> str:
     lines = [
         f"{spec.num_processes} ranks on this machine, forked from one preloaded process (or as "
         f"plain processes: {os.path.basename(sys.executable)} -m jaxcluster.engine)",
-        f"folders: {registry.runtime_root()}",
+        f"folders: {runtime_root()}",
     ]
     if spec.env:
         each = " ".join(f"{name}={shown_value(name, value)}" for name, value in spec.env.items())
@@ -446,7 +446,6 @@ def start_world(
     with events.starting(spec, is_restart=allocation is not None) as course:
         check_devices(spec)
         folders.sweep(folders.root())
-        shared_memory.remove_old()
         is_kept = allocation is not None
         if allocation is None:
             spec, claimed = claim(spec)

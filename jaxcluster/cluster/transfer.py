@@ -18,12 +18,10 @@ import mmap
 import os
 import pickle
 import secrets
-import tempfile
 import uuid
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import cloudpickle
@@ -43,11 +41,12 @@ from jaxcluster.errors import (
     TransferError,
     UsageError,
 )
-from jaxcluster.host import shared_memory
 from jaxcluster.host.facts import host_key
+from jaxcluster.host.free_space import free_memory
 from jaxcluster.model import notices, replicas
 from jaxcluster.model.layout import joined
 from jaxcluster.ranks import name_ranks
+from jaxcluster.supervision.processes import pid_space
 from jaxcluster.text import format_nbytes
 from jaxcluster.wire.link import Sink, replies
 from jaxcluster.wire.ops.values import (
@@ -67,7 +66,7 @@ from jaxcluster.wire.ops.values import (
 )
 
 VALUE_TIMEOUT_S = 600.0  # a large copy takes its time; the stop button ends it sooner
-SHARED_MEMORY = shared_memory.FOLDER
+SPARE_NBYTES = 16 << 20  # of memory that a value leaves to others
 SHARED_FROM_NBYTES = 1 << 16  # below this a frame is quicker than a file
 ALIGN = 64
 
@@ -286,28 +285,23 @@ def check_memory(name: str, nbytes: int) -> None:
 
 
 def shares_memory(world: World, nbytes: int) -> bool:
-    """Whether all ranks are on this host and its shared memory has room (64 MB in containers)."""
+    """Whether all ranks are on this host, see its processes, and there is so much memory."""
     if any(facts.host_key != host_key() for facts in world.record.facts):
         return False
-    try:
-        room = os.statvfs(SHARED_MEMORY)
-    except OSError:
-        return False
-    return room.f_bavail * room.f_frsize > nbytes + (16 << 20)
+    free = free_memory()
+    return world.record.pid_space == pid_space() and (free is None or free > nbytes + SPARE_NBYTES)
 
 
 @contextlib.contextmanager
 def _shared_file(nbytes: int) -> Iterator[tuple[str, mmap.mmap]]:
-    """A mapped file in shared memory. Its name is gone afterwards; the mapping lives on.
+    """Memory as a file that ranks here open by this process; it is gone when nobody has it open.
 
     Raises:
       NoRoom: its pages can't be had. They are all taken now: where a mapped page can't be had at
         its first use, the kernel ends the process (SIGBUS).
     """
     try:
-        descriptor, path = tempfile.mkstemp(
-            prefix=shared_memory.prefix(os.getpid()), dir=SHARED_MEMORY
-        )
+        descriptor = os.memfd_create("jaxcluster-value")
     except OSError as error:
         raise NoRoom from error
     try:
@@ -316,10 +310,9 @@ def _shared_file(nbytes: int) -> Iterator[tuple[str, mmap.mmap]]:
             mapped = mmap.mmap(descriptor, nbytes)
         except OSError as error:
             raise NoRoom from error
-        yield path, mapped
+        yield f"/proc/{os.getpid()}/fd/{descriptor}", mapped
     finally:
         os.close(descriptor)
-        Path(path).unlink(missing_ok=True)
 
 
 def _fill_shared(world: World, value: _Value) -> Memory:

@@ -1,6 +1,6 @@
 """A process of its own for the referee and JAX's coordination service, so that any rank may die.
 
-``python -m jaxcluster.engine.coordinator --num-processes N --referee PATH [--address HOST:PORT]``
+Its arguments are ``--num-processes N --referee PATH [--address HOST:PORT]``.
 
 In plain JAX rank 0 hosts the service: when rank 0 dies, all others abort within a moment. Here its
 tasks are recoverable as well, so the death of any rank ends no other.
@@ -42,9 +42,3 @@ def main(argv: Sequence[str]) -> None:
         )
     server.serve()
     del service  # it lives until here
-
-
-if __name__ == "__main__":
-    import sys
-
-    main(sys.argv[1:])

@@ -1,11 +1,10 @@
 """The process that starts a cluster's processes on one host, watches them, and ends them.
 
-``python -m jaxcluster.engine.forkserver --owner PID:START [--no-fork] [--folder PATH]...``
+``python -m jaxcluster.engine.forkserver --owner PID:START [--folder PATH]...``
 
 It imports jax, ipykernel and ipyparallel once and forks the ranks and ipyparallel's controller
 from that: 4 ranks take some 15 ms instead of 4 imports. It has one thread, touches no JAX backend
-and makes no zmq context, so forking it is safe. With ``--no-fork`` (and wherever fork is not to be
-had) it imports nothing and starts plain ``python -m jaxcluster.engine`` processes instead.
+and makes no zmq context, so forking it is safe.
 
 It is the parent of all, so it hears of every exit at once (SIGCHLD), and it ends them all when its
 owner, the host's agent, is gone: its standard input ends, or that process does. Should it be killed
@@ -31,19 +30,15 @@ import os
 import selectors
 import shutil
 import signal
-import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
 
 from jaxcluster.engine.forked import become_a_process_of_its_own
 from jaxcluster.host.processes import allow_files, redirect_output
 from jaxcluster.supervision import ends, processes
 from jaxcluster.supervision.loop import SupervisionLoop
-from jaxcluster.supervision.starting import findable
 from jaxcluster.wire import forks
 from jaxcluster.wire.requests import parsed
 
@@ -62,23 +57,15 @@ LATE_MODULES = (
 )
 
 
-@dataclass
-class Child:
-    process: forks.Process
-    popen: subprocess.Popen[bytes] | None  # of one that was not forked
-
-
 class ForkServer(SupervisionLoop):
     """One loop over the agent's connection and SIGCHLD."""
 
-    def __init__(self, owner: str, fork: bool, folders: Sequence[str] = ()) -> None:
+    def __init__(self, owner: str, folders: Sequence[str] = ()) -> None:
         super().__init__(owner)
-        self.fork = fork
         self.folders = folders
-        self.children: dict[int, Child] = {}
+        self.children: set[int] = set()
         self.killed: list[tuple[int, set[int]]] = []  # answered once all these are reaped
-        self.deferred: list[tuple[int, forks.Spawn]] = []
-        self.preloaded = not fork
+        self.has_imported = False
 
     # ------------------------------------------------------------------ loop
 
@@ -88,27 +75,24 @@ class ForkServer(SupervisionLoop):
         self.selector.register(self.wake[0], selectors.EVENT_READ, self._woken)
         self.hear_owner()
         self.watch_owner()
-        if self.fork:
-            self._preload()
-        while not self.leaving:
-            self.turn(self.look_s)
-        self._end()
-
-    def _preload(self) -> None:
         # All that is imported stays: to look for garbage in it costs a fifth of the time.
         gc.disable()
         # The controller needs no jax: let it come up on another core meanwhile.
         _preload_controller()
         while not self.leaving and self.turn(0):
             pass
-        if self.leaving:
-            return
-        _preload_rank()
-        gc.freeze()  # permanently: a child that collects garbage would copy all these pages
-        gc.enable()
-        self.preloaded = True
-        while self.deferred:
-            self._spawn_all(*self.deferred.pop(0))
+        if not self.leaving:
+            self._preload()
+        while not self.leaving:
+            self.turn(self.look_s)
+        self._end()
+
+    def _preload(self) -> None:
+        if not self.has_imported:
+            self.has_imported = True
+            _preload_rank()
+            gc.freeze()  # permanently: a child that collects garbage would copy all these pages
+            gc.enable()
 
     def _woken(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -119,16 +103,12 @@ class ForkServer(SupervisionLoop):
         message = json.loads(line)
         id = message["id"]
         match parsed(message):
-            case forks.Spawn() as spawn:
-                if not self.preloaded and any(proc.role == "rank" for proc in spawn.procs):
-                    self.deferred.append((id, spawn))
-                else:
-                    self._spawn_all(id, spawn)
+            case forks.Spawn(procs):
+                if any(proc.role == "rank" for proc in procs):
+                    self._preload()
+                self._say(id=id, answer=[self._fork(proc) for proc in procs])
             case forks.Kill(pids):
-                if not pids:  # those that were to come as well
-                    while self.deferred:
-                        self._say(id=self.deferred.pop()[0], answer=[])
-                targets = {*(pids or self.children)} & self.children.keys()
+                targets = {*(pids or self.children)} & self.children
                 # Not SIGTERM: a rank would wait at JAX's shutdown barrier.
                 ends.kill_groups(targets)
                 self.killed.append((id, targets))
@@ -143,35 +123,11 @@ class ForkServer(SupervisionLoop):
             while data:
                 data = data[os.write(0, data) :]
 
-    def _spawn_all(self, id: int, spawn: forks.Spawn) -> None:
-        self._say(id=id, answer=[self._spawn(proc) for proc in spawn.procs])
-
-    def _spawn(self, proc: forks.Process) -> int:
-        popen = None if self.fork else self._popen(proc)
-        pid = self._fork(proc) if popen is None else popen.pid
-        self.children[pid] = Child(proc, popen)
-        return pid
-
-    def _popen(self, proc: forks.Process) -> subprocess.Popen[bytes]:
-        module, parent = "jaxcluster.engine", os.getpid()
-        if proc.role != "rank":
-            module += f".{proc.role}"
-        with open(proc.log, "ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-P", "-X", "faulthandler", "-m", module, *proc.argv],
-                env=findable(proc.env, os.getcwd()),
-                cwd=proc.cwd,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=partial(processes.die_with_parent, parent),  # noqa: PLW1509 - one thread
-            )
-
     def _fork(self, proc: forks.Process) -> int:
         parent = os.getpid()
         pid = os.fork()
         if pid:
+            self.children.add(pid)
             return pid
         code = 1
         try:
@@ -216,15 +172,14 @@ class ForkServer(SupervisionLoop):
             if pid == 0:
                 break
             code = os.waitstatus_to_exitcode(status)
-            if (child := self.children.pop(pid, None)) is None:
+            if pid not in self.children:
                 continue
-            if child.popen is not None:
-                child.popen.returncode = code
+            self.children.discard(pid)
             ends.kill_groups([pid])  # what it has started, if it ended by itself
             self._say(ended=pid, code=code)
         for waiting in list(self.killed):
             id, pids = waiting
-            if not pids & self.children.keys():
+            if not pids & self.children:
                 self.killed.remove(waiting)
                 self._say(id=id, answer=None)
         if not self.children:
@@ -276,7 +231,6 @@ def _preload_rank() -> None:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m jaxcluster.engine.forkserver")
     parser.add_argument("--owner", required=True, help="PID:START of the process that it dies with")
-    parser.add_argument("--no-fork", action="store_true")
     parser.add_argument("--folder", action="append", default=[], help="removed with the agent")
     args = parser.parse_args(argv)
     faulthandler.enable(file=2, all_threads=True)  # what is forked writes to its own log with it
@@ -285,7 +239,7 @@ def main(argv: list[str] | None = None) -> None:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     allow_files()
     processes.adopt_orphans()
-    ForkServer(args.owner, not args.no_fork, args.folder).run()
+    ForkServer(args.owner, args.folder).run()
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ class Silence:
     """Why a process says nothing.
 
     Attributes:
-      kind: ``stopped``, ``traced``, ``disk``, ``starved``, ``lock`` (it keeps the GIL), ``gone``,
+      kind: ``stopped``, ``traced``, ``starved``, ``lock`` (it keeps the GIL), ``gone``,
         ``other`` (it runs another program), ``cut`` (its host is not reached) or ``unknown``.
       message: the rest of a sentence that begins with the rank.
       may_pass: the machine is busy, so what takes a moment may have taken this long.
@@ -127,35 +127,26 @@ def explain(before: ProcessLook | None, now: ProcessLook | None) -> Silence:
             "after os.execv",
         )
     passed = now.at - before.at
-    cpu: dict[int, float] = {}
-    waited: dict[int, float] = {}
-    for tid, thread in now.threads.items():
-        old = before.threads.get(tid)
-        cpu[tid] = thread.cpu_s - (old.cpu_s if old is not None else 0.0)
-        waited[tid] = thread.waited_s - (old.waited_s if old is not None else 0.0)
+    cpu, waited = _since(before, now, "cpu_s"), _since(before, now, "waited_s")
     # Threads inherit the name of the one that starts them, and come later.
     control = min(_controls(now), default=pid)
-    if "D" in (main.state, now.threads[control].state):
-        return Silence("disk", f"waits for a disk, or for swapped-out memory (pid {pid})")
     keeper = max(cpu, key=lambda tid: cpu[tid])
     if keeper != control and cpu[keeper] >= KEEPS_S and _looks_for_lock(before, now, control):
+        who = "its main thread" if keeper == pid else f"its thread {now.threads[keeper].name!r}"
         # A call that keeps the lock for a moment takes seconds on a busy machine.
         may_pass = waited[keeper] > STARVED * passed and cpu[keeper] < SURE_S
-        who = "its main thread" if keeper == pid else f"its thread {now.threads[keeper].name!r}"
         return Silence(
             "lock",
-            f"is in C code that keeps Python's global lock: {who} computed"
-            f"{_share(cpu[keeper], passed)}, and no other thread could run"
-            + (" (the machine is busy; still waiting)" if may_pass else ""),
+            f"is in C code that keeps Python's global lock: {who} computed, and no other thread "
+            "could run" + (" (the machine is busy; still waiting)" if may_pass else ""),
             may_pass,
         )
     if max(waited.values()) > STARVED * passed or now.threads[control].state == "R":
         return Silence(
-            "starved",
-            f"is ready to run but got no CPU{_share(max(waited.values()), passed)}: the machine is "
-            "busy; still waiting",
+            "starved", "is ready to run but gets no CPU: the machine is busy; still waiting"
         )
-    if passed >= SURE_S:
+    waits_for_disk = "D" in (main.state, now.threads[control].state)
+    if passed >= SURE_S and not waits_for_disk:
         return Silence(
             "lock",
             "sleeps in C code that keeps Python's global lock: no thread has run for "
@@ -164,15 +155,16 @@ def explain(before: ProcessLook | None, now: ProcessLook | None) -> Silence:
     return Silence("unknown", "is not responding yet")
 
 
+def _since(before: ProcessLook, now: ProcessLook, what: str) -> dict[int, float]:
+    """How much of these times each thread has had between two looks."""
+    return {
+        tid: getattr(thread, what) - getattr(before.threads.get(tid), what, 0.0)
+        for tid, thread in now.threads.items()
+    }
+
+
 def _controls(look: ProcessLook) -> list[int]:
     return [tid for tid, thread in look.threads.items() if thread.name == CONTROL_COMM]
-
-
-def _share(seconds: float, passed: float) -> str:
-    """`` for 2.9 of the last 3.0 s``; "" of less than a second, which no clock here tells well."""
-    if passed < 1.0:
-        return ""
-    return f" for {min(seconds, passed):.1f} of the last {passed:.1f} s"
 
 
 def _looks_for_lock(before: ProcessLook, now: ProcessLook, control: int) -> bool:

@@ -29,4 +29,5 @@ def launcher_of(
         return None, ""
     launcher: type[Launcher] = known().launchers[kind]
     python = given.pop("python", launcher.python)
+    given.pop("lease", None)  # the agents'
     return launcher.of(given, num_processes, what), python

@@ -41,14 +41,15 @@ DROPPED = (
     r"|Exceeded MaxStartups|Temporary failure in name"
 )
 
+# A link that is cut is noticed after 15 s, before the agent's lease is over.
+ALIVE_S, ALIVE = 5, "ServerAliveCountMax=3"
 # ssh takes the first value that it meets. These stand before the user's own options ...
 FIRST = ("BatchMode=yes",)  # never let ask: there is nobody to answer
 # ... and these behind them, but before what the config says.
 DEFAULTS = (
     "ConnectTimeout=10",
-    # A link that is cut is noticed after 15 s, before the agent's lease is over.
-    "ServerAliveInterval=5",
-    "ServerAliveCountMax=3",
+    f"ServerAliveInterval={ALIVE_S}",
+    ALIVE,
     # A connection of its own: one that is shared ends when its first user does, keeps our forward
     # when we end, and passes all traffic through one process.
     "ControlMaster=no",
@@ -173,7 +174,9 @@ class SSH(Launcher):
                 f"ssh can't pass on this text: {error}.", "Leave it out of --env and --python."
             ) from None
         # No terminal (-T) and no X11 (-x), whatever the config says.
-        argv = (*self._base(number), "-T", "-x", *forward, "--", self._address(number), line)
+        alive = f"ServerAliveCountMax={max(3, int(agent.lease_s / ALIVE_S) - 1)}"
+        base = [alive if word == ALIVE else word for word in self._base(number)]
+        argv = (*base, "-T", "-x", *forward, "--", self._address(number), line)
         return Command(
             argv, (number,), agent.python, env=NEVER_ASK, keeps_stdin=True, socket=here,
             tried_again=DROPPED,

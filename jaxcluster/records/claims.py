@@ -1,20 +1,15 @@
 """Who has a cluster's name: taken before anything is started, given back when all has ended.
 
 A cluster's folder holds a file ``alive``. It says who has made the folder, and it is locked by the
-process that starts the cluster and by the agent that carries it. The kernel releases a lock
-when its holder ends, however that ends; so a lock that is held is a sign of life, whatever
-namespace or container its holder is in, and one that nobody holds is a sign of death, as far as
-locks reach: over all processes of one kernel. A folder may be shared with other hosts (a home
-directory), whose locks need not be seen here. What can't be judged is left alone.
-
-A folder appears under its name in one step, with the locked file in it (``rename``), so of two
-starts at the same moment one gets the name.
+process that starts the cluster and by the agent that carries it. The kernel releases a lock when
+its holder ends, however that ends. So a lock tells of life and death over all processes of one
+kernel, in whatever container they are. Another host may share the folder (a home directory): its
+locks need not be seen here, so what it has made is left alone.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import enum
 import errno
 import fcntl
@@ -23,36 +18,19 @@ import os
 import secrets
 import shutil
 import socket
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from jaxcluster.errors import JaxClusterError, LaunchError
 from jaxcluster.records import registry
-from jaxcluster.records.runtimefolder import CHOOSE, inside, runtime_root
+from jaxcluster.records.registry import ALIVE, CONTROLLER, HELD, is_locked
+from jaxcluster.records.runtimefolder import CHOOSE, runtime_root
 from jaxcluster.supervision import folders
 from jaxcluster.supervision.processes import is_alive, pid_space, process_token
 
-ALIVE = registry.ALIVE
 LOCK_S = 10.0
 DRAFT, DEAD = ".start-", ".dead-"  # no cluster's name begins with a dot
-
-# What statfs says of file systems that one kernel alone has mounted: tmpfs, ext2 to 4, xfs, btrfs,
-# overlayfs, zfs, f2fs, bcachefs, ramfs. A lock in any other may be another host's, unseen here.
-LOCAL_FILE_SYSTEMS = frozenset(
-    (
-        0x01021994,
-        0xEF53,
-        0x58465342,
-        0x9123683E,
-        0x794C7630,
-        0x2FC12FC1,
-        0xF2F52010,
-        0xCA451A4E,
-        0x858458F6,
-    )
-)
 
 
 class Life(enum.Enum):
@@ -72,25 +50,28 @@ class Holder:
     owner: str
     hostname: str
 
+    @property
+    def is_here(self) -> bool:
+        """Whether its host is this one: after it was booted again it has its name still."""
+        boot = self.pid_space.partition(" ")[0] == pid_space().partition(" ")[0]
+        return boot or self.hostname == socket.gethostname()
+
 
 class Claim:
-    """A name that this process has, until ``let_go`` or its end."""
+    """A name that this process has, until ``let_go`` or its end.
+
+    Attributes:
+      descriptor: the locked file's: a process that inherits it keeps the name alive.
+    """
 
     def __init__(self, name: str, id: str, lock: int) -> None:
-        self.name = name
-        self.id = id
-        self._lock = lock
-
-    @property
-    def descriptor(self) -> int:
-        """The locked file's: a process that inherits it keeps the name alive."""
-        return self._lock
+        self.name, self.id, self.descriptor = name, id, lock
 
     def let_go(self) -> None:
         """Take no part in it any more; others that hold it keep it alive."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
 
     def remove(self) -> None:
         """Remove the folder, if it is still this claim's, and release the name."""
@@ -100,19 +81,17 @@ class Claim:
     @property
     def is_held(self) -> bool:
         """Whether the name is this process's still."""
-        if self._lock < 0:
-            return False
-        holder = read_holder(inside() / self.name)
-        return holder is not None and holder.id == self.id
+        return self.descriptor >= 0 and _id_of(registry.folder(self.name)) == self.id
 
     def empty(self) -> None:
-        """Remove the files that a cluster has left, for the next one of the same name.
+        """Remove what a cluster has left, for the next one of the same name.
 
         Other folders are its launcher's, which goes on, and the reports of what went wrong.
         """
-        shutil.rmtree(inside() / self.name / registry.CONTROLLER, ignore_errors=True)
-        for path in (inside() / self.name).iterdir():
-            if path.name not in (ALIVE, registry.HELD) and not path.is_dir():
+        folder = registry.folder(self.name)
+        shutil.rmtree(folder / CONTROLLER, ignore_errors=True)
+        for path in folder.iterdir():
+            if path.name not in (ALIVE, HELD) and not path.is_dir():
                 path.unlink(missing_ok=True)
 
 
@@ -125,97 +104,73 @@ def claim(name: str) -> Claim | None:
       LaunchError: nothing can be written there.
     """
     try:
-        return _claim(name)
+        with _one_at_a_time() as root:
+            folder = root / name
+            if os.path.lexists(folder):
+                if judge(folder) is not Life.DEAD:
+                    return None
+                _discard(folder)
+            return _take(root, name)
     except OSError as error:
         raise LaunchError(
             f"Nothing can be started in {runtime_root()}: {error.strerror}.", CHOOSE
         ) from None
 
 
-def _claim(name: str) -> Claim | None:
-    root = inside()
-    draft, id, lock = _draft(root)
-    with _one_at_a_time(root):
-        for _ in range(2):
-            try:
-                draft.rename(root / name)
-            except OSError:  # it is there
-                if judge(root / name) is not Life.DEAD:
-                    break
-                _discard(root / name)
-            else:
-                return Claim(name, id, lock)
-    os.close(lock)
-    shutil.rmtree(draft, ignore_errors=True)
-    return None
-
-
-def _draft(root: Path) -> tuple[Path, str, int]:
-    """A folder of this process's own that has no cluster's name yet: (it, its id, its lock)."""
+def _take(root: Path, name: str) -> Claim:
+    """The folder appears under its name in one step, with the locked file in it."""
     id = secrets.token_hex(8)
     draft = root / f"{DRAFT}{id}"
     draft.mkdir(mode=0o700)
-    holder = Holder(id, pid_space(), process_token(os.getpid()), socket.gethostname())
     lock = os.open(draft / ALIVE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with contextlib.suppress(OSError):  # a file system without locks
-        fcntl.flock(lock, fcntl.LOCK_SH)
-    os.write(lock, json.dumps(asdict(holder)).encode())  # last: what can be read is locked
-    return draft, id, lock
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        holder = Holder(id, pid_space(), process_token(os.getpid()), socket.gethostname())
+        os.write(lock, json.dumps(asdict(holder)).encode())
+        draft.rename(root / name)
+    except BaseException:
+        os.close(lock)
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    return Claim(name, id, lock)
+
+
+def life(name: str) -> Life:
+    """Whether a cluster lives."""
+    with _one_at_a_time() as root:
+        return judge(root / name)
 
 
 def is_free(name: str) -> bool:
     """Whether nobody has a name, as far as is known here."""
-    folder = inside() / name
-    with _one_at_a_time(inside()):
-        return not os.path.lexists(folder) or judge(folder) is Life.DEAD
-
-
-def lives(names: Iterable[str]) -> dict[str, Life]:
-    """Of each of these clusters whether it lives."""
-    root = inside()
-    with _one_at_a_time(root):
-        return {name: judge(root / name) for name in names}
+    with _one_at_a_time() as root:
+        return not os.path.lexists(root / name) or judge(root / name) is Life.DEAD
 
 
 def holds(name: str, id: str) -> bool:
     """Whether a name is a claim's still, as far as that is known: also while no ranks run."""
-    root = inside()
-    with _one_at_a_time(root):
-        holder = read_holder(root / name)
-        return holder is not None and holder.id == id and judge(root / name) is not Life.DEAD
+    with _one_at_a_time() as root:
+        return _id_of(root / name) == id and judge(root / name) is not Life.DEAD
 
 
 def judge(folder: Path) -> Life:
     """Whether a cluster lives, or is being started, in a folder, as far as that is known here."""
     holder, record = read_holder(folder), registry.parse(folder)
-    held = registry.is_locked(folder / ALIVE)
-    here = pid_space()
-    if holder is None:  # no claim: a folder of an older version, or not ours
+    if holder is None or not holder.is_here:
         return Life.UNKNOWN
     # A cluster ends with its owner, whoever else has inherited the lock; a detached one has none.
     owner = holder.owner if record is None else record.owner
-    if owner and holder.pid_space == here and not is_alive(owner):
+    if owner and holder.pid_space == pid_space() and not is_alive(owner):
         return Life.DEAD
-    if held or (held is None and owner and holder.pid_space == here):
-        return Life.ALIVE
-    if held is False and (holder.pid_space == here or is_local(folder)):
-        return Life.DEAD
-    return Life.UNKNOWN
-
-
-def listens(path: Path) -> bool:
-    """Whether a process of this kernel listens on a Unix socket."""
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(str(path))
-        except BlockingIOError:  # it has more connections than it can take at the moment
-            return True
-        except OSError:
-            return False
-    return True
+    held = is_locked(folder / ALIVE)
+    if held is None:  # no locks there
+        return Life.ALIVE if owner and holder.pid_space == pid_space() else Life.UNKNOWN
+    return Life.ALIVE if held else Life.DEAD
 
 
 def read_holder(folder: Path) -> Holder | None:
+    """Who has made a folder; None of one that is no cluster's."""
     try:
         found = json.loads((folder / ALIVE).read_bytes())
         return Holder(*(str(found[k]) for k in ("id", "pid_space", "owner", "hostname")))
@@ -223,41 +178,26 @@ def read_holder(folder: Path) -> Holder | None:
         return None
 
 
-def is_local(path: Path) -> bool:
-    """Whether a file system is mounted by this kernel alone, so that all its locks are seen."""
-    buffer = ctypes.create_string_buffer(256)  # struct statfs: its first field is the type
-    if ctypes.CDLL(None).statfs(os.fsencode(path), buffer) != 0:
-        return False
-    width = ctypes.sizeof(ctypes.c_long)
-    return int.from_bytes(buffer.raw[:width], sys.byteorder) & 0xFFFFFFFF in LOCAL_FILE_SYSTEMS
+def _id_of(folder: Path) -> str:
+    holder = read_holder(folder)
+    return holder.id if holder is not None else ""
 
 
 def remove(name: str, id: str) -> None:
-    """Remove a cluster's folder, unless the name is somebody else's by now.
-
-    Args:
-      id: the claim's; "" of a cluster of an older version, which has none.
-    """
-    root = inside()
-    with _one_at_a_time(root):
-        holder = read_holder(root / registry.check_name(name))
-        if (holder.id if holder is not None else "") == id:
+    """Remove a cluster's folder, unless the name is another claim's by now."""
+    with _one_at_a_time() as root:
+        if _id_of(root / registry.check_name(name)) == id:
             _discard(root / name)
 
 
 def tidy() -> None:
     """Remove the folders of clusters, and of starts, that are known to be dead."""
-    root = inside()
-    with _one_at_a_time(root):
+    with _one_at_a_time() as root:
         for folder in root.iterdir():
-            if folder.name.startswith(DEAD):
+            if folder.name.startswith((DRAFT, DEAD)):  # nobody is at it now
                 shutil.rmtree(folder, ignore_errors=True)
-            elif _is_ours(folder.name) and judge(folder) is Life.DEAD:
+            elif registry.is_name(folder.name) and judge(folder) is Life.DEAD:
                 _discard(folder)
-
-
-def _is_ours(name: str) -> bool:
-    return name.startswith(DRAFT) or registry.is_name(name)
 
 
 def _discard(folder: Path) -> None:
@@ -269,25 +209,25 @@ def _discard(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _one_at_a_time(root: Path) -> Iterator[None]:
-    """While a name changes hands: who has found it dead must not remove its next owner's folder.
+def _one_at_a_time() -> Iterator[Path]:
+    """The folder of clusters, while nobody else takes or gives back a name.
 
-    To look whether a lock is held takes it for a moment, which another one must not see either.
+    Who has found a name dead must not remove its next owner's folder. To look whether a lock is
+    held takes it for a moment, which another one must not see either.
     """
+    root = runtime_root()
     try:
         lock = os.open(root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         hint = "ulimit -n 4096" if error.errno == errno.EMFILE else CHOOSE
-        raise JaxClusterError(
-            f"{runtime_root()}/.lock can't be opened: {error.strerror}.", hint
-        ) from None
+        raise JaxClusterError(f"{root}/.lock can't be opened: {error.strerror}.", hint) from None
     try:
         if not folders.lock(lock, LOCK_S):
             raise JaxClusterError(
-                f"A process has held {runtime_root()}/.lock for {LOCK_S:g} s, but needs it only "
+                f"A process has held {root}/.lock for {LOCK_S:g} s, but needs it only "
                 "for a moment. Is it stopped (Ctrl-Z)?",
-                f"fuser {runtime_root()}/.lock shows which process it is.",
+                f"fuser {root}/.lock shows which process it is.",
             )
-        yield
+        yield root
     finally:
         os.close(lock)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,12 +16,13 @@ from pathlib import Path
 from jaxcluster import wire
 from jaxcluster.errors import CellFailed, Divergence, RankDied, RankHung
 from jaxcluster.model.outputs import ANSI, CellRecord
-from jaxcluster.records.runtimefolder import inside
+from jaxcluster.records.runtimefolder import runtime_root
 from jaxcluster.wire.ops.agreement import AgreedLaunch, Looked
 
 FOLDER = "reports"  # a folder, which new ranks on the same name leave as it is
 MOST = 8  # that are kept
-DRAFT_NS = 60 * 10**9  # a draft that is older is of a process that was killed
+FILE = "reports.jsonl"
+LARGE = 1 << 20  # bytes: then the file is made again of the last ones
 
 
 @dataclass(frozen=True)
@@ -106,15 +105,13 @@ class Reports:
         """Keep it, also for other processes. Never raises: a cell is not to fail by it."""
         self._own = [*self._own, report][-MOST:]
         with contextlib.suppress(OSError, ValueError):
-            folder = inside() / self._name / FOLDER
-            with contextlib.suppress(FileExistsError):
-                folder.mkdir(0o700)
-            draft = folder / f"{report.at_ns}.{os.getpid()}"
-            with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                file.write(wire.encode_body(report))
-            draft.replace(folder / f"{report.at_ns}.json")
-            for old in [*self._files()[:-MOST], *_left(folder, report.at_ns)]:
-                old.unlink(missing_ok=True)
+            self._folder.mkdir(0o700, exist_ok=True)
+            with open(self._folder / FILE, "ab") as file:  # one write: a line of it is whole
+                file.write(wire.encode_body(report) + b"\n")
+            if (self._folder / FILE).stat().st_size > LARGE:
+                lines = (self._folder / FILE).read_bytes().splitlines(keepends=True)
+                (self._folder / "part").write_bytes(b"".join(lines[-MOST:]))
+                (self._folder / "part").replace(self._folder / FILE)
 
     @property
     def last_own(self) -> LastReport | None:
@@ -122,28 +119,19 @@ class Reports:
         return self._own[-1] if self._own else None
 
     def all(self) -> list[LastReport]:
-        """All that are known, oldest first."""
+        """The last ones that are known, oldest first."""
         found = {one.at_ns: one for one in self._own}
-        for file in self._files():
-            with contextlib.suppress(OSError, ValueError, RecursionError):
-                one = wire.parse(LastReport, json.loads(file.read_bytes()))
-                found[one.at_ns] = one
-        return [found[at_ns] for at_ns in sorted(found)]
+        with contextlib.suppress(OSError):
+            for line in (self._folder / FILE).read_bytes().splitlines():
+                with contextlib.suppress(ValueError, RecursionError):
+                    one = wire.parse(LastReport, json.loads(line))
+                    found[one.at_ns] = one
+        return [found[at_ns] for at_ns in sorted(found)][-MOST:]
 
     def find(self, cell: int | None = None) -> LastReport | None:
         """The last one, or the last of the cell with this number; None where there is none."""
         return next((one for one in reversed(self.all()) if cell in (None, one.cell)), None)
 
-    def _files(self) -> list[Path]:
-        """Oldest first."""
-        with contextlib.suppress(OSError):
-            found = (inside() / self._name / FOLDER).iterdir()
-            whole = [file for file in found if re.fullmatch(r"\d+\.json", file.name)]
-            return sorted(whole, key=lambda file: int(file.stem))
-        return []
-
-
-def _left(folder: Path, now_ns: int) -> list[Path]:
-    """Drafts that nobody goes on writing."""
-    drafts = (found for found in folder.iterdir() if re.fullmatch(r"\d+\.\d+", found.name))
-    return [draft for draft in drafts if int(draft.stem) < now_ns - DRAFT_NS]
+    @property
+    def _folder(self) -> Path:
+        return runtime_root() / self._name / FOLDER

@@ -19,7 +19,6 @@ import contextlib
 import dataclasses
 import fcntl
 import json
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,11 +26,9 @@ from pathlib import Path
 
 from jaxcluster import wire
 from jaxcluster.errors import NoCluster, UsageError
-from jaxcluster.records import runtimefolder
-from jaxcluster.records.runtimefolder import inside
+from jaxcluster.records.runtimefolder import runtime_root
 from jaxcluster.supervision.processes import is_alive, pid_space
 
-runtime_root = runtimefolder.runtime_root
 ALIVE, HELD, CONTROLLER = "alive", "held", "ipyparallel"
 
 
@@ -116,7 +113,7 @@ def folder(name: str) -> Path:
 
 def write(record: ClusterRecord) -> None:
     """Save the record, so that no reader ever sees half of it."""
-    path = inside() / check_name(record.name) / "cluster.json"
+    path = runtime_root() / check_name(record.name) / "cluster.json"
     draft = path.with_suffix(".tmp")
     draft.write_text(json.dumps(dataclasses.asdict(record), indent=1))
     draft.replace(path)
@@ -131,7 +128,7 @@ def read(name: str, command: str = "attach") -> ClusterRecord:
     Raises:
       NoCluster: there is none of that name.
     """
-    found = parse(inside() / name) if is_name(name) else None
+    found = parse(runtime_root() / name) if is_name(name) else None
     if found is None:
         others = ", ".join(r.name for r in records())
         raise NoCluster(
@@ -146,7 +143,7 @@ def read(name: str, command: str = "attach") -> ClusterRecord:
 
 def records() -> list[ClusterRecord]:
     """All clusters that have a record, oldest first."""
-    folders = [path for path in inside().iterdir() if is_name(path.name)]
+    folders = [path for path in runtime_root().iterdir() if is_name(path.name)]
     found = filter(None, map(parse, folders))
     return sorted(found, key=lambda record: record.created_ns)
 
@@ -172,39 +169,26 @@ def client_file(name: str) -> Path:
 def hold(name: str) -> Callable[[], None]:
     """Show that somebody is connected, until what it returns is called or this process ends."""
     try:
-        held = os.open(inside() / name / HELD, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        held = open(runtime_root() / name / HELD, "ab")  # noqa: SIM115 - until it is let go
     except OSError:  # its folder is gone
         return lambda: None
     with contextlib.suppress(OSError):  # a file system without locks
         fcntl.flock(held, fcntl.LOCK_SH)
-
-    def let_go() -> None:
-        nonlocal held
-        if held >= 0:
-            os.close(held)
-            held = -1
-
-    return let_go
+    return held.close
 
 
 def is_held(name: str) -> bool:
     """Whether any process is connected to a cluster."""
-    return bool(is_locked(inside() / name / HELD))
+    return bool(is_locked(runtime_root() / name / HELD))
 
 
 def is_locked(path: Path) -> bool | None:
     """Whether any process holds a lock on a file; None where that can't be known."""
     try:
-        lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with open(path, "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
         return None
-    else:
-        return False
-    finally:
-        os.close(lock)
+    return False

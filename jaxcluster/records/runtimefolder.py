@@ -1,9 +1,8 @@
-"""The folder of all clusters of this user: chosen, checked, and used by its descriptor.
+"""The folder of all clusters of this user.
 
 It holds sockets that run code for whoever can reach them, so it must be the user's alone: no link,
 not somebody else's, mode 0700, and not in a folder in which another user could put a folder of his
-own in its place. It is opened once, checked on the descriptor, and all files in it are reached
-through that descriptor: what happens to its path afterwards changes nothing.
+own in its place. This is checked each time.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ VARIABLE = "JAXCLUSTER_RUNTIME_DIR"
 MAX_SOCKET_PATH = 100  # sun_path holds 108 bytes, and rank-1234.sock must fit behind the folder
 SHARED_PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 CHOOSE = f"Set {VARIABLE} to a folder of your own with a short path."
-
-_opened: dict[str, int] = {}  # path -> descriptor, for the life of this process
 
 
 def choose(environ: Mapping[str, str] = os.environ) -> Path:
@@ -50,45 +47,14 @@ def _choose(wanted: str | None, folders: tuple[str, ...]) -> Path:
 
 
 def runtime_root(environ: Mapping[str, str] = os.environ) -> Path:
-    """The path of the folder, which is made if need be. For sockets and for people.
+    """The path of the folder, which is made if need be.
 
     Raises:
       JaxClusterError: it can't be made, or is not safely this user's alone.
     """
     root = choose(environ)
-    _descriptor(root)
+    make_private(root)
     return root
-
-
-def inside(environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder by its descriptor (``/proc/self/fd/7``): the files in it, whatever its path is.
-
-    Good in this process only.
-
-    Raises:
-      JaxClusterError: as ``runtime_root``.
-    """
-    return Path(f"/proc/self/fd/{_descriptor(choose(environ))}")
-
-
-def _descriptor(root: Path) -> int:
-    """An open descriptor of the folder, checked."""
-    known = _opened.get(str(root))
-    if known is not None and _is_still(known, root):
-        return known
-    if known is not None:
-        del _opened[str(root)]
-        os.close(known)
-    _opened[str(root)] = found = _open(root)
-    return found
-
-
-def _is_still(descriptor: int, root: Path) -> bool:
-    """Whether what was opened is what the path names: else it is opened and checked again."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.lstat(root))
-    except OSError:
-        return False
 
 
 def make_private(path: Path) -> None:
@@ -97,29 +63,23 @@ def make_private(path: Path) -> None:
     Raises:
       JaxClusterError: it can't be made, or another user has it or could exchange it.
     """
-    os.close(_open(path))
-
-
-def _open(root: Path) -> int:
     try:
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        if root.is_symlink():
+        if path.is_symlink():
             raise JaxClusterError(
-                f"{root} is a symbolic link (to {os.readlink(root)}), and the folder of your "
+                f"{path} is a symbolic link (to {os.readlink(path)}), and the folder of your "
                 "clusters must not be one: the link's owner could redirect it.",
                 CHOOSE,
             ) from None
         raise JaxClusterError(
-            f"{root}, the folder of your clusters, can't be used: {error.strerror}.", CHOOSE
+            f"{path}, the folder of your clusters, can't be used: {error.strerror}.", CHOOSE
         ) from None
     try:
-        _check(root, descriptor)
-    except BaseException:
+        _check(path, descriptor)
+    finally:
         os.close(descriptor)
-        raise
-    return descriptor
 
 
 def _check(root: Path, descriptor: int) -> None:

@@ -44,7 +44,6 @@ IMPORT_TIME_NAMES = (
     "CUDA_ROOT",
     "LANG",
     "LANGUAGE",
-    "JAXCLUSTER_NO_FORK",
     WARNINGS,
 )
 
@@ -56,11 +55,6 @@ def import_time_settings(env: Mapping[str, str]) -> dict[str, str]:
         for name, value in sorted(env.items())
         if name.startswith(IMPORT_TIME_PREFIXES) or name in IMPORT_TIME_NAMES
     }
-
-
-def can_fork(env: Mapping[str, str]) -> bool:
-    """Whether ranks can be forked from a process that has imported jax already."""
-    return sys.platform.startswith("linux") and not env.get("JAXCLUSTER_NO_FORK")
 
 
 def fork_server(
@@ -80,7 +74,7 @@ def fork_server(
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
-            argv if can_fork(env) else [*argv, "--no-fork"],
+            argv,
             stdin=theirs.fileno(),
             stdout=log,
             stderr=log,

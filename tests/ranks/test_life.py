@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -18,7 +17,6 @@ from helpers import GONE_S, Home, Notebook, until
 from overhosts import Process, process_of, processes_of
 
 import jaxcluster
-from jaxcluster.allocation.here import quit_warm
 from jaxcluster.allocation.processes import Processes
 from jaxcluster.cluster import attach, current, live_records, stop, stop_owned
 from jaxcluster.errors import NoCluster, UsageError
@@ -403,11 +401,7 @@ def test_an_owner_that_just_ends_takes_its_cluster_along(
 
 
 @pytest.mark.one_machine("one fork server has all ranks")
-@pytest.mark.parametrize("no_fork", ["", "1"], ids=["forked", "plain processes"])
-def test_the_fork_servers_death_is_the_ranks_death_too(
-    start: Start, monkeypatch: pytest.MonkeyPatch, no_fork: str
-) -> None:
-    monkeypatch.setenv("JAXCLUSTER_NO_FORK", no_fork)
+def test_the_fork_servers_death_is_the_ranks_death_too(start: Start) -> None:
     running = start(name="orphans")
     pids = running.record.pids
     os.kill(psutil.Process(pids[0]).ppid(), signal.SIGKILL)
@@ -442,50 +436,6 @@ def test_a_killed_kernel_leaves_nothing(open_notebook: Callable[..., Notebook]) 
     assert len(started) > 3
     notebook.kill()
     until(lambda: not notebook.processes(), "end of all processes", GONE_S)  # the issue: 10 s
-
-
-PULLS = """
-import os, time, jaxcluster
-from jaxcluster.cluster import transfer
-cluster = {get}
-real = transfer._shared_file
-def held(nbytes):
-    made = real(nbytes)
-    path, _ = made.__enter__()
-    print(path, flush=True)
-    time.sleep(1000)
-transfer._shared_file = held
-cluster.run("import numpy as np; x = np.ones(1 << 20)", show=False)
-cluster.pull("x")
-"""
-
-
-@pytest.mark.one_machine("values of ranks on other hosts lie in their agents' folders")
-@pytest.mark.parametrize("owns", [True, False], ids=["owner", "attached"])
-def test_a_process_that_is_killed_in_a_transfer_leaves_no_values(
-    private_home: Home, owns: bool
-) -> None:
-    with contextlib.ExitStack() as stack:
-        get = "jaxcluster.start(1)"
-        if not owns:
-            stack.callback(quit_warm)
-            stack.enter_context(jaxcluster.start(1, name="mine"))
-            get = "jaxcluster.attach('mine')"
-        killed = stack.enter_context(
-            subprocess.Popen(
-                [sys.executable, "-c", PULLS.format(get=get)],
-                stdout=subprocess.PIPE,
-                text=True,
-                env=private_home.environ(),
-            )
-        )
-        assert killed.stdout is not None
-        path = Path(killed.stdout.readline().strip())
-        try:
-            assert path.stat().st_size >= 8 << 20
-        finally:
-            killed.kill()
-        until(lambda: not path.exists(), "end of the values", GONE_S)
 
 
 def test_starts_and_stops_leave_no_thread_and_no_file_in_the_kernel(

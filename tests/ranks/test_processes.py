@@ -44,13 +44,8 @@ print(bytes(multiprocessing.current_process().authkey).hex())
 """
 
 
-@pytest.mark.parametrize("fork", [True, False], ids=["forked", "plain processes"])
-def test_ranks_draw_other_random_numbers_than_each_other_and_than_before(
-    start: Start, monkeypatch: pytest.MonkeyPatch, fork: bool
-) -> None:
+def test_ranks_draw_other_random_numbers_than_each_other_and_than_before(start: Start) -> None:
     """JAX's own example of loading data draws by np.random what each process loads."""
-    if not fork:
-        monkeypatch.setenv("JAXCLUSTER_NO_FORK", "1")
     running = start(3)
     drawn = printed(running, DRAW)
     running.restart(clean=True)  # from the same fork server
@@ -96,12 +91,7 @@ def test_another_bit_generator_of_numpy_survives_a_restart(start: Start) -> None
 # --------------------------------------------------------------------------- their arguments
 
 
-@pytest.mark.parametrize("fork", [True, False], ids=["forked", "plain processes"])
-def test_arguments_are_those_of_an_interactive_session(
-    start: Start, monkeypatch: pytest.MonkeyPatch, fork: bool
-) -> None:
-    if not fork:
-        monkeypatch.setenv("JAXCLUSTER_NO_FORK", "1")
+def test_arguments_are_those_of_an_interactive_session(start: Start) -> None:
     running = start(2)
     source = "import sys\nprint(sys.argv, len(sys.orig_argv), sys.orig_argv[0] == sys.executable)"
     assert printed(running, source) == ["[''] 1 True\n"] * 2

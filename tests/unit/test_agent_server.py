@@ -134,13 +134,6 @@ def test_a_detached_one_ends_with_its_last_process(tmp_path: Path) -> None:
     assert agent.why == "it has no processes"
 
 
-def test_a_client_of_this_host_is_over_with_its_process(agent: Made) -> None:
-    agent.comes(b"alive").token = process_token(os.getpid())
-    agent.comes(b"killed").token = "1:1"
-    agent.passes(1)
-    assert set(agent.clients) == {b"alive"}
-
-
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_detached_one_that_nobody_can_find_ends(tmp_path: Path, is_there: bool) -> None:
     agent = Made(tmp_path, owner="1:1")

@@ -10,7 +10,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from jaxcluster import wire
 from jaxcluster.agent import requests
 from jaxcluster.agent.folder import Folder
 from jaxcluster.allocation import bulk
@@ -27,11 +26,6 @@ class Asked:
         body, data = requests.answer(self.agent.folder, self.request, self.data)
         return body, memoryview(data)
 
-    def forget(self) -> None:
-        self.agent.forgotten.put(self.request.cmd)
-        if self.request.cmd == "remove":
-            self.wait(0)
-
 
 class Agent:
     """An agent's requests, carried out when they are waited for."""
@@ -40,12 +34,14 @@ class Agent:
         path.mkdir()
         self.folder, self.name, self.memory = Folder(path, path), path.name, str(path)
         self.under_way = self.most = 0
-        self.forgotten: wire.Inbox[str] = wire.Inbox()
 
     def begin(self, request: requests.Request[Any], data: Any = None) -> Asked:
         self.under_way += 1
         self.most = max(self.most, self.under_way)
-        return Asked(self, request, data)
+        asked = Asked(self, request, data)
+        if isinstance(request, requests.Remove):  # which nobody waits for
+            requests.answer(self.folder, request)
+        return asked
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import fcntl
 import json
@@ -19,6 +20,7 @@ from jaxcluster.errors import ClusterExists, JaxClusterError, LaunchError
 from jaxcluster.records import claims, registry, runtimefolder
 from jaxcluster.records.claims import Life
 from jaxcluster.records.registry import ClusterRecord
+from jaxcluster.supervision.processes import pid_space
 
 
 @pytest.fixture(autouse=True)
@@ -37,8 +39,7 @@ def record(name: str, owner: str = "", claim: str = "") -> ClusterRecord:
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """What there is was made on another host: its pids and locks say nothing here."""
-    monkeypatch.setattr(claims, "pid_space", lambda: "another kernel")
-    monkeypatch.setattr(claims, "is_local", lambda path: False)
+    monkeypatch.setattr(claims.Holder, "is_here", False)
 
 
 def test_a_name_is_claimed_once() -> None:
@@ -52,7 +53,7 @@ def test_a_name_is_claimed_once() -> None:
     assert again is not None
     again.remove()
     other.remove()
-    assert [p.name for p in runtimefolder.inside().iterdir()] == [".lock"]
+    assert [p.name for p in registry.runtime_root().iterdir()] == [".lock"]
 
 
 def test_a_name_is_held_without_a_record_and_by_one_claim() -> None:
@@ -96,7 +97,7 @@ def test_a_claim_whose_process_has_ended_is_taken_over() -> None:
     )
     assert ended.stdout == "True\n"
     (registry.folder("main") / "rank-0.log").write_text("its last words")
-    assert claims.lives(["main"]) == {"main": Life.DEAD}
+    assert claims.life("main") is Life.DEAD
     mine = claims.claim("main")
     assert mine is not None
     assert not (registry.folder("main") / "rank-0.log").exists()
@@ -127,7 +128,7 @@ def test_whoever_holds_the_lock_keeps_it_alive_when_the_claimant_is_gone() -> No
     registry.write(record("main"))
     lock = os.open(registry.folder("main") / "alive", os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_SH)
-    assert claims.lives(["main"]) == {"main": Life.ALIVE}
+    assert claims.life("main") is Life.ALIVE
     claims.tidy()
     assert [r.name for r in names.live_records()] == ["main"]
     os.close(lock)
@@ -138,7 +139,7 @@ def test_whoever_holds_the_lock_keeps_it_alive_when_the_claimant_is_gone() -> No
 def test_a_cluster_ends_with_its_owner_whoever_has_inherited_the_lock() -> None:
     mine = claims.claim("main")
     registry.write(record("main", owner="1:not-the-start-time-of-1"))
-    assert claims.lives(["main"]) == {"main": Life.DEAD}
+    assert claims.life("main") is Life.DEAD
     assert mine is not None
 
 
@@ -146,7 +147,7 @@ def test_what_was_made_elsewhere_is_left_alone(elsewhere: None, root: Path) -> N
     """In another pid namespace, or on another host that shares the folder."""
     subprocess.run([sys.executable, "-c", CLAIM], capture_output=True, check=True)
     registry.write(record("main", owner="12:345"))
-    assert claims.lives(["main"]) == {"main": Life.UNKNOWN}
+    assert claims.life("main") is Life.UNKNOWN
     assert [r.name for r in names.live_records()] == ["main"]
     assert claims.claim("main") is None
     assert names.free_name() == "main-2"
@@ -160,11 +161,10 @@ def test_in_another_namespace_of_this_kernel_the_lock_tells(
     assert mine is not None
     registry.write(record("main", owner="12:345"))  # pids mean nothing there
     with monkeypatch.context() as patch:
-        patch.setattr(claims, "pid_space", lambda: "another namespace")
-        patch.setattr(claims, "is_local", lambda path: True)
-        assert claims.lives(["main"]) == {"main": Life.ALIVE}
+        patch.setattr(claims, "pid_space", lambda: f"{pid_space().split()[0]} pid:[1]")
+        assert claims.life("main") is Life.ALIVE
         mine.let_go()
-        assert claims.lives(["main"]) == {"main": Life.DEAD}
+        assert claims.life("main") is Life.DEAD
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"id": 1}', "null"])
@@ -220,10 +220,11 @@ def test_an_unfinished_claim_of_a_dead_process_is_removed(root: Path) -> None:
     assert [p.name for p in root.iterdir()] == [".lock"]
 
 
-def test_only_file_systems_of_one_kernel_are_local() -> None:
-    assert claims.is_local(Path("/dev/shm"))
-    assert not claims.is_local(Path("/proc"))
-    assert not claims.is_local(Path("/none"))
+def test_a_host_is_known_again_after_it_was_booted(monkeypatch: pytest.MonkeyPatch) -> None:
+    holder = claims.Holder("1", "boot-1 pid:[1]", "1:2", "box")
+    monkeypatch.setattr(claims.socket, "gethostname", lambda: "box")
+    assert holder.is_here
+    assert not dataclasses.replace(holder, hostname="other").is_here
 
 
 def test_where_nothing_can_be_written_the_start_says_so(
@@ -248,6 +249,6 @@ def test_a_process_that_was_stopped_with_the_lock_is_told(
     lock = os.open(root / ".lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)
     with pytest.raises(JaxClusterError, match=r"A process has held .* s, but needs"):
-        claims.lives(["main"])
+        claims.life("main")
     os.close(lock)
-    assert claims.lives(["main"]) == {"main": Life.UNKNOWN}
+    assert claims.life("main") is Life.UNKNOWN

@@ -13,7 +13,7 @@ from jaxcluster.errors import CellFailed, CellInterrupted, Divergence, RankDied,
 from jaxcluster.model.outputs import CellRecord, RankRecord
 from jaxcluster.records import lastreport
 from jaxcluster.records.lastreport import MOST, LastReport, Reports, made_of
-from jaxcluster.records.runtimefolder import inside
+from jaxcluster.records.runtimefolder import runtime_root
 from jaxcluster.wire import CellReply, ErrorInfo
 from jaxcluster.wire.ops.agreement import AgreedLaunch, Looked
 
@@ -23,7 +23,7 @@ def folder(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
     home = Home.make()
     for name, value in home.variables.items():
         monkeypatch.setenv(name, value)
-    made = inside() / "main"
+    made = runtime_root() / "main"
     made.mkdir()
     yield made
     home.remove()
@@ -88,8 +88,7 @@ def test_what_is_kept_is_read_again(folder: Path) -> None:
     assert made is not None
     Reports("main").add(made)
     assert Reports("main").find() == made
-    (file,) = (folder / "reports").iterdir()
-    assert file.stat().st_mode & 0o077 == 0
+    assert (folder / "reports").stat().st_mode & 0o077 == 0
 
 
 def test_the_last_one_is_found_or_the_last_of_a_cell(folder: Path) -> None:
@@ -103,30 +102,21 @@ def test_the_last_one_is_found_or_the_last_of_a_cell(folder: Path) -> None:
         assert one.find(5) is None
 
 
-def test_old_ones_make_room(folder: Path) -> None:
+def test_old_ones_make_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reports = Reports("main")
     for number in range(1, MOST + 4):
         reports.add(saved(number, number))
-    assert len(list((folder / "reports").iterdir())) == MOST
     assert [one.cell for one in Reports("main").all()] == list(range(4, MOST + 4))
-
-
-def test_drafts_of_processes_that_were_killed_go_and_those_of_others_stay(folder: Path) -> None:
-    now = 100 * lastreport.DRAFT_NS
-    reports = Reports("main")
-    reports.add(saved(now - 2, 1))
-    for at_ns in (now - 2 * lastreport.DRAFT_NS, now - 1):
-        (folder / "reports" / f"{at_ns}.4711").write_text('{"at_ns"')
-    reports.add(saved(now, 2))
-    names = {file.name for file in (folder / "reports").iterdir()}
-    assert names == {f"{now - 2}.json", f"{now}.json", f"{now - 1}.4711"}
-    assert [one.cell for one in Reports("main").all()] == [1, 2]
+    monkeypatch.setattr(lastreport, "LARGE", 1)
+    reports.add(saved(MOST + 4, MOST + 4))
+    assert len((folder / "reports" / lastreport.FILE).read_bytes().splitlines()) == MOST
+    assert [one.cell for one in Reports("main").all()] == list(range(5, MOST + 5))
 
 
 @pytest.mark.parametrize("body", ["", "[1]", '{"at_ns": "x"}', "[" * 100_000])
 def test_a_broken_file_is_no_report(folder: Path, body: str) -> None:
     (folder / "reports").mkdir()
-    (folder / "reports/3.json").write_text(body)
+    (folder / "reports" / lastreport.FILE).write_text(body)
     assert Reports("main").find() is None
 
 

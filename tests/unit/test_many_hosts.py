@@ -9,7 +9,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -149,8 +148,7 @@ class Restless:
     """A host that always has something more to be taken in, or fails at it."""
 
     def __init__(self, agents: client.Agents) -> None:
-        self.agents, self._alarm, self._session = agents, None, SimpleNamespace(due=None)
-        self.looks = 0
+        self.agents, self.looks = agents, 0
 
     def _look(self) -> None:
         self.looks += 1

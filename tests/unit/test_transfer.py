@@ -29,6 +29,7 @@ from jaxcluster.errors import (
     TransferError,
     UsageError,
 )
+from jaxcluster.supervision.processes import pid_space
 from jaxcluster.wire.link import Event, Sink
 from jaxcluster.wire.ops.values import Assign, Describe, Described, Fetched, Forget, Part
 
@@ -222,47 +223,35 @@ def test_unpickling_never_imports_jax(no_jax: None, module: str) -> None:
 # --------------------------------------------------------------------------- shared memory
 
 
-def fake_cluster(*host_keys: str) -> Any:
-    facts = [types.SimpleNamespace(host_key=key) for key in host_keys]
-    return types.SimpleNamespace(record=types.SimpleNamespace(facts=facts))
-
-
 def test_memory_is_shared_only_on_one_host_with_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shares(*host_keys: str, nbytes: int = 1 << 20, space: str = "") -> bool:
+        facts = [types.SimpleNamespace(host_key=key) for key in host_keys]
+        record = types.SimpleNamespace(facts=facts, pid_space=space or pid_space())
+        world: Any = types.SimpleNamespace(record=record)
+        return transfer.shares_memory(world, nbytes)
+
     monkeypatch.setattr(transfer, "host_key", lambda: "here")
-    room = types.SimpleNamespace(f_bavail=64 << 20, f_frsize=1)
-    monkeypatch.setattr(transfer.os, "statvfs", lambda path: room)
-    assert transfer.shares_memory(fake_cluster("here", "here"), 1 << 20)
-    assert not transfer.shares_memory(fake_cluster("here", "there"), 1 << 20)
-    assert not transfer.shares_memory(fake_cluster("here"), 64 << 20)  # 64 MB in containers
+    monkeypatch.setattr(transfer, "free_memory", lambda: 64 << 20)
+    assert shares("here", "here")
+    assert not shares("here", "there")
+    assert not shares("here", nbytes=64 << 20)
+    assert not shares("here", space="another container")
 
 
-def test_memory_is_not_shared_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "host_key", lambda: "here")
-    monkeypatch.setattr(transfer, "SHARED_MEMORY", "/nowhere")
-    assert not transfer.shares_memory(fake_cluster("here"), 1)
-
-
-def test_a_shared_file_leaves_no_name_behind_and_keeps_its_bytes() -> None:
+def test_a_shared_file_leaves_nothing_behind_and_keeps_its_bytes() -> None:
     with transfer._shared_file(1000) as (path, memory), open(path, "r+b") as again:
         again.write(b"from a rank")
     assert not Path(path).exists()
     assert memory[:11] == b"from a rank"
 
 
-def test_memory_that_can_not_be_had_is_no_shared_memory(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_memory_that_can_not_be_had_is_no_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page that is missing at its first use would end the process: SIGBUS."""
-    monkeypatch.setattr(transfer, "SHARED_MEMORY", str(tmp_path))  # other tests use the real one
 
     def full(*_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(transfer.NoRoom), transfer._shared_file(1000):
-        pass
-    assert os.listdir(tmp_path) == []
-    monkeypatch.setattr(transfer, "SHARED_MEMORY", "/nowhere")
     with pytest.raises(transfer.NoRoom), transfer._shared_file(1000):
         pass
 
@@ -279,7 +268,8 @@ class Ranks:
     def __init__(self, answers: dict[str, Any]) -> None:
         self.num_processes, self.is_over = 2, False
         self.turns = self
-        self.record = types.SimpleNamespace(facts=[types.SimpleNamespace(host_key="here")])
+        facts = [types.SimpleNamespace(host_key="here")]
+        self.record = types.SimpleNamespace(facts=facts, pid_space=pid_space())
         self.link = self
         self.answers = answers
         self.asked: list[tuple[str, int, Any, int]] = []
@@ -455,7 +445,7 @@ def test_an_open_file_does_not_travel_as_something_else(tmp_path: Path, mode: st
 
 
 def test_a_push_in_frames_needs_room_for_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "SHARED_MEMORY", "/nowhere")
+    monkeypatch.setattr(transfer, "free_memory", lambda: 0)
     array = np.zeros(1 << 20, np.uint8)
     memory = types.SimpleNamespace(available=(2 << 20) - 1)
     monkeypatch.setattr(transfer.psutil, "virtual_memory", lambda: memory)

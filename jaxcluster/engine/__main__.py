@@ -1,3 +1,0 @@
-from jaxcluster.engine.app import main
-
-main()
