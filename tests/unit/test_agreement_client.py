@@ -366,6 +366,7 @@ def test_two_threads_launch_in_the_referees_order(rank: Rank, tmp_path: Path) ->
     name, seq = rank.server.referee._ranks[0].lanes[wait.lane]
     assert name.startswith("loader test_") and name.endswith("load 1") and seq == 5
     lane = Peer(tmp_path / "referee.sock", 1, "its loader", name, seq)
+    until(lambda: (1, "its loader") in rank.server._connections, "the thread is known")
     rank.later(lambda: (lane.launch(0, 1, fingerprint=8), rank.other.main.launch(0, 1)))
     rank.launch(call=lambda: order.append("main"))
     thread.join(20)
