@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import json
 import os
 import re
 import signal
@@ -20,21 +19,23 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import astuple
 from threading import get_ident
 from types import FrameType
 from typing import Any
 
-from jaxcluster.agreement.frames import BASE, BUFFER, COUNT, LAUNCH, pack, whole
+from jaxcluster.agreement.cellqueue import BASE
+from jaxcluster.agreement.frames import BUFFER, pack, unpack
 from jaxcluster.agreement.refusals import NOWHERE, Place, Program, Refusal
 from jaxcluster.agreement.words import explain
 
 FOLDS = 64  # each so many launches without collectives are announced, so that a stop reaches them
 KEPT = 128  # launches, for reports
 ORDER_S = 0.0002  # between looks whether another thread has made its launch
-AGAIN_S = (0.01, 0.2)  # before a signal comes again whose handler could not raise: first, at most
+AGAIN_S = 0.02  # before a signal comes again whose handler could not raise
 SOON_S = 0.001  # ... and one that came in a launch
-SIGNATURE_CHARS = 1 << 14
+SIGNATURE_CHARS = 1 << 12  # of a program's inputs
+TEXT_CHARS = 500  # of other texts
+WITHDRAW = pack("withdraw")
 HASH = (1 << 64) - 1
 
 Handler = Callable[[int, FrameType | None], Any]
@@ -64,17 +65,15 @@ class Lane:
       folds: by processes, the count and hash of launches without collectives.
       deferred: what a signal handler raised while a launch was on its way, and is still to be.
       signal: whose handler that was.
-      count: of the agreed launch that it was let make, if other threads launch too.
     """
 
     def __init__(self, agreement: Agreement, name: str, task: str, seq: int) -> None:
-        self.name = name
+        self._agreement, self.ident = agreement, get_ident()
         self.socket = agreement.dial([agreement.rank, name, task, seq])
         self.messages: deque[bytes] = deque()
         self.folds: dict[tuple[int, ...], tuple[int, int]] = {}
         self.deferred: BaseException | None = None
         self.signal = 0
-        self.count = 0
         self._sites: dict[tuple[Program, Place], int] = {}
         sent = map(self.socket.send, iter(self.messages.popleft, None))
         received = map(self.socket.recv, map(BUFFER.__or__, sent))
@@ -82,17 +81,20 @@ class Lane:
 
     def __del__(self) -> None:
         if hasattr(self, "socket"):
+            self._agreement.note_failed(self)  # or other threads would wait for its launch
             self.socket.close()
 
     def announcement(self, program: Program, place: Place, given: int, folded: int) -> bytes:
         """A launch's message; what it refers to is sent before it is returned."""
         site = self._sites.get((program, place))
         if site is None:  # an error here only sends it once more
-            site, signature = len(self._sites), program.signature[:SIGNATURE_CHARS]
-            told = [site, program.processes, program.fingerprint, program.name, signature]
-            self.socket.send(pack(b"S", [*told, program.meets_all, *astuple(place)]))
+            site = len(self._sites)
+            name, signature = program.name[:TEXT_CHARS], program.signature[:SIGNATURE_CHARS]
+            what = program.processes, program.fingerprint, name, signature, program.meets_all
+            where = place.cell, place.line, place.text[:TEXT_CHARS], place.within[:TEXT_CHARS]
+            self.socket.send(pack("site", site, *what, *where))
             self._sites[program, place] = site
-        return LAUNCH.pack(b"L", site, given, folded)
+        return pack("launch", site, given, folded)
 
 
 class Guard(functools.partial[Any]):
@@ -155,7 +157,7 @@ class Agreement:
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             peer.connect(self._path)
-            peer.send(pack(b"H", hello))
+            peer.send(pack("hello", *hello))
         except OSError:
             peer.close()
             raise
@@ -194,9 +196,9 @@ class Agreement:
           outcome, at_work: see ``Referee.end``.
         """
         lane = self._lane()
-        self._note_failed(lane)
+        self.note_failed(lane)
         self.seq = 0
-        folded = [[processes, value] for processes, (_, value) in lane.folds.items()]
+        folded = {processes: value for processes, (_, value) in lane.folds.items()}
         lane.folds.clear()
         _say(lane.socket, "end", outcome, folded, at_work)
 
@@ -227,7 +229,7 @@ class Agreement:
         def leave() -> None:
             lane.deferred, lane.signal = error, 0
             with contextlib.suppress(OSError):
-                lane.socket.send(b"W")  # it has no effect if "go" is on its way
+                lane.socket.send(WITHDRAW)  # it has no effect if "go" is on its way
 
         timer = _start_timer(seconds, leave)
         try:
@@ -277,7 +279,7 @@ class Agreement:
         if ident in self.begun:
             if self._is_begun(program, self.begun[ident], caller):
                 return itertools.repeat(True)
-            self._note_failed(lane)
+            self.note_failed(lane)
         if self._is_child:
             raise RuntimeError(
                 f"This process was forked from rank {self.rank}, so it can't launch {program.name},"
@@ -295,7 +297,6 @@ class Agreement:
         if is_agreed:
             folded = value if lane is self._main else 0
             message = lane.announcement(program, place, self._given(program), folded)
-            lane.count = 0
             lane.messages.clear()  # one that was not sent: something has raised here
             lane.messages.append(message)
         instruction = caller.f_lasti if caller is not None else -1
@@ -319,12 +320,12 @@ class Agreement:
             return False
         raise RuntimeError(f"{program.name} can't be launched while {before[0].name} is launched.")
 
-    def _note_failed(self, lane: Lane) -> None:
+    def note_failed(self, lane: Lane) -> None:
         """A launch of this thread was not made: XLA has refused it, or it ended in an error."""
-        record = self.begun.pop(get_ident(), None)
+        record = self.begun.pop(lane.ident, None)
         if record is not None and record[-1]:
             if not record[0].meets_all:  # a rendezvous is over, however it ended
-                _say(lane.socket, "unmade", lane.name, lane.count or self.taken() + 1)
+                _say(lane.socket, "unmade")
             self._taken += 1
 
     def _drain(self) -> None:
@@ -340,20 +341,18 @@ class Agreement:
           BaseException: what a signal handler has raised meanwhile.
         """
         lane = self._lane()
-        frame = whole(frame, lane.socket)
-        kind = frame[:1]
-        if kind == b"G":
-            _, lane.count = COUNT.unpack(frame)
-            while self.taken() < lane.count - 1:  # another thread's launch comes first
+        told: list[Any] = unpack(frame) if frame else ["gone"]
+        if told[0] == "go":
+            while self.taken() < told[1] - 1:  # another thread's launch comes first
                 time.sleep(ORDER_S)
             return True
         self.begun.pop(get_ident(), None)
         deferred, lane.deferred = lane.deferred, None
         if deferred is not None:
             raise deferred
-        if not kind:
+        if told[0] == "gone":
             raise ConnectionError("The referee is gone: nothing can be launched any more.")
-        refusal, self.is_refused = Refusal.parse(json.loads(frame[1:])), True
+        refusal, self.is_refused = Refusal.parse(told[2]), True
         if lane is self._main:
             self.refusals += 1
         if refusal.kind == "stopped":
@@ -395,29 +394,26 @@ class Agreement:
 
     def handle(self, handler: Handler, number: int, frame: FrameType | None) -> Any:
         """What a guarded handler does."""
-        lane, main = self._main, threading.main_thread().ident or 0
-        if lane is None or get_ident() != main:
+        lane = self._main
+        if lane is None or get_ident() != lane.ident:
             return handler(number, frame)
-        if not self.is_launching(frame):
-            deferred, lane.deferred = lane.deferred, None
-            if deferred is not None:
-                raise deferred
-            if number in self._coming or not self._has_just_launched(frame):
-                self._coming.discard(number)
-                return handler(number, frame)
-            self._coming.add(number)
-            _start_timer(SOON_S, _signal_main, number)
-            return None
-        if lane.deferred is not None:
+        if self.is_launching(frame):
+            if lane.deferred is None:
+                try:
+                    return handler(number, frame)
+                except BaseException as error:
+                    lane.deferred, lane.signal = error, number
             with contextlib.suppress(OSError):
-                lane.socket.send(b"W")
-            return None
-        try:
+                lane.socket.send(WITHDRAW)
+            return _start_timer(AGAIN_S, _signal_again, number, lane, lane.deferred)
+        if lane.deferred is not None:
+            deferred, lane.deferred = lane.deferred, None
+            raise deferred
+        if number in self._coming or not self._has_just_launched(frame):
+            self._coming.discard(number)
             return handler(number, frame)
-        except BaseException as error:
-            lane.deferred, lane.signal = error, number
-            _start_timer(0, _signal_again, lane, number)
-            return None
+        self._coming.add(number)
+        return _start_timer(SOON_S, _signal_again, number, lane, None)
 
     def is_launching(self, frame: FrameType | None) -> bool:
         """Whether the main thread, which calls it, is between announcement and launch."""
@@ -463,28 +459,19 @@ def _start_timer(seconds: float, function: Callable[..., None], *arguments: Any)
     return timer
 
 
-def _signal_again(lane: Lane, number: int) -> None:
-    """A thread: the handler asks to leave the wait, until that is answered or the launch is made.
+def _signal_again(number: int, lane: Lane, deferred: BaseException | None) -> None:
+    """A thread: unless that was raised meanwhile, or the handler is gone, which saves the process.
 
     To know where the main thread is would take a look at its frames, which may crash the process.
     """
-    wait_s, most_s = AGAIN_S
-    while lane.deferred is not None:
-        _signal_main(number)
-        time.sleep(wait_s)
-        wait_s = min(2 * wait_s, most_s)
-
-
-def _signal_main(number: int) -> None:
-    """A thread: once more, unless its handler is gone; without one it would end the process."""
     with _signals:
-        if callable(signal.getsignal(number)):
-            signal.pthread_kill(threading.main_thread().ident or 0, number)
+        if lane.deferred is deferred and callable(signal.getsignal(number)):
+            signal.pthread_kill(lane.ident, number)
 
 
 def _say(to: socket.socket, method: str, *arguments: Any) -> None:
     with contextlib.suppress(OSError):  # the referee is gone
-        to.send(pack(b"J", [method, *arguments]))
+        to.send(pack(method, *arguments))
 
 
 def _task_of(thread: threading.Thread) -> str:
