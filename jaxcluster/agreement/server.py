@@ -23,6 +23,8 @@ from jaxcluster.agreement.referee import Referee
 from jaxcluster.agreement.refusals import Place, Program, Refusal
 
 TICK_S = 0.05  # that other ranks have to announce theirs, once a refusal is certain
+
+
 class Peer:
     """One thread of a rank, connected directly or through a relay."""
 
