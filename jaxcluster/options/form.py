@@ -7,10 +7,36 @@ from __future__ import annotations
 
 import json
 from importlib.metadata import entry_points
-from typing import Any
+from typing import TypedDict
 
 from jaxcluster.options.known import GROUP, OF_ALL, OURS, collect
 from jaxcluster.options.table import OPTIONS, PLATFORMS, Field, Option
+
+
+class FormField(TypedDict):
+    """An option that has a field in the form; ``options/table.py`` declares it.
+
+    Attributes:
+      kind: what its values are: "text", "count", "switch"...
+      launchers: those with which it is asked for; all if there is none.
+      empty: what is seen in it while it is empty.
+    """
+
+    key: str
+    flag: str
+    kind: str
+    launchers: list[str]
+    label: str
+    help: str
+    empty: str
+
+
+class Form(TypedDict):
+    """What the form of a start is made of."""
+
+    launchers: list[str]
+    platforms: list[str]
+    fields: list[FormField]
 
 
 def text() -> str:
@@ -24,7 +50,11 @@ def text() -> str:
         rows += [one for one in of_it if name in _askers(one) and one not in rows]
     rows += [ours.by_name[one.name] for one in OF_ALL]
     fields = [_shown(option, option.field) for option in rows if option.field is not None]
-    form = {"launchers": ["auto", *ours.launchers], "platforms": PLATFORMS, "fields": fields}
+    form: Form = {
+        "launchers": ["auto", *ours.launchers],
+        "platforms": list(PLATFORMS),
+        "fields": fields,
+    }
     return json.dumps(form, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -33,7 +63,7 @@ def _askers(option: Option) -> tuple[str, ...]:
     return () if option.field is None else option.field.launchers or option.launchers
 
 
-def _shown(option: Option, field: Field) -> dict[str, Any]:
+def _shown(option: Option, field: Field) -> FormField:
     """An option's field: its kind is what its values are; no launchers stand for all."""
     first, *rest = option.dest.split("_")
     help = field.help or option.help[:1].upper() + option.help[1:]
@@ -41,7 +71,7 @@ def _shown(option: Option, field: Field) -> dict[str, Any]:
         "key": first + "".join(part.capitalize() for part in rest),
         "flag": option.shown,
         "kind": option.kind.name,
-        "launchers": _askers(option),
+        "launchers": list(_askers(option)),
         "label": field.label.replace("'", "’"),  # noqa: RUF001
         "help": help.replace("'", "’"),  # noqa: RUF001
         "empty": field.empty or "automatic",
