@@ -7,11 +7,9 @@ is an ipyparallel engine now and runs cells).
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import json
 import os
-import re
 import sys
 import time
 import warnings
@@ -45,7 +43,6 @@ from jaxcluster.wire.ops import agreement, arrays, cells, saving, start, status,
 
 CONNECTION_FILE_TIMEOUT_S = 60.0
 WAYS_S = 5.0  # for other ranks' listeners to answer
-ACTIONS = {"": "default", "a": "always", "d": "default", "e": "error", "i": "ignore"}
 REGISTRATION_TIMEOUT_S = 60.0  # ipyparallel's 5 s are short on a busy machine
 
 
@@ -273,19 +270,11 @@ def apply_warnings() -> None:
     if options:
         os.environ["PYTHONWARNINGS"] = options  # for what cells start
     for option in filter(None, options.split(",")):
-        parts = [*map(str.strip, option.split(":")), "", "", "", ""]
-        action, message, category, module, line = parts[:5]
-        kind = getattr(builtins, category or "Warning", None)
-        if not isinstance(kind, type) or not issubclass(kind, Warning):
-            continue
-        with contextlib.suppress(AssertionError, ValueError):
-            warnings.filterwarnings(
-                ACTIONS.get(action, action),  # type: ignore[arg-type]
-                re.escape(message),
-                kind,
-                re.escape(module or "__main__") + r"\Z",
-                int(line or 0),
-            )
+        parts = [*option.split(":"), "", "", "", ""][:5]
+        parts[3] = parts[3].strip() or "__main__"
+        made: Any = warnings  # it has the words of these options in private functions
+        with contextlib.suppress(made._OptionError):
+            made._setoption(":".join(parts))
 
 
 def main() -> None:

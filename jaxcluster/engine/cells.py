@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from IPython.core.error import StdinNotImplementedError
-
 from jaxcluster import wire
 from jaxcluster.agreement.cellqueue import AT_WORK, FAILED_IN_XLA, STUCK
 from jaxcluster.agreement.client import Agreement, Divergence, Stopped
@@ -375,29 +373,37 @@ class CellRunner:
         """
         if running.interrupted:  # before it began
             raise KeyboardInterrupt
-        shell, cell = self.shell, running.cell
+        cell, attempt = running.cell, functools.partial(self._attempt, running)
         if cell.profile:
-            try:
-                profiling.begin(cell, self.rank)
-            except (OSError, RuntimeError) as error:
-                running.error = self._plain(error)
-                return None
-            running.is_profiled = True
-        if cell.message is not None:
-            self.context.run(self._deliver, running, cell.message)
-            return None
-        if cell.post_mortem:
-            try:
-                self.context.run(debugging.post_mortem, self.last_error)
-            except StdinNotImplementedError as error:  # nobody can be asked
-                running.error = self._plain(error)
-            return None
-        if cell.script is not None:
-            self._run_script(running, cell.script)
-            return None
-        shell.execution_count = cell.execution_count
+            attempt(profiling.begin, cell, self.rank)
+            running.is_profiled = running.error is None
+        if running.error is not None:
+            pass
+        elif cell.message is not None:
+            attempt(self.deliver, running.request, cell.message)
+        elif cell.post_mortem:
+            attempt(debugging.post_mortem, self.last_error)
+        elif cell.script is not None:
+            names, numbers = self.shell.user_ns, self.cell_numbers
+            attempt(mainscript.run, cell.script, cell.source, names, numbers)
+        else:
+            return self._run_source(running)
+        return None
+
+    def _attempt(self, running: Running, run: Callable[..., None], *args: Any) -> None:
+        """Run what stands in place of a cell's source; an error in that is the cell's."""
+        try:
+            self.context.run(run, *args)
+        except BaseException as error:
+            running.raised = error
+            running.error = self._plain(error)
+            if isinstance(error, SystemExit):  # of a script
+                running.error.traceback[:] = [f"It ended with exit status {error.code}."]
+
+    def _run_source(self, running: Running) -> Coroutine[Any, Any, None] | None:
+        shell, source = self.shell, running.cell.source
+        shell.execution_count = running.cell.execution_count
         kernel_private.set_last_traceback(shell, None)
-        source = cell.source
         if _has_await(source):  # else run_cell alone transforms it
             transformed, problem = source, None
             try:
@@ -411,30 +417,6 @@ class CellRunner:
         result = self.context.run(shell.run_cell, source, store_history=True)
         self._take_result(running, result)
         return None
-
-    def _run_script(self, running: Running, script: wire.Script) -> None:
-        """A script in place of a cell: no IPython stands between Python and its code."""
-        try:
-            self.context.run(
-                mainscript.run,
-                script,
-                running.cell.source,
-                self.shell.user_ns,
-                self.cell_numbers,
-            )
-        except BaseException as error:
-            running.raised = error
-            running.error = self._plain(error)
-            if isinstance(error, SystemExit):
-                running.error.traceback[:] = [f"It ended with exit status {error.code}."]
-
-    def _deliver(self, running: Running, message: wire.CommMessage) -> None:
-        """What a page has said on a comm; an error in that is the cell's."""
-        try:
-            self.deliver(running.request, message)
-        except Exception as error:
-            running.raised = error
-            running.error = self._plain(error)
 
     def home(self) -> Home | None:
         """The cell to which a comm belongs that is opened now; of a thread's, the last one."""

@@ -106,7 +106,6 @@ class ControlChannel:
         self._retry_s = RETRY_S[0]
         self._look_s = LOOK_S[0]
         self._look_at = 0.0
-        self._stream: _Stream | None = None
         # A finalizer or a signal's handler may print while this thread holds it.
         self._lock = threading.RLock()
         self._wake_read, self._wake_write = os.pipe()
@@ -150,18 +149,15 @@ class ControlChannel:
     # ------------------------------------------------------------------ sending
 
     def post(self, ident: bytes, envelope: bytes, buffers: Sequence[Buffer] = ()) -> None:
-        """Send a message, after whatever text is still gathered. Any thread."""
-        try:
-            with self._lock:
-                self._gather()
-                self._waiting.setdefault(ident, deque()).append((envelope, buffers))
-        finally:  # also where a signal's handler has raised: text may have been gathered
-            self._wake()
+        """Send a message, after what waits already. Any thread."""
+        with self._lock:
+            self._waiting.setdefault(ident, deque()).append((envelope, buffers))
+        self._wake()
 
     def stream(self, request: Request[Any], rank: int, seq: int, name: str, text: str) -> None:
         """Queue printed text; what follows within 20 ms shares its message. Any thread."""
-        full = self._stream_text(request, rank, seq, name, text)
-        if full and threading.get_ident() != self._thread_id:  # which sends it
+        self._add_text(request, rank, seq, name, text)
+        if self.is_behind(request.ident) and threading.get_ident() != self._thread_id:
             # Not with the lock: an interrupt may break off the wait, and nothing else.
             deadline = time.monotonic() + FULL_S
             while self.is_behind(request.ident) and time.monotonic() < deadline:
@@ -171,36 +167,17 @@ class ControlChannel:
         """Whether a notebook takes less than it is sent, or the thread has not got to it."""
         return len(self._waiting.get(ident, ())) >= FULL_MESSAGES
 
-    def _stream_text(
-        self, request: Request[Any], rank: int, seq: int, name: str, text: str
-    ) -> bool:
-        """Whether the socket is behind, so that whoever prints is to wait."""
+    def _add_text(self, request: Request[Any], rank: int, seq: int, name: str, text: str) -> None:
         with self._lock:
-            waiting = self._stream
-            matches = waiting is not None and waiting.matches(request, seq, name)
-            # Looked at again: a signal's handler that prints may have sent it off.
-            if waiting is not None and matches and self._stream is waiting:
-                waiting.parts.append(text)
-                waiting.size += len(text)
-                if waiting.size <= STREAM_MAX_CHARS:
-                    return False  # the thread is awake already and looks again within 20 ms
-                self._gather()
-            else:
-                self._gather()
-                self._stream = _Stream(
-                    request, rank, seq, name, [text], len(text), time.monotonic()
-                )
-            full = self.is_behind(request.ident)
+            waiting = self._waiting.setdefault(request.ident, deque())
+            last = waiting[-1][0] if waiting else b""
+            if isinstance(last, _Stream) and last.matches(request, seq, name):
+                last.parts.append(text)
+                last.size += len(text)
+                return  # the thread is awake already and looks again within 20 ms
+            made = _Stream(request, rank, seq, name, [text], len(text), time.monotonic())
+            waiting.append((made, ()))
         self._wake()
-        return full
-
-    def _gather(self) -> None:
-        if (text := self._stream) is not None:
-            waiting = self._waiting.setdefault(text.request.ident, deque())
-            message: tuple[_Stream, Sequence[Buffer]] = text, ()
-            # No call stands between these two, so that no signal's handler can raise there.
-            self._stream = None
-            waiting.append(message)
 
     def _wake(self) -> None:
         if not self._woken:
@@ -258,12 +235,8 @@ class ControlChannel:
             self._look_at = now + LOOK_S[1]  # where it raises
             self._look_s = LOOK_S[0] if self.on_tick() else min(1.5 * self._look_s, LOOK_S[1])
             self._look_at = now + self._look_s
-        with self._lock:
-            waiting = self._stream
-            if waiting is not None and now - waiting.since >= STREAM_PERIOD_S:
-                self._gather()
         if self._waiting:
-            self._send_out(socket)
+            self._send_out(socket, now)
             if sockets.has_come(socket):  # to send has taken the news of it from the descriptor
                 self._wake()
 
@@ -271,25 +244,30 @@ class ControlChannel:
         """How long nothing is to be done unless something comes; None: for ever."""
         if self._waiting:
             return self._retry_s
-        if self._stream is not None:
-            return STREAM_PERIOD_S
         return max(0.0, self._look_at - time.monotonic()) if self.ticking else None
 
-    def _send_out(self, socket: zmq.Socket[bytes]) -> None:
+    def _send_out(self, socket: zmq.Socket[bytes], now: float) -> None:
         """Send what there is; what a notebook has no room for waits, and nobody else with it."""
-        moved = False
+        moved = is_full = False
         for ident, waiting in list(self._waiting.items()):
             while waiting:
-                made, buffers = message = waiting.popleft()  # one that can't be sent is tried once
+                with self._lock:
+                    made, buffers = message = waiting[0]
+                    is_text = isinstance(made, _Stream) and len(waiting) == 1
+                    if is_text and now - made.since < STREAM_PERIOD_S:  # type: ignore[union-attr]
+                        break
+                    waiting.popleft()  # one that can't be sent is tried once
                 envelope = made.envelope() if isinstance(made, _Stream) else made
                 if not self._is_sent(socket, ident, envelope, buffers):
                     waiting.appendleft(message)
+                    is_full = True
                     break
                 moved = True
             with self._lock:
                 if not waiting:
                     del self._waiting[ident]
-        self._retry_s = RETRY_S[0] if moved else min(2 * self._retry_s, RETRY_S[1])
+        soon_s = RETRY_S[0] if moved else min(2 * self._retry_s, RETRY_S[1])
+        self._retry_s = soon_s if is_full else STREAM_PERIOD_S
 
     def _is_sent(
         self, socket: zmq.Socket[bytes], ident: bytes, envelope: bytes, buffers: Sequence[Buffer]
@@ -379,10 +357,12 @@ class _Stream:
     made: bytes = b""
 
     def matches(self, request: Request[Any], seq: int, name: str) -> bool:
-        return self.request is request and self.seq == seq and self.name == name
+        """Whether it takes more text of this stream."""
+        is_same = self.request is request and self.seq == seq and self.name == name
+        return is_same and not self.made and self.size <= STREAM_MAX_CHARS
 
     def envelope(self) -> bytes:
-        """Once it is in no ``_stream`` any more. Made once: it may have to be sent often."""
+        """Made once: it may have to be sent often."""
         if not self.made:
             content = {"name": self.name, "text": "".join(self.parts)}
             output = wire.RankOutput(self.rank, self.seq, "stream", content)

@@ -68,7 +68,7 @@ _WAYS_IN: set[CodeType] = {call.__code__, wait_for.__code__}
 # What holds a lock of ours; ``comms`` adds its own.
 WHOLE: set[CodeType] = {
     ControlChannel.post.__code__,
-    ControlChannel._stream_text.__code__,
+    ControlChannel._add_text.__code__,
 }
 
 

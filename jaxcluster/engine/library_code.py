@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.util
 import os
@@ -10,7 +9,6 @@ import re
 import sys
 import sysconfig
 from itertools import pairwise
-from pathlib import Path
 from types import CodeType
 
 JAX = ("jax", "jaxlib")
@@ -70,40 +68,18 @@ def is_folded_file(file: str) -> bool:
 def is_library_file(file: str) -> bool:
     """Whether a file is installed, or code was made at run time, and not of the user's own making.
 
-    Of a cell it does not know. Packages that other folders of installed ones hold (the user's own,
-    Debian's, another environment's by a .pth file) are installed too.
+    Of a cell it does not know.
     """
     is_library = not os.path.isabs(file) or file.startswith(_library_folders())
     return is_library or installed_name(file) is not None
 
 
-@functools.lru_cache(4096)
 def installed_name(file: str) -> str | None:
-    """The package that a file belongs to, where that is installed: None where it is not.
-
-    Installed is what lies in a ``site-packages``, and what ``pip install --target`` has put into
-    any folder of ``sys.path``: each package's record there names it.
-    """
+    """The package that a file belongs to, where that is installed: None where it is not."""
     for above, name in pairwise(file.split(os.sep)):
         if above in INSTALLED:
             return name.removesuffix(".py")
-    for folder in filter(os.path.isabs, sys.path):
-        if file.startswith(_as_folder(folder)):
-            top = file[len(_as_folder(folder)) :].partition(os.sep)[0]
-            if top in _recorded(folder):
-                return top.removesuffix(".py")
     return None
-
-
-@functools.cache
-def _recorded(folder: str) -> frozenset[str]:
-    """The files and folders in a folder that belong to packages which were installed into it."""
-    found = set()
-    for record in Path(folder).glob("*.dist-info/RECORD"):
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            rows = record.read_text("utf-8").splitlines()
-            found |= {row.partition(",")[0].partition("/")[0] for row in rows}
-    return frozenset(found)
 
 
 @functools.lru_cache(4096)

@@ -1,4 +1,4 @@
-"""Magics leave the cell's lines their numbers, also those of the body of one that runs Python.
+"""``%%time``, ``%%timeit`` and ``%%capture`` leave the lines of their bodies the cell's numbers.
 
 IPython compiles such a body by itself, counts its lines from 1, and gives it a name that all of
 them share: nothing said in which cell, and on which line, it failed or launched something.
@@ -10,11 +10,9 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
-from jaxcluster.host import kernel_private
-
 # The names under which IPython compiles what these run; ``capture`` runs it as a cell.
 _TIMED = ("<timed exec>", "<timed eval>")
-_NAMES = {"time": _TIMED, "timeit": ("<magic-timeit>",), "prun": ("<string>",), "capture": ()}
+_NAMES = {"time": _TIMED, "timeit": ("<magic-timeit>",), "capture": ()}
 
 
 def install(shell: Any, cells: Mapping[str, int]) -> None:
@@ -23,7 +21,6 @@ def install(shell: Any, cells: Mapping[str, int]) -> None:
     Args:
       cells: the numbers of cells by these names.
     """
-    kernel_private.keep_lines(shell)
     bodies = _Bodies(shell)
 
     class Compiler(type(shell.compile)):  # type: ignore[misc]
@@ -47,8 +44,6 @@ class _Bodies:
     def _run_cell_magic(self, magic: str, line: str, cell: str) -> Any:
         if magic not in _NAMES:
             return self._run(magic, line, cell)
-        if magic == "prun":  # IPython loads it with its first use
-            kernel_private.compile_profiled(self._shell, lambda: self.name_of("<string>"))
         before = self._name, self._names
         self._depth += 1
         try:
@@ -61,13 +56,13 @@ class _Bodies:
             self._depth -= 1
             self._name, self._names = before
 
-    def name_of(self, filename: str, source: ast.AST | None = None) -> str:
+    def name_of(self, filename: str, source: ast.AST) -> str:
         """The name for what IPython would compile under ``filename``: its own, if it is a body."""
         if filename not in self._names:
             return filename
         if filename not in _TIMED:
             self._names = ()  # what a line magic of the body compiles is no body
-        elif source is not None and _last_line(source) <= self._depth:
+        elif _last_line(source) <= self._depth:
             return filename  # it has one line
         return self._name
 

@@ -131,25 +131,15 @@ class LogTail:
         self.path = path
         self._offset = 0
         self._partial = b""
-        self._in_old_line = False
         self._after_gloo = False
         self._lock = threading.Lock()  # the control thread and the main thread both read
 
     def reset(self) -> None:
-        """Begin here. The rest of chatter that is half written now is chatter, too."""
+        """Begin here."""
         with self._lock:
-            self._offset = self._size()
-            self._partial = b""
-            self._in_old_line = False
-            if self._offset:
-                with open(self.path, "rb") as log:
-                    log.seek(max(0, self._offset - 1000))
-                    end = log.read().decode(errors="replace")
-                line = end.rpartition("\n")[2]
-                self._in_old_line = bool(line) and _begins_chatter(line)
-                self._after_gloo = GLOO.search(end) is not None
+            self._offset, self._partial = self._size(0), b""
 
-    def _size(self, unknown: int = 0) -> int:
+    def _size(self, unknown: int) -> int:
         try:
             return os.stat(self.path).st_size
         except OSError:
@@ -163,38 +153,27 @@ class LogTail:
             is told alone.
         """
         with self._lock:
-            return self._read(last)
-
-    def _read(self, last: bool) -> str:
-        size = self._size(self._offset)
-        self._offset = min(self._offset, size)  # somebody has emptied it
-        shown = []
-        if last and (too_many := size - self._offset - LAST_NBYTES) > 0:
-            shown.append(self._take(b"", last=True))
-            shown.append(f"\n[... {too_many:,} bytes, only in this rank's log ...]\n")
-            self._offset += too_many
-            self._in_old_line = False
-        end = size if last else min(size, self._offset + READ_NBYTES)
-        if self._offset < end:
-            with open(self.path, "rb") as log:
-                log.seek(self._offset)
-                while data := log.read(min(READ_NBYTES, end - self._offset)):
-                    self._offset += len(data)
-                    shown.append(self._take(data))
-        if last:
-            shown.append(self._take(b"", last=True))
-        return "".join(shown)
+            size = self._size(self._offset)
+            self._offset = min(self._offset, size)  # somebody has emptied it
+            shown = []
+            if last and (too_many := size - self._offset - LAST_NBYTES) > 0:
+                shown.append(self._take(b"", last=True))
+                shown.append(f"\n[... {too_many:,} bytes, only in this rank's log ...]\n")
+                self._offset += too_many
+            end = size if last else min(size, self._offset + READ_NBYTES)
+            if self._offset < end:
+                with open(self.path, "rb") as log:
+                    log.seek(self._offset)
+                    shown.append(self._take(log.read(end - self._offset)))
+                self._offset = end
+            return "".join(shown) + (self._take(b"", last=True) if last else "")
 
     def _take(self, data: bytes, last: bool = False) -> str:
-        if self._in_old_line:
-            _, newline, data = data.partition(b"\n")
-            self._in_old_line = not newline
+        """Whole lines, or so much of one that it need not wait for its end."""
         self._partial += data
-        if not self._partial:
-            return ""
-        end = len(self._partial) if last else self._partial.rfind(b"\n") + 1
-        if not end and len(self._partial) > READ_NBYTES:
-            end = len(self._partial)
+        is_long = len(self._partial) > READ_NBYTES
+        end = self._partial.rfind(b"\n") + 1 or (len(self._partial) if is_long else 0)
+        end = len(self._partial) if last else end
         whole, self._partial = self._partial[:end], self._partial[end:]
         lines = whole.decode(errors="replace").splitlines(keepends=True)
         return "".join(line for line in lines if not self._is_chatter(line))
@@ -207,11 +186,6 @@ class LogTail:
             return True
         self._after_gloo = False
         return CHATTER.match(line) is not None
-
-
-def _begins_chatter(half: str) -> bool:
-    """Whether half a line is the transport's. Anybody else's goes on in the next cell's output."""
-    return bool(GLOO.search(half) or CHATTER.match(half)) or "[Gloo] Rank".startswith(half)
 
 
 def capture_displays(shell: Any, emit: Emit, tell: Tell, active: Callable[[], bool]) -> None:

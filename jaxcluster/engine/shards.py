@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from jaxcluster import wire
-from jaxcluster.engine import replicas
 from jaxcluster.engine.arrays import (
     base_array,
     bounds,
@@ -34,8 +33,8 @@ from jaxcluster.engine.arrays import (
     wait_ready,
 )
 from jaxcluster.engine.control import Request
+from jaxcluster.engine.given import LOOK_NBYTES, Room, hashes
 from jaxcluster.engine.inspection import rss_nbytes
-from jaxcluster.engine.replicas import LOOK_NBYTES
 from jaxcluster.engine.values import BadName, Values
 from jaxcluster.host.free_space import free_memory
 from jaxcluster.wire.ops.arrays import (
@@ -81,7 +80,7 @@ class ArrayViews:
             return replace(report, note=self._nothing(found, body))
         report = fold(report, leaves, with_paths=body.paths)
         arrays = ((number, leaf) for number, (_, leaf) in enumerate(leaves) if is_living(leaf))
-        return replace(report, copies=replicas.hashes(arrays, replicas.Room(LOOK_NBYTES)))
+        return replace(report, copies=hashes(arrays, Room(LOOK_NBYTES)))
 
     def _nothing(self, found: Any, body: Arrays) -> str:
         if body.path:

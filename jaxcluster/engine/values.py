@@ -32,8 +32,8 @@ from jaxcluster.engine.arrays import (
     wait_ready,
 )
 from jaxcluster.engine.control import Request
+from jaxcluster.engine.given import LOOK_NBYTES, Room, hashes
 from jaxcluster.engine.names import LostNames, is_users
-from jaxcluster.engine.replicas import LOOK_NBYTES, Room, hashes
 from jaxcluster.wire.ops.values import (
     FILES,
     Assign,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jaxcluster.host import kernel_private
 from jaxcluster.model import rewrite
 
 
@@ -41,11 +40,7 @@ class Page:
         Raises:
           CellSyntaxError: it has one.
         """
-        end = kernel_private.keep_lines(self.shell)
-        try:
-            rewrite.check_syntax(self.shell, source)
-        finally:
-            end()
+        rewrite.check_syntax(self.shell, source)
 
     @property
     def cell_id(self) -> str:

@@ -82,17 +82,6 @@ def test_an_idle_rank_that_is_killed_by_a_fault_says_where_it_was(start: Start) 
         cluster.run("1", show=False)
 
 
-@pytest.mark.parametrize(
-    "off", ["import faulthandler; faulthandler.disable()", "os.close(2); os.close(1)"]
-)
-def test_what_an_earlier_cell_switched_off_is_on_again(start: Start, off: str) -> None:
-    cluster = start(2, devices_per_process=1)
-    cluster.run(SETUP)
-    cluster.run(off)
-    with pytest.raises(RankDied, match=rf"\(aborted\){place(cluster, 1)} at cell \[9\] line 1"):
-        cluster.run("if rank == 1: os.abort()", execution_count=9, show=False)
-
-
 def test_a_users_own_file_for_crashes_is_left_alone(start: Start, tmp_path: object) -> None:
     cluster = start(2, devices_per_process=1)
     own = f"{tmp_path}/crash-"

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import re
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from comm.base_comm import BaseComm
 from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelbase import Kernel
 from ipykernel.zmqshell import ZMQInteractiveShell
-from IPython.core import inputtransformer2
-from IPython.core.inputtransformer2 import TransformerManager
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.extensions.deduperreload.deduperreload import DeduperReloader
 
@@ -65,30 +61,3 @@ def test_what_is_set_is_where_ipykernel_looks() -> None:
     assert kernel_private.shell_ident(kernel) == b"x"
     kernel_private.mark_closed(shell)
     assert shell._closed is True
-
-
-PLAIN = (
-    "# %%spmd --ranks 0\nx = a % 2 != b", "def f():\n    return [\n        1,\n    ]", "x: int = 1",
-    "s = 'a%b'", "f(a,\n  b)\n", "\n\n  y = 1",
-)  # fmt: skip
-OWN = (
-    "%time f()", "\n  !ls", "if x:\n    %m a", "x = %pwd", "x =\\\n !ls", "f?", "?f", "a\r%m",
-    "/f 1", ",f a b", ";f a b", "a = b = %m", "x = (1,\n  2)\n%m", "x\t=\t!ls",
-)  # fmt: skip
-
-
-def test_tokens_are_read_only_where_there_may_be_ipythons_own_syntax(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    shell: Any = SimpleNamespace(input_transformer_manager=TransformerManager())
-    transform = shell.input_transformer_manager.transform_cell
-    as_ever = [transform(source) for source in (*PLAIN, *OWN)]
-    end = kernel_private.keep_lines(shell)
-    kept = [transform(source) for source in (*PLAIN, *OWN)]
-    assert [re.sub(r"\n+", "\n", made) for made in kept] == as_ever
-    monkeypatch.setattr(inputtransformer2, "make_tokens_by_line", None)
-    assert list(map(transform, PLAIN)) == as_ever[: len(PLAIN)]
-    shell.input_transformer_manager.token_transformers.append(SimpleNamespace)  # the user's
-    with pytest.raises(TypeError):
-        transform(PLAIN[0])
-    end()

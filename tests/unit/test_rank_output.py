@@ -57,16 +57,6 @@ def test_an_unfinished_line_waits_for_its_end(log: Log) -> None:
     assert log.tail.read(last=True) == "and "
 
 
-@pytest.mark.parametrize("half", [4, 12, 21])
-def test_the_rest_of_chatter_from_before_is_not_the_cells(tmp_path: Path, half: int) -> None:
-    line = "[Gloo] Rank 0 is connected to 3 peer ranks\n"
-    log = Log(tmp_path / "log")
-    log.write(line[:half])
-    log.tail.reset()
-    log.write(f"{line[half:]}mine\n")
-    assert log.tail.read() == "mine\n"
-
-
 def test_a_flood_is_shown_in_pieces_and_of_its_rest_the_end(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,14 +186,6 @@ def test_the_control_thread_reads_no_log_for_a_notebook_that_is_behind(log: Log)
     assert sent == []
     output.show_rest()
     assert sent == ["from C\n"]
-
-
-def test_a_character_is_never_cut_in_two(log: Log) -> None:
-    data = "déjà vu\n".encode()
-    log.write(data[:2])
-    assert log.tail.read() == ""
-    log.write(data[2:])
-    assert log.tail.read() == "déjà vu\n"
 
 
 def test_bytes_that_are_no_text_are_shown_as_such(log: Log) -> None:

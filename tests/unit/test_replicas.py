@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxcluster.engine import replicas as noted
-from jaxcluster.engine.replicas import Room
+from jaxcluster.engine import given as noted
+from jaxcluster.engine.given import Room
 from jaxcluster.model import replicas
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import gc
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType
 
 import pytest
 from helpers import python
 
-import jaxcluster.agreement
-import jaxcluster.engine
 from jaxcluster.engine.stacks import frames_of, stack_of
 
 
@@ -195,37 +191,3 @@ def test_stacks_of_a_thread_that_traces_with_jax() -> None:
     """The crash that was seen: read by ``f_back``, this ends in a segmentation fault (3.11)."""
     done = python("-c", JAX_STRESS)
     assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr[-2000:]
-
-
-# --------------------------------------------------------------------------- the law
-
-# Walks by the thread itself: of its own frames, or of those that a signal handler is given.
-OWN_WALKS = {
-    "client.py",
-    "clientcode.py",
-    "debugging.py",
-    "interrupts.py",
-    "options.py",
-    "places.py",
-}
-FORBIDDEN = {
-    "extract_stack",
-    "walk_stack",
-    "format_stack",
-    "print_stack",
-    "dump_traceback",
-    "_current_exceptions",
-}
-
-
-def test_no_other_module_of_a_rank_looks_at_the_frames_of_threads() -> None:
-    rooms = [Path(room.__path__[0]) for room in (jaxcluster.engine, jaxcluster.agreement)]
-    for path in (path for room in rooms for path in room.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            name = getattr(node, "attr", None) or getattr(node, "name", None)
-            where = f"{path.name}:{getattr(node, 'lineno', 0)}"
-            assert name not in FORBIDDEN, where
-            if name == "_current_frames":
-                assert path.name == "stacks.py", where
-            if name == "f_back":
-                assert path.name in OWN_WALKS, where

@@ -6,7 +6,6 @@ import importlib.util
 import json
 from pathlib import Path
 
-import pytest
 from helpers import python
 
 from jaxcluster import wire
@@ -53,19 +52,6 @@ def test_jax_its_debugger_and_ours_are_folded_and_no_library_else() -> None:
         "/home/me/.local/lib/python3.11/site-packages/optax/__init__.py"
     )
     assert library_code.is_library_file("/usr/lib/python3/dist-packages/yaml/__init__.py")
-
-
-def test_what_pip_has_put_into_a_folder_of_the_users_is_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """``pip install --target``, and a PYTHONPATH that leads there."""
-    record = tmp_path / "tqdm-4.0.dist-info" / "RECORD"
-    record.parent.mkdir()
-    record.write_text("tqdm/__init__.py,sha256=x,3\none.py,,\ntqdm-4.0.dist-info/RECORD,,\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    for file, name in {"tqdm/_monitor.py": "tqdm", "one.py": "one", "mine/tqdm/x.py": None}.items():
-        assert library_code.installed_name(str(tmp_path / file)) == name
-        assert library_code.is_library_file(str(tmp_path / file)) == (name is not None)
 
 
 TEXT = """

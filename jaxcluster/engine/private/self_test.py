@@ -57,12 +57,6 @@ def _saved_variables() -> bool:
     return registers and _has(tree_util, "_registry") and kinds.can_save()
 
 
-def _option_definitions() -> bool:
-    import jax
-
-    return _has(type(jax.config), "add_option")
-
-
 def _has(owner: Any, *names: str) -> bool:
     return all(hasattr(owner, name) for name in names)
 
@@ -97,10 +91,6 @@ PROBES: dict[str, tuple[str, Callable[[], bool]]] = {
     "transfers": (
         "device_put from process to process is refused on CPU, and not checked on GPU and TPU",
         transfers.can_announce,
-    ),
-    "option definitions": (
-        "a restart sets the options that modules added to jax.config to their defaults",
-        _option_definitions,
     ),
     "compiled programs": (
         "new processes compile all programs again",
