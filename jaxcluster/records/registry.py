@@ -155,7 +155,7 @@ def parse(folder: Path) -> ClusterRecord | None:
     """The record in a folder, if it is that folder's, and one that this version can read."""
     try:
         body = json.loads((folder / "cluster.json").read_bytes())
-        record = wire.parse_strictly(ClusterRecord, body)
+        record = wire.parse(ClusterRecord, body)
     except (OSError, ValueError, RecursionError):
         return None
     n = record.spec.num_processes

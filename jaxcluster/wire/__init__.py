@@ -2,66 +2,21 @@
 
 Every message is one JSON object, an envelope, followed by any number of raw buffers:
 
-    {"v": 4, "op": "cell", "id": "7f3a...", "body": {...}}        a request
-    {"v": 4, "op": "reply", "id": "7f3a...", "body": {...}}       its one reply
-    {"v": 4, "op": "output", "id": "7f3a...", "body": {...}}      what comes before the reply
+    {"v": 5, "op": "cell", "id": "7f3a...", "body": {...}}        a request
+    {"v": 5, "op": "reply", "id": "7f3a...", "body": {...}}       its one reply
+    {"v": 5, "op": "output", "id": "7f3a...", "body": {...}}      what comes before the reply
 
-``body`` is one of the frozen dataclasses in ``messages`` and ``ops``, where each operation stands
-with its request and its reply. ``codec`` makes bytes of it and it of bytes. JSON only: nothing that
-arrives on these sockets is unpickled, except the values that a user pushes and pulls on purpose.
+``body`` is one of the frozen dataclasses in ``ops``, where each operation stands with its request
+and its reply. ``codec`` makes bytes of it and it of bytes. JSON only: nothing that arrives on
+these sockets is unpickled, except the values that a user pushes and pulls on purpose.
 """
 
 from jaxcluster.agreement.cellqueue import CellSpec, Skipped
 from jaxcluster.agreement.refusals import Refusal
-from jaxcluster.wire.codec import (
-    PROTOCOL_VERSION,
-    OtherVersion,
-    WrongFields,
-    clean,
-    decode,
-    encode,
-    encode_body,
-    envelope,
-    parse,
-    parse_strictly,
-    plain,
-    read,
-    shorten,
-    told,
-    type_name,
-)
+from jaxcluster.wire.codec import *
 from jaxcluster.wire.comms import VIEW_MIME, WIDGET, references, with_buffers, without_buffers
 from jaxcluster.wire.inbox import Inbox
-from jaxcluster.wire.messages import (
-    ArrayInfo,
-    CellReply,
-    CellRequest,
-    Closed,
-    ClusterSpec,
-    CommMessage,
-    CommPush,
-    Death,
-    DeviceInfo,
-    EngineFacts,
-    ErrorInfo,
-    Failure,
-    GpuUse,
-    InitializeReply,
-    InitializeRequest,
-    MemoryReport,
-    MeshInfo,
-    NameChanges,
-    NamedBytes,
-    Over,
-    Paused,
-    Question,
-    RankOutput,
-    RankReport,
-    RankResources,
-    RankState,
-    Script,
-    ShardCheck,
-    ShardInfo,
-    ValueReport,
-    VariableInfo,
-)
+from jaxcluster.wire.ops.arrays import *
+from jaxcluster.wire.ops.cells import *
+from jaxcluster.wire.ops.start import *
+from jaxcluster.wire.ops.status import *

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from jaxcluster.wire.codec import parse
+from jaxcluster.wire.codec import encode_body, parse
+from jaxcluster.wire.ops import Message
 from jaxcluster.wire.requests import Request
 
 # Why processes end that nothing has befallen.
 STOPPED, RESTARTED = "the cluster was stopped", "the cluster was restarted"
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(Message):
     """One process that it is to start.
 
     Attributes:
@@ -36,8 +35,7 @@ class Process:
     address: str = ""
 
 
-@dataclass(frozen=True)
-class Exit:
+class Exit(Message):
     """A process has ended.
 
     Attributes:
@@ -53,22 +51,19 @@ class Exit:
     why: str = ""
 
 
-@dataclass(frozen=True)
-class Stopping:
+class Stopping(Message):
     """Somebody else has asked it to end all, and why: the exits that follow are expected."""
 
     why: str
 
 
-@dataclass(frozen=True)
-class Relayed:
+class Relayed(Message):
     """Somebody else has had this passed on."""
 
     message: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Lost:
+class Lost(Message):
     """The agent has ended."""
 
 
@@ -78,7 +73,7 @@ _KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Exit, Stopping, Relay
 
 def line_of(event: Event) -> bytes:
     """As it goes to those that are connected."""
-    return json.dumps({"is": type(event).__name__, **vars(event)}).encode()
+    return encode_body({"is": type(event).__name__, **vars(event)})
 
 
 def event_in(line: bytes) -> Event:

@@ -39,9 +39,8 @@ VERSION_HINT = (
 class Event(Generic[R]):
     """What came from a rank: ``op`` is reply or one of ``EVENTS``.
 
-    ``body`` of a reply is an ``R``. The link itself says ``died``, with a ``Death``, and, with a
-    ``Failure``, ``mismatch`` of a rank that speaks another protocol version: it lives, and can't be
-    understood.
+    ``body`` of a reply is an ``R``. The link itself says ``died``, with a ``Death``, and
+    ``mismatch``, with a ``Failure``: the rank lives, and speaks another protocol version.
     """
 
     rank: int
@@ -76,18 +75,15 @@ class Link(ABC):
 
     Attributes:
       on_push: called on the link's thread with what a rank sends unasked.
-      on_variables: the same with what it tells of its variables (``engine.change_notices``).
     """
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self.ranks = sorted(ranks)
         self.on_push: Callable[[Event[Any]], None] | None = None
-        self.on_variables: Callable[[Event[Any]], None] | None = None
         self._ids = itertools.count(1)
         self._prefix = os.urandom(4).hex()
         self._waiting: dict[str, tuple[int, Sink, type[Operation[Any]]]] = {}
-        self._dead: dict[int, wire.Death] = {}
-        self._foreign: dict[int, wire.Failure] = {}
+        self._gone: dict[int, tuple[str, wire.Death | wire.Failure]] = {}  # not asked any more
         self._lock = threading.Lock()
 
     @abstractmethod
@@ -121,11 +117,8 @@ class Link(ABC):
         with self._lock:
             for rank, request in each.items():
                 ids.append(name := f"{self._prefix}-{next(self._ids)}")
-                if rank in self._dead:
-                    sink.put(Event(rank, "died", name, self._dead[rank]))
-                    continue
-                if rank in self._foreign:
-                    sink.put(Event(rank, "mismatch", name, self._foreign[rank]))
+                if rank in self._gone:
+                    sink.put(Event(rank, self._gone[rank][0], name, self._gone[rank][1]))
                     continue
                 self._waiting[name] = (rank, sink, type(request))
                 if id(request) not in encoded:
@@ -185,33 +178,20 @@ class Link(ABC):
 
     def mark_dead(self, rank: int, death: wire.Death) -> None:
         """Answer all that waits for ``rank``, now and later, with a ``died`` event."""
-        with self._lock:
-            self._dead[rank] = death
-            self._answer_all(rank, "died", death)
-
-    @property
-    def dead(self) -> dict[int, wire.Death]:
-        """The ranks that were called dead, also those that were ended as was wanted; and why."""
-        return dict(self._dead)
-
-    def _mark_foreign(self, rank: int, message: str) -> None:
-        """Answer all that waits for a rank of another version, now and later, with that."""
-        failure = _mismatch(message)
-        with self._lock:
-            self._foreign[rank] = failure
-            self._answer_all(rank, "mismatch", failure)
+        self._answer_all(rank, "died", death)
 
     def _answer_all(self, rank: int, op: str, body: wire.Death | wire.Failure) -> None:
-        """With the lock held."""
-        for id in [id for id, (r, *_) in self._waiting.items() if r == rank]:
-            self._waiting.pop(id)[1].put(Event(rank, op, id, body))
+        with self._lock:
+            self._gone[rank] = op, body
+            for id in [id for id, (r, *_) in self._waiting.items() if r == rank]:
+                self._waiting.pop(id)[1].put(Event(rank, op, id, body))
 
     def _deliver(self, rank: int, frames: Sequence[zmq.Frame]) -> None:
         """Give what has come from a rank to whoever waits for it. On the link's thread."""
         try:
             envelope = wire.decode(frames[0].buffer)
         except wire.OtherVersion as error:
-            self._mark_foreign(rank, str(error))
+            self._answer_all(rank, "mismatch", _mismatch(str(error)))
             return
         except ValueError:  # nothing of ours: whoever waits goes on waiting
             return
@@ -231,11 +211,9 @@ class Link(ABC):
             op, body = "mismatch", _mismatch(str(error))
             self.forget([id])
         event: Event[Any] = Event(rank, op, id, body, buffers)
-        if op in ("push", "named", "spoiled"):
-            hear = self.on_push if op == "push" else self.on_variables
-            if hear is not None:
-                hear(event)
-        elif waiting is not None:
+        if op == "push" and self.on_push is not None:
+            self.on_push(event)
+        elif waiting is not None and op != "push":
             waiting[1].put(event)
 
 

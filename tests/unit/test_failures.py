@@ -110,8 +110,9 @@ def test_what_strict_json_can_carry_travels_as_it_is() -> None:
 
 def test_values_are_told_as_jupyter_tells_them() -> None:
     numpy = pytest.importorskip("numpy")
-    value = {"n": float("nan"), 1: b"\x89PNG", "s": numpy.float32(1.5), "a": numpy.arange(2)}
-    assert strict(value) == {"n": "nan", "1": "iVBORw==", "s": 1.5, "a": [0, 1]}
+    value = {1: b"\x89PNG", "s": numpy.float32(1.5), "a": numpy.arange(2)}
+    assert strict(value) == {"1": "iVBORw==", "s": 1.5, "a": [0, 1]}
+    assert wire.plain([float("nan")]) == ["nan"]
 
 
 def test_a_value_that_holds_itself_or_one_part_very_often_ends() -> None:

@@ -292,7 +292,6 @@ def test_the_death_of_a_rank_answers_all_that_waits_for_it(link: Link) -> None:
     answer = next_event(sink)  # the made-up rank would answer, but nobody asks it any more
     assert (answer.id, answer.op, answer.body) == (later, "died", wire.Death("killed by SIGKILL"))
     assert link.gather([1], Say("op"), timeout_s=ANSWER_S)[1].op == "died"
-    assert link.dead == {1: wire.Death("killed by SIGKILL")}
     assert link.gather([0, 1], Say("op"), timeout_s=ANSWER_S)[0].op == "reply"
 
 
@@ -397,13 +396,13 @@ def test_a_reply_with_other_fields_is_a_mismatch(link: Link) -> None:
         body: Any = None
 
     event = link.gather([1], Tell(), timeout_s=ANSWER_S)[1]
-    with pytest.raises(VersionMismatch, match="the reply to 'tell' is") as caught:
+    with pytest.raises(VersionMismatch, match=r"the reply to 'tell'.* got `array`") as caught:
         unwrap(event)
     assert "same jaxcluster" in caught.value.hint
 
 
 def test_a_refusal_with_other_fields_is_a_mismatch(link: Link) -> None:
-    with pytest.raises(VersionMismatch, match="the message 'error': Failure lacks 'ename'"):
+    with pytest.raises(VersionMismatch, match=r"'error': Object missing.* `ename`"):
         unwrap(link.gather([1], Say("refuse oddly"), timeout_s=ANSWER_S)[1])
 
 

@@ -10,7 +10,6 @@ import pkgutil
 import re
 import types
 import typing
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ MODULES = [
 ]
 MESSAGES = [
     value
-    for module in (wire.messages, *MODULES)
+    for module in MODULES
     for value in vars(module).values()
     if dataclasses.is_dataclass(value) and value.__module__ == module.__name__
 ]
@@ -72,24 +71,17 @@ def test_every_reply_comes_back_equal(operation: type[ops.Operation[Any]]) -> No
 
 
 @pytest.mark.parametrize(
-    ("body", "what"),
+    ("kind", "body", "what"),
     [
-        ({"names": ["x"], "spare": 2}, "Spanning has 'spare', which is not known"),
-        ({}, "Spanning lacks 'names'"),
-        ({"name": "x"}, "Spanning lacks 'names', has 'name', which is not known"),
-        ([1], "[1], and not of Spanning"),
+        (Spanning, {}, "missing required field `names`"),
+        (Spanning, {"names": 2}, "Expected `array`, got `int` - at `$.names`"),
+        (Spanning, [1], "Expected `object`, got `array`"),
+        (Described, {"arrays": [{}], "buffers": []}, "field `shape` - at `$.arrays[0]`"),
     ],
 )
-def test_a_message_with_other_fields_is_refused(body: Any, what: str) -> None:
-    with pytest.raises(wire.WrongFields, match=f"the request 'spanning'.* {re.escape(what)}"):
-        wire.read(Spanning, body, "request 'spanning'")
-
-
-def test_it_is_said_which_message_in_a_message_has_other_fields() -> None:
-    body = over_the_wire(example(Described))
-    del body["arrays"][1]["shape"]
-    with pytest.raises(wire.WrongFields, match="the reply to 'describe': ArrayInfo lacks 'shape'"):
-        wire.read(Described, body, "reply to 'describe'")
+def test_a_message_with_other_fields_is_refused(kind: Any, body: Any, what: str) -> None:
+    with pytest.raises(wire.WrongFields, match=f"the request 'x': .*{re.escape(what)}"):
+        wire.read(kind, body, "request 'x'")
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)
@@ -106,33 +98,6 @@ def test_what_is_absent_stays_absent() -> None:
     reply = wire.CellReply(rank=1, seq=2, status="ok", seconds=0.5)
     assert wire.parse(wire.CellReply, over_the_wire(reply)).error is None
     assert over_the_wire(None) is None
-
-
-def test_a_message_may_have_its_keys_in_any_order() -> None:
-    sent = example(wire.CellReply)
-    mixed = dict(reversed(over_the_wire(sent).items()))
-    assert wire.parse(wire.CellReply, mixed) == sent
-
-
-def test_a_message_is_made_without_a_change_to_what_came() -> None:
-    body = over_the_wire(example(wire.CellReply))
-    before = json.dumps(body)
-    assert wire.parse(wire.CellReply, body) == wire.parse(wire.CellReply, body)
-    assert json.dumps(body) == before
-
-
-@dataclass(frozen=True)
-class Even:
-    number: int
-
-    def __post_init__(self) -> None:
-        if self.number % 2:
-            raise ValueError("odd")
-
-
-def test_a_message_that_checks_itself_is_checked() -> None:
-    with pytest.raises(ValueError, match="odd"):
-        wire.parse(Even, {"number": 3})
 
 
 def test_a_newer_peers_fields_are_dropped() -> None:
@@ -164,7 +129,7 @@ def test_messages_are_read_from_zmqs_memory() -> None:
 
 def test_another_protocol_version_says_what_to_install() -> None:
     data = json.dumps({"v": 99, "op": "cell", "id": "1"}).encode()
-    with pytest.raises(ValueError, match="protocol 99, not 4: install the same jaxcluster"):
+    with pytest.raises(ValueError, match="protocol 99, not 5: install the same jaxcluster"):
         wire.decode(data)
 
 
@@ -182,15 +147,3 @@ class Bomb:
 def test_nothing_that_arrives_is_unpickled() -> None:
     with pytest.raises(ValueError):
         wire.decode(pickle.dumps(Bomb()))
-
-
-@dataclass(frozen=True)
-class Outer:
-    inner: wire.ErrorInfo | None = None
-    many: list[wire.DeviceInfo] = field(default_factory=list)
-
-
-def test_messages_in_messages_are_rebuilt() -> None:
-    device = wire.DeviceInfo(0, "cpu", "cpu", 0)
-    sent = Outer(wire.ErrorInfo("E", "v", ["t"], 3), [device, device])
-    assert wire.parse(Outer, over_the_wire(sent)) == sent

@@ -1,13 +1,13 @@
-"""What a notebook can ask of a rank: for each operation the request, and what replies to it.
+"""What a notebook and the ranks say to each other, in a file for each conversation.
 
     class Withdraw(Operation[bool], op="withdraw"):
         seq: int
 
 An operation stands here once. Its rank has a handler for the class (``engine/app.py``), which gets
 the request as ``request.body``; a notebook sends an object of it, and gets what ``Operation`` is
-given: a dataclass, a list or dict of them, or a value of JSON. ``codec.read`` makes both of what
-has come, and refuses one that lacks a field or has another. Who changes a field of a message raises
-``PROTOCOL_VERSION``.
+given: a message, a list or dict of them, or a value of JSON. ``codec.read`` makes both of what
+has come, and refuses one that lacks a field or has one of another type. Who changes a field of a
+message raises ``PROTOCOL_VERSION``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,16 @@ R = TypeVar("R")
 
 
 @typing.dataclass_transform(frozen_default=True, field_specifiers=(field,))
-class Operation(Generic[R]):
-    """A request to a rank; its subclasses are made frozen dataclasses.
+class Message:
+    """What is sent: its subclasses are made frozen dataclasses."""
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        dataclass(frozen=True)(cls)
+
+
+class Operation(Message, Generic[R]):
+    """A request to a rank.
 
     Attributes:
       op: what it is called in an envelope.
@@ -33,9 +41,8 @@ class Operation(Generic[R]):
 
     def __init_subclass__(cls, *, op: str) -> None:
         super().__init_subclass__()
-        bases: tuple[Any, ...] = vars(cls)["__orig_bases__"]
-        cls.op, (cls.reply,) = op, typing.get_args(bases[0])
-        OPERATIONS[op] = dataclass(frozen=True)(cls)
+        (cls.reply,) = typing.get_args(vars(cls)["__orig_bases__"][0])
+        cls.op, OPERATIONS[op] = op, cls
 
 
 OPERATIONS: dict[str, type[Operation[Any]]] = {}

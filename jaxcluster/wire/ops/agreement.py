@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from jaxcluster.agreement.refusals import Place
-from jaxcluster.wire.ops import Operation
+from jaxcluster.wire.ops import Message, Operation
 
 
-@dataclass(frozen=True)
-class Waiting:
+class Waiting(Message):
     """A thread that waits for other ranks to announce the same launch.
 
     ``lane`` is "" for the main thread, ``seq`` its cell's or 0, ``since`` the referee's time, and
@@ -25,8 +24,7 @@ class Waiting:
     missing: list[int]
 
 
-@dataclass(frozen=True)
-class AgreedLaunch:
+class AgreedLaunch(Message):
     """A launch that was agreed: rank ``last`` came last, ``late_s`` after the others."""
 
     number: int
@@ -38,8 +36,7 @@ class AgreedLaunch:
     late_s: float
 
 
-@dataclass(frozen=True)
-class Looked:
+class Looked(Message):
     """What the referee knows: its time in seconds, who waits, and the last agreed launches.
 
     ``running``: for each rank the seq of the cell that it is in, or None.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from jaxcluster.agreement.cellqueue import CellSpec
-from jaxcluster.wire.ops import Operation
+from jaxcluster.wire.ops import Message, Operation
 
 
-@dataclass(frozen=True)
-class SavePlace:
+class SavePlace(Message):
     """A folder that a rank may save to, and how much it may take of it (None: of a disk).
 
     ``is_new``: the rank may have to make it.
@@ -20,8 +19,7 @@ class SavePlace:
     is_new: bool = False
 
 
-@dataclass(frozen=True)
-class MeshAxes:
+class MeshAxes(Message):
     """A mesh of all devices: its axes and their sizes; ``after``: for other devices."""
 
     names: list[str]
@@ -29,8 +27,7 @@ class MeshAxes:
     after: list[int] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Saved:
+class Saved(Message):
     """What a rank has saved in a folder.
 
     Attributes:
@@ -71,8 +68,7 @@ class Checkpoint(Operation[Saved], op="checkpoint"):
     compare: bool = False
 
 
-@dataclass(frozen=True)
-class Loaded:
+class Loaded(Message):
     """The names that a rank can bind, and others that it can't, and why."""
 
     names: list[str]
@@ -99,8 +95,7 @@ class Load(Operation[Loaded], op="load"):
     only: list[str] | None = None
 
 
-@dataclass(frozen=True)
-class Bound:
+class Bound(Message):
     """The names that are bound, and the settings that are not: why."""
 
     names: list[str]

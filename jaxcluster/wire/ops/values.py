@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 import io
 import sys
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from jaxcluster.agreement.cellqueue import CellSpec
-from jaxcluster.wire.messages import ArrayInfo
-from jaxcluster.wire.ops import Operation
+from jaxcluster.wire.ops import Message, Operation
+from jaxcluster.wire.ops.arrays import ArrayInfo
 
 Hashes = list[Any]  # (leaf, part, hash) of parts that other processes have too
 
@@ -89,8 +89,7 @@ def reference_to(cls: type) -> Any:
     return None
 
 
-@dataclass(frozen=True)
-class Described:
+class Described(Message):
     """A value's arrays and the sizes of its other buffers; its pickle is the reply's buffer.
 
     ``places``: of each array, what is equal where other ranks have the same one.
@@ -114,8 +113,7 @@ class Describe(Operation[Described], op="describe"):
     token: str = ""
 
 
-@dataclass(frozen=True)
-class Filled:
+class Filled(Message):
     """``copies``: what should be equal on other processes."""
 
     copies: Hashes
@@ -133,16 +131,14 @@ class Fill(Operation[Filled], op="fill"):
     buffers: list[int]
 
 
-@dataclass(frozen=True)
-class Part:
-    """A shard: of which array, and where in it ([start, stop] for each axis)."""
+class Part(Message):
+    """A shard: of which array, and where in it ([start, stop] for each axis; None: its end)."""
 
     array: int
-    index: list[list[int]]
+    index: list[list[int | None]]
 
 
-@dataclass(frozen=True)
-class Fetched:
+class Fetched(Message):
     """The parts that the first buffers are; the other buffers of the pickle follow."""
 
     places: list[Part]
@@ -156,8 +152,7 @@ class Fetch(Operation[Fetched], op="fetch"):
     arrays: list[int]
 
 
-@dataclass(frozen=True)
-class Packed:
+class Packed(Message):
     """The parts and sizes of what is in the file; nothing where the host has no room for it."""
 
     has_room: bool
@@ -180,8 +175,7 @@ class Forget(Operation[None], op="forget"):
     token: str
 
 
-@dataclass(frozen=True)
-class SampledPart:
+class SampledPart(Message):
     """Where its values belong among those that are shown, by axis."""
 
     where: list[list[int]]
@@ -189,8 +183,7 @@ class SampledPart:
     dtype: str
 
 
-@dataclass(frozen=True)
-class Sampled:
+class Sampled(Message):
     """An array, as its ``ArrayInfo`` says it, and the parts that the buffers are."""
 
     shape: list[int]
