@@ -9,19 +9,15 @@ from jaxcluster.wire.ops import Message, Operation
 
 
 class Waiting(Message):
-    """A thread that waits for other ranks to announce the same launch.
-
-    ``lane`` is "" for the main thread, ``seq`` its cell's or 0, ``since`` the referee's time, and
-    ``missing`` the ranks that it waits for.
-    """
+    """A thread that waits for other ranks to announce the same launch."""
 
     rank: int
-    lane: str
-    seq: int
+    lane: str  # "" for the main thread
+    seq: int  # its cell's, or 0
     name: str
     place: Place
-    since: float
-    missing: list[int]
+    since: float  # by the referee's clock
+    missing: list[int]  # the ranks that it waits for
 
 
 class AgreedLaunch(Message):
@@ -37,15 +33,12 @@ class AgreedLaunch(Message):
 
 
 class Looked(Message):
-    """What the referee knows: its time in seconds, who waits, and the last agreed launches.
+    """What the referee knows."""
 
-    ``running``: for each rank the seq of the cell that it is in, or None.
-    """
-
-    now: float
+    now: float  # its time in seconds
     waits: list[Waiting] = field(default_factory=list)
-    agreed: list[AgreedLaunch] = field(default_factory=list)
-    running: list[int | None] = field(default_factory=list)
+    agreed: list[AgreedLaunch] = field(default_factory=list)  # the last ones
+    running: list[int | None] = field(default_factory=list)  # the seq of each rank's cell, or None
 
 
 class Look(Operation[Looked | None], op="look"):
