@@ -12,7 +12,7 @@ from jaxcluster.model.outputs import CellRecord, traceback_lines
 from jaxcluster.ranks import by_value, format_ranks, name_ranks
 from jaxcluster.text import plural
 from jaxcluster.views import blocks
-from jaxcluster.views.blocks import Block, Table
+from jaxcluster.views.blocks import Table
 from jaxcluster.views.displays import Bundle
 from jaxcluster.views.live import CellDisplay
 from jaxcluster.views.throttle import start_in_cell
@@ -33,7 +33,7 @@ def table(found: History, now_ns: int, me: str, most: int) -> Bundle:
       me: how cells of this notebook say who has sent them.
     """
     if not found.cells:
-        return {"text/plain": NEVER}
+        return blocks.bundle([NEVER])
     shown = found.cells[-most:]
     rows = [_row(one, now_ns, me) for one in shown]
     before = len(found.cells) - len(shown) + found.dropped
@@ -47,8 +47,7 @@ def table(found: History, now_ns: int, me: str, most: int) -> Bundle:
         )
         gone = f"{found.dropped:,} of them are no longer kept." if found.dropped else ""
         note += " ".join(filter(None, [kept, gone]))
-    listed: list[Block] = [Table(HEAD, rows, note)]
-    return {"text/plain": blocks.text(listed), "text/html": blocks.html(listed)}
+    return blocks.bundle([Table(HEAD, rows, note)])
 
 
 def _row(one: PastCell, now_ns: int, me: str) -> list[str]:
