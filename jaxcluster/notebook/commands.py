@@ -155,7 +155,7 @@ class Commands:
                 told = history.headline(found.cells[-1], now_ns)
                 print(f"{told}. %jaxcluster outputs --history lists all.")
         elif self.page.rich:
-            history.show_on(self.page.shell, attached, one, one.shown)
+            history.show_on(self.page.shell, attached, one)
         else:
             record = cells.record_of(attached.world, one, one.shown)
             print(f"{history.headline(one, now_ns)}. Its output so far:")

@@ -13,9 +13,10 @@ so that "running for 3 s" is right on a browser whose clock is off.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal, NotRequired, Protocol, TypedDict
+
+import msgspec
 
 from jaxcluster.cluster.events import StartStep
 from jaxcluster.views.cell_outputs import NotebookOutput
@@ -249,10 +250,5 @@ class Heard(TypedDict):
     id: str
 
 
-def plain(message: Any) -> Any:
-    """A message as JSON's own types; ``dataclasses.asdict`` would copy all that is in it."""
-    if dataclasses.is_dataclass(message) and not isinstance(message, type):
-        return {name: plain(value) for name, value in vars(message).items()}
-    if isinstance(message, list | tuple):
-        return [plain(item) for item in message]
-    return message
+plain = msgspec.to_builtins
+"""A message as JSON's own types."""

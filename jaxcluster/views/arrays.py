@@ -17,7 +17,7 @@ from jaxcluster.model.layout import (
 )
 from jaxcluster.ranks import format_ranks, name_ranks, several_hosts
 from jaxcluster.text import format_nbytes, plural
-from jaxcluster.views import formatting
+from jaxcluster.views import blocks, formatting
 from jaxcluster.views.blocks import Block, Rank, Row, Table
 from jaxcluster.wire import MeshInfo
 
@@ -107,7 +107,7 @@ def _holders(layout: ArrayLayout) -> Table:
     for shard in layout.shards:
         by_rank.setdefault(shard.rank, []).append(shard)
     rows: list[Row] = []
-    for rank, own in sorted(by_rank.items())[:MAX_TABLE]:
+    for rank, own in sorted(by_rank.items()):
         ids = sorted({shard.device for shard in own})
         places = sorted({shard.index for shard in own})
         holds = ", ".join(formatting.index(place) for place in places[:2])
@@ -116,9 +116,8 @@ def _holders(layout: ArrayLayout) -> Table:
         nbytes = format_nbytes(sum(shard.nbytes for shard in own))
         held = formatting.devices(ids, layout.devices)
         rows.append([Rank(rank, str(rank)), host, held, holds or "[]", nbytes])
-    more = len(by_rank) - len(rows)
     head = ["rank", "host", "devices", "holds", "bytes"]
-    return Table(head, rows, f"... and {more} more ranks" if more else "")
+    return blocks.table(head, rows, MAX_TABLE, "ranks")
 
 
 # --------------------------------------------------------------------------- trees
@@ -235,7 +234,7 @@ def memory(found: Memory) -> list[Block]:
     full = max((limit or total for *_, total, limit in bars), default=0)
     has_limits = any(limit for *_, limit in bars)  # CPU devices have none
     rows: list[Row] = []
-    for rank, device, named, total, limit in bars[:MAX_TABLE]:
+    for rank, device, named, total, limit in bars:
         top = limit or full or 1
         filled, split = round(BAR * total / top), round(BAR * named / top)
         rows.append(
@@ -251,13 +250,11 @@ def memory(found: Memory) -> list[Block]:
         )
     head = ["rank", *["host"] * bool(hosts), "device", "█ named ▒ other", "named", "other"]
     head += ["free"] * has_limits
-    more = len(bars) - len(rows)
-    out: list[Block] = [Table(head, rows, f"... and {more} more devices" if more else "")]
+    out: list[Block] = [blocks.table(head, rows, MAX_TABLE, "devices")]
     if names := _variables(found):
         told = [[name, format_nbytes(total), format_ranks(ranks)] for name, total, ranks in names]
-        left = len(names) - MAX_TABLE
-        note = f"... and {left} more variables" if left > 0 else ""
-        out += ["", Table(["variable", "bytes on all devices", "ranks"], told[:MAX_TABLE], note)]
+        columns = ["variable", "bytes on all devices", "ranks"]
+        out += ["", blocks.table(columns, told, MAX_TABLE, "variables")]
     return out + _silent(found)
 
 

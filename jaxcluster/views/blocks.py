@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 from jaxcluster.text import format_table
 from jaxcluster.views import palette
@@ -37,6 +38,17 @@ class Table:
 
 Row = Sequence[str | Rank]
 Block = str | Table
+
+
+def table(head: Sequence[str], rows: Sequence[Row], most: int, what: str) -> Table:
+    """The first ``most`` rows; below them how many others there are, and of what."""
+    left = len(rows) - most
+    return Table(head, rows[:most], f"... and {left:,} more {what}" if left > 0 else "")
+
+
+def bundle(blocks: Sequence[Block]) -> dict[str, Any]:
+    """The forms that any frontend may ask for, and that stay in a saved notebook."""
+    return {"text/html": html(blocks), "text/plain": text(blocks)}
 
 
 def text(blocks: Iterable[Block]) -> str:

@@ -1,27 +1,28 @@
 """The notebook's side of comms that ranks open (see ``jaxcluster.engine.comms``).
 
-Each has one of the same id with the page. The notebook knows the state of each widget: so it can
-answer a page that is loaded again, and say that a widget's rank is gone. What a user does to a
-widget is a cell on the ranks that ran the widget's cell. Its output is shown below the widget.
+Each has one of the same id with the page. The notebook knows the state of each widget, so it can
+answer a page that is loaded again. What a user does to a widget is a cell on the ranks that ran the
+widget's cell. Its output is shown below the widget.
 """
 
 from __future__ import annotations
 
-import atexit
 import dataclasses
 import threading
 import weakref
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import comm
+from comm.base_comm import BaseComm
 
 from jaxcluster import wire
-from jaxcluster.cluster import Cluster, events
+from jaxcluster.cluster import Cluster
 from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.ranks import name_ranks
-from jaxcluster.views.relayed import Home, Message, Relayed, Said, raw
 from jaxcluster.wire import VIEW_MIME
 from jaxcluster.wire.link import Event, replies
 from jaxcluster.wire.ops.cells import Reveal
@@ -29,6 +30,119 @@ from jaxcluster.wire.ops.cells import Reveal
 HEARD_S = 2.0  # that a page which was loaded again hears what its message puts out
 REVEAL_S = 5.0  # for the comms of a rank that was not shown
 CONTROL = "jupyter.widget.control"
+UPDATES = ("update", "echo_update")
+
+Message = dict[str, Any]  # of Jupyter's, or its content
+Hear = Callable[["Relayed", str, Message], None]
+
+
+@dataclass
+class Home:
+    """The cell that opened comms: what they put out is shown below it.
+
+    Attributes:
+      parent: the message that ran it.
+      latest: what the page has said last.
+      is_left: the page was loaded again, and shows nothing more below that cell.
+      waiting: what the page has said, on its way to the ranks one after the other.
+    """
+
+    parent: Message
+    number: int = 0
+    source: str = ""
+    ranks: Sequence[int] = ()
+    is_left: bool = False
+    latest: Message | None = None
+    waiting: deque[Said] = field(default_factory=deque)
+    is_under_way: bool = False
+
+
+@dataclass
+class Said:
+    """What the page has said on a comm."""
+
+    relayed: Relayed
+    kind: str
+    data: Any
+    metadata: Message
+    buffers: list[bytes]
+    is_done: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def is_update(self) -> bool:
+        is_plain = self.kind == "comm_msg" and not self.buffers and isinstance(self.data, dict)
+        return is_plain and self.data.get("method") == "update"
+
+    def joins(self, later: Said) -> bool:
+        """Whether one message can say both: two updates of a widget's state."""
+        return self.relayed is later.relayed and self.is_update and later.is_update
+
+    def join(self, later: Said) -> None:
+        self.data = self.data | {"state": self.data["state"] | later.data["state"]}
+        later.is_done = self.is_done
+
+
+class Relayed(BaseComm):
+    """A comm with the page, whose messages stand under a cell of their own.
+
+    Not ipykernel's: that gives the page's messages to the shell that sent last on the comm.
+
+    Attributes:
+      state: a widget's; of another comm nothing is known.
+    """
+
+    def __init__(
+        self, kernel: Any, hear: Hear, home: Home, world: Any, push: wire.CommPush, buffers: Any
+    ) -> None:
+        self._kernel, self._hear = kernel, hear
+        self.home, self.parent, self.world = home, home.parent, world
+        self.rank, self.twin = push.rank, push.twin
+        is_widget = push.target_name == wire.WIDGET
+        self.state = wire.with_buffers(wire.plain(push.data), buffers) if is_widget else {}
+        super().__init__(
+            push.target_name or "comm",
+            push.data,
+            push.metadata,
+            buffers,
+            push.comm_id,
+            target_module=push.target_module,
+        )
+
+    def take(self, data: Any, buffers: Sequence[Any]) -> None:
+        """A message that went over it, in either direction."""
+        if self.state and isinstance(data, dict) and data.get("method") in UPDATES:
+            self.state.update(wire.with_buffers(wire.plain(data), buffers))
+
+    def publish_msg(
+        self,
+        msg_type: str,
+        data: Any = None,
+        metadata: Any = None,
+        buffers: Any = None,
+        parent: Message | None = None,
+        **keys: Any,
+    ) -> None:
+        self._kernel.session.send(
+            self._kernel.iopub_socket,
+            msg_type,
+            {"data": data or {}, "comm_id": self.comm_id, **keys},
+            metadata=metadata or {},
+            parent=parent or self.parent,
+            ident=self.topic,
+            buffers=buffers,
+        )
+
+    # Around those of the base class IPython's pre_execute and post_execute are triggered, which
+    # would show the half-made figures of a cell that runs.
+    def handle_msg(self, msg: Message) -> None:
+        self._hear(self, "comm_msg", msg)
+
+    def handle_close(self, msg: Message) -> None:
+        self._hear(self, "comm_close", msg)
+
+
+def raw(buffers: Iterable[Any]) -> list[bytes]:
+    return [bytes(buffer) for buffer in buffers]
 
 
 class CommRelay:
@@ -45,10 +159,8 @@ class CommRelay:
         self._homes: dict[int, Home] = {}
         self._homes_of: Any = None  # the world whose cells these are
         self._parent: Message = {}
-        self._seen: tuple[Any, ...] = self._look()
         self._lock = threading.RLock()
         cluster.on_push = self.handle
-        events.watchers.append(self._on_change)
 
     # ------------------------------------------------------------------ from the ranks
 
@@ -125,13 +237,15 @@ class CommRelay:
             state, paths, frames = wire.without_buffers(relayed.state)
             told = {"method": "update", "state": state, "buffer_paths": paths}
             relayed.publish_msg("comm_msg", told, buffers=frames, parent=message)
-        elif relayed.dead and kind != "comm_close":
-            self._tell_dead(relayed.home, relayed.dead)
+        elif kind != "comm_close" and (why := self._why_dead(relayed)):
+            cell = f"cell [{relayed.home.number}]" if relayed.home.number else "the cell"
+            end = f"The widgets of {cell} are no longer live: {why}. Run the cell again.\n"
+            self._print(relayed.home, "stdout", end)
         else:
             if kind == "comm_close":
                 self._comms.pop(relayed.comm_id, None)
             relayed.take(data, buffers)
-            if not relayed.dead:
+            if not self._why_dead(relayed):
                 self._say(Said(relayed, kind, data, message.get("metadata") or {}, buffers))
 
     def _say(self, said: Said) -> None:
@@ -218,19 +332,6 @@ class CommRelay:
 
     # ------------------------------------------------------------------ their end
 
-    def _look(self) -> tuple[Any, ...]:
-        cluster = self.cluster
-        return cluster.world, cluster.closed, tuple(cluster.dead)
-
-    def _on_change(self, cell: Any = None) -> None:
-        """In the way of every cell: microseconds."""
-        if (seen := self._look()) != self._seen:
-            self._seen = seen
-            if self._comms and not _exiting:
-                threading.Thread(
-                    target=self._bury, name="jaxcluster-widgets-end", daemon=True
-                ).start()
-
     def _why_dead(self, relayed: Relayed) -> str:
         cluster = self.cluster
         if cluster.world is not relayed.world or cluster.is_restarting:
@@ -238,24 +339,6 @@ class CommRelay:
         if relayed.rank in cluster.dead:
             return f"{name_ranks([relayed.rank])} has died"
         return f"cluster {cluster.name!r} was stopped" if cluster.closed else ""
-
-    def _bury(self) -> None:
-        """Say which widgets nobody answers any more, and take their controls out of use."""
-        for relayed in list(self._comms.values()):
-            if relayed.dead or not (why := self._why_dead(relayed)):
-                continue
-            relayed.dead = why
-            relayed.home.waiting.clear()
-            if relayed.is_two_way and not relayed.home.told_dead:
-                self._tell_dead(relayed.home, why)
-            if relayed.state.get("disabled") is False:
-                relayed.update({"disabled": True, "tooltip": f"no longer live: {why}"})
-
-    def _tell_dead(self, home: Home, why: str) -> None:
-        home.told_dead = True
-        cell = f"cell [{home.number}]" if home.number else "the cell"
-        told = f"The widgets of {cell} are no longer live: {why}. Run the cell again.\n"
-        self._print(home, "stdout", told)
 
 
 _relays: weakref.WeakSet[CommRelay] = weakref.WeakSet()
@@ -273,10 +356,6 @@ def model_of(content: Message) -> str | None:
     """The id of the model that an output shows; None where it is no widget's view."""
     view = (content.get("data") or {}).get(VIEW_MIME)
     return str(view["model_id"]) if isinstance(view, dict) and "model_id" in view else None
-
-
-_exiting: list[bool] = []
-atexit.register(_exiting.append, True)  # after the cluster's own, so before it
 
 
 def relay_of(cluster: Cluster, shell: Any = None) -> CommRelay | None:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from jaxcluster.cluster.history import Following
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.model.history import History, PastCell, reply_of
-from jaxcluster.model.outputs import ANSI, CellRecord, traceback_lines
+from jaxcluster.model.outputs import CellRecord, traceback_lines
 from jaxcluster.ranks import by_value, format_ranks, name_ranks
 from jaxcluster.text import plural
 from jaxcluster.views import blocks
-from jaxcluster.views.blocks import Block, Table
-from jaxcluster.views.displays import Bundle, Display
-from jaxcluster.views.ranks_output import Together
+from jaxcluster.views.blocks import Table
+from jaxcluster.views.displays import Bundle
+from jaxcluster.views.live import CellDisplay
 from jaxcluster.views.throttle import start_in_cell
 
 if TYPE_CHECKING:
@@ -28,8 +25,6 @@ LINE_CHARS = 60  # of a source's first line
 DAY_S = 86_400
 NEVER = "No cell has run on this cluster yet. %%spmd runs one."
 
-_followed: dict[str, threading.Event] = {}  # what ends the display of a cell, by cluster
-
 
 def table(found: History, now_ns: int, me: str, most: int) -> Bundle:
     """The last ``most`` cells as text and as HTML, oldest first.
@@ -38,7 +33,7 @@ def table(found: History, now_ns: int, me: str, most: int) -> Bundle:
       me: how cells of this notebook say who has sent them.
     """
     if not found.cells:
-        return {"text/plain": NEVER}
+        return blocks.bundle([NEVER])
     shown = found.cells[-most:]
     rows = [_row(one, now_ns, me) for one in shown]
     before = len(found.cells) - len(shown) + found.dropped
@@ -52,8 +47,7 @@ def table(found: History, now_ns: int, me: str, most: int) -> Bundle:
         )
         gone = f"{found.dropped:,} of them are no longer kept." if found.dropped else ""
         note += " ".join(filter(None, [kept, gone]))
-    listed: list[Block] = [Table(HEAD, rows, note)]
-    return {"text/plain": blocks.text(listed), "text/html": blocks.html(listed)}
+    return blocks.bundle([Table(HEAD, rows, note)])
 
 
 def _row(one: PastCell, now_ns: int, me: str) -> list[str]:
@@ -110,44 +104,24 @@ def how_ended(one: PastCell) -> str:
     return "\n".join([*lines, *traceback_lines(record)])
 
 
-def show_on(shell: Any, cluster: Cluster, one: PastCell, ranks: Sequence[int]) -> threading.Event:
+def show_on(shell: Any, cluster: Cluster, one: PastCell) -> None:
     """In a notebook: a running cell's output from its beginning, and on until it has ended.
 
-    The notebook's own cell does not wait for it: a thread updates the displays.
-
-    Returns:
-      what ends it, when it is set.
+    The notebook's own cell does not wait for it: a thread goes on.
     """
-    display, is_changed = Display(shell), threading.Event()
-
-    def say(text: str) -> None:
-        html = f"<pre>{escape(ANSI.sub('', text))}</pre>"
-        display.show({"text/plain": text, "text/html": html})
-
-    following = Following(cluster.world, one, ranks, lambda record, what: is_changed.set())
-    together = Together(shell, cluster, following.record)
-    _followed.pop(cluster.name, threading.Event()).set()
-    done = _followed[cluster.name] = threading.Event()
+    display = CellDisplay(shell, cluster, all_ranks=True)
+    following = Following(cluster.world, one, one.shown, display.on_output)
+    display.on_notice(f"{headline(one, time.time_ns())}. Its output:")
     following.look()
-    together.now()
-    say(f"{headline(one, time.time_ns())}. Its output goes on above.")
+    display.now()
 
     def follow() -> None:
-        while not following.is_over and not done.wait(following.rest_s):
-            try:
-                following.look()
-            except (JaxClusterError, OSError):  # its folder is gone
-                break
-            if is_changed.is_set():
-                is_changed.clear()
-                together.more()
-            if cluster.closed:
-                break
-        together.finish()
-        if following.is_over:
-            say(how_ended(following.cell))
-        else:
-            say(f"Cell {one.number} is no longer followed.")
+        try:
+            following.follow(cluster.check_not_closed)
+            told = how_ended(following.cell)
+        except (JaxClusterError, OSError):  # its folder is gone
+            told = f"Cell {one.number} is no longer followed."
+        display.close()
+        display.on_notice(told)
 
     start_in_cell(follow, "jaxcluster-follow")
-    return done

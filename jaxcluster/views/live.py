@@ -100,9 +100,13 @@ class CellDisplay:
         """Shows the line that says what the cell waits for; None if nothing can be written over."""
         return self._show_status if self._status.is_written_over else None
 
-    def _show_status(self, told: str) -> None:
+    def now(self) -> None:
+        """Show what has come."""
         if self._together is not None:
             self._together.now()
+
+    def _show_status(self, told: str) -> None:
+        self.now()
         self._status.show(told)
 
     def _show_asking(self, output: wire.RankOutput) -> None:

@@ -43,21 +43,17 @@ class View:
     def text(self) -> str:
         return blocks.text(self.blocks)
 
-    @property
-    def html(self) -> str:
-        return blocks.html(self.blocks)
-
     def __repr__(self) -> str:
         return self.text
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
-        return {document.MIME: self.document, "text/html": self.html, "text/plain": self.text}
+        return {document.MIME: self.document, **blocks.bundle(self.blocks)}
 
     def widget(self) -> Any:
         """An anywidget of it, whose statistics and values come from the ranks on demand."""
         from jaxcluster.views.widget import ShardWidget
 
-        return ShardWidget(self.document, self.html, self.answer)
+        return ShardWidget(self.document, blocks.html(self.blocks), self.answer)
 
 
 def shards(cluster: Cluster, name: str, *, check: bool = False) -> View:

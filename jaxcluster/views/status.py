@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from jaxcluster.errors import JaxClusterError
@@ -81,19 +80,16 @@ def shown_by(shell: Any) -> Callable[[Bundle], None]:
 
 def bundle(shown: Sequence[Block]) -> Bundle:
     """The table in all the forms that a frontend may ask for."""
-    dated = [*shown, "", f"as of {time.strftime('%H:%M:%S')}"]
-    return {"text/html": blocks.html(dated), "text/plain": blocks.text(dated)}
+    return blocks.bundle([*shown, "", f"as of {time.strftime('%H:%M:%S')}"])
 
 
 def seen(cluster: Cluster | None) -> Bundle:
     """What the ranks do now; None: there is no cluster."""
     if cluster is None:
-        none = "This notebook has no cluster."
-        return {"text/html": f"<p>{none}</p>", "text/plain": none}
+        return blocks.bundle(["This notebook has no cluster."])
     return bundle(_look(cluster)[1])
 
 
 def ended(why: str) -> Bundle:
     """What is shown of a cluster that has ended."""
-    told = f"{why} (since {time.strftime('%H:%M:%S')})"
-    return {"text/html": f"<pre>{escape(told)}</pre>", "text/plain": told}
+    return blocks.bundle([f"{why} (since {time.strftime('%H:%M:%S')})"])

@@ -9,7 +9,6 @@ import contextlib
 import os
 import shutil
 import sys
-import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -19,8 +18,6 @@ from jaxcluster.cluster.prompts import is_console
 from jaxcluster.model.lines import fit
 from jaxcluster.views.displays import Display
 from jaxcluster.views.message import bundle
-
-MOST_ROWS = 4  # of a terminal
 
 
 class StatusLine:
@@ -93,7 +90,7 @@ class InPage(StatusLine):
 
 
 class OnTerminal(StatusLine):
-    """Below the last line that was written. The cursor stays where the next output goes.
+    """Below the last line that was written; not below one that has no end yet, such as a bar.
 
     Args:
       write: writes to the terminal, which is standard error here.
@@ -106,45 +103,30 @@ class OnTerminal(StatusLine):
         self._lock = threading.RLock()  # ranks' lines are written on another thread
         self._told = ""
         self._is_open = False  # the last line that was written has no end yet
-        self._drawn = ""  # what wipes it
 
     def show(self, told: str) -> None:
         with self._lock:
-            self._wipe()
+            self._draw("")
             self._told = told
-            self._draw()
+            self._draw(told)
 
     @contextlib.contextmanager
     def room(self) -> Iterator[None]:
         with self._lock:
-            self._wipe()
+            self._draw("")
             try:
                 yield
             finally:
-                self._draw()
+                self._draw(self._told)
 
     def writes(self, text: str) -> None:
         if text:
             self._is_open = not text.endswith("\n")
 
-    def _draw(self) -> None:
-        if not self._told:
-            return
-        columns = max(20, shutil.get_terminal_size().columns)
-        rows = textwrap.wrap(self._told, columns - 1, max_lines=MOST_ROWS, placeholder=" ...")
-        below = len(rows) - 1 + self._is_open
-        # Down, where the screen moves up if it must; then up again to where the cursor was.
-        make_room = "\x1bD" * below + (f"\x1b[{below}A" if below else "")
-        begin = "\r\n" if self._is_open else ""
-        self._write(
-            f"{make_room}\x1b7{begin}" + "\r\n".join(fit(row, columns) for row in rows) + "\x1b8"
-        )
-        self._drawn = "\x1b7\r\n\x1b[J\x1b8" if self._is_open else "\x1b[J"
-
-    def _wipe(self) -> None:
-        if self._drawn:
-            self._write(self._drawn)
-            self._drawn = ""
+    def _draw(self, told: str) -> None:
+        if self._told and not self._is_open:
+            columns = max(20, shutil.get_terminal_size().columns)
+            self._write(f"\r\x1b[K{fit(told, columns)}\r")
 
 
 def _to_stderr(text: str) -> None:

@@ -15,40 +15,26 @@ STOPPED, RESTARTED = "the cluster was stopped", "the cluster was restarted"
 
 
 class Process(Message):
-    """One process that it is to start.
+    """One process that it is to start."""
 
-    Attributes:
-      role: ``rank``, ``controller`` or ``coordinator``.
-      log: the file that gets what it prints.
-      rank: which one, of a rank.
-      inherit: its agent's environment is below ``env``.
-      address: a rank's socket, for its agent.
-    """
-
-    role: str
+    role: str  # rank, controller or coordinator
     env: Mapping[str, str]
     cwd: str
-    log: str
+    log: str  # the file that gets what it prints
     argv: Sequence[str] = ()
     rank: int | None = None
-    inherit: bool = False
-    address: str = ""
+    inherit: bool = False  # its agent's environment is below ``env``
+    address: str = ""  # a rank's socket, for its agent
 
 
 class Exit(Message):
-    """A process has ended.
-
-    Attributes:
-      code: below 0 the signal.
-      host: which one it was on, among several.
-      why: what it has ended with, where that is not its own doing.
-    """
+    """A process has ended."""
 
     role: str
     rank: int | None
-    code: int
-    host: str = ""
-    why: str = ""
+    code: int  # below 0 the signal
+    host: str = ""  # which one it was on, among several
+    why: str = ""  # what it has ended with, where that is not its own doing
 
 
 class Stopping(Message):

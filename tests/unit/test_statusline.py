@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,61 +13,26 @@ from jaxcluster.views.live import StartDisplay
 from jaxcluster.views.ranks_output import InTerminal
 from jaxcluster.views.statusline import InPage, OnTerminal, StatusLine, can_write_over
 
-COLUMNS, ROWS = 30, 6
-_PIECE = re.compile(r"\x1b\[(\d*)([AJK])|\x1b([D78])|([^\x1b])")
+COLUMNS = 30
 
 
 class Screen:
-    """What a terminal of ``ROWS`` rows does with what is written to it here.
-
-    Attributes:
-      lines: all of them; the last ``ROWS`` are to be seen.
-    """
+    """What a terminal does with what is written to it here."""
 
     def __init__(self) -> None:
-        self.lines = [""] * ROWS
-        self.at = self.column = 0
-        self.saved = (0, 0)  # of the rows that are to be seen
-
-    @property
-    def _top(self) -> int:
-        return len(self.lines) - ROWS
+        self.lines, self.column = [""], 0
 
     def write(self, text: str) -> None:
-        pieces = list(_PIECE.finditer(text))
-        assert "".join(piece[0] for piece in pieces) == text
-        for piece in pieces:
-            count, what, moves, char = piece.groups()
-            if what == "A":
-                self.at = max(self._top, self.at - int(count or 1))
-            elif what:
-                self._set(self.lines[self.at][: self.column])
-                if what == "J":
-                    self.lines[self.at + 1 :] = [""] * (len(self.lines) - self.at - 1)
-            elif moves == "D":
-                self._down()
-            elif moves == "7":
-                self.saved = (self.at - self._top, self.column)
-            elif moves == "8":
-                self.at, self.column = self.saved[0] + self._top, self.saved[1]
-            elif char == "\r":
-                self.column = 0
-            elif char == "\n":
-                self._down()
-                self.column = 0
-            else:
-                line = self.lines[self.at].ljust(self.column)
-                self._set(line[: self.column] + char + line[self.column + 1 :])
-                self.column += 1
-                assert self.column < COLUMNS
-
-    def _down(self) -> None:
-        self.at += 1
-        if self.at == len(self.lines):
-            self.lines.append("")
-
-    def _set(self, line: str) -> None:
-        self.lines[self.at] = line
+        for piece in re.findall(r"\x1b\[K|.", text, re.DOTALL):
+            line = self.lines[-1].ljust(self.column)
+            if piece == "\x1b[K":
+                self.lines[-1] = line[: self.column]
+            elif piece == "\n":
+                self.lines.append("")
+            elif piece != "\r":
+                self.lines[-1] = line[: self.column] + piece + line[self.column + 1 :]
+            self.column = 0 if piece in "\r\n" else self.column + (piece != "\x1b[K")
+            assert self.column < COLUMNS
 
     @property
     def text(self) -> str:
@@ -75,11 +40,9 @@ class Screen:
 
 
 @pytest.fixture
-def screen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Screen]:
-    made = Screen()
+def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
     monkeypatch.setenv("COLUMNS", str(COLUMNS))  # pytest asks for the terminal's size, too
-    monkeypatch.setenv("LINES", str(ROWS))
-    return made
+    return Screen()
 
 
 def printer(screen: Screen, line: OnTerminal) -> Callable[[str], None]:
@@ -131,37 +94,23 @@ def test_the_last_line_stands_below_what_is_printed_and_is_gone_at_the_end(scree
     assert screen.text == "step 1\nstep 2\nend"
 
 
-@pytest.mark.parametrize("before", range(ROWS + 2))
-def test_it_takes_nothing_from_a_line_that_has_no_end_yet(screen: Screen, before: int) -> None:
-    """Wherever that stands, also on the last row of the terminal."""
+def test_it_takes_nothing_from_a_line_that_has_no_end_yet(screen: Screen) -> None:
     line = OnTerminal(screen.write)
     put = printer(screen, line)
-    above = "".join(f"line {n}\n" for n in range(before))
-    put(above)
     put("\r 10%")
-    for percent in (20, 30):
-        line.show(f"Rank 1 still works, as it has for {percent} s now.")
-        assert screen.text == (
-            f"{above} {percent - 10}%\nRank 1 still works, as it has\nfor {percent} s now."
-        )
-        put(f"\r {percent}%")
-        assert screen.text.startswith(f"{above} {percent}%\nRank 1 ")
-    put("\r100%\r")  # as ``print(..., end="\r")`` leaves it
     line.show("Rank 1 still works.")
-    line.show("")
-    assert screen.text == f"{above}100%"
-    put("\n")
-    line.show("Rank 1 still works.")
+    assert screen.text == " 10%"
+    put("\r100%\n")
+    assert screen.text == "100%\nRank 1 still works."
     line.show("")
     put("end\n")
-    assert screen.text == f"{above}100%\nend"
+    assert screen.text == "100%\nend"
 
 
 def test_a_line_is_cut_where_it_would_fill_the_terminal(screen: Screen) -> None:
     line = OnTerminal(screen.write)
     line.show("word " * 200)
-    assert screen.text.count("\n") == statusline.MOST_ROWS - 1
-    assert screen.text.endswith("...")
+    assert 0 < len(screen.text) < COLUMNS
     line.show("")
     assert screen.text == ""
 
@@ -180,9 +129,9 @@ def test_it_stands_below_the_lines_of_several_ranks(
 
     say(0, "\r 10%")
     line.show("Rank 1 works (5 s).")
-    assert screen.text == "[rank 0]  10%\nRank 1 works (5 s)."
+    assert screen.text == "[rank 0]  10%"
     say(2, "here\n")
-    assert screen.text == "[rank 2] here\n[rank 0]  10%\nRank 1 works (5 s)."
+    assert screen.text == "[rank 2] here\n[rank 0]  10%"
     shown.pause()
     assert screen.text == "[rank 2] here\n[rank 0]  10%\nRank 1 works (5 s)."
     line.show("")

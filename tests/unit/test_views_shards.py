@@ -114,7 +114,7 @@ def test_text_is_as_it_was(name: str) -> None:
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_html_is_as_it_was(name: str) -> None:
-    golden(f"{name}.html", VIEWS[name]().html)
+    golden(f"{name}.html", blocks.html(VIEWS[name]().blocks))
 
 
 @pytest.mark.parametrize("name", VIEWS)
@@ -142,7 +142,7 @@ class Tags(HTMLParser):
 @pytest.mark.parametrize("name", VIEWS)
 def test_html_uses_only_what_sanitizers_leave(name: str) -> None:
     """JupyterLab (untrusted) and GitHub drop styles, scripts, classes and inline SVG."""
-    found = Tags(VIEWS[name]().html)
+    found = Tags(blocks.html(VIEWS[name]().blocks))
     assert found.tags <= {
         "p", "b", "br", "code", "small", "table", "thead", "tbody", "tr", "th", "td",
     }  # fmt: skip
@@ -152,7 +152,7 @@ def test_html_uses_only_what_sanitizers_leave(name: str) -> None:
 def test_names_are_escaped() -> None:
     found = layouts.array((4,), {"i": 4}, ("i",), name="p['<b>&']")
     view = shards.layout_view(found)
-    assert "<b>&" not in view.html.replace("<b>p[&#x27;&lt;b&gt;&amp;&#x27;]", "")
+    assert "<b>&" not in blocks.html(view.blocks).replace("<b>p[&#x27;&lt;b&gt;&amp;&#x27;]", "")
 
 
 # -------------------------------------------------------------------------- text

@@ -12,76 +12,61 @@ from jaxcluster.wire.ops import Message, Operation
 
 
 class ShardInfo(Message):
-    """One addressable shard: its place in the whole, as [start, stop] per axis."""
+    """One addressable shard."""
 
     device: int
-    index: list[list[int]]
+    index: list[list[int]]  # its place in the whole: [start, stop] for each axis
     replica_id: int
     nbytes: int
 
 
 class ArrayInfo(Message):
-    """One rank's view of one array. ``spans`` says that other processes hold parts of it.
-
-    ``sharding`` is as JAX prints it and ``kind`` its class. A mesh's axes are ``axis_names`` and
-    ``axis_sizes``; ``spec`` is the PartitionSpec as JAX prints it, and ``split`` names for each
-    axis of the array the mesh axes that cut it. ``nbytes`` is the whole array's. ``note`` says why
-    there are no shards: deleted, a tracer, not a jax.Array. ``on`` is a hash of the ids of its
-    devices: a rank that has all of them does not know that other processes have the array too.
-    """
+    """One rank's view of one array."""
 
     shape: list[int]
     dtype: str
-    sharding: str
-    spans: bool
+    sharding: str  # as JAX prints it
+    spans: bool  # other processes hold parts of it
     shards: list[ShardInfo]
     ready: bool = True
-    note: str = ""
-    kind: str = ""
-    axis_names: list[str] = field(default_factory=list)
+    note: str = ""  # why there are no shards: deleted, a tracer, not a jax.Array
+    kind: str = ""  # the sharding's class
+    axis_names: list[str] = field(default_factory=list)  # of its mesh
     axis_sizes: list[int] = field(default_factory=list)
-    spec: str = ""
-    split: list[list[str]] = field(default_factory=list)
+    spec: str = ""  # the PartitionSpec as JAX prints it
+    split: list[list[str]] = field(default_factory=list)  # the mesh axes that cut each axis
     memory_kind: str = ""
     committed: bool = True
-    nbytes: int = 0
-    on: str = ""
+    nbytes: int = 0  # of the whole array
+    on: str = ""  # a hash of its devices' ids: a rank with all of them knows no other's copies
 
 
 class ValueReport(Message):
     """What one rank says of a variable, or of a part of it: a pytree of arrays.
 
     One array is a tree of one leaf whose path is empty. Leaves that look alike share an entry of
-    ``infos``: leaf ``i`` is at ``paths[i]``, looks like ``infos[use[i]]`` and stands for
-    ``counts[i]`` leaves (more than one where a huge tree was folded). ``digest`` is equal on the
-    ranks whose paths are equal; those that were not asked for their paths send none. ``note`` says
-    why there is nothing to show. ``copies``: (leaf, part, hash) of parts that other processes have
-    too, as far as a look reaches.
+    ``infos``: leaf ``i`` is at ``paths[i]`` and looks like ``infos[use[i]]``.
     """
 
     rank: int
     type: str
-    note: str = ""
+    note: str = ""  # why there is nothing to show
     hint: str = ""
-    paths: list[list[str]] = field(default_factory=list)
+    paths: list[list[str]] = field(default_factory=list)  # none unless they were asked for
     use: list[int] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)  # leaves that each stands for, in a huge tree
     infos: list[ArrayInfo] = field(default_factory=list)
-    digest: str = ""
-    copies: list[Any] = field(default_factory=list)
+    digest: str = ""  # equal on the ranks whose paths are equal
+    copies: list[Any] = field(default_factory=list)  # ``values.Hashes``, as far as a look reaches
 
 
 class ShardCheck(Message):
-    """What one shard holds: statistics of its finite values, and a hash of its bytes.
+    """What one shard holds: statistics of its finite values, and a hash of its bytes."""
 
-    ``leaf`` is the path of its array in the variable. The numbers are None where none is finite or
-    the dtype is not numeric.
-    """
-
-    leaf: list[str]
+    leaf: list[str]  # the path of its array in the variable
     device: int
     index: list[list[int]]
-    minimum: float | None = None
+    minimum: float | None = None  # None: no value is finite, or the dtype is not numeric
     maximum: float | None = None
     mean: float | None = None
     nan: int = 0
@@ -91,38 +76,33 @@ class ShardCheck(Message):
 
 
 class MeshInfo(Message):
-    """A device mesh: ``devices`` are ids in row-major order of ``axis_sizes``."""
+    """A device mesh."""
 
     name: str
     axis_names: list[str]
     axis_sizes: list[int]
     axis_types: list[str]
-    devices: list[int]
+    devices: list[int]  # ids in row-major order of the sizes
 
 
 class NamedBytes(Message):
-    """What one variable holds on each device, in bytes; parallel to ``MemoryReport.devices``."""
+    """What one variable holds on each of ``MemoryReport.devices``."""
 
     name: str
     nbytes: list[int]
 
 
 class MemoryReport(Message):
-    """What a rank's live arrays hold on its devices; a buffer of several names counts once.
-
-    ``other`` are live arrays that no variable reaches. ``in_use`` and ``limit`` are the
-    allocator's, where the platform tells them. ``rss_nbytes`` is the process's, and
-    ``available_nbytes`` its host's.
-    """
+    """What a rank's live arrays hold on its devices; a buffer of several names counts once."""
 
     rank: int
     devices: list[int]
     names: list[NamedBytes]
-    other: list[int]
-    in_use: list[int | None]
+    other: list[int]  # live arrays that no variable reaches
+    in_use: list[int | None]  # by the allocator, where the platform says so
     limit: list[int | None]
-    rss_nbytes: int = 0
-    available_nbytes: int = 0
+    rss_nbytes: int = 0  # of the process
+    available_nbytes: int = 0  # on its host
 
 
 class VariableInfo(Message):

@@ -9,64 +9,129 @@ from jaxcluster.agreement.cellqueue import CellSpec, Skipped
 from jaxcluster.agreement.refusals import Refusal
 from jaxcluster.wire.ops import EVENTS, Message, Operation
 
+# --------------------------------------------------------------------------- a cell
+
+
+class Script(Message):
+    """What ``jaxcluster run`` runs, in place of a cell."""
+
+    argv: list[str]
+    path: str  # of the file, absolute; "" for a module
+    folder: str  # what stands first on sys.path
+    module: str = ""  # the rank finds it by its name
+
 
 class CommMessage(Message):
-    """What a page has said on a comm that was opened on a rank; its buffers are the request's.
+    """What a page has said on a comm that was opened on a rank; its buffers are the request's."""
 
-    ``kind`` is ``comm_msg`` or ``comm_close``. The other ranks know the same comm as ``twin``.
-    """
-
-    kind: str
+    kind: str  # comm_msg or comm_close
     rank: int
     comm_id: str
-    twin: str
+    twin: str  # the same comm, as the other ranks know it
     data: dict[str, Any]
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
-class Script(Message):
-    """What ``jaxcluster run`` runs, in place of a cell.
+class ErrorInfo(Message):
+    """An exception of a rank, rendered there."""
 
-    ``path`` is the file's, absolute; "" for a ``module``, which the rank finds by its name.
-    ``folder`` is what stands first on ``sys.path``.
-    """
-
-    argv: list[str]
-    path: str
-    folder: str
-    module: str = ""
+    ename: str
+    evalue: str
+    traceback: list[str]  # as IPython has it, in the cell's lines
+    lineno: int | None = None
+    hint: str = ""  # what the rank knows of the reason, and the message does not say
 
 
-class RankOutput(Message):
-    """One piece of a cell's output.
+class NameChanges(Message):
+    """Which names a rank has bound and unbound since it last told this notebook."""
 
-    ``kind`` is ``stream`` (content: name, text) or the Jupyter message type: ``display_data``,
-    ``update_display_data``, ``execute_result``, ``clear_output``, ``comm_open``, ``comm_msg``,
-    ``comm_close``.
-    """
+    bound: list[str]
+    gone: list[str]
+    is_first: bool = False  # it has told nothing before, so ``bound`` are all
+
+
+class CellReply(Message):
+    """How a cell ended on a rank."""
 
     rank: int
     seq: int
-    kind: str
+    status: str  # ok, error, refused (a launch was: the error says why), interrupted or skipped
+    seconds: float
+    error: ErrorInfo | None = None
+    names: NameChanges | None = None
+    fault: str = ""  # an error of ours after the cell's own code was over
+    skipped: Skipped | None = None
+
+
+class CellRequest(Operation[CellReply], op="cell"):
+    """A cell to run on a rank."""
+
+    turn: CellSpec
+    source: str  # with the notebook's own line numbers: the %%spmd line is a comment
+    execution_count: int  # the notebook's, for tracebacks and ``Out``
+    shown_ranks: list[int]
+    cell_id: str = ""
+    message: CommMessage | None = None  # nothing is run: it is for a comm that the cell has opened
+    post_mortem: bool = False  # nothing is run: the debugger looks at the rank's last error
+    script: Script | None = None  # the source is that script's, plain Python
+    profile: str = ""  # the folder for JAX's profiler, under which it runs; "": none
+    sent_ns: int = 0  # by its notebook's clock
+    who: str = ""  # the notebook
+
+    @property
+    def seq(self) -> int:
+        return self.turn.seq
+
+    @property
+    def ranks(self) -> list[int]:
+        return list(self.turn.ranks)
+
+
+class Interrupt(Operation[bool], op="interrupt"):
+    """Stop a cell on all of its ranks; replies whether it runs here.
+
+    One that still waits for its turn is not run at all.
+    """
+
+    seq: int | None  # None: whatever runs
+    terminate: bool = False  # by SIGTERM, if its code handles that
+
+
+class Death(Message):
+    """Why a rank answers no more, as the notebook's own side knows it."""
+
+    why: str
+    code: int | None = None  # what its process has ended with, if that is known: below 0 the signal
+    host_lost: bool = False  # its host is lost, with all its ranks
+    may_live: bool = False
+    log: str = ""  # after a crash the end of its log, with its stack
+
+
+# --------------------------------------------------------------------------- what comes meanwhile
+
+
+class RankOutput(Message):
+    """One piece of a cell's output."""
+
+    rank: int
+    seq: int
+    kind: str  # stream (content: name, text), or the type of the Jupyter message
     content: dict[str, Any]
 
 
 class Question(Message):
-    """What a rank asks the notebook whose cell it runs (``ask``); ``answer`` with its id follows.
-
-    ``secret``: what is typed is not shown. ``debugger``: a debugger asks for its next command.
-    """
+    """What a rank asks the notebook whose cell it runs; an ``Answer`` with its id follows."""
 
     rank: int
     seq: int
     id: int
     prompt: str
-    secret: bool = False
-    debugger: bool = False
+    secret: bool = False  # what is typed is not shown
+    debugger: bool = False  # a debugger asks for its next command
 
 
 class Paused(Message):
-    """That a person holds a rank from now on (``RankState.paused``), or with "" no longer."""
+    """A person holds a rank from now on (``RankState.paused``), or with "" no longer."""
 
     kind: str
 
@@ -86,16 +151,12 @@ class Over(Message):
 
 
 class CommPush(Message):
-    """What a rank's code says on a comm, for the page; its buffers are the message's.
-
-    ``kind`` is as in a ``CommMessage``, or ``comm_open``. ``seq`` is the cell that opened the comm,
-    ``under`` the one that runs now.
-    """
+    """What a rank's code says on a comm, for the page; its buffers are the message's."""
 
     rank: int
-    seq: int
-    under: int
-    kind: str
+    seq: int  # of the cell that opened the comm
+    under: int  # that of the cell that runs now
+    kind: str  # as in a CommMessage, or comm_open
     comm_id: str
     twin: str
     data: Any = field(default_factory=dict)
@@ -112,134 +173,25 @@ class Failure(Message):
     hint: str = ""
 
 
-class Death(Message):
-    """Why a rank answers no more, as the notebook's own side knows it.
+EVENTS.update(output=RankOutput, ask=Question, paused=Paused, closed=Closed, over=Over)
+EVENTS.update(push=CommPush, error=Failure)
 
-    ``code`` is what its process has ended with, where that is known: below 0 the signal.
-    ``host_lost``: its host is, with all its ranks; ``may_live``: as far as is known. ``log``: of a
-    crash the end of its log, with its stack.
-    """
-
-    why: str
-    code: int | None = None
-    host_lost: bool = False
-    may_live: bool = False
-    log: str = ""
-
-
-EVENTS.update(
-    output=RankOutput,
-    ask=Question,
-    paused=Paused,
-    closed=Closed,
-    over=Over,
-    push=CommPush,
-    error=Failure,
-)
-
-
-class ErrorInfo(Message):
-    """An exception of a rank, rendered there: ``traceback`` is IPython's, in the cell's lines.
-
-    ``hint`` is what the rank knows for certain of the reason, and the message does not say.
-    """
-
-    ename: str
-    evalue: str
-    traceback: list[str]
-    lineno: int | None = None
-    hint: str = ""
-
-
-class NameChanges(Message):
-    """Which names a rank has bound and unbound since it last told this notebook.
-
-    ``is_first``: it has told nothing before, so ``bound`` are all.
-    """
-
-    bound: list[str]
-    gone: list[str]
-    is_first: bool = False
-
-
-class CellReply(Message):
-    """How a cell ended on a rank.
-
-    ``status``: ``ok``, ``error``, ``refused`` (a launch was, and the error says why),
-    ``interrupted`` or ``skipped``. ``fault`` is an error of ours after the cell's own code was
-    over, in words; "" if there was none.
-    """
-
-    rank: int
-    seq: int
-    status: str
-    seconds: float
-    error: ErrorInfo | None = None
-    names: NameChanges | None = None
-    fault: str = ""
-    skipped: Skipped | None = None
-
-
-class CellRequest(Operation[CellReply], op="cell"):
-    """A cell to run on a rank.
-
-    ``source`` has the notebook's own line numbers (the ``%%spmd`` line is line 1, a comment).
-    ``execution_count`` is the notebook's, so tracebacks and ``Out`` carry the cell's number.
-    With a ``message`` it is not run: the message is for a comm that it has opened.
-    ``post_mortem``: it has no source; the rank's last error is looked at in the debugger.
-    With a ``script`` the source is that script's, plain Python, and is run as one.
-    ``profile``: the folder for the files of JAX's profiler, under which it runs; "" for none.
-    ``sent_ns``: when it was sent, by its notebook's clock, and ``who`` that is.
-    """
-
-    turn: CellSpec
-    source: str
-    execution_count: int
-    shown_ranks: list[int]
-    cell_id: str = ""
-    message: CommMessage | None = None
-    post_mortem: bool = False
-    script: Script | None = None
-    profile: str = ""
-    sent_ns: int = 0
-    who: str = ""
-
-    @property
-    def seq(self) -> int:
-        return self.turn.seq
-
-    @property
-    def ranks(self) -> list[int]:
-        return list(self.turn.ranks)
-
-
-class Interrupt(Operation[bool], op="interrupt"):
-    """Stop a cell on all of its ranks (None: whatever runs); replies whether it runs here.
-
-    One that still waits for its turn is not run at all. With ``terminate`` it is stopped by
-    SIGTERM, if its code handles that.
-    """
-
-    seq: int | None
-    terminate: bool = False
+# --------------------------------------------------------------------------- asking and helping
 
 
 class Answer(Operation[None], op="answer"):
-    """The answer to a ``Question``: a text, the end of input (``eof``), or why nobody can answer.
-
-    A late one is dropped.
-    """
+    """The answer to a ``Question``. A late one is dropped."""
 
     id: int
     text: str = ""
-    eof: bool = False
-    refused: str | None = None
+    eof: bool = False  # the end of input
+    refused: str | None = None  # why nobody can answer
 
 
 class Completions(Message):
-    """How a cell may go on: [text, kind] each, in place of what is from ``start`` to ``end``."""
+    """How a cell may go on."""
 
-    matches: list[list[str]]
+    matches: list[list[str]]  # [text, kind] of each, in place of what is from start to end
     start: int
     end: int
 

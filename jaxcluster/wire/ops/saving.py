@@ -16,44 +16,32 @@ class SavePlace(Message):
 
 
 class MeshAxes(Message):
-    """A mesh of all devices: its axes and their sizes; ``after``: for other devices."""
+    """A mesh of all devices: its axes and their sizes."""
 
     names: list[str]
     sizes: list[int]
-    after: list[int] = field(default_factory=list)
+    after: list[int] = field(default_factory=list)  # for other devices
 
 
 class Saved(Message):
-    """What a rank has saved in a folder.
-
-    Attributes:
-      files: their names there; ``nbytes``: their sizes together.
-      kept: the names; ``lost``: the others, and why.
-      spanning: names with arrays that span processes.
-      unbound: names that were lost earlier, and how.
-      left: settings that can't be saved, and why.
-      meshes: those of all devices.
-    """
+    """What a rank has saved in a folder."""
 
     folder: str = ""
-    files: list[str] = field(default_factory=list)
-    nbytes: int = 0
-    kept: list[str] = field(default_factory=list)
-    lost: dict[str, str] = field(default_factory=dict)
-    spanning: list[str] = field(default_factory=list)
-    unbound: dict[str, str] = field(default_factory=dict)
-    left: dict[str, str] = field(default_factory=dict)
-    meshes: list[MeshAxes] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)  # their names there
+    nbytes: int = 0  # of all files
+    kept: list[str] = field(default_factory=list)  # the names that were saved
+    lost: dict[str, str] = field(default_factory=dict)  # the others, and why
+    spanning: list[str] = field(default_factory=list)  # names with arrays that span processes
+    unbound: dict[str, str] = field(default_factory=dict)  # names that were lost earlier, and how
+    left: dict[str, str] = field(default_factory=dict)  # settings that can't be saved, and why
+    meshes: list[MeshAxes] = field(default_factory=list)  # those of all devices
 
 
 class Save(Operation[Saved], op="save"):
-    """Save the variables, to the first of these places that has room. Any thread.
-
-    ``compare``: note of each value by what other ranks know it if they have the same.
-    """
+    """Save the variables, to the first of these places that has room. Any thread."""
 
     places: list[SavePlace]
-    compare: bool = False
+    compare: bool = False  # note of each value by what other ranks know it if they have the same
 
 
 class Checkpoint(Operation[Saved], op="checkpoint"):
@@ -72,23 +60,15 @@ class Loaded(Message):
 
 
 class Load(Operation[Loaded], op="load"):
-    """Read what was saved, and hold it under the token.
-
-    Attributes:
-      files: the folders of what was saved, by the ranks that have saved it.
-      own: the rank whose values are read; None: those alone that can't differ between ranks.
-      num_processes: how many ranks there were.
-      meshes: for another number of ranks: what becomes of those of all devices.
-      only: the names that are read, without settings; None: what there is.
-    """
+    """Read what was saved, and hold it under the token."""
 
     turn: CellSpec
     token: str
-    files: dict[int, str]
-    own: int | None
-    num_processes: int
-    meshes: list[MeshAxes] = field(default_factory=list)
-    only: list[str] | None = None
+    files: dict[int, str]  # the folders of what was saved, by the ranks that have saved it
+    own: int | None  # the rank whose values are read; None: those that can't differ between ranks
+    num_processes: int  # how many ranks there were
+    meshes: list[MeshAxes] = field(default_factory=list)  # what becomes of them on other ranks
+    only: list[str] | None = None  # the names that are read, without settings; None: all
 
 
 class Bound(Message):
@@ -99,13 +79,13 @@ class Bound(Message):
 
 
 class Bind(Operation[Bound], op="bind"):
-    """Bind what was read, but for the names that are lost; "" in place of the token: nothing.
+    """Bind what was read, but for the names that are lost.
 
     These names are unbound, and who uses one is told the reason.
     """
 
     turn: CellSpec
-    token: str
+    token: str  # "": nothing was read
     lost: dict[str, str]
 
 

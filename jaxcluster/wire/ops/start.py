@@ -12,10 +12,8 @@ from jaxcluster.wire.ops.status import RankState
 class ClusterSpec(Message):
     """What a user asked for. Everything that a launcher and the plan need, and nothing more.
 
-    ``None`` in what is passed to ``jax.distributed.initialize`` as it stands means that jaxcluster
-    assigns it. ``any_name`` says that the user gave no name: another free one will do;
-    ``any_launcher`` that none was named. ``options`` are the launcher's own, as they were typed. 0
-    processes, and no platform, mean that the devices of the launcher's hosts decide it.
+    None means that jaxcluster chooses what ``jax.distributed.initialize`` gets. 0 processes, and no
+    platform, mean that the devices of the launcher's hosts decide it.
     """
 
     name: str
@@ -31,9 +29,9 @@ class ClusterSpec(Message):
     coordinator_bind_address: str | None = None
     initialization_timeout: int | None = None
     heartbeat_timeout_seconds: int = 100
-    any_name: bool = False
-    any_launcher: bool = False
-    options: dict[str, Any] = field(default_factory=dict)
+    any_name: bool = False  # the user gave none: another free one will do
+    any_launcher: bool = False  # the user named none
+    options: dict[str, Any] = field(default_factory=dict)  # the launcher's own, as they were typed
 
     @property
     def is_here(self) -> bool:
@@ -42,30 +40,22 @@ class ClusterSpec(Message):
 
 
 class EngineFacts(Message):
-    """What one engine knows of itself and its host before JAX is initialized.
-
-    ``host_key`` is equal for the engines of one host (boot id and network namespace).
-    ``gpus`` and ``tpu_chips`` are what this process may see: the entries of CUDA_VISIBLE_DEVICES
-    where that is set, else every card's index. ``tpu_hosts`` are all hosts of the TPU slice that
-    this one is worker ``tpu_worker_id`` of, where that is known. ``gpu_kind`` are the cards and
-    their driver, ``gpus_in_use`` a sentence on each that others use, ``nccl`` its wheel's version.
-    ``cores`` is how many threads XLA gives its pool on the CPU by itself; 0: not known.
-    """
+    """What one engine knows of itself and its host before JAX is initialized."""
 
     rank: int
     pid: int
     hostname: str
-    host_key: str
+    host_key: str  # equal for the engines of one host: boot id and network namespace
     address: str
     jax: str
-    gpus: list[str] = field(default_factory=list)
-    tpu_chips: int = 0
+    gpus: list[str] = field(default_factory=list)  # CUDA_VISIBLE_DEVICES, else each card's index
+    tpu_chips: int = 0  # that this process may see
     tpu_worker_id: int | None = None
-    tpu_hosts: list[str] = field(default_factory=list)
-    gpu_kind: str = ""
-    gpus_in_use: list[str] = field(default_factory=list)
-    nccl: str = ""
-    cores: int = 0
+    tpu_hosts: list[str] = field(default_factory=list)  # all of its TPU slice, if they are known
+    gpu_kind: str = ""  # the cards and their driver
+    gpus_in_use: list[str] = field(default_factory=list)  # a sentence on each that others use
+    nccl: str = ""  # its wheel's version
+    cores: int = 0  # threads that XLA gives its CPU pool; 0: not known
 
 
 class DeviceInfo(Message):
@@ -80,28 +70,19 @@ class DeviceInfo(Message):
 
 
 class InitializeReply(Message):
-    """What JAX says after ``initialize``: the devices of this process and how many there are.
-
-    ``recording`` says that launches are checked. ``moved`` are the private names of
-    JAX that rank 0 has not found, each with what happens without it.
-    """
+    """What JAX says after ``initialize``: the devices of this process and how many there are."""
 
     rank: int
     process_count: int
     device_count: int
     devices: list[DeviceInfo]
     seconds: float
-    recording: bool = True
-    moved: dict[str, str] = field(default_factory=dict)
+    recording: bool = True  # launches are checked
+    moved: dict[str, str] = field(default_factory=dict)  # JAX's private names that rank 0 misses
 
 
 class InitializeRequest(Operation[InitializeReply], op="initialize"):
-    """One rank's part of the plan: its environment, JAX settings and initialize arguments.
-
-    ``coordinator_process`` says that the coordination service runs in a process of its own; else
-    rank 0 hosts it. ``referee`` is the path of the referee's socket on this host. ``is_checked``:
-    each launch of a program that spans processes waits for the referee's word.
-    """
+    """One rank's part of the plan: its environment, JAX settings and initialize arguments."""
 
     process_id: int
     num_processes: int
@@ -114,9 +95,9 @@ class InitializeRequest(Operation[InitializeReply], op="initialize"):
     num_cpu_devices: int | None
     collectives_address: str | None
     env: dict[str, str] = field(default_factory=dict)
-    coordinator_process: bool = False
-    referee: str = ""
-    is_checked: bool = True
+    coordinator_process: bool = False  # the coordination service is its own; else rank 0 hosts it
+    referee: str = ""  # the path of the referee's socket on this host
+    is_checked: bool = True  # launches wait for the referee's word
 
 
 class Facts(Operation[EngineFacts], op="facts"):
@@ -124,14 +105,11 @@ class Facts(Operation[EngineFacts], op="facts"):
 
 
 class Reserved(Message):
-    """Where a rank listens for probes, and the port that it holds for JAX's coordinator.
-
-    ``coordinator_process``: the coordinator can run in a process of its own.
-    """
+    """Where a rank listens for probes, and the port that it holds for JAX's coordinator."""
 
     port: int
     probe_port: int
-    coordinator_process: bool
+    coordinator_process: bool  # the coordinator can run in its own process
 
 
 class Reserve(Operation[Reserved], op="reserve"):
@@ -155,9 +133,9 @@ class Listener(Message):
 
 
 class Unreachable(Message):
-    """That a listener can't be reached: the ``place``-th of those that were asked for."""
+    """A listener can't be reached."""
 
-    place: int
+    place: int  # among those that were asked for
     why: str
 
 

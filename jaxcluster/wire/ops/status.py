@@ -9,73 +9,55 @@ from jaxcluster.wire.ops import Message, Operation
 
 
 class RankState(Message):
-    """What a rank's control channel says of its main thread, at any time.
-
-    ``state``: ``starting``, ``idle`` or ``running``; the notebook adds ``dead`` and ``silent``.
-    ``seq`` is the running cell's, ``queued`` how many wait for their turn. ``line`` is the
-    innermost line of the running cell, ``frame`` the innermost frame of all. ``launching`` is the
-    program that it launches or waits to launch, for ``launching_s``. ``heard`` says that the
-    code of a closed cell was told so, and comes to no launches any more.
-
-    ``paused`` says that a person holds the rank: ``debugger``, or ``input`` where it has asked a
-    question.
-    """
+    """What a rank's control channel says of its main thread, at any time."""
 
     rank: int
     pid: int
     hostname: str
-    state: str
+    state: str  # starting, idle or running; the notebook adds dead and silent
     devices: list[str] = field(default_factory=list)
-    seq: int = 0
-    cell: int | None = None
-    line: int | None = None
-    frame: str = ""
+    seq: int = 0  # of the running cell
+    cell: int | None = None  # its number
+    line: int | None = None  # the innermost line of the running cell
+    frame: str = ""  # the innermost frame of all
     seconds: float = 0.0
-    queued: int = 0
+    queued: int = 0  # cells that wait for their turn
     rss_nbytes: int = 0
-    paused: str = ""
-    launching: str = ""
+    paused: str = ""  # what a person holds it by: "debugger", or "input" after a question
+    launching: str = ""  # the program that it launches, or waits to launch
     launching_s: float = 0.0
-    heard: bool = False
+    heard: bool = False  # the code of a closed cell has got the error
 
 
 class RankReport(Message):
     """Where a rank is.
 
-    ``stack`` is the main thread's, outermost first: [file, line, function, source, cell or None,
-    whether it is JAX's own or jaxcluster's]; ``threads`` has those of the user's other threads, by
-    name.
+    A stack has its outermost frame first: [file, line, function, source, cell or None, whether it
+    is JAX's own or jaxcluster's].
     """
 
     state: RankState
-    stack: list[list[Any]]
-    threads: dict[str, list[list[Any]]] = field(default_factory=dict)
+    stack: list[list[Any]]  # of the main thread
+    threads: dict[str, list[list[Any]]] = field(default_factory=dict)  # the user's others, by name
 
 
 class GpuUse(Message):
-    """One GPU: its name as in CUDA_VISIBLE_DEVICES, and what all processes on it use of it.
+    """One GPU, and what all processes on it use of it."""
 
-    ``percent`` of the time it computed; None where that is not told.
-    """
-
-    name: str
-    percent: float | None
+    name: str  # as in CUDA_VISIBLE_DEVICES
+    percent: float | None  # of the time in which it computed; None: not known
     used_nbytes: int
     total_nbytes: int
 
 
 class RankResources(Message):
-    """What a rank's process has used so far, and uses now.
-
-    ``at_s`` is a clock of its own, ``cpu_s`` the time on processors of all its threads since it
-    began. ``gpus`` is empty where there is none, or no ``nvidia-ml-py``.
-    """
+    """What a rank's process has used so far, and uses now."""
 
     rank: int
-    at_s: float
-    cpu_s: float
+    at_s: float  # by a clock of its own
+    cpu_s: float  # of all its threads since it began
     rss_nbytes: int
-    gpus: list[GpuUse] = field(default_factory=list)
+    gpus: list[GpuUse] = field(default_factory=list)  # none without nvidia-ml-py
 
 
 class State(Operation[RankState], op="state"):

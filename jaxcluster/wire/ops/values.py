@@ -90,45 +90,36 @@ def reference_to(cls: type) -> Any:
 
 
 class Described(Message):
-    """A value's arrays and the sizes of its other buffers; its pickle is the reply's buffer.
-
-    ``places``: of each array, what is equal where other ranks have the same one.
-    """
+    """A value's arrays and the sizes of its other buffers; its pickle is the reply's buffer."""
 
     arrays: list[ArrayInfo]
     buffers: list[int]
-    places: list[list[str]] = field(default_factory=list)
+    places: list[list[str]] = field(default_factory=list)  # equal where ranks have the same array
 
 
 class Describe(Operation[Described], op="describe"):
-    """Describe a value, in turn, and hold it under the token for the parts that are asked for next.
-
-    ``pickle``: with the pickle and other buffers. ``plain``: with dicts and lists as containers.
-    """
+    """Describe a value, in turn, and hold it under the token for the parts that are asked next."""
 
     turn: CellSpec
     name: str
-    pickle: bool
-    plain: bool = False
+    pickle: bool  # with the pickle and other buffers
+    plain: bool = False  # with dicts and lists as containers
     token: str = ""
 
 
 class Filled(Message):
-    """``copies``: what should be equal on other processes."""
+    """The hashes of what should be equal on other processes."""
 
     copies: Hashes
 
 
 class Fill(Operation[Filled], op="fill"):
-    """Write a held value to its places in a file of the notebook's shared memory.
-
-    ``arrays`` are [number, offset] of each, ``buffers`` the offsets of the others.
-    """
+    """Write a held value to its places in a file of the notebook's shared memory."""
 
     token: str
     path: str
-    arrays: list[list[int]]
-    buffers: list[int]
+    arrays: list[list[int]]  # [number, offset] of each
+    buffers: list[int]  # the offsets of the others
 
 
 class Part(Message):
@@ -203,13 +194,13 @@ class Sample(Operation[Sampled], op="sample"):
 class Assign(Operation[None], op="assign"):
     """Read pushed values, in turn; they are bound when all ranks have done so.
 
-    The first buffer is the pickle. Its own are the others, or [start, stop] of a file each.
+    The first buffer is the pickle.
     """
 
     turn: CellSpec
     token: str
     path: str = ""
-    buffers: list[list[int]] = field(default_factory=list)
+    buffers: list[list[int]] = field(default_factory=list)  # [start, stop] of each in a file
 
 
 class AssignBind(Operation[list[str]], op="assign_bind"):
