@@ -3,7 +3,7 @@
     agents = Agents(keys)
     host = agents.connect(endpoint, key, name="h1")    an agent, as its own line says where it is
     host.ask(Mkdir("code"))                            requests to the agent
-    host.rank(3, on_message).send([envelope, buffer])  rank 3's socket, as ``Link`` has it
+    host.rank(3, on_message).send([envelope, buffer])  rank 3, for ``wire.link.Link``
 
 A cut connection is made again by itself, and what was sent meanwhile arrives then: nobody who
 waits for an answer needs to know. Whoever wants to know asks for ``host.state``. How long is too
@@ -24,6 +24,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import zmq
@@ -36,8 +37,9 @@ from jaxcluster.agent.requests import Get
 from jaxcluster.agent.transport import Keys
 from jaxcluster.errors import LaunchError
 from jaxcluster.wire import forks
+from jaxcluster.wire.link import Channel
 from jaxcluster.wire.requests import AGENT, EVENT, Reply, Request
-from jaxcluster.wire.sockets import Buffer, has_come
+from jaxcluster.wire.sockets import Buffer, has_come, receive
 
 CLOSE_S = 2.0
 LINGER_MS = 200  # for what a connection that ends still has to send
@@ -48,6 +50,7 @@ AT_A_LOOK = 100  # messages of one host, before the others are looked at
 TICK_S = 0.1  # between looks at what sessions have to do
 
 Heard = tuple[Reply, list[memoryview]] | None  # None: the host is lost
+OnMessage = Callable[[Sequence[Any]], None]
 K = TypeVar("K")
 R = TypeVar("R")
 
@@ -79,8 +82,8 @@ class Agents:
         self._woken = self._closed = False
         # In the order in which they came: all; those that may have something now; those whose
         # sessions have something to do later.
-        self._hosts: dict[Connection, None] = {}
-        self._touched: dict[Connection, None] = {}
+        self._hosts: dict[Connection | RankSocket, None] = {}
+        self._touched: dict[Connection | RankSocket, None] = {}
         self._due: dict[Connection, None] = {}
         # Not zmq's poller: it looks at all sockets at each turn, and each host has two.
         self._selector = selectors.DefaultSelector()
@@ -137,8 +140,8 @@ class Agents:
             now = time.monotonic()
             if now - ticked_at >= TICK_S:
                 ticked_at = now
-                for host in list(self._due):
-                    self._try(host._tick)
+                for due in list(self._due):
+                    self._try(due._tick)
             # One look at each: who sends all the time keeps neither jobs nor other hosts waiting.
             touched, self._touched = self._touched, {}
             for host in touched:
@@ -180,7 +183,7 @@ class Connection:
         self._waiting: deque[list[Any]] = deque()  # until the session has room
         self._ids = itertools.count(1)
         self._asked: dict[int, Asked[Any]] = {}
-        self._ranks: dict[int, Callable[[Sequence[Any]], None]] = {}
+        self._ranks: dict[int, OnMessage] = {}
 
     # ------------------------------------------------------------------ for its owner
 
@@ -228,11 +231,15 @@ class Connection:
             if at >= size or not data:
                 return
 
-    def rank(self, rank: int, on_message: Callable[[Sequence[Any]], None]) -> RankChannel:
-        """A way to a rank there. ``on_message`` gets the frames of what it sends, on the thread.
+    def rank(self, rank: int, on_message: OnMessage, address: str = "") -> Channel:
+        """A way to a rank there; another one for the same rank takes its place.
 
-        Another one for the same rank takes its place.
+        Args:
+          on_message: gets the frames of what it sends, on the thread.
+          address: the rank's own socket, where that is reached without the agent.
         """
+        if address:
+            return RankSocket(self._agents, address, on_message)
         self._ranks[rank] = on_message
         return RankChannel(self, rank, on_message)
 
@@ -472,11 +479,9 @@ def answers(asked: Iterable[tuple[K, Asked[R]]], timeout_s: float) -> dict[K, tu
 
 
 class RankChannel:
-    """A way to one rank of a host."""
+    """A way to one rank through its host's agent."""
 
-    def __init__(
-        self, host: Connection, rank: int, on_message: Callable[[Sequence[Any]], None]
-    ) -> None:
+    def __init__(self, host: Connection, rank: int, on_message: OnMessage) -> None:
         self.host = host
         self._to = b"%d" % rank
         self._rank, self._on_message = rank, on_message
@@ -489,3 +494,82 @@ class RankChannel:
         """What the rank still sends is dropped, unless somebody else listens by now."""
         if self.host._ranks.get(self._rank) is self._on_message:
             del self.host._ranks[self._rank]
+
+
+class RankSocket:
+    """The way to a rank of this machine: its own socket.
+
+    Whoever asks sends by itself: to have the thread do it would cost each cell two changes of
+    threads before any rank has it. The thread sends what has buffers: a message that the stop
+    button has broken off between two parts would look like a whole one.
+
+    Args:
+      address: a rank that does not listen there yet is tried for ever.
+    """
+
+    def __init__(self, agents: Agents, address: str, on_message: OnMessage) -> None:
+        self._agents, self._on_message, self._pid = agents, on_message, os.getpid()
+        self._waiting: deque[Sequence[Any]] = deque()
+        self._using = threading.Lock()  # whoever touches the socket
+        self._socket = agents._context.socket(zmq.DEALER)
+        for option in (zmq.LINGER, zmq.SNDHWM, zmq.RCVHWM):
+            self._socket.setsockopt(option, 0)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, 5)
+        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 100)
+        self._socket.connect(address)
+        agents._do(self._open)
+
+    def send(self, frames: Sequence[Any]) -> None:
+        self._waiting.append(frames)
+        is_done = False
+        try:
+            # A process that the user has forked has no such socket, and the same way to wake.
+            if os.getpid() == self._pid:
+                with self._using:
+                    is_done = self._send_small()
+        finally:  # also where the stop button was pressed meanwhile
+            if not is_done:
+                self._agents._do(self._look)
+
+    def close(self) -> None:
+        self._agents._do(self._leave)
+
+    def _send_small(self) -> bool:
+        """Send what has one part; whether that is all, and nothing was heard meanwhile."""
+        if self._socket.closed:
+            return True
+        while self._waiting:
+            frames = self._waiting[0]  # it stays there until it is sent
+            if len(frames) > 1:
+                return False
+            self._socket.send(frames[0])
+            self._waiting.popleft()
+        return not has_come(self._socket)  # what is done to a socket takes the news from its file
+
+    # ------------------------------------------------------------------ on the thread
+
+    def _open(self) -> None:
+        self._agents._selector.register(self._socket.fileno(), selectors.EVENT_READ, self)
+        self._agents._hosts[self] = self._agents._touched[self] = None
+
+    def _leave(self) -> None:
+        if self in self._agents._hosts:
+            del self._agents._hosts[self]
+            with self._using:
+                self._agents._selector.unregister(self._socket.fileno())
+                self._socket.close(0)
+
+    def _look(self) -> None:
+        """Send what others have left, and take in what has come."""
+        for _ in range(AT_A_LOOK):
+            with self._using:
+                if self._socket.closed:
+                    return
+                while self._waiting:
+                    frames = self._waiting.popleft()
+                    self._socket.send_multipart(frames, copy=len(frames) == 1)
+                if not has_come(self._socket):
+                    return
+                found = receive(self._socket)
+            self._agents._try(partial(self._on_message, found))
+        self._agents._touched[self] = None

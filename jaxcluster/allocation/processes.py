@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from jaxcluster import wire
-from jaxcluster.agent.client import WAIT_LONGER, Asked, Ended, answers
+from jaxcluster.agent.client import WAIT_LONGER, Asked, Ended, OnMessage, answers
 from jaxcluster.agent.requests import Get, Look, Mkdir, Move, Put, RelayFrames, Ring
 from jaxcluster.agreement.frames import KEY
 from jaxcluster.allocation import bulk
@@ -29,7 +29,7 @@ from jaxcluster.ranks import name_hosts, name_ranks
 from jaxcluster.records import registry
 from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.wire.forks import STOPPED, Hold, Kill, Process, Spawn, Stop
-from jaxcluster.wire.link import ChannelLink, Link, SocketLink
+from jaxcluster.wire.link import Channel, Link
 
 ASK_S = 10.0
 LOOK_S = 1.0
@@ -180,10 +180,13 @@ class Processes:
 
     def connect(self) -> Link:
         """The way to the ranks."""
-        ranks = range(self.spec.num_processes)
-        if all(where.is_here for where in self.hosts):
-            return SocketLink(dict(enumerate(self.addresses)))
-        return ChannelLink(ranks, lambda rank, on: self.host_of(rank).rank(rank, on))
+
+        def open(rank: int, on_message: OnMessage) -> Channel:
+            where = self.host_of(rank)
+            address = f"ipc://{where.folder}/{RANKS}/{rank}.sock" if where.is_here else ""
+            return where.rank(rank, on_message, address)
+
+        return Link(range(self.spec.num_processes), open)
 
     def start_coordinator(self, address: str, relays: str = "", key: str = "") -> int:
         """Start the referee beside rank 0, with JAX's coordination service; returns its pid.

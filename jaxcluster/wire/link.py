@@ -1,27 +1,17 @@
-"""Requests to ranks and what they answer, whatever carries them.
-
-``SocketLink`` is the notebook's end of the own sockets of this machine's ranks: one thread owns
-them all. Ranks of other hosts are reached through their agents: ``ChannelLink``.
-"""
+"""Requests to ranks and what they answer, whatever carries them (``agent.client``)."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import queue
-import select
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-import zmq
-
 from jaxcluster import errors, wire
-from jaxcluster.wire import sockets
 from jaxcluster.wire.inbox import Inbox
 from jaxcluster.wire.ops import EVENTS, Operation
 
@@ -70,14 +60,32 @@ Request = Operation[R] | Mapping[int, Operation[R]]  # one for all ranks, or eac
 Message = tuple[int, list[Buffer]]  # a rank, and the frames for it
 
 
-class Link(ABC):
+class Channel(Protocol):
+    """A way to one rank that somebody else looks after."""
+
+    def send(self, frames: Sequence[Any]) -> None:
+        """Send a message. Its frames must not change until the rank has answered."""
+
+    def close(self) -> None:
+        """What still comes from the rank is dropped."""
+
+
+class Link:
     """Sends requests to ranks and delivers what they answer. Thread-safe.
 
+    Args:
+      ranks: which.
+      open: makes the channel to a rank; what it is given is called with the frames that come.
+
     Attributes:
-      on_push: called on the link's thread with what a rank sends unasked.
+      on_push: called on a channel's thread with what a rank sends unasked.
     """
 
-    def __init__(self, ranks: Iterable[int]) -> None:
+    def __init__(
+        self,
+        ranks: Iterable[int],
+        open: Callable[[int, Callable[[Sequence[Any]], None]], Channel],
+    ) -> None:
         self.ranks = sorted(ranks)
         self.on_push: Callable[[Event[Any]], None] | None = None
         self._ids = itertools.count(1)
@@ -85,14 +93,15 @@ class Link(ABC):
         self._waiting: dict[str, tuple[int, Sink, type[Operation[Any]]]] = {}
         self._gone: dict[int, tuple[str, wire.Death | wire.Failure]] = {}  # not asked any more
         self._lock = threading.Lock()
+        self._channels = {
+            rank: open(rank, lambda frames, rank=rank: self._deliver(rank, frames))  # type: ignore[misc]
+            for rank in self.ranks
+        }
 
-    @abstractmethod
-    def _send(self, messages: Sequence[Message]) -> None:
-        """Send these, in this order, without waiting. The lock is held."""
-
-    @abstractmethod
     def close(self) -> None:
-        """End it; requests after it are never answered."""
+        """Let go of the channels; requests after it are never answered."""
+        for channel in self._channels.values():
+            channel.close()
 
     def request(
         self, rank: int, request: Operation[Any], *, buffers: Sequence[Buffer] = (), sink: Sink
@@ -125,7 +134,8 @@ class Link(ABC):
                     encoded[id(request)] = wire.encode_body(request)
                 message = wire.envelope(request.op, name, encoded[id(request)])
                 messages.append((rank, [message, *buffers]))
-            self._send(messages)
+            for rank, frames in messages:
+                self._channels[rank].send(frames)
         return ids
 
     def gather(
@@ -186,8 +196,8 @@ class Link(ABC):
             for id in [id for id, (r, *_) in self._waiting.items() if r == rank]:
                 self._waiting.pop(id)[1].put(Event(rank, op, id, body))
 
-    def _deliver(self, rank: int, frames: Sequence[zmq.Frame]) -> None:
-        """Give what has come from a rank to whoever waits for it. On the link's thread."""
+    def _deliver(self, rank: int, frames: Sequence[Any]) -> None:
+        """Give what has come from a rank to whoever waits for it. On the channel's thread."""
         try:
             envelope = wire.decode(frames[0].buffer)
         except wire.OtherVersion as error:
@@ -219,171 +229,6 @@ class Link(ABC):
 
 def _mismatch(message: str) -> wire.Failure:
     return wire.Failure("VersionMismatch", message, VERSION_HINT)
-
-
-class SocketLink(Link):
-    """To ranks of this machine: a socket each.
-
-    One thread hears all of them. Whoever asks sends by itself: to have the thread do it would cost
-    each cell two changes of threads before any rank has it. The thread sends what has buffers: a
-    message that the stop button has broken off between two parts would look like a whole one.
-
-    Args:
-      addresses: a zmq endpoint for each rank. A rank that does not listen yet is retried for ever.
-    """
-
-    def __init__(self, addresses: Mapping[int, str]) -> None:
-        super().__init__(addresses)
-        self._outgoing: deque[Message] = deque()
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_write, False)
-        self._woken = False
-        self._closed = False
-        self._pid = os.getpid()
-        self._using = threading.Lock()  # whoever touches the sockets; taken after ``_lock``
-        self._context = zmq.Context()
-        self._sockets: dict[int, zmq.Socket[bytes]] = {}
-        for rank, address in addresses.items():
-            socket = self._context.socket(zmq.DEALER)
-            socket.setsockopt(zmq.LINGER, 0)
-            socket.setsockopt(zmq.SNDHWM, 0)
-            socket.setsockopt(zmq.RCVHWM, 0)
-            socket.setsockopt(zmq.RECONNECT_IVL, 5)
-            socket.setsockopt(zmq.RECONNECT_IVL_MAX, 100)
-            socket.connect(address)
-            self._sockets[rank] = socket
-        self._thread = threading.Thread(target=self._serve, name="jaxcluster-link", daemon=True)
-        self._thread.start()
-
-    def _send(self, messages: Sequence[Message]) -> None:
-        self._outgoing.extend(messages)
-        is_done = False
-        try:
-            # A process that the user has forked has no such sockets, and the same pipe.
-            if not self._closed and os.getpid() == self._pid:
-                with self._using:
-                    is_done = self._send_small()
-        finally:  # also where the stop button was pressed meanwhile
-            if not is_done:
-                self._wake()
-
-    def _send_small(self) -> bool:
-        """Send what has one part; whether that is all, and nothing was heard meanwhile."""
-        sent = set()
-        while self._outgoing:
-            rank, frames = self._outgoing[0]  # it stays there until it is sent
-            if len(frames) > 1:
-                return False
-            self._sockets[rank].send(frames[0])
-            self._outgoing.popleft()
-            sent.add(rank)
-        # What is done to a socket takes the news from its file.
-        return not any(sockets.has_come(self._sockets[rank]) for rank in sent)
-
-    def close(self) -> None:
-        """End the thread and its sockets; requests after it are never answered."""
-        if not self._closed:
-            with self._lock:
-                self._closed = True
-                self._poke()
-            if threading.current_thread() is not self._thread:
-                self._thread.join(2)
-
-    def _wake(self) -> None:
-        """With the lock held: once it is closed the pipe's number may be another file's."""
-        if not self._woken and not self._closed:
-            self._woken = True
-            self._poke()
-
-    def _poke(self) -> None:
-        try:
-            os.write(self._wake_write, b"x")
-        except BlockingIOError:
-            pass
-
-    def _serve(self) -> None:
-        # Not zmq's own poller, which touches the sockets whenever it likes.
-        poller = select.poll()
-        poller.register(self._wake_read, select.POLLIN)
-        ranks = {socket.fileno(): rank for rank, socket in self._sockets.items()}
-        for file in ranks:
-            poller.register(file, select.POLLIN)
-        while not self._closed:
-            news = [file for file, _ in poller.poll()]
-            is_woken = self._wake_read in news
-            if is_woken:  # whoever has sent may have taken the news of any
-                os.read(self._wake_read, 4096)
-                self._woken = False
-            looked = [*self._sockets] if is_woken else [ranks[file] for file in news]
-            while looked:
-                for rank in looked:
-                    self._receive(rank)
-                looked = self._send_rest()
-        with self._using:
-            for socket in self._sockets.values():
-                socket.close(0)
-        self._context.term()
-        with self._lock:
-            os.close(self._wake_read)
-            os.close(self._wake_write)
-
-    def _send_rest(self) -> list[int]:
-        """Send what others have left; returns the ranks that have got something."""
-        sent = []
-        with self._using:
-            while self._outgoing:
-                rank, frames = self._outgoing.popleft()
-                self._sockets[rank].send_multipart(frames, copy=len(frames) == 1)
-                sent.append(rank)
-        return sent
-
-    def _receive(self, rank: int) -> None:
-        socket = self._sockets[rank]
-        while True:
-            with self._using:
-                if not sockets.has_come(socket):
-                    return
-                frames = sockets.receive(socket)
-            self._deliver(rank, frames)
-
-
-class Channel(Protocol):
-    """A way to one rank that somebody else looks after."""
-
-    def send(self, frames: Sequence[Any]) -> None:
-        """Send a message. Its frames must not change until the rank has answered."""
-
-    def close(self) -> None:
-        """What still comes from the rank is dropped."""
-
-
-class ChannelLink(Link):
-    """To ranks of other hosts, through their agents.
-
-    Args:
-      ranks: which.
-      open: makes the channel to a rank; what it is given is called with the frames that come.
-    """
-
-    def __init__(
-        self,
-        ranks: Iterable[int],
-        open: Callable[[int, Callable[[Sequence[Any]], None]], Channel],
-    ) -> None:
-        super().__init__(ranks)
-        self._channels = {
-            rank: open(rank, lambda frames, rank=rank: self._deliver(rank, frames))  # type: ignore[misc]
-            for rank in self.ranks
-        }
-
-    def _send(self, messages: Sequence[Message]) -> None:
-        for rank, frames in messages:
-            self._channels[rank].send(frames)
-
-    def close(self) -> None:
-        """Let go of the channels; requests after it are never answered."""
-        for channel in self._channels.values():
-            channel.close()
 
 
 def replies(answers: Mapping[int, Event[R]]) -> dict[int, R]:

@@ -185,7 +185,7 @@ def test_private_names_of_jax_stand_in_one_package() -> None:
 
 ROOM = "allocation"
 KINDS = {
-    "AgentHere", "ChannelLink", "Fleet", "SocketLink",
+    "AgentHere", "Fleet", "RankChannel", "RankSocket",
 }  # fmt: skip
 
 
@@ -214,7 +214,7 @@ def test_nothing_outside_its_room_can_tell_which_kind_of_host_a_cluster_is_on() 
     "source",
     [
         "from jaxcluster.allocation.here import AgentHere",
-        "from jaxcluster.wire import link\nlink.SocketLink()",
+        "from jaxcluster.agent import client\nclient.RankSocket()",
         "def f(host): return isinstance(host, Fleet)",
     ],
 )

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import zmq
-from helpers import until
 
 from jaxcluster import wire
+from jaxcluster.agent.client import Agents, RankSocket
+from jaxcluster.agent.transport import new_keys
 from jaxcluster.agreement.cellqueue import CellSpec
 from jaxcluster.errors import NotSerialisable, RankDied, RankError, TransferError, VersionMismatch
-from jaxcluster.wire.link import Event, Link, Sink, SocketLink, unwrap
+from jaxcluster.wire.link import Event, Link, Sink, unwrap
 from jaxcluster.wire.ops import Operation
 
 Answer = tuple[str, Any, Sequence[bytes]]
@@ -108,13 +109,22 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.fixture
-def link(addresses: list[str], make_rank: Callable[..., FakeRank]) -> Iterator[Link]:
+def agents() -> Iterator[Agents]:
+    made = Agents(new_keys())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def link(agents: Agents, addresses: list[str], make_rank: Callable[..., FakeRank]) -> Link:
     """A link to three ranks that echo."""
     for address in addresses:
         make_rank(address)
-    made = SocketLink(dict(enumerate(addresses)))
-    yield made
-    made.close()
+    return linked(agents, addresses)
+
+
+def linked(agents: Agents, addresses: list[str]) -> Link:
+    return Link(range(len(addresses)), lambda r, on: RankSocket(agents, addresses[r], on))
 
 
 def next_event(sink: Sink) -> Event[Any]:
@@ -143,16 +153,15 @@ def test_what_comes_before_the_reply_comes_in_order(link: Link) -> None:
 
 
 def test_requests_of_one_sender_arrive_in_the_order_sent(
-    addresses: list[str], make_rank: Callable[..., FakeRank]
+    agents: Agents, addresses: list[str], make_rank: Callable[..., FakeRank]
 ) -> None:
     rank = make_rank(addresses[0])
-    link = SocketLink({0: addresses[0]})
+    link = linked(agents, addresses[:1])
     sink = Sink()
     for k in range(500):
         link.request(0, Say("op", k), sink=sink)
     for _ in range(500):
         next_event(sink)
-    link.close()
     assert [body for _, body, _ in rank.received] == list(range(500))
 
 
@@ -178,33 +187,35 @@ def test_whoever_asks_loses_no_answer_that_comes_just_then(
 
 
 def test_the_thread_sends_what_a_stop_button_has_kept_from_being_sent(
-    link: Link, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Pressed:
-        def send(self, data: bytes) -> None:
-            monkeypatch.undo()
-            raise KeyboardInterrupt
+    agents: Agents, addresses: list[str], make_rank: Callable[..., FakeRank],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    make_rank(addresses[0])
+    link, sink = linked(agents, addresses[:1]), Sink()
 
-    sink = Sink()
-    monkeypatch.setitem(link._sockets, 0, Pressed())  # type: ignore[attr-defined]
+    def press(channel: RankSocket) -> bool:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RankSocket, "_send_small", press)
     with pytest.raises(KeyboardInterrupt):
-        link.request_each({r: Say("op", r) for r in range(3)}, sink=sink)
-    assert sorted(next_event(sink).body[1] for _ in range(3)) == [0, 1, 2]
+        link.request(0, Say("op", 7), sink=sink)
+    assert next_event(sink).body == ["op", 7]
 
 
 def test_a_forked_process_touches_no_socket(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "_pid", os.getpid() - 1)
-    monkeypatch.setattr(link, "_send_small", None)
+    channel: Any = link._channels[0]
+    monkeypatch.setattr(channel, "_pid", os.getpid() - 1)
+    monkeypatch.setattr(channel, "_send_small", None)
     assert link.gather([0], Say("op", 1), timeout_s=ANSWER_S)[0].body == ["op", 1]  # the thread's
 
 
 def test_raw_buffers_travel_beside_the_envelope_both_ways(
-    addresses: list[str], make_rank: Callable[..., FakeRank]
+    agents: Agents, addresses: list[str], make_rank: Callable[..., FakeRank]
 ) -> None:
     rank = make_rank(addresses[0])
-    link = SocketLink({0: addresses[0]})
+    link = linked(agents, addresses[:1])
     found = link.gather([0], Say("frames"), buffers=[b"sent", b"y" * 100_000], timeout_s=ANSWER_S)
-    link.close()
     assert [bytes(b) for b in found[0].buffers] == [b"first", b"\x00" * 200_000]
     assert rank.received[0][2] == [b"sent", b"y" * 100_000]
 
@@ -272,14 +283,13 @@ def test_a_forgotten_request_is_answered_to_nobody(link: Link) -> None:
 
 
 def test_a_rank_that_listens_later_gets_what_was_sent_before(
-    addresses: list[str], make_rank: Callable[..., FakeRank]
+    agents: Agents, addresses: list[str], make_rank: Callable[..., FakeRank]
 ) -> None:
-    link = SocketLink({0: addresses[0]})
+    link = linked(agents, addresses[:1])
     sink = Sink()
     link.request(0, Say("op", "early"), sink=sink)
     make_rank(addresses[0])
     assert next_event(sink).body == ["op", "early"]
-    link.close()
 
 
 def test_the_death_of_a_rank_answers_all_that_waits_for_it(link: Link) -> None:
@@ -316,18 +326,15 @@ def test_what_is_no_message_at_all_answers_nothing_and_ends_nothing(link: Link) 
     assert link.gather([0], Say("op", 1), timeout_s=ANSWER_S)[0].body == ["op", 1]
 
 
-def test_closing_ends_the_thread_and_twice_does_nothing(addresses: list[str]) -> None:
-    link = SocketLink({0: addresses[0]})
-    link.close()
-    until(lambda: not link._thread.is_alive(), "end of the link's thread")
-    link.close()
-
-
 def test_closing_does_not_wait_for_a_rank_that_is_not_there(addresses: list[str]) -> None:
-    link = SocketLink({0: addresses[0]})
+    agents = Agents(new_keys())
+    link = linked(agents, addresses)
     link.request(0, Say("op"), sink=Sink())
-    link.close()  # it gives its thread 2 s to end, and the test 120
-    assert not link._thread.is_alive()
+    link.close()
+    agents.close()  # it gives its thread 2 s to end, and the test 120
+    assert not agents._thread.is_alive()
+    agents.close()
+    assert link.gather([0], Say("state"), timeout_s=0.05) == {}
 
 
 # --------------------------------------------------------------------------- what ranks refuse
@@ -368,18 +375,6 @@ def test_the_dead_are_named_with_the_reason() -> None:
     assert caught.value.ranks == (3,)
 
 
-def test_a_request_after_the_end_writes_to_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The number of the pipe that wakes the thread may be another file's by then."""
-    link = SocketLink({0: f"ipc://{tmp_path}/none.sock"})
-    link.close()
-    written: list[int] = []
-    monkeypatch.setattr(os, "write", lambda number, data: written.append(number))
-    assert link.gather([0], Say("state"), timeout_s=0.05) == {}
-    assert written == []
-
-
 def test_a_rank_behind_a_cut_is_not_called_dead() -> None:
     why = "host h2 can't be reached from here: no way"
     with pytest.raises(RankDied) as caught:
@@ -415,34 +410,38 @@ def test_a_request_that_a_rank_can_not_read_is_a_mismatch() -> None:
 # --------------------------------------------------------------------------- what is sent
 
 
-class Written(Link):
-    """Keeps what it is to send."""
+class Written:
+    """A channel that keeps what it is to send."""
 
-    def __init__(self) -> None:
-        super().__init__(range(4))
-        self.sent: dict[int, Any] = {}
+    def __init__(self, rank: int, on_message: object) -> None:
+        self.sent: list[Any] = []
 
-    def _send(self, messages: Sequence[tuple[int, list[Any]]]) -> None:
-        self.sent |= {rank: wire.decode(frames[0]) for rank, frames in messages}
+    def send(self, frames: Sequence[Any]) -> None:
+        self.sent.append(wire.decode(frames[0]))
 
     def close(self) -> None: ...
+
+
+def sent(link: Link) -> dict[int, Any]:
+    """The last message to each rank."""
+    return {rank: one.sent[-1] for rank, one in link._channels.items() if one.sent}  # type: ignore[attr-defined]
 
 
 def test_one_body_for_all_ranks_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[Any] = []
     encode = wire.encode_body
     monkeypatch.setattr(wire, "encode_body", lambda body: encoded.append(body) or encode(body))
-    link = Written()
+    link = Link(range(4), Written)
     body = wire.CellRequest(CellSpec(7, (0, 1, 2)), "half a pair: \ud83d", 7, [0])
     ids = link.request_each(dict.fromkeys(range(3), body), sink=Sink())
     assert len(encoded) == 1
-    assert [link.sent[rank]["id"] for rank in range(3)] == ids
-    assert all(one["body"]["source"] == "half a pair: \\ud83d" for one in link.sent.values())
+    assert [sent(link)[rank]["id"] for rank in range(3)] == ids
+    assert all(one["body"]["source"] == "half a pair: \\ud83d" for one in sent(link).values())
 
 
 def test_each_rank_gets_its_own_body() -> None:
-    link = Written()
+    link = Link(range(4), Written)
     link.request_each({rank: Say("of", rank) for rank in range(4)}, sink=Sink())
-    assert {rank: one["body"]["body"] for rank, one in link.sent.items()} == {
+    assert {rank: one["body"]["body"] for rank, one in sent(link).items()} == {
         rank: rank for rank in range(4)
     }
