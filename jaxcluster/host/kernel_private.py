@@ -6,7 +6,6 @@ it is said below; a cell runs all the same.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
