@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jaxcluster.engine import installs
+from jaxcluster.engine import magics
 
 
 class Shell:
@@ -23,14 +23,14 @@ class Shell:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installs.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(magics.tempfile, "gettempdir", lambda: str(tmp_path))
 
 
 def ranks(count: int, cell: str, code: int = 0) -> tuple[list[Shell], list[str]]:
     ran: list[str] = []
     shells = [Shell(ran, code) for _ in range(count)]
     for shell in shells:
-        installs.run_once(shell, lambda: cell)
+        magics.run_once(shell, lambda: cell)
     return shells, ran
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from jaxcluster.engine import magicbodies, tracebacks
+from jaxcluster.engine import magics, tracebacks
 
 HERE = (
     "import sys\ndef here():\n  f = sys._getframe(1); at.append((f.f_code.co_filename, f.f_lineno))"
@@ -33,7 +33,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteractiveShell
             return name
 
         made.compile.get_code_name = code_name
-        magicbodies.install(made, cells)
+        magics.install(made, cells)
         made.user_ns["cells"] = cells
         made.run_cell(HERE)
         yield made
