@@ -6,7 +6,6 @@ it is said below; a cell runs all the same.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -21,21 +20,6 @@ def last_traceback(shell: Any) -> list[str]:
 def set_last_traceback(shell: Any, lines: list[str] | None) -> None:
     """``lines`` are what of an error is shown, and goes into the reply."""
     shell._last_traceback = lines
-
-
-def wrap_patching_of_modules(
-    make: Callable[[Callable[..., bool]], Callable[..., bool]],
-) -> None:
-    """Have ``%autoreload`` patch an edited module by a function that is made of the present one.
-
-    It is True where that sufficed, and no reload is needed. Where the name has moved, what is set
-    so in a cell is undone with it.
-    """
-    with contextlib.suppress(ImportError, AttributeError):
-        from IPython.extensions.deduperreload.deduperreload import DeduperReloader
-
-        present = DeduperReloader.maybe_reload_module
-        DeduperReloader.maybe_reload_module = make(present)  # type: ignore[method-assign]
 
 
 def replace_traceback_display(
