@@ -32,10 +32,6 @@ LAST = 5  # of these that are shown, at its beginning and at its end
 HIDE = "__tracebackhide__"  # IPython's sign, in the local variables of a frame
 MESSAGE_CHARS = 20_000  # of an error's message
 TRACEBACK_CHARS = 200_000  # of all its lines
-NO_DEVICE = (
-    "The mesh or sharding has none of this rank's devices. A mesh of all devices has some on each "
-    "rank: jax.make_mesh((jax.device_count(),), ('x',))"
-)
 _FRAME = re.compile(r'^ *File "([^"\n]*)", line \d+.*\n(?:    .*\n)*', re.MULTILINE)
 
 
@@ -170,22 +166,12 @@ def error_info(error: BaseException, lines: Sequence[Any], cells: Container[str]
       lines: its traceback as IPython has rendered it.
       cells: the file names of cells.
     """
-    is_of_device = type(error) is StopIteration and is_of_jax(error.__traceback__)
     return wire.ErrorInfo(
         ename=wire.type_name(type(error)),
         evalue=message_of(error),
         traceback=_cut(lines),
         lineno=line_of(error, cells),
-        hint=NO_DEVICE if is_of_device else "",
     )
-
-
-def is_of_jax(at: TracebackType | None) -> bool:
-    """Whether an exception was raised in JAX's own code."""
-    name = ""
-    for one in entries(at):
-        name = str(one.tb_frame.f_globals.get("__name__", ""))
-    return name.partition(".")[0] == "jax"
 
 
 def message_of(error: BaseException) -> str:
