@@ -23,7 +23,7 @@ from ipyparallel.engine.app import IPEngine
 from traitlets import default
 
 from jaxcluster import wire
-from jaxcluster.engine import bootstrap, inspection, installs, log
+from jaxcluster.engine import bootstrap, inspection, log, magics
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.clientcode import ClientCode, RankKernel
 from jaxcluster.engine.comms import Comms
@@ -210,7 +210,7 @@ class Rank:
         apply_warnings()
         self.values.namespace = kernel.shell.user_ns
         self.runner.asking.guard(kernel.shell)
-        installs.run_once(kernel.shell, self._cell_name)
+        magics.run_once(kernel.shell, self._cell_name)
         self.values.lost.install(kernel.shell)
         self.states.attach(kernel.shell)
         self.runner.attach(kernel.shell)

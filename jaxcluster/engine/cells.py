@@ -23,7 +23,7 @@ from jaxcluster.engine import (
     debugging,
     interrupts,
     log,
-    magicbodies,
+    magics,
     mainscript,
     profiling,
     tracebacks,
@@ -172,7 +172,7 @@ class CellRunner:
 
         shell.displayhook.fill_exec_result = remember
         shell.compile.get_code_name = self._code_name
-        magicbodies.install(shell, self.cell_numbers)
+        magics.install(shell, self.cell_numbers)
         self._should_run_async, shell.should_run_async = shell.should_run_async, self._may_await
         self._show_traceback, shell.showtraceback = shell.showtraceback, self._render_error
         shell.events.callbacks["post_execute"].insert(0, self._leave)

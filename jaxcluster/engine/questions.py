@@ -43,8 +43,7 @@ class Paused:
 
     def __init__(self, on_change: Callable[[str], None] = lambda kind: None) -> None:
         self.on_change = on_change
-        self._holds: dict[int, str] = {}
-        self._ids = itertools.count(1)
+        self._holds: dict[object, str] = {}
         self._told = ""
 
     @property
@@ -53,18 +52,6 @@ class Paused:
         holds = list(self._holds.values())
         return DEBUGGER if DEBUGGER in holds else holds[0] if holds else ""
 
-    def begin(self, kind: str) -> int:
-        """Somebody holds it from now on, until ``end`` is given what this returns."""
-        hold = next(self._ids)
-        self._holds[hold] = kind
-        self._tell()
-        return hold
-
-    def end(self, hold: int) -> None:
-        """One hold has ended; a second time does nothing."""
-        if self._holds.pop(hold, None) is not None:
-            self._tell()
-
     def end_all(self) -> None:
         """The cell is over, and so is whatever held it."""
         self._holds.clear()
@@ -72,12 +59,15 @@ class Paused:
 
     @contextlib.contextmanager
     def by(self, kind: str) -> Iterator[None]:
-        """Hold it within the block."""
-        hold = self.begin(kind)
+        """Hold it within the block, or until the cell is over."""
+        hold = object()
+        self._holds[hold] = kind
+        self._tell()
         try:
             yield
         finally:
-            self.end(hold)
+            if self._holds.pop(hold, None) is not None:
+                self._tell()
 
     def _tell(self) -> None:
         kind = self.kind
@@ -113,19 +103,18 @@ class Asking:
                 else "input() can only be answered while a %%spmd cell runs on this rank"
             )
         answers: wire.Inbox[Answer | None] = wire.Inbox()
-        number, hold = next(self._ids), 0
+        number = next(self._ids)
         text = wire.clean(wire.shorten(prompt, PROMPT_CHARS))
         question = wire.Question(
             runner.rank, running.cell.seq, number, text, is_secret, is_debugger
         )
         try:
-            hold = runner.paused.begin(INPUT)
-            self._open[number] = (threading.get_ident(), answers)
-            running.request.send("ask", question)
-            answer = answers.get()
+            with runner.paused.by(INPUT):
+                self._open[number] = (threading.get_ident(), answers)
+                running.request.send("ask", question)
+                answer = answers.get()
         finally:
             self._open.pop(number, None)
-            runner.paused.end(hold)
         if answer is None:
             raise KeyboardInterrupt
         if answer.eof:

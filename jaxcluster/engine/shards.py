@@ -340,7 +340,7 @@ def variables(namespace: Mapping[str, Any]) -> list[wire.VariableInfo]:
     until = time.monotonic() + VARIABLES_S
     found: list[wire.VariableInfo] = []
     for name, value in users_values(namespace):
-        if isinstance(value, list | tuple) and all(isinstance(v, PLAIN) for v in value[:LONG]):
+        if type(value) in (list, tuple) and all(type(part) in PLAIN for part in value[:LONG]):
             continue
         if len(found) < MAX_VARIABLES and (is_array(value) or time.monotonic() < until):
             arrays = [array for _, array in arrays_of(value)]

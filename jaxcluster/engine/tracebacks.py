@@ -10,9 +10,8 @@ from __future__ import annotations
 import contextlib
 import re
 import traceback
-from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
-from types import CodeType, TracebackType
+from types import TracebackType
 from typing import Any, TypeVar
 
 from jaxcluster import wire
@@ -27,15 +26,10 @@ from jaxcluster.engine.library_code import (
 
 T = TypeVar("T")
 
-DEEP = 100  # frames of a traceback, from which on those that repeat themselves are left out
-LAST = 5  # of these that are shown, at its beginning and at its end
+DEEP = 100  # frames of a traceback that IPython renders
 HIDE = "__tracebackhide__"  # IPython's sign, in the local variables of a frame
 MESSAGE_CHARS = 20_000  # of an error's message
 TRACEBACK_CHARS = 200_000  # of all its lines
-NO_DEVICE = (
-    "The mesh or sharding has none of this rank's devices. A mesh of all devices has some on each "
-    "rank: jax.make_mesh((jax.device_count(),), ('x',))"
-)
 _FRAME = re.compile(r'^ *File "([^"\n]*)", line \d+.*\n(?:    .*\n)*', re.MULTILINE)
 
 
@@ -56,12 +50,8 @@ def install(shell: Any) -> None:
     def folded(etb: TracebackType, *args: Any, **kwargs: Any) -> Any:
         if not is_on():
             return get_records(etb, *args, **kwargs)
-        short, left_out = _shorten(etb)
-        _hide(short)
-        records = list(get_records(short, *args, **kwargs))
-        with contextlib.suppress(Exception):  # a private name has moved: then it goes unsaid
-            if left_out:
-                records.insert(-LAST, _repeated(type(records[0]), left_out))
+        _hide(etb)
+        records = list(get_records(etb, *args, **kwargs))
         while records and _is_hidden(records[-1]):
             records.pop()  # IPython would show the last one, hidden or not
         return records
@@ -69,44 +59,11 @@ def install(shell: Any) -> None:
     renderer.get_records = folded
 
 
-def _shorten(etb: TracebackType) -> tuple[TracebackType, list[TracebackType]]:
-    """A deep traceback without what repeats itself, and what was left out.
-
-    IPython looks through all modules for each frame of a cell. In a process that has imported JAX,
-    a RecursionError took it half a minute.
-    """
-    whole = list(entries(etb))
-    if len(whole) <= DEEP:
-        return etb, []
-    seen: Counter[tuple[CodeType, int]] = Counter()
-    kept: list[TracebackType] = []
-    left_out: list[TracebackType] = []
-    for entry in whole[:-LAST]:
-        seen[_place(entry)] += 1
-        (kept if seen[_place(entry)] <= LAST else left_out).append(entry)
-    short: TracebackType | None = None
-    for entry in reversed([*kept, *whole[-LAST:]]):
-        short = TracebackType(short, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
-    return short or etb, left_out
-
-
 def entries(etb: TracebackType | None) -> Iterator[TracebackType]:
     """Those of a traceback, outermost first."""
     while etb is not None:
         yield etb
         etb = etb.tb_next
-
-
-def _place(entry: TracebackType) -> tuple[CodeType, int]:
-    return entry.tb_frame.f_code, entry.tb_lineno
-
-
-def _repeated(record: Any, left_out: list[TracebackType]) -> Any:
-    """IPython's own record of such frames, for which it has a line."""
-    from stack_data.core import RepeatedFrames
-
-    frames = RepeatedFrames(list(left_out), [_place(entry) for entry in left_out])
-    return record._from_stack_data_FrameInfo(frames)
 
 
 def _hide(etb: TracebackType | None) -> None:
@@ -170,22 +127,12 @@ def error_info(error: BaseException, lines: Sequence[Any], cells: Container[str]
       lines: its traceback as IPython has rendered it.
       cells: the file names of cells.
     """
-    is_of_device = type(error) is StopIteration and is_of_jax(error.__traceback__)
     return wire.ErrorInfo(
         ename=wire.type_name(type(error)),
         evalue=message_of(error),
         traceback=_cut(lines),
         lineno=line_of(error, cells),
-        hint=NO_DEVICE if is_of_device else "",
     )
-
-
-def is_of_jax(at: TracebackType | None) -> bool:
-    """Whether an exception was raised in JAX's own code."""
-    name = ""
-    for one in entries(at):
-        name = str(one.tb_frame.f_globals.get("__name__", ""))
-    return name.partition(".")[0] == "jax"
 
 
 def message_of(error: BaseException) -> str:
@@ -206,22 +153,32 @@ def line_of(error: BaseException, cells: Container[str]) -> int | None:
 def is_odd(error: BaseException) -> bool:
     """Whether IPython must not render an exception.
 
-    A group, whose parts it leaves out, or one whose message has no end for it.
+    It leaves out the parts of a group. It takes minutes for a very long message, and half a minute
+    for a RecursionError in a process that has imported JAX: it looks through all modules for each
+    frame of a cell. So too where this is true of a cause.
     """
-    try:
-        return isinstance(error, BaseExceptionGroup) or len(str(error)) > MESSAGE_CHARS
-    except BaseException:  # of the user's class
-        return True
+    seen: set[int] = set()
+    one: BaseException | None = error
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        try:
+            is_long = len(str(one)) > MESSAGE_CHARS
+        except BaseException:  # of the user's class
+            return True
+        frames = [at for at in entries(one.__traceback__) if not is_folded(at.tb_frame.f_code)]
+        if isinstance(one, BaseExceptionGroup) or is_long or len(frames) > DEEP:
+            return True
+        one = one.__cause__ or one.__context__
+    return False
 
 
 def plain_lines(error: BaseException, cells: Container[str]) -> list[str]:
     """What Python writes of an exception, from the cell's own line on."""
-    if not is_odd(error) or isinstance(error, BaseExceptionGroup):
-        with contextlib.suppress(Exception):  # of a part's class
-            at = in_a_cell(error.__traceback__, cells)
-            shown = fold(traceback.TracebackException(type(error), error, at))
-            told = wire.clean("".join(shown.format())).rstrip("\n")
-            return [wire.shorten(told, MESSAGE_CHARS)]
+    with contextlib.suppress(Exception):  # of the user's class
+        at = in_a_cell(error.__traceback__, cells)
+        shown = fold(traceback.TracebackException(type(error), error, at))
+        told = wire.clean(name_cells("".join(shown.format()))).rstrip("\n")
+        return [wire.shorten(told, MESSAGE_CHARS)]
     frames = format_frames(in_a_cell(error.__traceback__, cells))
     head, last = "Traceback (most recent call last):", message_of(error)
     return [head, *map(str.rstrip, frames), f"{wire.type_name(type(error))}: {last}"]

@@ -88,7 +88,6 @@ class Held:
     name: str
     arrays: list[Any]
     buffers: list[pickle.PickleBuffer]
-    since: float
 
 
 class PulledClasses:
@@ -205,8 +204,7 @@ class Values:
         self.lost = LostNames()
         self.last_result: Any = lambda: None
         self._classes = PulledClasses()
-        self._held: dict[str, Held] = {}
-        self._pushed: dict[str, tuple[dict[str, Any], float]] = {}
+        self._kept: dict[str, tuple[Any, float]] = {}  # by token: what was described, or pushed
         # Of those that were given up before this rank came to them.
         self._forgotten: deque[str] = deque(maxlen=64)
 
@@ -251,27 +249,28 @@ class Values:
         if not body.pickle:
             buffers = []
         if arrays or buffers:
-            self._hold(body.token, Held(name, arrays, buffers, time.monotonic()))
+            self._keep(body.token, Held(name, arrays, buffers))
         sizes = [b.raw().nbytes for b in buffers]
         places = [sorted(one) for one in pickler.places]
         made = Described([describe(a) for a in arrays], sizes, places)
         return made, [file.getvalue()] if body.pickle else []
 
-    def _hold(self, token: str, value: Held) -> None:
-        """Keep a value for the ``fill`` or ``fetch`` that follows.
+    def _keep(self, token: str, value: Any) -> None:
+        """Keep a value for the request that follows.
 
         A notebook that was killed between the two takes its token along, so what is old goes.
         """
-        for old, held in list(self._held.items()):
-            if value.since - held.since > HELD_S:
-                self._held.pop(old, None)
+        now = time.monotonic()
+        for old, (_, since) in list(self._kept.items()):
+            if now - since > HELD_S:
+                self._kept.pop(old, None)
         if token and token not in self._forgotten:
-            self._held[token] = value
+            self._kept[token] = value, now
 
     def fill(self, request: Request[Fill]) -> Filled:
         """``fill``: write this rank's shards to their places in the notebook's shared memory."""
         body = request.body
-        held = self._held.pop(body.token)
+        held, _ = self._kept.pop(body.token)
         with open(body.path, "r+b") as file:
             target = mmap.mmap(file.fileno(), 0)
         for number, offset in body.arrays:
@@ -288,13 +287,15 @@ class Values:
 
     def fetch(self, request: Request[Fetch]) -> tuple[Fetched, list[memoryview]]:
         """``fetch``: the same in frames, for a notebook on another host."""
-        held = self._held.pop(request.body.token)
+        held, _ = self._kept.pop(request.body.token)
         places, frames = _own_parts(held, request.body.arrays)
         return Fetched(places, _copies(held)), [*frames, *(b.raw() for b in held.buffers)]
 
     def pack(self, request: Request[Pack]) -> Packed:
         """``pack``: the same into a new file of this host's, from where its agent sends it."""
-        held = self._held[request.body.token]  # kept: where a host has no room, fetch follows
+        held, _ = self._kept[
+            request.body.token
+        ]  # it stays: where a host has no room, fetch follows
         places, frames = _own_parts(held, request.body.arrays)
         frames += [b.raw() for b in held.buffers]
         sizes = [len(frame) for frame in frames]
@@ -314,8 +315,7 @@ class Values:
         """``forget``: a pull or a push was given up. It may still wait for the main thread."""
         token = request.body.token
         self._forgotten.append(token)
-        self._held.pop(token, None)
-        self._pushed.pop(token, None)
+        self._kept.pop(token, None)
 
     def sample(self, request: Request[Sample]) -> tuple[Sampled, list[bytes]]:
         """``sample``: what is needed to print an array that spans processes."""
@@ -353,16 +353,11 @@ class Values:
         elif frames:
             buffers = [bytearray(f) for f in frames]  # writable, as the sender's arrays were
         values = self._classes.load(bytes(pickled), buffers)
-        now = time.monotonic()
-        for old, (_, since) in list(self._pushed.items()):
-            if now - since > HELD_S:  # its notebook was killed meanwhile
-                self._pushed.pop(old, None)
-        if (token := request.body.token) not in self._forgotten:
-            self._pushed[token] = values, now
+        self._keep(request.body.token, values)
 
     def assign_bind(self, request: Request[AssignBind]) -> list[str]:
         """``assign_bind``: bind what ``assign`` has read."""
-        values, _ = self._pushed.pop(request.body.token)
+        values, _ = self._kept.pop(request.body.token)
         self.namespace.update(values)
         return sorted(values)
 

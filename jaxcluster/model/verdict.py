@@ -157,11 +157,7 @@ def _failed(ending: Ending) -> CellFailed | None:
         were = "was" if len(interrupted) == 1 else "were"
         more.append(f"{begin_ranks(interrupted, hosts)} {were} interrupted 2 s later.")
     first = errors[min(errors)]
-    said = {error.hint for error in errors.values()}
-    # What all ranks know for certain, else what is mostly meant by such a message.
-    more += (
-        filter(None, said) if len(said) == 1 and said != {""} else hints.kind_hints(first.evalue)
-    )
+    more += hints.kind_hints(first.evalue)
     return CellFailed(
         f"{first.ename} on {name_ranks(errors, hosts)}: {first.evalue}",
         _hint(ending, *more),

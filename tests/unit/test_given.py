@@ -1,4 +1,4 @@
-"""What the host gives to a launch is hashed, as it is announced."""
+"""Hashes of what the host gives to launches, and of the copies that processes have of arrays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 
 from jaxcluster.agreement.refusals import Program
 from jaxcluster.engine import given as module
-from jaxcluster.engine.given import WHOLE_NBYTES, Given
+from jaxcluster.engine.given import WHOLE_NBYTES, Given, Room
+from jaxcluster.model import replicas
 
 
 class Sharding:
@@ -91,3 +92,63 @@ def test_of_an_array_that_was_made_of_parts_what_all_have_is_hashed(
 
     assert made(np.ones(2)) == made(np.ones(2)) != made(np.zeros(2)) != 0
     assert made(np.ones(2), is_replicated=False) == made(np.ones(2), is_local=True) == 0
+
+
+# --------------------------------------------------------------------------- copies
+
+
+class Device:
+    def __init__(self, process: int) -> None:
+        self.process_index = process
+
+
+def test_less_room_hashes_less_of_a_value() -> None:
+    large = np.zeros(1 << 22, np.uint8)
+    room = Room(10_000)
+    room.hash(large)
+    assert room.nbytes == 0
+    for room_nbytes, value in ((1 << 30, large), (0, large), (0, np.zeros(100, np.uint8))):
+        for at in (0, -1) if value is large else (50,):
+            changed = value.copy()
+            changed[at] = 1
+            assert Room(room_nbytes).hash(changed) != Room(room_nbytes).hash(value)
+            assert Room(room_nbytes).hash(value.copy()) == Room(room_nbytes).hash(value)
+
+
+class Copied:
+    """An array of which all processes have a copy, and this one perhaps only a part of it yet."""
+
+    ndim, dtype, is_fully_addressable, is_fully_replicated = 1, np.float64, False, True
+
+    def __init__(self, values: Any, ready: bool = True, num_devices: int = 1) -> None:
+        self.values, self.is_ready, self.is_deleted = values, lambda: ready, lambda: False
+        self.shape, self.nbytes, self.sharding = values.shape, values.nbytes, self
+        self.device_set = [Device(0), Device(1)]
+        held = SimpleNamespace(
+            device=SimpleNamespace(platform="cpu"), index=(slice(None),), data=values
+        )
+        self.addressable_shards = [held] * num_devices
+
+    def devices_indices_map(self, shape: tuple[int, ...]) -> dict[Any, Any]:
+        return dict.fromkeys(self.device_set, (slice(None),))
+
+
+def test_equal_copies_have_equal_hashes_whatever_a_rank_has_computed_or_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another rank has one array not ready yet, and has read a lot by itself."""
+    monkeypatch.setattr(module, "host_values", lambda values: values)
+    arrays = [np.arange(1 << 17) + 0.5 * k for k in range(5)]
+    here = [(k, Copied(values)) for k, values in enumerate(arrays)]
+    there = [(k, Copied(values, k > 0, 2)) for k, values in enumerate(arrays)]
+    assert module.hashes(here, Room(1 << 22))[1:] == module.hashes(there, Room(1 << 22))
+
+
+def test_parts_are_compared_with_the_same_parts() -> None:
+    part, other = [[0, 3]], [[3, 6]]
+    reports = {
+        0: [[0, part, "a"], [0, other, "x"], [1, part, "q"]],
+        1: [[0, part, "b"], [1, part, "q"]],
+        2: [[0, other, "x"], [1, part, "q"]],
+    }
+    assert replicas.parts(reports) == {0: ((0,), (1,))}

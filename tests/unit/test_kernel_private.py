@@ -11,7 +11,6 @@ from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelbase import Kernel
 from ipykernel.zmqshell import ZMQInteractiveShell
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.extensions.deduperreload.deduperreload import DeduperReloader
 
 from jaxcluster.host import kernel_private
 
@@ -22,7 +21,6 @@ from jaxcluster.host import kernel_private
         (InteractiveShell, "_showtraceback"),
         (IPythonKernel, "_cancel_on_sigint"),
         (Kernel, "_allow_stdin"),
-        (DeduperReloader, "maybe_reload_module"),
     ],
 )
 def test_it_has_the_name(owner: type, name: str) -> None:

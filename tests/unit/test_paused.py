@@ -18,24 +18,12 @@ def test_a_rank_says_when_it_is_held_and_when_it_goes_on_and_each_once() -> None
     assert told == [DEBUGGER, ""]
 
 
-def test_a_question_that_debugging_follows_is_told_as_both() -> None:
-    told: list[str] = []
-    held = Paused(told.append)
-    question = held.begin(INPUT)
-    session = held.begin(DEBUGGER)
-    held.end(question)
-    held.end(session)
-    held.end(session)
-    assert told == [INPUT, DEBUGGER, ""]
-
-
 def test_a_cell_that_is_over_holds_nobody() -> None:
     told: list[str] = []
     held = Paused(told.append)
-    hold = held.begin(DEBUGGER)
-    held.end_all()
-    assert held.kind == ""
-    held.end(hold)
+    with held.by(DEBUGGER):
+        held.end_all()
+        assert held.kind == ""
     with held.by(DEBUGGER):
         pass
     assert told == [DEBUGGER, DEBUGGER, ""]

@@ -376,6 +376,7 @@ def test_messages_name_the_script() -> None:
 # --------------------------------------------------------------------------- the script's end
 
 
+@pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")
 def test_the_end_is_that_of_a_process(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     said: list[str] = []
     namespace: dict[str, Any] = {"__name__": "__main__"}

@@ -21,7 +21,7 @@ import pytest
 from jaxcluster import wire
 from jaxcluster.agreement.cellqueue import CellSpec
 from jaxcluster.cluster import transfer, unpickling
-from jaxcluster.engine.values import HELD_S, CannotPickle, Held, Values
+from jaxcluster.engine.values import HELD_S, CannotPickle, Values
 from jaxcluster.errors import (
     NotAddressable,
     NotSerialisable,
@@ -403,24 +403,22 @@ def test_what_ranks_have_different_copies_of_is_not_pulled() -> None:
         pulled(views, [[[0, part, "a"]], [[0, part, "b"]]])
 
 
-def held(since: float) -> Held:
-    return Held("x", [1], [], since)
-
-
-def test_a_rank_lets_go_of_values_that_nobody_will_ask_for() -> None:
-    values = Values(0)
+def test_a_rank_lets_go_of_values_that_nobody_will_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    values, now = Values(0), [0.0]
+    monkeypatch.setattr("jaxcluster.engine.values.time.monotonic", lambda: now[0])
 
     def forget(token: str) -> None:
         values.forget(types.SimpleNamespace(body=Forget(token)))  # type: ignore[arg-type]
 
-    values._hold("a", held(0.0))
+    values._keep("a", 1)
     forget("a")
     forget("late")  # the value is described only now: its describe had waited for a cell
-    values._hold("late", held(1.0))
-    assert values._held == {}
-    values._hold("killed", held(2.0))
-    values._hold("b", held(2.0 + HELD_S + 1))
-    assert list(values._held) == ["b"]
+    values._keep("late", 2)
+    assert values._kept == {}
+    values._keep("killed", 3)
+    now[0] += HELD_S + 1
+    values._keep("b", 4)
+    assert list(values._kept) == ["b"]
 
 
 @pytest.mark.parametrize("mode", ["r", "w", "rb", "r+b", "wb"])
@@ -499,7 +497,7 @@ def test_a_rank_binds_what_was_pushed_when_it_is_told_so() -> None:
     assert values.namespace == {}
     assert values.assign_bind(request("a")) == ["x"]
     assert values.namespace == {"x": "a"}
-    assert values._pushed == {}
+    assert values._kept == {}
 
 
 def test_a_push_that_finds_no_shared_memory_goes_in_frames(monkeypatch: pytest.MonkeyPatch) -> None:

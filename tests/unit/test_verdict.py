@@ -88,13 +88,6 @@ def test_a_failure_names_who_stopped_before_the_next_launch() -> None:
     ]
 
 
-def test_what_all_failed_ranks_know_of_the_reason_is_said_once() -> None:
-    both = verdict(Ending(record(failed(hint="Use float32."), failed(hint="Use float32."))))
-    assert told(both) == ["ValueError on ranks 0, 1: bad", "Use float32."]
-    one = verdict(Ending(record(failed(hint="Use float32."), failed())))
-    assert told(one) == ["ValueError on ranks 0, 1: bad"]
-
-
 def test_a_divergence_says_who_did_what_and_where() -> None:
     source = "if rank != 1:\n    s = x.sum()"
     error = verdict(Ending(record("refused", "refused", source=source), ENDED))
