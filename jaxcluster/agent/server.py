@@ -470,9 +470,6 @@ class Agent:
                 for exit in self.family.exits:
                     self._post(client, [EVENT, forks.line_of(exit)])
                 return None, b""
-            case forks.Relay(message):
-                self._tell(forks.Relayed(message), client)
-                return None, b""
             case requests.Introduce(token, space):
                 client.token = token if space == processes.pid_space() else ""
                 return None, b""

@@ -21,7 +21,6 @@ from jaxcluster.cluster.sessions import (
     stop,
     stop_by_name,
     stop_owned,
-    use,
 )
 from jaxcluster.cluster.spec import make_spec
 from jaxcluster.cluster.starting import dry_run, is_starting

@@ -3,62 +3,90 @@
 from __future__ import annotations
 
 import contextlib
+import enum
+import os
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from jaxcluster import wire
 from jaxcluster.allocation.allocation import Allocation
-from jaxcluster.cluster import (
-    delegation,
-    description,
-    events,
-    history,
-    profiling,
-    recovery,
-)
-from jaxcluster.cluster.argument_types import checked
-from jaxcluster.cluster.dispatch import Dispatcher
-from jaxcluster.cluster.lifecycle import Lifecycle
+from jaxcluster.allocation.fleet import Left
+from jaxcluster.allocation.states import Kept
+from jaxcluster.cluster import events, history, profiling, recovery, stopbutton
+from jaxcluster.cluster.autosave import Autosave
 from jaxcluster.cluster.prompts import Labelled, here
 from jaxcluster.cluster.recovery import Renewal, Wanted
-from jaxcluster.cluster.resources import Meter, Sample
+from jaxcluster.cluster.resources import Meter
 from jaxcluster.cluster.running import CellOptions, Listener, RunningCell
 from jaxcluster.cluster.saving import Restored
 from jaxcluster.cluster.spec import resized
-from jaxcluster.cluster.starting import Progress
+from jaxcluster.cluster.starting import Progress, Starting, one_at_a_time, start_world
+from jaxcluster.cluster.turns import who_we_are
 from jaxcluster.cluster.world import World
-from jaxcluster.errors import RecoveryError, UsageError
-from jaxcluster.model import lateness
+from jaxcluster.errors import NoCluster, RankHung, RecoveryError, UsageError
+from jaxcluster.model import lateness, rewrite
 from jaxcluster.model.history import History
 from jaxcluster.model.lateness import Late
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
-from jaxcluster.model.life import State
 from jaxcluster.model.outputs import CellRecord
+from jaxcluster.plan.spec import check_seconds
 from jaxcluster.ranks import name_ranks
+from jaxcluster.records import claims, registry
 from jaxcluster.records.lastreport import Reports
-from jaxcluster.wire.link import Event, Link, replies
+from jaxcluster.supervision.processes import pid_space, process_token
+from jaxcluster.wire.forks import RESTARTED
+from jaxcluster.wire.link import Event, Link, Sink, replies
 from jaxcluster.wire.ops.agreement import Looked
 from jaxcluster.wire.ops.cells import Interrupt
 from jaxcluster.wire.ops.status import Stacks
 
 ASK_S = 2.0  # for answers that a control channel gives at once
+TURN_S = 0.05  # between two looks whether a start that waits for another is still wanted
+END_S = 15.0  # that stopped cells get to end before a restart
+
+ENDS = "ends the cluster"
+UNCHECKED = (
+    "Launches can't be recorded with this jax, so divergence is not found (%jaxcluster doctor "
+    "says why). %jaxcluster stacks shows a hang."
+)
+
+opened: dict[str, Cluster] = {}  # this process's, by name, also those that are being stopped
 
 
-@checked
-class Cluster(Lifecycle):
+class State(enum.Enum):
+    """What a cluster is now, for the process that has this handle on it."""
+
+    RUNNING = "running"
+    RESTARTING = "restarting"  # its variables are being saved, or restored to new processes
+    REPLACING = "replacing"  # the old processes are ended, new ones are on their way
+    DOWN = "down"  # it has no processes; what was saved of them is kept
+    ENDING = "ending"  # another process has stopped it, and that is taken in
+    STOPPED = "stopped"
+    LEFT = "left"  # it runs on, without this process
+
+
+class Cluster:
     """A running cluster of JAX processes, one rank each.
 
     Use it as a context manager to have it stopped at the end. ``start`` and ``attach`` make one.
     Thread-safe: a cell that is submitted during a restart runs after it.
 
+    Args:
+      allocation: what its ranks run on, if this process has started them.
+
     Attributes:
       world: its present ranks; a restart makes another one.
-      spec: what was asked for.
+      spec: what was asked for, with all that was left open.
+      asked: what it was started with, before the hosts decided what was left open.
       name: its name, for ``attach``.
       num_processes: how many ranks it has.
-      life: what it is now (see ``life.State``).
+      state: what it is now; ``why`` it is down.
+      recovery: "auto" if ranks that die or hang are replaced at once, or "never".
+      last: the record of the last cell.
       on_push: called, on the link's thread, with what ranks send unasked (widgets).
       kept: what its ranks have saved and no new process has yet.
       restored: what the last restart brought back; None before one, and after a clean one.
@@ -66,33 +94,47 @@ class Cluster(Lifecycle):
       made_by: the numbers of this process's cells that have made names on the ranks.
       autosave: what its ranks had at the end of the last cell that ended well.
       past_reports: how its last cells went wrong, for ``%jaxcluster report``.
-      asked: what it was started with, before the hosts decided what was left open.
       changing: held while it gets new processes, or its end.
     """
 
     def __init__(self, world: World, allocation: Allocation | None = None) -> None:
-        super().__init__(world, allocation)
+        self.spec = self.asked = world.record.spec
+        self.name = world.record.name
+        self.state, self.why = State.RUNNING, ""
+        self.recovery: Literal["auto", "never"] = "auto"
+        self.last: CellRecord | None = None
+        self.on_push: Callable[[Event[Any]], None] | None = None
+        self.kept: Kept | None = None
+        self.restored: Restored | None = None
         self.recovered = ""
         self.made_by: dict[str, int] = {}
+        self.autosave = Autosave()
         self.past_reports = Reports(self.name)
-        self.restored: Restored | None = None
-        self.on_push: Callable[[Event[Any]], None] | None = None
-        self._dispatcher = Dispatcher(self)
-        self._delegate = delegation.Delegate(self)
+        self.changing = threading.RLock()
+        self._renewal: Renewal | None = None
+        self._allocation = allocation
+        self._state_lock = threading.Lock()
+        self._failed: CellRecord | None = None
+        self._count = 0
         self._take(world)
 
     def _take(self, world: World) -> None:
+        """Have these ranks as its own from now on."""
         world.check = self.check_not_closed
         world.on_death = self._forget_recovery
         world.on_stopping = self._end_with_others
-        world.on_message = self._delegate.on_message
         world.link.on_push = self._on_push
         self.world, self.num_processes = world, world.num_processes
         self.meter = Meter(world.link)  # for all that show what the ranks use
-        self._dispatcher.begin()
+        self.sent: list[RunningCell] = []  # to these ranks, but for older ones that have ended
         world.listen()
 
     # ------------------------------------------------------------------ its ranks
+
+    @property
+    def record(self) -> registry.ClusterRecord:
+        """Who its ranks are, as others find it."""
+        return self.world.record
 
     @property
     def link(self) -> Link:
@@ -125,18 +167,6 @@ class Cluster(Lifecycle):
     def status(self) -> list[wire.RankState]:
         """What each rank is doing now, also during a cell."""
         return self.world.status()
-
-    def resources(self, seconds: float = 0.5) -> dict[int, Sample]:
-        """What each rank uses, by rank: of a processor over so many seconds, memory, GPUs.
-
-        Answered during a cell too. A rank that gives no answer is missing. GPUs are told where
-        ``nvidia-ml-py`` is installed beside the ranks.
-        """
-        self.check_not_closed()
-        meter = Meter(self.link)
-        meter.look(ASK_S)
-        time.sleep(seconds)
-        return meter.look(ASK_S)
 
     def look(self, launches: int = 0) -> Looked | None:
         """Who waits for whom, and so many of the last launches, also during a cell."""
@@ -187,7 +217,25 @@ class Cluster(Lifecycle):
 
     def summary(self) -> str:
         """One line: ranks, devices per rank, platform, time."""
-        return description.summary(self.condition, self.record, self.world.started_s)
+        if self.down:
+            return f"{self.down}\n{self.down_hint}"
+        record, started_s = self.record, self.world.started_s
+        devices = [device for reply in record.devices for device in reply.devices]
+        counts = sorted({len(reply.devices) for reply in record.devices})
+        told = [
+            f"Cluster {self.name!r}: {name_ranks(range(self.num_processes))}, "
+            f"{'-'.join(map(str, counts))} {record.spec.platform} "
+            f"device{'s' if counts != [1] else ''} per rank ({len(devices)} in all, "
+            f"{', '.join(sorted({device.kind for device in devices}))})"
+            f"{(started_s and f', ready in {started_s:.1f} s') or ''}."
+        ]
+        if not all(reply.recording for reply in record.devices):
+            told.append(UNCHECKED)
+        if self.coordinator_died:
+            told.append(recovery.without_coordinator(self))
+        if self.dead:
+            told.append(recovery.without_dead(self))
+        return " ".join(told)
 
     def restart(
         self,
@@ -226,13 +274,13 @@ class Cluster(Lifecycle):
                     "%jaxcluster stop",
                 )
             renewal = self._renewal = Renewal(self, make())
-            self.life.become(State.RESTARTING, only={State.RUNNING})
-            self.life.become(State.REPLACING, self.life.why, only={State.DOWN})
+            self._become(State.RESTARTING, only={State.RUNNING})
+            self._become(State.REPLACING, self.why, only={State.DOWN})
             try:
                 renewal.carry_through(progress)
             finally:
                 self._renewal = None
-                self.life.become(State.RUNNING, only={State.RESTARTING})
+                self._become(State.RUNNING, only={State.RESTARTING})
             self.restored = renewal.restored
         return self.recovered
 
@@ -276,16 +324,216 @@ class Cluster(Lifecycle):
 
         return self._renew(progress, make)
 
-    def ask_restart(self, *, clean: bool = False) -> str:
-        """Have the process that has started it restart it; returns what was kept.
+    def _become(
+        self, state: State, why: str = "", *, only: Container[State] = frozenset(State)
+    ) -> None:
+        """Take the step to ``state``, if it comes from one of ``only``."""
+        with self._state_lock:
+            if self.state in only:
+                self.state, self.why = state, why
 
-        This connection is of no use then: ``attach`` makes another.
+    def become(self, spec: wire.ClusterSpec) -> None:
+        """Have its next processes be as ``spec`` says, on the hosts that are there."""
+        self.spec = spec
+        if self.asked.num_processes:
+            self.asked = replace(self.asked, num_processes=spec.num_processes)
+        if self._allocation is not None:
+            self._allocation.leave_out_lost()
+
+    @property
+    def owned(self) -> bool:
+        """Whether it ends with this process."""
+        record = self.record
+        return record.owner == process_token(os.getpid()) and record.pid_space == pid_space()
+
+    def stop(self, force: bool = False) -> float:
+        """End all its processes; returns after how many seconds. A stopped cluster: nothing.
+
+        Args:
+          force: where hosts can't be reached, end what can be and forget the rest. What lives
+            there ends when nobody is connected to it: after 20 s, or, detached, with its login.
 
         Raises:
-          RecoveryError: there is no such process any more, or it could not do it.
+          LaunchError: another process has started it, and a host can't be reached. Nothing is done.
         """
-        self.check_not_closed()
-        return delegation.ask_restart(self.world, clean, lambda: self.is_replaced)
+        if (renewal := self._renewal) is not None:
+            renewal.stop_for_good()
+        with self.changing:
+            if not force:
+                self.world.check_reach()
+            self._become(State.STOPPED, only=set(State) - {State.LEFT})
+            self.autosave.cancel()
+            self.autosave.forget()  # while there is a way to its folders
+            took = self._end_world()
+            if self.kept is not None:
+                self.kept.folder.remove()
+                self.kept = None
+            if self._allocation is not None:  # it had no processes
+                self._allocation.end()
+                self._allocation = None
+            if opened.get(self.name) is self:
+                del opened[self.name]
+        events.tell()
+        return took
+
+    def _end_world(self) -> float:
+        """End its processes; returns after how many seconds. Where it has none: nothing."""
+        if self.world.is_over:
+            return 0.0
+        started = time.perf_counter()
+        if self.state is State.REPLACING and self._allocation is not None:
+            self._allocation.keep()
+            self.world.end(RESTARTED)
+            self._allocation.clear()  # nobody else gets its name meanwhile
+        else:
+            self.world.end()
+            claims.remove(self.record.name, self.record.claim)
+            if self._allocation is not None:
+                self._allocation.give_back()
+                self._allocation = None
+        return time.perf_counter() - started
+
+    def close(self) -> None:
+        """Let go of it without stopping it: the end of an ``attach``."""
+        if not self.closed:
+            self._become(State.LEFT)
+            opened.pop(self.name, None)
+            self.world.leave()
+            if self._allocation is not None:
+                self._allocation.let_go()
+                self._allocation = None
+            events.tell()
+
+    @property
+    def is_restarting(self) -> bool:
+        """Whether it is being given new processes, by some thread."""
+        return self._renewal is not None
+
+    def press_stop(self) -> None:
+        """The stop button, where another thread than the pressed one waits for new processes."""
+        if (renewal := self._renewal) is not None:
+            renewal.press()
+
+    def respawn(
+        self,
+        progress: Progress | None = None,
+        watch: Callable[[Starting | None], None] = lambda starting: None,
+    ) -> None:
+        """End all its processes and start new ones, with empty namespaces, in their place.
+
+        Args:
+          watch: is given the start that goes on, and may raise to end it.
+        """
+        self._become(State.REPLACING)
+        self._end_world()
+        with events.going_on(progress) as say:
+            while not one_at_a_time.acquire(timeout=TURN_S):
+                watch(None)
+            try:
+                started = start_world(self.spec, say, watch, self._allocation)
+            finally:
+                one_at_a_time.release()
+        world, self._allocation = started
+        self._take(world)
+        self._become(State.RESTARTING)
+        opened[self.name] = self
+
+    def check_returns(self) -> None:
+        """Whether new processes can take the place of those that it has.
+
+        Raises:
+          LaunchError: a host is lost, and there can be no other.
+        """
+        if self._allocation is not None:
+            self._allocation.check_returns()
+
+    @property
+    def left(self) -> Left:
+        """What is left of its hosts where some are lost, but not all."""
+        return self._allocation.left if self._allocation is not None else Left()
+
+    def leave_down(self, why: str) -> None:
+        """After a restart that was not carried through: no processes, and what was saved is kept.
+
+        Args:
+          why: as in "their start was stopped".
+        """
+        self._become(State.REPLACING, only={State.RESTARTING, State.ENDING})
+        self._end_world()
+        self._become(State.DOWN, why)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has no processes that this one is connected to."""
+        return self.state not in (State.RUNNING, State.RESTARTING, State.ENDING)
+
+    @property
+    def down(self) -> str:
+        """Why it has no processes, where a restart was not carried through; "" otherwise."""
+        if self.state is not State.DOWN:
+            return ""
+        return f"Cluster {self.name!r} has no processes now: {self.why}."
+
+    @property
+    def down_hint(self) -> str:
+        """What to type if it has no processes, and what is still there."""
+        kept = self.kept.looked_at() if self.kept is not None else None
+        saved = kept.reports if kept is not None else {}
+        spent = self._allocation.spent if self._allocation is not None else ""
+        whose = f"The variables of {name_ranks(saved)}" if saved else ""
+        if self.left.hosts:
+            why = f"{spent[0].upper()}{spent[1:]}. " if spent else ""
+            their, ends = (f"{whose} are saved: ", "discards them") if saved else ("", ENDS)
+            again = "" if spent else "%jaxcluster restart tries again with all hosts; "
+            told = f"{why}{their}{self.left.offer}; {again}%jaxcluster stop {ends}."
+        elif spent:
+            their = f"{whose} can't be restored: " if saved else ""
+            told = f"{their}{spent}. %jaxcluster stop {ENDS}."
+        elif saved:
+            told = (
+                f"{whose} are saved: %jaxcluster restart restores them, %jaxcluster stop discards "
+                "them."
+            )
+        else:
+            told = (
+                f"%jaxcluster restart starts them again, with empty ranks; %jaxcluster stop {ENDS}."
+            )
+        if kept is not None and kept.gone:
+            told = f"The saved variables are gone: {kept.why_gone}. {told}"
+        return told
+
+    @property
+    def can_restart(self) -> bool:
+        """Whether this process has started it, so that its ranks can be replaced from here."""
+        return self.world.is_ours and not (self.closed or self.is_ending)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether another process has stopped it, and its end is on its way."""
+        return self.state is State.ENDING
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether the process that it ends with has given it new processes since."""
+        with contextlib.suppress(NoCluster):
+            return registry.read(self.name).created_ns != self.record.created_ns
+        return False
+
+    def check_not_closed(self) -> None:
+        """Raises NoCluster, with what to type, where it has no processes that could be asked."""
+        if self.is_restarting and self.closed:
+            raise NoCluster(
+                f"Cluster {self.name!r} is being restarted.", "Wait for the new processes."
+            )
+        if self.down:
+            raise NoCluster(self.down, self.down_hint)
+        if self.closed:
+            raise NoCluster(f"Cluster {self.name!r} is stopped.", "%jaxcluster start -n 4")
+
+    def _end_with_others(self) -> None:
+        """Another process has stopped it: what that leaves is cleared away. Any thread."""
+        self._become(State.ENDING, only={State.RUNNING, State.RESTARTING})
+        threading.Thread(target=self.stop, name="jaxcluster-stop", daemon=True).start()
 
     # ------------------------------------------------------------------ cells
 
@@ -295,22 +543,18 @@ class Cluster(Lifecycle):
         *,
         ranks: Sequence[int] | None = None,
         timeout_s: float | None = None,
-        execution_count: int | None = None,
-        shown_ranks: Sequence[int] | None = None,
         on_output: Listener | None = None,
-        on_notice: Callable[[str], None] | None = None,
         show: bool = True,
+        **options: Any,
     ) -> CellRecord:
         """Run a cell on all ranks (or ``ranks``) and return when all have ended it.
 
         Args:
           source: IPython code.
           timeout_s: interrupt the ranks that are still in the cell after so many seconds.
-          execution_count: the cell's number, for tracebacks and ``Out``.
-          shown_ranks: whose file descriptors are read too; the first rank by default.
           on_output: called with each output and reply as it comes, on this thread.
-          on_notice: told what the cell waits for.
           show: without ``on_output``: print what the first rank prints.
+          **options: more of ``CellOptions``, such as ``on_notice`` and ``shown_ranks``.
 
         Raises:
           CellFailed: it raised on some ranks. The others stop before their next launch; those that
@@ -322,124 +566,127 @@ class Cluster(Lifecycle):
         on_output = on_output or (_print_first if show else None)
         prompt = here()
         talk = Labelled(prompt, _print_output) if prompt is not None else None
-        options = CellOptions(
-            ranks, timeout_s, execution_count, shown_ranks, on_output, on_notice, prompt=talk,
-            is_waited_for=True,
-        )  # fmt: skip
-        return self._submit(source, options).wait()
+        own: dict[str, Any] = {"prompt": talk, "is_waited_for": True} | options
+        return self.submit(
+            source, ranks=ranks, timeout_s=timeout_s, on_output=on_output, **own
+        ).wait()
 
-    def submit(
-        self,
-        source: str,
-        *,
-        ranks: Sequence[int] | None = None,
-        timeout_s: float | None = None,
-        execution_count: int | None = None,
-        shown_ranks: Sequence[int] | None = None,
-        on_output: Listener | None = None,
-        on_notice: Callable[[str], None] | None = None,
-        cell_id: str = "",
-        prompt: Labelled | None = None,
-        post_mortem: bool = False,
-        profile: Path | None = None,
-        message: wire.CommMessage | None = None,
-        buffers: Sequence[bytes] = (),
-        script: wire.Script | None = None,
-        is_waited_for: bool = False,
-    ) -> RunningCell:
+    def submit(self, source: str, **options: Any) -> RunningCell:
         """Like ``run``, without waiting: ``wait`` on what it returns.
 
         Args:
-          cell_id: Jupyter's, for the panel.
-          prompt: where questions of its ranks are put; None: they are refused.
-          post_mortem: instead of running ``source`` look at the ranks' last errors.
-          profile: the folder for the files of JAX's profiler, as for ``profile``.
-          message, buffers: instead of running ``source``, the code of the cell that has opened the
-            comm, pass on what a page has said on it.
-          script: what is run, whose code ``source`` is ("" of a module). Its output is given to
-            ``on_output`` and not kept. The ranks are of no use afterwards: none is replaced. See
-            ``engine.mainscript``.
-          is_waited_for: this process sends no other cell before this one has ended.
+          **options: see ``CellOptions``.
         """
-        options = CellOptions(
-            ranks, timeout_s, execution_count, shown_ranks, on_output, on_notice, cell_id, message,
-            buffers, prompt, post_mortem, script, str(profile or ""), is_waited_for,
-        )  # fmt: skip
-        return self._submit(source, options)
+        chosen = CellOptions(**options)
+        with contextlib.ExitStack() as on_its_way:
+            with self.changing:
+                cell, pressed = self._send(source, chosen, on_its_way)
+            events.tell(cell)
+        if pressed:
+            cell.stop()
+        return cell
 
-    def profile(
-        self,
-        source: str,
-        folder: str | Path | None = None,
-        *,
-        ranks: Sequence[int] | None = None,
-        on_output: Listener | None = None,
-        on_notice: Callable[[str], None] | None = None,
-    ) -> Path:
+    def _send(
+        self, source: str, options: CellOptions, on_its_way: contextlib.ExitStack
+    ) -> tuple[RunningCell, list[None]]:
+        """A cell on its way to its ranks.
+
+        Args:
+          on_its_way: while it is open, no stop button is raised; what is returned beside the cell
+            is not empty once it was pressed.
+
+        Raises:
+          JaxClusterError: no cell may run now; why is said.
+        """
+        recovery.ensure_open(self)
+        world = self.world
+        if options.timeout_s is not None:
+            check_seconds("A cell's time limit", options.timeout_s, "%%spmd --timeout 60")
+        if options.script is None:
+            rewrite.check_depth(source)
+            source = rewrite.with_all_lines(source)
+        chosen = world.check_ranks(options.ranks)
+        shown = chosen[:1]
+        if options.shown_ranks is not None:
+            shown = world.check_ranks(options.shown_ranks)
+        is_cell = options.message is None and not options.post_mortem
+        turn = world.turns.make(chosen, is_waited_for=options.is_waited_for, is_skippable=is_cell)
+        self._count += is_cell
+        count = options.execution_count
+        request = wire.CellRequest(
+            turn=turn,
+            source=source,
+            execution_count=self._count if count is None else count,
+            shown_ranks=shown,
+            cell_id=options.cell_id,
+            message=options.message,
+            post_mortem=options.post_mortem,
+            script=options.script,
+            profile=options.profile,
+            sent_ns=time.time_ns(),
+            who=who_we_are(),
+        )
+        record = CellRecord(
+            turn.seq,
+            request.execution_count,
+            source,
+            chosen,
+            cell_id=options.cell_id,
+            sent_ns=request.sent_ns,
+            shown=options.shown_ranks or (),
+        )
+        sink = Sink()
+        pressed = on_its_way.enter_context(stopbutton.held())
+        each = dict.fromkeys(chosen, request)
+        ids = world.link.request_each(each, buffers=options.buffers, sink=sink)
+        if is_cell:
+            self._failed, self.last = self.last_failed, record
+        cell = RunningCell(self, record, sink, ids, options)
+        self.sent = [one for one in self.sent if not one.done] + [cell]
+        return cell, pressed
+
+    def profile(self, source: str, folder: str | Path | None = None, **options: Any) -> Path:
         """Run a cell under JAX's profiler on all ranks (or ``ranks``); returns the files' folder.
 
         Each rank writes to ``rank-N`` in it, on its own host: what xprof and Perfetto open.
 
         Args:
           folder: where the files go; a new one in the current directory by default.
+          **options: as for ``run``.
 
         Raises:
-          CellFailed, and all that ``run`` raises; also where a rank is being profiled already.
+          CellFailed, and all that ``run`` raises; also if a rank is being profiled already.
         """
         target = profiling.folder_of(folder)
-        options = CellOptions(
-            ranks,
-            on_output=on_output or _print_first,
-            on_notice=on_notice,
-            profile=str(target),
-        )
-        self._submit(source, options).wait()
+        self.run(source, profile=str(target), **options)
         return target
-
-    def _submit(self, source: str, options: CellOptions) -> RunningCell:
-        with contextlib.ExitStack() as on_its_way:
-            with self.changing:
-                cell, pressed = self._dispatcher.send(source, options, on_its_way)
-            events.tell(cell)
-        if pressed:
-            cell.stop()
-        return cell
-
-    @property
-    def last(self) -> CellRecord | None:
-        """The record of the last cell."""
-        return self._dispatcher.last
 
     @property
     def last_failed(self) -> CellRecord | None:
         """The last cell of this process that has failed on one of these ranks."""
-        return self._dispatcher.last_failed
-
-    @property
-    def sent(self) -> list[RunningCell]:
-        """The cells that this process has sent to these ranks, but for older ones that ended."""
-        return self._dispatcher.sent
+        return self.last if self.last is not None and self.last.errors else self._failed
 
     @property
     def cells(self) -> list[RunningCell]:
         """The cells of this process that have not ended on all their ranks."""
-        return self._dispatcher.cells
+        return [cell for cell in self.sent if not cell.done]
 
-    def ensure_open(self) -> None:
-        """Raise if no cell can run. Ranks that are lost are replaced first, if recovery is auto."""
-        recovery.ensure_open(self)
-
-    def recover(self, *, message: str = "", when: str = "") -> str:
-        """After ranks were lost: what was done about it.
-
-        Args:
-          message: what has happened, for the exception if a user stops this.
-          when: see ``restart``.
+    def end_cells(self) -> None:
+        """Stop the cells of this process: with new processes they would end as if ranks had died.
 
         Raises:
-          CellInterrupted: it was stopped.
+          RankHung: one does not end within ``END_S``.
         """
-        return recovery.recover(self, message=message, when=when)
+        for cell in self.cells:
+            cell.stop()
+        until = time.monotonic() + END_S
+        while cells := self.cells:
+            if time.monotonic() > until:
+                raise RankHung(
+                    f"Cell [{cells[0].record.execution_count}] does not end.",
+                    "Stop the cluster, and start it again.",
+                )
+            time.sleep(0.01)
 
     def checkpoint(self, name: str, folder: str | Path = "jaxcluster-checkpoints") -> str:
         """Save every rank's variables to disk, in ``folder/name``; returns what was saved.

@@ -21,11 +21,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from jaxcluster import wire
 from jaxcluster.allocation.states import Kept
 from jaxcluster.cluster import events, saving, stopbutton
-from jaxcluster.cluster.owner import Owner
 from jaxcluster.cluster.saving import BadSave
 from jaxcluster.cluster.starting import Starting
 from jaxcluster.errors import (
@@ -35,7 +35,12 @@ from jaxcluster.errors import (
     NoCluster,
     RankDied,
 )
-from jaxcluster.model.availability import advice, refusal
+from jaxcluster.model import deaths
+from jaxcluster.ranks import name_ranks
+from jaxcluster.wire.forks import STOPPED
+
+if TYPE_CHECKING:
+    from jaxcluster.cluster.handle import Cluster
 
 Say = Callable[[str], None]
 
@@ -46,20 +51,48 @@ GIVEN_UP = (
 )
 
 
-def ensure_open(cluster: Owner) -> None:
-    """See ``Cluster.ensure_open``."""
-    if (why := refusal(cluster.condition)) is None:
+def ensure_open(cluster: Cluster) -> None:
+    """Raise if no cell can run. Ranks that are lost are replaced first, if recovery is auto.
+
+    Raises:
+      NoCluster: it has no processes that can be reached from here.
+      RankDied: ranks had died; the message says what was done about that.
+    """
+    if cluster.closed or cluster.is_ending:
+        cluster.check_not_closed()
+        raise NoCluster(f"Cluster {cluster.name!r} is stopped.", "%jaxcluster start -n 4")
+    world = cluster.world
+    dead = sorted(world.dead)
+    if world.unreachable:
+        why = "; ".join(f"{host}: {why}" for host, why in world.unreachable.items())
+        message = f"Hosts can't be reached from here, so the cell was not run ({why})."
+        raise NoCluster(message, advice(cluster) or "")
+    if dead:
+        who = name_ranks(dead)
+        cause, when = f"{who} died ({world.dead[dead[0]].why})", f"when {who} died"
+    elif world.coordinator_died:  # this jax's ranks outlive it
+        who = "JAX's coordinator"
+        cause, when = f"{who} died ({world.coordinator_died})", f"when {who} died"
+    else:
         return
-    if why.hint:
-        raise NoCluster(why.message, why.hint)
-    done = recover(cluster, message=why.message, when=why.when)
-    log_end = cluster.world.say_log_end(why.ranks[0]) if why.ranks else ""
-    raise RankDied(why.message, "\n".join(filter(None, [log_end, done])), list(why.ranks))
+    cause = ended_by_others(cluster) or cause
+    message = f"{cause[0].upper()}{cause[1:]}, so the cell was not run."
+    done = recover(cluster, message, when)
+    log_end = cluster.world.say_log_end(dead[0]) if dead else ""
+    raise RankDied(message, "\n".join(filter(None, [log_end, done])), dead)
 
 
-def recover(cluster: Owner, *, message: str, when: str) -> str:
-    """See ``Cluster.recover``."""
-    if (hint := advice(cluster.condition)) is not None:
+def recover(cluster: Cluster, message: str, when: str) -> str:
+    """After ranks were lost: what was done about it.
+
+    Args:
+      message: what has happened, for the exception if a user stops this.
+      when: see ``Cluster.restart``.
+
+    Raises:
+      CellInterrupted: it was stopped.
+    """
+    if (hint := advice(cluster)) is not None:
         return hint
     try:
         with cluster.changing:  # another thread may have done it just now
@@ -68,6 +101,57 @@ def recover(cluster: Owner, *, message: str, when: str) -> str:
         return f"Recovery failed: {error}"
     except CellInterrupted as stop:
         raise CellInterrupted("\n".join(filter(None, [message, str(stop)]))) from None
+
+
+def advice(cluster: Cluster) -> str | None:
+    """What to type about ranks that are lost; None: they are to be given new processes."""
+    attach, by_others = f"%jaxcluster attach {cluster.name}", ended_by_others(cluster)
+    if cluster.down:
+        return f"{cluster.down}\n{cluster.down_hint}"
+    if cluster.closed or cluster.is_ending or by_others == STOPPED:  # by another, under the cell
+        return "%jaxcluster start starts another."
+    if cluster.world.unreachable:
+        return (
+            "The cluster may still be running; nothing was removed. When they can be reached: "
+            f"{attach}"
+        )
+    if by_others:
+        return f"{attach} connects to its new processes."
+    if not cluster.world.is_ours:
+        if cluster.record.has_owner:
+            return (
+                f"The notebook that started it can restart it; {attach} connects to its new "
+                "processes then."
+            )
+        return "%jaxcluster stop ends it; %jaxcluster start starts another."
+    if cluster.recovery != "auto":
+        return (
+            "%jaxcluster restart gives it new processes and keeps the variables of the living "
+            "ranks."
+        )
+    return None
+
+
+def ended_by_others(cluster: Cluster) -> str:
+    """Why its ranks have ended, if another process has ended them; else ""."""
+    return deaths.meant(death.why for death in cluster.dead.values())
+
+
+def without_dead(cluster: Cluster) -> str:
+    """Who has died."""
+    if why := ended_by_others(cluster):
+        return f"{why.capitalize()}."
+    why = "; ".join(sorted({death.why for death in cluster.dead.values()}))
+    lost = "can't be reached" if cluster.world.unreachable else "died"  # they may live
+    return f"{name_ranks(cluster.dead).capitalize()} {lost} ({why})."
+
+
+def without_coordinator(cluster: Cluster) -> str:
+    """What the death of JAX's coordinator means."""
+    return (
+        f"JAX's coordinator died ({cluster.coordinator_died}), and every rank needs it. "
+        "%jaxcluster restart gives the ranks new processes."
+    )
 
 
 class GivenUp(Exception):
@@ -98,11 +182,11 @@ class Renewal:
       restored: what came back, once it is done; None for a clean one.
     """
 
-    def __init__(self, cluster: Owner, wanted: Wanted) -> None:
+    def __init__(self, cluster: Cluster, wanted: Wanted) -> None:
         self.cluster, self.wanted = cluster, wanted
         self.restored: saving.Restored | None = None
         self._had_none = cluster.closed  # processes
-        self._why_down = cluster.life.why
+        self._why_down = cluster.why
         self._starting: Starting | None = None
         self._is_replacing = False  # the old processes are ended, or about to be
         self._was_told = False

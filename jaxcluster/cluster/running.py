@@ -9,12 +9,11 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
 from jaxcluster.agreement.refusals import Refusal
-from jaxcluster.cluster import events, stopbutton, unresponsive
-from jaxcluster.cluster.owner import Owner
+from jaxcluster.cluster import events, recovery, stopbutton, unresponsive
 from jaxcluster.cluster.prompts import Labelled
 from jaxcluster.cluster.questions import IN_BACKGROUND, NO_TERMINAL, Conversation
 from jaxcluster.errors import CellInterrupted, JaxClusterError
@@ -27,6 +26,9 @@ from jaxcluster.wire.link import Event, Sink, replies
 from jaxcluster.wire.ops.agreement import Looked
 from jaxcluster.wire.ops.cells import Interrupt
 from jaxcluster.wire.ops.status import State
+
+if TYPE_CHECKING:
+    from jaxcluster.cluster.handle import Cluster
 
 Listener = Callable[[CellRecord, wire.RankOutput | wire.CellReply], None]
 
@@ -42,12 +44,24 @@ OVER_S = 2.0  # that the referee has to say what came of it once all ranks have 
 
 @dataclasses.dataclass(frozen=True)
 class CellOptions:
-    """How a cell is to be run: see ``Cluster.run`` and ``submit``.
+    """How a cell is to be run.
 
-    With a ``message`` its code is not run again: what a user did to a widget of it is passed on.
-    With a ``script`` it is all that the ranks are there for: nothing is recovered after it.
-    ``profile``: the folder for files of JAX's profiler; "" for none. ``is_waited_for``: its
-    notebook sends nothing else before it has ended.
+    Attributes:
+      ranks: that run it; all by default.
+      timeout_s: the ranks that are still in the cell after so many seconds are interrupted.
+      execution_count: its number, for tracebacks and ``Out``.
+      shown_ranks: whose file descriptors are read too; the first rank by default.
+      on_output: called with each output and reply as it comes.
+      on_notice: told what the cell waits for.
+      cell_id: Jupyter's, for the panel.
+      message, buffers: what a page has said on a comm that the cell has opened; its code is not run
+        again.
+      prompt: where questions of its ranks are put; None: they are refused.
+      post_mortem: look at the ranks' last errors, and run no code.
+      script: what is run, whose code the source is ("" of a module). The ranks are of no use
+        afterwards: none is replaced. See ``engine.mainscript``.
+      profile: the folder for files of JAX's profiler; "" for none.
+      is_waited_for: its notebook sends nothing else before it has ended.
     """
 
     ranks: Sequence[int] | None = None
@@ -87,7 +101,7 @@ class RunningCell:
 
     def __init__(
         self,
-        cluster: Owner,
+        cluster: Cluster,
         record: CellRecord,
         sink: Sink,
         ids: Sequence[str],
@@ -380,7 +394,8 @@ class RunningCell:
         when = f"in cell [{self.record.execution_count}]"
         self._world.is_torn = self._world.is_torn or is_torn or bool(self._stuck)
         self._looked = self._world.look(LAUNCHES, ANSWER_S)  # the next referee knows none of it
-        self.recovered = self.cluster.recover(message=f"Cell {when[3:]} has lost ranks.", when=when)
+        message = f"Cell {when[3:]} has lost ranks."
+        self.recovered = recovery.recover(self.cluster, message, when)
 
     def _end(self) -> None:
         """Say, or raise, what its end has brought."""

@@ -12,7 +12,7 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.allocation import keys
 from jaxcluster.allocation.processes import Processes
-from jaxcluster.cluster import events, lifecycle
+from jaxcluster.cluster import events, handle, recovery
 from jaxcluster.cluster.handle import Cluster
 from jaxcluster.cluster.names import live_records
 from jaxcluster.cluster.spec import make_spec
@@ -46,11 +46,11 @@ def start_spec(spec: wire.ClusterSpec, progress: Progress | None = None) -> Clus
 
 def _start(spec: wire.ClusterSpec, progress: Progress | None) -> Cluster:
     with events.going_on(progress) as say:
-        if (known := lifecycle.opened.get(spec.name)) is not None and known.down:
+        if (known := handle.opened.get(spec.name)) is not None and known.down:
             raise ClusterExists(known.down, known.down_hint)
         started = Cluster(*start_world(spec, say))
         started.asked = spec
-        lifecycle.opened[started.name] = started
+        handle.opened[started.name] = started
     return started
 
 
@@ -134,9 +134,9 @@ def _tell_again(known: Cluster) -> str:
         return f"Cluster {known.name!r} is being restarted ({ranks})."
     said = f"Cluster {known.name!r} is already running ({ranks}, variables kept)."
     if known.coordinator_died:
-        said += f" {known.condition.without_coordinator}"
+        said += f" {recovery.without_coordinator(known)}"
     if known.dead:
-        said += f" {known.condition.without_dead} %jaxcluster restart gives it new processes."
+        said += f" {recovery.without_dead(known)} %jaxcluster restart gives it new processes."
     if (used := current().name) != known.name:
         said += f" Cells of this notebook run on {used!r}: %jaxcluster attach {known.name}"
     return said
@@ -163,7 +163,7 @@ def attach(name: str | None = None) -> Cluster:
         name = living[0].name if living else "main"
     found = connected().get(name)
     if found is not None and found.down:
-        raise NoCluster(found.down, found.down_hint)
+        return _made_current(found)
     if found is not None and found.is_broken and (found.is_replaced or found.world.unreachable):
         found.close()
         found = None
@@ -171,16 +171,6 @@ def attach(name: str | None = None) -> Cluster:
         _check_is_started(name)
         found = connect(registry.read(name))
     return _made_current(found)
-
-
-def use(name: str) -> Cluster:
-    """Have this process's cells run on a cluster, connected to already or running here.
-
-    Raises:
-      NoCluster: there is none of that name.
-    """
-    known = connected().get(name)
-    return _made_current(known) if known is not None and known.down else attach(name)
 
 
 def listed() -> tuple[list[registry.ClusterRecord], dict[str, list[str]]]:
@@ -200,8 +190,8 @@ def listed() -> tuple[list[registry.ClusterRecord], dict[str, list[str]]]:
 
 
 def _made_current(cluster: Cluster) -> Cluster:
-    lifecycle.opened.pop(cluster.name, None)
-    lifecycle.opened[cluster.name] = cluster
+    handle.opened.pop(cluster.name, None)
+    handle.opened[cluster.name] = cluster
     events.tell()
     return cluster
 
@@ -266,7 +256,7 @@ def stop(name: str, force: bool = False) -> float:
     Raises:
       NoCluster: there is none of that name.
     """
-    known: Cluster | None = lifecycle.opened.get(name)
+    known: Cluster | None = handle.opened.get(name)
     if known is not None:
         return known.stop(force)
     began = time.perf_counter()
@@ -321,7 +311,7 @@ def connected() -> dict[str, Cluster]:
     """The clusters that this process started or attached to, by name; the current one is last."""
     return {
         name: c
-        for name, c in list(lifecycle.opened.items())
+        for name, c in list(handle.opened.items())
         if c.is_restarting or c.down or not c.closed
     }
 
@@ -329,7 +319,7 @@ def connected() -> dict[str, Cluster]:
 @atexit.register
 def stop_owned() -> None:
     """Stop the clusters that end with this process, and disconnect from the others."""
-    for cluster in list(lifecycle.opened.values()):
+    for cluster in list(handle.opened.values()):
         if cluster.owned or cluster.down:
             cluster.stop()
         else:

@@ -63,7 +63,6 @@ class World:
       check: called before ranks are asked anything; raises where they can't be.
       on_death: called when a rank, or the coordinator, has died. Any thread.
       on_stopping: called when another process stops the cluster. Any thread.
-      on_message: given what another process says to all that are connected (see ``delegation``).
     """
 
     def __init__(
@@ -88,7 +87,6 @@ class World:
         self.check: Callable[[], None] = self._check_not_over
         self.on_death: Callable[[], None] = _nothing
         self.on_stopping: Callable[[], None] = _nothing
-        self.on_message: Callable[[Mapping[str, Any]], None] = lambda message: None
         self._oom_kills = OomKills()
         self._client: Any = None
         self._is_ending = False
@@ -171,8 +169,6 @@ class World:
                 self.on_stopping()
             case forks.Stopping():
                 self._ended_by = event.why
-            case forks.Relayed():
-                self.on_message(event.message)
             case HostLost():
                 why = f"host {event.host} is lost: {event.why}"
                 if not event.gone:

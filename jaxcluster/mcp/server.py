@@ -27,12 +27,11 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from jaxcluster import arguments, cluster
-from jaxcluster.cluster import Cluster, RunningCell, array_queries
+from jaxcluster.cluster import Cluster, RunningCell, array_queries, recovery
 from jaxcluster.cluster import history as cells
 from jaxcluster.cluster.turns import who_we_are
 from jaxcluster.errors import CellInterrupted, JaxClusterError, UsageError
 from jaxcluster.model import deaths
-from jaxcluster.model.availability import advice
 from jaxcluster.model.outputs import ANSI, CellRecord, group_outputs, traceback_lines
 from jaxcluster.ranks import by_value, name_ranks
 from jaxcluster.text import format_nbytes, format_seconds, format_table
@@ -70,7 +69,7 @@ def serve(allow_run: bool) -> None:
     """Serve until standard input ends.
 
     Args:
-      allow_run: offer the tools that run cells, interrupt and restart.
+      allow_run: offer the tools that run and interrupt cells.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     server = MCPServer(
@@ -125,7 +124,7 @@ class Tools:
             self.list_clusters, self.status, self.report, self.stacks, self.logs,
             self.history, self.outputs, self.variables, self.shards,
         )  # fmt: skip
-        self.acts = (self.run_cell, self.interrupt, self.restart)
+        self.acts = (self.run_cell, self.interrupt)
 
     def close(self) -> None:
         """The client has gone: end the cells that it has sent, and disconnect from the clusters."""
@@ -283,20 +282,6 @@ class Tools:
         hit = self._attached(cluster).interrupt()
         return [f"Interrupted {name_ranks(hit)}." if hit else "No rank was running a cell."]
 
-    def restart(
-        self,
-        clean: Annotated[bool, _about("keep no variables")] = False,
-        cluster: ClusterName = "",
-    ) -> list[Any]:
-        """Give all ranks new processes, with their variables kept.
-
-        The notebook or shell that has started the cluster does it; a cell that it runs is stopped.
-        """
-        running = self._attached(cluster)
-        told = running.ask_restart(clean=clean)
-        running.close()
-        return [f"{self._attached(running.name).summary()}\n{told}"]
-
 
 # --------------------------------------------------------------------------- texts
 
@@ -327,8 +312,8 @@ def now(running: Cluster) -> str:
     if not running.dead:
         return f"{waits(running)}\n{text.stacks(running.stacks())}"
     lines = deaths.tell({rank: death.why for rank, death in running.dead.items()})
-    if running.condition.ended_by_others:
-        return "\n".join([*lines, advice(running.condition) or ""])
+    if recovery.ended_by_others(running):
+        return "\n".join([*lines, recovery.advice(running) or ""])
     rank = min(running.dead)
     return "\n".join([*lines, f"The end of rank {rank}'s log:", running.world.log_excerpt(rank)])
 

@@ -140,7 +140,7 @@ class Commands:
         print(text.clusters(records, here, time.time_ns(), unreachable, socket.gethostname()))
 
     def _attach(self, parsed: Namespace) -> None:
-        attached = cluster.use(parsed.name) if parsed.name else cluster.attach()
+        attached = cluster.attach(parsed.name)
         print(attached.summary())
         self._show_running(attached)
 

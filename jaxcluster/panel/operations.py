@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from jaxcluster import arguments, cluster, wire
-from jaxcluster.cluster import Cluster, array_queries, delegation, events
+from jaxcluster.cluster import Cluster, array_queries, events
 from jaxcluster.errors import ClusterExists, JaxClusterError, UsageError
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.rewrite import AutoMode
@@ -77,7 +77,7 @@ class Operations:
 
     def attach(self, name: str) -> str:
         """Run this notebook's cells on a cluster that runs, connected to already or not."""
-        return f"Cells of this notebook now run on {cluster.use(name).name!r}."
+        return f"Cells of this notebook now run on {cluster.attach(name).name!r}."
 
     def stop(self, name: str) -> str:
         """Stop a cluster, also one that this kernel is not connected to."""
@@ -88,7 +88,7 @@ class Operations:
         running = cluster.current()
         with self._alone():
             launch = running.record.created_ns
-            delegation.end_cells(running)
+            running.end_cells()
             if running.record.created_ns == launch:  # else the end of a cell has restarted it
                 running.restart(clean=clean)
             return f"{running.summary()}\n{running.recovered}"

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Literal
 
+from jaxcluster.cluster import recovery
 from jaxcluster.model import crash_log, deaths
-from jaxcluster.model.availability import advice
 from jaxcluster.ranks import begin_ranks
 from jaxcluster.records.lastreport import LastReport
 from jaxcluster.text import format_table
@@ -101,7 +101,7 @@ def last(current: Cluster | None, now: int) -> Report | None:
         return None if found is None else document(found, current.name)
     dead = sorted(current.dead)
     cell_id, cell = _cell_of(current, {*dead})
-    by_others = current.condition.ended_by_others
+    by_others = recovery.ended_by_others(current)
     if dead:
         title = by_others.capitalize() or f"{begin_ranks(dead)} died"
         lines = deaths.tell({rank: current.dead[rank].why for rank in dead}, cell or None)
@@ -109,7 +109,7 @@ def last(current: Cluster | None, now: int) -> Report | None:
         title = "JAX's coordinator died"
         lines = [f"{title}: {current.coordinator_died}."]
     if by_others:
-        lines.append(advice(current.condition) or "")
+        lines.append(recovery.advice(current) or "")
     elif dead and (log := current.world.log_excerpt(dead[0])) != crash_log.EMPTY:
         lines += [f"The end of rank {dead[0]}'s log:", *log.splitlines()]
     culprits = [rank for rank in dead if not deaths.meant([current.dead[rank].why])]

@@ -61,19 +61,12 @@ class Stopping:
 
 
 @dataclass(frozen=True)
-class Relayed:
-    """Somebody else has had this passed on."""
-
-    message: dict[str, Any]
-
-
-@dataclass(frozen=True)
 class Lost:
     """The agent has ended."""
 
 
-Event = Exit | Stopping | Relayed | Lost
-_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Exit, Stopping, Relayed)}
+Event = Exit | Stopping | Lost
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Exit, Stopping)}
 
 
 def line_of(event: Event) -> bytes:
@@ -124,9 +117,3 @@ class Preload(Request[None], cmd="preload"):
     """Have a fork server that answers, and has imported all in this environment."""
 
     env: Mapping[str, str]
-
-
-class Relay(Request[None], cmd="relay"):
-    """Pass something on to all others that are connected."""
-
-    message: dict[str, Any]

@@ -119,7 +119,7 @@ def test_a_step_that_donates_and_is_skipped_by_a_rank_is_found(several: jaxclust
 
 
 def test_what_a_rank_uses_is_told_of_its_own_card(cards: Cards, ranks: jaxcluster.Cluster) -> None:
-    found = ranks.resources(0.1)
+    found = ranks.meter.look(2.0)
     assert sorted(found) == list(range(cards.num_ranks))
     if not gpu_uses(cards.visible):
         assert not any(one.gpu_total_nbytes for one in found.values())

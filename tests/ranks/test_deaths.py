@@ -27,7 +27,7 @@ from overhosts import (
 
 import jaxcluster
 from jaxcluster.allocation.processes import Processes
-from jaxcluster.cluster import lifecycle
+from jaxcluster.cluster import handle
 from jaxcluster.errors import (
     CellFailed,
     EnginesMissing,
@@ -299,10 +299,10 @@ def test_a_recovery_that_fails_keeps_what_was_saved_for_the_next_restart(
     ranks: jaxcluster.Cluster, newest: list[Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = saved_folders()
-    start_world = lifecycle.start_world
+    start_world = handle.start_world
     dying = killer(newest, 1, "initializing JAX", times=2)
     monkeypatch.setattr(
-        lifecycle, "start_world", lambda spec, say, *rest: start_world(spec, dying, *rest)
+        handle, "start_world", lambda spec, say, *rest: start_world(spec, dying, *rest)
     )
     send_signal(ranks, 2)
     until(lambda: 2 in ranks.dead, "word of the death", 5)

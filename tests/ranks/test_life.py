@@ -422,7 +422,7 @@ def test_only_what_this_process_owns_is_stopped_at_its_end(
 ) -> None:
     owner = other(START.format(devices=1) + "print('ready')\ninput()")
     owner.wait_for("ready")
-    monkeypatch.setattr("jaxcluster.cluster.lifecycle.opened", {})  # not other tests' clusters
+    monkeypatch.setattr("jaxcluster.cluster.handle.opened", {})  # not other tests' clusters
     attached = attach()
     processes = processes_of(attached)
     stop_owned()

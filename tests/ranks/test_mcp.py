@@ -6,12 +6,12 @@ import base64
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import psutil
 import pytest
-from helpers import DEADLINE_S, Home, python, until
+from helpers import DEADLINE_S, Home, until
 
 import jaxcluster
 from jaxcluster.errors import Divergence
@@ -105,7 +105,7 @@ def wait_for_all(assistant: Assistant, cluster: jaxcluster.Cluster) -> None:
 def test_without_allow_run_there_are_tools_to_look_alone(looker: Assistant) -> None:
     tools = looker.tools()
     assert {"list_clusters", "status", "report", "stacks", "logs", "outputs", "shards"} <= {*tools}
-    assert not {"run_cell", "interrupt", "restart"} & {*tools}
+    assert not {"run_cell", "interrupt"} & {*tools}
     assert all(tool.annotations.read_only_hint for tool in tools.values())
     assert "Unknown tool" in looker.refused("run_cell", code="1")
 
@@ -266,34 +266,3 @@ def test_its_cells_end_with_it(home: Home, cluster: jaxcluster.Cluster) -> None:
         asked.cancel()
     until(lambda: {s.state for s in cluster.status()} == {"idle"}, "the cell's end")
     assert "KeyboardInterrupt" not in cluster.run("print(1)", show=False).stdout()
-
-
-def test_restart_is_done_by_the_process_that_has_started_the_cluster(
-    runner: Assistant, start: Callable[..., jaxcluster.Cluster]
-) -> None:
-    own = start(2, name="for-assistant")
-    own.run("import jax, time\nkept = 40 + jax.process_index()", show=False)
-    before = own.record.pids
-    cell = own.submit("while True:\n    time.sleep(0.01)")
-    cell.run_in_background(lambda record: None)
-    shown = runner.ok("restart", cluster=own.name)
-    assert "ranks 0, 1" in shown and "kept" in shown.lower()
-    assert cell.done
-    assert not set(own.record.pids) & set(before)
-    assert runner.ok("run_cell", cluster=own.name, code="kept").count("4") == 2
-    own.run("print(kept)", show=False)
-    assert own.last is not None and own.last.stdout(1) == "41\n"
-    runner.ok("restart", cluster=own.name, clean=True)
-    assert "NameError" in runner.refused("run_cell", cluster=own.name, code="kept")
-
-
-def test_a_cluster_that_nobody_can_restart_says_so(runner: Assistant, home: Home) -> None:
-    words = ("start", "-n", "2", "--name", "left-alone", "--detach")
-    begun = python("-m", "jaxcluster.cli", *words, env=home.environ())
-    assert begun.returncode == 0, begun.stderr
-    try:
-        shown = runner.refused("restart", cluster="left-alone")
-        assert "The cluster can't be restarted" in shown
-        assert "2" in runner.ok("run_cell", cluster="left-alone", code="1 + 1")
-    finally:
-        jaxcluster.attach("left-alone").stop()

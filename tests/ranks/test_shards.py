@@ -494,7 +494,8 @@ def test_a_live_status_follows_a_cell_and_ends_when_its_cell_is_run_again(
     cluster.interrupt()
     carrier.join(30)
     until(lambda: table().count("<td>idle</td>") == 4, "it says that they are idle again")
-    used = cluster.resources(0.1)
+    cluster.meter.look(2.0)
+    used = cluster.meter.look(2.0)
     assert sorted(used) == [0, 1, 2, 3]
     assert all(one.rss_nbytes > 0 and one.cpu is not None for one in used.values())
     status.live(cluster, shown.append, "a cell").set()

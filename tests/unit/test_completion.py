@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jaxcluster.cluster import lifecycle
+from jaxcluster.cluster import handle
 from jaxcluster.notebook import completion
 from jaxcluster.notebook.completion import is_spmd, without_magic_line
 from jaxcluster.wire.link import Event
@@ -62,7 +62,7 @@ class Asked:
 
 
 def test_no_cluster_means_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifecycle, "opened", {})
+    monkeypatch.setattr(handle, "opened", {})
     assert completion.Completion._ask(Complete("", 0)) is None
 
 

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 
 from jaxcluster import cli
-from jaxcluster.model.availability import ClusterCondition
 from jaxcluster.wire import Death
 from jaxcluster.wire.forks import RESTARTED
 
@@ -54,8 +53,10 @@ def test_ranks_that_a_notebook_has_restarted_have_not_died() -> None:
     running = SimpleNamespace(
         name="main",
         dead=dead,
-        world=SimpleNamespace(log_excerpt=lambda rank: "its last words"),
-        condition=ClusterCondition("main", dead=dead, is_ours=False),
+        world=SimpleNamespace(log_excerpt=lambda rank: "its last words", unreachable={}),
+        down="",
+        closed=False,
+        is_ending=False,
     )
     server = pytest.importorskip("jaxcluster.mcp.server")
     assert server.now(running) == (

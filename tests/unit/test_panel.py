@@ -17,10 +17,9 @@ from helpers import until
 
 from jaxcluster import cluster, panel, wire
 from jaxcluster.agreement.refusals import Place, Refusal
-from jaxcluster.cluster import events, lifecycle
+from jaxcluster.cluster import events, handle
 from jaxcluster.cluster.resources import Meter, sample_of
 from jaxcluster.errors import ClusterExists
-from jaxcluster.model.availability import ClusterCondition
 from jaxcluster.model.outputs import CellRecord, RankRecord
 from jaxcluster.model.rewrite import AutoMode
 from jaxcluster.panel import Panel, protocol
@@ -47,10 +46,6 @@ class Link:
         self.looked = Looked(0.0)
 
     def request_each(self, each: dict[int, Operation[Any]], sink: Any) -> list[str]:
-        if isinstance(next(iter(each.values())), Resources):
-            for rank in self.uses:
-                sink.put(types.SimpleNamespace(rank=rank, op="reply", body=self.uses[rank]))
-            return []
         for rank, asked in each.items():
             if rank in self.states:
                 body = self.looked if isinstance(asked, Look) else self.states[rank]
@@ -60,8 +55,9 @@ class Link:
     def forget(self, ids: list[str]) -> None:
         pass
 
-    def gather(self, *arguments: Any, **options: Any) -> dict[int, Any]:
-        return {}
+    def gather(self, ranks: Any, asked: Any, **options: Any) -> dict[int, Any]:
+        told = self.uses if isinstance(asked, Resources) else {}
+        return {r: types.SimpleNamespace(rank=r, op="reply", body=told[r]) for r in told}
 
 
 class Running:
@@ -84,7 +80,8 @@ class Running:
         self.cells: list[Any] = []
         self.dead: dict[int, wire.Death] = {}
         self.coordinator_died = ""
-        self.is_restarting = self.closed = False
+        self.is_restarting = self.closed = self.is_ending = self.is_ours = False
+        self.unreachable: dict[str, str] = {}
         self.down = ""
         self.hosts: dict[int, str] = {}
         self.past_reports = types.SimpleNamespace(last_own=None)
@@ -92,10 +89,6 @@ class Running:
     @property
     def world(self) -> Running:
         return self
-
-    @property
-    def condition(self) -> ClusterCondition:
-        return ClusterCondition("main", dead=self.dead, is_ours=False)
 
     def log_excerpt(self, rank: int) -> str:
         return "its last words"
@@ -138,7 +131,7 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Running:
 
 def of_size(n: int, monkeypatch: pytest.MonkeyPatch) -> Running:
     running = Running(n)
-    monkeypatch.setattr(lifecycle, "opened", {"main": running})
+    monkeypatch.setattr(handle, "opened", {"main": running})
     monkeypatch.setattr(cluster, "live_records", lambda tidy: [running.record])
     return running
 
@@ -151,7 +144,7 @@ def statuses(model: Model) -> list[str]:
 
 
 def test_without_a_cluster_there_are_no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifecycle, "opened", {})
+    monkeypatch.setattr(handle, "opened", {})
     monkeypatch.setattr(cluster, "live_records", lambda tidy: [])
     shown, cells = Model(AutoMode()).take_in()
     assert (shown.current, shown.ranks, shown.clusters, cells) == (None, [], [], [])
@@ -433,17 +426,6 @@ def test_a_share_of_a_processor_takes_two_readings() -> None:
     assert (second.gpu_used_nbytes, second.gpu_total_nbytes) == (7, 20)
     part = sample_of(None, uses(1.0, 1.0, wire.GpuUse("MIG-1", None, 3, 10)))
     assert (part.gpu, part.gpu_used_nbytes) == (None, 3)
-
-
-def test_an_answer_that_is_late_is_in_the_next_look(running: Running) -> None:
-    meter = Meter(running.link)  # type: ignore[arg-type]
-    running.link.uses = {}
-    assert meter.look(0) == meter.latest == {}
-    running.link.uses = {0: uses(1.0, 1.0)}
-    assert list(meter.look(0)) == [0]
-    running.link.uses = {0: uses(2.0, 1.25)}
-    assert meter.look(0)[0].cpu == 25.0
-    assert meter.latest[0].cpu == 25.0
 
 
 def test_who_shows_the_samples_later_gets_the_same_ones(running: Running) -> None:

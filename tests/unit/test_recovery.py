@@ -1,0 +1,82 @@
+"""Why no cell can run, and what can be done, by what has become of a cluster."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jaxcluster.cluster.recovery import advice, ensure_open, without_dead
+from jaxcluster.errors import NoCluster
+from jaxcluster.wire import Death
+from jaxcluster.wire.forks import RESTARTED, STOPPED
+
+DEAD = {2: Death("killed by SIGKILL"), 1: Death("out of memory")}
+CUT = {"h2": "no route"}
+
+
+def cluster(dead: Any = DEAD, unreachable: Any = {}, is_ours: bool = True, **has: Any) -> Any:  # noqa: B006
+    world = SimpleNamespace(
+        dead=dead,
+        unreachable=unreachable,
+        is_ours=is_ours,
+        coordinator_died="",
+        say_log_end=lambda rank: "",
+    )
+    stands = {
+        "name": "c",
+        "world": world,
+        "dead": dead,
+        "down": "",
+        "closed": False,
+        "is_ending": False,
+        "record": SimpleNamespace(has_owner=True),
+        "recovery": "auto",
+        "check_not_closed": lambda: None,
+    }
+    return SimpleNamespace(**stands | has)
+
+
+def test_a_cluster_that_is_well_runs_cells() -> None:
+    ensure_open(cluster({}))
+    assert advice(cluster()) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (cluster({}, closed=True), "%jaxcluster start"),
+        (cluster(unreachable=CUT), "%jaxcluster attach c"),
+    ],
+    ids=["stopped", "cut"],
+)
+def test_it_is_said_what_to_type_if_nothing_can_be_done_from_here(found: Any, said: str) -> None:
+    assert said in str(advice(found))
+    with pytest.raises(NoCluster, match=said):
+        ensure_open(found)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (cluster(down="No processes.", down_hint="Restart it."), "Restart it."),
+        (cluster(is_ours=False), "%jaxcluster attach c connects to its new processes then."),
+        (
+            cluster(is_ours=False, record=SimpleNamespace(has_owner=False)),
+            "%jaxcluster stop ends it",
+        ),
+        (cluster(recovery="never"), "%jaxcluster restart"),
+        (cluster({0: Death(STOPPED)}, is_ours=False), "%jaxcluster start starts another."),
+        (cluster({0: Death(RESTARTED)}, is_ours=False), "attach c connects to its new processes."),
+    ],
+    ids=["down", "attached", "left alone", "never", "stopped", "restarted"],
+)
+def test_advice(found: Any, said: str) -> None:
+    assert said in str(advice(found))
+
+
+def test_who_has_died() -> None:
+    assert without_dead(cluster()) == "Ranks 1, 2 died (killed by SIGKILL; out of memory)."
+    assert without_dead(cluster(unreachable=CUT)).startswith("Ranks 1, 2 can't be reached (")
+    assert without_dead(cluster({0: Death(STOPPED)})) == "The cluster was stopped."
