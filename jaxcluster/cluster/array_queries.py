@@ -1,15 +1,12 @@
 """Asks the ranks about arrays: layouts, statistics, replica checks, meshes and memory.
 
-Nothing here waits for a rank longer than a moment: one that does not answer is named in the
-result, with its last report where there is one.
+A rank that does not answer in time is named in the result.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NotRequired, TypedDict, TypeVar
@@ -29,10 +26,9 @@ from jaxcluster.wire.ops.arrays import Arrays, CheckShards, Peek, Variables
 
 R = TypeVar("R")
 
-LOOK_S = 2.0  # for what a rank's side thread answers at once, as a rule
+LOOK_S = 2.0  # for what a rank's side thread answers at once
+TREE_S = 10.0  # ... and for what may take seconds: a tree of a million leaves
 READ_S = 60.0  # for reading every byte of what it holds
-FIRST_LOOK_S = 30.0  # where no last report could be shown instead
-KEPT = 32  # variables whose last reports are remembered
 
 Path = tuple[str, ...]
 Reports = dict[int, wire.ValueReport]
@@ -40,10 +36,6 @@ Reports = dict[int, wire.ValueReport]
 _NAME = re.compile(r"[^\W\d]\w*")
 _STEP = re.compile(
     r"""\.[^\W\d]\w* | \[\s*(?:-?\d+ | '(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*")\s*\]""", re.X
-)
-
-_last: weakref.WeakKeyDictionary[World, dict[Any, dict[int, tuple[float, wire.ValueReport]]]] = (
-    weakref.WeakKeyDictionary()
 )
 
 
@@ -84,7 +76,7 @@ def look(world: World, text: str) -> ArrayLayout | TreeLayout:
       UsageError: no rank has it, or it holds no array.
     """
     name, path = split_name(text) if text else ("", ())
-    reports, reasons, stale, age_s = _reports(world, name, path)
+    reports, reasons = _reports(world, name, path)
     devices = cluster_devices(world)
     useful = {rank: r for rank, r in sorted(reports.items()) if r.use}
     reasons |= {rank: r.note for rank, r in reports.items() if not r.use}
@@ -102,8 +94,7 @@ def look(world: World, text: str) -> ArrayLayout | TreeLayout:
     else:
         found = layout.tree_layout(name, useful, devices, reasons)
         found = replace(found, type="a part") if path else found
-    odd = _odd_copies({r: report for r, report in useful.items() if r not in stale})
-    return replace(found, notes={**odd, **found.notes}, age_s=age_s, stale=stale)
+    return replace(found, notes={**_odd_copies(useful), **found.notes})
 
 
 def _odd_copies(reports: Reports) -> dict[int, str]:
@@ -123,53 +114,30 @@ def _is_jax(info: wire.ArrayInfo) -> bool:
     return bool(info.dtype) and info.note != "numpy array"
 
 
-def _reports(
-    world: World, name: str, path: Path
-) -> tuple[Reports, dict[int, str], tuple[int, ...], float]:
-    """(the ranks' reports, why others gave none, ranks whose report is old, its age)."""
+def _reports(world: World, name: str, path: Path) -> tuple[Reports, dict[int, str]]:
+    """The ranks' reports, and why others gave none."""
     ranks = list(range(world.num_processes))
     # The paths of a tree are equal on all ranks as a rule, so one rank sends them.
     first = next((r for r in ranks if r not in world.dead), 0)
     asked = {r: Arrays(name, list(path), r == first) for r in ranks}
-    kept = _last.setdefault(world, {})
-    known = kept.pop((name, path), {})
-    # A tree of a million leaves takes seconds; where there is something to show, don't wait for it.
-    timeout_s = LOOK_S if len(known) == len(ranks) else FIRST_LOOK_S
-    answers, reasons = world.ask_some(ranks, asked, timeout_s=timeout_s)
-    now = time.monotonic()
-    reports = dict(answers)
+    reports, reasons = world.ask_some(ranks, asked, timeout_s=TREE_S)
     told = next((r for r in reports.values() if r.paths), None)
     odd = [k for k, r in reports.items() if r.use and (told is None or r.digest != told.digest)]
     if odd:
-        reports |= world.ask_some(odd, Arrays(name, list(path), True), timeout_s=LOOK_S)[0]
-    stale, age_s = [], 0.0
-    for rank in reasons:
-        if rank in known:
-            at, reports[rank] = known[rank]
-            stale.append(rank)
-            age_s = max(age_s, now - at)
-    if name:  # the last result is another one with every cell
-        known |= {rank: (now, reports[rank]) for rank in answers}
-        kept[name, path] = known
-        while len(kept) > KEPT:
-            kept.pop(next(iter(kept)))
-    return reports, reasons, tuple(stale), age_s
+        reports |= world.ask_some(odd, Arrays(name, list(path), True), timeout_s=TREE_S)[0]
+    return reports, reasons
 
 
 def _why_nothing(reasons: Mapping[int, str]) -> str:
-    everyone = len(reasons)
     lines = []
     for reason, ranks in by_value(reasons).items():
-        who = "No rank" if len(ranks) == everyone else name_ranks(ranks).capitalize()
-        if reason.startswith("has no "):
-            some = "No rank has" if len(ranks) == everyone else f"{who} has no"
-            lines.append(
-                f"{some} {reason.removeprefix('has no ').replace('variable', 'a variable')}."
-            )
-        elif len(ranks) == everyone and everyone > 1:
-            lines.append(f"{reason}.")
-        else:
+        if len(ranks) < len(reasons) or len(ranks) == 1:
             lines.append(f"{name_ranks(ranks).capitalize()}: {reason}.")
+        elif reason.startswith("has no "):
+            what = reason.removeprefix("has no ").replace("variable", "a variable")
+            lines.append(f"No rank has {what}.")
+        else:
+            lines.append(f"{reason}.")
     return "\n".join(lines)
 
 
@@ -315,7 +283,7 @@ class Memory:
 def memory(world: World) -> Memory:
     """Bytes held on every device, by variable, by other live arrays, and what is free."""
     ranks = list(range(world.num_processes))
-    answers, reasons = world.ask_some(ranks, requests.Memory(), timeout_s=10.0)
+    answers, reasons = world.ask_some(ranks, requests.Memory(), timeout_s=TREE_S)
     return Memory(dict(sorted(answers.items())), cluster_devices(world), reasons)
 
 
@@ -326,38 +294,28 @@ def variables(world: World) -> list[wire.VariableInfo]:
       JaxClusterError: it gave no answer.
     """
     rank = next((r for r in range(world.num_processes) if r not in world.dead), 0)
-    return unwrap(world.ask([rank], Variables(), timeout_s=10.0)[rank])
+    return unwrap(world.ask([rank], Variables(), timeout_s=TREE_S)[rank])
 
 
-class NameQuestion(TypedDict):
-    """Whether an array's replicas are equal, or what its layout is now."""
+class Question(TypedDict):
+    """What a view of an array asks for.
 
-    op: Literal["check", "look"]
+    Attributes:
+      op: its layout now, whether its replicas are equal, the statistics of what a device holds of
+        it, or a part of these values.
+      name: a part of the array or pytree that is shown.
+      rank: for "stats" and "peek".
+      device: of that rank.
+      start: for "peek": for each axis, counted from the shard's own corner.
+      stop: in the same way.
+    """
+
+    op: Literal["look", "check", "stats", "peek"]
     name: NotRequired[str]
-
-
-class StatsQuestion(TypedDict):
-    """The statistics of what a device holds of an array."""
-
-    op: Literal["stats"]
-    name: NotRequired[str]
-    rank: int
-    device: int
-
-
-class PeekQuestion(TypedDict):
-    """The values of a part of what a device holds of an array."""
-
-    op: Literal["peek"]
-    name: NotRequired[str]
-    rank: int
-    device: int
-    start: list[int]
-    stop: list[int]
-
-
-Question = NameQuestion | StatsQuestion | PeekQuestion
-"""What a view of an array asks for. ``name`` is a part of the array or pytree that is shown."""
+    rank: NotRequired[int]
+    device: NotRequired[int]
+    start: NotRequired[list[int]]
+    stop: NotRequired[list[int]]
 
 
 def answer(world: World, text: str) -> Callable[[Question], Any]:

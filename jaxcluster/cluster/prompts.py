@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.host import kernel_private
@@ -29,18 +29,28 @@ class CannotAsk(Exception):
     """Why nobody can be asked."""
 
 
-class Prompt(Protocol):
-    """Asks one question at a time. On the main thread."""
+def text_of(question: wire.Question, same: Sequence[int] = ()) -> str:
+    """The prompt as it is shown: ``ranks 0-3> name? ``."""
+    return f"{name_ranks([question.rank, *same])}> {question.prompt}"
+
+
+class Prompt:
+    """A terminal's, or whatever this process reads its input from. It waits for the answer.
+
+    It asks one question at a time, on the main thread.
+    """
+
+    def __init__(self) -> None:
+        self._question: wire.Question | None = None
+        self._same: Sequence[int] = ()
 
     def open(self, question: wire.Question, same: Sequence[int]) -> None:
-        """Ask it.
-
-        Args:
-          same: other ranks that ask the same, and get the same answer.
+        """Ask it; ``same`` are other ranks that ask the same, and get the same answer.
 
         Raises:
           CannotAsk: nobody can be asked.
         """
+        self._question, self._same = question, same
 
     def poll(self) -> str | None:
         """The answer; None while there is none.
@@ -48,17 +58,18 @@ class Prompt(Protocol):
         Raises:
           EOFError: there will be none.
         """
+        question, self._question = self._question, None
+        if question is None:
+            return None
+        ask = getpass.getpass if question.secret else input
+        return ask(text_of(question, self._same))
 
     def close(self) -> None:
         """The question is taken back."""
+        self._question = None
 
 
-def text_of(question: wire.Question, same: Sequence[int] = ()) -> str:
-    """The prompt as it is shown: ``ranks 0-3> name? ``."""
-    return f"{name_ranks([question.rank, *same])}> {question.prompt}"
-
-
-class KernelPrompt:
+class KernelPrompt(Prompt):
     """A notebook's: the frontend shows a field below the cell that runs.
 
     ipykernel's own ``input`` would wait for the answer alone, and nothing else that ranks say would
@@ -66,8 +77,8 @@ class KernelPrompt:
     """
 
     def __init__(self, kernel: Any) -> None:
-        self._kernel = kernel
-        self._asked = ""
+        super().__init__()
+        self._kernel, self._asked = kernel, ""
 
     def open(self, question: wire.Question, same: Sequence[int]) -> None:
         import zmq
@@ -104,30 +115,6 @@ class KernelPrompt:
             raise EOFError
         return answer
 
-    def close(self) -> None:
-        self._asked = ""
-
-
-class ConsolePrompt:
-    """A terminal's, or whatever this process reads its input from. It waits for the answer."""
-
-    def __init__(self) -> None:
-        self._question: wire.Question | None = None
-        self._same: Sequence[int] = ()
-
-    def open(self, question: wire.Question, same: Sequence[int]) -> None:
-        self._question, self._same = question, same
-
-    def poll(self) -> str | None:
-        question, self._question = self._question, None
-        if question is None:
-            return None
-        ask = getpass.getpass if question.secret else input
-        return ask(text_of(question, self._same))
-
-    def close(self) -> None:
-        self._question = None
-
 
 class Labelled:
     """Asks for several ranks in turn: who asks stands above, with the output of its debugger.
@@ -148,6 +135,7 @@ class Labelled:
         before: Callable[[], None] = lambda: None,
     ) -> None:
         self._prompt, self._show, self._before = prompt, show, before
+        self.poll, self.close = prompt.poll, prompt.close
         self._speaker: int | None = None
         self._heard: dict[int, list[wire.RankOutput]] = {}
 
@@ -158,17 +146,12 @@ class Labelled:
         is_new, self._speaker = rank != self._speaker, rank
         heard = self._heard.get(rank, [])
         if is_new and (others or heard):
-            print(head_of(rank, others))
+            also = f" ({name_ranks(others)} too, in turn)" if others else ""
+            print(f"── rank {rank} asks{also} ──")
         for output in heard:
             self._show(output)
         heard.clear()
         self._prompt.open(question, same)
-
-    def poll(self) -> str | None:
-        return self._prompt.poll()
-
-    def close(self) -> None:
-        self._prompt.close()
 
     def paused(self, rank: int, kind: str) -> None:
         """A rank is held by a person from now on, in ``kind``; "" if it is not any more."""
@@ -181,12 +164,6 @@ class Labelled:
         """The output of a rank whose output is not shown otherwise."""
         if output.rank in self._heard:
             self._heard[output.rank].append(output)
-
-
-def head_of(rank: int, others: Sequence[int]) -> str:
-    """The line above the questions of a rank, where several ask."""
-    also = f" ({name_ranks(others)} too, in turn)" if others else ""
-    return f"── rank {rank} asks{also} ──"
 
 
 @functools.cache
@@ -209,4 +186,4 @@ def here() -> Prompt | None:
     kernel = None
     if (ipython := sys.modules.get("IPython")) is not None:
         kernel = getattr(ipython.get_ipython(), "kernel", None)
-    return KernelPrompt(kernel) if kernel is not None else ConsolePrompt()
+    return KernelPrompt(kernel) if kernel is not None else Prompt()

@@ -120,10 +120,8 @@ class RunningCell:
         self._world, self._sink, self._ids = cluster.world, sink, ids
         self._on_output, self._timeout_s = options.on_output, options.timeout_s
         self._is_script = options.script is not None
-        self.talk = Conversation(
-            self._world.link, NO_TERMINAL if self._is_script else IN_BACKGROUND
-        )
-        self.talk.prompt = options.prompt
+        why_nobody = NO_TERMINAL if self._is_script else IN_BACKGROUND
+        self.talk = Conversation(self._world.link, options.prompt, why_nobody)
         self._silences = unresponsive.Silences(
             self._world.processes.look_at, self._world.processes.why_unseen
         )
@@ -300,7 +298,8 @@ class RunningCell:
         match event.op:
             case "output":
                 record.add_output(event.body)
-                self.talk.hear(event.body)
+                if self.talk.prompt is not None:
+                    self.talk.prompt.hear(event.body)
                 self._listen(event.body)
             case "reply":
                 record.add_reply(event.body)
@@ -319,7 +318,8 @@ class RunningCell:
             case "paused":
                 kind = event.body.kind
                 self._hold(rank, bool(kind), now)
-                self.talk.paused(rank, kind)
+                if self.talk.prompt is not None:
+                    self.talk.prompt.paused(rank, kind)
             case "died" if not self._is_over or rank in self._open_ranks():
                 death = self._world.dead.get(rank) or wire.Death(event.why)
                 self._deaths[rank] = death

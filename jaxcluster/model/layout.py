@@ -77,8 +77,6 @@ class ArrayLayout:
       devices: all devices of the cluster, by id.
       notes: what is to be said of single ranks: it is dead, has no such name, has another shape.
       ready: whether every rank has computed its part.
-      age_s: how old the oldest report in it is; 0 for one that was just made.
-      stale: the ranks whose reports are that old, because they did not answer now.
     """
 
     name: str
@@ -97,8 +95,6 @@ class ArrayLayout:
     devices: Mapping[int, Device] = field(repr=False)
     notes: Mapping[int, str] = field(default_factory=dict)
     ready: bool = True
-    age_s: float = 0.0
-    stale: tuple[int, ...] = ()
 
     @property
     def shards(self) -> tuple[Shard, ...]:
@@ -165,8 +161,6 @@ class TreeLayout:
     layouts: tuple[ArrayLayout, ...]
     devices: Mapping[int, Device] = field(repr=False)
     notes: Mapping[int, str] = field(default_factory=dict)
-    age_s: float = 0.0
-    stale: tuple[int, ...] = ()
 
     @property
     def leaves(self) -> int:
@@ -346,10 +340,8 @@ def covered(indices: Iterable[Bounds]) -> int:
     return sum(volume(index) for index in set(indices))
 
 
-def find_gaps(
-    shape: Sequence[int], held: Sequence[Bounds], join: bool = True
-) -> tuple[Bounds, ...]:
-    """What of ``shape`` none of ``held`` covers, as boxes; neighbours joined, unless told not to.
+def find_gaps(shape: Sequence[int], held: Sequence[Bounds]) -> tuple[Bounds, ...]:
+    """What of ``shape`` none of ``held`` covers, as boxes.
 
     None where there would be too many cells to look at: ``ArrayLayout.missing`` counts them still.
     """
@@ -359,36 +351,12 @@ def find_gaps(
     ]
     if math.prod(len(e) - 1 for e in edges) > MAX_GAP_CELLS:
         return ()
-    positions = [{at: i for i, at in enumerate(e)} for e in edges]
-    taken: set[tuple[int, ...]] = set()
+    taken: set[Bounds] = set()
     for index in set(held):
-        spans = (range(p[a], p[b]) for p, (a, b) in zip(positions, index, strict=True))
-        taken.update(itertools.product(*spans))
-    cells = itertools.product(*(range(len(e) - 1) for e in edges))
-    free = [
-        tuple((e[i], e[i + 1]) for e, i in zip(edges, cell, strict=True))
-        for cell in cells
-        if cell not in taken
-    ]
-    for axis in range(len(shape)) if join else ():
-        free = _join(free, axis)
-    return tuple(sorted(free))
-
-
-def _join(boxes: Sequence[Bounds], axis: int) -> list[Bounds]:
-    """Boxes that touch along ``axis`` and are equal along the others become one."""
-    joined: list[Bounds] = []
-    for box in sorted(boxes, key=lambda b: (b[:axis], b[axis + 1 :], b[axis])):
-        last = joined[-1] if joined else None
-        if (
-            last is not None
-            and last[:axis] + last[axis + 1 :] == box[:axis] + box[axis + 1 :]
-            and last[axis][1] == box[axis][0]
-        ):
-            joined[-1] = (*box[:axis], (last[axis][0], box[axis][1]), *box[axis + 1 :])
-        else:
-            joined.append(box)
-    return joined
+        steps = [[at for at in e if a <= at <= b] for e, (a, b) in zip(edges, index, strict=True)]
+        taken.update(itertools.product(*(itertools.pairwise(step) for step in steps)))
+    cells = itertools.product(*(itertools.pairwise(e) for e in edges))
+    return tuple(cell for cell in cells if cell not in taken)
 
 
 # --------------------------------------------------------------------------- checking

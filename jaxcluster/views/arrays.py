@@ -49,7 +49,7 @@ def _panels(layout: ArrayLayout) -> Iterator[Block]:
     parts, ndim = [*layout.parts], len(layout.shape)
     if layout.missing:
         held = [part.index for part in parts]
-        parts += [Part(gap, ()) for gap in find_gaps(layout.shape, held, join=False)]
+        parts += [Part(gap, ()) for gap in find_gaps(layout.shape, held)]
     cut = [sorted({part.index[axis] for part in parts}) for axis in range(ndim)]
     shown = choose_axes(cut)
     others = [axis for axis in range(ndim) if axis not in shown]

@@ -80,10 +80,7 @@ def facts(layout: ArrayLayout) -> list[str]:
 def notes(layout: ArrayLayout | TreeLayout) -> list[str]:
     """Notes on single ranks; equal ones once."""
     told = {rank: note.removeprefix(f"rank {rank} ") for rank, note in layout.notes.items()}
-    lines = [f"{begin_ranks(ranks)}: {note}" for note, ranks in by_value(told).items()]
-    if layout.stale:
-        lines.append(f"{begin_ranks(layout.stale)}: shown as of {age(layout.age_s)} ago")
-    return lines
+    return [f"{begin_ranks(ranks)}: {note}" for note, ranks in by_value(told).items()]
 
 
 def age(seconds: float) -> str:

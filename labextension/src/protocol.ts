@@ -395,32 +395,24 @@ export interface ITablesDocument {
 /** What static/shardview draws. */
 export type Document = IArrayDocument | ITreeDocument | ITablesDocument;
 
-/** Whether an array's replicas are equal, or what its layout is now. */
-export interface INameQuestion {
-  op: 'check' | 'look';
+/** What a view of an array asks for. */
+export interface IQuestion {
+  /**
+   * Its layout now, whether its replicas are equal, the statistics of what a device holds of it, or
+   * a part of these values.
+   */
+  op: 'look' | 'check' | 'stats' | 'peek';
+  /** A part of the array or pytree that is shown. */
   name?: string;
+  /** For "stats" and "peek". */
+  rank?: number;
+  /** Of that rank. */
+  device?: number;
+  /** For "peek": for each axis, counted from the shard's own corner. */
+  start?: number[];
+  /** In the same way. */
+  stop?: number[];
 }
-
-/** The statistics of what a device holds of an array. */
-export interface IStatsQuestion {
-  op: 'stats';
-  name?: string;
-  rank: number;
-  device: number;
-}
-
-/** The values of a part of what a device holds of an array. */
-export interface IPeekQuestion {
-  op: 'peek';
-  name?: string;
-  rank: number;
-  device: number;
-  start: number[];
-  stop: number[];
-}
-
-/** What a view of an array asks for. `name` is a part of the array or pytree that is shown. */
-export type Question = INameQuestion | IStatsQuestion | IPeekQuestion;
 
 /** What is asked, with what comes back. */
 export interface IOperations {
@@ -457,7 +449,7 @@ export interface IOperations {
   /** The document that static/shardview draws. `name` may be a part: params['w']. */
   look: { args: { name: string }; result: Document };
   /** What static/shardview asks of a document; its `ask`. */
-  ask: { args: { name: string; question: Question }; result: unknown };
+  ask: { args: { name: string; question: IQuestion }; result: unknown };
   /** The document of all meshes. */
   mesh: { args: Record<string, never>; result: Document };
   /** The document of what is held on each device. */

@@ -214,7 +214,6 @@ def test_a_busy_rank_answers_all_the_same(cluster: jaxcluster.Cluster) -> None:
         found = array(cluster.layout("two_axes"))
         assert time.perf_counter() - began < array_queries.LOOK_S
         assert found.ranks == (0, 1, 2, 3)
-        assert found.stale == ()
         values = array_queries.peek(
             cluster.world, "two_axes", 1, found.shards[2].device, [0, 0], [1, 3]
         )
@@ -231,10 +230,10 @@ def swallow(call: Callable[[], object]) -> None:
         pass
 
 
-def test_a_stopped_rank_is_shown_by_its_last_report_and_its_age(
-    cluster: jaxcluster.Cluster,
+def test_a_stopped_rank_is_named(
+    cluster: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster.layout("two_axes")
+    monkeypatch.setattr(array_queries, "TREE_S", 1.0)
     process = process_of(cluster, 2)
     process.send(signal.SIGSTOP)
     try:
@@ -242,11 +241,8 @@ def test_a_stopped_rank_is_shown_by_its_last_report_and_its_age(
         found = array(cluster.layout("two_axes"))
     finally:
         process.send(signal.SIGCONT)
-    assert found.stale == (2,)
-    assert found.age_s > 0
-    assert found.missing == 0
+    assert found.missing > 0
     assert "gave no answer" in found.notes[2]
-    assert "shown as of" in shards.layout_view(found).text
 
 
 def test_a_dead_ranks_part_is_named(start: Callable[..., jaxcluster.Cluster]) -> None:

@@ -92,16 +92,16 @@ def test_the_part_of_a_silent_rank_is_a_gap_unless_another_has_a_copy() -> None:
     del infos[2]
     found = layout.array_layout("x", infos, known, {2: "dead (killed by SIGKILL)"})
     assert found.missing == 16
-    assert found.gaps == (((4, 6), (0, 8)),)
+    assert found.gaps == (((4, 6), (0, 4)), ((4, 6), (4, 8)))
     assert found.notes == {2: "dead (killed by SIGKILL)"}
     copied = layouts.named(known, (8, 8), {"i": 4, "j": 2}, ("j",))
     del copied[2]
     assert layout.array_layout("x", copied, known).missing == 0
 
 
-def test_gaps_are_joined_into_boxes() -> None:
+def test_gaps_are_boxes() -> None:
     held = [((0, 2), (0, 4)), ((2, 4), (0, 2))]
-    assert layout.find_gaps((4, 6), held) == (((0, 4), (4, 6)), ((2, 4), (2, 4)))
+    assert layout.find_gaps((4, 6), held) == (((0, 2), (4, 6)), ((2, 4), (2, 4)), ((2, 4), (4, 6)))
     assert layout.find_gaps((4,), []) == (((0, 4),),)
     assert layout.find_gaps((), [()]) == ()
 

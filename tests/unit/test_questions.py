@@ -10,8 +10,7 @@ import pytest
 
 from jaxcluster import wire
 from jaxcluster.cluster.prompts import NOBODY, CannotAsk, KernelPrompt, Labelled, text_of
-from jaxcluster.cluster.questions import Conversation
-from jaxcluster.model.questions import AGAIN_S, GATHER_S, Questions
+from jaxcluster.cluster.questions import AGAIN_S, GATHER_S, Conversation
 from jaxcluster.wire.ops.cells import Answer
 
 T0 = 100.0
@@ -25,55 +24,48 @@ def pdb(rank: int, id: int = 1) -> wire.Question:
     return question(rank, id, debugger=True)
 
 
-def test_the_lowest_rank_is_first_where_ranks_ask_at_about_the_same_time() -> None:
-    asked = Questions()
-    asked.add(pdb(2), T0)
-    assert asked.next(T0 + GATHER_S / 2, [0, 1, 2]) is None
-    asked.add(pdb(0), T0 + GATHER_S / 2)
-    assert asked.next(T0 + GATHER_S / 2, [0, 1, 2]) == pdb(0)
-    asked.answered(T0 + 10)
-    assert asked.next(T0 + 10 + AGAIN_S, [0, 1, 2]) == pdb(2)
+def test_the_lowest_rank_is_first_if_ranks_ask_at_about_the_same_time() -> None:
+    talk, person, _ = conversation(None, "go on", "go on")
+    talk.add(pdb(2), T0)
+    talk.step(T0 + GATHER_S / 2, [0, 1, 2])
+    talk.add(pdb(0), T0 + GATHER_S / 2)
+    for at in (GATHER_S / 2, 10, 10, 10 + AGAIN_S):
+        talk.step(T0 + at, [0, 1, 2])
+    assert person.asked == ["rank 0> ? ", "rank 2> ? "]
 
 
-def test_a_rank_alone_does_not_wait_for_others_for_long() -> None:
-    asked = Questions()
-    asked.add(pdb(2), T0)
-    assert asked.next(T0 + GATHER_S, [0, 1, 2]) == pdb(2)
-    asked = Questions()
-    asked.add(pdb(2), T0)
-    assert asked.next(T0, [2, 3]) == pdb(2)  # those before it have ended the cell
+@pytest.mark.parametrize(("at", "running"), [(T0 + GATHER_S, [0, 1, 2]), (T0, [2, 3])])
+def test_a_rank_alone_does_not_wait_for_others_for_long(at: float, running: list[int]) -> None:
+    talk, person, _ = conversation(None)
+    talk.add(pdb(2), T0)
+    talk.step(at, running)
+    assert person.asked == ["rank 2> ? "]
 
 
 def test_a_rank_that_asks_again_soon_keeps_its_turn() -> None:
-    asked = Questions()
+    talk, person, _ = conversation("n", "c", "n")
     for rank in (0, 1):
-        asked.add(pdb(rank), T0)
-    assert asked.next(T0, [0, 1]) == pdb(0)
-    assert asked.next(T0, [0, 1]) is None  # one at a time
-    asked.answered(T0 + 5)
-    assert asked.next(T0 + 5, [0, 1]) is None
-    asked.add(pdb(0, 2), T0 + 5.1)
-    assert asked.next(T0 + 5.1, [0, 1]) == pdb(0, 2)
-    asked.answered(T0 + 6)
-    assert asked.next(T0 + 6 + AGAIN_S, [0, 1]) == pdb(1)
-    asked.add(pdb(0, 3), T0 + 7)
-    asked.answered(T0 + 8)
-    asked.add(pdb(1, 2), T0 + 8)
-    assert asked.next(T0 + 8, [0, 1]) == pdb(1, 2)
+        talk.add(pdb(rank), T0)
+    talk.step(T0, [0, 1])
+    talk.step(T0 + 0.1, [0, 1])
+    talk.add(pdb(0, 2), T0 + 0.1)
+    talk.step(T0 + 0.1, [0, 1])
+    talk.step(T0 + 0.1 + AGAIN_S, [0, 1])
+    assert person.asked == ["rank 0> ? ", "rank 0> ? ", "rank 1> ? "]
 
 
 def test_who_has_ended_the_cell_asks_no_longer_and_holds_up_nobody() -> None:
-    asked = Questions()
+    talk, person, _ = conversation(None, "c")
     for rank in (0, 1):
-        asked.add(pdb(rank), T0)
-    asked.next(T0, [0, 1])
-    assert asked.withdraw(0)
-    assert not asked.withdraw(3)
-    assert asked.next(T0, [1]) == pdb(1)
-    asked.answered(T0)
-    assert not asked
-    asked.withdraw_all()
-    assert asked.ranks == []
+        talk.add(pdb(rank), T0)
+    talk.step(T0, [0, 1])
+    talk.withdraw(3)
+    assert not person.closed
+    talk.withdraw(0)
+    assert person.closed == 1
+    talk.step(T0, [1])
+    assert person.asked == ["rank 0> ? ", "rank 1> ? "]
+    assert not talk.is_open
 
 
 def test_ranks_that_ask_the_same_are_asked_once() -> None:
@@ -138,8 +130,8 @@ class Person:
 
 def conversation(*answers: Any) -> tuple[Conversation, Person, Link]:
     person, link = Person(*answers), Link()
-    talk = Conversation(link)  # type: ignore[arg-type]
-    talk.prompt = Labelled(person, lambda output: None)
+    prompt = Labelled(person, lambda output: None)  # type: ignore[arg-type]
+    talk = Conversation(link, prompt)  # type: ignore[arg-type]
     return talk, person, link
 
 

@@ -1,9 +1,9 @@
 /** jaxcluster/static/shardview, which the build copies next to this: the same for every place. */
 
-import type { Document, Question } from '../protocol';
+import type { Document, IQuestion } from '../protocol';
 
 /** The answers come from the ranks. */
-export type Ask = (question: Question) => Promise<unknown>;
+export type Ask = (question: IQuestion) => Promise<unknown>;
 
 /** The view ends with `signal`, and when another is drawn into `el`. */
 export function draw(
