@@ -17,12 +17,11 @@ import math
 import mmap
 import os
 import pickle
-import queue
 import secrets
 import tempfile
 import uuid
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -41,7 +40,6 @@ from jaxcluster.errors import (
     CellInterrupted,
     NotAddressable,
     NotSerialisable,
-    RankHung,
     TransferError,
     UsageError,
 )
@@ -51,7 +49,7 @@ from jaxcluster.model import notices, replicas
 from jaxcluster.model.layout import joined
 from jaxcluster.ranks import name_ranks
 from jaxcluster.text import format_nbytes
-from jaxcluster.wire.link import Event, Sink, replies, unwrap
+from jaxcluster.wire.link import Sink, replies
 from jaxcluster.wire.ops.values import (
     FILES,
     Assign,
@@ -73,6 +71,8 @@ SHARED_MEMORY = shared_memory.FOLDER
 SHARED_FROM_NBYTES = 1 << 16  # below this a frame is quicker than a file
 ALIGN = 64
 
+Memory = mmap.mmap | bytearray
+
 
 # --------------------------------------------------------------------------- pull
 
@@ -91,24 +91,23 @@ def pull(world: World, name: str) -> Any:
       NotSerialisable: the value can't be pickled.
     """
     check_names([name])
-    try:
-        return _pull_once(world, name, plain=False)
-    except NeedsJax as error:
-        needed = error
-    try:
-        value = _pull_once(world, name, plain=True)
-        if isinstance(value, dict | list):
+    for plain in (False, True):
+        try:
+            value = _pull_once(world, name, plain)
+        except NeedsJax as error:
+            needed = error
+            continue
+        if plain and isinstance(value, dict | list):
             notices.warn(
                 f"{name} is here as dicts and lists: its classes need {needed}, which the notebook "
                 "does not import."
             )
         return value
-    except NeedsJax as error:
-        raise NotSerialisable(
-            f"{name} is or holds an object of {error}, which the notebook does not import: it "
-            "would take the GPU or TPU from the ranks.",
-            f"Pull its arrays or numbers instead, or look at it there: %spmd print({name})",
-        ) from None
+    raise NotSerialisable(
+        f"{name} is or holds an object of {needed}, which the notebook does not import: it "
+        "would take the GPU or TPU from the ranks.",
+        f"Pull its arrays or numbers instead, or look at it there: %spmd print({name})",
+    )
 
 
 def _pull_once(world: World, name: str, plain: bool) -> Any:
@@ -119,54 +118,89 @@ def _pull_once(world: World, name: str, plain: bool) -> Any:
     answered, so all are told to let go. Nobody waits for that.
     """
     token = secrets.token_hex(8)
-    holding = True
+    value: _Value | None = None
     try:
-        described = _describe(world, name, plain, token)
-        holding = bool(described.arrays or described.buffer_sizes)
-        return _collect(world, described)
+        value = _describe(world, name, plain, token)
+        return load(value.pickled, *_collect(world, value))
     finally:
-        if holding and not world.is_over:
+        if (value is None or value.sizes) and not world.is_over:
             each = dict.fromkeys(range(world.num_processes), Forget(token))
             world.link.request_each(each, sink=Sink())
 
 
-def _describing(name: str, is_first: bool, plain: bool, token: str, turn: CellSpec) -> Describe:
-    return Describe(turn, name, is_first, plain, token)
-
-
 @dataclass
-class _Described:
-    """What the ranks say of one value: rank 0's pickle, and every rank's view of the arrays."""
+class _Value:
+    """What the ranks say of one value, and where its parts are in one piece of memory.
+
+    Attributes:
+      pickled: by rank 0, without its arrays and buffers.
+      views: each rank's view of each array.
+      sizes, offsets: of the arrays, and then of the buffers.
+    """
 
     name: str
     token: str
     pickled: bytes
+    views: list[dict[int, wire.ArrayInfo]]
     buffer_sizes: list[int]
-    arrays: list[dict[int, wire.ArrayInfo]]
+
+    def __post_init__(self) -> None:
+        firsts = [next(iter(views.values())) for views in self.views]
+        self.shapes = [tuple(one.shape) for one in firsts]
+        self.dtypes = [numpy_dtype(one.dtype) for one in firsts]
+        kinds = zip(self.shapes, self.dtypes, strict=True)
+        self.sizes = [math.prod(s) * d.itemsize for s, d in kinds] + self.buffer_sizes
+        *self.offsets, self.total = _offsets(self.sizes)
 
     @property
     def ranks(self) -> list[int]:
         """Those that are asked for something: for parts, or rank 0 for the buffers."""
-        return sorted({0, *(rank for views in self.arrays for rank in views)})
+        return sorted({0, *(rank for views in self.views for rank in views)})
 
     def arrays_of(self, rank: int) -> list[int]:
         """The numbers of those of which this rank is asked for parts."""
-        return [number for number, views in enumerate(self.arrays) if rank in views]
+        return [number for number, views in enumerate(self.views) if rank in views]
+
+    def arrays(self, memory: Memory) -> list[np.ndarray[Any, Any]]:
+        """The arrays, on that memory."""
+        kinds = zip(self.shapes, self.dtypes, self.offsets, strict=False)
+        return [np.ndarray(shape, dtype, memory, offset) for shape, dtype, offset in kinds]
+
+    def buffers(self, memory: Memory) -> list[memoryview]:
+        """What the pickle has beside arrays, on that memory."""
+        n, view = len(self.views), memoryview(memory)
+        places = zip(self.offsets[n:], self.sizes[n:], strict=True)
+        return [view[offset : offset + size] for offset, size in places]
+
+    def place(
+        self, memory: Memory, parts: Sequence[Part], frames: Sequence[bytes | memoryview]
+    ) -> None:
+        """Put what a rank has given where it belongs: shards, and then the buffers of rank 0."""
+        arrays = self.arrays(memory)
+        for part, frame in zip(parts, frames, strict=False):
+            # With the dots it is a view, also of an array without dimensions.
+            where: tuple[Any, ...] = (*(slice(a, b) for a, b in part.index), ...)
+            target = arrays[part.array][where]
+            target[...] = np.frombuffer(frame, np.uint8).view(target.dtype).reshape(target.shape)
+        for buffer, frame in zip(self.buffers(memory), frames[len(parts) :], strict=False):
+            buffer[:] = frame
 
 
-def _describe(world: World, name: str, plain: bool, token: str) -> _Described:
+def _describe(world: World, name: str, plain: bool, token: str) -> _Value:
     ranks = range(world.num_processes)
-    each = {r: functools.partial(_describing, name, r == 0, plain, token) for r in ranks}
-    answers = world.ask_in_turn(each, timeout_s=VALUE_TIMEOUT_S)
+
+    def describe(rank: int) -> Callable[[CellSpec], Describe]:
+        return lambda turn: Describe(turn, name, rank == 0, plain, token)
+
+    answers = world.ask_in_turn({r: describe(r) for r in ranks}, timeout_s=VALUE_TIMEOUT_S)
     told = replies(answers)
-    per_rank = {r: one.arrays for r, one in told.items()}
-    first = per_rank[0]
     arrays: list[dict[int, wire.ArrayInfo]] = []
-    for number, info in enumerate(first):
+    for number, info in enumerate(told[0].arrays):
         if not info.spans:
             arrays.append({0: info})
             continue
-        views = joined({r: infos[number] for r, infos in per_rank.items() if number < len(infos)})
+        found = {r: one.arrays[number] for r, one in told.items() if number < len(one.arrays)}
+        views = joined(found)
         kinds = {
             r: (v.shape, v.dtype, v.spans, told[r].places[number : number + 1])
             for r, v in views.items()
@@ -181,59 +215,21 @@ def _describe(world: World, name: str, plain: bool, token: str) -> _Described:
                 f"%%spmd --all with the line {name} shows each rank's.",
             )
         arrays.append(views)
-    return _Described(
-        name=name,
-        token=token,
-        pickled=bytes(answers[0].buffers[0]),
-        buffer_sizes=told[0].buffers,
-        arrays=arrays,
-    )
+    return _Value(name, token, bytes(answers[0].buffers[0]), arrays, told[0].buffers)
 
 
-def _collect(world: World, described: _Described) -> Any:
-    dtypes = [numpy_dtype(next(iter(views.values())).dtype) for views in described.arrays]
-    shapes = [tuple(next(iter(views.values())).shape) for views in described.arrays]
-    for views, shape in zip(described.arrays, shapes, strict=True):
-        _check_complete(described.name, views, shape)
-    sizes = [math.prod(s) * d.itemsize for s, d in zip(shapes, dtypes, strict=True)]
-    sizes += described.buffer_sizes
-    *offsets, total = _offsets(sizes)
-    check_memory(described.name, total)
-    whole = _Whole(shapes, dtypes, sizes, offsets, total)
-    memory: mmap.mmap | bytearray | None = None if total else bytearray()
-    for way in (_fill_shared, _fetch_through_hosts) if total >= SHARED_FROM_NBYTES else ():
+def _collect(world: World, value: _Value) -> tuple[list[np.ndarray[Any, Any]], list[memoryview]]:
+    """All arrays, whole, and all buffers."""
+    for views, shape in zip(value.views, value.shapes, strict=True):
+        _check_complete(value.name, views, shape)
+    check_memory(value.name, value.total)
+    memory: Memory | None = None if value.total else bytearray()
+    for way in (_fill_shared, _fetch_through_hosts) if value.total >= SHARED_FROM_NBYTES else ():
         with contextlib.suppress(NoRoom):
-            memory = memory or way(world, described, whole)
+            memory = memory or way(world, value)
     if memory is None:
-        memory = _fetch(world, described, whole)
-    arrays = [whole.array(number, memory) for number in range(len(shapes))]
-    view = memoryview(memory)
-    ends = zip(offsets[len(arrays) :], sizes[len(arrays) :], strict=True)
-    return load(described.pickled, arrays, [view[o : o + n] for o, n in ends])
-
-
-@dataclass
-class _Whole:
-    """What a pulled value's arrays and buffers are, and where they are in one piece of memory."""
-
-    shapes: Sequence[tuple[int, ...]]
-    dtypes: Sequence[np.dtype[Any]]
-    sizes: Sequence[int]
-    offsets: Sequence[int]
-    total: int
-
-    def array(self, number: int, memory: bytearray | mmap.mmap) -> np.ndarray[Any, Any]:
-        """One of the arrays, on that memory."""
-        return np.ndarray(self.shapes[number], self.dtypes[number], memory, self.offsets[number])
-
-    def targets(self, memory: bytearray, places: Iterable[Part], rank: int) -> list[_Target]:
-        """Where the parts belong that a rank hands out: shards, and the buffers of rank 0."""
-        found = [_Target(self.array(place.array, memory), place.index) for place in places]
-        if rank == 0:
-            start = len(self.shapes)
-            for size, offset in zip(self.sizes[start:], self.offsets[start:], strict=True):
-                found.append(_Target(np.ndarray((size,), np.uint8, memory, offset), [[0, size]]))
-        return found
+        memory = _fetch(world, value)
+    return value.arrays(memory), value.buffers(memory)
 
 
 def _offsets(sizes: Sequence[int]) -> list[int]:
@@ -326,18 +322,17 @@ def _shared_file(nbytes: int) -> Iterator[tuple[str, mmap.mmap]]:
         Path(path).unlink(missing_ok=True)
 
 
-def _fill_shared(world: World, described: _Described, whole: _Whole) -> mmap.mmap:
-    if not shares_memory(world, whole.total):
+def _fill_shared(world: World, value: _Value) -> Memory:
+    if not shares_memory(world, value.total):
         raise NoRoom
-    offsets = whole.offsets
-    with _shared_file(whole.total) as (path, memory):
+    with _shared_file(value.total) as (path, memory):
         each = {}
-        for rank in described.ranks:
-            arrays = [[number, offsets[number]] for number in described.arrays_of(rank)]
-            buffers = [*offsets[len(described.arrays) :]] if rank == 0 else []
-            each[rank] = Fill(described.token, path, arrays, buffers)
+        for rank in value.ranks:
+            arrays = [[number, value.offsets[number]] for number in value.arrays_of(rank)]
+            buffers = value.offsets[len(value.views) :] if rank == 0 else []
+            each[rank] = Fill(value.token, path, arrays, buffers)
         filled = replies(world.ask(list(each), each, timeout_s=VALUE_TIMEOUT_S))
-    _check_copies(described.name, filled)
+    _check_copies(value.name, filled)
     return memory
 
 
@@ -356,81 +351,44 @@ def _check_copies(name: str, answers: Mapping[int, Filled | Fetched | Packed]) -
         )
 
 
-def _fetch(world: World, described: _Described, whole: _Whole) -> bytearray:
-    memory = bytearray(whole.total)
-    each = {r: Fetch(described.token, described.arrays_of(r)) for r in described.ranks}
+def _fetch(world: World, value: _Value) -> Memory:
+    memory = bytearray(value.total)
+    each = {r: Fetch(value.token, value.arrays_of(r)) for r in value.ranks}
     answers = world.ask(list(each), each, timeout_s=VALUE_TIMEOUT_S)
     fetched = replies(answers)
-    _check_copies(described.name, fetched)
+    _check_copies(value.name, fetched)
     for rank, answer in answers.items():
-        targets = whole.targets(memory, fetched[rank].places, rank)
-        for target, frame in zip(targets, answer.buffers, strict=True):
-            target.bytes[:] = np.frombuffer(frame, np.uint8)
-            target.finish()
+        value.place(memory, fetched[rank].places, answer.buffers)
     return memory
 
 
-def _fetch_through_hosts(world: World, described: _Described, whole: _Whole) -> bytearray:
+def _fetch_through_hosts(world: World, value: _Value) -> Memory:
     """Ranks write their shards to files in their hosts' memory, from where they come in parts.
 
     Raises:
       NoRoom: a host has none for that, or no agent.
     """
-    ranks = described.ranks
+    ranks = value.ranks
     with world.processes.memory(ranks) as there:
-        memory = bytearray(whole.total)
-        each = {
-            r: Pack(described.token, there.path(r, str(r)), described.arrays_of(r)) for r in ranks
-        }
+        each = {r: Pack(value.token, there.path(r, str(r)), value.arrays_of(r)) for r in ranks}
         packed = replies(world.ask(ranks, each, timeout_s=VALUE_TIMEOUT_S))
         if not all(one.has_room for one in packed.values()):
             raise NoRoom
-        _check_copies(described.name, packed)
-        files = []
-        for rank, one in packed.items():
-            joiner = _Joiner(whole.targets(memory, one.places, rank), one.sizes)
-            files.append((rank, str(rank), sum(one.sizes), joiner.take))
-        there.get(files)
+        _check_copies(value.name, packed)
+        memory = bytearray(value.total)
+        files, takers = {r: bytearray(sum(one.sizes)) for r, one in packed.items()}, []
+        for rank, file in files.items():
+            takers.append((rank, str(rank), len(file), functools.partial(_take, file)))
+        there.get(takers)
+    for rank, one in packed.items():
+        ends = [0, *itertools.accumulate(one.sizes)]
+        view = memoryview(files.pop(rank))
+        value.place(memory, one.places, [view[a:b] for a, b in itertools.pairwise(ends)])
     return memory
 
 
-class _Target:
-    """Where one shard's bytes belong in the whole."""
-
-    def __init__(self, whole: np.ndarray[Any, Any], index: Sequence[Sequence[int]]) -> None:
-        # With the dots it is a view, also of an array without dimensions.
-        where: tuple[Any, ...] = (*(slice(start, stop) for start, stop in index), ...)
-        self._part = whole[where]
-        self._own = None if self._part.flags.c_contiguous else np.empty_like(self._part)
-        straight = self._part if self._own is None else self._own
-        self.bytes = straight.reshape(-1).view(np.uint8)
-
-    def finish(self) -> None:
-        if self._own is not None:
-            self._part[...] = self._own
-
-
-class _Joiner:
-    """Gives the bytes of a file, as they come, to the shards that it is made of."""
-
-    def __init__(self, targets: Sequence[_Target], sizes: Sequence[int]) -> None:
-        self._targets = list(zip(targets, sizes, strict=True))
-        self._begin = self._number = 0
-
-    def take(self, at: int, data: memoryview) -> None:
-        part = np.frombuffer(data, np.uint8)
-        end = at + len(part)
-        while self._number < len(self._targets):
-            target, size = self._targets[self._number]
-            start, stop = max(at, self._begin), min(end, self._begin + size)
-            if stop > start:
-                into = slice(start - self._begin, stop - self._begin)
-                target.bytes[into] = part[start - at : stop - at]
-            if self._begin + size > end:
-                return
-            target.finish()
-            self._begin += size
-            self._number += 1
+def _take(file: bytearray, at: int, data: memoryview) -> None:
+    file[at : at + len(data)] = data
 
 
 # --------------------------------------------------------------------------- push
@@ -505,38 +463,27 @@ def _assign(
         return Assign(turn, token, path, places if path else [])
 
     each = {rank: functools.partial(assign, path) for rank, path in paths.items()}
-    sink = Sink()
-    try:
-        world.ask_in_turn(each, buffers=buffers, timeout_s=VALUE_TIMEOUT_S)
-        with stopbutton.held():  # else some might be told, and others not
-            turn = world.turns.make(list(each), is_skippable=False)
-            bind = AssignBind(turn, token)
-            ids = world.link.request_each(dict.fromkeys(each, bind), sink=sink)
-    except BaseException:
-        world.link.request_each(dict.fromkeys(each, Forget(token)), sink=Sink())
-        raise
-    answers: list[Event[list[str]]] = []
-    try:
-        while len(answers) < len(each):
-            answers.append(sink.get(timeout=VALUE_TIMEOUT_S))
-    except queue.Empty:
-        missing = sorted(set(each) - {event.rank for event in answers})
-        raise RankHung(
-            f"{name_ranks(missing).capitalize()} did not bind the pushed values within "
-            f"{VALUE_TIMEOUT_S:g} s. All ranks have received them, and will bind them as soon as "
-            "they can.",
-            "%jaxcluster status shows where each rank is.",
-            missing,
-        ) from None
-    except KeyboardInterrupt:
-        raise CellInterrupted(
-            "stopped waiting. All ranks have received it, and will bind it as soon as they can."
-        ) from None
-    finally:
-        world.link.forget(ids)
-        world.turns.ended(turn.seq)
-    for event in answers:
-        unwrap(event)
+    with stopbutton.held() as presses:  # else some might be told to bind it, and others not
+
+        def check() -> None:
+            if presses:
+                raise KeyboardInterrupt
+
+        try:
+            world.ask_in_turn(each, buffers=buffers, timeout_s=VALUE_TIMEOUT_S, check=check)
+            check()
+        except BaseException:
+            world.link.request_each(dict.fromkeys(each, Forget(token)), sink=Sink())
+            raise
+        bind = functools.partial(AssignBind, token=token)
+        try:
+            world.ask_in_turn(
+                dict.fromkeys(each, bind), timeout_s=VALUE_TIMEOUT_S, check=check, is_final=True
+            )
+        except KeyboardInterrupt:
+            raise CellInterrupted(
+                "stopped waiting. All ranks have received it, and will bind it as soon as they can."
+            ) from None
 
 
 @contextlib.contextmanager

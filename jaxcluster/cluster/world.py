@@ -34,7 +34,6 @@ from jaxcluster.wire.ops.values import Spanning
 R = TypeVar("R")
 
 LOG_END_NBYTES = 1 << 18  # of a log that are read for the end of a rank's
-WHERE_HINT = "%jaxcluster status shows where each rank is; %jaxcluster interrupt stops them."
 ASK_S = 2.0  # for answers that a control channel gives at once
 # How jaxlib ends a process that has lost the coordinator: it aborts, and a thread that is just in a
 # collective may crash of that first.
@@ -311,11 +310,13 @@ class World:
         timeout_s: float,
         buffers: Sequence[bytes | memoryview] = (),
         check: Callable[[], None] | None = None,
+        is_final: bool = False,
     ) -> dict[int, Event[R]]:
         """As ``ask``, at one place among all notebooks' cells.
 
         Args:
           each: makes each rank's request, with that place.
+          is_final: all ranks do it, also if nobody waits for that any more.
         """
 
         def refuse_unreachable(event: Event[R]) -> None:
@@ -326,7 +327,7 @@ class World:
         turn = self.turns.make(list(each), is_skippable=False)
         requests = {rank: make(turn) for rank, make in each.items()}
         try:
-            answers = self.link.gather(
+            return self.ask(
                 requests,
                 requests,
                 timeout_s=timeout_s,
@@ -334,62 +335,49 @@ class World:
                 check=check,
                 on_answer=refuse_unreachable,
             )
-            self.all_of(answers, list(each), timeout_s)
         except BaseException:
-            self.link.request_each(dict.fromkeys(each, Interrupt(turn.seq)), sink=Sink())
+            if not is_final:
+                self.link.request_each(dict.fromkeys(each, Interrupt(turn.seq)), sink=Sink())
             raise
         finally:
             self.turns.ended(turn.seq)
-        return answers
 
     def ask(
         self,
-        ranks: Sequence[int],
+        ranks: Iterable[int],
         request: Request[R],
         *,
         timeout_s: float = ASK_S,
         buffers: Sequence[bytes | memoryview] = (),
+        check: Callable[[], None] | None = None,
+        on_answer: Callable[[Event[R]], object] = bool,
     ) -> dict[int, Event[R]]:
         """The replies of all ``ranks`` to one request, or to each rank's own.
+
+        Args:
+          check, on_answer: see ``Link.gather``.
 
         Raises:
           RankDied, RankError, TransferError: what a rank answered instead.
           RankHung: a rank did not answer in time; where it is, is said.
         """
         self.check()
-        answers = self.link.gather(ranks, request, timeout_s=timeout_s, buffers=buffers)
-        self.all_of(answers, ranks, timeout_s)
-        return answers
-
-    def all_of(
-        self,
-        answers: Mapping[int, Event[R]],
-        ranks: Iterable[int],
-        timeout_s: float,
-        hint: str = WHERE_HINT,
-    ) -> dict[int, R]:
-        """What all ``ranks`` have replied; raises as ``ask``, a death, or the lowest rank's error.
-
-        Args:
-          hint: what to type where one did not answer.
-        """
-        # What other ranks say of a death comes after it.
-        by_cause = sorted(answers.items(), key=lambda one: (one[1].op != "died", one[0]))
-        bodies = {rank: unwrap(event) for rank, event in by_cause}
-        if missing := sorted(set(ranks) - set(answers)):
-            raise self.unanswered(missing, timeout_s, hint)
-        return bodies
-
-    def unanswered(
-        self, missing: Sequence[int], timeout_s: float, hint: str = WHERE_HINT
-    ) -> RankHung:
-        busy = [s for s in self.status() if s.rank in missing and s.state == "running"]
-        where = "".join(f" Rank {s.rank} is in cell [{s.cell}] line {s.line}." for s in busy)
-        return RankHung(
-            f"{name_ranks(missing).capitalize()} did not answer within {timeout_s:g} s.{where}",
-            hint,
-            missing,
+        ranks = list(ranks)
+        answers = self.link.gather(
+            ranks, request, timeout_s=timeout_s, buffers=buffers, check=check, on_answer=on_answer
         )
+        # What other ranks say of a death comes after it.
+        for _, event in sorted(answers.items(), key=lambda one: (one[1].op != "died", one[0])):
+            unwrap(event)
+        if missing := sorted(set(ranks) - set(answers)):
+            busy = [s for s in self.status() if s.rank in missing and s.state == "running"]
+            where = "".join(f" Rank {s.rank} is in cell [{s.cell}] line {s.line}." for s in busy)
+            raise RankHung(
+                f"{name_ranks(missing).capitalize()} did not answer within {timeout_s:g} s.{where}",
+                "%jaxcluster status shows where each rank is; %jaxcluster interrupt stops them.",
+                missing,
+            )
+        return answers
 
     def ask_some(
         self,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
-import math
 import os
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +15,6 @@ from jaxcluster.agent import requests
 from jaxcluster.agent.folder import Folder
 from jaxcluster.allocation import bulk
 from jaxcluster.allocation.fleet import Host
-from jaxcluster.cluster import transfer
 from jaxcluster.errors import LaunchError
 
 
@@ -104,29 +101,3 @@ def test_a_host_that_has_no_room_is_told_apart(
             patch.setattr(Asked, "wait", refuse)
             memory.put("value", {0: memoryview(b"abc")})
     assert not any(Path(memory.path(n)).exists() for n in (0, 1))
-
-
-@pytest.mark.parametrize("part", [1, 7, 64, 1000, 1 << 20])
-@pytest.mark.parametrize("dtype", ["i4", "u1", "bfloat16", "c16"])
-def test_shards_are_joined_from_parts_of_any_size(part: int, dtype: str) -> None:
-    """Shards of 2 by 3, in a file one after another; beside them whole arrays, some empty."""
-    kind = transfer.numpy_dtype(dtype)
-    want = np.arange(8 * 9 * 2).astype(kind).reshape(8, 9, 2)
-    scalar, empty = np.full((), 5, kind), np.zeros((0, 3), kind)
-    memory = bytearray(4096)
-    targets, frames = [], []
-    for rows, columns in itertools.product([(0, 3), (3, 8)], [(0, 3), (3, 4), (4, 9)]):
-        index = [[*rows], [*columns], [0, 2]]
-        targets.append(transfer._Target(np.ndarray(want.shape, kind, memory), index))
-        frames.append(want[slice(*rows), slice(*columns)].tobytes())
-    for array, offset in ((scalar, 2560), (empty, 2624)):
-        index = [[0, size] for size in array.shape]
-        targets.append(transfer._Target(np.ndarray(array.shape, kind, memory, offset), index))
-        frames.append(array.tobytes())
-    joiner = transfer._Joiner(targets, [len(frame) for frame in frames])
-    data = memoryview(b"".join(frames))
-    for at in range(0, len(data), part):
-        joiner.take(at, data[at : at + part])
-    size = math.prod(want.shape)
-    assert (np.frombuffer(memory, kind, size).reshape(want.shape) == want).all()
-    assert np.frombuffer(memory, kind, 1, 2560)[0] == 5

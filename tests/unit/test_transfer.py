@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import itertools
 import os
 import pickle
 import sys
@@ -131,6 +132,27 @@ def test_a_deleted_array_is_said_to_be_so() -> None:
     with pytest.raises(TransferError) as caught:
         transfer._check_complete("x", views, (4,))
     assert str(caught.value) == "x is deleted or donated on rank 1: it no longer has values."
+
+
+@pytest.mark.parametrize("dtype", ["i4", "u1", "bfloat16", "c16"])
+def test_shards_are_joined(dtype: str) -> None:
+    """Shards of an array in any order; beside them whole arrays, one of them empty."""
+    kind = transfer.numpy_dtype(dtype)
+    want = np.arange(8 * 9 * 2).astype(kind).reshape(8, 9, 2)
+    arrays = [want, np.full((), 5, kind), np.zeros((0, 3), kind)]
+    infos = [wire.ArrayInfo(list(array.shape), dtype, "", True, []) for array in arrays]
+    value = transfer._Value("x", "t", b"", [{0: info} for info in infos], [3])
+    memory = bytearray(value.total)
+    parts, frames = [], []
+    for rows, columns in itertools.product([(3, 8), (0, 3)], [(0, 3), (3, 4), (4, 9)]):
+        parts.append(Part(0, [[*rows], [*columns], [0, 2]]))
+        frames.append(want[slice(*rows), slice(*columns)].tobytes())
+    for number in (1, 2):
+        parts.append(Part(number, [[0, size] for size in arrays[number].shape]))
+        frames.append(arrays[number].tobytes())
+    value.place(memory, parts, [*frames, b"abc"])
+    assert all((a == b).all() for a, b in zip(value.arrays(memory), arrays, strict=True))
+    assert bytes(value.buffers(memory)[0]) == b"abc"
 
 
 # --------------------------------------------------------------------------- unpickling
@@ -273,7 +295,7 @@ class Ranks:
         raise transfer.NoRoom
 
     def ask(
-        self, ranks: Any, request: Any, *, timeout_s: float, buffers: Any = ()
+        self, ranks: Any, request: Any, *, buffers: Any = (), **more: Any
     ) -> dict[int, Event[Any]]:
         for rank in ranks:
             sent = request[rank] if isinstance(request, Mapping) else request
@@ -467,9 +489,10 @@ def test_what_not_all_ranks_can_read_is_bound_on_none(error: BaseException) -> N
 
 
 def test_a_rank_that_dies_while_all_bind_a_push_is_named() -> None:
-    ranks = Ranks({"assign_bind": {1: ("died", "", wire.Death("killed"))}})
+    ranks = Ranks({"assign_bind": RankDied("Rank 1 has died.", "", [1])})
     with pytest.raises(RankDied, match="Rank 1 has died"):
         transfer.push(ranks, {"x": 1})  # type: ignore[arg-type]
+    assert "forget" not in {op for op, *_ in ranks.asked}
 
 
 def test_a_rank_binds_what_was_pushed_when_it_is_told_so() -> None:
