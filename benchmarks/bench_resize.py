@@ -95,10 +95,10 @@ def measure(nbytes: int, rounds: int) -> dict[str, dict[str, list[float]]]:
         cluster.run(f"ROWS = {(nbytes >> 14) // 12 * 12}\n{SETUP}", show=False)
         for _ in range(rounds):
             for way in WAYS:
-                timed("4 -> 2 ranks", way, lambda: cluster.resize(2))
-                timed("2 -> 4 ranks", way, lambda: cluster.resize(4))
-                timed("4 -> 3 ranks", way, lambda: cluster.resize(3))
-                cluster.resize(4)
+                timed("4 -> 2 ranks", way, lambda: cluster.restart(num_processes=2))
+                timed("2 -> 4 ranks", way, lambda: cluster.restart(num_processes=4))
+                timed("4 -> 3 ranks", way, lambda: cluster.restart(num_processes=3))
+                cluster.restart(num_processes=4)
             # With nothing to bring: what is left is saving, and the new processes.
             print(f"restart: {cluster.restart()}", file=sys.stderr, flush=True)
     return found

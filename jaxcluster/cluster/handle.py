@@ -19,10 +19,9 @@ from jaxcluster.allocation.states import Kept
 from jaxcluster.cluster import events, history, profiling, recovery, stopbutton
 from jaxcluster.cluster.autosave import Autosave
 from jaxcluster.cluster.prompts import Labelled, here
-from jaxcluster.cluster.recovery import Renewal, Wanted
+from jaxcluster.cluster.recovery import Renewal
 from jaxcluster.cluster.resources import Meter
 from jaxcluster.cluster.running import CellOptions, Listener, RunningCell
-from jaxcluster.cluster.saving import Restored
 from jaxcluster.cluster.spec import resized
 from jaxcluster.cluster.starting import Progress, Starting, one_at_a_time, start_world
 from jaxcluster.cluster.turns import who_we_are
@@ -89,7 +88,6 @@ class Cluster:
       last: the record of the last cell.
       on_push: called, on the link's thread, with what ranks send unasked (widgets).
       kept: what its ranks have saved and no new process has yet.
-      restored: what the last restart brought back; None before one, and after a clean one.
       recovered: what was done about the last finding or death; "" if nothing was yet.
       made_by: the numbers of this process's cells that have made names on the ranks.
       autosave: what its ranks had at the end of the last cell that ended well.
@@ -105,7 +103,6 @@ class Cluster:
         self.last: CellRecord | None = None
         self.on_push: Callable[[Event[Any]], None] | None = None
         self.kept: Kept | None = None
-        self.restored: Restored | None = None
         self.recovered = ""
         self.made_by: dict[str, int] = {}
         self.autosave = Autosave()
@@ -121,9 +118,9 @@ class Cluster:
     def _take(self, world: World) -> None:
         """Have these ranks as its own from now on."""
         world.check = self.check_not_closed
-        world.on_death = self._forget_recovery
+        world.on_death = lambda: setattr(self, "recovered", "")  # it says nothing of this one
         world.on_stopping = self._end_with_others
-        world.link.on_push = self._on_push
+        world.link.on_push = lambda event: self.on_push(event) if self.on_push else None
         self.world, self.num_processes = world, world.num_processes
         self.meter = Meter(world.link)  # for all that show what the ranks use
         self.sent: list[RunningCell] = []  # to these ranks, but for older ones that have ended
@@ -184,14 +181,6 @@ class Cluster:
         ranks = range(self.num_processes)
         return replies(self.link.gather(ranks, Stacks(), timeout_s=ASK_S))
 
-    def check_ranks(self, ranks: Sequence[int] | None) -> list[int]:
-        """``ranks``, or all of them.
-
-        Raises:
-          UsageError: one of them does not exist.
-        """
-        return self.world.check_ranks(ranks)
-
     def logs(self, rank: int, lines: int | None = None) -> str:
         """A rank's log: what C code, subprocesses and the engine itself wrote."""
         return self.world.logs(rank, lines)
@@ -242,7 +231,9 @@ class Cluster:
         progress: Progress | None = None,
         *,
         clean: bool = False,
-        when: str = "in a restart",
+        num_processes: int | None = None,
+        mesh: Mapping[str, int] | None = None,
+        when: str = "",
     ) -> str:
         """Give it new processes; returns in a line what was kept and what was lost.
 
@@ -251,18 +242,24 @@ class Cluster:
         a start, plus a copy of all that the ranks hold, out and in. The stop button is heard
         meanwhile, and what was saved is kept until the new processes have it (see ``recovery``).
 
+        With another number of ranks, arrays that span processes are cut for the meshes of the
+        devices that there are then, with the same axis names. Ranks that were there keep their own
+        values; new ones get those that were equal on all. Hosts that are lost are left out, with
+        what only their ranks had.
+
         Args:
           clean: keep nothing.
+          num_processes: how many ranks it is to have; as many as before by default.
+          mesh: the sizes of the meshes' axes by name, if several could take the change.
           when: when names were lost that are lost, as in "in cell [3]".
 
         Raises:
+          UsageError: it can't have so many ranks, or ``mesh`` must say which axis takes the
+            change. Nothing was changed.
           RecoveryError: nothing could be saved; the old processes still run then.
           LaunchError: the new processes did not come up; what was saved is kept.
           CellInterrupted: it was stopped; the message says what the cluster is now.
         """
-        return self._renew(progress, lambda: Wanted(clean, when))
-
-    def _renew(self, progress: Progress | None, make: Callable[[], Wanted]) -> str:
         with self.changing:
             if not self.down:
                 self.check_not_closed()
@@ -273,7 +270,17 @@ class Cluster:
                     "Restart it in the notebook that started it, or stop it and start another: "
                     "%jaxcluster stop",
                 )
-            renewal = self._renewal = Renewal(self, make())
+            spec, without_lost = None, bool(self.left.hosts)
+            if num_processes is not None:
+                spec = resized(self.spec, num_processes, without_lost)
+                if self.world.dead and not self.down and not without_lost:
+                    raise RecoveryError(
+                        f"{name_ranks(self.world.dead).capitalize()} died, so the cluster can't "
+                        "be resized.",
+                        "%jaxcluster restart replaces the dead; then resize it.",
+                    )
+            when = when or ("when it was resized" if spec is not None else "in a restart")
+            renewal = self._renewal = Renewal(self, clean, when, spec, mesh)
             self._become(State.RESTARTING, only={State.RUNNING})
             self._become(State.REPLACING, self.why, only={State.DOWN})
             try:
@@ -281,48 +288,7 @@ class Cluster:
             finally:
                 self._renewal = None
                 self._become(State.RUNNING, only={State.RESTARTING})
-            self.restored = renewal.restored
         return self.recovered
-
-    def resize(
-        self,
-        num_processes: int,
-        mesh: Mapping[str, int] | None = None,
-        progress: Progress | None = None,
-        *,
-        clean: bool = False,
-    ) -> str:
-        """Give it another number of ranks; returns in a line what was kept and what was lost.
-
-        As ``restart``, with all variables: arrays that span processes are cut for the meshes of the
-        devices that there are then, with the same axis names. Ranks that were there keep their own
-        values; new ones get those that were equal on all. Hosts that are lost are left out, with
-        what only their ranks had.
-
-        Args:
-          num_processes: how many ranks it is to have.
-          mesh: the sizes of the meshes' axes by name, where several could take the change.
-          clean: keep nothing.
-
-        Raises:
-          UsageError: it can't have so many, or ``mesh`` must say which axis takes the change.
-            Nothing was changed.
-          RecoveryError, LaunchError, CellInterrupted: as ``restart``.
-        """
-
-        def make() -> Wanted:
-            # Under the lock: what there is now can't change any more.
-            without_lost = bool(self.left.hosts)
-            spec = resized(self.spec, num_processes, without_lost)
-            if self.world.dead and not self.down and not without_lost:
-                raise RecoveryError(
-                    f"{name_ranks(self.world.dead).capitalize()} died, so the cluster can't be "
-                    "resized.",
-                    "%jaxcluster restart replaces the dead; then resize it.",
-                )
-            return Wanted(clean, "when it was resized", spec, mesh or {})
-
-        return self._renew(progress, make)
 
     def _become(
         self, state: State, why: str = "", *, only: Container[State] = frozenset(State)
@@ -414,11 +380,7 @@ class Cluster:
         if (renewal := self._renewal) is not None:
             renewal.press()
 
-    def respawn(
-        self,
-        progress: Progress | None = None,
-        watch: Callable[[Starting | None], None] = lambda starting: None,
-    ) -> None:
+    def respawn(self, say: Progress, watch: Callable[[Starting | None], None]) -> None:
         """End all its processes and start new ones, with empty namespaces, in their place.
 
         Args:
@@ -426,14 +388,12 @@ class Cluster:
         """
         self._become(State.REPLACING)
         self._end_world()
-        with events.going_on(progress) as say:
-            while not one_at_a_time.acquire(timeout=TURN_S):
-                watch(None)
-            try:
-                started = start_world(self.spec, say, watch, self._allocation)
-            finally:
-                one_at_a_time.release()
-        world, self._allocation = started
+        while not one_at_a_time.acquire(timeout=TURN_S):
+            watch(None)
+        try:
+            world, self._allocation = start_world(self.spec, say, watch, self._allocation)
+        finally:
+            one_at_a_time.release()
         self._take(world)
         self._become(State.RESTARTING)
         opened[self.name] = self
@@ -622,7 +582,7 @@ class Cluster:
             message=options.message,
             post_mortem=options.post_mortem,
             script=options.script,
-            profile=options.profile,
+            profile=str(profiling.folder_of(options.profile)) if options.profile else "",
             sent_ns=time.time_ns(),
             who=who_we_are(),
         )
@@ -644,22 +604,6 @@ class Cluster:
         cell = RunningCell(self, record, sink, ids, options)
         self.sent = [one for one in self.sent if not one.done] + [cell]
         return cell, pressed
-
-    def profile(self, source: str, folder: str | Path | None = None, **options: Any) -> Path:
-        """Run a cell under JAX's profiler on all ranks (or ``ranks``); returns the files' folder.
-
-        Each rank writes to ``rank-N`` in it, on its own host: what xprof and Perfetto open.
-
-        Args:
-          folder: where the files go; a new one in the current directory by default.
-          **options: as for ``run``.
-
-        Raises:
-          CellFailed, and all that ``run`` raises; also if a rank is being profiled already.
-        """
-        target = profiling.folder_of(folder)
-        self.run(source, profile=str(target), **options)
-        return target
 
     @property
     def last_failed(self) -> CellRecord | None:
@@ -777,7 +721,7 @@ class Cluster:
             self.press_stop()
             return []
         self.check_not_closed()
-        answers = self.link.gather(self.check_ranks(ranks), Interrupt(None), timeout_s=ASK_S)
+        answers = self.link.gather(self.world.check_ranks(ranks), Interrupt(None), timeout_s=ASK_S)
         return sorted(r for r, event in answers.items() if event.op == "reply" and event.body)
 
     # ------------------------------------------------------------------ values
@@ -812,16 +756,6 @@ class Cluster:
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.push({name: value})
-
-    # ------------------------------------------------------------------ supervision
-
-    def _on_push(self, event: Event[Any]) -> None:
-        if self.on_push is not None:
-            self.on_push(event)
-
-    def _forget_recovery(self) -> None:
-        """What was done about an earlier death says nothing of this one. Any thread."""
-        self.recovered = ""
 
 
 def _print_first(record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:

@@ -20,13 +20,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jaxcluster import wire
 from jaxcluster.allocation.states import Kept
 from jaxcluster.cluster import events, saving, stopbutton
-from jaxcluster.cluster.saving import BadSave
 from jaxcluster.cluster.starting import Starting
 from jaxcluster.errors import (
     CellInterrupted,
@@ -158,33 +157,27 @@ class GivenUp(Exception):
     """It is to end here: stop was pressed, or the cluster is stopped for good."""
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What new processes are to be.
-
-    Attributes:
-      clean: they have nothing of what the old ones had.
-      when: names that are lost were lost then, as in "in cell [3]".
-      spec: the cluster, where it is to have another number of ranks.
-      mesh: the sizes of the meshes' axes by name, where they had to be named.
-    """
-
-    clean: bool = False
-    when: str = "in a restart"
-    spec: wire.ClusterSpec | None = None
-    mesh: Mapping[str, int] = field(default_factory=dict)
-
-
 class Renewal:
     """One cluster's new processes.
 
-    Attributes:
-      restored: what came back, once it is done; None for a clean one.
+    Args:
+      clean: they have nothing of what the old ones had.
+      when: names that are lost were lost then, as in "in cell [3]".
+      spec: the cluster, if it is to have another number of ranks.
+      mesh: the sizes of the meshes' axes by name, if they had to be named.
     """
 
-    def __init__(self, cluster: Cluster, wanted: Wanted) -> None:
-        self.cluster, self.wanted = cluster, wanted
-        self.restored: saving.Restored | None = None
+    def __init__(
+        self,
+        cluster: Cluster,
+        clean: bool = False,
+        when: str = "in a restart",
+        spec: wire.ClusterSpec | None = None,
+        mesh: Mapping[str, int] | None = None,
+    ) -> None:
+        self.cluster = cluster
+        self._clean, self._when, self._spec, self._mesh = clean, when, spec, mesh or {}
+        self._told = "All variables of the ranks are gone."
         self._had_none = cluster.closed  # processes
         self._why_down = cluster.why
         self._starting: Starting | None = None
@@ -244,7 +237,7 @@ class Renewal:
         if leave:
             self._give_up()
             return
-        their = "" if self.wanted.clean else ", and their variables are saved"
+        their = "" if self._clean else ", and their variables are saved"
         print(
             f"The old processes have ended{their}, and new ones are starting. Stop again to "
             "cancel the start.",
@@ -277,9 +270,9 @@ class Renewal:
     def _replace(self, say: Say) -> None:
         cluster, kept = self.cluster, self.cluster.kept
         if not self._had_none:
-            if self.wanted.spec is None:
+            if self._spec is None:
                 cluster.check_returns()
-            if not self.wanted.clean:
+            if not self._clean:
                 say("saving the ranks' variables ...")
                 cluster.world.end_hung(self._check)
                 kept = self._save()
@@ -292,11 +285,11 @@ class Renewal:
                 kept.folder.remove()
             raise GivenUp
         cluster.autosave.cancel()
-        if self.wanted.spec is not None or self.wanted.clean:
+        if self._spec is not None or self._clean:
             cluster.autosave.forget()
-        if self.wanted.spec is not None:
-            cluster.become(self.wanted.spec)
-            kept = replace(kept, mesh=self.wanted.mesh) if kept is not None else None
+        if self._spec is not None:
+            cluster.become(self._spec)
+            kept = replace(kept, mesh=self._mesh) if kept is not None else None
         cluster.kept = kept
         try:
             self._try_twice(say)
@@ -311,14 +304,14 @@ class Renewal:
         if cluster.kept is not None:
             cluster.kept.folder.remove()
             cluster.kept = None
-        cluster.recovered = str(self.restored or "All variables of the ranks are gone.")
+        cluster.recovered = self._told
 
     def _save(self) -> Kept:
-        spec = self.wanted.spec
+        spec = self._spec
         kept = saving.save(self.cluster.world, self._check, compare=spec is not None)
         if spec is not None:
             try:
-                saving.fit_meshes(replace(kept, mesh=self.wanted.mesh), spec.num_processes)
+                saving.fit_meshes(replace(kept, mesh=self._mesh), spec.num_processes)
             except JaxClusterError:
                 kept.folder.remove()
                 raise
@@ -336,22 +329,20 @@ class Renewal:
     def _start_and_load(self, say: Say) -> None:
         self.cluster.respawn(say, self._watch)
         self._check()
-        if not self.wanted.clean and self.cluster.kept is not None:
+        if not self._clean and self.cluster.kept is not None:
             kept = self.cluster.kept.looked_at()  # a host may have been lost with what it had
-            self.restored = self._load(kept, say)
+            self._load(kept, say)
         self._watch(None)  # from here on a stop comes too late: it would end what is done
 
-    def _load(self, kept: Kept, say: Say) -> saving.Restored:
+    def _load(self, kept: Kept, say: Say) -> None:
         if kept.reports:
             say("restoring the variables ...")
         world, saves = self.cluster.world, self.cluster.autosave
-        made_by = self.cluster.made_by
-        restored = saving.load(world, kept, self._check, self.wanted.when, made_by)
+        restored = saving.load(world, kept, self._check, self._when, self.cluster.made_by)
         saved = saves.kept.looked_at() if restored.replaced and saves.kept is not None else None
         if saved is not None and len(saved.reports) == world.num_processes:
-            with contextlib.suppress(BadSave):  # the others have their own all the same
-                restored = saving.fill_in(world, saved, saves.cell, restored, self._check)
-        return replace(restored, seconds=time.perf_counter() - self._began)
+            restored = saving.fill_in(world, saved, saves.cell, restored, self._check)
+        self._told = restored.tell(time.perf_counter() - self._began)
 
     def _watch(self, starting: Starting | None) -> None:
         """The start that goes on now; None while it waits for its turn, and when it is done."""

@@ -9,6 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
@@ -76,7 +77,7 @@ class CellOptions:
     prompt: Labelled | None = None
     post_mortem: bool = False
     script: wire.Script | None = None
-    profile: str = ""
+    profile: str | Path = ""
     is_waited_for: bool = False
 
 

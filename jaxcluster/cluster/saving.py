@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from jaxcluster.allocation.states import Kept
 from jaxcluster.cluster.world import World
@@ -19,8 +20,18 @@ from jaxcluster.errors import RankDied, RankError, RecoveryError
 from jaxcluster.model.fitted_meshes import fit_mesh
 from jaxcluster.ranks import name_ranks, tell_each
 from jaxcluster.text import plural
-from jaxcluster.wire.link import Sink, replies
-from jaxcluster.wire.ops.saving import Bind, Drop, Load, Loaded, MeshAxes, Save, Saved, SavePlace
+from jaxcluster.wire.link import Event, Sink, replies
+from jaxcluster.wire.ops.saving import (
+    Bind,
+    Bound,
+    Drop,
+    Load,
+    Loaded,
+    MeshAxes,
+    Save,
+    Saved,
+    SavePlace,
+)
 
 Check = Callable[[], None]  # raises where what goes on is to end
 
@@ -28,10 +39,6 @@ TIMEOUT_S = 600.0
 GONE = "parts of it were on a rank that is gone"
 OWN = "each rank had its own"
 FEW = 8  # lost names that are told with their reasons
-
-
-class BadSave(Exception):
-    """What autosave has saved can't be read."""
 
 
 @dataclass(frozen=True)
@@ -57,38 +64,30 @@ class Restored:
     gone: str = ""
     made_by: Mapping[str, int] | None = None
     autosaved: int = 0
-    seconds: float = 0.0
 
-    def __str__(self) -> str:
-        return " ".join(filter(None, [self.headline, *self.details]))
-
-    @property
-    def headline(self) -> str:
-        """What was done and what was kept, without the list of what was lost."""
+    def tell(self, seconds: float) -> str:
+        """In a line: new processes after so many seconds, and what they have."""
         what = plural(self.ranks, "rank") if self.ranks else "New processes"
         replaced = f", {name_ranks(self.replaced)} replaced" if self.replaced else ""
-        return (
-            f"{what} after {self.seconds:.1f} s{replaced}: "
-            f"{plural(len(self.kept), 'variable')} kept."
-        )
+        kept = f"{plural(len(self.kept), 'variable')} kept."
+        return " ".join([f"{what} after {seconds:.1f} s{replaced}: {kept}", *self.details])
 
     @property
     def details(self) -> list[str]:
         """What was lost, and which cells make it again."""
         found = []
+        whose = name_ranks(self.replaced) if self.replaced else "some ranks"
+        whose, is_one = whose.capitalize(), len(self.replaced) == 1
         if self.gone:
             found.append(f"The saved variables are gone: {self.gone}.")
         if self.autosaved:
-            whose = name_ranks(self.replaced).capitalize()
-            verb = "has its" if len(self.replaced) == 1 else "have their"
             found.append(
-                f"{whose} {verb} values of the end of cell [{self.autosaved}]; so have all ranks "
-                "theirs of arrays that span processes."
+                f"{whose} {'has its' if is_one else 'have their'} values of the end of cell "
+                f"[{self.autosaved}]; so have all ranks theirs of arrays that span processes."
             )
         if self.missing:
-            whose = name_ranks(self.replaced) if self.replaced else "some ranks"
-            verb = "has" if len(self.replaced) == 1 else "have"
-            found.append(f"{whose.capitalize()} {verb} no values of: {_few(self.missing)}.")
+            have = "has" if is_one else "have"
+            found.append(f"{whose} {have} no values of: {_few(self.missing)}.")
         if self.lost:
             found.append(f"Lost: {tell_lost(self.lost)}.")
         wanted = {*self.missing, *self.lost}
@@ -103,14 +102,12 @@ class Restored:
 
 def tell_lost(lost: Mapping[str, str]) -> str:
     """Each lost name with its reason; of many, the first."""
-    told = [f"{name} ({why})" for name, why in sorted(lost.items())]
+    return _few([f"{name} ({why})" for name, why in sorted(lost.items())])
+
+
+def _few(told: Sequence[str]) -> str:
     more = len(told) - FEW
     return ", ".join(told[:FEW]) + (f" and {more} more" if more > 0 else "")
-
-
-def _few(names: tuple[str, ...]) -> str:
-    more = len(names) - FEW
-    return ", ".join(names[:FEW]) + (f" and {more} more" if more > 0 else "")
 
 
 def save(world: World, check: Check, *, compare: bool = False) -> Kept:
@@ -131,11 +128,8 @@ def save(world: World, check: Check, *, compare: bool = False) -> Kept:
         }
         answers = world.link.gather(each, each, timeout_s=TIMEOUT_S, check=check)
         saved = replies(answers)
-        failed = {
-            rank: event.why if (event := answers.get(rank)) is not None else "no answer"
-            for rank in alive
-            if rank not in saved and rank not in world.dead
-        }
+        missing = [r for r in alive if r not in saved and r not in world.dead]
+        failed = {r: answers[r].why if r in answers else "no answer" for r in missing}
         if failed:
             raise RecoveryError(
                 f"The variables of {name_ranks(failed)} could not be saved, so nothing was ended "
@@ -147,6 +141,40 @@ def save(world: World, check: Check, *, compare: bool = False) -> Kept:
         raise
     had = {r: frozenset(names) for r, names in world.names.items() if r not in saved}
     return Kept(folder, saved, world.num_processes, had)
+
+
+class _Reading:
+    """What all ranks read first, and then bind, or none does."""
+
+    def __init__(self, world: World, check: Check) -> None:
+        self._world, self._check = world, check
+        self._token = uuid.uuid4().hex
+
+    def read(self, each: Mapping[int, Mapping[str, Any]]) -> dict[int, Loaded]:
+        """Have each rank read its part.
+
+        Raises:
+          JaxClusterError: a rank could not; all drop what they have read.
+        """
+        requests = {rank: partial(Load, token=self._token, **part) for rank, part in each.items()}
+        try:
+            return replies(self._ask(requests))
+        except BaseException:
+            drop = dict.fromkeys(requests, Drop(self._token))
+            self._world.link.request_each(drop, sink=Sink())
+            raise
+
+    def bind(self, lost: Mapping[int, dict[str, str]]) -> dict[int, Bound]:
+        """Have all bind it, but for the names that each has lost, and why."""
+        each = {rank: partial(Bind, token=self._token, lost=lost[rank]) for rank in lost}
+        bound = replies(self._ask(each))
+        for rank, one in bound.items():
+            names = self._world.names.get(rank, set()) | {*one.names}
+            self._world.names[rank] = names - lost[rank].keys()
+        return bound
+
+    def _ask(self, each: Mapping[int, Callable[..., Any]]) -> dict[int, Event[Any]]:
+        return self._world.ask_in_turn(each, timeout_s=TIMEOUT_S, check=self._check)
 
 
 def load(
@@ -164,21 +192,14 @@ def load(
     """
     ranks, reports = range(world.num_processes), kept.reports
     is_resized = kept.num_processes != world.num_processes
-    meshes = fit_meshes(kept, world.num_processes)
-    each, token = {}, uuid.uuid4().hex
+    meshes, each = fit_meshes(kept, world.num_processes), {}
     for rank in ranks:
         own = rank if rank in reports else None
         files = kept.folder.bring(rank, reports if is_resized or own is None else [rank], reports)
-        before = kept.num_processes
-        each[rank] = partial(
-            Load, token=token, files=files, own=own, num_processes=before, meshes=meshes
-        )
-    try:
-        loaded = replies(world.ask_in_turn(each, timeout_s=TIMEOUT_S, check=check))
-    except BaseException:
-        world.link.request_each(dict.fromkeys(ranks, Drop(token)), sink=Sink())
-        raise
-    lost = lost_on(reports, loaded, kept.had)
+        part = {"files": files, "own": own, "num_processes": kept.num_processes, "meshes": meshes}
+        each[rank] = part
+    reading = _Reading(world, check)
+    lost = lost_on(reports, reading.read(each), kept.had)
     again = {name: f"; run cell [{number}] again" for name, number in (made_by or {}).items()}
     earlier = {name: why for saved in reports.values() for name, why in saved.unbound.items()}
     reasons = {
@@ -186,10 +207,7 @@ def load(
         | {name: f"was lost {when} ({why}){again.get(name, '')}" for name, why in by_name.items()}
         for rank, by_name in lost.items()
     }
-    binds = {rank: partial(Bind, token=token, lost=reasons[rank]) for rank in ranks}
-    bound = replies(world.ask_in_turn(binds, timeout_s=TIMEOUT_S, check=check))
-    for rank, one in bound.items():
-        world.names[rank] = (world.names.get(rank, set()) | {*one.names}) - reasons[rank].keys()
+    bound = reading.bind(reasons)
     back = {name for one in bound.values() for name in one.names}
     gone = {name: why for by_name in lost.values() for name, why in by_name.items()}
     left = {name: why for saved in reports.values() for name, why in saved.left.items()}
@@ -212,44 +230,34 @@ def fill_in(world: World, saved: Kept, cell: int, restored: Restored, check: Che
     moment. All other values of the other ranks stay.
 
     Args:
-      restored: what ``load`` has said.
-
-    Raises:
-      BadSave: a rank could not read it; nothing of it is bound.
+      restored: what ``load`` has said; it stays if what autosave has saved can't be read.
     """
-    ranks, reports, token = range(world.num_processes), saved.reports, uuid.uuid4().hex
+    reports, reading = saved.reports, _Reading(world, check)
     spanning = {name for report in reports.values() for name in report.spanning}
     each = {
-        rank: partial(
-            Load,
-            token=token,
-            files=saved.folder.bring(rank, [rank], reports),
-            own=rank,
-            num_processes=saved.num_processes,
-            only=None if rank in restored.replaced else sorted(spanning),
-        )
-        for rank in ranks
+        rank: {
+            "files": saved.folder.bring(rank, [rank], reports),
+            "own": rank,
+            "num_processes": saved.num_processes,
+            "only": None if rank in restored.replaced else sorted(spanning),
+        }
+        for rank in range(world.num_processes)
     }
     try:
-        loaded = replies(world.ask_in_turn(each, timeout_s=TIMEOUT_S, check=check))
-    except BaseException as error:
-        world.link.request_each(dict.fromkeys(ranks, Drop(token)), sink=Sink())
-        if isinstance(error, RankError) and not isinstance(error, RankDied):
-            raise BadSave(str(error)) from None
+        loaded = reading.read(each)
+    except RankDied:
         raise
+    except RankError:
+        return restored
     lost = {name: why for one in loaded.values() for name, why in one.lost.items()}
     torn = {name: f"was lost ({why})" for name, why in lost.items() if name in spanning}
-    bind = partial(Bind, token=token, lost=torn)
-    bound = replies(world.ask_in_turn(dict.fromkeys(ranks, bind), timeout_s=TIMEOUT_S, check=check))
-    for rank, one in bound.items():
-        world.names[rank] = world.names.get(rank, set()) | {*one.names}
-    back = [{*one.names} for rank, one in bound.items() if rank in restored.replaced]
-    on_all = set[str]().union(*back)
+    bound = reading.bind(dict.fromkeys(each, torn))
+    back = {name for rank in restored.replaced for name in bound[rank].names}
     return replace(
         restored,
-        kept=tuple(sorted({*restored.kept, *on_all})),
-        lost={name: why for name, why in restored.lost.items() if name not in on_all},
-        missing=tuple(name for name in restored.missing if name not in on_all),
+        kept=tuple(sorted({*restored.kept, *back})),
+        lost={name: why for name, why in restored.lost.items() if name not in back},
+        missing=tuple(name for name in restored.missing if name not in back),
         autosaved=cell,
     )
 

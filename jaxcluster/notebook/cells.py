@@ -104,7 +104,7 @@ class Cells:
             on_notice=display.on_notice,
             cell_id=self.page.cell_id,
             prompt=None if options.background else display.prompt,
-            profile=str(profile or ""),
+            profile=profile or "",
             is_waited_for=not options.background,
         )
         submitted.on_status = display.on_status

@@ -203,7 +203,7 @@ class Commands:
         running = cluster.current()
         with StartDisplay(self.page.rich, "The cluster was not resized.") as display:
             display.progress("resizing ...")
-            kept = running.resize(parsed.num_processes, mesh, display.progress)
+            kept = running.restart(display.progress, num_processes=parsed.num_processes, mesh=mesh)
         display.done(f"{running.summary()}\n{kept}")
 
     def _interrupt(self, _: Namespace) -> None:
@@ -215,7 +215,7 @@ class Commands:
         if rank is not None and not rank.isdecimal():
             raise UsageError(f"{rank!r} is not a rank.", "For example: %jaxcluster logs 2")
         ranks = range(running.num_processes) if rank is None else [int(rank)]
-        for one in running.check_ranks(list(ranks)):
+        for one in running.world.check_ranks(list(ranks)):
             print(f"── rank {one} ──\n{running.logs(one, 200) or '(empty)'}")
 
     def _outputs(self, parsed: Namespace) -> None:

@@ -39,16 +39,16 @@ def written(folder: Path) -> list[list[Path]]:
 def test_each_rank_has_a_folder_and_a_second_profile_leaves_the_first(
     ready: jaxcluster.Cluster, tmp_path: Path
 ) -> None:
-    assert ready.profile("float(total(x))", tmp_path / "out") == tmp_path / "out"
+    ready.run("float(total(x))", profile=tmp_path / "out")
     first = {file: file.read_bytes() for own in written(tmp_path / "out") for file in own}
     assert len(first) == 2
-    ready.profile("float(total(x))", tmp_path / "out")
+    ready.run("float(total(x))", profile=tmp_path / "out")
     assert [len(own) for own in written(tmp_path / "out")] == [2, 2]
     assert all(file.read_bytes() == data for file, data in first.items())
 
 
 def test_perfetto_has_a_file_of_each_rank(ready: jaxcluster.Cluster, tmp_path: Path) -> None:
-    ready.profile("float(total(x))", tmp_path)
+    ready.run("float(total(x))", profile=tmp_path)
     files = list(tmp_path.glob("rank-*/plugins/profile/cell-*/perfetto_trace.json.gz"))
     assert len(files) == 2
     for file in files:
@@ -58,7 +58,7 @@ def test_perfetto_has_a_file_of_each_rank(ready: jaxcluster.Cluster, tmp_path: P
 
 def test_xprof_opens_the_folder(ready: jaxcluster.Cluster, tmp_path: Path) -> None:
     convert = pytest.importorskip("xprof.convert.raw_to_tool_data")
-    ready.profile("float(total(x))", tmp_path)
+    ready.run("float(total(x))", profile=tmp_path)
     for (file,) in written(tmp_path):
         host = file.name.removesuffix(".xplane.pb")
         data, _ = convert.xspace_to_tool_data([str(file)], "trace_viewer@", {"hosts": [host]})
@@ -67,9 +67,9 @@ def test_xprof_opens_the_folder(ready: jaxcluster.Cluster, tmp_path: Path) -> No
 
 def test_a_cell_that_fails_leaves_its_files(ready: jaxcluster.Cluster, tmp_path: Path) -> None:
     with pytest.raises(CellFailed, match="ZeroDivisionError"):
-        ready.profile("float(total(x))\n1 / 0", tmp_path / "failed")
+        ready.run("float(total(x))\n1 / 0", profile=tmp_path / "failed")
     assert [len(own) for own in written(tmp_path / "failed")] == [1, 1]
-    ready.profile("float(total(x))\njax.profiler.stop_trace()", tmp_path / "stopped")
+    ready.run("float(total(x))\njax.profiler.stop_trace()", profile=tmp_path / "stopped")
     assert [len(own) for own in written(tmp_path / "stopped")] == [1, 1]
 
 
@@ -79,10 +79,10 @@ def test_a_cell_that_can_not_be_profiled_does_not_run(
     (tmp_path / "file").touch()
     ready.run("ran = 0")
     with pytest.raises(CellFailed, match="NotADirectoryError"):
-        ready.profile("ran = 1", tmp_path / "file")
+        ready.run("ran = 1", profile=tmp_path / "file")
     ready.run(f"jax.profiler.start_trace({str(tmp_path)!r})", ranks=[1])
     with pytest.raises(CellFailed, match="Profile has already been started"):
-        ready.profile("ran = 1", tmp_path / "other", ranks=[1])
+        ready.run("ran = 1", profile=tmp_path / "other", ranks=[1])
     ready.run("jax.profiler.stop_trace()\nassert ran == 0", ranks=[1])
 
 

@@ -18,11 +18,11 @@ def test_what_can_not_be_done_is_refused_and_nothing_is_changed(
     cluster.run("import jax\nmesh = jax.make_mesh((2, 2), ('data', 'model'))\na = 1", show=False)
     pids = list(cluster.record.pids)
     with pytest.raises(UsageError) as caught:
-        cluster.resize(4)
+        cluster.restart(num_processes=4)
     assert "can become data=4,model=2 or data=2,model=4 on 8 devices." in str(caught.value)
     assert "--mesh data=4,model=2" in caught.value.hint
     with pytest.raises(UsageError, match="would become data=3,model=2, which are not 8 devices"):
-        cluster.resize(4, {"data": 3})
+        cluster.restart(num_processes=4, mesh={"data": 3})
     assert cluster.record.pids == pids
     assert cluster.run("print(a)", show=False).stdout(1) == "1\n"
     with pytest.raises(RankDied):
@@ -31,7 +31,7 @@ def test_what_can_not_be_done_is_refused_and_nothing_is_changed(
             "import os, signal\nif jax.process_index(): os.kill(os.getpid(), 9)", show=False
         )
     with pytest.raises(RecoveryError, match=r"Rank 1 died, so the cluster can't be resized\."):
-        cluster.resize(4, {"data": 4})
+        cluster.restart(num_processes=4, mesh={"data": 4})
 
 
 @pytest.mark.any_jax

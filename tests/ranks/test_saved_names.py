@@ -310,7 +310,7 @@ def kill_if_there(cluster: jaxcluster.Cluster, rank: int) -> None:
 def test_arrays_are_cut_for_the_ranks_that_there_are(ranks: jaxcluster.Cluster) -> None:
     each = len(ranks.record.devices[0].devices)
     for count in (2, 4, 3, 1, 4):
-        told = ranks.resize(count)
+        told = ranks.restart(num_processes=count)
         if count == 3:
             assert "Lost: " in told and "g (" in told  # of 16 rows
             continue
@@ -327,12 +327,12 @@ def test_arrays_are_cut_for_the_ranks_that_there_are(ranks: jaxcluster.Cluster) 
 def test_somebody_must_say_which_axis_takes_the_change(pair: jaxcluster.Cluster) -> None:
     run(pair, "two = jax.make_mesh((jax.device_count(), 1), ('a', 'b')) ; pids = os.getpid()")
     run(pair, "del mesh, S, R, g, alias, tree, everywhere, net, weak")
-    pair.resize(4)
+    pair.restart(num_processes=4)
     run(pair, "two = jax.make_mesh((2, 2), ('a', 'b'))")
     with pytest.raises(UsageError, match="a=2,b=2 can become a=1,b=2 or a=2,b=1 on 2 devices"):
-        pair.resize(2)
+        pair.restart(num_processes=2)
     assert pair.num_processes == 4
-    pair.resize(2, {"b": 1})
+    pair.restart(num_processes=2, mesh={"b": 1})
     assert run(pair, "print(dict(two.shape))") == ["{'a': 2, 'b': 1}\n"] * 2
 
 

@@ -191,7 +191,7 @@ def test_a_stopped_rank_is_not_ended_for_new_processes(
     process.send(signal.SIGSTOP)
     try:
         with pytest.raises(RecoveryError) as caught:
-            ranks.restart() if what == "restart" else ranks.resize(2)
+            ranks.restart() if what == "restart" else ranks.restart(num_processes=2)
     finally:
         process.send(signal.SIGCONT)
     told = f"Rank 1 was stopped by a signal (`kill -CONT {process.pid}` lets its process go on). "

@@ -55,7 +55,7 @@ tree = {"x": x, "spec": P("i")}
     cluster.run("a.sum()")
     cluster.status()
     with tempfile.TemporaryDirectory() as folder:
-        cluster.profile("x.sum()", folder)
+        cluster.run("x.sum()", profile=folder)
 """
 
 
