@@ -10,8 +10,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from jaxcluster import wire
@@ -42,7 +42,7 @@ from jaxcluster.records import registry
 from jaxcluster.supervision.processes import pid_space, process_token
 from jaxcluster.text import shown_value
 from jaxcluster.wire import forks
-from jaxcluster.wire.link import Event, Link, replies, unwrap
+from jaxcluster.wire.link import Event, Link, replies
 from jaxcluster.wire.ops import Operation
 from jaxcluster.wire.ops.start import Facts, Listener, Probe, Reachability, Reserve, Reserved, Serve
 
@@ -59,6 +59,7 @@ STEPS: dict[str, events.StartStep] = {
     "serve": "ready",
 }  # by what a rank was asked
 
+ROLES = {"controller": "ipyparallel's controller", "coordinator": "The coordinator"}
 LEAST_S, LOOK_S = 0.2, 0.01
 
 one_at_a_time = threading.Lock()  # held by the one start of this process that goes on
@@ -67,30 +68,30 @@ one_at_a_time = threading.Lock()  # held by the one start of this process that g
 class Starting:
     """The steps from a spec to a running cluster, each within what is left of the time.
 
-    Attributes:
-      processes: the cluster's processes, once they are started.
-      link: the ranks' own sockets.
-      step: is told how far each rank has come (see ``events.Course``).
+    Args:
+      say: told what is happening, a line at a time.
+      allocation: what the ranks are to run on.
+      course: told how far each rank has come.
+      is_first: whether it has had none before.
     """
+
+    processes: Processes  # once they are started
+    link: Link  # the ranks' own sockets
 
     def __init__(
         self,
         spec: wire.ClusterSpec,
         say: Progress,
-        deadline: float,
         allocation: Allocation,
-        step: Callable[[int, events.StartStep], None] = lambda rank, what: None,
-        is_first: bool = True,
+        course: events.Course,
+        is_first: bool,
     ) -> None:
-        self.spec, self.is_first = spec, is_first
-        self.step = step
-        self.allocation = allocation
-        self.say = say
-        self.deadline = deadline
+        self.spec, self.say, self.allocation = spec, say, allocation
+        self.course, self.is_first = course, is_first
+        self.deadline = time.perf_counter() + spec.timeout_s
+        self.is_linked = False
         self.exits: wire.Inbox[forks.Event | HostLost] = wire.Inbox()
         self.exited: dict[int, str] = {}
-        self.processes: Processes | None = None
-        self.link: Link | None = None
         self.coordinator_pid = 0
         self._stopped = threading.Event()
         self._oom_kills = OomKills()
@@ -105,25 +106,31 @@ class Starting:
             self.spec, self._on_exit, self.say, self.left_s, self._stopped
         )
         spec = self.spec = processes.spec
+        ranks = range(spec.num_processes)
         pids = processes.start()
-        self.link = processes.connect()
-        facts = self._facts()
+        self.link, self.is_linked = processes.connect(), True
+        facts = self._ask(
+            dict.fromkeys(ranks, Facts()),
+            "did not start",
+            heard=lambda count: self.say(f"engines {count}/{len(ranks)}"),
+        )
         if why := versions.too_old(said.jax for said in facts):
             raise LaunchError(*why)
         plan = self._plan(facts)
         self.say(f"initializing JAX on {spec.num_processes} processes ...")
-        for note in plan.notes if self.is_first else ():
-            print(f"Note: {note}.", file=sys.stderr)
+        notes = [f"Note: {note}." for note in plan.notes]
+        if self.is_first and notes:
+            print("\n".join(notes), file=sys.stderr)
         try:
-            replies = self._initialize(plan)
+            each = {request.process_id: request for request in plan.requests}
+            replies = self._ask(each, "did not initialize JAX", InitializeFailed)
         except InitializeFailed as error:
-            error.message = "\n".join([error.message, *(f"Note: {note}." for note in plan.notes)])
+            error.message = "\n".join([error.message, *notes])
             raise
         if self.is_first and (note := versions.note_on(facts[0].jax, replies[0].moved)):
             print(f"Note: {note}.", file=sys.stderr)
         self.say("connecting engines ...")
-        each = dict.fromkeys(range(spec.num_processes), Serve())
-        self._ask(each, EnginesMissing, "did not become an ipyparallel engine")
+        self._ask(dict.fromkeys(ranks, Serve()), "did not become an ipyparallel engine")
         record = registry.ClusterRecord(
             name=spec.name,
             spec=spec,
@@ -150,33 +157,29 @@ class Starting:
     def _on_exit(self, event: forks.Event | HostLost) -> None:
         """On the hosts' thread: whoever waits for a rank that has died waits no longer."""
         self.exits.put(event)
-        if self.link is not None and isinstance(event, forks.Exit) and event.rank is not None:
+        if self.is_linked and isinstance(event, forks.Exit) and event.rank is not None:
             self.link.mark_dead(event.rank, wire.Death(describe_event(event)))
 
     def cancel(self) -> None:
         """End it at its next wait, which is over now. Another thread."""
         self._stopped.set()
-        if self.link is not None:
+        if self.is_linked:
             for rank in range(self.spec.num_processes):
                 self.link.mark_dead(rank, wire.Death("the start was stopped"))
-
-    def _facts(self) -> list[wire.EngineFacts]:
-        n = self.spec.num_processes
-
-        def heard(ranks: int) -> None:
-            self.say(f"engines {ranks}/{n}")
-
-        each = dict.fromkeys(range(n), Facts())
-        return self._ask(each, EnginesMissing, "did not start", heard)
 
     def _plan(self, facts: list[wire.EngineFacts]) -> placement.RankPlan:
         """Reserve rank 0's port, probe the way to it from all ranks, and lay out the ranks."""
         ranks = range(self.spec.num_processes)
-        assert self.link is not None
         one_host = len({f.host_key for f in facts}) == 1
         address = LOOPBACK if one_host else facts[0].address
         reserved = self._reserve({0: address})[0]
-        answers = self._probe(0, address, reserved.probe_port, ranks)
+        # Each rank's own address on its way to rank 0.
+        probe = Probe(address, reserved.probe_port)
+        timeout_s = min(PROBE_S, self.left_s)
+        answers = replies(self.link.gather(ranks, probe, timeout_s=timeout_s))
+        self._check_exits()
+        if deaf := [rank for rank in ranks if rank not in answers]:
+            raise self.processes.no_way(0, address, reserved.probe_port, deaf)
         if not one_host:
             self._probe_all_ways(facts, answers)
         coordinator = f"{address}:{reserved.port}"
@@ -187,38 +190,14 @@ class Starting:
             coordinator_bind_address=coordinator,
             collectives_addresses=[answers[rank] for rank in ranks],
         )
-        is_elsewhere = reserved.coordinator_process and has_coordinator_process(self.spec)
+        is_elsewhere = reserved.coordinator_process and not is_placed(self.spec)
         return self._with_referee(plan, is_elsewhere, "" if one_host else address)
 
     def _reserve(self, addresses: Mapping[int, str]) -> dict[int, Reserved]:
         """Have these ranks listen for probes at these addresses; rank 0 has its port then."""
-        assert self.link is not None
         each = {rank: Reserve(address) for rank, address in addresses.items()}
-        answers = self.link.gather(each, each, timeout_s=self.left_s)
-        self._check_exits()
-        for rank in addresses:
-            if rank not in answers:
-                raise EnginesMissing(
-                    f"Rank {rank} no longer answers. {self._log_excerpt(rank)}",
-                    f"Wait longer: %jaxcluster start --timeout {2 * self.spec.timeout_s:g}",
-                    [rank],
-                )
-        return {rank: unwrap(answer) for rank, answer in answers.items()}
-
-    def _probe(self, to: int, address: str, port: int, ranks: Collection[int]) -> dict[int, str]:
-        """Each rank's own address on its way to rank ``to``.
-
-        Raises:
-          LaunchError: one of them can't reach it.
-        """
-        assert self.link is not None and self.processes is not None
-        timeout_s = min(PROBE_S, self.left_s)
-        answers = self.link.gather(ranks, Probe(address, port), timeout_s=timeout_s)
-        self._check_exits()
-        deaf = [r for r in ranks if r not in answers or answers[r].op != "reply"]
-        if deaf:
-            raise self.processes.no_way(to, address, port, deaf)
-        return {rank: unwrap(answer) for rank, answer in answers.items()}
+        found = self._ask(each, "can't listen for others")
+        return dict(zip(sorted(each), found, strict=True))
 
     def _probe_all_ways(
         self, facts: Sequence[wire.EngineFacts], addresses: Mapping[int, str]
@@ -233,7 +212,6 @@ class Starting:
         Raises:
           LaunchError: one does not; else JAX would hang, or abort silently.
         """
-        assert self.link is not None and self.processes is not None
         firsts = sorted({f.host_key: f.rank for f in reversed(facts)}.values())  # of each host
         others = {rank: addresses[rank] for rank in firsts if rank != 0}
         ports = {to: found.probe_port for to, found in self._reserve(others).items()}
@@ -263,35 +241,32 @@ class Starting:
           is_elsewhere: the service runs there.
           address: of the first host, for others; "" if there is one host alone.
         """
-        assert self.processes is not None
         # Whoever reaches the coordinator can end ranks, and it asks nobody who he is: on one host
         # it listens on a Unix socket in the cluster's folder, which only this user can enter.
         # Elsewhere rank 0 holds the port with SO_REUSEPORT, so nobody else gets it meanwhile.
         service = plan.requests[0].coordinator_address if is_elsewhere else ""
         if service and not address and sys.platform.startswith("linux"):
-            service = unix_coordinator(self.processes.socket_path(COORDINATOR_SOCKET))
+            # gRPC reads it as a URI.
+            service = UNIX + quote(self.processes.socket_path(COORDINATOR_SOCKET))
         key = secrets.token_hex(32) if address else ""
         self.coordinator_pid = self.processes.start_coordinator(service, address, key)
         port = self._relay_port() if address else 0
         paths = self.processes.referee_paths(address, port, key)
-        requests = []
         is_checked = os.environ.get("JAXCLUSTER_AGREE") != "0"
-        for planned in plan.requests:
-            path = paths[planned.process_id]
-            request = dataclasses.replace(planned, referee=path, is_checked=is_checked)
-            if service:
-                request = dataclasses.replace(
-                    request,
-                    coordinator_address=service,
-                    coordinator_bind_address=service,
-                    coordinator_process=True,
-                )
-            requests.append(request)
-        return dataclasses.replace(plan, requests=tuple(requests))
+        its: dict[str, Any] = {}
+        if service:
+            its = dict.fromkeys(("coordinator_address", "coordinator_bind_address"), service)
+            its["coordinator_process"] = True
+        requests = tuple(
+            dataclasses.replace(
+                request, referee=paths[request.process_id], is_checked=is_checked, **its
+            )
+            for request in plan.requests
+        )
+        return dataclasses.replace(plan, requests=requests)
 
     def _relay_port(self) -> int:
         """Where the referee hears other hosts; its process writes that to its log."""
-        assert self.processes is not None
         while self.left_s > LEAST_S:
             self._check_exits()
             if found := re.search(r"^relays: (\d+)$", self._tail("coordinator"), re.M):
@@ -299,15 +274,11 @@ class Starting:
             time.sleep(LOOK_S)
         raise LaunchError("The referee did not start in time.", "%jaxcluster doctor")
 
-    def _initialize(self, plan: placement.RankPlan) -> list[wire.InitializeReply]:
-        each = {request.process_id: request for request in plan.requests}
-        return self._ask(each, InitializeFailed, "did not initialize JAX")
-
     def _ask(
         self,
         each: Mapping[int, Operation[R]],
-        error: type[EnginesMissing | InitializeFailed],
         what: str,
+        error: type[EnginesMissing | InitializeFailed] = EnginesMissing,
         heard: Callable[[int], None] = lambda ranks: None,
     ) -> list[R]:
         """Ask all ranks for one step. The first that fails or dies ends the start.
@@ -317,7 +288,6 @@ class Starting:
           what: what a rank did not do, where it fails.
           heard: told how many ranks have answered.
         """
-        assert self.link is not None
         found: dict[int, R] = {}
 
         def take(event: Event[R]) -> None:
@@ -331,7 +301,8 @@ class Starting:
                     [event.rank],
                 )
             found[event.rank] = event.body
-            self.step(event.rank, STEPS[each[event.rank].op])
+            if (step := STEPS.get(each[event.rank].op)) is not None:
+                self.course.step(event.rank, step)
             heard(len(found))
 
         self.link.gather(each, each, timeout_s=self.left_s, check=self._check_exits, on_answer=take)
@@ -353,15 +324,9 @@ class Starting:
                     why = describe_event(event, self._oom_kills)
                     self.exited[rank] = crash_log.explain(why, self._log(rank))
                 case forks.Exit():
-                    role = event.role
-                    named = {
-                        "controller": "ipyparallel's controller",
-                        "coordinator": "The coordinator",
-                    }
-                    raise LaunchError(
-                        f"{named.get(role, role)} ended ({describe_event(event)}).\n"
-                        + self._tail(role)
-                    )
+                    who = ROLES.get(event.role, event.role)
+                    told = f"{who} ended ({describe_event(event)}).\n{self._tail(event.role)}"
+                    raise LaunchError(told)
                 case HostLost():
                     raise LaunchError(
                         f"Host {event.host} was lost while the cluster started: {event.why}."
@@ -380,17 +345,16 @@ class Starting:
         return f"The end of its log:\n{crash_log.excerpt(log)}" if log else "Its log is empty."
 
     def _log(self, rank: int) -> str:
-        return self.processes.read_log(f"rank-{rank}") if self.processes is not None else ""
+        return self.processes.read_log(f"rank-{rank}")
 
     def _tail(self, role: str, lines: int = 12) -> str:
-        log = self.processes.read_log(role) if self.processes is not None else ""
-        return "\n".join(log.splitlines()[-lines:])
+        return "\n".join(self.processes.read_log(role).splitlines()[-lines:])
 
     def abandon(self, keep_name: bool = False) -> None:
         """End whatever was started, and give the allocation back unless it is to be kept."""
-        if self.link is not None:
+        if self.is_linked:
             self.link.close()
-        if self.processes is not None:
+        if hasattr(self, "processes"):
             self.processes.stop()
         if keep_name:
             self.allocation.clear()
@@ -403,7 +367,7 @@ def dry_run(spec: wire.ClusterSpec) -> str:
     if not spec.is_here:
         return hosts.dry_run(spec)
     coordinator = f"{LOOPBACK}:<a free port>"
-    if has_coordinator_process(spec) and sys.platform.startswith("linux"):
+    if not is_placed(spec) and sys.platform.startswith("linux"):
         coordinator = f"{UNIX}<a folder of this machine's agent>/{COORDINATOR_SOCKET}"
     lines = [
         f"{spec.num_processes} ranks on this machine, forked from one preloaded process (or as "
@@ -420,15 +384,9 @@ def dry_run(spec: wire.ClusterSpec) -> str:
     return "\n".join(lines)
 
 
-def has_coordinator_process(spec: wire.ClusterSpec) -> bool:
-    """Whether JAX's coordinator is a process of its own, at an address that is chosen for it."""
-    chosen = spec.coordinator_address or spec.coordinator_bind_address
-    return chosen is None and os.environ.get("JAXCLUSTER_COORDINATOR") != "rank0"
-
-
-def unix_coordinator(path: str) -> str:
-    """The coordinator's address where it listens on a Unix socket; gRPC reads it as a URI."""
-    return UNIX + quote(path)
+def is_placed(spec: wire.ClusterSpec) -> bool:
+    """Whether the user has chosen where JAX's coordinator listens: it runs in rank 0 then."""
+    return (spec.coordinator_address or spec.coordinator_bind_address) is not None
 
 
 def plan_here(
@@ -496,8 +454,7 @@ def start_world(
         elif not allocation.is_held:  # its folder is gone
             spec, claimed = claim(spec)
             allocation.take(claimed)
-        deadline, is_first = began + spec.timeout_s, not is_kept
-        starting = Starting(spec, say, deadline, allocation, course.step, is_first)
+        starting = Starting(spec, say, allocation, course, not is_kept)
         course.spec, course.end = spec, starting.cancel
         try:
             watch(starting)

@@ -83,14 +83,6 @@ def test_a_coordinator_that_the_user_placed_stays_with_rank_0() -> None:
         assert cluster.run(source, show=False).stdout() == "True\n"
 
 
-def test_rank_0_hosts_the_service_where_no_other_process_can(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("JAXCLUSTER_COORDINATOR", "rank0")
-    with jaxcluster.start(2) as cluster:
-        assert cluster.run(SETUP, show=False).stdout() == "120.0\n"
-
-
 BARRIERS = """
 import jax
 from jax._src import distributed

@@ -116,7 +116,6 @@ def test_a_process_allows_itself_the_files_that_hosts_need(monkeypatch: pytest.M
 def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with Home.make() as home:
         monkeypatch.setenv("JAXCLUSTER_RUNTIME_DIR", home.variables["JAXCLUSTER_RUNTIME_DIR"])
-        monkeypatch.delenv("JAXCLUSTER_COORDINATOR", raising=False)
         yield registry.runtime_root()
 
 
@@ -134,11 +133,6 @@ def test_a_dry_run_shows_where_the_coordinator_will_listen(runtime: Path) -> Non
     assert "  coordinator_address=unix:<a folder of this machine's agent>/jax.sock\n" in text
 
 
-def test_a_dry_run_shows_a_coordinator_of_rank_0_or_of_the_users(
-    runtime: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_shows_the_users_coordinator(runtime: Path) -> None:
     placed = make_spec(num_processes=2, platform="cpu", coordinator_address="127.0.0.1:8476")
     assert "  coordinator_address=127.0.0.1:8476\n" in dry_run(placed)
-    monkeypatch.setenv("JAXCLUSTER_COORDINATOR", "rank0")
-    text = dry_run(make_spec(num_processes=2, platform="cpu"))
-    assert "  coordinator_address=127.0.0.1:<a free port>\n" in text
