@@ -202,12 +202,7 @@ class Renewal:
           JaxClusterError: it failed. ``cluster.down`` says then whether it has processes.
         """
         run = contextvars.copy_context().run  # displays stay under the cell that asked for it
-        work = threading.Thread(
-            target=run,
-            args=(self._work, progress or _ignore),
-            name="jaxcluster-restart",
-            daemon=True,
-        )
+        work = threading.Thread(target=run, args=(self._work, progress), daemon=True)
         is_pythons = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         with stopbutton.held(self.press) if is_pythons else contextlib.nullcontext():
             work.start()
@@ -255,7 +250,7 @@ class Renewal:
 
     # ------------------------------------------------------------------ on its own thread
 
-    def _work(self, progress: Say) -> None:
+    def _work(self, progress: Say | None) -> None:
         try:
             with events.going_on(progress) as say:
                 self._replace(say)
@@ -275,7 +270,8 @@ class Renewal:
             if not self._clean:
                 say("saving the ranks' variables ...")
                 cluster.world.end_hung(self._check)
-                kept = self._save()
+                wanted = self._spec.num_processes if self._spec is not None else None
+                kept = saving.save(cluster.world, self._check, wanted, self._mesh)
         with self._deciding:
             self._is_replacing = not self._is_given_up
         if not self._is_replacing:
@@ -289,10 +285,16 @@ class Renewal:
             cluster.autosave.forget()
         if self._spec is not None:
             cluster.become(self._spec)
-            kept = replace(kept, mesh=self._mesh) if kept is not None else None
+        if kept is not None:
+            kept = replace(kept, mesh=self._mesh)
         cluster.kept = kept
         try:
-            self._try_twice(say)
+            try:
+                self._start_and_load(say)
+            except (LaunchError, RankDied) as error:  # a rank that dies costs a second try
+                self._check()
+                say(f"{error.message.partition(chr(10))[0]} Trying again ...")
+                self._start_and_load(say)
         except BaseException as error:
             if self._is_given_up:
                 cluster.leave_down("their start was stopped")
@@ -306,32 +308,11 @@ class Renewal:
             cluster.kept = None
         cluster.recovered = self._told
 
-    def _save(self) -> Kept:
-        spec = self._spec
-        kept = saving.save(self.cluster.world, self._check, compare=spec is not None)
-        if spec is not None:
-            try:
-                saving.fit_meshes(replace(kept, mesh=self._mesh), spec.num_processes)
-            except JaxClusterError:
-                kept.folder.remove()
-                raise
-        return kept
-
-    def _try_twice(self, say: Say) -> None:
-        """A rank that dies meanwhile costs a second try, and no more."""
-        try:
-            self._start_and_load(say)
-        except (LaunchError, RankDied) as error:
-            self._check()
-            say(f"{error.message.partition(chr(10))[0]} Trying again ...")
-            self._start_and_load(say)
-
     def _start_and_load(self, say: Say) -> None:
         self.cluster.respawn(say, self._watch)
         self._check()
         if not self._clean and self.cluster.kept is not None:
-            kept = self.cluster.kept.looked_at()  # a host may have been lost with what it had
-            self._load(kept, say)
+            self._load(self.cluster.kept.looked_at(), say)  # a host may be lost with what it had
         self._watch(None)  # from here on a stop comes too late: it would end what is done
 
     def _load(self, kept: Kept, say: Say) -> None:
@@ -357,13 +338,6 @@ class Renewal:
     def _describe_stop(self) -> BaseException:
         cluster = self.cluster
         if self._stopped_for_good:
-            return NoCluster(
-                f"Cluster {cluster.name!r} was stopped meanwhile.", "%jaxcluster start -n 4"
-            )
-        if not cluster.down:
-            return CellInterrupted(GIVEN_UP)
-        return CellInterrupted(f"{cluster.down}\n{cluster.down_hint}")
-
-
-def _ignore(line: str) -> None:
-    """For who does not want to know how far it has come."""
+            stopped = f"Cluster {cluster.name!r} was stopped meanwhile."
+            return NoCluster(stopped, "%jaxcluster start -n 4")
+        return CellInterrupted(f"{cluster.down}\n{cluster.down_hint}" if cluster.down else GIVEN_UP)

@@ -110,20 +110,27 @@ def _few(told: Sequence[str]) -> str:
     return ", ".join(told[:FEW]) + (f" and {more} more" if more > 0 else "")
 
 
-def save(world: World, check: Check, *, compare: bool = False) -> Kept:
+def save(
+    world: World,
+    check: Check,
+    num_processes: int | None = None,
+    mesh: Mapping[str, int] | None = None,
+) -> Kept:
     """Have each living rank write its variables, whatever its main thread does; ends nothing.
 
     Args:
-      compare: there will be another number of ranks.
+      num_processes: how many ranks there will be, if others; and the sizes of the meshes' axes.
 
     Raises:
       RecoveryError: a rank that lives could not be saved, and why.
+      UsageError: somebody must choose what becomes of a mesh.
     """
     folder = world.processes.state_folder()
     try:
         alive = [rank for rank in range(world.num_processes) if rank not in world.dead]
+        is_resized = num_processes is not None
         each = {
-            rank: Save([SavePlace(*place) for place in folder.places_for(rank)], compare)
+            rank: Save([SavePlace(*place) for place in folder.places_for(rank)], is_resized)
             for rank in alive
         }
         answers = world.link.gather(each, each, timeout_s=TIMEOUT_S, check=check)
@@ -136,11 +143,13 @@ def save(world: World, check: Check, *, compare: bool = False) -> Kept:
                 f"or lost ({tell_each(failed)}).",
                 f"{folder.hint}\n%jaxcluster restart --clean gives you empty ranks instead.",
             )
+        had = {r: frozenset(names) for r, names in world.names.items() if r not in saved}
+        kept = Kept(folder, saved, world.num_processes, had, mesh=mesh or {})
+        fit_meshes(kept, num_processes or world.num_processes)
+        return kept
     except BaseException:
         folder.remove()
         raise
-    had = {r: frozenset(names) for r, names in world.names.items() if r not in saved}
-    return Kept(folder, saved, world.num_processes, had)
 
 
 class _Reading:
