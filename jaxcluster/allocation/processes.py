@@ -362,10 +362,8 @@ class Processes:
                 asked.append((rank, where.begin(Ring(path, at))))
         return {rank: Part(*said, data) for rank, (said, data) in answers(asked, ASK_S).items()}
 
-    def state_folder(self, had: HostStates | None = None) -> HostStates:
-        """A place for what the ranks save: the one that there was, if it is on their hosts."""
-        if had is not None and had.is_on(self.fleet):
-            return had
+    def state_folder(self) -> HostStates:
+        """A new place for what the ranks save."""
         return HostStates(self.fleet)
 
 

@@ -59,7 +59,7 @@ class HostStates:
     )
 
     def __init__(self, fleet: Fleet) -> None:
-        self._fleet, self._hosts = fleet, [*fleet.hosts]
+        self._fleet = fleet
         self._name = f"state-{secrets.token_hex(4)}"
         self._homes = fleet.homes()  # of these ranks: the next ones may be on other hosts
         self._brought: dict[tuple[int, str], str] = {}  # (whose, to which agent): its folder
@@ -68,10 +68,6 @@ class HostStates:
     def _paths(self, where: Host) -> list[str]:
         """In memory where there is such a folder, and on disk."""
         return [f"{folder}/{self._name}" for folder in dict.fromkeys((where.memory, where.folder))]
-
-    def is_on(self, fleet: Fleet) -> bool:
-        """Whether it is on these hosts, with the agents that they have now."""
-        return fleet is self._fleet and self._hosts == fleet.hosts
 
     def places_for(self, rank: int) -> list[tuple[str, int | None]]:
         where = self._homes[rank]

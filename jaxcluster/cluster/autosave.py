@@ -10,10 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
-from jaxcluster.agreement.cellqueue import CellSpec
-from jaxcluster.allocation.states import HostStates, Kept
+from jaxcluster.allocation.states import Kept
 from jaxcluster.cluster import saving
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import JaxClusterError, RecoveryError
@@ -21,7 +19,6 @@ from jaxcluster.wire.link import replies
 from jaxcluster.wire.ops.saving import Checkpoint, SavePlace
 
 MOST_NBYTES = 4 << 30  # that the ranks may take together, two copies of what they have
-COPIES = ("a", "b")  # one is kept until the other is whole
 SHARE = 10  # the next save begins after so many times what the last one took, where that was long
 LONG_S = 1.0
 
@@ -41,7 +38,6 @@ class Autosave:
         self.kept: Kept | None = None
         self.cell = 0
         self.why_not = ""
-        self._folder: HostStates | None = None
         self._lock = threading.Lock()  # one save at a time
         self._thread: threading.Thread | None = None
         self._not_before = 0.0
@@ -74,16 +70,18 @@ class Autosave:
     def forget(self) -> None:
         """Remove what was saved: it is not what the next ranks have had."""
         with self._lock:
-            folder, self._folder, self.kept = self._folder, None, None
-        if folder is not None:
-            folder.remove()
+            kept, self.kept = self.kept, None
+        if kept is not None:
+            kept.folder.remove()
 
     def _save(self, world: World, cell: int, sent: Callable[[], None]) -> None:
         began = time.monotonic()
         try:
             with self._lock:
-                self.kept = self._saved(world, sent)
+                before, self.kept = self.kept, self._saved(world, sent)
             self.cell, self.why_not = cell, ""
+            if before is not None:
+                before.folder.remove()
         except JaxClusterError as error:  # a rank has died, or there is no room
             self.why_not = error.message
         finally:
@@ -92,34 +90,24 @@ class Autosave:
             self._not_before = time.monotonic() + SHARE * took if took > LONG_S else 0.0
 
     def _saved(self, world: World, sent: Callable[[], None]) -> Kept:
-        folder = self._folder = world.processes.state_folder(self._folder)
-        ranks = range(world.num_processes)
-        other = next(copy for copy in COPIES if self.kept is None or copy != self._copy())
-        most = MOST_NBYTES // len(COPIES) // len(ranks)
-        each = {}
-        for rank in ranks:
-            places = [
-                SavePlace(
-                    str(Path(path) / other),
-                    most if room is None else min(most, room // 2),
-                    is_new=True,
-                )
+        """A new copy; the one before stays until this one is whole."""
+        folder, each = world.processes.state_folder(), {}
+        most = MOST_NBYTES // 2 // world.num_processes
+        for rank in range(world.num_processes):
+            rooms = [
+                SavePlace(path, most if room is None else min(most, room // 2))
                 for path, room in folder.places_for(rank)
             ]
-
-            def make(turn: CellSpec, places: list[SavePlace] = places) -> Checkpoint:
-                return Checkpoint(turn, places)
-
-            each[rank] = make
+            each[rank] = partial(Checkpoint, places=rooms)
 
         def check() -> None:
             sent()
             if world.is_broken or self._is_cancelled:
                 raise RecoveryError("it was given up for new processes")
 
-        answers = world.ask_in_turn(each, timeout_s=saving.TIMEOUT_S, check=check)
-        return Kept(folder, replies(answers), len(ranks))
-
-    def _copy(self) -> str:
-        reports = self.kept.reports if self.kept is not None else {}
-        return next((Path(report.folder).name for report in reports.values()), "")
+        try:
+            answers = world.ask_in_turn(each, timeout_s=saving.TIMEOUT_S, check=check)
+        except BaseException:
+            folder.remove()
+            raise
+        return Kept(folder, replies(answers), world.num_processes)

@@ -84,13 +84,6 @@ def test_its_folders_go_with_this_process_and_are_removed(fleet: Fleet, agent: A
     assert {one.path for one in agent.asked if isinstance(one, Remove)} == made
 
 
-def test_it_is_on_the_agents_of_its_hosts_and_on_no_later_ones(fleet: Fleet, agent: Agent) -> None:
-    folder = HostStates(fleet)
-    assert folder.is_on(fleet)
-    fleet.hosts[0] = host(fleet, agent, "/another", "/another")
-    assert not folder.is_on(fleet)
-
-
 def kept_of(folder: HostStates, reports: Mapping[int, Saved]) -> Kept:
     return Kept(folder, reports, 4, {3: frozenset("c")}, {3: "no answer"})
 

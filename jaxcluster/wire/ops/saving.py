@@ -10,14 +10,10 @@ from jaxcluster.wire.ops import Operation
 
 @dataclass(frozen=True)
 class SavePlace:
-    """A folder that a rank may save to, and how much it may take of it (None: of a disk).
-
-    ``is_new``: the rank may have to make it.
-    """
+    """A folder that a rank may save to, and how much it may take of it (None: of a disk)."""
 
     folder: str
     room: int | None = None
-    is_new: bool = False
 
 
 @dataclass(frozen=True)
