@@ -123,9 +123,7 @@ class RunningCell:
         self._is_script = options.script is not None
         why_nobody = NO_TERMINAL if self._is_script else IN_BACKGROUND
         self.talk = Conversation(self._world.link, options.prompt, why_nobody)
-        self._silences = unresponsive.Silences(
-            self._world.processes.look_at, self._world.processes.why_unseen
-        )
+        self._silences = unresponsive.Silences(self._world)
         self._deaths: dict[int, wire.Death] = {}
         self._is_over = False
         self._closed_at = self._replied_at = self._stuck_look_at = 0.0
@@ -357,7 +355,6 @@ class RunningCell:
         states = replies(self._world.link.gather(ranks, State(), timeout_s=ANSWER_S))
         looked = self._world.look(0, ANSWER_S)
         silent = [rank for rank in ranks if rank not in states]
-        self._silences.look(silent)
         whys = unresponsive.tell(self._silences.why(silent))
         have_ended = len(ranks) < len(self.record.ranks)
         hosts = self._world.hosts

@@ -1,83 +1,87 @@
-"""Ranks that say nothing: why, and their end where they will never say anything again."""
+"""Ranks that say nothing: why, and their end if they will never say anything again."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+from jaxcluster import wire
+from jaxcluster.cluster.world import World
+from jaxcluster.errors import LaunchError, RecoveryError
 from jaxcluster.host import procfs
 from jaxcluster.host.procfs import ProcessLook, Silence
-from jaxcluster.ranks import say_each
-from jaxcluster.wire.link import Link
+from jaxcluster.ranks import name_ranks, say_each
 from jaxcluster.wire.ops.status import State
 
 PATIENCE_S = 5.0  # before a rank that says nothing counts as one that never will
 ANSWER_S = 0.3  # that a control channel gets to answer what takes it microseconds
 
 
-Look = Callable[[Iterable[int]], Mapping[int, ProcessLook | None]]
-
-
 class Silences:
-    """Says of silent ranks what the kernels of their hosts say of their processes.
+    """Says of silent ranks what the kernels of their hosts say of their processes."""
 
-    Args:
-      look: looks at the processes of ranks; a rank whose process can't be seen is missing.
-      unseen: why it can't be seen.
-    """
-
-    def __init__(self, look: Look, unseen: Callable[[int], Silence]) -> None:
-        self._look, self._unseen = look, unseen
+    def __init__(self, world: World) -> None:
+        self._processes = world.processes
         self._first: dict[int, ProcessLook | None] = {}
 
-    def look(self, ranks: Iterable[int]) -> None:
-        """Begin to watch these; what was seen of others is forgotten, since they have answered."""
-        ranks = set(ranks)
-        self._first = {rank: look for rank, look in self._first.items() if rank in ranks}
-        if new := ranks - set(self._first):
-            self._first |= self._look(new)
-
     def why(self, ranks: Iterable[int]) -> dict[int, Silence]:
-        """Why these ranks are silent, from the first look since they are so until now."""
+        """Why these ranks are silent, from the first look since they are so until now.
+
+        What was seen of others is forgotten, since they have answered.
+        """
         ranks = list(ranks)
-        now = self._look(ranks) if ranks else {}
+        now = self._processes.look_at(ranks) if ranks else {}
+        self._first = {rank: self._first.get(rank, look) for rank, look in now.items()}
         return {
-            rank: procfs.explain(self._first.get(rank), now[rank])
+            rank: procfs.explain(self._first[rank], now[rank])
             if rank in now
-            else self._unseen(rank)
+            else self._processes.why_unseen(rank)
             for rank in ranks
         }
 
 
-def silent_ranks(link: Link, ranks: Iterable[int]) -> set[int]:
-    """Which of these ranks give no answer. Takes ``ANSWER_S`` where one does not."""
-    ranks = list(ranks)
-    return set(ranks) - set(link.gather(ranks, State(), timeout_s=ANSWER_S))
-
-
-def hung_ranks(
-    link: Link,
-    look: Look,
-    unseen: Callable[[int], Silence],
-    ranks: Iterable[int],
-    check: Callable[[], None] = lambda: None,
-) -> dict[int, Silence]:
-    """Which of these ranks will never answer, and why: it is waited for ``PATIENCE_S`` for them.
+def hung_ranks(world: World, check: Callable[[], None]) -> dict[int, Silence]:
+    """Which ranks will never answer, and why: it is waited for ``PATIENCE_S`` for them.
 
     Args:
       check: called now and then; it may raise.
     """
-    silences = Silences(look, unseen)
-    silent = set(ranks)
-    silences.look(silent)
-    deadline = time.monotonic() + PATIENCE_S
-    while silent := silent_ranks(link, silent):
+    silences, deadline = Silences(world), time.monotonic() + PATIENCE_S
+    silent = {rank for rank in range(world.num_processes) if rank not in world.dead}
+    while silent := silent - set(world.link.gather(silent, State(), timeout_s=ANSWER_S)):
         check()
         whys = silences.why(sorted(silent))
         unsure = any(why.may_pass for why in whys.values())
         if time.monotonic() > deadline and not unsure:
             return {rank: why for rank, why in whys.items() if why.is_hung}
     return {}
+
+
+def end_hung(world: World, check: Callable[[], None]) -> None:
+    """Kill the ranks that can't even be asked to save their variables.
+
+    Takes 5 s where there is one that may still answer.
+
+    Args:
+      check: called now and then; it may raise to end this before any is killed.
+
+    Raises:
+      RecoveryError: one is stopped, or held by a debugger. None is killed.
+    """
+    hung = hung_ranks(world, check)
+    if held := {rank: why.message for rank, why in hung.items() if why.may_go_on}:
+        told = " ".join(say_each(held, "do not answer either"))
+        raise RecoveryError(
+            f"{told} So the variables of {name_ranks(held)} can't be saved, and nothing was "
+            "ended or lost.",
+            "Let it go on, and then try again.\n"
+            "%jaxcluster restart --clean ends it, and gives you empty ranks.",
+        )
+    for rank, why in hung.items():
+        world.mark_dead(rank, wire.Death(f"ended by jaxcluster: it {why.message}"))
+        with contextlib.suppress(LaunchError):
+            world.processes.kill(rank)
 
 
 def tell(whys: Mapping[int, Silence]) -> list[str]:

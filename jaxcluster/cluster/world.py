@@ -15,12 +15,12 @@ from jaxcluster import wire
 from jaxcluster.agreement.cellqueue import CellSpec
 from jaxcluster.allocation.fleet import HostLost
 from jaxcluster.allocation.processes import Processes
-from jaxcluster.cluster import events, unresponsive
+from jaxcluster.cluster import events
 from jaxcluster.cluster.turns import TurnMaker
-from jaxcluster.errors import LaunchError, NoCluster, RankHung, RecoveryError, UsageError
+from jaxcluster.errors import LaunchError, NoCluster, RankHung, UsageError
 from jaxcluster.host.exits import OomKills, describe_event
 from jaxcluster.model import crash_log
-from jaxcluster.ranks import name_ranks, say_each, several_hosts
+from jaxcluster.ranks import name_ranks, several_hosts
 from jaxcluster.records import registry
 from jaxcluster.wire import forks
 from jaxcluster.wire.forks import STOPPED
@@ -84,8 +84,8 @@ class World:
         self.started_s = 0.0
         self.is_over = False
         self.check: Callable[[], None] = self._check_not_over
-        self.on_death: Callable[[], None] = _nothing
-        self.on_stopping: Callable[[], None] = _nothing
+        self.on_death: Callable[[], None] = lambda: None
+        self.on_stopping: Callable[[], None] = lambda: None
         self._oom_kills = OomKills()
         self._client: Any = None
         self._is_ending = False
@@ -107,15 +107,25 @@ class World:
 
     def end(self, why: str = STOPPED) -> None:
         """End its processes; returns when they are reaped. One that is over: nothing."""
-        if self.is_over:
-            return
+        if not self.is_over:
+            self._close()
+            self.processes.stop(why)
+            for rank in range(self.num_processes):  # no other thread goes on waiting for them
+                self.link.mark_dead(rank, wire.Death(why))
+            self.link.close()
+            self._let_go()
+
+    def leave(self) -> None:
+        """Let go of it; its processes run on."""
+        if not self.is_over:
+            self._close()
+            self.link.close()
+            self.processes.leave()
+            self._let_go()
+
+    def _close(self) -> None:
         self.is_over = True
         self.close_client()
-        self.processes.stop(why)
-        for rank in range(self.num_processes):  # no other thread goes on waiting for them
-            self.link.mark_dead(rank, wire.Death(why))
-        self.link.close()
-        self._let_go()
 
     def check_reach(self) -> None:
         """Refuse to end what is not ours and can't be reached: it would go on, and nobody see it.
@@ -133,16 +143,6 @@ class World:
                 f"{self.record.hostname}, where it was started. %jaxcluster stop "
                 f"{self.record.name} --force ends what can be reached, and forgets the rest.",
             )
-
-    def leave(self) -> None:
-        """Let go of it; its processes run on."""
-        if self.is_over:
-            return
-        self.is_over = True
-        self.close_client()
-        self.link.close()
-        self.processes.leave()
-        self._let_go()
 
     def listen(self) -> None:
         """Take in what its processes' parent tells, and has told meanwhile."""
@@ -200,40 +200,6 @@ class World:
         self.on_death()
         self.link.mark_dead(rank, death)
         events.tell()
-
-    def end_rank(self, rank: int, why: str) -> None:
-        """Kill a rank's process, which will never answer again; from then on it is a dead one."""
-        self.mark_dead(rank, wire.Death(why))
-        with contextlib.suppress(LaunchError):
-            self.processes.kill(rank)
-
-    def end_hung(self, check: Callable[[], None] = lambda: None) -> list[int]:
-        """Kill the ranks that can't even be asked to save their variables; returns which.
-
-        Takes 5 s where there is one that may still answer.
-
-        Args:
-          check: called now and then; it may raise to end this before any is killed.
-
-        Raises:
-          RecoveryError: one is stopped, or held by a debugger. None is killed.
-        """
-        alive = [r for r in range(self.num_processes) if r not in self.dead]
-        hung = unresponsive.hung_ranks(
-            self.link, self.processes.look_at, self.processes.why_unseen, alive, check
-        )
-        if held := {rank: why for rank, why in hung.items() if why.may_go_on}:
-            messages = {rank: why.message for rank, why in held.items()}
-            told = " ".join(say_each(messages, "do not answer either"))
-            raise RecoveryError(
-                f"{told} So the variables of {name_ranks(held)} can't be saved, and nothing was "
-                "ended or lost.",
-                "Let it go on, and then try again.\n"
-                "%jaxcluster restart --clean ends it, and gives you empty ranks.",
-            )
-        for rank, why in hung.items():
-            self.end_rank(rank, f"ended by jaxcluster: it {why.message}")
-        return list(hung)
 
     @property
     def is_broken(self) -> bool:
@@ -431,7 +397,3 @@ class World:
             with contextlib.suppress(Exception):  # its sockets may be closed by now
                 self._client.close()
             self._client = None
-
-
-def _nothing() -> None:
-    """For who does not want to know."""

@@ -16,7 +16,6 @@ from helpers import until
 
 from jaxcluster.cluster import unresponsive
 from jaxcluster.cluster.unresponsive import tell
-from jaxcluster.cluster.world import World
 from jaxcluster.errors import RecoveryError
 from jaxcluster.host.procfs import CONTROL_COMM, ProcessLook, Silence, ThreadLook, explain, look_at
 
@@ -62,8 +61,7 @@ def test_a_held_process_is_never_ended_unsaved(monkeypatch: pytest.MonkeyPatch) 
     """What it has is still there; one that keeps the GIL for good has nothing that can be had."""
     ended: list[int] = []
     world: Any = SimpleNamespace(
-        num_processes=3, dead={}, link=None, end_rank=lambda rank, why: ended.append(rank),
-        processes=SimpleNamespace(look_at=None, why_unseen=None),
+        mark_dead=lambda rank, why: None, processes=SimpleNamespace(kill=ended.append)
     )  # fmt: skip
     keeps = Silence("lock", "is in C code that keeps Python's global lock")
     held = explain(None, seen(100.0, main=("T", 5.0, 1.0)))
@@ -73,12 +71,13 @@ def test_a_held_process_is_never_ended_unsaved(monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(
             RecoveryError, match=r"^Rank 1 (was stopped by a signal|is held by)"
         ) as e:
-            World.end_hung(world)
+            unresponsive.end_hung(world, lambda: None)
         assert "So the variables of rank 1 can't be saved, and nothing was ended" in str(e.value)
         assert "%jaxcluster restart --clean" in e.value.hint
     assert not ended
     monkeypatch.setattr(unresponsive, "hung_ranks", lambda *_: {2: keeps})
-    assert World.end_hung(world) == ended == [2]
+    unresponsive.end_hung(world, lambda: None)
+    assert ended == [2]
 
 
 def test_a_process_that_waits_for_a_disk_is_not_hung() -> None:
