@@ -8,17 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from jaxcluster import wire
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import UsageError
-from jaxcluster.host.ringfile import CHUNK, Part
+from jaxcluster.host.ringfile import Part
 from jaxcluster.model import history as model
 from jaxcluster.model.history import Cells, History, PastCell
 from jaxcluster.model.outputs import CellRecord
 
 LOOK_S = 0.1  # between two looks whether there is more
-AT_ONCE = 64 << 20  # bytes of logs that are read at once, of all ranks
-MOST_NBYTES = 256 << 20  # of one cell's output, of all ranks: of more ranks less of each is shown
-CELLS_NBYTES = 1 << 20  # of a rank's list of cells (``engine.history``)
-LITTLE = 1 << 16  # that a rank may have written since the last look
-BEHIND = 1 << 62  # a position behind any log's end: of what is read there, only the size is known
+AT_ONCE = 8  # ranks whose logs are read at once, ``ringfile.CHUNK`` bytes of each
 
 Listener = Callable[[CellRecord, wire.RankOutput | wire.CellReply], None]
 
@@ -33,10 +29,10 @@ class Reader:
 
     def look(self) -> History:
         """All cells that the ranks have kept, as they are now."""
-        wanted, expected = dict(self._at), LITTLE if any(self._at.values()) else CELLS_NBYTES
+        wanted = dict(self._at)
         while wanted:
             more = {}
-            for rank, part in _read(self.world, "cells", wanted, dict.fromkeys(wanted, expected)):
+            for rank, part in _read(self.world, "cells", wanted):
                 self._cells.add(rank, part.data)
                 self._at[rank] = part.end
                 if wanted[rank] < part.end < part.size:
@@ -94,7 +90,6 @@ class Following:
             cell.seq, cell.cell, cell.source, chosen, seconds=cell.seconds, sent_ns=cell.sent_ns
         )
         self._at: dict[int, int] = {}
-        self._expected: dict[int, int] = {}  # bytes that a rank may have written of it
         self._on_output = on_output
         self.rest_s = LOOK_S
 
@@ -106,27 +101,22 @@ class Following:
     def look(self) -> bool:
         """Read what has come since the last look; returns whether there was anything."""
         began = time.monotonic()
-        try:
-            return self._look()
-        finally:
-            self.rest_s = max(LOOK_S, 5 * (time.monotonic() - began))
-
-    def _look(self) -> bool:
         if not self.is_over:
             # First: output from before the end that is seen here is read below.
             now = self._reader.look().cells
             self.cell = next((one for one in now if one.sent_ns == self.cell.sent_ns), self.cell)
-        self._begin([r for r in self.record.ranks if r in self.cell.runs and r not in self._at])
+        for rank in self.record.ranks:
+            if rank in self.cell.runs:
+                self._at.setdefault(rank, self.cell.runs[rank].start)
         wanted = {rank: at for rank, at in self._at.items() if self._has_more(rank, at)}
         has_new = False
         while wanted:
             again = {}
-            for rank, part in _read(self._world, "output", wanted, self._expected):
+            for rank, part in _read(self._world, "output", wanted):
                 has_new |= self._take(rank, part.start, bytes(part.data))
                 if part.end < part.size and self._has_more(rank, part.end) and part.data:
                     again[rank] = part.end
                 self._at[rank] = part.end
-                self._expected[rank] = 4 * len(part.data) + LITTLE
             wanted = again
         for rank in self._at:
             if self.record.records[rank].reply is None:
@@ -136,23 +126,8 @@ class Following:
                 if reply is not None:
                     self.record.add_reply(reply)
                     self._tell(reply)
+        self.rest_s = max(LOOK_S, 5 * (time.monotonic() - began))
         return has_new
-
-    def _begin(self, ranks: Sequence[int]) -> None:
-        """Where to read their output from: of many ranks each one's end alone."""
-        most = MOST_NBYTES // max(1, len(self.record.ranks))
-        asked = dict.fromkeys(ranks, BEHIND) if most < CHUNK else {}
-        parts = self._world.processes.read_history("output", asked) if asked else {}
-        parts = {rank: part for rank, part in parts.items() if part.size < BEHIND}  # else no log
-        for rank in ranks:
-            run, part = self.cell.runs[rank], parts.get(rank)
-            end = run.end if run.end is not None or part is None else part.size
-            nbytes = CHUNK if end is None else end - run.start
-            self._at[rank], self._expected[rank] = run.start, min(nbytes, CHUNK)
-            if part is not None and end is not None and nbytes > most:
-                self._at[rank], self._expected[rank] = end - most, most
-                why = "are left out, as many ranks are shown: name the ranks that you want"
-                self._add(model.not_kept(rank, self.cell.seq, nbytes - most, why))
 
     def _has_more(self, rank: int, at: int) -> bool:
         run = self.cell.runs.get(rank)
@@ -191,23 +166,12 @@ class Following:
             time.sleep(self.rest_s)
 
 
-def _read(
-    world: World, log: str, wanted: Mapping[int, int], expected: Mapping[int, int]
-) -> Iterator[tuple[int, Part]]:
-    """What ranks have written from these positions on; not much more than ``AT_ONCE`` at a time.
-
-    Args:
-      expected: how many bytes a rank may have written.
-    """
-    batch: dict[int, int] = {}
-    nbytes = 0
-    for rank, at in wanted.items():
-        if batch and nbytes + expected[rank] > AT_ONCE:
-            yield from world.processes.read_history(log, batch).items()
-            batch, nbytes = {}, 0
-        batch[rank] = at
-        nbytes += expected[rank]
-    yield from world.processes.read_history(log, batch).items()
+def _read(world: World, log: str, wanted: Mapping[int, int]) -> Iterator[tuple[int, Part]]:
+    """What ranks have written from these positions on, of a few of them at a time."""
+    ranks = list(wanted)
+    for first in range(0, len(ranks), AT_ONCE):
+        some = {rank: wanted[rank] for rank in ranks[first : first + AT_ONCE]}
+        yield from world.processes.read_history(log, some).items()
 
 
 def record_of(world: World, cell: PastCell, ranks: Sequence[int] | None = None) -> CellRecord:

@@ -12,7 +12,6 @@ import pytest
 
 from jaxcluster import wire
 from jaxcluster.agreement.cellqueue import CellSpec
-from jaxcluster.cluster import history
 from jaxcluster.cluster.history import Following, Reader, find
 from jaxcluster.engine import history as writing
 from jaxcluster.engine.history import History
@@ -170,42 +169,6 @@ def test_output_without_end_leaves_its_end(ranks: Ranks) -> None:
     for _ in range(50):
         rank.add("display_data", {"data": {"image/png": "x" * 10_000}, "metadata": {}})
     assert ranks.text(1).count("not kept") == 1
-
-
-def test_of_many_ranks_not_all_is_read_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """256 of them have 2 GiB. So of each the end is shown, and a few are read at a time."""
-    ranks = Ranks(tmp_path, 7)
-    for number, rank in enumerate(ranks.ranks):
-        rank.begin(cell(1, ranks=list(range(7))))
-        for line in range(1000) if number != 6 else ():
-            rank.text("stdout", f"{line:09}\n")
-            rank.flush()
-        rank.end(reply(1))
-    monkeypatch.setattr(history, "MOST_NBYTES", 120_000)
-    monkeypatch.setattr(history, "AT_ONCE", 50_000)
-    monkeypatch.setattr(history, "LITTLE", 0)
-    asked, read = [], ranks.read_history
-
-    def read_history(log: str, wanted: dict[int, int]) -> dict[int, ringfile.Part]:
-        parts = read(log, wanted)
-        asked.append(sum(len(part.data) for part in parts.values()))
-        return parts
-
-    monkeypatch.setattr(ranks, "read_history", read_history)
-    (one,) = ranks.cells()
-    record = history.record_of(ranks, one)  # type: ignore[arg-type]
-    assert max(asked) <= 50_000
-    assert 50_000 < sum(asked) <= 130_000
-    for rank in range(6):
-        told, *lines = record.records[rank].text().splitlines()
-        assert told.endswith("left out, as many ranks are shown: name the ranks that you want]")
-        assert [int(line) for line in lines] == list(range(int(lines[0]), 1000))
-        assert len(lines) > 100
-    assert record.records[6].text() == ""
-    record = history.record_of(ranks, one, [3])  # type: ignore[arg-type]
-    assert record.records[3].text().startswith("000000000\n")
 
 
 def test_one_print_of_very_much_text_takes_no_more_room(ranks: Ranks) -> None:
