@@ -23,7 +23,6 @@ StartStep = Literal["", "up", "initialized", "ready"]
 watchers: list[Callable[[Any], None]] = []
 
 progress = ""  # the last line of the start or restart that goes on; "" while there is none
-_going_on: list[list[str]] = []  # the last line of each; a start is a part of a restart
 
 
 @dataclass
@@ -90,25 +89,16 @@ def tell(cell: Any = None) -> None:
 def going_on(also: Progress | None = None) -> Iterator[Progress]:
     """Yields what is to be told, a line at a time, how far something has come."""
 
-    last = [""]
-
     def say(line: str) -> None:
-        last[0] = line
-        _tell_progress()
+        global progress
+        progress = line
+        tell()
         if also is not None:
             also(line)
 
-    _going_on.append(last)
     try:
         yield say
     finally:
-        # Those of several threads end in any order.
-        _going_on[:] = [other for other in _going_on if other is not last]
-        _tell_progress()
-
-
-def _tell_progress() -> None:
-    global progress
-    said = [last[0] for last in _going_on if last[0]]
-    progress = said[-1] if said else ""
-    tell()
+        global progress
+        progress = ""
+        tell()

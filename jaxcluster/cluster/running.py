@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import math
 import queue
 import threading
 import time
@@ -134,7 +135,8 @@ class RunningCell:
         self._ended: threading.Event | None = None  # where it is carried through on a thread
         self._stopped: CellInterrupted | None = None  # in the recovery at its end, on a thread
         self._listener_error: Exception | None = None
-        self._held_since, self._held_s = 0.0, 0.0  # by a person, which no time limit counts
+        self._stepped_at = self.started
+        self._deadline = self.started + (math.inf if self._timeout_s is None else self._timeout_s)
         self._has_code = options.message is None and not options.post_mortem
 
     # ------------------------------------------------------------------ waiting
@@ -259,14 +261,16 @@ class RunningCell:
 
     def _step(self) -> None:
         now = time.monotonic()
-        if (left_s := self._left_s(now)) is not None and left_s <= 0:
+        if self.paused:  # by a person, which no time limit counts
+            self._deadline += now - self._stepped_at
+        self._stepped_at = now
+        left_s = math.inf if self.why else self._deadline - now
+        if left_s <= 0:
             self.stop("timeout")
         if now >= self._look_at:
             self._look()
             self._look_at = time.monotonic() + LOOK_S
-        wait_s = max(0.0, self._look_at - time.monotonic())
-        if left_s is not None:
-            wait_s = min(wait_s, max(0.0, left_s))
+        wait_s = max(0.0, min(left_s, self._look_at - time.monotonic()))
         if self._closed_at or not self._open_ranks():
             wait_s = min(wait_s, 0.1)
         if (look_s := self.talk.look_s) is not None:
@@ -275,21 +279,6 @@ class RunningCell:
             self._take(self._sink.get(timeout=wait_s))
         if self.talk.is_open:
             self.talk.step(time.monotonic(), self._open_ranks())
-
-    def _left_s(self, now: float) -> float | None:
-        """What is left of its time limit; None where it has none now."""
-        if self._timeout_s is None or self.why or self.paused:
-            return None
-        return self.started + self._held_s + self._timeout_s - now
-
-    def _hold(self, rank: int, is_held: bool, now: float) -> None:
-        """A person holds a rank, or has let it go."""
-        was_held = bool(self.paused)
-        (self.paused.add if is_held else self.paused.discard)(rank)
-        if self.paused and not was_held:
-            self._held_since = now
-        elif was_held and not self.paused:
-            self._held_s += now - self._held_since
 
     def _take(self, event: Event[Any]) -> None:
         """Hear what has come."""
@@ -302,13 +291,16 @@ class RunningCell:
                 self._listen(event.body)
             case "reply":
                 record.add_reply(event.body)
-                self._note_names(event.body)
+                if event.body.names is not None:
+                    self._world.note_names(rank, event.body.names)
                 self.talk.withdraw(rank)
-                self._hold(rank, False, now)
+                self.paused.discard(rank)
                 self._listen(event.body)
                 events.tell()
             case "closed":
-                self._close(event.body.refusal, now)
+                self.refusal = self.refusal or event.body.refusal
+                self._closed_at = self._closed_at or now
+                events.tell()
             case "over":
                 self._is_over = True
                 self.refusal = event.body.refusal or self.refusal
@@ -316,7 +308,7 @@ class RunningCell:
                 self.talk.add(event.body, now)
             case "paused":
                 kind = event.body.kind
-                self._hold(rank, bool(kind), now)
+                (self.paused.add if kind else self.paused.discard)(rank)
                 if self.talk.prompt is not None:
                     self.talk.prompt.paused(rank, kind)
             case "died" if not self._is_over or rank in self._open_ranks():
@@ -329,14 +321,6 @@ class RunningCell:
             case "error" | "mismatch":  # the rank could not even begin it
                 info = wire.ErrorInfo(event.ename, event.why, [f"{event.ename}: {event.why}"])
                 record.add_reply(wire.CellReply(rank, record.seq, "error", 0.0, info))
-
-    def _close(self, refusal: Refusal, now: float) -> None:
-        self.refusal, self._closed_at = self.refusal or refusal, self._closed_at or now
-        events.tell()
-
-    def _note_names(self, reply: wire.CellReply) -> None:
-        if reply.names is not None:
-            self._world.note_names(reply.rank, reply.names)
 
     def _listen(self, what: wire.RankOutput | wire.CellReply) -> None:
         if self._on_output is not None and self._listener_error is None:
@@ -363,13 +347,11 @@ class RunningCell:
         )
 
     def _say_status(self, text: str) -> None:
-        line = self._progress.say(text, time.monotonic())
-        if line is None:
-            return
-        if self.on_status is not None:
-            self.on_status(line.text)
-        elif self.on_notice is not None and line.for_logs:
-            self.on_notice(notices.Passing(f"{line.text}\n"))
+        if self._progress.is_due(text, time.monotonic(), is_log=self.on_status is None):
+            if self.on_status is not None:
+                self.on_status(text)
+            elif self.on_notice is not None:
+                self.on_notice(notices.Passing(f"{text}\n"))
 
     def say(self, text: str) -> None:
         """Say it under the cell. Where nobody listens, Python warns of what no error repeats."""

@@ -3,23 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 RARER = 3  # how much longer a cell has run when a log is told again
 SHARE = 50  # of a cell's time, one part in so many passes between two lines that differ in it alone
 _TIME = re.compile(r"\b\d+ (s|min)\b")
-
-
-@dataclass(frozen=True)
-class Line:
-    """What is to be shown in the place of the last one; "" takes it away.
-
-    Attributes:
-      for_logs: it is also told where nothing can be written over: now and then, and never "".
-    """
-
-    text: str
-    for_logs: bool = False
 
 
 class Progress:
@@ -30,18 +17,21 @@ class Progress:
     """
 
     def __init__(self, started: float) -> None:
-        self._started = started
+        self._started = self._again_at = started
         self._bare = ""
-        self._again_at = self._log_at = started
 
-    def say(self, text: str, now: float) -> Line | None:
-        """``text`` is true now; "" if nothing is to be said. None: what is shown is good enough."""
-        bare, before = _TIME.sub("", text), self._bare
-        ran = now - self._started
-        if bare == before and (not bare or now < self._again_at):
-            return None
-        self._bare, self._again_at = bare, now + ran / SHARE
-        for_logs = bool(text) and now >= self._log_at
-        if for_logs:
-            self._log_at = self._started + RARER * ran
-        return Line(text, for_logs)
+    def is_due(self, text: str, now: float, *, is_log: bool) -> bool:
+        """Whether ``text`` is to be shown; "" takes the last one away.
+
+        Args:
+          is_log: nothing can be written over, so it is told now and then, and never "".
+        """
+        bare, ran = _TIME.sub("", text), now - self._started
+        if is_log:
+            is_due, again_s = bool(text) and now >= self._again_at, (RARER - 1) * ran
+        else:
+            is_due = bare != self._bare or (bool(bare) and now >= self._again_at)
+            again_s = ran / SHARE
+        if is_due:
+            self._bare, self._again_at = bare, now + again_s
+        return is_due

@@ -26,7 +26,7 @@ MOST_ROWS = 4  # of a terminal
 class StatusLine:
     """The line in a log, in which nothing can be written over: there it is not shown.
 
-    ``Line.for_logs`` makes notices of it.
+    Notices say it now and then.
 
     Attributes:
       is_written_over: whether the next one takes its place.

@@ -24,20 +24,7 @@ def test_news_of_a_start_end_with_it() -> None:
     with events.going_on(heard.append) as say:
         say("starting 2 processes ...")
         assert events.progress == "starting 2 processes ..."
-        with events.going_on() as inner:
-            inner("engines 1/2")
-        assert events.progress == "starting 2 processes ..."
     assert (events.progress, heard) == ("", ["starting 2 processes ..."])
-
-
-def test_starts_that_end_in_another_order_than_they_began_leave_no_news() -> None:
-    first, second = events.going_on(), events.going_on()
-    first.__enter__()("starting 2 processes ...")
-    second.__enter__()("saving the ranks' variables ...")
-    first.__exit__(None, None, None)
-    assert events.progress == "saving the ranks' variables ..."
-    second.__exit__(None, None, None)
-    assert events.progress == ""
 
 
 SPEC = wire.ClusterSpec("main", 2)
