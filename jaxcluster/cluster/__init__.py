@@ -18,7 +18,6 @@ from jaxcluster.cluster.sessions import (
     start,
     start_once,
     start_spec,
-    stop,
     stop_by_name,
     stop_owned,
 )

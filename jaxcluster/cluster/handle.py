@@ -16,7 +16,7 @@ from jaxcluster import wire
 from jaxcluster.allocation.allocation import Allocation
 from jaxcluster.allocation.fleet import Left
 from jaxcluster.allocation.states import Kept
-from jaxcluster.cluster import events, history, profiling, recovery, stopbutton
+from jaxcluster.cluster import checkpoints, events, history, profiling, recovery, stopbutton
 from jaxcluster.cluster.autosave import Autosave
 from jaxcluster.cluster.prompts import Labelled, here
 from jaxcluster.cluster.recovery import Renewal
@@ -639,8 +639,6 @@ class Cluster:
           UsageError: a checkpoint can't be called so.
           RankError: a rank could not write its file.
         """
-        from jaxcluster.cluster import checkpoints  # with numpy, as for ``push``
-
         self.check_not_closed()
         return checkpoints.save(self.world, name, folder)
 
@@ -652,7 +650,7 @@ class Cluster:
     ) -> str:
         """Bind what a checkpoint has saved, on all ranks or on none; returns what came back.
 
-        It may be another cluster's, also with another number of ranks: see ``resize``.
+        It may be another cluster's, also with another number of ranks: see ``restart``.
 
         Args:
           mesh: the sizes of the meshes' axes by name, where several could take the change.
@@ -662,8 +660,6 @@ class Cluster:
             change.
           RecoveryError: it does not fit this cluster, or can't be read. Nothing was restored.
         """
-        from jaxcluster.cluster import checkpoints  # with numpy, as for ``push``
-
         self.check_not_closed()
         return checkpoints.restore(self.world, name, folder, mesh)
 
@@ -673,8 +669,6 @@ class Cluster:
         Raises:
           UsageError: nothing was saved then: ``autosave`` is off, or why it was not.
         """
-        from jaxcluster.cluster import checkpoints  # with numpy, as for ``push``
-
         self.check_not_closed()
         self.autosave.wait()
         if self.autosave.kept is None:

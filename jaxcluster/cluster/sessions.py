@@ -75,10 +75,9 @@ def start_once(spec: wire.ClusterSpec, progress: Progress | None = None) -> str:
         raise ClusterExists(known.down, known.down_hint)
     if found := repeated_start.differences(known.asked, spec):
         as_many = replace(known.asked, num_processes=spec.num_processes)
-        resize = ""
-        if spec.num_processes and not repeated_start.differences(as_many, spec):
-            n = spec.num_processes
-            resize = f"To keep its variables: %jaxcluster restart -n {n}. "
+        resize = f"To keep its variables: %jaxcluster restart -n {spec.num_processes}. "
+        if not spec.num_processes or repeated_start.differences(as_many, spec):
+            resize = ""
         raise ClusterExists(
             f"Cluster {known.name!r} is already running, with other options "
             f"({'; '.join(found)}). It was not changed.",
@@ -168,7 +167,11 @@ def attach(name: str | None = None) -> Cluster:
         found.close()
         found = None
     if found is None:
-        _check_is_started(name)
+        is_known = not registry.is_name(name) or any(r.name == name for r in registry.records())
+        if not is_known and claims.lives([name])[name] is claims.Life.ALIVE:
+            raise NoCluster(
+                f"Cluster {name!r} is being started.", f"In a moment: %jaxcluster attach {name}"
+            )
         found = connect(registry.read(name))
     return _made_current(found)
 
@@ -228,27 +231,16 @@ def connect(record: registry.ClusterRecord) -> Cluster:
 
 def _check_is_here(record: registry.ClusterRecord) -> None:
     """Raises NoCluster of a cluster that may live somewhere else."""
-    if claims.lives([record.name])[record.name] is not claims.Life.UNKNOWN:
-        return
-    raise NoCluster(
-        f"Cluster {record.name!r} was started on host {record.hostname} and can't be reached "
-        f"from here ({socket.gethostname()}).",
-        f"There: jaxcluster stop {record.name}   or   %jaxcluster attach {record.name}",
-    )
-
-
-def _check_is_started(name: str) -> None:
-    """Raises NoCluster of a cluster that has its name and is not running yet."""
-    if not registry.is_name(name) or any(record.name == name for record in registry.records()):
-        return
-    if claims.lives([name])[name] is claims.Life.ALIVE:
+    if claims.lives([record.name])[record.name] is claims.Life.UNKNOWN:
         raise NoCluster(
-            f"Cluster {name!r} is being started.", f"In a moment: %jaxcluster attach {name}"
+            f"Cluster {record.name!r} was started on host {record.hostname} and can't be reached "
+            f"from here ({socket.gethostname()}).",
+            f"There: jaxcluster stop {record.name}   or   %jaxcluster attach {record.name}",
         )
 
 
-def stop(name: str, force: bool = False) -> float:
-    """Stop a cluster, whoever has started it; returns after how many seconds.
+def stop_by_name(name: str, say_next: bool = True, force: bool = False) -> str:
+    """Stop a cluster, whoever has started it; returns in a line what ended, and what is used now.
 
     Args:
       force: see ``Cluster.stop``.
@@ -256,35 +248,24 @@ def stop(name: str, force: bool = False) -> float:
     Raises:
       NoCluster: there is none of that name.
     """
-    known: Cluster | None = handle.opened.get(name)
+    known: Cluster | None = handle.opened.get(name)  # one without processes has no record
+    is_used = bool(connected()) and known is current()
     if known is not None:
-        return known.stop(force)
-    began = time.perf_counter()
-    record = registry.read(name, "stop")
-    try:
-        connect(record).stop(force)
-    except (NoCluster, LaunchError):  # what is left of it
-        _check_is_here(record)
-        may_live = claims.lives([name])[name] is not claims.Life.DEAD
-        if may_live and not force:
-            raise  # a host that can't be reached is not known to have ended
-        claims.remove(record.name, record.claim)
-    events.tell()
-    return time.perf_counter() - began
-
-
-def stop_by_name(name: str, say_next: bool = True, force: bool = False) -> str:
-    """Stop a cluster, whoever has started it; returns in a line what ended, and what is used now.
-
-    Raises:
-      NoCluster: there is none of that name.
-    """
-    known = connected().get(name)  # one without processes has no record
-    spec = known.spec if known is not None else registry.read(name, "stop").spec
-    was_used = known is not None and known is current()
-    took = known.stop(force) if known is not None else stop(name, force)
+        spec, took = known.spec, known.stop(force)
+    else:
+        record = registry.read(name, "stop")
+        spec, began = record.spec, time.perf_counter()
+        try:
+            connect(record).stop(force)
+        except (NoCluster, LaunchError):  # what is left of it
+            _check_is_here(record)
+            if not force and claims.lives([name])[name] is not claims.Life.DEAD:
+                raise  # a host that can't be reached is not known to have ended
+            claims.remove(record.name, record.claim)
+        events.tell()
+        took = time.perf_counter() - began
     said = f"Stopped {name_ranks(range(spec.num_processes))} of {name!r} in {took:.1f} s."
-    if say_next and was_used and (others := connected()):
+    if say_next and is_used and (others := connected()):
         said += f" Cells of this notebook now run on {next(reversed(others))!r}."
     return said
 

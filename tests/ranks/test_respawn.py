@@ -441,4 +441,4 @@ def test_a_restarted_cluster_is_held_once_and_let_go_of(home: Home) -> None:
         cluster.close()
         assert not registry.is_held("held")
     finally:
-        jaxcluster.cluster.stop("held")
+        jaxcluster.cluster.stop_by_name("held")
