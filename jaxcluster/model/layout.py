@@ -40,15 +40,6 @@ class Shard:
     nbytes: int
     replica_id: int
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(stop - start for start, stop in self.index)
-
-    @property
-    def slices(self) -> tuple[slice, ...]:
-        """The index as numpy and ``jax.Array.addressable_shards`` write it, bounds written out."""
-        return tuple(slice(start, stop) for start, stop in self.index)
-
 
 @dataclass(frozen=True)
 class Part:
@@ -175,16 +166,11 @@ class TreeLayout:
     def bytes_per_device(self) -> dict[int, int]:
         """Bytes on each device that holds a part."""
         held: Counter[int] = Counter()
-        for use, count in self._uses().items():
-            for device, nbytes in self.layouts[use].bytes_per_device.items():
-                held[device] += nbytes * count
-        return dict(sorted(held.items()))
-
-    def _uses(self) -> Counter[int]:
-        uses: Counter[int] = Counter()
+        each = [layout.bytes_per_device for layout in self.layouts]
         for row in self.rows:
-            uses[row.use] += row.count
-        return uses
+            for device, nbytes in each[row.use].items():
+                held[device] += nbytes * row.count
+        return dict(sorted(held.items()))
 
 
 # --------------------------------------------------------------------------- joining
@@ -422,8 +408,12 @@ def compare(
             same.append((rank, check.device))
             if check.nan or check.inf:
                 bad.append(BadValues(leaf, rank, check.device, index, check.nan, check.inf))
+
+    def most_first(group: Sequence[tuple[int, int]]) -> tuple[int, tuple[int, int]]:
+        return -len(group), group[0]
+
     differences = [
-        Difference(leaf, index, tuple(sorted(map(tuple, by_digest.values()), key=_most_first)))
+        Difference(leaf, index, tuple(sorted(map(tuple, by_digest.values()), key=most_first)))
         for (leaf, index), by_digest in copies.items()
         if len(by_digest) > 1
     ]
@@ -431,7 +421,3 @@ def compare(
     return CheckResult(
         name, shards, compared, tuple(differences), tuple(bad), dict(unchecked or {})
     )
-
-
-def _most_first(group: tuple[tuple[int, int], ...]) -> tuple[int, tuple[int, int]]:
-    return -len(group), group[0]

@@ -6,7 +6,6 @@ Pure: text goes in as it comes, lines come out, each rank's in their order.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Sequence
 
 from jaxcluster.model.outputs import ANSI, as_seen
@@ -70,23 +69,9 @@ def label(ranks: Sequence[int]) -> str:
 
 
 def fit(line: str, columns: int) -> str:
-    """A line that takes one row of so many columns at most."""
+    """A line that takes one row of so many columns at most; a cut one loses its colours."""
     plain = ANSI.sub("", line).expandtabs()
-    if len(plain) < columns and plain.isascii():
-        return line
-    room = columns - 1
-    for at, char in enumerate(plain):
-        room -= _width(char)
-        if room < 0:
-            return plain[:at]
-    return line
-
-
-def _width(char: str) -> int:
-    """How many columns a character takes."""
-    if unicodedata.category(char) in ("Mn", "Me", "Cf"):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+    return line if len(plain) < columns else plain[: max(0, columns - 1)]
 
 
 def _clean(line: str) -> str:
