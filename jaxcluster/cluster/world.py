@@ -346,14 +346,15 @@ class World:
         return answers
 
     def ask_some(
-        self,
-        ranks: Sequence[int],
-        request: Request[R],
-        *,
-        timeout_s: float = ASK_S,
+        self, request: Request[R], *, timeout_s: float = ASK_S
     ) -> tuple[dict[int, R], dict[int, str]]:
-        """What each rank has replied, and of each that has not, why."""
+        """What each rank has replied, and of each that has not, why.
+
+        Args:
+          request: for all ranks, or by rank.
+        """
         self.check()
+        ranks = list(request) if isinstance(request, Mapping) else list(range(self.num_processes))
         answers = self.link.gather(ranks, request, timeout_s=timeout_s)
         reasons = {
             r: f"dead ({e.why})" if e.op == "died" else e.why
