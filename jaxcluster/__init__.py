@@ -14,11 +14,12 @@ This package never imports jax in the notebook's process, which would seize its 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 __version__ = "0.1.0"
 
+TYPE_CHECKING = False  # importing typing would take longer than all the rest
 if TYPE_CHECKING:
+    from typing import Any
+
     from jaxcluster.cluster import Cluster, RunningCell, attach, current, start
     from jaxcluster.engine.job import agree
     from jaxcluster.errors import JaxClusterError
@@ -39,20 +40,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the cluster's machinery when it is first asked for: a rank needs none of it."""
-    if name in ("RunningCell", "Cluster", "attach", "current", "start"):
-        from jaxcluster import cluster
+    """Import what a name needs when it is first asked for: a rank needs no cluster."""
+    room = {"agree": "engine.job", "JaxClusterError": "errors"}.get(name, "cluster")
+    if name not in __all__:
+        raise AttributeError(f"module 'jaxcluster' has no attribute {name!r}")
+    from importlib import import_module
 
-        return getattr(cluster, name)
-    if name == "agree":
-        from jaxcluster.engine.job import agree
-
-        return agree
-    if name == "JaxClusterError":
-        from jaxcluster.errors import JaxClusterError
-
-        return JaxClusterError
-    raise AttributeError(f"module 'jaxcluster' has no attribute {name!r}")
+    return getattr(import_module(f"jaxcluster.{room}"), name)
 
 
 def seed(number: int) -> None:

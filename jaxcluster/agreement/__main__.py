@@ -15,8 +15,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from jaxcluster.agreement.frames import Relay
-from jaxcluster.agreement.server import KEY, Server
+from jaxcluster.agreement.frames import KEY, Relay
+from jaxcluster.agreement.server import Server
 
 LOOK_S = 1.0
 

@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Client, Connection
 from typing import Any
 
+KEY = "JAXCLUSTER_REFEREE_KEY"  # in the environment: what relays of other hosts have to know
 LAUNCH = struct.Struct("<cIQQ")
 COUNT = struct.Struct("<cQ")
 BUFFER = 120_000  # bytes of a frame, at most; for 128 KiB malloc would ask the kernel each time

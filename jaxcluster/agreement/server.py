@@ -25,8 +25,6 @@ from jaxcluster.agreement.refusals import Place, Program, Refusal
 
 TICK_S = 0.05  # that other ranks have to announce theirs, once a refusal is certain
 SILENT_S = 5.0  # that ranks have to say something after XLA refused their launch elsewhere
-KEY = "JAXCLUSTER_REFEREE_KEY"  # in the environment: what relays of other hosts have to know
-
 
 Event = Callable[[], Sequence[core.Answer]]  # of the referee
 

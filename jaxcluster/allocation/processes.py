@@ -14,7 +14,7 @@ from pathlib import Path
 from jaxcluster import wire
 from jaxcluster.agent.client import WAIT_LONGER, Asked, Ended, answers
 from jaxcluster.agent.requests import Get, Look, Mkdir, Move, Put, RelayFrames, Ring
-from jaxcluster.agreement.server import KEY
+from jaxcluster.agreement.frames import KEY
 from jaxcluster.allocation import bulk
 from jaxcluster.allocation.controller import CONTROLLER_ARGS
 from jaxcluster.allocation.fleet import Fleet, Host, ask_each

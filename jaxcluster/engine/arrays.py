@@ -11,12 +11,14 @@ import operator
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxcluster import wire
 from jaxcluster.engine.private.arrays import exactly
+
+if TYPE_CHECKING:  # jaxcluster.agree sends no messages, and imports this module
+    from jaxcluster import wire
 
 READY_POLL_S = 0.002
 MOST_LEAVES = 1 << 22  # of a pytree that is looked at
@@ -107,6 +109,8 @@ def is_living(value: Any) -> bool:
 
 def describe(array: Any) -> wire.ArrayInfo:
     """One rank's view of an array: never its values, so it neither waits nor copies."""
+    from jaxcluster import wire
+
     if is_tracer(array):
         return _without_shards(array, "a tracer: it stood for an array while jit or grad ran")
     if array.is_deleted():
@@ -150,6 +154,8 @@ def devices_hash(array: Any) -> str:
 
 
 def _without_shards(array: Any, note: str) -> wire.ArrayInfo:
+    from jaxcluster import wire
+
     return wire.ArrayInfo(
         shape=[size if isinstance(size, int) else -1 for size in array.shape],
         dtype=str(array.dtype),

@@ -15,7 +15,8 @@ import argparse
 import os
 from collections.abc import Sequence
 
-from jaxcluster.agreement.server import KEY, Server
+from jaxcluster.agreement.frames import KEY
+from jaxcluster.agreement.server import Server
 
 SHUTDOWN_TIMEOUT_S = 5
 

@@ -26,9 +26,8 @@ from typing import Any
 
 from jaxcluster.agreement.cellqueue import CellSpec
 from jaxcluster.agreement.client import Agreement
-from jaxcluster.agreement.frames import receive, whole
+from jaxcluster.agreement.frames import KEY, receive, whole
 from jaxcluster.agreement.refusals import Refusal
-from jaxcluster.agreement.server import KEY
 from jaxcluster.agreement.words import explain
 from jaxcluster.engine.given import Given
 from jaxcluster.engine.places import Places

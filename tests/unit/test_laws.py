@@ -99,6 +99,36 @@ def test_start_run_and_pull_do_not_import_jax(home: Home) -> None:
     assert imported_by(home, CLUSTER) == []
 
 
+AGREE = """
+import time
+before = time.process_time()
+import jaxcluster
+plain = time.process_time() - before
+assert not any(name.startswith("jaxcluster.") for name in sys.modules)
+import jax, jax.experimental.compilation_cache.compilation_cache
+before = time.process_time()
+jaxcluster.agree
+print(plain, time.process_time() - before)
+found = {name.partition(".")[0] for name in sys.modules} & {
+    "IPython", "ipyparallel", "jupyter_client", "msgspec", "tornado", "traitlets", "zmq"
+}
+assert not found, found
+assert not {"jaxcluster.wire", "jaxcluster.agreement.referee"} & {*sys.modules}
+"""
+
+
+def test_a_script_that_calls_agree_imports_little() -> None:
+    """It takes 1 ms, and 35 ms beside jax. The limits leave room for a slow machine."""
+    found = []
+    for _ in range(3):
+        done = python("-c", f"import sys{AGREE}")
+        assert done.returncode == 0, done.stderr
+        found.append([float(word) for word in done.stdout.split()])
+    plain, agree = (min(times) for times in zip(*found, strict=True))
+    assert plain < 0.01
+    assert agree < 0.1
+
+
 @pytest.mark.parametrize(
     "source",
     [
