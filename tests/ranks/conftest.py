@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -47,6 +48,13 @@ def home() -> Iterator[Home]:
             yield home
             quit_warm()
             home.wait_until_empty()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short path: a socket's may have 107 characters."""
+    with tempfile.TemporaryDirectory(prefix="jobs-") as name:
+        yield Path(name)
 
 
 @pytest.fixture
