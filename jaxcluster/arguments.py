@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import difflib
 import functools
@@ -10,11 +9,11 @@ import re
 import shlex
 import textwrap
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from jaxcluster import removed
 from jaxcluster.errors import UsageError
-from jaxcluster.options.commands import command_of
+from jaxcluster.options.commands import REMOVED_OPTIONS, command_of
 from jaxcluster.options.known import known
 from jaxcluster.options.table import EVERYDAY, Option
 from jaxcluster.options.value_types import SWITCH
@@ -23,20 +22,15 @@ from jaxcluster.ranks import parse_ranks
 WIDTH = 26  # of the column of options in --help
 STARTS = ("start", "run", "doctor")  # they take the options of a start
 MOST_LISTED = 10  # options that a message lists; of more --help does
-KINDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "devices": "a whole number or all",
-    "seconds": "seconds, or a time such as 15m or 2h",
-}
+_FLAG = re.compile(r"-(?!\d+(\.\d*)?$)\S+")  # other words may be values
 
 
 class Help(UsageError):
     """Not an error: the words were asked for."""
 
 
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong and what to type instead, in one UsageError; never ends the process.
+class Parser:
+    """Reads what is typed behind a command. It says what is wrong, and what to type instead.
 
     Args:
       prog: a command as it is typed, ``%jaxcluster status``; the table has what it takes.
@@ -45,34 +39,13 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, prog: str, example: str = "", *refused: str) -> None:
-        super().__init__(prog, add_help=False, allow_abbrev=False, exit_on_error=False)
+        self.prog, self.refused = prog, refused
         self.command = command_of(prog)
-        self.refused = refused
         self.takes_start = prog.rpartition(" ")[2] in STARTS
         self.options = (*(known().options if self.takes_start else ()), *self.command.takes)
-        words = [one.metavar for one in self.options if one.flag[0] != "-"]
-        self.example = example or " ".join([prog, *words])
-        for one in self.options:
-            self._add(one)
-
-    def _add(self, one: Option) -> None:
-        """Take an option or a word; what is not typed of it is None."""
-        names = [*([one.short] if one.short else []), one.flag]
-        if one.kind is SWITCH:
-            self.add_argument(*names, dest=one.name, action="store_const", const=True)
-            return
-        # A launcher's stay text until it is known which launcher that is.
-        taken: dict[str, Any] = {"metavar": one.metavar}
-        taken["type"] = str if one.launchers else one.kind.read
-        if one.flag[0] != "-":
-            names, taken["nargs"] = [one.name], "*" if one.metavar.endswith("...") else "?"
-        else:
-            taken["dest"] = one.name
-            if one.metavar.startswith("["):
-                taken |= {"nargs": "?", "const": ""}
-            elif one.is_repeated:
-                taken["action"] = "append"
-        self.add_argument(*names, **taken)
+        self.flags = {f: one for one in self.options for f in (one.flag, one.short) if f[:1] == "-"}
+        self.words = [one for one in self.options if one.flag[0] != "-"]
+        self.example = example or " ".join([prog, *(one.metavar for one in self.words)])
 
     def format_help(self, topic: str = "") -> str:
         """What can be typed, what it does, and each option with an example.
@@ -118,10 +91,11 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: {message}.", f"For example: {self.example}")
 
-    def read(self, line: str | Sequence[str]) -> argparse.Namespace:
-        """The arguments in a line.
+    def read(self, line: str | Sequence[str]) -> SimpleNamespace:
+        """The arguments in a line; what is not typed is None.
 
         Raises:
+          Help: it was asked for.
           UsageError: they are not this command's.
         """
         try:
@@ -131,53 +105,73 @@ class Parser(argparse.ArgumentParser):
         for at, word in enumerate(words):
             if word in ("-h", "--help"):
                 raise Help(self.format_help("".join(words[at + 1 : at + 2])))
-        try:
-            found, unknown = self.parse_known_args(words)
-        except argparse.ArgumentError as error:
-            self.error(_reason(error))
+        places = [one.name for one in self.words]
+        many = [one.name for one in self.words if one.metavar.endswith("...")]
+        found: dict[str, Any] = dict.fromkeys(one.name for one in self.options)
+        found |= {name: [] for name in many}
+        unknown, at = [], 0
+        while at < len(words):
+            word, (option, value, at) = words[at], self.next_option(words, at)
+            if option is not None:
+                self._add(found, option, value)
+                continue
+            free = (name for name in places if found[name] is None or name in many)
+            name = "" if _FLAG.fullmatch(word) else next(free, "")
+            if name:
+                found[name] = [*found[name], word] if name in many else word
+            else:
+                unknown.append(word)
         if unknown:
-            flag = unknown[0].partition("=")[0]
-            if flag in removed.OPTIONS:
-                raise UsageError(f"{self.prog}: {flag} was removed.", removed.OPTIONS[flag])
-            if launcher := getattr(found, "launcher", None):
-                known().check(launcher)  # of one that is broken no option is known
-            meant = self._meant(unknown[0])
-            self.error(
-                f"there is no {unknown[0]}"
-                + (f" (did you mean {meant}?)" if meant else f"; {self._takes()}")
-            )
-        return found
+            self._refuse(unknown[0], found.get("launcher"))
+        return SimpleNamespace(**found)
 
-    def _meant(self, word: str) -> str:
-        """What a word that it does not take was perhaps meant to be, or ``""``."""
-        options = [o for action in self._actions for o in action.option_strings]
-        if word.isdecimal() and "-n" in options:
-            return f"-n {word}"
-        longer = [o for o in options if word.startswith("--") and o.startswith(f"{word}-")]
-        close = longer or difflib.get_close_matches(word, options, n=1)
-        return close[0] if close else ""
+    def next_option(self, words: Sequence[str], at: int) -> tuple[Option | None, str | None, int]:
+        """The option at a word with its value, if it is one, and the place behind both."""
+        flag, equals, value = words[at].partition("=")
+        option = self.flags.get(flag)
+        if equals or option is None or option.kind is SWITCH:
+            return option, value if equals else None, at + 1
+        if words[at + 1 : at + 2] and not _FLAG.fullmatch(words[at + 1]):
+            return option, words[at + 1], at + 2
+        return option, None, at + 1
 
-    def _takes(self) -> str:
+    def _add(self, found: dict[str, Any], option: Option, word: str | None) -> None:
+        flag, kind, name = option.shown, option.kind, option.name
+        if kind is SWITCH:
+            if word is not None:
+                self.error(f"{flag} takes no value")
+            found[name] = True
+        elif word is None and not option.metavar.startswith("["):
+            self.error(f"{flag} needs a value")
+        else:
+            try:  # a launcher's stay text until it is known which launcher that is
+                value = word or "" if option.launchers else kind.read(word or "")
+            except ValueError:
+                self.error(f"{flag} must be {kind.typed or kind.wanted}, not {word!r}")
+            found[name] = [*(found[name] or ()), value] if option.is_repeated else value
+
+    def _refuse(self, word: str, launcher: str | None) -> NoReturn:
+        """Say of a word that there is no such option, and what was perhaps meant."""
+        flag = word.partition("=")[0]
+        if flag in REMOVED_OPTIONS:
+            raise UsageError(f"{self.prog}: {flag} was removed.", REMOVED_OPTIONS[flag])
+        if launcher:
+            known().check(launcher)  # of one that is broken no option is known
+        close = [f for f in self.flags if word.startswith("--") and f.startswith(f"{word}-")]
+        close = close or difflib.get_close_matches(word, self.flags, n=1)
+        if word.isdecimal() and "-n" in self.flags:
+            close = [f"-n {word}"]
         takes = [one.shown if one.flag[0] == "-" else one.metavar for one in self.options]
-        if len(takes) > MOST_LISTED:
-            return f"{self.prog} --help all lists what it takes"
-        return f"it takes {' '.join(takes) or 'nothing'}"
+        told = f"; it takes {' '.join(takes) or 'nothing'}"
+        if close:
+            told = f" (did you mean {close[0]}?)"
+        elif len(takes) > MOST_LISTED:
+            told = f"; {self.prog} --help all lists what it takes"
+        self.error(f"there is no {word}{told}")
 
 
 def _wrapped(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
-
-
-def _reason(error: argparse.ArgumentError) -> str:
-    """What argparse refuses, as one would say it."""
-    option = (error.argument_name or "").split("/")[0]
-    if error.message == "expected one argument":
-        return f"{option} needs a value"
-    if found := re.fullmatch(
-        r"invalid (int|float|devices|seconds) value: (.*)", error.message, re.S
-    ):
-        return f"{option} must be {KINDS[found[1]]}, not {found[2]}"
-    return f"{option}: {error.message}" if option else error.message
 
 
 _QUOTED_OR_COMMENT = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.|(?<!\S)#""")
@@ -196,7 +190,7 @@ def start_parser(prog: str) -> Parser:
     return Parser(prog, f"{prog} -n 4 --devices-per-process 2")
 
 
-def read_doctor(prog: str, line: str | Sequence[str]) -> argparse.Namespace | None:
+def read_doctor(prog: str, line: str | Sequence[str]) -> SimpleNamespace | None:
     """What a start on other hosts would be given; None where this machine is asked for.
 
     Raises:
@@ -222,7 +216,6 @@ def split_run(parser: Parser, words: Sequence[str]) -> tuple[list[str], list[str
 
     Of a module the latter begin with ``-m``.
     """
-    options = {o: action for action in parser._actions for o in action.option_strings}
     at = 0
     while at < len(words):
         word = words[at]
@@ -231,19 +224,18 @@ def split_run(parser: Parser, words: Sequence[str]) -> tuple[list[str], list[str
         if word in ("-m", "--module"):
             return list(words[:at]), ["-m", *words[at + 1 :]]
         if not word.startswith("-") or word in ("-", "-c"):
-            return list(words[:at]), list(words[at:])
-        action = options.get(word)
-        at += 2 if action is not None and action.nargs != 0 else 1
-    return list(words), []
+            break
+        at = parser.next_option(words, at)[2]
+    return list(words[:at]), list(words[at:])
 
 
-def taken_from(parsed: argparse.Namespace) -> dict[str, str | list[str]]:
+def taken_from(parsed: SimpleNamespace) -> dict[str, str | list[str]]:
     """What was typed of the launchers' options, by their names; taken out of ``parsed``."""
     found = {name: vars(parsed).pop(name, None) for name in known().of_launchers}
     return {name: value for name, value in found.items() if value is not None}
 
 
-def start_options(parsed: argparse.Namespace) -> dict[str, Any]:
+def start_options(parsed: SimpleNamespace) -> dict[str, Any]:
     """The keyword arguments of ``make_spec``."""
     of_launcher = taken_from(parsed)
     given = vars(parsed).copy()
@@ -255,14 +247,11 @@ def start_options(parsed: argparse.Namespace) -> dict[str, Any]:
 
 @functools.cache
 def spmd_parser() -> Parser:
-    parser = Parser("%%spmd", "%%spmd --ranks 0,2-3 --timeout 60")
-    # Set by auto mode, whose cells have no %%spmd line above them.
-    parser.add_argument("--no-magic-line", action="store_true")
-    return parser
+    return Parser("%%spmd", "%%spmd --ranks 0,2-3 --timeout 60")
 
 
 @functools.lru_cache(256)
-def read_spmd(line: str) -> argparse.Namespace:
+def read_spmd(line: str) -> SimpleNamespace:
     """What a ``%%spmd`` line asks for; most lines have been read before. It must not be changed.
 
     Raises:
@@ -284,19 +273,15 @@ def split_spmd(line: str) -> tuple[str, str]:
       UsageError: the line begins with an option that there is not.
     """
     parser = spmd_parser()
-    known = {flag: action for action in parser._actions for flag in action.option_strings}
     at = 0
     while found := _OPTION.match(line, at):
         if found[1] in ("-h", "--help"):
             raise Help(parser.format_help())
-        if (action := known.get(found[1])) is None:
+        if (option := parser.flags.get(found[1])) is None:
             break
-        at = found.end()
-        if (
-            action.nargs is None  # --profile's folder is written with a "="
-            and found[2] is None
-            and (value := re.compile(r"\s+\S+").match(line, at))
-        ):
+        at = found.end()  # --profile's folder is written with a "="
+        is_next = option.kind is not SWITCH and option.metavar[0] != "[" and found[2] is None
+        if is_next and (value := re.compile(r"\s+\S+").match(line, at)):
             at = value.end()
     source = line[at:].lstrip()
     if (found := _OPTION.match(source)) and found[1].startswith("--") and not _is_python(source):
@@ -316,18 +301,14 @@ def shards_line(line: str) -> tuple[str, set[str]]:
     """The (name, options) of a ``%shards`` line; quotes in ``params['w']`` stay as they are.
 
     Raises:
-      UsageError: there is no name, or no such option.
+      Help, UsageError: as ``Parser.read``; there is no name.
     """
-    example = "For example: %shards x   or   %shards params['w'] --check"
+    parser = Parser("%shards", "%shards x   or   %shards params['w'] --check")
     words = without_comment(line).split(" ")
-    if {"-h", "--help"} & set(words):
-        raise Help(Parser("%shards").format_help())
-    options = {word for word in words if word.startswith("--")}
-    if unknown := options - {"--check", "--widget"}:
-        raise UsageError(f"%shards: there is no {min(unknown)}.", example)
-    name = " ".join(word for word in words if word not in options).strip()
-    if not name:
-        raise UsageError("%shards needs the name of a variable of the ranks.", example)
+    options = {word for word in words if word.startswith("--") or word == "-h"}
+    parser.read(sorted(options))
+    if not (name := " ".join(word for word in words if word not in options).strip()):
+        parser.error("it needs the name of a variable of the ranks")
     return name, options
 
 

@@ -44,9 +44,9 @@ class Cells:
                     "%spmd needs an expression.", "For example: %spmd --all x.sharding"
                 )
         else:
-            typed = line.replace("--no-magic-line", "")
-            options = arguments.read_spmd(line)
-            source = cell if options.no_magic_line else rewrite.with_magic_line(line, cell)
+            typed = line.replace("--no-magic-line", "")  # auto mode's cells have no %%spmd above
+            options = arguments.read_spmd(typed)
+            source = cell if typed != line else rewrite.with_magic_line(line, cell)
         if options.out is not None:
             transfer.check_names([options.out])
         running = cluster.current()

@@ -175,3 +175,42 @@ def list_commands() -> str:
     ]
     end = "%jaxcluster COMMAND --help says what it takes."
     return "\n".join(["%jaxcluster COMMAND", *lines, "", end])
+
+
+# What takes the place of commands and options that early users may know. It goes after 0.1.
+REMOVED = {
+    "resize": "%jaxcluster restart -n 8 keeps the variables.",
+    "steps": "Save every N steps with Orbax, and run the cell again: see docs/how-to/train.md",
+    "copies": "%jaxcluster autosave on saves each rank's variables after each cell.",
+    "profiles": "Put the options into a variable, and type: %jaxcluster start {team}",
+    "compare": "Equal values are shown once by %spmd --all EXPRESSION",
+    "cost": "JAX tells it in a cell: step.lower(x).compile().cost_analysis(): see "
+    "docs/how-to/slow.md",
+    "notify": "get_ipython().events.register('post_run_cell', function)",
+    "resync": "Ranks can't get out of step any more: nothing is launched before all agree.",
+    "undo": "A refused or failed cell launches nothing more, and its variables stay as they are.",
+    "strict": "Every launch is agreed on before it is made: strict mode is always on.",
+    "stacks": "%jaxcluster status --stacks",
+    "memory": "%jaxcluster status --memory",
+    "mesh": "%jaxcluster status --mesh",
+    "history": "%jaxcluster outputs --history",
+    "use": "%jaxcluster attach NAME has this notebook's cells run there.",
+    "recovery": "To wait for %jaxcluster restart: jaxcluster.current().recovery = 'never'",
+    "journal": "%jaxcluster report shows the last launches of a cell that went wrong.",
+    "profile": "A cell is profiled from its beginning: %%spmd --profile FOLDER",
+}
+REMOVED_OPTIONS = {
+    "--retries": "Have the script load its last checkpoint, and run it in a shell's loop.",
+    "--elastic": "Have the script load its last checkpoint, and run it again: see docs/scripts.md",
+    "--strict": "Every launch is agreed on before it is made: leave it out.",
+    "--stall": "Leave it out. --timeout limits a cell.",
+    "--sync": "Work in a folder that the hosts share, or copy it there: rsync -a ~/project h1:",
+    "--no-sync": "No code is sent to the hosts any more: leave it out.",
+    "--profile": "Put the options into a variable, and type: %jaxcluster start {team}",
+    "--no-profile": "There are no profiles any more: leave it out.",
+    "--hosts": "Only a start takes it. Type this on the machine that started the cluster.",
+    "--sbatch": "Jobs are made by salloc now: --salloc OPTION passes an option of its own.",
+    "--orbax": "Orbax works in a cell as in a script: see docs/how-to/checkpoints.md",
+    "--as-written": "Run the cells, then type: %jaxcluster export train.py",
+    "--trace": "In the script: jax.profiler.trace(f'out/rank-{jax.process_index()}')",
+}

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+import shlex
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
@@ -16,8 +17,8 @@ from typing import Any
 
 from jaxcluster.errors import UsageError
 from jaxcluster.options.table import LOCAL, LOCAL_START, OPTIONS, START, Field, Option
-from jaxcluster.options.value_types import TEXT
-from jaxcluster.text import join_words
+from jaxcluster.options.value_types import TEXT, VARIABLES
+from jaxcluster.text import join_words, shown_value, visible, without_secrets
 
 GROUP = "jaxcluster.launchers"
 OURS = "jaxcluster"
@@ -32,10 +33,6 @@ OF_ALL = (
 
 # What is asked of a class; launchers.base.Launcher explains it.
 NEEDED = ("name", "start", "options", "of", "prepared", "render", "launch", "explain", "successor")
-
-
-class _Unusable(Exception):
-    """Why a launcher can't be used."""
 
 
 @dataclass(frozen=True)
@@ -87,29 +84,50 @@ class Known:
         takes = self.launchers[kind].takes if kind in self.launchers else ""
         if kind not in self.examples or (colon and not takes) or (takes and not rest):
             close = [n for n in difflib.get_close_matches(name, self.names, n=1) if n != name]
-            wrong = f"There is no launcher {name!r}"
-            if takes:
-                wrong = f"{kind} needs the name of {takes}"
-            elif close:
-                wrong += f" (did you mean {close[0]}?)"
+            meant = f" (did you mean {close[0]}?)" if close else ""
+            wrong = (
+                f"{kind} needs the name of {takes}" if takes else f"There is no launcher {name!r}"
+            )
             example = self.examples[kind if takes else next(iter(self.launchers), LOCAL)]
             hint = f"There are: {', '.join(self.names)}. For example: {example}"
-            raise UsageError(f"{wrong}.", hint)
+            raise UsageError(f"{wrong}{'' if takes else meant}.", hint)
         for one in given:
             option = self.of_launchers.get(one)
             if option is None or kind not in option.launchers:
-                raise self._not_known(kind, one, option)
+                flag = f"--{one.replace('_', '-')}" if option is None else option.flag
+                of = f"; it is one of {join_words(option.launchers)}" if option is not None else ""
+                mine = " ".join(o.flag for o in self.options if kind in o.launchers)
+                raise UsageError(
+                    f"--launcher {kind} does not know {flag}{of}.",
+                    f"{f'It takes: {mine}. ' if mine else ''}For example: {self.examples[kind]}",
+                )
         return kind, rest
 
-    def _not_known(self, kind: str, name: str, option: Option | None) -> UsageError:
-        flag = option.flag if option is not None else f"--{name.replace('_', '-')}"
-        mine = [o.flag for o in self.options if kind in o.launchers]
-        of = f"; it is one of {join_words(option.launchers)}" if option is not None else ""
-        return UsageError(
-            f"--launcher {kind} does not know {flag}{of}.",
-            (f"It takes: {' '.join(mine)}. " if mine else "")
-            + f"For example: {self.examples[kind]}",
-        )
+    def line(self, given: Mapping[str, Any], hide: bool = False) -> str:
+        """Options that were given, as they would be typed behind ``%jaxcluster start``.
+
+        Args:
+          hide: it is only to be seen: without the values of variables that are secrets by their
+            names, and with what is not printable as escapes.
+        """
+        words: list[str] = []
+        for name, option in self.by_name.items():  # in the order of --help
+            if given.get(name) in (None, False):
+                continue
+            for value in option.kind.write(given[name]):
+                written = value
+                if hide and option.kind is VARIABLES:
+                    variable, equals, text = value.partition("=")
+                    written = f"{variable}{equals}{shown_value(variable, text)}"
+                elif hide:
+                    written = without_secrets(value)
+                if not option.metavar:
+                    words.append(option.shown)
+                elif written.startswith("-"):  # else it would be read as an option
+                    words.append(shlex.quote(f"{option.shown}={written}"))
+                else:
+                    words += [option.shown, shlex.quote(written)]
+        return visible(" ".join(words)) if hide else " ".join(words)
 
 
 @functools.cache
@@ -124,13 +142,20 @@ def collect(points: Iterable[EntryPoint]) -> Known:
     broken: dict[str, UsageError] = {}
     packaged = ((point.dist.name if point.dist is not None else "?", point) for point in points)
     for package, point in sorted(packaged, key=_place):
+        name = point.name
         try:
-            found = _load(point, launchers)
-        except _Unusable as error:
-            if point.name not in (LOCAL, "auto", *launchers):  # else that one is meant
-                broken[point.name] = _refusal(point.name, package, str(error))
-            continue
-        launchers[point.name] = found
+            found: Any = point.load()
+            why = _why_not(found, point, launchers)
+        except (Exception, SystemExit) as error:  # it is another package's code
+            why = f"{point.value} raises {type(error).__name__}: {error}"
+        if not why:
+            launchers[name] = found
+        elif name not in (LOCAL, "auto", *launchers):  # else that one is meant
+            broken[name] = UsageError(
+                f"The launcher {name!r} of the package {package} can't be used: {why}.",
+                f"Update it (pip install -U {package}) or remove it (pip uninstall {package}), "
+                "and restart the kernel. All other launchers work.",
+            )
     return Known(launchers, broken, (*OPTIONS, *_merged(launchers.values())))
 
 
@@ -140,50 +165,32 @@ def _place(one: tuple[str, EntryPoint]) -> tuple[int, str]:
     return ORDER.index(point.name) if is_ours else len(ORDER), point.name
 
 
-def _load(point: EntryPoint, others: Mapping[str, type[Any]]) -> type[Any]:
-    """The class of an entry point.
-
-    Raises:
-      _Unusable: it can't be imported, or is not a launcher that goes with the others.
-    """
-    try:
-        found = point.load()
-    except (Exception, SystemExit) as error:  # it is another package's code
-        raise _Unusable(f"{point.value} raises {type(error).__name__}: {error}") from None
+def _why_not(found: Any, point: EntryPoint, others: Mapping[str, type[Any]]) -> str:
+    """Why it is no launcher that goes with the others; "" if it is one."""
     lacks = {*getattr(found, "__abstractmethods__", ())} | {
         name for name in NEEDED if not hasattr(found, name)
     }
     if lacks:
-        raise _Unusable(f"{point.value} has no {join_words(sorted(lacks))}")
+        return f"{point.value} has no {join_words(sorted(lacks))}"
     if found.name != point.name:
-        raise _Unusable(f"{point.value} calls itself {found.name!r}")
+        return f"{point.value} calls itself {found.name!r}"
     if point.name in (LOCAL, "auto", *others):
-        raise _Unusable("there is another launcher of this name")
+        return "there is another launcher of this name"
     theirs = {o.name: (o, of.name) for of in others.values() for o in of.options}
     theirs |= {o.name: (o, "every start") for o in (*OPTIONS, *OF_ALL)}
     for option in found.options:
         other, of = theirs.get(option.name, (option, ""))
         if option != other:
-            raise _Unusable(f"its {option.flag} differs from that of {of}")
-    return found  # type: ignore[no-any-return]
+            return f"its {option.flag} differs from that of {of}"
+    return ""
 
 
-def _refusal(name: str, package: str, why: str) -> UsageError:
-    return UsageError(
-        f"The launcher {name!r} of the package {package} can't be used: {why}.",
-        f"Update it (pip install -U {package}) or remove it (pip uninstall {package}), and "
-        "restart the kernel. All other launchers work.",
-    )
-
-
-def _merged(launchers: Iterable[type[Any]]) -> Iterator[Option]:
+def _merged(launchers: Collection[type[Any]]) -> tuple[Option, ...]:
     """The launchers' options, each once, with the names of all that know it."""
-    launchers = list(launchers)
-    rows = [(option, of) for of in launchers for option in of.options]
-    rows += [(option, of) for option in OF_ALL for of in launchers]
     by_name: dict[str, Option] = {}
-    for option, of in rows:
+    rows = [(option, of) for of in launchers for option in of.options]
+    for option, of in [*rows, *((option, of) for option in OF_ALL for of in launchers)]:
         start = of.start if option.start is None else option.start
         one = by_name.setdefault(option.name, replace(option, start=start))
         by_name[option.name] = replace(one, launchers=(*one.launchers, of.name))
-    return iter(by_name.values())
+    return tuple(by_name.values())

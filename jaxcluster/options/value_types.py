@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import shlex
@@ -19,11 +18,12 @@ class Kind:
 
     Attributes:
       name: as the page's form knows it.
-      read: makes a value of a word that was typed; argparse says what is wrong with one.
+      read: makes a value of a word that was typed; a ValueError refuses it.
       write: the words that would be typed for a value, each behind a flag of its own.
-      wanted: what a value must be.
+      wanted: what a value must be, in Python.
       is_right: whether it is that.
       parse: makes of checked text what a launcher works with; a ValueError says what is wrong.
+      typed: what is to be typed, if that differs.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Kind:
     wanted: str = ""
     is_right: Callable[[object], bool] = lambda value: True
     parse: Callable[[Any], Any] = lambda value: value
+    typed: str = ""
 
 
 def is_count(value: object) -> bool:
@@ -45,26 +46,15 @@ def is_seconds(value: object) -> bool:
     return is_number and 0 < value < math.inf  # type: ignore[operator]
 
 
-def devices(word: str) -> int | str:
-    """How many devices each process gets: a number, or ``all``."""
-    return word if word == "all" else int(word)
-
-
 def _read_variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
+        raise ValueError(text)
     return name, value
 
 
 def _read_device_ids(text: str) -> list[int] | list[list[int]]:
-    """``0,1`` for the same devices on every rank, ``0/1/2/3`` for one list a rank."""
-    try:
-        lists = [[int(i) for i in part.split(",")] for part in text.split("/")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is neither 0,1 (every rank) nor 0/1 (a list for each rank)"
-        ) from None
+    lists = [[int(i) for i in part.split(",")] for part in text.split("/")]
     return lists if "/" in text else lists[0]
 
 
@@ -89,36 +79,21 @@ TEXT = Kind("text", wanted="text", is_right=lambda value: isinstance(value, str)
 PATH = replace(TEXT, parse=os.path.expanduser)
 WORDS = replace(TEXT, parse=lambda line: tuple(shlex.split(line)))  # of a command
 COUNT = Kind("count", int, wanted="a whole number from 1 up", is_right=is_count)
-DEVICES = Kind(
-    "devices",
-    devices,
-    wanted="a whole number from 1 up",
-    is_right=lambda value: value == "all" or is_count(value),
-)
-SECONDS = Kind("seconds", seconds, lambda value: [f"{value:g}"], "more than 0 seconds", is_seconds)
-SWITCH = Kind(
-    "switch",
-    write=lambda value: [""],
-    wanted="True or False",
-    is_right=lambda value: isinstance(value, bool),
-)
+DEVICES = Kind("devices", lambda word: word if word == "all" else int(word),
+    wanted="a whole number from 1 up, or all",
+    is_right=lambda value: value == "all" or is_count(value))  # fmt: skip
+SECONDS = Kind("seconds", seconds, lambda value: [f"{value:g}"], "more than 0 seconds", is_seconds,
+    typed="seconds, or a time such as 15m or 2h")  # fmt: skip
+SWITCH = Kind("switch", write=lambda value: [""], wanted="True or False",
+    is_right=lambda value: isinstance(value, bool))  # fmt: skip
 HOSTS = Kind("hosts")
-TEXTS = Kind(  # as often as it is typed
-    "texts",
-    write=lambda value: [value] if isinstance(value, str) else list(map(str, value)),
-)
-VARIABLES = Kind(
-    "variables",
-    _read_variable,
+TEXTS = Kind("texts",  # as often as it is typed
+    write=lambda value: [value] if isinstance(value, str) else list(map(str, value)))  # fmt: skip
+VARIABLES = Kind("variables", _read_variable,
     lambda value: [f"{name}={text}" for name, text in value.items()],
-    'a dict of variables: {"NAME": "VALUE"}',
-    lambda value: isinstance(value, Mapping),
-)
-DEVICE_IDS = Kind(
-    "device ids",
-    _read_device_ids,
-    _write_device_ids,
-    "a list of numbers, [0, 1], or a list for each rank, [[0], [1]]",
-    _are_device_ids,
-)
+    'a dict of variables: {"NAME": "VALUE"}', lambda value: isinstance(value, Mapping),
+    typed="of the form NAME=VALUE")  # fmt: skip
+DEVICE_IDS = Kind("device ids", _read_device_ids, _write_device_ids,
+    "a list of numbers, [0, 1], or a list for each rank, [[0], [1]]", _are_device_ids,
+    typed="0,1 (every rank) or 0/1 (a list for each rank)")  # fmt: skip
 REPEATED = (TEXTS, VARIABLES)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.options import written
+from jaxcluster.options.known import known
 from jaxcluster.options.table import COMMON
 
 # What a start may take, and how its cluster is called, are no part of what runs.
@@ -29,7 +29,7 @@ def differences(running: wire.ClusterSpec, wanted: wire.ClusterSpec) -> list[str
         there.pop("platform", None)
 
     def typed(spec: dict[str, Any], name: str) -> str:
-        return written.line({name: spec[name]}, hide=True)
+        return known().line({name: spec[name]}, hide=True)
 
     return [
         f"{typed(there, name)}, not {typed(asked, name)}"

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from jaxcluster import removed
 from jaxcluster.arguments import (
     Help,
     Parser,
@@ -28,7 +27,7 @@ from jaxcluster.cluster import make_spec
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.factory import launcher_of
 from jaxcluster.notebook.magics import JaxClusterMagics
-from jaxcluster.options.commands import COMMANDS
+from jaxcluster.options.commands import COMMANDS, REMOVED
 from jaxcluster.plan.spec import check_seconds
 
 
@@ -105,7 +104,7 @@ def test_local_device_ids_are_one_list_for_all_or_one_for_each() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("-n four", "-n must be a whole number, not 'four'."),
+        ("-n four", "-n must be a whole number from 1 up, not 'four'."),
         ("-n", "-n needs a value."),
         ("-m 4", "there is no -m; %jaxcluster start --help all lists what it takes."),
         ("4", "there is no 4 (did you mean -n 4?)"),
@@ -113,11 +112,14 @@ def test_local_device_ids_are_one_list_for_all_or_one_for_each() -> None:
         ("--devices 2", "(did you mean --devices-per-process?)"),
         (
             "--devices-per-process two",
-            "--devices-per-process must be a whole number or all, not 'two'.",
+            "--devices-per-process must be a whole number from 1 up, or all, not 'two'.",
         ),
-        ("--env A", "'A' is not of the form NAME=VALUE"),
-        ("--env =1", "'=1' is not of the form NAME=VALUE"),
-        ("--local-device-ids a", "'a' is neither 0,1 (every rank) nor 0/1 (a list for each rank)"),
+        ("--env A", "--env must be of the form NAME=VALUE, not 'A'."),
+        ("--env =1", "must be of the form NAME=VALUE, not '=1'."),
+        (
+            "--local-device-ids a",
+            "must be 0,1 (every rank) or 0/1 (a list for each rank), not 'a'.",
+        ),
         ("--timeout soon", "--timeout must be seconds, or a time such as 15m or 2h, not 'soon'."),
         ("--name 'exp", "No closing quotation"),
         ("--zzz", "there is no --zzz; %jaxcluster start --help all lists what it takes."),
@@ -312,13 +314,13 @@ def test_the_examples_of_a_start_can_be_typed(
         launcher_of(parsed.launcher or "local", taken_from(parsed), parsed.num_processes)
 
 
-@pytest.mark.parametrize("command", removed.COMMANDS)
+@pytest.mark.parametrize("command", REMOVED)
 def test_a_removed_command_says_what_takes_its_place(
     magics: JaxClusterMagics, command: str
 ) -> None:
     with pytest.raises(UsageError, match=f"%jaxcluster {command} was removed") as caught:
         magics.commands.run(f"{command} x")
-    assert removed.COMMANDS[command] in str(caught.value)
+    assert REMOVED[command] in str(caught.value)
 
 
 def test_the_help_of_each_magic_is_its_docstring(magics: JaxClusterMagics) -> None:

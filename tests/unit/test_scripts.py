@@ -54,15 +54,8 @@ def test_options_end_where_the_script_begins(line: str, own: str, rest: str) -> 
 
 def test_every_option_of_start_stands_before_a_script() -> None:
     """But for --detach, which is refused: a run has an end."""
-    start = {
-        o for a in arguments.start_parser("jaxcluster start")._actions for o in a.option_strings
-    }
-    run = {o for a in arguments.run_parser()._actions for o in a.option_strings}
-    assert run - start == {
-        "--all",
-        "--logs",
-    }
-    assert start < run
+    start = {*arguments.start_parser("jaxcluster start").flags}
+    assert {*arguments.run_parser().flags} == start | {"--all", "--logs"}
     assert "--detach" not in arguments.run_parser().format_help()
 
 

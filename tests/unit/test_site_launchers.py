@@ -16,7 +16,7 @@ from jaxcluster.doctor import check_launchers
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.base import AgentOptions, describe
 from jaxcluster.launchers.factory import launcher_of
-from jaxcluster.options import form, known, written
+from jaxcluster.options import form, known
 from jaxcluster.options.known import GROUP
 
 OURS = ["ssh", "slurm", "mpi", "tpu", "kubernetes", "ipp"]
@@ -91,7 +91,7 @@ def test_all_that_is_made_of_options_knows_a_site_s(rack: Site) -> None:
     assert "ipp:NAME, rack." in rack.refused("--launcher shh")
     spec = make_spec(launcher="rack", rack="b", machines=2)
     assert (spec.launcher, spec.options) == ("rack", {"rack": "b", "machines": "2"})
-    assert written.line({"launcher": spec.launcher, **spec.options}) == (
+    assert known.known().line({"launcher": spec.launcher, **spec.options}) == (
         "--launcher rack --rack b --machines 2"
     )
     assert "rack" not in form.text()  # the page is built before there is one

@@ -9,7 +9,6 @@ import pytest
 
 from jaxcluster.arguments import start_options, start_parser
 from jaxcluster.cluster import dry_run, make_spec
-from jaxcluster.options import written
 from jaxcluster.options.known import known
 from jaxcluster.plan.repeated_start import differences
 
@@ -22,12 +21,12 @@ def started(line: str) -> dict[str, Any]:
 @pytest.mark.parametrize("option", known().options, ids=lambda option: option.flag)
 def test_a_line_is_read_back_as_the_same(option: Any) -> None:
     given = started(option.example)
-    assert started(written.line(given)) == given
+    assert started(known().line(given)) == given
 
 
 def test_words_are_quoted_where_that_is_needed() -> None:
     given = {"env": {"FLAGS": "--a --b='c'"}, "salloc": ["--mail-type=END", "a b"], "new_job": True}
-    line = written.line({"launcher": "slurm", **given})
+    line = known().line({"launcher": "slurm", **given})
     assert "--salloc=--mail-type=END --salloc 'a b'" in line
     assert started(line) == {"launcher": "slurm", **given}
 
@@ -60,8 +59,8 @@ def test_a_secret_in_a_launchers_arguments_is_not_shown(tmp_path: Path, args: st
     for shown in (dry_run(spec), "\n".join(differences(make_spec(2, **here), spec))):  # type: ignore[arg-type]
         assert "hush" not in shown
         assert "=..." in shown
-    assert "hush" in written.line(spec.options)  # what is run
+    assert "hush" in known().line(spec.options)  # what is run
 
 
 def test_nothing_can_hide_the_line_that_is_shown() -> None:
-    assert written.line({"name": "\r\x1b[2K\u202e"}, hide=True) == "--name '\\r\\x1b[2K\\u202e'"
+    assert known().line({"name": "\r\x1b[2K\u202e"}, hide=True) == "--name '\\r\\x1b[2K\\u202e'"
