@@ -10,7 +10,6 @@ import contextlib
 import ipaddress
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -22,12 +21,10 @@ from jaxcluster.agent import requests
 from jaxcluster.agent.report import HostFacts, host_report, installed_version
 from jaxcluster.allocation import allocation
 from jaxcluster.allocation.fleet import Host
-from jaxcluster.errors import JaxClusterError, LaunchError, UsageError
-from jaxcluster.options.known import known
+from jaxcluster.errors import LaunchError
 from jaxcluster.plan.spec import INSTALL
 from jaxcluster.plan.versions import NEWEST_TRIED_JAX, OLDEST_JAX, TRIED_JAX, release
 from jaxcluster.ranks import name_ranks
-from jaxcluster.records import registry
 from jaxcluster.supervision.starting import findable
 from jaxcluster.text import format_table, plural
 from jaxcluster.wire import ClusterSpec
@@ -40,6 +37,7 @@ OLDEST = {
     "python": "3.11", "jax": OLDEST_JAX, "jaxlib": OLDEST_JAX, "numpy": "2", "ipyparallel": "9",
     "ipykernel": "6.29",
 }  # fmt: skip
+LAB_FIX = "pip install --force-reinstall --no-deps jaxcluster"
 NEWEST_TRIED = {"python": "3.14", "jax": NEWEST_TRIED_JAX}
 
 R = TypeVar("R")
@@ -63,15 +61,11 @@ class Row:
 
 def run_checks(environ: Mapping[str, str] = os.environ) -> list[Row]:
     """All checks of this machine, as it is for a cluster with this environment."""
-    lab = installed_version("jupyterlab")
     return [
         *judge([host_report(environ)]),
-        check_private_names(ask_private_names(environ)),
-        check_loopback(),
+        check_private_names(environ),
         check_proxies(environ),
-        check_folder(),
-        check_launchers(known().broken),
-        check_lab_extension(lab, _lab_extension(), installed_version("jaxcluster")),
+        check_lab_extension(),
     ]
 
 
@@ -100,13 +94,15 @@ def judge(facts: Sequence[HostFacts | None]) -> list[Row]:
         return Row(name, cells, None if poor else True, fix)
 
     names = dict.fromkeys(name for said in known for name in said.versions)
-    versions = [[said.versions.get(name, "") if said else None for said in facts] for name in names]
     idle = [said.gpu_platform for said in known if said.gpus and not said.gpu_plugin]
     plugin = INSTALL.get(idle[0], INSTALL["cuda"]) if idle else ""
     small = any((said.free_nbytes or LITTLE_NBYTES) < LITTLE_NBYTES for said in known)
     tight = any((said.shm_free_nbytes or 0) < LITTLE_SHM_NBYTES for said in known)
     return [
-        *(judge_versions(name, each) for name, each in zip(names, versions, strict=True)),
+        *(
+            judge_versions(name, [said and said.versions.get(name, "") for said in facts])
+            for name in names
+        ),
         row("address", lambda said: said.address),
         row("devices", _devices, bool(idle), f"the GPUs need JAX's plugin: {plugin}"),
         row("free memory", lambda said: _size(said.free_nbytes), small,
@@ -119,20 +115,20 @@ def judge(facts: Sequence[HostFacts | None]) -> list[Row]:
 def judge_versions(name: str, versions: Sequence[str | None]) -> Row:
     """Whether a package has the same version on all hosts, and one that clusters work with."""
     title = "Python" if name == "python" else name
-    row = Row(title, tuple("" if v is None else v or "none" for v in versions))
+    cells = tuple("" if v is None else v or "none" for v in versions)
     found = [v for v in versions if v is not None]
     oldest, newest = OLDEST.get(name, ""), NEWEST_TRIED.get(name, "")
     if any(release(v) < release(oldest) for v in found):
         what = "a newer Python" if name == "python" else f'pip install -U "{name}>={oldest}"'
-        return Row(title, row.cells, False, f"{title} {oldest} or newer is needed: {what}")
+        return Row(title, cells, False, f"{title} {oldest} or newer is needed: {what}")
     # Python's patch level may differ.
     if len({v.rpartition(".")[0] if name == "python" else v for v in found}) > 1:
         fix = "install the same on all hosts, or name another Python there: --python PATH"
-        return Row(title, row.cells, False, fix)
+        return Row(title, cells, False, fix)
     if newest and any(release(v)[:2] > release(newest) for v in found):
         tried = TRIED_JAX if name == "jax" else f"use Python {newest}"
-        return Row(title, row.cells, None, f"{newest} is the newest tried; if it fails: {tried}")
-    return row
+        return Row(title, cells, None, f"{newest} is the newest tried; if it fails: {tried}")
+    return Row(title, cells)
 
 
 def _devices(said: HostFacts) -> str:
@@ -148,46 +144,23 @@ def _size(nbytes: int | None) -> str:
 # --------------------------------------------------------------------------- this machine
 
 
-def ask_private_names(environ: Mapping[str, str]) -> Mapping[str, str] | str:
-    """Which of jax's private names a new process does not find; or why it can't import jax."""
+def check_private_names(environ: Mapping[str, str]) -> Row:
+    """Whether a new process can import jax, and finds the private names that jaxcluster uses."""
+    name, fix = "jax's private names", f"use a jax that was tried: {TRIED_JAX}"
     argv = [sys.executable, "-P", "-m", "jaxcluster.engine.private.self_test"]
-    env = findable(environ, os.getcwd())
+    ask = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 60.0}
     try:
-        done = subprocess.run(
-            argv, check=False, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=60.0,
-        )  # fmt: skip
+        done = subprocess.run(argv, check=False, env=findable(environ, os.getcwd()), **ask)  # type: ignore[call-overload]
         missing: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
-        return missing
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{type(error).__name__}: {error}"
+        return Row(name, (f"{type(error).__name__}: {error}",), False, fix)
     except (IndexError, ValueError):
-        return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-
-
-def check_private_names(missing: Mapping[str, str] | str) -> Row:
-    """Whether jax can be imported, and has its private names where jaxcluster expects them."""
-    name = "jax's private names"
-    if isinstance(missing, str):
-        fix = f"jax can't be imported; {TRIED_JAX} installs a jax and a jaxlib that fit"
-        return Row(name, (missing,), False, fix)
+        why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        return Row(name, (f"jax can't be imported: {why}",), False, fix)
     if not missing:
         return Row(name, ("are where they are expected",))
     lost = "; ".join(f"{what} ({cost})" for what, cost in missing.items())
-    return Row(
-        name, (f"moved in this jax: {lost}",), None, f"use a jax that was tried: {TRIED_JAX}"
-    )
-
-
-def check_loopback() -> Row:
-    """Whether ranks can meet on 127.0.0.1. A port can be bound even if the interface is down."""
-    try:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            socket.create_connection(listener.getsockname(), timeout=5).close()
-    except OSError as error:
-        fix = "bring the loopback interface up (ip link set lo up), or allow local sockets"
-        return Row("loopback", (f"127.0.0.1 can't be reached: {error}",), False, fix)
-    return Row("loopback", ("127.0.0.1 can be reached",))
+    return Row(name, (f"moved in this jax: {lost}",), None, fix)
 
 
 def check_proxies(environ: Mapping[str, str]) -> Row:
@@ -212,46 +185,23 @@ def _covers_loopback(entry: str) -> bool:
     return False
 
 
-def check_folder() -> Row:
-    """Whether connection files, which hold keys, can be written where only this user reads them."""
-    try:
-        return Row("folder", (f"{registry.runtime_root()} is writable and private",))
-    except JaxClusterError as error:
-        return Row("folder", (error.message,), False, error.hint)
-
-
-def check_launchers(broken: Mapping[str, UsageError]) -> Row:
-    """Whether all launchers that packages of this Python add can be used."""
-    if broken:
-        told = " ".join(error.message for error in broken.values())
-        return Row("launchers", (told,), None, next(iter(broken.values())).hint)
-    return Row("launchers", (", ".join(known().launchers),))
-
-
-def check_lab_extension(lab: str | None, found: str | None, version: str | None) -> Row:
+def check_lab_extension() -> Row:
     """Whether JupyterLab has this version's extension; a build without Node leaves it out."""
-    name, fix = "Lab extension", "pip install --force-reinstall --no-deps jaxcluster"
-    if lab is None:
-        return Row(name, ("not needed: JupyterLab is not installed here",))
-    if release(lab) < (4, 2):
-        return Row(name, (f"JupyterLab {lab} has none",), None, 'pip install "jupyterlab>=4.2"')
-    if found is None:
-        told = "is not installed: JupyterLab has no sidebar, badges and buttons"
-        return Row(name, (told,), None, f"{fix}   (from a checkout: with Node 20)")
-    if version is not None and release(found) != release(version):
-        return Row(name, (f"is {found}, and jaxcluster is {version}",), None, f"{fix}=={version}")
-    return Row(name, (found,))
-
-
-def _lab_extension() -> str | None:
-    """The version of the Lab extension that a JupyterLab of this environment finds."""
     from jupyter_core.paths import jupyter_path
 
+    name, own = "Lab extension", installed_version("jaxcluster")
+    if installed_version("jupyterlab") is None:
+        return Row(name, ("not needed: JupyterLab is not installed here",))
     for folder in jupyter_path("labextensions"):
-        package = Path(folder, "jaxcluster-labextension", "package.json")
         with contextlib.suppress(OSError, ValueError, KeyError):
-            return str(json.loads(package.read_text())["version"])
-    return None
+            package = Path(folder, "jaxcluster-labextension", "package.json")
+            found = str(json.loads(package.read_text())["version"])
+            if own is None or release(found) == release(own):
+                return Row(name, (found,))
+            told = f"is {found}, and jaxcluster is {own}"
+            return Row(name, (told,), None, f"{LAB_FIX}=={own}")
+    told = "is not installed: JupyterLab has no sidebar, badges and buttons"
+    return Row(name, (told,), None, f"{LAB_FIX}   (from a checkout: with Node 20)")
 
 
 # --------------------------------------------------------------------------- hosts
@@ -299,13 +249,9 @@ def judge_ways(
     cells, cut = [], []
     for host in hosts:
         whys = found.get(host)
-        pairs = zip(targets, whys or (), strict=whys is not None)
-        deaf = {name: why for name, why in pairs if why and name != host}
+        deaf = {n: why for n, why in zip(targets, whys or (), strict=False) if why and n != host}
         cut += [f"{host} to {name}" for name in deaf]
         all_of = "" if whys is None else "all others" if len(targets) > 1 else "no other"
         cells.append(", ".join(f"not {name} ({why})" for name, why in deaf.items()) or all_of)
-    fix = (
-        f"allow TCP on all ports between the hosts ({', '.join(cut)}): JAX's coordinator and the "
-        "ranks' collectives need it"
-    )
+    fix = f"allow TCP on all ports between the hosts ({', '.join(cut)}), as JAX needs it"
     return Row("reaches", tuple(cells), not cut, fix)

@@ -145,7 +145,7 @@ def test_logs_of_one_rank_and_of_all(notebook: Notebook) -> None:
 
 def test_doctor_checks_and_says_what_to_mend(notebook: Notebook) -> None:
     text = notebook.ok("%jaxcluster doctor").stdout
-    private, rest = "jax's private names", ("ipyparallel", "loopback", "proxies", "devices")
+    private, rest = "jax's private names", ("ipyparallel", "proxies", "devices")
     for word in ("Python", "jax", private, *rest):
         assert re.search(rf"^[✓!✗] {word}", text, re.MULTILINE), text
 
