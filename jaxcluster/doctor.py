@@ -100,7 +100,7 @@ def judge(facts: Sequence[HostFacts | None]) -> list[Row]:
     tight = any((said.shm_free_nbytes or 0) < LITTLE_SHM_NBYTES for said in known)
     return [
         *(
-            judge_versions(name, [said and said.versions.get(name, "") for said in facts])
+            judge_versions(name, [said.versions.get(name, "") if said else None for said in facts])
             for name in names
         ),
         row("address", lambda said: said.address),

@@ -7,8 +7,6 @@ under ``jaxcluster run``, ``srun`` and ``mpiexec``, and on TPU hosts.
 from __future__ import annotations
 
 import ast
-import cmath
-import inspect
 import os
 import re
 import shlex
@@ -16,18 +14,20 @@ import textwrap
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from inspect import CO_COROUTINE
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from IPython.core.inputtransformer2 import TransformerManager
 
 from jaxcluster import arguments, cluster
 from jaxcluster.errors import UsageError
 from jaxcluster.ranks import parse_ranks
-from jaxcluster.text import is_secret, plural
+from jaxcluster.text import plural
 
 EXAMPLE = "%jaxcluster export train.py"
-SHORT = 200  # characters of a pushed value that is written out
+AWAITS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+QUIET = ("print", "display", "subprocess.run", "os.chdir", "globals().update")  # calls
 TIMERS = ("time", "capture", "prun")  # magics above a cell whose body is Python
 
 # As IPython's transformer writes a magic, or a line for the shell.
@@ -43,10 +43,6 @@ HEAD = '''"""The %%spmd cells of {notebook}, in the order in which they ran: by 
     python {path}                # on every host of a TPU slice
 {missing}"""
 {futures}
-import ast
-import asyncio
-import atexit
-import inspect
 import os
 import runpy
 import subprocess
@@ -73,23 +69,6 @@ def _nb_show(value):
     if value is not None and jax.process_index() == 0:
         print(repr(value), flush=True)
 '''
-CELL = '''
-_nb_loop = asyncio.new_event_loop()
-atexit.register(_nb_loop.close)
-
-
-def _nb_cell(source):
-    """Run a cell that awaits, on one event loop for all of them. Its lines are this file's."""
-    above = "\\n" * (sys._getframe(1).f_lineno - 1)
-    code = compile(above + source, __file__, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-
-    async def run():
-        waiting = eval(code, globals())
-        if inspect.isawaitable(waiting):
-            await waiting
-
-    _nb_loop.run_until_complete(run())
-'''
 # XLA takes each machine's CPU devices for a slice, and has no option for that (jax 0.10.2, 0.12).
 ONE_SLICE = """    if jax.default_backend() == "cpu":  # else jax.make_mesh refuses several hosts
         for name in ("slice_index", "partition_index"):
@@ -109,9 +88,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Push:
-    """Names that came from the notebook, each as ``describe`` has it."""
+    """Names that came from the notebook, each with what it was."""
 
-    names: dict[str, tuple[str | None, str]]
+    names: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -199,12 +178,11 @@ def script(
     parts: list[str] = []
     for step in steps:
         if isinstance(step, Push):
-            lines = ["# %% pushed"]
-            for name, (python, told) in step.names.items():
-                missing += [told] if python is None else []
-                value = f"{name} = {python}  #" if python else f"# {name} = ... : {told},"
-                lines.append(f"{value} pushed from the notebook")
-            parts.append("\n".join(lines))
+            missing += [told for told in step.names.values() if told not in missing]
+            lines = [
+                f"# {n} = ... : {told}, pushed from the notebook" for n, told in step.names.items()
+            ]
+            parts.append("\n".join(["# %% pushed", *lines]))
         else:
             title = f"# %% [{step.number}] {step.options.strip()}".rstrip()
             parts.append(f"{title}\n{_python(step, world, comments)}".rstrip("\n"))
@@ -214,21 +192,24 @@ def script(
     command = f"jaxcluster run{f' -n {ranks}' if world.ranks else ''} "
     command += f"--devices-per-process {devices} {path}" if devices > 1 else path
     config = f'    jax.config.update("jax_num_cpu_devices", {devices})\n'
-    pushed = [f"    {told}" for told in missing]
+    top = [
+        "",
+        "Pushed from the notebook. Set below before use:",
+        *(f"    {m}" for m in missing),
+        "",
+    ]
     head = HEAD.format(
         notebook=notebook.replace("\\", "/").replace('"', "'"),
         command=command,
         n=ranks,
         path=path,
-        missing="\n".join(["", "Pushed from the notebook. Set below before use:", *pushed, ""])
-        if missing
-        else "",
+        missing="\n".join(top) if missing else "",
         futures="\n".join(["", *futures, ""]),
         devices=config if devices > 1 else "",
         slice=ONE_SLICE if devices and "make_mesh" in text else "",
         display="from IPython.display import display\n" if "display(" in text else "",
     )
-    head += SHOW * ("_nb_show(" in text) + CELL * ("_nb_cell(" in text)
+    head += SHOW * ("_nb_show(" in text)
     text = f"{head}\n\n" + _FUTURE.sub(r"# \g<0>", text) + "\n"
     try:
         compile(text, path, "exec", dont_inherit=True)
@@ -246,67 +227,52 @@ def script(
     return text, [*notes, f"Run it: {command}"]
 
 
-def describe(name: str, value: object) -> tuple[str | None, str]:
-    """A pushed value as Python, if it is short, plain, and no secret by its name; and in words."""
+def describe(name: str, value: object) -> str:
+    """A pushed name, with its value's type and shape."""
     shape = getattr(value, "shape", None)
-    told = f"{name} ({type(value).__name__}"
-    told += f" of shape {shape}" if isinstance(shape, tuple) else ""
-    text = repr(value) if _is_plain(value) else ""
-    names = re.findall(r"\w+", f"{name} {text}")
-    is_hidden = {"'", '"'} & {*text} and any(map(is_secret, names))
-    if is_hidden or not 0 < len(text) <= SHORT:
-        return None, f"{told}{', looks like a secret' if is_hidden else ''})"
-    return text, f"{told})"
-
-
-def _is_plain(value: Any, depth: int = 0) -> bool:
-    """Whether its text is Python, and short. No text is made of what is long, or another type."""
-    if type(value) in (list, tuple, set, dict):
-        inside = [*value, *value.values()] if type(value) is dict else value
-        is_short = len(value) < SHORT / 4 and depth < 4
-        return is_short and all(_is_plain(one, depth + 1) for one in inside)
-    if type(value) in (str, bytes):
-        return len(value) < SHORT
-    if type(value) in (float, complex):
-        return cmath.isfinite(value)
-    return value is None or type(value) is bool or (type(value) is int and abs(value) < 10**SHORT)
+    told = f" of shape {shape}" if isinstance(shape, tuple) else ""
+    return f"{name} ({type(value).__name__}{told})"
 
 
 def _python(cell: Cell, world: World, comments: list[str]) -> str:
     """A cell as Python; what becomes a comment is added to ``comments``."""
-    options = arguments.spmd_parser().read(cell.options)
+    ranks = arguments.spmd_parser().read(cell.options).ranks
     body, above = cell.body.lstrip("\n"), ""
     while body.startswith("%%"):
         line, _, rest = body.partition("\n")
         comments.append(line)
         if line[2:].split()[0] not in TIMERS:
-            return above + textwrap.indent(body.rstrip("\n"), "# ", lambda line: True)
+            return above + _commented(body)
         above, body = f"{above}# {line}\n", rest.lstrip("\n")
     try:
         lines = TransformerManager().transform_cell(body).splitlines()
         text = "\n".join(_line(line, comments) for line in lines)
-        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-        tree = compile(text, "<cell>", "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
-        some = options.ranks is not None
-        text = _shown(text, tree, "print(repr({}), flush=True)" if some else "_nb_show({})")
-        code = compile(text, "<cell>", "exec", flags, dont_inherit=True)
+        tree = compile(text, "<cell>", "exec", AWAITS | ast.PyCF_ONLY_AST, dont_inherit=True)
+        if compile(text, "<cell>", "exec", AWAITS, dont_inherit=True).co_flags & CO_COROUTINE:
+            comments.append(f"cell [{cell.number}], which awaits")
+            return above + _commented(body)
+        text = _shown(
+            text, tree, "_nb_show({})" if ranks is None else "print(repr({}), flush=True)"
+        )
+        texts = (n for n in ast.walk(tree) if isinstance(n, ast.Constant | ast.JoinedStr))
+        if ranks is not None and any(one.lineno != one.end_lineno for one in texts):
+            text = ast.unparse(ast.parse(text))  # texts of several lines can't be indented
+        compile(text, "<cell>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         said, at = getattr(error, "msg", error), getattr(error, "lineno", None)
         raise UsageError(
             f"Cell [{cell.number}] is not Python: {said}{f' (line {at})' if at else ''}.",
             "Fix it in the notebook, and run it again.",
         ) from None
-    texts = (n for n in ast.walk(tree) if isinstance(n, ast.Constant | ast.JoinedStr))
-    cut = some and any(one.lineno != one.end_lineno for one in texts)  # not to be indented
-    if cut or code.co_flags & inspect.CO_COROUTINE:
-        quoted = text.replace("\\", "\\\\").replace("'''", "\\'\\'\\'")
-        text = f"_nb_cell('''\n{quoted}\n''')"
-    if some:
-        ranks = tuple(parse_ranks(options.ranks, world.ranks or 1 << 20))
-        inside = textwrap.indent(text, "    ") if not text.startswith("_nb_cell") else f"    {text}"
+    if ranks is not None:
+        own = tuple(parse_ranks(ranks, world.ranks or 1 << 20))
         nothing = "" if tree.body else "\n    pass"
-        text = f"if jax.process_index() in {ranks}:\n{inside}{nothing}"
+        text = f"if jax.process_index() in {own}:\n{textwrap.indent(text, '    ')}{nothing}"
     return above + text
+
+
+def _commented(body: str) -> str:
+    return textwrap.indent(body.rstrip("\n"), "# ", lambda line: True)
 
 
 def _line(line: str, comments: list[str]) -> str:
@@ -361,17 +327,14 @@ def _shown(text: str, tree: ast.Module, show: str) -> str:
     if not isinstance(last, ast.Expr):
         return text
     call = getattr(last.value, "func", None)
-    name = getattr(call, "id", "") or ast.unparse(call or last.value)
-    lines = [line.encode() for line in text.split("\n")]
-    first, end = lines[last.lineno - 1], lines[(last.end_lineno or 1) - 1]
-    before, after = first[: last.col_offset], end[last.end_col_offset :]
-    if name in ("print", "display", "subprocess.run", "os.chdir") or name == "globals().update":
+    if ast.unparse(call or last.value) in QUIET:
         return text
+    lines = [line.encode() for line in text.split("\n")]
+    first, end = last.lineno - 1, (last.end_lineno or 1) - 1
+    after = lines[end][last.end_col_offset :]
     if after.lstrip().startswith(b";"):
         return text
     value = ast.get_source_segment(text, last) or ""
     made = show.format(f"({value})" if isinstance(last.value, ast.Tuple) else value)
-    head = "\n".join(text.split("\n")[: last.lineno - 1])
-    tail = "\n".join(text.split("\n")[last.end_lineno or 1 :])
-    middle = f"{before.decode()}{made}{after.decode()}"
-    return "\n".join([*([head] if last.lineno > 1 else []), middle, *([tail] if tail else [])])
+    lines[first : end + 1] = [lines[first][: last.col_offset] + made.encode() + after]
+    return b"\n".join(lines).decode()
