@@ -33,28 +33,28 @@ def is_spmd(code: str, auto: bool) -> bool:
 class Completion:
     """Hooks a shell's completer and, in a notebook, its kernel's inspection."""
 
-    def __init__(self, shell: Any, auto: Callable[[], bool]) -> None:
-        self.shell = shell
+    def __init__(self, auto: Callable[[], bool]) -> None:
         self.auto = auto
-        self._matcher: Any = None
         self._do_inspect: Any = None
 
-    def install(self) -> None:
+    def install(self, shell: Any) -> Callable[[], None]:
+        """Returns what takes it back."""
+
         @context_matcher()  # type: ignore[untyped-decorator]
         def jaxcluster_matcher(context: Any) -> Any:
             return self.complete(context)
 
-        self._matcher = jaxcluster_matcher
-        self.shell.Completer.custom_matchers.insert(0, jaxcluster_matcher)
-        kernel = getattr(self.shell, "kernel", None)
+        matchers, kernel = shell.Completer.custom_matchers, getattr(shell, "kernel", None)
+        matchers.insert(0, jaxcluster_matcher)
         if kernel is not None:
-            self._do_inspect = kernel.do_inspect
-            kernel.do_inspect = self._inspect
+            self._do_inspect, kernel.do_inspect = kernel.do_inspect, self._inspect
 
-    def uninstall(self) -> None:
-        self.shell.Completer.custom_matchers.remove(self._matcher)
-        if self._do_inspect is not None:
-            self.shell.kernel.do_inspect = self._do_inspect
+        def uninstall() -> None:
+            matchers.remove(jaxcluster_matcher)
+            if kernel is not None:
+                kernel.do_inspect = self._do_inspect
+
+        return uninstall
 
     def complete(self, context: Any) -> Any:
         """IPython's matcher protocol: what rank 0 offers, instead of the notebook's names."""

@@ -63,38 +63,31 @@ def _told(group: Group) -> str:
     return f"{wire.shorten(f'{error.ename}: {message}'.rstrip(': '), MESSAGE_CHARS)}{place}"
 
 
-class DebugMagic:
-    """IPython's ``%debug``: after a cell that has failed on the ranks it looks at them.
+def take_debug(shell: Any, on_ranks: Callable[[], None]) -> Callable[[], None]:
+    """Have IPython's ``%debug`` look at the ranks after a cell that has failed there.
 
     In the notebook's own frames there is nothing of the user's to see then.
 
     Args:
       on_ranks: looks at the ranks' errors.
+
+    Returns:
+      what undoes that.
     """
+    magics: Mapping[str, dict[str, Any]] = shell.magics_manager.magics
+    own = {kind: magics[kind]["debug"] for kind in ("line", "cell")}
 
-    def __init__(self, shell: Any, on_ranks: Callable[[], None]) -> None:
-        self._shell = shell
-        self._on_ranks = on_ranks
-        self._own: dict[str, Any] = {}
-
-    def install(self) -> None:
-        """Take the place of IPython's."""
-        magics: Mapping[str, dict[str, Any]] = self._shell.magics_manager.magics
-        self._own = {kind: magics[kind]["debug"] for kind in ("line", "cell")}
-        self._shell.register_magic_function(self._debug, "line_cell", "debug")
-
-    def uninstall(self) -> None:
-        for kind, magic in self._own.items():
-            self._shell.magics_manager.magics[kind]["debug"] = magic
-        self._own = {}
-
-    def _debug(self, line: str, cell: str | None = None) -> Any:
+    def debug(line: str, cell: str | None = None) -> Any:
         """IPython's %debug; after an %%spmd cell that has failed, ``%jaxcluster debug``."""
         last = getattr(sys, "last_value", None)
-        if (
-            not line.strip()
-            and cell is None
-            and isinstance(last, JaxClusterError | CellInterrupted)
-        ):
-            return self._on_ranks()
-        return self._own["line"](line) if cell is None else self._own["cell"](line, cell)
+        is_ours = isinstance(last, JaxClusterError | CellInterrupted)
+        if is_ours and not line.strip() and cell is None:
+            return on_ranks()
+        return own["line"](line) if cell is None else own["cell"](line, cell)
+
+    def undo() -> None:
+        for kind, magic in own.items():
+            magics[kind]["debug"] = magic
+
+    shell.register_magic_function(debug, "line_cell", "debug")
+    return undo

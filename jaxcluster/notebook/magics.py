@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from jaxcluster.notebook import debugging, export
 from jaxcluster.notebook.cells import Cells
 from jaxcluster.notebook.commands import Commands, say_usage
 from jaxcluster.notebook.completion import Completion
-from jaxcluster.notebook.name_hints import Elsewhere
+from jaxcluster.notebook.name_hints import tell_where_names_are
 from jaxcluster.notebook.page import Page
 from jaxcluster.options.commands import list_commands
 from jaxcluster.panel import Panel
@@ -161,28 +162,39 @@ JaxClusterMagics.pull.__doc__ = arguments.Parser("%pull").format_help()
 JaxClusterMagics.shards.__doc__ = arguments.Parser("%shards").format_help()
 
 
-_Parts = tuple[JaxClusterMagics, Completion, Elsewhere, debugging.DebugMagic, Panel | None]
-_loaded: dict[int, _Parts] = {}
+_loaded: dict[int, contextlib.ExitStack] = {}  # what takes it all back, by shell
 
 
 def load(ipython: Any) -> None:
     """Register the magics, auto mode, completion and the panel; a second time does nothing."""
     if id(ipython) in _loaded:
         return
+    undo = _loaded[id(ipython)] = contextlib.ExitStack()
     magics = JaxClusterMagics(ipython)
-    ipython.register_magics(magics)
-    # First of all transformers: it must see the cell as it was typed.
-    ipython.input_transformers_cleanup[:0] = [magics.auto.transform, rewrite.ask_for_help]
-    completion = Completion(ipython, lambda: magics.auto.on)
-    completion.install()
-    elsewhere = Elsewhere(ipython)
-    elsewhere.install()
-    debug = debugging.DebugMagic(ipython, lambda: ipython.run_line_magic("jaxcluster", "debug"))
-    debug.install()
-    panel = magics.commands.panel = Panel(ipython, magics.auto) if magics.page.rich else None
-    if panel is not None:
+    if magics.page.rich:
+        panel = magics.commands.panel = Panel(ipython, magics.auto)
         panel.install()
-    _loaded[id(ipython)] = (magics, completion, elsewhere, debug, panel)
+        undo.callback(panel.uninstall)  # when it has told of the clusters' end
+    undo.callback(quit_warm)
+    undo.callback(cluster.stop_owned)
+    ipython.register_magics(magics)
+    undo.callback(_unregister, ipython, magics)
+    # First of all transformers: it must see the cell as it was typed.
+    cleanup, own = ipython.input_transformers_cleanup, [magics.auto.transform, rewrite.ask_for_help]
+    cleanup[:0] = own
+    for transform in own:
+        undo.callback(cleanup.remove, transform)
+    undo.callback(Completion(lambda: magics.auto.on).install(ipython))
+    undo.callback(tell_where_names_are(ipython))
+    undo.callback(
+        debugging.take_debug(ipython, lambda: ipython.run_line_magic("jaxcluster", "debug"))
+    )
+
+
+def _unregister(ipython: Any, magics: JaxClusterMagics) -> None:
+    for name in (name for names in magics.magics.values() for name in names):
+        for registered in ipython.magics_manager.magics.values():
+            registered.pop(name, None)
 
 
 def _is_reloading() -> bool:
@@ -196,21 +208,5 @@ def _is_reloading() -> bool:
 
 def unload(ipython: Any) -> None:
     """Stop this notebook's clusters, and leave nothing registered; ``%reload_ext`` keeps all."""
-    if _is_reloading():
-        return
-    if id(ipython) not in _loaded:
-        return
-    magics, completion, elsewhere, debug, panel = _loaded.pop(id(ipython))
-    elsewhere.uninstall()
-    debug.uninstall()
-    for transform in (magics.auto.transform, rewrite.ask_for_help):
-        ipython.input_transformers_cleanup.remove(transform)
-    completion.uninstall()
-    for names in magics.magics.values():
-        for name in list(names):
-            for registered in ipython.magics_manager.magics.values():
-                registered.pop(name, None)
-    cluster.stop_owned()
-    quit_warm()
-    if panel is not None:
-        panel.uninstall()  # when it has told of the clusters' end
+    if id(ipython) in _loaded and not _is_reloading():
+        _loaded.pop(id(ipython)).close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxcluster import cluster
@@ -14,51 +14,37 @@ from jaxcluster.ranks import name_ranks
 _UNDEFINED = re.compile(r"name '(\w+)' is not defined")
 
 
-class Elsewhere:
-    """Says in a notebook's NameError that the ranks have the name."""
+def tell_where_names_are(shell: Any) -> Callable[[], None]:
+    """Have the shell say in a NameError that the ranks have the name. Returns what undoes that."""
+    show = shell.showtraceback
 
-    def __init__(self, shell: Any) -> None:
-        self.shell = shell
-        self._show: Any = None
+    def showtraceback(exc_tuple: Any = None, *args: Any, **kwargs: Any) -> Any:
+        error = exc_tuple[1] if exc_tuple is not None else sys.exc_info()[1]
+        if isinstance(error, NameError) and not isinstance(error, UnboundLocalError):
+            _explain(error, shell.user_ns)
+        return show(exc_tuple, *args, **kwargs)
 
-    def install(self) -> None:
-        """Change what the shell shows of a NameError."""
-        self._show = show = self.shell.showtraceback
+    shell.showtraceback = showtraceback
+    return lambda: setattr(shell, "showtraceback", show)
 
-        def showtraceback(exc_tuple: Any = None, *args: Any, **kwargs: Any) -> Any:
-            error = exc_tuple[1] if exc_tuple is not None else sys.exc_info()[1]
-            if isinstance(error, NameError) and not isinstance(error, UnboundLocalError):
-                self._explain(error)
-            return show(exc_tuple, *args, **kwargs)
 
-        self.shell.showtraceback = showtraceback
-
-    def uninstall(self) -> None:
-        if self._show is not None:
-            self.shell.showtraceback = self._show
-            self._show = None
-
-    def _explain(self, error: NameError) -> None:
-        name = str(error.name or "")
-        is_users = name not in self.shell.user_ns and self._is_raised_by_user(error)
-        have = _ranks_with(name) if is_users else []
-        if 0 in have:  # whose value a pull brings
-            error.args = (
-                f"name {name!r} is not defined in the notebook. The ranks have it: %pull {name} "
-                "brings it here, %%spmd runs a cell there.",
-            )
-        elif have:
-            error.args = (
-                f"name {name!r} is not defined in the notebook. Only {name_ranks(have)} "
-                f"{'has' if len(have) == 1 else 'have'} it: %%spmd runs a cell there.",
-            )
-
-    def _is_raised_by_user(self, error: NameError) -> bool:
-        """Whether a cell's own code looked for the name: a library has globals of its own."""
-        traceback = error.__traceback__
-        while traceback is not None and traceback.tb_next is not None:
-            traceback = traceback.tb_next
-        return traceback is not None and traceback.tb_frame.f_globals is self.shell.user_ns
+def _explain(error: NameError, namespace: Mapping[str, Any]) -> None:
+    name, raised = str(error.name or ""), error.__traceback__
+    while raised is not None and raised.tb_next is not None:
+        raised = raised.tb_next
+    # A cell's own code looked for the name: a library has globals of its own.
+    is_users = raised is not None and raised.tb_frame.f_globals is namespace
+    have = _ranks_with(name) if is_users and name not in namespace else []
+    if 0 in have:  # whose value a pull brings
+        error.args = (
+            f"name {name!r} is not defined in the notebook. The ranks have it: %pull {name} "
+            "brings it here, %%spmd runs a cell there.",
+        )
+    elif have:
+        error.args = (
+            f"name {name!r} is not defined in the notebook. Only {name_ranks(have)} "
+            f"{'has' if len(have) == 1 else 'have'} it: %%spmd runs a cell there.",
+        )
 
 
 def _ranks_with(name: str) -> list[int]:

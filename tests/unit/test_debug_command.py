@@ -11,7 +11,7 @@ import pytest
 from jaxcluster import wire
 from jaxcluster.errors import CellFailed, UsageError
 from jaxcluster.model.outputs import CellRecord
-from jaxcluster.notebook.debugging import DebugMagic, choose
+from jaxcluster.notebook.debugging import choose, take_debug
 
 
 def failed(errors: dict[int, str], interrupted: tuple[int, ...] = ()) -> CellRecord:
@@ -75,8 +75,7 @@ def test_ipythons_debug_leads_to_the_ranks_only_after_a_cell_that_failed_there(
 
     manager = types.SimpleNamespace(magics=magics)
     shell = types.SimpleNamespace(magics_manager=manager, register_magic_function=register)
-    magic = DebugMagic(shell, lambda: said.append("ranks"))
-    magic.install()
+    undo = take_debug(shell, lambda: said.append("ranks"))
     monkeypatch.setattr(sys, "last_value", ValueError("here"), raising=False)
     magics["line"]["debug"]("")
     monkeypatch.setattr(sys, "last_value", CellFailed("there"), raising=False)
@@ -84,5 +83,5 @@ def test_ipythons_debug_leads_to_the_ranks_only_after_a_cell_that_failed_there(
     magics["line"]["debug"]("f(3)")
     magics["cell"]["debug"]("", "f(3)")
     assert said == [("own", ""), "ranks", ("own", "f(3)"), ("own", "", "f(3)")]
-    magic.uninstall()
+    undo()
     assert magics == before
