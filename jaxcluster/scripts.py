@@ -16,7 +16,6 @@ import tempfile
 import tokenize
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from importlib.machinery import PathFinder
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
@@ -93,8 +92,11 @@ def run(words: list[str]) -> int:
     if parsed.dry_run:
         print(cluster.dry_run(spec))
         return 0
-    if (status := _check_syntax(script, source)) is not None:
-        return status
+    try:
+        compile(source, script.path, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        say("".join(traceback.format_exception_only(error)).rstrip("\n"))
+        return 1
     outputs = Outputs(make_folder(logs, script), everything)
     with Signals() as signals:
         try:
@@ -129,7 +131,7 @@ def _run(
             execution_count=1,
             shown_ranks=range(started.num_processes),
             on_output=outputs.take,
-            on_notice=lambda told: outputs.say(tell_notice(told, script)),
+            on_notice=lambda told: outputs.say(for_script(told.rstrip("\n"), script)),
             prompt=Labelled(prompt, lambda output: None, outputs.clear) if prompt else None,
         )
         if isinstance(status, OnTerminal):
@@ -171,7 +173,7 @@ def _wait(cell: cluster.RunningCell) -> BaseException | None:
 
 
 def read_script(words: Sequence[str]) -> tuple[wire.Script, str]:
-    """The script in these words, and its source.
+    """The script in these words, and its source; a module's is found by the ranks.
 
     Raises:
       UsageError: there is none, or it can't be read.
@@ -182,7 +184,7 @@ def read_script(words: Sequence[str]) -> tuple[wire.Script, str]:
         module = words[1]
         if not all(part.isidentifier() for part in module.split(".")):
             raise UsageError(f"-m {module}: that is not the name of a module.", EXAMPLE)
-        return wire.Script(["-m", *words[2:]], "", os.getcwd(), module), module_source(module)
+        return wire.Script(["-m", *words[2:]], "", os.getcwd(), module), ""
     typed = words[0]
     if typed in ("-", "-c"):
         raise UsageError(f"jaxcluster run takes a file or a module, not {typed}.", EXAMPLE)
@@ -200,42 +202,6 @@ def read_script(words: Sequence[str]) -> tuple[wire.Script, str]:
         raise UsageError(f"{typed} is not Python: {error}.", EXAMPLE) from None
     folder = os.path.dirname(os.path.realpath(path))
     return wire.Script([typed, *words[1:]], path, folder), source
-
-
-def module_source(module: str) -> str:
-    """The source of what ``-m`` will run, to tell its lines by; "" where it is not found here.
-
-    Nothing is imported: a package may import jax.
-    """
-    places: list[str] | None = [os.getcwd(), *sys.path]
-    spec = None
-    name = ""
-    for part in [*module.split("."), "__main__"]:
-        name = f"{name}.{part}".lstrip(".")
-        if part == "__main__" and spec is not None and spec.submodule_search_locations is None:
-            break
-        with contextlib.suppress(Exception):  # a finder may do anything
-            spec = PathFinder.find_spec(name, places)
-        if spec is None:
-            return ""
-        places = list(spec.submodule_search_locations or [])
-    try:
-        with tokenize.open(spec.origin or "") as file:  # type: ignore[union-attr]
-            return file.read()
-    except (OSError, SyntaxError, UnicodeDecodeError):
-        return ""
-
-
-def _check_syntax(script: wire.Script, source: str) -> int | None:
-    """1 where a file is not valid Python, which is said; no cluster is started for that."""
-    if script.module:
-        return None
-    try:
-        compile(source, script.path, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        say("".join(traceback.format_exception_only(error)).rstrip("\n"))
-        return 1
-    return None
 
 
 def make_folder(named: str | None, script: wire.Script) -> Path:
@@ -357,24 +323,18 @@ class Outputs:
                 target.write(text)
                 target.flush()
                 self.status.writes(text)
-        except BrokenPipeError:
-            self.is_closed = True
-            _discard(target)
-            self.stop()
-        except OSError as error:  # a full disk: the files may lie on another one
+        except OSError as error:
             self._unshown.add(stream)
-            _discard(target)
-            name = "stderr" if stream == "stderr" else "stdout"
-            self.say(
-                f"jaxcluster: {name} can't be written to ({error.strerror}); the script goes on. "
-                f"All outputs: {self.folder}"
-            )
-
-
-def _discard(target: TextIO) -> None:
-    """Have what it still holds go nowhere: at the end it would fail again."""
-    with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), target.fileno())
+            with open(os.devnull, "wb") as nowhere:  # at the end it would fail again
+                os.dup2(nowhere.fileno(), target.fileno())
+            if isinstance(error, BrokenPipeError):
+                self.is_closed = True
+                self.stop()
+            else:  # a full disk: the files may lie on another one
+                self.say(
+                    f"jaxcluster: {stream} can't be written to ({error.strerror}); the script goes "
+                    f"on. All outputs: {self.folder}"
+                )
 
 
 def text_of(output: wire.RankOutput) -> tuple[str, str]:
@@ -420,14 +380,8 @@ def tell(error: BaseException, script: wire.Script) -> str:
     if isinstance(error, CellFailed) and error.traceback:
         shown = "\n".join(error.traceback)
         return "\n".join(filter(None, [shown, for_script(error.hint, script)]))
-    if isinstance(error, KeyboardInterrupt):
-        return for_script(str(error), script)
-    return for_script(f"{type(error).__name__}: {error}", script)
-
-
-def tell_notice(told: str, script: wire.Script) -> str:
-    """What is said while it runs, as text."""
-    return for_script(told.rstrip("\n"), script)
+    kind = "" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: "
+    return for_script(f"{kind}{error}", script)
 
 
 def for_script(told: str, script: wire.Script) -> str:

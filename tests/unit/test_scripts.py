@@ -134,20 +134,11 @@ def test_a_script_is_read_as_python_reads_it(
     assert source.endswith("name = 'é'\n")
 
 
-def test_the_source_of_a_module_is_found_without_an_import(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_is_left_to_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    package = tmp_path / "packed"
-    package.mkdir()
-    (package / "__init__.py").write_text("raise SystemError('it was imported')\n")
-    (package / "__main__.py").write_text("main = 1\n")
-    (package / "train.py").write_text("train = 1\n")
-    assert scripts.module_source("packed") == "main = 1\n"
-    assert scripts.module_source("packed.train") == "train = 1\n"
-    assert scripts.module_source("packed.nothing") == scripts.module_source("nothing.packed") == ""
-    script, _ = scripts.read_script(["-m", "packed", "a"])
+    script, source = scripts.read_script(["-m", "packed", "a"])
     assert (script.module, script.argv[1:], script.folder) == ("packed", ["a"], str(tmp_path))
+    assert source == ""
 
 
 # --------------------------------------------------------------------------- what comes of it
@@ -376,7 +367,7 @@ def test_what_the_script_said_itself_is_not_rewritten() -> None:
 
 
 def test_messages_name_the_script() -> None:
-    assert scripts.tell_notice("This cell waits.\n", SCRIPT) == "This script waits."
+    assert scripts.for_script("This cell waits.", SCRIPT) == "This script waits."
     told = "Rank 0 waited at cell [1] line 3. Cell [1] was stopped. The cell is ended. Cell [12]"
     assert scripts.for_script(told, SCRIPT) == (
         "Rank 0 waited at train.py line 3. train.py was stopped. The script is ended. Cell [12]"
