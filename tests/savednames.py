@@ -54,8 +54,9 @@ def load(
     """Load what the first of these ranks has saved, and bind it."""
     names = namespace() if into is None else into
     files = {rank: StateFile(folder / file_name(rank)) for rank in ranks}
-    found, base = loading.Values(), min(files)
-    loading.load(found, files, base, names, lambda: None, fitted or {}, only, is_part=is_part)
+    found = loading.load(
+        files, min(files), names, lambda: None, fitted or {}, only, is_part=is_part
+    )
     names |= found.names
     return names, found
 

@@ -16,6 +16,7 @@ from jaxcluster.engine.arrays import READY_POLL_S, bounds, devices_hash, host_va
 from jaxcluster.engine.private.arrays import exactly, with_type
 from jaxcluster.rank.state.file import Part, StateFile
 
+WHY_CHARS = 200
 READY_S = 3.0  # in which all arrays of a save have to be computed
 Index: TypeAlias = tuple[tuple[int, int], ...]
 Sources: TypeAlias = dict[Index, tuple[StateFile, int, Index]]  # a file, a section, its part
@@ -29,30 +30,36 @@ class CannotLoad(Exception):
     """A value can't be made again, and why."""
 
 
+class Gap:
+    """Stands for a value that could not be made."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+
+def why(error: Exception) -> str:
+    """What is told of an error, in a line."""
+    told = str(error) or type(error).__name__
+    return told if len(told) <= WHY_CHARS else f"{told[:WHY_CHARS]} ..."
+
+
 @dataclass(frozen=True)
 class SavedArray:
     """An array in a file.
 
     Attributes:
-      place: the name in whose section it was met first, and its number there. By it ranks find
-        the same array in each other's files.
-      on: equal where it lies on the same devices in the same way.
+      same: equal where another rank has other parts of it: the name in which it was met first, its
+        number there, what it is, and how it lies on which devices.
       shards: for each part of it the section that has it.
     """
 
-    place: tuple[str, int]
+    same: str
     shape: tuple[int, ...]
     dtype: str
-    on: str
     weak_type: bool
     committed: bool
     spans: bool
     shards: Mapping[Index, int]
-
-    @property
-    def same(self) -> tuple[Any, ...]:
-        """Equal where another rank has other parts of the same array."""
-        return self.place, self.shape, self.dtype, self.on
 
 
 class ArraysToSave:
@@ -86,17 +93,17 @@ class ArraysToSave:
         self._wait_ready(array)
         shards: dict[Index, int] = {}
         for shard in array.addressable_shards:
-            index = index_of(shard.index, array.shape)
-            if index not in shards:
+            if (index := index_of(shard.index, array.shape)) not in shards:
                 shards[index] = self._section(shard.data)
-        place = self.name, self._met[self.name]
-        on = f"{devices_hash(array)} {getattr(array.sharding, 'spec', '')}"
+        what = array.shape, str(array.dtype)
+        on = devices_hash(array), getattr(array.sharding, "spec", "")
+        same = repr((self.name, self._met[self.name], what, on))
         kind = bool(array.weak_type), bool(array.committed), not array.is_fully_addressable
-        self.described.append(SavedArray(place, array.shape, str(array.dtype), on, *kind, shards))
         self._met[self.name] += 1
         self._kept.append(array)
-        self._numbers[id(array)] = len(self.described) - 1
-        return len(self.described) - 1
+        self._numbers[id(array)] = len(self.described)
+        self.described.append(SavedArray(same, *what, *kind, shards))
+        return self._numbers[id(array)]
 
     def _wait_ready(self, array: Any) -> None:
         if array.is_deleted():
@@ -129,8 +136,11 @@ class ArraysToLoad:
     def __init__(self, files: Mapping[int, StateFile], base: int) -> None:
         self._saved: list[SavedArray] = files[base].about["arrays"]
         self._base = files[base]
-        self._others = [file for rank, file in files.items() if rank != base]
-        self._by_place: list[dict[tuple[str, int], SavedArray]] = []
+        self._others = {
+            file: {one.same: one.shards for one in file.about["arrays"]}
+            for rank, file in files.items()
+            if rank != base
+        }
         self._made: dict[int, Any] = {}
         self._pieces: dict[Any, Any] = {}
 
@@ -167,18 +177,16 @@ class ArraysToLoad:
         if key not in self._pieces:
             values = np.empty(shape_of(index), dtype) if len(sources) > 1 else None
             for meet, (file, section, held) in sources.items():
-                part = file.copy(section).view(dtype).reshape(shape_of(held))
+                part = file.copy(section).view(dtype).reshape(shape_of(held))[_within(meet, held)]
                 if values is None:
-                    values = part[_within(meet, held)]
+                    values = part
                 else:
-                    values[_within(meet, index)] = part[_within(meet, held)]
+                    values[_within(meet, index)] = part
             place = jax.sharding.SingleDeviceSharding(device, memory_kind=memory)
             self._pieces[key] = jax.device_put(values, place)
         return self._pieces[key]
 
-    def _sources(
-        self, saved: SavedArray, index: Index
-    ) -> dict[Index, tuple[StateFile, int, Index]]:
+    def _sources(self, saved: SavedArray, index: Index) -> Sources:
         """For each piece of a part of an array the file and section that have it."""
         found: Sources = {}
         left = math.prod(shape_of(index))
@@ -198,13 +206,8 @@ class ArraysToLoad:
     def _held(self, saved: SavedArray) -> Iterator[tuple[StateFile, Mapping[Index, int]]]:
         """The parts of an array that files have."""
         yield self._base, saved.shards
-        if not self._by_place:
-            saved_by_others = [file.about["arrays"] for file in self._others]
-            self._by_place = [{one.place: one for one in arrays} for arrays in saved_by_others]
-        for file, by_place in zip(self._others, self._by_place, strict=True):
-            other = by_place.get(saved.place)
-            if saved.spans and other is not None and other.same == saved.same:
-                yield file, other.shards
+        if saved.spans:
+            yield from ((file, by.get(saved.same, {})) for file, by in self._others.items())
 
 
 def index_of(index: Sequence[slice], shape: Sequence[int]) -> Index:

@@ -25,7 +25,7 @@ import numpy as np
 from cloudpickle import cloudpickle
 
 from jaxcluster.engine.private import pytrees
-from jaxcluster.rank.state.arrays import CannotSave
+from jaxcluster.rank.state.arrays import CannotLoad, CannotSave, Gap
 
 CELLS = "__main__"
 MADE = "<string>"  # dataclasses make functions there; Python 3.13 has the source of -c there
@@ -158,6 +158,8 @@ def _flags(cls: type) -> int:
 
 def run(statement: Statement, needs: Mapping[str, Any], names: dict[str, Any]) -> Any:
     """The class that a statement makes where what it needs is bound. It leaves no name behind."""
+    if (gap := next((one for one in needs.values() if isinstance(one, Gap)), None)) is not None:
+        raise CannotLoad(gap.why)
     there, known = names.get(statement.name), kept.get()
     if known is not None and isinstance(there, type) and statement_of(there) == statement:
         known.add(there)
@@ -201,7 +203,7 @@ def _is_of_cells(function: Any) -> bool:
     return names.get("__name__") == CELLS or isinstance(function, BOUND)
 
 
-def set_state(cls: Any, state: tuple[Mapping[str, Any], Any]) -> None:
+def statement_setstate(cls: Any, state: tuple[Mapping[str, Any], Any]) -> None:
     """Set what ``state_of`` found, unless the class is the one that is there."""
     if cls in (kept.get() or ()):
         return
@@ -224,7 +226,7 @@ def check_by_value(cls: type) -> None:
         raise CannotSave(f"class {cls.__qualname__} is not at the top level of a cell")
 
 
-def set_by_value(cls: Any, state: tuple[Any, Any]) -> None:
+def value_setstate(cls: Any, state: tuple[Any, Any]) -> None:
     """cloudpickle's setter, and the registration."""
     own, how = state
     cloudpickle._class_setstate(cls, own)

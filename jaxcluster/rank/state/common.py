@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import inspect
 import textwrap
@@ -15,6 +16,7 @@ from jaxcluster.engine.arrays import check_leaves, is_tracer
 from jaxcluster.engine.private.kinds import is_imported, kinds
 
 LITERALS = (bool, int, float, complex, str, bytes, type(None))
+COMMON = type, ModuleType, BuiltinFunctionType, np.dtype, np.ufunc
 DEPTH = 12  # of functions that hold functions
 
 
@@ -27,17 +29,18 @@ def judge(value: Any) -> tuple[bool, bool]:
     """
     import jax
 
-    leaves = _leaves(value)
-    kinds = {kind for kind in set(map(type, leaves)) if issubclass(kind, jax.Array)}
-    spanning = [
-        not one.is_fully_addressable
-        for one in leaves
-        if type(one) in kinds and not is_tracer(one) and not one.is_deleted()
-    ]
-    if any(spanning):
-        others = [one for one in leaves if type(one) not in kinds and type(one) not in LITERALS]
-        return True, all(spanning) and all(map(_is_common, others))
-    return False, not kinds and _is_common(value)
+    leaves: list[Any] = []
+    with contextlib.suppress(Exception):  # too many, or a user's class that raises
+        check_leaves(value)
+        leaves = jax.tree.leaves(value)
+    arrays = [one for one in leaves if issubclass(type(one), jax.Array)]
+    living = [one for one in arrays if not is_tracer(one) and not one.is_deleted()]
+    spanning = [not one.is_fully_addressable for one in living]
+    if not any(spanning):
+        return False, not arrays and _is_common(value)
+    kept = {*map(id, arrays)}
+    others = [one for one in leaves if id(one) not in kept and type(one) not in LITERALS]
+    return True, all(spanning) and all(map(_is_common, others))
 
 
 def _is_common(value: Any, by_library: bool = False, depth: int = DEPTH) -> bool:
@@ -49,64 +52,47 @@ def _is_common(value: Any, by_library: bool = False, depth: int = DEPTH) -> bool
     """
     import jax
 
-    sharding = jax.sharding
-    common = type, ModuleType, BuiltinFunctionType, np.dtype, np.ufunc
-    if isinstance(value, (*common, sharding.Mesh, sharding.Sharding, sharding.PartitionSpec)):
+    sharding, bare = jax.sharding, (kinds().jitted, jax.custom_jvp, jax.custom_vjp)
+    if isinstance(value, (*COMMON, sharding.Mesh, sharding.Sharding, sharding.PartitionSpec)):
         return True
     if by_library and type(value) in (*LITERALS, object):
         return True
-    if depth == 0:
-        return False
     held: list[Any]
     if isinstance(value, functools.partial):
         by_library = is_imported(value.func)
         held = [value.func, *value.args, *value.keywords.values()]
-    elif type(value) is FunctionType:
-        if is_imported(value):
-            return True
-        by_library = value.__globals__.get("__name__") != "__main__"
-        held = [cell.cell_contents for cell in value.__closure__ or () if _is_set(cell)]
-        defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-        held += [] if not defaults or _are_literals(value) else defaults
-    elif isinstance(value, (kinds().jitted, jax.custom_jvp, jax.custom_vjp)):
-        if is_imported(value):
-            return True
+    elif isinstance(value, (FunctionType, *bare)) and is_imported(value):
+        return True
+    elif isinstance(value, bare):
         held = [getattr(value, "__wrapped__", None)]
+    elif isinstance(value, FunctionType):
+        by_library = value.__globals__.get("__name__") != "__main__"
+        held = [one for cell in value.__closure__ or () for one in contents(cell)]
+        held = [one for one in held if one is not None]
+        defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        held += defaults if defaults and not _are_literals(value) else []
     elif isinstance(value, tuple) and (value or by_library):  # an optimizer is one of functions
         held = list(value)
     elif isinstance(value, dict) and by_library:
         held = list(value.values())
     else:
         return False
-    return all(_is_common(one, by_library, depth - 1) for one in held)
+    return depth > 0 and all(_is_common(one, by_library, depth - 1) for one in held)
+
+
+def contents(cell: Any) -> list[Any]:
+    """What a function's cell holds, if it is set."""
+    try:
+        return [cell.cell_contents]
+    except ValueError:
+        return []
 
 
 def _are_literals(function: FunctionType) -> bool:
     """Whether a function's defaults are those that its source has, on any rank."""
-    try:
-        node = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
-        if not isinstance(node, ast.FunctionDef):
-            return False
-        for one in filter(None, (*node.args.defaults, *node.args.kw_defaults)):
+    with contextlib.suppress(OSError, SyntaxError, ValueError, IndexError, AttributeError):
+        given: Any = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+        for one in filter(None, (*given.args.defaults, *given.args.kw_defaults)):
             ast.literal_eval(one)
-    except (OSError, SyntaxError, ValueError, IndexError):
-        return False
-    return True
-
-
-def _is_set(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:
-        return False
-
-
-def _leaves(value: Any) -> list[Any]:
-    import jax
-
-    try:
-        check_leaves(value)
-        found: list[Any] = jax.tree.leaves(value)
-        return found
-    except Exception:  # too many, or a user's class that raises
-        return []
+        return True
+    return False

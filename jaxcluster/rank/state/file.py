@@ -1,27 +1,28 @@
 """The format of saved variables: a line, raw sections, an index of them, and checksums.
 
-Whoever reads a file checks it: what was cut off or changed is found, and named.
+Whoever reads a file checks it. A chunk is checked while the CPU still has it in its cache.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import mmap
 import os
 import pickle
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-FIRST_LINE = b"jaxcluster state 1\n"
+FIRST_LINE = b"jaxcluster state 2\n"
 ALIGNMENT = 64  # from there on XLA takes memory of numpy's as it is
-WORDS = 1 << 13  # of eight bytes: one block of a checksum, which a CPU's cache holds
-CHUNK = WORDS * 8
+BLOCK = 64 << 10  # its sum is a part of a checksum
+CHUNK = 16 * BLOCK
+THREADS = min(4, os.cpu_count() or 1)
 FOOTER = struct.Struct("<Q32s")  # the index's size and digest
 
 Bytes = np.ndarray[Any, Any]
@@ -45,7 +46,7 @@ def file_name(rank: int) -> str:
 
 
 def write(path: Path, parts: Sequence[Part], about: Any) -> int:
-    """Write a file and read it back; returns its size.
+    """Write a file, and read back what was written; returns its size.
 
     Args:
       about: what is known of the sections, which can be pickled.
@@ -55,20 +56,33 @@ def write(path: Path, parts: Sequence[Part], about: Any) -> int:
       BadFile: it is not what was written.
     """
     sections = []
-    with open(path, "xb", buffering=0, opener=_private) as file:
-        at = file.write(FIRST_LINE)
+    flags = os.O_NOFOLLOW | os.O_CLOEXEC
+    opener = lambda path, given: os.open(path, given | flags, 0o600)  # noqa: E731
+    with open(path, "x+b", buffering=0, opener=opener) as file:
+
+        def put(data: Any, at: int) -> int:
+            rest = memoryview(data)
+            while rest:
+                done = os.pwrite(file.fileno(), rest, at)
+                rest, at = rest[done:], at + done
+            return at
+
+        at = put(FIRST_LINE, 0)
         for part in parts:
-            data = as_bytes(part.read())
-            at += _write(file, bytes(-at % ALIGNMENT))
-            sections.append((at, len(data), checksum(data)))
-            at += _write(file, data.data)
+            data, first = as_bytes(part.read()), at + -at % ALIGNMENT
+
+            def move(start: int, data: Bytes = data, first: int = first) -> bytes:
+                sums, chunk = _sums(data[start : start + CHUNK]), data[start : start + CHUNK].data
+                put(chunk, first + start)
+                if sums != _sums(_read(file, len(chunk), first + start)):
+                    raise BadFile(f"{path} does not hold what was written")
+                return sums
+
+            sections.append((first, len(data), _in_chunks(len(data), move)))
+            at = first + len(data)
         index = pickle.dumps((sections, about))
-        _write(file, index)
-        _write(file, FOOTER.pack(len(index), _digest(index)))
-        size = file.tell()
-    with contextlib.closing(StateFile(path)) as written:
-        for number in range(len(parts)):
-            written.check(number)
+        size = put(index + FOOTER.pack(len(index), _digest(index)), at)
+    StateFile(path)
     return size
 
 
@@ -84,49 +98,34 @@ class StateFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            with open(path, "rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
-            raise BadFile(f"{path} can't be read: {error}") from None
-        whole = len(self._map)
-        if self._map[: len(FIRST_LINE)] != FIRST_LINE:
-            raise BadFile(f"{path} is no file of saved variables, or of another version")
-        end = whole - FOOTER.size
-        size, digest = FOOTER.unpack(self._map[end:]) if end > 0 else (whole, b"")
-        index = self._map[max(0, end - size) : end]
-        if size > end or _digest(index) != digest:
+        with self._opened() as file:
+            if _read(file, len(FIRST_LINE), 0).tobytes() != FIRST_LINE:
+                raise BadFile(f"{path} is no file of saved variables, or of another version")
+            end = max(0, os.fstat(file.fileno()).st_size - FOOTER.size)
+            size, digest = FOOTER.unpack(_read(file, FOOTER.size, end).data) if end else (1, b"")
+            index = _read(file, size, end - size).tobytes() if size <= end else b""
+        if _digest(index) != digest:
             raise BadFile(f"{path} is not whole")
         self._sections, self.about = pickle.loads(index)
 
-    def section(self, number: int) -> Bytes:
-        """A section's bytes as they lie in the file."""
-        at, size, _ = self._sections[number]
-        return np.frombuffer(self._map, np.uint8, size, at) if size else np.empty(0, np.uint8)
-
-    def check(self, number: int) -> None:
-        """Compare a section with its checksum.
-
-        Raises:
-          BadFile: it is another one.
-        """
-        if checksum(self.section(number)) != self._sections[number][2]:
-            raise BadFile(f"{self.path} was changed after it was written")
-
     def copy(self, number: int) -> Bytes:
         """A section's bytes, checked, in memory of their own."""
-        self.check(number)
-        size = int(self._sections[number][1])
+        first, size, digest = self._sections[number]
         whole = np.empty(size + ALIGNMENT, np.uint8)
-        first = -whole.ctypes.data % ALIGNMENT
-        copied = whole[first : first + size]
-        copied[:] = self.section(number)
+        copied = whole[-whole.ctypes.data % ALIGNMENT :][:size]
+        with self._opened() as file:
+            move = lambda at: _sums(_read(file, 0, first + at, copied[at : at + CHUNK]))  # noqa: E731
+            if _in_chunks(size, move) != digest:
+                raise BadFile(f"{self.path} was changed after it was written")
         return copied
 
-    def close(self) -> None:
-        """Give the file up, unless somebody still has a section of it."""
-        with contextlib.suppress(BufferError):
-            self._map.close()
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[Any]:
+        try:
+            with open(self.path, "rb", buffering=0) as file:
+                yield file
+        except OSError as error:
+            raise BadFile(f"{self.path} can't be read: {error}") from None
 
 
 def as_bytes(buffer: Any) -> Bytes:
@@ -138,22 +137,25 @@ def as_bytes(buffer: Any) -> Bytes:
 
 def checksum(data: Bytes) -> str:
     """Of the sums of all blocks: as fast as memory is read, and other at any one changed byte."""
-    blocks = len(data) // CHUNK
-    words = data[: blocks * CHUNK].view(np.uint64).reshape(blocks, WORDS)
-    sums = words.sum(axis=1, dtype=np.uint64)
-    rest = data[blocks * CHUNK :].tobytes()
-    return hashlib.blake2b(sums.tobytes() + rest, digest_size=16).hexdigest()
+    return _in_chunks(len(data), lambda at: _sums(data[at : at + CHUNK]))
 
 
-def _write(file: Any, data: Any) -> int:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[file.write(rest) :]
-    return len(memoryview(data))
+def _in_chunks(nbytes: int, do: Callable[[int], bytes]) -> str:
+    """Do something with each chunk, which gives its sums; their checksum."""
+    with ThreadPoolExecutor(THREADS) as pool:  # threads start when they are needed
+        each = (pool.map if nbytes > CHUNK else map)(do, range(0, nbytes, CHUNK))
+        return hashlib.blake2b(b"".join(each), digest_size=16).hexdigest()
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+def _sums(chunk: Bytes) -> bytes:
+    whole = len(chunk) // BLOCK * BLOCK
+    blocks: Bytes = chunk[:whole].view(np.uint64).reshape(-1, BLOCK // 8)
+    return bytes(blocks.sum(axis=1, dtype=np.uint64)) + bytes(chunk[whole:])
+
+
+def _read(file: Any, size: int, at: int, into: Bytes | None = None) -> Bytes:
+    found = np.empty(size, np.uint8) if into is None else into
+    return found[: os.preadv(file.fileno(), [found.data], at)]
 
 
 def _digest(data: bytes) -> bytes:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import functools
 import importlib
 import io
+import marshal
 import pickle
 import sys
-from collections import ChainMap, Counter
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CellType, CodeType, FunctionType
 from typing import Any, ClassVar, TypeAlias
@@ -23,7 +24,9 @@ import numpy as np
 
 from jaxcluster.engine.private.kinds import info_of, is_imported, jitted, kinds
 from jaxcluster.rank.state import classes
-from jaxcluster.rank.state.arrays import CannotLoad, CannotSave
+from jaxcluster.rank.state.arrays import CannotLoad, CannotSave, Gap, why
+from jaxcluster.rank.state.common import contents
+from jaxcluster.rank.state.file import BadFile
 from jaxcluster.wire.ops.values import FILES, reference_to
 
 PROTOCOL = 5
@@ -33,7 +36,6 @@ OWN = -1  # the rank itself
 OF_FUNCTIONS = "qualname defaults kwdefaults module doc annotations"
 OF_JITTED = {"__name__", "__qualname__", "__doc__", "__module__", "__wrapped__", "__annotations__"}
 
-Place: TypeAlias = tuple[str, int, int]  # of a device: its platform, its rank, its number there
 Fitted: TypeAlias = Mapping[tuple[tuple[str, ...], tuple[int, ...]], Sequence[int]]
 
 
@@ -42,8 +44,9 @@ class Pickler(cloudpickle.Pickler):
 
     Args:
       array_id: gives what stands for a ``jax.Array``, beside its sharding.
-      large: takes the buffers that are not to lie in the pickle, and says False.
+      take: takes the large buffers, which do not lie in the pickle.
       by_value: classes that can't be made by their statements.
+      broken: objects by their ids that can't be saved, and why.
 
     Attributes:
       meshes: those that it has met.
@@ -56,23 +59,25 @@ class Pickler(cloudpickle.Pickler):
         file: io.BytesIO,
         namespace: dict[str, Any],
         array_id: Callable[[Any], Any],
-        large: Callable[[pickle.PickleBuffer], bool],
-        by_value: Iterable[type] = (),
+        take: Callable[[memoryview], None],
+        by_value: Iterable[type],
+        broken: Mapping[int, str],
     ) -> None:
-        super().__init__(file, protocol=PROTOCOL, buffer_callback=large)
+        def is_small(buffer: pickle.PickleBuffer) -> bool:
+            if (raw := buffer.raw()).nbytes >= LARGE_NBYTES:
+                take(raw)
+            return raw.nbytes < LARGE_NBYTES
+
+        super().__init__(file, protocol=PROTOCOL, buffer_callback=is_small)
         import jax
 
-        self._namespace, self._by_value = namespace, set(by_value)
+        self._namespace, self._by_value, self._broken = namespace, set(by_value), broken
         self._started: set[type] = set()
         self.meshes: set[Any] = set()
-        own = own_objects(namespace)
-        self._own = {id(value): ("own", name) for name, value in own.items()}
-        self._ids: dict[type, Callable[[Any], Any]] = dict.fromkeys(
-            {type(value) for value in own.values()}, lambda value: self._own.get(id(value))
-        )
-        self._ids |= {
+        self._own = {id(value): ("own", name) for name, value in own_objects(namespace).items()}
+        self._ids: dict[type, Callable[[Any], Any]] = {
             kinds().array: lambda array: ("array", array_id(array), array.sharding),
-            jax.Device: lambda device: ("device", *_places_of([device])[0]),
+            jax.Device: lambda device: ("device", *_places([device])[0]),
             jax.sharding.Mesh: self._id_of_mesh,
         }
         self._reducers: dict[type, Callable[[Any], Any]] = {
@@ -83,21 +88,23 @@ class Pickler(cloudpickle.Pickler):
             jax.Ref: _refuse,
             np.ndarray: _reduce_view,
             CellType: lambda cell: (CellType, ()),  # what it holds comes with its function
-            CodeType: _reduce_code,
+            # With its file, by which tracebacks find its cell: cloudpickle leaves that out.
+            CodeType: lambda code: (marshal.loads, (marshal.dumps(code),)),
             type(functools.cache(len)): lambda f: (_cached, (f.__wrapped__, f.cache_parameters())),
         }
         self._tracer = jax.core.Tracer
 
     def persistent_id(self, obj: Any) -> Any:
+        if (own := self._own.get(id(obj))) is not None:
+            return own
+        if id(obj) in self._broken:
+            raise CannotSave(self._broken[id(obj)])
         known = self._ids.get(type(obj))
         return known(obj) if known is not None else None
 
     def _id_of_mesh(self, mesh: Any) -> Any:
         self.meshes.add(mesh)
-        at = _places_of([*mesh.devices.flat])
-        # In one piece: nothing of it is a part that other values have too.
-        known = at, mesh.devices.shape, mesh.axis_names, mesh.axis_types
-        return "mesh", pickle.dumps(known)
+        return _mesh_id(mesh)
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
@@ -120,11 +127,11 @@ class Pickler(cloudpickle.Pickler):
         found = None if cls in self._by_value else classes.statement_of(cls)
         if found is not None:
             made = classes.run, (found, found.needs(self._namespace), self._namespace)
-            return *made, classes.state_of(cls, found), None, None, classes.set_state
+            return *made, classes.state_of(cls, found), None, None, classes.statement_setstate
         classes.check_by_value(cls)
         make, arguments, state, *_ = by_value
         how = classes.registration(cls)
-        return make, arguments, (state, how), None, None, classes.set_by_value
+        return make, arguments, (state, how), None, None, classes.value_setstate
 
     def _dynamic_function_reduce(self, func: FunctionType) -> Any:
         names = func.__globals__
@@ -133,32 +140,16 @@ class Pickler(cloudpickle.Pickler):
             if module is None or vars(module) is not names:
                 return super()._dynamic_function_reduce(func)  # of exec, with a dict of its own
             self._own[id(names)] = "globals", module.__name__
-        held = [_contents(cell) for cell in func.__closure__ or ()]
+        held = [contents(cell) for cell in func.__closure__ or ()]
         arguments = func.__code__, names, func.__name__, None, func.__closure__
         slots = {name: getattr(func, f"__{name}__") for name in OF_FUNCTIONS.split()}
-        return FunctionType, arguments, (held, vars(func), slots), None, None, _set_function
+        return FunctionType, arguments, (held, vars(func), slots), None, None, _function_setstate
 
 
-def _reduce_code(code: CodeType) -> Any:
-    """With its file, by which tracebacks find its cell: cloudpickle leaves that out."""
-    return _code, (code.co_filename, *cloudpickle.Pickler.dispatch_table[CodeType](code))
-
-
-def _code(file: str, make: Any, arguments: Any) -> Any:
-    return make(*arguments).replace(co_filename=file)
-
-
-def _contents(cell: CellType) -> list[Any]:
-    try:
-        return [cell.cell_contents]
-    except ValueError:
-        return []
-
-
-def _set_function(func: FunctionType, state: Any) -> None:
+def _function_setstate(func: FunctionType, state: Any) -> None:
     held, attributes, slots = state
-    for cell, contents in zip(func.__closure__ or (), held, strict=True):
-        for value in contents:
+    for cell, one in zip(func.__closure__ or (), held, strict=True):
+        for value in one:
             cell.cell_contents = value
     vars(func).update(attributes)
     for name, value in slots.items():
@@ -169,10 +160,10 @@ def _reduce_jitted(function: Any) -> Any:
     if is_imported(function):
         return function.__qualname__
     added = {n: v for n, v in vars(function).items() if n not in OF_JITTED and n[0] != "_"}
-    return jitted, (function._fun, info_of(function)), added, None, None, _update
+    return jitted, (function._fun, info_of(function)), added, None, None, _jitted_setstate
 
 
-def _update(function: Any, attributes: Any) -> None:
+def _jitted_setstate(function: Any, attributes: Any) -> None:
     vars(function).update(attributes)
 
 
@@ -217,26 +208,28 @@ def _view(owner: Any, what: tuple[Any, ...], is_writeable: bool) -> Any:
     return array
 
 
-class Gap:
-    """Stands for what could not be made. Nothing that holds it can be pickled."""
+# ---------------------------------------------------------------------- and made again
 
-    def __init__(self, why: str) -> None:
-        self.why = why
+# What a function of that name has changed is its first argument; what it returns is dropped.
+SETTER = "_setstate"
+# Steps that make something, by how much they take from the stack, and steps that change the top.
+MAKES = {pickle.REDUCE: 2, pickle.NEWOBJ: 2, pickle.NEWOBJ_EX: 3, pickle.STACK_GLOBAL: 2}
+MAKES |= {pickle.BINPERSID: 1, pickle.FROZENSET: 0}
+CHANGES = [pickle.BUILD, pickle.SETITEM, pickle.SETITEMS]
+CHANGES += [pickle.APPEND, pickle.APPENDS, pickle.ADDITEMS]
+_Python: Any = pickle._Unpickler
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        raise CannotLoad(self.why)
 
-
-class Unpickler(pickle.Unpickler):
+class _Making:
     """Makes the values again, in a namespace.
 
     Args:
       array: makes an array by what stands for it and its sharding.
       fitted: for meshes of all devices, by their axes and sizes, the sizes that they have now.
-      gaps: takes what stands for arrays, devices and meshes that can't be made.
+      buffers: those that do not lie in the pickle.
 
     Attributes:
-      known: values by numbers.
+      broken: by their ids the objects that could not be made, or not to the end, and why.
     """
 
     def __init__(
@@ -245,87 +238,110 @@ class Unpickler(pickle.Unpickler):
         namespace: dict[str, Any],
         array: Callable[[Any, Any], Any],
         fitted: Fitted,
-        gaps: list[Gap],
-        buffers: Iterable[Any] = (),
+        buffers: Iterable[Any],
     ) -> None:
-        super().__init__(file, buffers=buffers)
-        self._array, self._fitted, self._gaps = array, fitted, gaps
-        self._own, self._devices = own_objects(namespace), places()
-        self.known: dict[int, Any] = {}
+        super().__init__(file, buffers=buffers)  # type: ignore[call-arg]
+        self.broken, self._kept = dict[int, str](), list[Any]()
+        self._makers: dict[str, Callable[..., Any]] = {
+            "array": array,
+            "device": _device,
+            "mesh": functools.partial(_mesh, fitted),
+            "globals": lambda name: vars(importlib.import_module(name)),
+            "own": own_objects(namespace).__getitem__,
+        }
 
     def persistent_load(self, pid: Any) -> Any:
+        kind, *about = pid
+        return self._makers[kind](*about)
+
+    def note(self, broken: Any, told: str) -> None:
+        """An object is broken, whose id stays its own."""
+        self._kept.append(broken)
+        self.broken[id(broken)] = told
+
+
+class Unpickler(_Making, pickle.Unpickler):
+    """The quick one, which ends at the first error."""
+
+
+def _guarded(op: bytes, taken: int = 0, *, is_made: bool = False) -> Callable[[Any], None]:
+    """A step after which an error leaves a gap, or an object that is broken."""
+
+    def guarded(self: Any) -> None:
+        depth = len(self.stack) - taken
+        given = self.stack[depth:]
         try:
-            return self._load(pid)
-        except CannotLoad as error:
-            self._gaps.append(Gap(str(error)))
-            return self._gaps[-1]
+            _Python.dispatch[op[0]](self)
+        except BadFile:
+            raise
+        except Exception as error:
+            parts = [part for one in given if type(one) is tuple for part in one]
+            told = next((one.why for one in (*given, *parts) if type(one) is Gap), why(error))
+            if is_made:
+                del self.stack[depth if taken else len(self.stack) :]
+                self.stack.append(Gap(told))
+            self.note(self.stack[-1], told)
+            if taken and getattr(given[0], "__name__", "").endswith(SETTER) and parts:
+                self.note(parts[0], told)
 
-    def _load(self, pid: Any) -> Any:
-        match pid:
-            case int():
-                return self.known[pid]
-            case "array", _, Gap(why=why):
-                raise CannotLoad(why)
-            case "array", which, sharding:
-                return self._array(which, sharding)
-            case "device", *place:
-                return self._device(place)
-            case "mesh", about:
-                return self._mesh(*pickle.loads(about))
-            case "globals", name:
-                return vars(importlib.import_module(name))
-            case "own", name:
-                return self._own[name]
-        raise pickle.UnpicklingError(f"unknown: {pid}")
+    return guarded
 
-    def _device(self, place: Sequence[Any]) -> Any:
-        if (found := self._devices.get(tuple(place))) is None:
-            raise CannotLoad(f"there is no device {place[2]} of rank {place[1]} any more")
-        return found
 
-    def _mesh(self, at: Any, shape: Sequence[int], names: Any, types: Any) -> Any:
-        """The same mesh; for another number of ranks the one that was fitted."""
-        import jax
+class TolerantUnpickler(_Making, _Python):
+    """The one in Python, which goes on after an error."""
 
-        if (new := self._fitted.get((names, tuple(shape)))) == []:
-            told = ",".join(f"{name}={size}" for name, size in zip(names, shape, strict=True))
-            raise CannotLoad(f"its mesh {told} does not fit {len(jax.devices())} devices")
-        if new is not None:
-            devices = np.array(jax.devices(at[0][0]))
-        else:
-            devices, new = np.array([self._device(place) for place in at]), shape
-        return jax.sharding.Mesh(devices.reshape(new), names, axis_types=types)
+    dispatch: ClassVar[Any] = (
+        _Python.dispatch
+        | {op[0]: _guarded(op, taken, is_made=True) for op, taken in MAKES.items()}
+        | {op[0]: _guarded(op) for op in CHANGES}
+    )
+
+
+# ---------------------------------------------------------------------- what stays where it is
 
 
 @functools.cache
-def places() -> dict[Place, Any]:
-    """All devices by their platforms, their ranks, and their numbers there; own ones by OWN too."""
+def _place(device: Any) -> tuple[str, int, int]:
+    """Where a device is: its platform, its rank, its number there."""
+    rank = device.process_index
+    peers = [one for one in device.client.devices() if one.process_index == rank]
+    return device.platform, rank, peers.index(device)
+
+
+def _places(devices: Iterable[Any]) -> list[tuple[str, int, int]]:
+    """Where devices are. If all are the rank's own, another rank has its own in their place."""
     import jax
 
-    found, own = {}, jax.process_index()
-    for client in {device.client: None for device in jax.local_devices()}:
-        numbers: Counter[int] = Counter()
-        for device in client.devices():
-            rank = device.process_index
-            for one in (rank, OWN) if rank == own else (rank,):
-                found[device.platform, one, numbers[rank]] = device
-            numbers[rank] += 1
-    return found
+    found = [_place(device) for device in devices]
+    is_own = all(rank == jax.process_index() for _, rank, _ in found)
+    return [(platform, OWN if is_own else rank, number) for platform, rank, number in found]
 
 
-def _places_of(devices: Iterable[Any]) -> list[Place]:
-    """Where devices are. If all are the rank's own, another rank has its own in their place."""
-    own, others = _by_device()
-    table = own if own.keys() >= {*devices} else others
-    return [table[one] for one in devices]
+def _device(platform: str, rank: int, number: int) -> Any:
+    import jax
+
+    rank = jax.process_index() if rank == OWN else rank
+    try:
+        return [one for one in jax.devices(platform) if one.process_index == rank][number]
+    except (RuntimeError, IndexError):
+        raise CannotLoad(f"there is no device {number} of rank {rank} any more") from None
 
 
 @functools.cache
-def _by_device() -> tuple[dict[Any, Place], dict[Any, Place]]:
-    """The places of this rank's devices, and of all."""
-    both = [(device, place) for place, device in places().items()]
-    own = {device: place for device, place in both if place[1] == OWN}
-    return own, {device: place for device, place in both if place[1] != OWN}
+def _mesh_id(mesh: Any) -> Any:
+    devices = mesh.devices
+    return "mesh", _places(devices.flat), devices.shape, mesh.axis_names, mesh.axis_types
+
+
+def _mesh(fitted: Fitted, at: Any, shape: Sequence[int], names: Any, types: Any) -> Any:
+    """The same mesh; for another number of ranks the one that was fitted."""
+    import jax
+
+    if (new := fitted.get((names, tuple(shape)))) == []:
+        told = ",".join(f"{name}={size}" for name, size in zip(names, shape, strict=True))
+        raise CannotLoad(f"its mesh {told} does not fit {len(jax.devices())} devices")
+    devices = [_device(*place) for place in at] if new is None else jax.devices(at[0][0])
+    return jax.sharding.Mesh(np.array(devices).reshape(new or shape), names, axis_types=types)
 
 
 def own_objects(namespace: dict[str, Any]) -> dict[str, Any]:

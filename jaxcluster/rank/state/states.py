@@ -10,7 +10,7 @@ from typing import Any
 from jaxcluster.engine.control import Request
 from jaxcluster.engine.lost_names import LostNames
 from jaxcluster.rank.state.file import BadFile, StateFile, file_name
-from jaxcluster.rank.state.loading import Values, known, load
+from jaxcluster.rank.state.loading import GivenUp, Values, known, load
 from jaxcluster.rank.state.saving import PYTHON, save
 from jaxcluster.rank.state.settings import Settings
 from jaxcluster.wire.ops.saving import (
@@ -24,10 +24,6 @@ from jaxcluster.wire.ops.saving import (
     Saved,
     SavePlace,
 )
-
-
-class GivenUp(Exception):
-    """Nobody waits for it any more."""
 
 
 class States:
@@ -73,26 +69,19 @@ class States:
                 raise GivenUp
 
         base, is_own = (min(body.files), False) if body.own is None else (body.own, True)
-        found, files = Values(), dict[int, StateFile]()
-        try:
-            for rank, folder in body.files.items():
-                files[rank] = file = StateFile(Path(folder) / file_name(rank))
-                if (was := file.about["versions"]["Python"]) != PYTHON:  # its code is another one
-                    raise BadFile(f"{file.path} was written by Python {was}, and this is {PYTHON}")
-            fitted = {(tuple(one.names), tuple(one.sizes)): one.after for one in body.meshes}
-            names = None if is_own else known(files, base, body.num_processes)
-            names = names if body.only is None else {*body.only}
-            is_part = body.only is not None
-            load(found, files, base, self.namespace, check, fitted, names, is_part=is_part)
-            self._read[body.token] = found
-            check()
-        except BaseException:
-            self._read.pop(body.token, None)
-            found.undo()
-            raise
-        finally:
-            for file in files.values():
-                file.close()
+        files = {r: StateFile(Path(folder) / file_name(r)) for r, folder in body.files.items()}
+        for file in files.values():
+            if (was := file.about["versions"]["Python"]) != PYTHON:  # its code is another one
+                raise BadFile(f"{file.path} was written by Python {was}, and this is {PYTHON}")
+        fitted = {(tuple(one.names), tuple(one.sizes)): one.after for one in body.meshes}
+        names = None if is_own else known(files, base, body.num_processes)
+        names = names if body.only is None else {*body.only}
+        is_part = body.only is not None
+        found = load(files, base, self.namespace, check, fitted, names, is_part=is_part)
+        self._read[body.token] = found
+        if body.token in self._dropped:
+            self._forget(body.token)
+            raise GivenUp
         return Loaded(list(found.names), found.lost)
 
     def bind(self, request: Request[Bind]) -> Bound:
@@ -110,5 +99,8 @@ class States:
     def drop(self, request: Request[Drop]) -> None:
         """``drop``: what was read, or is being read, is not bound."""
         self._dropped.append(request.body.token)
-        if (found := self._read.pop(request.body.token, None)) is not None:
+        self._forget(request.body.token)
+
+    def _forget(self, token: str) -> None:
+        if (found := self._read.pop(token, None)) is not None:
             found.undo()
