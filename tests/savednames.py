@@ -54,9 +54,7 @@ def load(
     """Load what the first of these ranks has saved, and bind it."""
     names = namespace() if into is None else into
     files = {rank: StateFile(folder / file_name(rank)) for rank in ranks}
-    found = loading.load(
-        files, min(files), names, lambda: None, fitted or {}, only, is_part=is_part
-    )
+    found = loading.load(files, min(files), names, fitted or {}, only, is_part=is_part)
     names |= found.names
     return names, found
 

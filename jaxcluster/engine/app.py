@@ -184,7 +184,7 @@ class Rank:
         handle(values.Unbind, "now", in_turn(self.values.unbind))
         self.states = States(rank, self.values.lost, self.runner.cell_numbers)
         handle(saving.Save, "side", self.states.save)
-        handle(saving.Checkpoint, "now", in_turn(self.states.checkpoint))
+        handle(saving.Checkpoint, "now", in_turn(self.states.save))
         handle(saving.Load, "now", in_turn(self.states.load))
         handle(saving.Bind, "now", in_turn(self.states.bind))
         handle(saving.Drop, "now", self.states.drop)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,8 @@ from jaxcluster.host.free_space import memory_room
 
 MAX_NBYTES = 512 << 20  # of all programs together: then the folder is emptied
 SHARE = 8  # an eighth of what may be written there, at most: it may be memory
+DEAD_S = 30.0  # a file that has not been whole for that long is nobody's: its writer has died
+PART = ".part"
 
 
 class CompiledFolder:
@@ -43,16 +46,17 @@ class CompiledFolder:
         Raises:
           Exception: whatever ``make`` raises.
         """
-        path, part = self.path / key, self.path / f"{key}.part"
+        path, part = self.path / key, self.path / f"{key}{PART}"
         with contextlib.suppress(OSError):
             self.path.mkdir(mode=0o700, exist_ok=True)
             if not self._is_private() or path.exists():
                 return
+            others = self._others()
             with open(part, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
                 try:
                     # A fifth of the bytes, in 1 % of the time to compile them.
                     packed = zlib.compress(make(), 1)
-                    if self._has_room(len(packed)):
+                    if self._make_room(len(packed), others):
                         file.write(packed)
                         file.flush()
                         os.rename(part, path)
@@ -65,12 +69,22 @@ class CompiledFolder:
         is_mine = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
         return is_mine and not about.st_mode & 0o022
 
-    def _has_room(self, nbytes: int) -> bool:
+    def _others(self) -> dict[Path, int]:
+        """All programs and their sizes. What dead writers have left behind is removed."""
+        found = {}
+        for path in self.path.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # another rank has just renamed it
+                about = path.stat()
+                if path.suffix != PART:
+                    found[path] = about.st_size
+                elif about.st_mtime < time.time() - DEAD_S:
+                    path.unlink()
+        return found
+
+    def _make_room(self, nbytes: int, others: dict[Path, int]) -> bool:
         """Whether there is room for ``nbytes`` more, for which all others may have to go."""
-        others = [path for path in self.path.iterdir() if not path.suffix]
-        total = sum(path.stat().st_size for path in others)
+        total = sum(others.values())
         most = min(self.max_nbytes, (total + memory_room(self.path)) // SHARE)
-        if nbytes <= most < total + nbytes:
-            for path in others:
-                path.unlink(missing_ok=True)
+        for path in others if nbytes <= most < total + nbytes else ():
+            path.unlink(missing_ok=True)
         return nbytes <= most

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,15 @@ def test_a_writer_that_fails_leaves_nothing(folder: CompiledFolder) -> None:
     assert keys(folder) == set()
     content = keep(folder, "a")
     assert folder.read("a") == content
+
+
+def test_what_a_dead_writer_has_begun_does_not_stay(folder: CompiledFolder) -> None:
+    keep(folder, "a")
+    for name, age_s in ("b.part", 2 * compiled.DEAD_S), ("d.part", 1):
+        (folder.path / name).write_bytes(b"begun")
+        os.utime(folder.path / name, times=(time.time() - age_s,) * 2)
+    content = keep(folder, "b")
+    assert folder.read("b") == content and keys(folder) == {"a", "b", "d.part"}
 
 
 def test_what_is_larger_than_all_may_be_is_not_kept(folder: CompiledFolder) -> None:

@@ -17,23 +17,19 @@ from jaxcluster.engine.private import loaded, programs
 
 # With one of these JAX keeps programs, or compiles them again on purpose.
 OTHERS = "compilation_cache_dir", "enable_pgle", "compilation_cache_expect_pgle"
-_kept: CompiledFolder | None = None
 
 
-def keep_compiled(folder: CompiledFolder) -> bool:
+def keep_compiled(folder: CompiledFolder) -> None:
     """Have each program that JAX compiles here kept in ``folder``, and loaded from there.
 
     JAX compiles in one place (``compiler.compile_or_get_cached``, jax 0.10.2 and 0.12). Its own
     persistent cache does not serve a cluster: process 0 alone writes to it, so what other ranks
     compile for their own devices is never found again, and files are neither locked nor renamed. A
     folder that the user has given to JAX's cache wins. Must come before anything is compiled.
-
-    Returns:
-      False where a private name has moved: new processes compile again.
+    Where a private name has moved, new processes compile again.
     """
-    global _kept
-    if _kept is not None or not can_keep():
-        return _kept is folder
+    if not can_keep():
+        return
     from jax._src import compiler
 
     original: Any = compiler.compile_or_get_cached
@@ -49,7 +45,7 @@ def keep_compiled(folder: CompiledFolder) -> bool:
             if name is not None and (kept := folder.read(name)) is not None:
                 text, _, serialized = kept.partition(b"\n")
                 executable = backend.deserialize_executable(serialized, device_list, options)
-                read = functools.partial(_read, folder, name)
+                read = lambda: (folder.read(name) or b"").partition(b"\n")[2]  # noqa: E731
                 loaded.note(executable, programs.Text.parse(json.loads(text)), read)
         if executable is not None:
             return executable
@@ -68,8 +64,6 @@ def keep_compiled(folder: CompiledFolder) -> bool:
 
     loaded.serialize_as_loaded()
     compiler.compile_or_get_cached = compile_or_get_cached  # type: ignore[assignment]
-    _kept = folder
-    return True
 
 
 def can_keep() -> bool:
@@ -77,20 +71,11 @@ def can_keep() -> bool:
     from jax._src import compilation_cache, compiler, config
     from jax._src.lib import _jax
 
-    names: dict[Any, tuple[str, ...]] = {
-        compiler: ("compile_or_get_cached",),
-        compilation_cache: ("get_cache_key",),
-        config: ("enable_compilation_cache", *OTHERS),
-        _jax.LoadedExecutable: ("serialize",),
-        _jax.Client: ("deserialize_executable", "serialize_executable"),
-    }
-    return all(hasattr(owner, name) for owner, each in names.items() for name in each)
-
-
-def _read(folder: CompiledFolder, name: str) -> bytes | None:
-    """An executable's bytes as they were kept; None if they are gone."""
-    kept = folder.read(name)
-    return kept and kept.partition(b"\n")[2]
+    names = [(compiler, "compile_or_get_cached"), (compilation_cache, "get_cache_key")]
+    names += [(config, name) for name in ("enable_compilation_cache", *OTHERS)]
+    client = "deserialize_executable", "serialize_executable"
+    classes = [(_jax.LoadedExecutable, "serialize"), *((_jax.Client, name) for name in client)]
+    return all(hasattr(owner, name) for owner, name in (*names, *classes))
 
 
 def _name(backend: Any, module: Any, devices: Any, options: Any) -> str | None:
@@ -98,7 +83,10 @@ def _name(backend: Any, module: Any, devices: Any, options: Any) -> str | None:
     from jax._src import compilation_cache, config
 
     is_others = any(getattr(config, name).value for name in OTHERS)
-    if is_others or not config.enable_compilation_cache.value or _is_dumped(options):
+    if is_others or not config.enable_compilation_cache.value:
+        return None
+    flags = [os.environ.get("XLA_FLAGS", ""), *(flag for flag, _ in options.env_option_overrides)]
+    if any("xla_dump" in flag for flag in flags):  # files are wanted that the compiler writes
         return None
     if programs.is_made_together(backend, devices.flat) or calls_into_process(module):
         return None
@@ -116,12 +104,6 @@ def _told(done: str) -> Iterator[None]:
         yield
     except Exception as error:
         _tell(f"A compiled program could not be {done} ({type(error).__name__}: {error}).")
-
-
-def _is_dumped(options: Any) -> bool:
-    """Whether the compiler's own files are wanted, which it writes where it compiles."""
-    flags = os.environ.get("XLA_FLAGS", "")
-    return "--xla_dump" in flags or any("dump" in flag for flag, _ in options.env_option_overrides)
 
 
 def _key(known: str, backend: Any, devices: Any) -> str:

@@ -43,23 +43,17 @@ def serialize_as_loaded() -> None:
     """
     from jax._src.lib import _jax
 
-    of_executable: Any = _jax.LoadedExecutable.serialize
-    of_client: Any = _jax.Client.serialize_executable
-
-    @functools.wraps(of_executable)
-    def serialize(self: Any) -> Any:
-        return _bytes_of(self) or of_executable(self)
-
-    @functools.wraps(of_client)
-    def serialize_executable(self: Any, executable: Any) -> Any:
-        return _bytes_of(executable) or of_client(self, executable)
-
-    _jax.LoadedExecutable.serialize = serialize
-    _jax.Client.serialize_executable = serialize_executable
+    names = (_jax.LoadedExecutable, "serialize"), (_jax.Client, "serialize_executable")
+    for owner, name in names:
+        setattr(owner, name, _as_loaded(getattr(owner, name)))
 
 
-def _bytes_of(executable: Any) -> bytes | None:
-    return _loaded.get(id(executable), Loaded(None)).read()
+def _as_loaded(original: Any) -> Any:
+    @functools.wraps(original)
+    def serialize(*given: Any) -> Any:
+        return _loaded.get(id(given[-1]), Loaded(None)).read() or original(*given)
+
+    return serialize
 
 
 def text_of(executable: Any) -> Any:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -19,7 +20,6 @@ from jaxcluster.rank.state.file import Part, StateFile
 WHY_CHARS = 200
 READY_S = 3.0  # in which all arrays of a save have to be computed
 Index: TypeAlias = tuple[tuple[int, int], ...]
-Sources: TypeAlias = dict[Index, tuple[StateFile, int, Index]]  # a file, a section, its part
 
 
 class CannotSave(Exception):
@@ -135,14 +135,9 @@ class ArraysToLoad:
 
     def __init__(self, files: Mapping[int, StateFile], base: int) -> None:
         self._saved: list[SavedArray] = files[base].about["arrays"]
-        self._base = files[base]
-        self._others = {
-            file: {one.same: one.shards for one in file.about["arrays"]}
-            for rank, file in files.items()
-            if rank != base
-        }
+        self._files = [files[base], *(file for rank, file in files.items() if rank != base)]
+        self._by_same = [{one.same: one.shards for one in f.about["arrays"]} for f in self._files]
         self._made: dict[int, Any] = {}
-        self._pieces: dict[Any, Any] = {}
 
     def array(self, number: int, sharding: Any) -> Any:
         """The array that had this number, with a sharding.
@@ -150,64 +145,38 @@ class ArraysToLoad:
         Raises:
           CannotLoad: no file has a part of it.
         """
+        import jax
+
         if number not in self._made:
+            saved = self._saved[number]
+            shape, dtype = saved.shape, np.dtype(saved.dtype)
+            part = functools.cache(functools.partial(self._part, saved, dtype))
+            at: Any = lambda index: part(index_of(index, shape))  # noqa: E731
             with exactly():
-                self._made[number] = self._make(self._saved[number], sharding)
+                made = jax.make_array_from_callback(shape, sharding, at, dtype=dtype)
+                self._made[number] = with_type(made, saved.weak_type, saved.committed)
         return self._made[number]
 
-    def _make(self, saved: SavedArray, sharding: Any) -> Any:
-        import jax
-
-        where, memory = sharding.addressable_devices_indices_map(saved.shape), sharding.memory_kind
-        pieces = [
-            self._piece(saved, index_of(index, saved.shape), device, memory)
-            for device, index in where.items()
-        ]
-        make, dtype = jax.make_array_from_single_device_arrays, np.dtype(saved.dtype)
-        made = make(saved.shape, sharding, pieces, dtype=dtype)
-        return with_type(made, saved.weak_type, saved.committed)
-
-    def _piece(self, saved: SavedArray, index: Index, device: Any, memory: str | None) -> Any:
-        """A part of an array on one device: arrays that shared a buffer share it again."""
-        import jax
-
-        sources, dtype = self._sources(saved, index), np.dtype(saved.dtype)
-        sections = tuple((id(file), section) for file, section, _ in sources.values())
-        key = sections, index, dtype, device, memory
-        if key not in self._pieces:
-            values = np.empty(shape_of(index), dtype) if len(sources) > 1 else None
-            for meet, (file, section, held) in sources.items():
-                part = file.copy(section).view(dtype).reshape(shape_of(held))[_within(meet, held)]
-                if values is None:
-                    values = part
-                else:
-                    values[_within(meet, index)] = part
-            place = jax.sharding.SingleDeviceSharding(device, memory_kind=memory)
-            self._pieces[key] = jax.device_put(values, place)
-        return self._pieces[key]
-
-    def _sources(self, saved: SavedArray, index: Index) -> Sources:
-        """For each piece of a part of an array the file and section that have it."""
-        found: Sources = {}
-        left = math.prod(shape_of(index))
-        for file, shards in self._held(saved):
-            if index in shards:
-                return {index: (file, shards[index], index)}
-            for held, section in shards.items():
-                both = zip(held, index, strict=True)
-                meet = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in both)
-                if meet not in found and all(start < stop for start, stop in meet):
-                    found[meet] = file, section, held
-                    left -= math.prod(shape_of(meet))
+    def _part(self, saved: SavedArray, dtype: Any, index: Index) -> Any:
+        """A part of an array, put together of what files have of it."""
+        shards = [saved.shards, *(by.get(saved.same, {}) for by in self._by_same[1:])]
+        found = list(zip(shards, self._files, strict=True))[: None if saved.spans else 1]
+        for own, file in found:
+            if index in own:
+                return file.copy(own[index]).view(dtype).reshape(shape_of(index))
+        values, left = np.empty(shape_of(index), dtype), math.prod(shape_of(index))
+        for held, (section, file) in {
+            held: (section, file) for own, file in found for held, section in own.items()
+        }.items():
+            both = zip(held, index, strict=True)
+            meet = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in both)
+            if all(start < stop for start, stop in meet):
+                piece = file.copy(section).view(dtype).reshape(shape_of(held))
+                values[_within(meet, index)] = piece[_within(meet, held)]
+                left -= math.prod(shape_of(meet))
         if left:
             raise CannotLoad("parts of it were on a rank that is gone")
-        return found
-
-    def _held(self, saved: SavedArray) -> Iterator[tuple[StateFile, Mapping[Index, int]]]:
-        """The parts of an array that files have."""
-        yield self._base, saved.shards
-        if saved.spans:
-            yield from ((file, by.get(saved.same, {})) for file, by in self._others.items())
+        return values
 
 
 def index_of(index: Sequence[slice], shape: Sequence[int]) -> Index:

@@ -91,27 +91,24 @@ def _looked_up(code: CodeType, *, is_run: bool) -> Iterator[str]:
 
 def statement_of(cls: type) -> Statement | None:
     """The statement at a cell's top level that made a class; None if it is not found."""
-    code, name = _code_of(cls), cls.__qualname__
+    found = [one for one in vars(cls).values() if isinstance(one, FunctionType)]
+    code = [one.__code__ for one in found if one.__module__ == CELLS]
     files = [one.co_filename for one in code if one.co_filename != MADE]
     files = [file for file in files if linecache.getlines(file)]
     if not files:  # the last cell that has such a statement
         known = list(linecache.cache.items())
         files = [file for file, entry in known if len(entry) > 1 and entry[1] is None]
+    annotations = _own_annotations(cls)
+    is_text = {*map(type, annotations.values())} == {str} or any(c.co_flags & FUTURE for c in code)
     for file in reversed(files):
         lines = linecache.getlines(file)
-        for node in _classes_in("".join(lines), name):
-            if not _fits(node, cls):
+        for node in _classes_in("".join(lines), cls.__qualname__):
+            if not _fits(node, {*vars(cls), *annotations}, cls):
                 continue
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
             source = textwrap.dedent("".join(lines[first - 1 : node.end_lineno]))
-            return Statement(name, source, file, first, _flags(cls))
+            return Statement(cls.__qualname__, source, file, first, FUTURE if is_text else 0)
     return None
-
-
-def _code_of(cls: type) -> list[Any]:
-    """The code of a class's methods that are no library's."""
-    found = [one for one in vars(cls).values() if isinstance(one, FunctionType)]
-    return [one.__code__ for one in found if one.__module__ == CELLS]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -129,7 +126,7 @@ def _classes_in(source: str, name: str) -> list[ast.ClassDef]:
     return sorted(found, key=lambda node: -node.lineno)
 
 
-def _fits(node: ast.ClassDef, cls: type) -> bool:
+def _fits(node: ast.ClassDef, known: set[str], cls: type) -> bool:
     """Whether a statement may have made a class: by its line, and by the names that it binds."""
     first = vars(cls).get("__firstlineno__")  # Python 3.13
     if first not in (None, node.lineno, *(one.lineno for one in node.decorator_list)):
@@ -137,20 +134,12 @@ def _fits(node: ast.ClassDef, cls: type) -> bool:
     names = {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
     targets = [one.target for one in node.body if isinstance(one, ast.AnnAssign)]
     names |= {one.id for one in targets if isinstance(one, ast.Name)}
-    known = {*vars(cls), *_annotations(cls), *getattr(cls, "__slots__", ())}
-    return names <= known | {*getattr(cls, "_fields", ())}
+    return names <= known | {*getattr(cls, "__slots__", ()), *getattr(cls, "_fields", ())}
 
 
-def _annotations(cls: type) -> Mapping[str, Any]:
+def _own_annotations(cls: type) -> Mapping[str, Any]:
     found = getattr(cls, "__annotations__", None)
     return found if isinstance(found, dict) else {}
-
-
-def _flags(cls: type) -> int:
-    """Whether its cell had annotations as text."""
-    kinds = {*map(type, _annotations(cls).values())}
-    is_text = kinds == {str} or any(one.co_flags & FUTURE for one in _code_of(cls))
-    return FUTURE if is_text else 0
 
 
 # ---------------------------------------------------------------------- and made again
@@ -175,8 +164,29 @@ def run(statement: Statement, needs: Mapping[str, Any], names: dict[str, Any]) -
         names.update(before)
 
 
-def state_of(cls: type, statement: Statement) -> tuple[dict[str, Any], Any]:
-    """What was added to a class after its statement, and how it is registered as a pytree."""
+def reduce(cls: type, by_value: Any, found: Statement | None, names: dict[str, Any]) -> Any:
+    """What a pickle has of a class that can't be imported.
+
+    Args:
+      by_value: what cloudpickle has of it, for one whose statement was not found.
+
+    Raises:
+      CannotSave: its library has looked at its body, which can't be run again.
+    """
+    how = pytrees.registration_of(cls)
+    if isinstance(how, tuple) and not any(map(_is_of_cells, how)):
+        how = None  # its library registers it again
+        if found is None:
+            raise CannotSave(f"class {cls.__qualname__} is not at the top level of a cell")
+    if found is None:
+        make, arguments, state, *_ = by_value
+        return make, arguments, (state, how), None, None, _class_setstate
+    made = run, (found, found.needs(names), names)
+    return *made, (_added(cls, found), how), None, None, _class_setstate
+
+
+def _added(cls: type, statement: Statement) -> dict[str, Any]:
+    """What was added to a class after its statement."""
     lines = range(statement.first, statement.first + statement.source.count("\n") + 1)
 
     def is_added(name: str, value: Any) -> bool:
@@ -186,16 +196,7 @@ def state_of(cls: type, statement: Statement) -> tuple[dict[str, Any], Any]:
         return type(value) in PLAIN and not (name.startswith("_") and name.endswith("_"))
 
     is_enum = "_member_map_" in vars(cls)  # its values are its members'
-    added = {n: v for n, v in vars(cls).items() if not is_enum and is_added(n, v)}
-    return added, registration(cls)
-
-
-def registration(cls: type) -> Any:
-    """How a cell has registered a class as a pytree; None if nobody or a library has."""
-    how = pytrees.registration_of(cls)
-    if isinstance(how, tuple):
-        return how if any(map(_is_of_cells, how)) else None
-    return how
+    return {n: v for n, v in vars(cls).items() if not is_enum and is_added(n, v)}
 
 
 def _is_of_cells(function: Any) -> bool:
@@ -203,32 +204,17 @@ def _is_of_cells(function: Any) -> bool:
     return names.get("__name__") == CELLS or isinstance(function, BOUND)
 
 
-def statement_setstate(cls: Any, state: tuple[Mapping[str, Any], Any]) -> None:
-    """Set what ``state_of`` found, unless the class is the one that is there."""
-    if cls in (kept.get() or ()):
-        return
-    added, how = state
-    for name, value in added.items():
-        with contextlib.suppress(Exception):  # a class may refuse it
-            if vars(cls).get(name) is not value:
-                setattr(cls, name, value)
-    if how is not None:
-        pytrees.register(cls, how)
-
-
-def check_by_value(cls: type) -> None:
-    """Refuse a class that its library has looked at, where its statement can't run again.
-
-    Raises:
-      CannotSave: it is one.
-    """
-    if pytrees.registration_of(cls) is not None and registration(cls) is None:
-        raise CannotSave(f"class {cls.__qualname__} is not at the top level of a cell")
-
-
-def value_setstate(cls: Any, state: tuple[Any, Any]) -> None:
-    """cloudpickle's setter, and the registration."""
+def _class_setstate(cls: Any, state: tuple[Any, Any]) -> None:
+    """Set what was added, or cloudpickle's state of the whole class, and register it."""
     own, how = state
-    cloudpickle._class_setstate(cls, own)
+    if isinstance(own, tuple):
+        cloudpickle._class_setstate(cls, own)
+    elif cls in (kept.get() or ()):  # it is the one that was there
+        return
+    else:
+        for name, value in own.items():
+            with contextlib.suppress(Exception):  # a class may refuse it
+                if vars(cls).get(name) is not value:
+                    setattr(cls, name, value)
     if how is not None:
         pytrees.register(cls, how)

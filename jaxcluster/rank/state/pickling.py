@@ -125,13 +125,7 @@ class Pickler(cloudpickle.Pickler):
             raise classes.Circular(cls)
         self._started.add(cls)
         found = None if cls in self._by_value else classes.statement_of(cls)
-        if found is not None:
-            made = classes.run, (found, found.needs(self._namespace), self._namespace)
-            return *made, classes.state_of(cls, found), None, None, classes.statement_setstate
-        classes.check_by_value(cls)
-        make, arguments, state, *_ = by_value
-        how = classes.registration(cls)
-        return make, arguments, (state, how), None, None, classes.value_setstate
+        return classes.reduce(cls, by_value, found, self._namespace)
 
     def _dynamic_function_reduce(self, func: FunctionType) -> Any:
         names = func.__globals__

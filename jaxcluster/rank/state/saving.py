@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import platform
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,9 @@ from jaxcluster.rank.state.classes import Circular
 from jaxcluster.rank.state.common import judge
 from jaxcluster.rank.state.file import Part, as_bytes, checksum
 from jaxcluster.rank.state.pickling import Pickler
-from jaxcluster.rank.state.settings import Settings
+from jaxcluster.rank.state.settings import REGISTERED, SETTINGS, Settings
 from jaxcluster.wire.ops.saving import MeshAxes, Saved, SavePlace
 
-SETTINGS, REGISTERED = " settings", " registered"  # sections that are no names
 PYTHON = ".".join(platform.python_version_tuple()[:2])
 
 
@@ -71,8 +69,8 @@ class Pickled:
         given = self.file, self._namespace, self.arrays.number, take, self._by_value, self._broken
         self.pickler = Pickler(*given)
         # Classes come first: what their statements need is not to be half made by then.
-        kinds = {n: (n != SETTINGS, not isinstance(v, type)) for n, v in self.values.items()}
-        for name in (order := sorted(kinds, key=kinds.__getitem__)):
+        first = {n: (n != SETTINGS, not isinstance(v, type)) for n, v in self.values.items()}
+        for name in (order := sorted(first, key=first.__getitem__)):
             self.arrays.name, met = name, len(self.arrays.described)
             try:
                 self.pickler.dump(self.values[name])
@@ -114,7 +112,7 @@ class Pickled:
             "common": self.common,
             "digests": {name: self._digest(name) for name in self.values} if compare else {},
             "pickle": len(self.parts),
-            "versions": {"Python": PYTHON, "jax": sys.modules["jax"].__version__},
+            "Python": PYTHON,
         }
         return file.write(path, [*self.parts, Part(len(pickled), lambda: pickled)], about)
 
@@ -140,9 +138,7 @@ def save(
     import jax
 
     names = {n: v for n, v in dict(namespace).items() if is_users(n, v)}
-    values = {SETTINGS: settings.changed(), **names, **settings.results()}
-    values[REGISTERED] = settings.registered()
-    pickled, whys = Pickled(values, namespace), []
+    pickled, whys = Pickled(names | settings.sections(), namespace), list[str]()
     for place in places:
         path = Path(place.folder) / file.file_name(rank)
         if place.room is not None and pickled.nbytes > place.room:

@@ -18,7 +18,7 @@ import numpy as np
 from jaxcluster.engine.private.pytrees import registered_by_cells
 
 OURS = ("jax_num_cpu_devices", "jax_platforms", "jax_platform_name")  # options of the start
-OUT = "Out "
+SETTINGS, REGISTERED, OUT = " settings", " registered", "Out "  # sections that are no names
 _NUMPYS: Any = np.random  # numpy's types lack what chooses its generator
 
 
@@ -32,38 +32,30 @@ class Settings:
     def __init__(self, cell_numbers: dict[str, int]) -> None:
         self.cell_numbers = cell_numbers
         self._shell: Any = None
-        self._before: Mapping[str, Any] | None = None
+        self._before: Mapping[str, Any] = {}
 
     def attach(self, shell: Any) -> None:
         """Cells run in this shell from now on."""
         self._shell, self._before = shell, now()
 
-    def changed(self) -> dict[str, Any]:
-        """What differs from what it was, as pickles can have it."""
-        found = changes(self._before, now()) if self._before is not None else {}
+    def sections(self) -> dict[str, Any]:
+        """What differs from what it was, what cells have registered and what they have ended in."""
+        found = changes(self._before or now(), now())
         generator, state = _NUMPYS.get_bit_generator(), np.random.get_state(legacy=False)
         found["random"] = random.getstate(), generator, state
-        if self._shell is not None:
-            history = self._shell.history_manager
-            past = history.input_hist_parsed[:], history.input_hist_raw[:]
-            found["history"] = self._shell.execution_count, *past
-        sources = {name: linecache.getlines(name) for name in self.cell_numbers}
-        found["cells"] = {name: (self.cell_numbers[name], sources[name]) for name in sources}
-        return found
-
-    def results(self) -> dict[str, Any]:
-        """``Out``: what cells have ended in."""
-        names = self._shell.user_ns if self._shell is not None else {}
-        return {f"{OUT}{number}": value for number, value in dict(names.get("_oh", {})).items()}
-
-    def registered(self) -> Any:
-        """The imported classes that cells have registered as pytrees, and how."""
-        return list(registered_by_cells().values())
+        found["cells"] = {f: (n, linecache.getlines(f)) for f, n in self.cell_numbers.items()}
+        made = {SETTINGS: found, REGISTERED: list(registered_by_cells().values())}
+        if self._shell is None:
+            return made
+        history, names = self._shell.history_manager, self._shell.user_ns
+        past = history.input_hist_parsed[:], history.input_hist_raw[:]
+        found["history"] = self._shell.execution_count, *past
+        return made | {
+            f"{OUT}{number}": value for number, value in dict(names.get("_oh", {})).items()
+        }
 
     def show(self, found: Mapping[str, Any], results: Mapping[str, Any]) -> None:
         """Let the shell have the cells and what they have ended in."""
-        for name, (number, _) in found.get("cells", {}).items():
-            self.cell_numbers.setdefault(name, number)
         if "random" in found:
             pythons, generator, state = found["random"]
             random.setstate(pythons)
@@ -74,20 +66,14 @@ class Settings:
             return
         history, names = self._shell.history_manager, self._shell.user_ns
         if "history" in found:
+            self.cell_numbers |= {file: number for file, (number, _) in found["cells"].items()}
             self._shell.execution_count, parsed, raw = found["history"]
             history.input_hist_parsed[:], history.input_hist_raw[:] = parsed, raw
             names |= {f"_i{number}": source for number, source in enumerate(parsed) if number}
-        for name, value in results.items():
-            number = int(name.removeprefix(OUT))
-            names["_oh"][number] = names[f"_{number}"] = value
+        names["_oh"] |= {int(name.removeprefix(OUT)): value for name, value in results.items()}
+        names |= {f"_{number}": value for number, value in names["_oh"].items()}
         last = [value for _, value in sorted(names["_oh"].items())][:-4:-1]
         names |= dict(zip(("_", "__", "___"), last, strict=False))
-
-
-def show_sources(found: Mapping[str, Any]) -> None:
-    """Let tracebacks, and class statements that run again, have the sources of cells."""
-    for name, (_, lines) in found.get("cells", {}).items():
-        linecache.cache.setdefault(name, (sum(map(len, lines)), None, lines, name))
 
 
 def now() -> dict[str, Any]:
@@ -109,7 +95,7 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, An
 
 
 def apply(found: Mapping[str, Any]) -> dict[str, str]:
-    """Make changes; returns what could not be changed: why."""
+    """Make changes, and let tracebacks have the cells; returns what could not be changed: why."""
     import jax
 
     left = {}
@@ -127,4 +113,6 @@ def apply(found: Mapping[str, Any]) -> dict[str, str]:
         os.chdir(found.get("folder", "."))
     except OSError as error:
         left["the folder"] = str(error)
+    for name, (_, lines) in found.get("cells", {}).items():
+        linecache.cache.setdefault(name, (sum(map(len, lines)), None, lines, name))
     return left

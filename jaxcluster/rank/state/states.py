@@ -10,20 +10,10 @@ from typing import Any
 from jaxcluster.engine.control import Request
 from jaxcluster.engine.lost_names import LostNames
 from jaxcluster.rank.state.file import BadFile, StateFile, file_name
-from jaxcluster.rank.state.loading import GivenUp, Values, known, load
+from jaxcluster.rank.state.loading import Values, known, load
 from jaxcluster.rank.state.saving import PYTHON, save
 from jaxcluster.rank.state.settings import Settings
-from jaxcluster.wire.ops.saving import (
-    Bind,
-    Bound,
-    Checkpoint,
-    Drop,
-    Load,
-    Loaded,
-    Save,
-    Saved,
-    SavePlace,
-)
+from jaxcluster.wire.ops.saving import Bind, Bound, Checkpoint, Drop, Load, Loaded, Save, Saved
 
 
 class States:
@@ -43,17 +33,12 @@ class States:
         self.namespace = shell.user_ns
         self.settings.attach(shell)
 
-    def save(self, request: Request[Save]) -> Saved:
-        """``save``: whatever the main thread does."""
-        return self._save(request.body.places, compare=request.body.compare)
-
-    def checkpoint(self, request: Request[Checkpoint]) -> Saved:
-        """``checkpoint``: on the main thread, among the cells."""
-        return self._save(request.body.places, compare=request.body.compare)
-
-    def _save(self, places: list[SavePlace], *, compare: bool) -> Saved:
+    def save(self, request: Request[Save] | Request[Checkpoint]) -> Saved:
+        """``save``, whatever the main thread does; ``checkpoint`` on it, among the cells."""
+        body = request.body
         with self._saving:
-            saved = save(places, self.rank, self.namespace, self.settings, compare=compare)
+            given = self.rank, self.namespace, self.settings
+            saved = save(body.places, *given, compare=body.compare)
         self.lost.tidy(self.namespace)
         saved.unbound.update(self.lost.reasons)
         return saved
@@ -63,25 +48,20 @@ class States:
         body = request.body
         if not body.files:
             return Loaded([])
-
-        def check() -> None:
-            if body.token in self._dropped:
-                raise GivenUp
-
-        base, is_own = (min(body.files), False) if body.own is None else (body.own, True)
+        base, only = min(body.files) if body.own is None else body.own, None
         files = {r: StateFile(Path(folder) / file_name(r)) for r, folder in body.files.items()}
         for file in files.values():
-            if (was := file.about["versions"]["Python"]) != PYTHON:  # its code is another one
+            if (was := file.about["Python"]) != PYTHON:  # its code is another one
                 raise BadFile(f"{file.path} was written by Python {was}, and this is {PYTHON}")
+        if is_part := body.only is not None:
+            only = {*body.only}
+        elif body.own is None:
+            only = known(files, base, body.num_processes)
         fitted = {(tuple(one.names), tuple(one.sizes)): one.after for one in body.meshes}
-        names = None if is_own else known(files, base, body.num_processes)
-        names = names if body.only is None else {*body.only}
-        is_part = body.only is not None
-        found = load(files, base, self.namespace, check, fitted, names, is_part=is_part)
+        found = load(files, base, self.namespace, fitted, only, is_part=is_part)
         self._read[body.token] = found
-        if body.token in self._dropped:
+        if body.token in self._dropped:  # meanwhile
             self._forget(body.token)
-            raise GivenUp
         return Loaded(list(found.names), found.lost)
 
     def bind(self, request: Request[Bind]) -> Bound:

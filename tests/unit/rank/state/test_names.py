@@ -297,18 +297,18 @@ def test_an_array_without_its_parts_costs_the_names_that_hold_it(
 ) -> None:
     from jaxcluster.rank.state import arrays
 
-    def make(self: Any, saved: Any, sharding: Any) -> Any:
+    def part(self: Any, saved: Any, *given: Any) -> Any:
         if saved.shape == (8,):
             raise arrays.CannotLoad("parts of it are gone")
-        return original(self, saved, sharding)
+        return original(self, saved, *given)
 
     names = cell(
         "whole = jnp.ones(4)\ntree, also = {'x': x, 'w': [whole]}, [1]\nalso.append(tree)\n"
         "inner = tree['w']\ndef f(v=whole): return v\ndef g(v=x): return v\n"
     )
     save(names, tmp_path)
-    original = arrays.ArraysToLoad._make
-    monkeypatch.setattr(arrays.ArraysToLoad, "_make", make)
+    original = arrays.ArraysToLoad._part
+    monkeypatch.setattr(arrays.ArraysToLoad, "_part", part)
     found, values = load(tmp_path)
     assert values.lost == dict.fromkeys(("x", "tree", "also", "g"), "parts of it are gone")
     Comparison(names, found).names(["whole", "inner", "f", "mesh"])
@@ -323,7 +323,7 @@ def test_nothing_is_bound_or_left_by_a_load(tmp_path: Path) -> None:
     from jaxcluster.rank.state.file import StateFile, file_name
 
     files = {0: StateFile(tmp_path / file_name(0))}
-    values = loading.load(files, 0, live, lambda: None, {})
+    values = loading.load(files, 0, live, {})
     live.pop("__builtins__", None)
     assert live == before and values.names["c"].n == 3
 
